@@ -6,9 +6,9 @@ use std::{env, error::Error, fs, path::Path};
 const PLANTED: &[(&str, &str, &str, &str)] = &[
     (
         "a_reply_is_consumed_twice",
-        "machine/mod.rs",
-        "answered.taken_up = true;",
-        "answered.taken_up = !crate::planted::is(\"a_reply_is_consumed_twice\");",
+        "call/state.rs",
+        "resume.interrupted = true,",
+        "resume.interrupted = !crate::planted::is(\"a_reply_is_consumed_twice\"),",
     ),
     (
         "a_call_is_dispatched_after_a_halt",
@@ -29,11 +29,11 @@ const PLANTED: &[(&str, &str, &str, &str)] = &[
     (
         "an_outcome_is_overwritten",
         "machine/round.rs",
-        "if !slot.is_running() {
+        "if !call.is_running() {
             return;
         }
         if outcome",
-        "if !slot.is_running() && !crate::planted::is(\"an_outcome_is_overwritten\") {
+        "if !call.is_running() && !crate::planted::is(\"an_outcome_is_overwritten\") {
             return;
         }
         if outcome",

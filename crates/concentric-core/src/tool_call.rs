@@ -62,7 +62,7 @@ impl ToolRound {
             spec.is_some_and(|spec| spec.annotations.read_only)
         };
         let calls = self.calls.iter();
-        let effects = calls.filter(|call| call.refusal.is_none() && !is_read_only(call));
+        let effects = calls.filter(|call| call.refusal().is_none() && !is_read_only(call));
         effects.count() as u64
     }
 
@@ -86,7 +86,7 @@ pub struct ToolCall {
 
 #[derive(Clone, Debug)]
 struct CallData {
-    part: ToolCallPart,
+    part: Arc<ToolCallPart>,
     spec: Option<Arc<ToolSpec>>,
     refusal: Option<Refusal>,
     permit: Permit,
@@ -108,7 +108,7 @@ impl ToolCall {
     pub fn new(call: ToolCallPart, context: Context) -> Self {
         Self {
             call: Arc::new(CallData {
-                part: call,
+                part: Arc::new(call),
                 spec: None,
                 refusal: None,
                 permit: Permit::Any,
@@ -135,12 +135,12 @@ impl ToolCall {
             context: context.at_call(&call),
             call: Arc::new(CallData {
                 origin: call.origin(),
+                refusal: call.refusal().cloned(),
+                permit,
+                answered: call.answered().map(Box::new),
+                recovered: call.is_recovered(),
                 part: call.call,
                 spec: call.spec,
-                refusal: call.refusal,
-                permit,
-                answered: call.answered,
-                recovered: call.recovered,
                 position: call.position,
                 seal: None,
                 attempts: None,
@@ -202,7 +202,7 @@ impl ToolCall {
     /// Sets the arguments. They are validated again before the tool runs; if a person or a gate had
     /// decided about other arguments, the call requires another decision.
     pub fn set_arguments(&mut self, arguments: Arguments) {
-        self.data_mut().part.arguments = arguments;
+        Arc::make_mut(&mut self.data_mut().part).arguments = arguments;
     }
 
     /// The spec of the tool, if a tool of that name exists.

@@ -303,11 +303,11 @@ impl ScriptedTools {
         transcript: Transcript,
         context: &concentric_core::Context,
     ) -> Begun {
-        if let Some(refusal) = &call.refusal {
+        if let Some(refusal) = call.refusal() {
             return Begun::Settled(refusal.outcome(&call.call));
         }
         if call.call.executor == Executor::Client {
-            return Begun::Settled(of_client(call.answered.as_deref()));
+            return Begun::Settled(of_client(call.answered().as_ref()));
         }
         let found = self
             .tools
@@ -317,13 +317,13 @@ impl ScriptedTools {
             let refusal = Refusal::NotOffered(Arc::default());
             return Begun::Settled(refusal.outcome(&call.call));
         };
-        if call.recovered && !spec.annotations.read_only {
+        if call.is_recovered() && !spec.annotations.read_only {
             return Begun::Settled(ToolOutcome::unknown("The process died while the tool ran."));
         }
-        let answered = call.answered.clone();
+        let answered = call.answered();
         let mut call =
             ToolCall::of_round(call, Permit::Any, transcript, context).with_spec(Arc::clone(spec));
-        match answered.map(|answered| rule(*answered)) {
+        match answered.map(rule) {
             None => {
                 let mut questions = self.questions.0.iter();
                 if let Some((_, ask)) = questions.find(|(tool, _)| tool == call.name()) {

@@ -126,13 +126,13 @@ impl Service<ToolRound> for Tool {
         for (index, call) in round.calls.into_iter().enumerate() {
             let context = round.context.at_call(&call);
             events.push(Ok(match self.asks_until {
-                Some(until) if call.answered.is_none() => {
+                Some(until) if call.answered().is_none() => {
                     let id = context.interrupt_id().unwrap();
                     let asked = Interrupt::new(id, interrupt::TOOL_CALL).until(until);
                     RoundEvent::waiting(index, Pending::asking(vec![asked]))
                 }
                 _ => {
-                    self.ran.lock().unwrap().push(call.recovered);
+                    self.ran.lock().unwrap().push(call.is_recovered());
                     RoundEvent::settled(index, ToolOutcome::done("seen"))
                 }
             }));
@@ -232,8 +232,8 @@ fn f044_an_agent_in_a_models_place_goes_on_where_it_was_written_down() {
 
             for (at, state) in saved.all().into_iter().enumerate() {
                 let inner = within(&state, levels);
-                let slot = &inner["stage"]["round"]["slots"][0];
-                assert_eq!(slot["state"], json!("running"));
+                let call = &inner["stage"]["round"]["calls"][0];
+                assert_eq!(call["running"], json!({"recorded": false}));
                 assert_eq!(inner["step"], json!(at + 1));
 
                 // Another process has what the model has not said yet.
@@ -265,7 +265,7 @@ fn f044_an_agent_in_a_models_place_goes_on_where_it_was_written_down() {
 /// The round of `inner`, once it is taken up.
 fn inner_again(inner: &Value) -> Value {
     let mut stage = inner["stage"].clone();
-    stage["round"]["slots"][0]["recovered"] = json!(true);
+    stage["round"]["calls"][0]["earlier"] = json!({"lost": {"recorded": false}});
     stage["round"]["begun"] = json!(true);
     stage
 }

@@ -162,14 +162,11 @@ impl Stream for NoOutcomes {
     type Item = Result<RoundEvent, Error>;
 
     fn poll_next(mut self: Pin<&mut Self>, _: &mut task::Context<'_>) -> Poll<Option<Self::Item>> {
-        Poll::Ready(
-            self.calls
-                .next()
-                .map(|(index, RoundCall { call, refusal, .. })| {
-                    let refusal = refusal.unwrap_or(Refusal::NotOffered(Arc::default()));
-                    Ok(RoundEvent::settled(index, refusal.outcome(&call)))
-                }),
-        )
+        Poll::Ready(self.calls.next().map(|(index, call)| {
+            let not_offered = Refusal::NotOffered(Arc::default());
+            let refusal = call.refusal().unwrap_or(&not_offered);
+            Ok(RoundEvent::settled(index, refusal.outcome(&call.call)))
+        }))
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {

@@ -508,7 +508,7 @@ impl World {
                     let context = context().at_round(step, message_id);
                     for call in calls {
                         let key = context.at_call(&call).idempotency_key().unwrap();
-                        let id = call.call.id;
+                        let id = call.call.id.clone();
                         self.keys.insert((step, id.clone()), key.to_string());
                         self.calls.push(id);
                     }

@@ -1,4 +1,4 @@
-use super::Refusal;
+use super::{CallState, EarlierAttempt, Refusal};
 use crate::{
     interrupt::{Answered, Pending},
     message::{ToolCallPart, ToolOutcome},
@@ -12,38 +12,57 @@ use std::sync::Arc;
 #[non_exhaustive]
 pub struct RoundCall {
     /// The call.
-    pub call: ToolCallPart,
+    pub call: Arc<ToolCallPart>,
     /// The index of the call in its message, from 0. It does not change when the round is resumed.
     pub position: usize,
     /// The specification of the tool that was offered to the model.
     pub spec: Option<Arc<ToolSpec>>,
-    /// The reason why the loop refuses to run the call. The round must still return its outcome.
-    pub refusal: Option<Refusal>,
-    /// The suspension and the replies, if the call was suspended.
-    pub answered: Option<Box<Answered>>,
-    /// Whether the call was started and its process ended before it had an outcome.
-    pub recovered: bool,
-    /// Whether a ledger was in place when the call was last handed out.
-    pub noted: bool,
+    /// The state of the call before it was handed out.
+    pub state: CallState,
 }
 
 impl RoundCall {
     /// Creates a call that may run: the `position`th of its message.
-    pub fn new(position: usize, call: ToolCallPart) -> Self {
+    pub fn new(position: usize, call: impl Into<Arc<ToolCallPart>>) -> Self {
         Self {
-            call,
+            call: call.into(),
             position,
             spec: None,
-            refusal: None,
-            answered: None,
-            recovered: false,
-            noted: false,
+            state: CallState::ready(false),
         }
     }
 
+    /// The call, to change it.
+    pub fn call_mut(&mut self) -> &mut ToolCallPart {
+        Arc::make_mut(&mut self.call)
+    }
+
+    /// The reason why the loop refuses to run the call. The round must still return its outcome.
+    pub fn refusal(&self) -> Option<&Refusal> {
+        self.state.stage.refusal()
+    }
+
+    /// The suspension and the replies, if the call was suspended.
+    pub fn answered(&self) -> Option<Answered> {
+        self.state.answered()
+    }
+
+    /// Whether the call was started and its process ended before it had an outcome.
+    pub const fn is_recovered(&self) -> bool {
+        self.state.is_recovered()
+    }
+
+    /// Whether a ledger recorded the attempt of the process that ended, and all later ones.
+    pub const fn is_recorded(&self) -> bool {
+        matches!(
+            self.state.earlier,
+            Some(EarlierAttempt::Lost { recorded: true })
+        )
+    }
+
     /// Whether the call is executed for the first time or resumed.
-    pub fn origin(&self) -> Origin {
-        match self.answered.is_some() || self.recovered {
+    pub const fn origin(&self) -> Origin {
+        match self.state.is_resumed() {
             true => Origin::Replay,
             false => Origin::Live,
         }

@@ -15,17 +15,19 @@
 //! assert_eq!(reply.payload, Some(json!({"approved": true})));
 //! ```
 
-mod millis;
+pub(crate) mod millis;
 mod pending;
 mod reply;
 mod scope;
+mod suspension;
 #[cfg(test)]
 mod tests;
 
 pub use self::{
-    pending::{Answered, Pending, SuspendedBy},
+    pending::{Answered, Pending},
     reply::{Reply, ReplyError, ReplyKind, ReplyStatus, Ruling},
     scope::{Remember, RememberFor, RememberWhat},
+    suspension::{SuspendedBy, Suspension},
 };
 
 use crate::{

@@ -1,7 +1,7 @@
-use super::{Interrupt, Reply, millis};
-use serde::{Deserialize, Serialize, Serializer};
+use super::{Interrupt, Reply, SuspendedBy, UNKNOWN_EFFECT, millis, suspension::without_tokens};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use std::{borrow::Cow, sync::Arc, time::SystemTime};
+use std::{sync::Arc, time::SystemTime};
 
 /// The suspension of a call, as its round service stores it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -17,43 +17,12 @@ pub struct Pending {
     pub interrupts: Vec<Interrupt>,
     /// Whether all interrupts of the round must be replied to together.
     pub together: bool,
-    /// Whether the tool itself suspended the call, after it may already have had side effects.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub begun: bool,
-    /// The origin of the suspension; `None` in states of older versions and in suspensions that a
-    /// tool returns.
+    /// The component that suspended the call; `None` in suspensions that a tool returns.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub by: Option<SuspendedBy>,
     /// The data that the tool or the round service requires to resume the call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<Arc<Value>>,
-}
-
-/// The origin of a suspension, which owns its [state](Pending::state).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum SuspendedBy {
-    /// The round service, because a gate requires approval or the outcome is unknown.
-    Lifecycle,
-    /// The tool.
-    Tool,
-}
-
-/// The metadata key for the approval token of an interrupt.
-const TOKEN: &str = "token";
-
-fn without_tokens<S>(interrupts: &[Interrupt], serializer: S) -> Result<S::Ok, S::Error>
-where
-    S: Serializer,
-{
-    serializer.collect_seq(interrupts.iter().map(|interrupt| {
-        let mut interrupt = Cow::Borrowed(interrupt);
-        if interrupt.metadata.contains_key(TOKEN) {
-            interrupt.to_mut().metadata.remove(TOKEN);
-        }
-        interrupt
-    }))
 }
 
 impl Pending {
@@ -77,7 +46,7 @@ impl Pending {
         self
     }
 
-    /// Sets the origin of the suspension.
+    /// Sets the component that suspended the call.
     #[must_use]
     pub fn by(mut self, by: SuspendedBy) -> Self {
         self.by = Some(by);
@@ -91,6 +60,19 @@ impl Pending {
         self
     }
 
+    /// The component that suspended the call. A round service other than a toolset may omit it.
+    pub(crate) fn origin(&self) -> SuspendedBy {
+        let asks_for_effect = || {
+            let mut asked = self.interrupts.iter();
+            asked.any(|asked| asked.reason == UNKNOWN_EFFECT)
+        };
+        match self.by {
+            Some(by) => by,
+            None if asks_for_effect() => SuspendedBy::UnknownEffect,
+            None => SuspendedBy::Gate,
+        }
+    }
+
     /// Returns whether the call only waits for other calls.
     pub fn is_held(&self) -> bool {
         self.interrupts.is_empty()
@@ -102,11 +84,12 @@ impl Pending {
 #[serde(default)]
 #[non_exhaustive]
 pub struct Answered {
-    /// Whether a process resumed the call and then ended.
+    /// Whether a process resumed the call with these replies and then ended.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub taken_up: bool,
     /// The suspension as it was stored. `None` if only a history from a client claims that the call
     /// was suspended; then the replies must contain approval tokens.
+    #[serde(rename = "on")]
     pub pending: Option<Pending>,
     /// The replies. If there are neither replies nor a suspension, only a history claims that the
     /// call is open: approval for it may be requested again, but it must not run.

@@ -161,7 +161,7 @@ impl Machine {
             }
             Input::ModelFailed(error) if self.asked || self.stream.is_some() => self.fail(error),
             Input::Settled { index, outcome } => self.settle(index, outcome),
-            Input::Waiting { index, pending } => self.wait(index, pending),
+            Input::Waiting { index, pending } => self.wait(index, *pending),
             Input::RoundRefused(error) if self.is_handed_out() => {
                 self.take_round_back();
                 self.fail(error);
@@ -242,12 +242,12 @@ impl Machine {
         let reason = finish.reason.clone();
         let finished = StepFinish::new(at, reason, usage);
         self.emit(Event::StepFinish(Box::new(finished)));
-        let (message, mut slots) = match step.end(&finish.reason) {
+        let (message, mut calls) = match step.end(&finish.reason) {
             Ok(answer) => answer,
             Err(error) => return self.fail(protocol(&error)),
         };
         if let Some(open) = finish.state.take() {
-            let said = Said::new(message, slots, used);
+            let said = Said::new(message, calls, used);
             self.report(&mut finish);
             finish.transcript = Some(self.state.transcript.clone());
             finish.state = Some(Box::new(self.state.clone().around(said, *open)));
@@ -260,12 +260,12 @@ impl Machine {
         self.state
             .provider_reason
             .clone_from(&finish.provider_reason);
-        if !slots.is_empty() {
-            self.rules.count(&mut self.state.calls, &mut slots);
-            for (position, slot) in slots.iter_mut().enumerate() {
-                slot.await_client(&message, position);
+        if !calls.is_empty() {
+            self.rules.count(&mut self.state.calls, &mut calls);
+            for (position, call) in calls.iter_mut().enumerate() {
+                call.await_client(&message, position);
             }
-            self.state.stage = Stage::round(at, message, slots);
+            self.state.stage = Stage::round(at, message, calls);
             if let Outcome::Halted { .. } = finish.outcome {
                 self.stop(finish.outcome);
             }

@@ -2,7 +2,7 @@ use crate::{
     call::{LimitOf, Refusal},
     interrupt::{Reply, ReplyError, Ruling},
     message::{Arguments, ToolCallPart},
-    run_state::{Calls, Slot},
+    run_state::{Calls, StoredCall},
     text::Str,
 };
 use serde_json::Value;
@@ -115,12 +115,12 @@ impl Default for Rules {
 impl Rules {
     /// Counts the calls of a new round, and refuses those over a limit. Refused and denied calls
     /// count.
-    pub(super) fn count(&self, calls: &mut Calls, slots: &mut [Slot]) {
+    pub(super) fn count(&self, calls: &mut Calls, stored: &mut [StoredCall]) {
         let mut in_round = 0;
-        for slot in slots {
+        for call in stored {
             in_round += 1;
             calls.total = calls.total.saturating_add(1);
-            let name = &slot.call.name;
+            let name = &call.call.name;
             let per_tool = self.calls_per_tool.iter().find(|(tool, _)| tool == name);
             let per_tool = per_tool.map(|(_, limit)| {
                 let count = calls.by_tool.entry(name.clone()).or_default();
@@ -136,7 +136,9 @@ impl Rules {
                 let calls = limit.filter(|limit| count > *limit)?;
                 Some(Refusal::Limit { calls, of })
             });
-            slot.refusal = slot.refusal.take().or(over);
+            if let Some(over) = over {
+                call.refuse(over);
+            }
         }
     }
 

@@ -56,8 +56,8 @@ use crate::{
     finish::Finish,
     id::{CallId, InterruptId, MessageId},
     interrupt::{Answered, Reply},
-    message::{Message, Part, ToolOutcome},
-    run_state::{Data, Said, SlotState, Stage},
+    message::{Message, Part},
+    run_state::{Data, Said, Stage},
     spec::ToolSpecs,
     transcript::{OpenRound, Transcript, Turn},
     usage::{FinishReason, Outcome, Usage},
@@ -111,8 +111,8 @@ pub struct Machine {
     // The message id of the current step, if its start was emitted before the model answered.
     started: Option<MessageId>,
     actions: VecDeque<Action>,
-    // The calls that were handed out, as indices into the slots of the open round.
-    dispatched: Vec<usize>,
+    // The calls that were handed out.
+    dispatched: Vec<Dispatched>,
     // Whether a round that contains only client calls was handed out.
     offered: bool,
     // The ids of the open round's interrupts, once one of its calls was suspended.
@@ -130,6 +130,15 @@ pub struct Machine {
     // The answer of an interrupted nested agent while it is resumed, and the calls that it has not
     // emitted yet.
     interrupted: Option<Box<(Said, HashMap<CallId, Part>)>>,
+}
+
+/// A call that was handed out.
+#[derive(Debug)]
+struct Dispatched {
+    // The index of the call in the open round.
+    at: usize,
+    // Whether the call had waited for other calls.
+    released: bool,
 }
 
 /// The end of a run that waits for permission to finish.
@@ -165,30 +174,15 @@ impl Machine {
 
     /// Resumes a stored run.
     ///
-    /// Calls that were running are handed out again as [recovered](RoundCall::recovered) if they are
+    /// Calls that were running are handed out again as [recovered](RoundCall::is_recovered) if they are
     /// read-only or [`Rules::resumes`] is set. The outcome of the others is
     /// [`Unknown`](crate::ToolStatus::Unknown).
     pub fn restore(MachineState(mut state): MachineState, rules: impl Into<Arc<Rules>>) -> Self {
         let rules = rules.into();
         if let Stage::Round(round) = &mut state.stage {
-            for slot in &mut round.slots {
-                if !slot.is_running() {
-                    continue;
-                }
-                round.begun = true;
-                slot.state = SlotState::Ready;
-                if let Some(answered) = &mut slot.answered {
-                    answered.taken_up = true;
-                }
-                if slot.is_only_asked_about() {
-                    continue;
-                }
-                if slot.refusal.is_none() && !rules.resumes && !slot.read_only {
-                    slot.state = SlotState::Settled(ToolOutcome::unknown(
-                        "The call was started and its process ended. The outcome is unknown.",
-                    ));
-                }
-                slot.recovered = slot.refusal.is_none();
+            for call in &mut round.calls {
+                round.begun |= call.is_running();
+                call.state.restore(rules.resumes);
             }
         }
         Self::of(state, rules)

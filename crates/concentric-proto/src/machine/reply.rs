@@ -2,8 +2,9 @@
 
 use super::Machine;
 use crate::{
-    interrupt::{Answered, Reply, ReplyError, SuspendedBy, TOOL_CALL},
-    run_state::{SlotState, Stage, check_replies},
+    call::CallStage,
+    interrupt::{Reply, ReplyError, SuspendedBy, TOOL_CALL, millis},
+    run_state::{Stage, StoredCall, check_replies},
 };
 use std::time::SystemTime;
 
@@ -38,26 +39,14 @@ impl Machine {
             .iter()
             .map(|reply| questions.get(&reply.interrupt_id).map(|(at, _)| at))
             .collect();
+        let accepted_at = millis::from(millis::since(now));
         for (reply, at) in replies.into_iter().zip(asked) {
-            let Some(slot) = at.and_then(|at| round.slots.get_mut(at)) else {
-                continue;
-            };
-            match (&mut slot.state, &mut slot.answered) {
-                (SlotState::Waiting(pending), answered) => {
-                    let pending = pending.take().map(|pending| *pending);
-                    let replied = Answered::new(pending, vec![reply]).accepted_at(now);
-                    *answered = Some(Box::new(replied));
-                    slot.state = SlotState::Ready;
-                }
-                // A call with several interrupts has already received a reply.
-                (_, Some(answered)) => answered.replies.push(reply),
-                _ => {}
+            if let Some(call) = at.and_then(|at| round.calls.get_mut(at)) {
+                call.state.reply(reply, accepted_at);
             }
         }
-        for slot in &mut round.slots {
-            if slot.is_ready() && !self.rules.resumes {
-                slot.settle_by_itself();
-            }
+        if !self.rules.resumes {
+            round.settle_each(StoredCall::outcome_of_reply);
         }
         Ok(())
     }
@@ -71,14 +60,13 @@ impl Machine {
         for reply in replies {
             if let Some((at, Some(asked))) = questions.get(&reply.interrupt_id)
                 && asked.reason == TOOL_CALL
-                && let Some(slot) = round.slots.get(at)
-                && let Some(pending) = slot.pending()
+                && let Some(call) = round.calls.get(at)
                 // An interrupt that a tool raised, such as an agent used as a tool, is not about
                 // the tool's own arguments.
-                && pending.by == Some(SuspendedBy::Lifecycle)
-                && !pending.begun
+                && let CallStage::Suspended { by: SuspendedBy::Gate | SuspendedBy::Change, .. } =
+                    call.state.stage
             {
-                edits.check(&slot.call, reply)?;
+                edits.check(&call.call, reply)?;
             }
         }
         Ok(())

@@ -1,13 +1,13 @@
 //! The open round: how its calls are handed out, settled and closed.
 
-use super::{Action, Machine};
+use super::{Action, Dispatched, Machine};
 use crate::{
-    call::RoundCall,
+    call::CallStage,
     error::Effects,
     event::Event,
-    interrupt::{Answered, Pending},
+    interrupt::Pending,
     message::{Message, ToolOutcome, ToolResult, ToolStatus},
-    run_state::{MachineState, RoundState, Slot, SlotState, Stage, in_doubt},
+    run_state::{MachineState, RoundState, Stage, StoredCall},
     text::Str,
     transcript::Round,
     usage::Outcome,
@@ -18,7 +18,7 @@ impl Machine {
     /// Returns whether a call that was handed out has no outcome yet.
     pub fn has_running(&self) -> bool {
         match &self.state.stage {
-            Stage::Round(round) => round.slots.iter().any(Slot::is_running),
+            Stage::Round(round) => round.calls.iter().any(StoredCall::is_running),
             _ => false,
         }
     }
@@ -35,11 +35,14 @@ impl Machine {
     pub fn is_round_new(&self) -> bool {
         match &self.state.stage {
             Stage::Round(round) => {
-                let slots = self.dispatched.iter().filter_map(|at| round.slots.get(*at));
+                let mut dispatched = self.dispatched.iter();
                 // A round in which the client has already run calls can no longer be prevented.
                 !round.begun
-                    && (self.offered || !self.dispatched.is_empty())
-                    && slots.clone().all(|s| s.answered.is_none())
+                    && self.is_handed_out()
+                    && dispatched.all(|it| {
+                        let call = round.calls.get(it.at);
+                        call.is_some_and(StoredCall::is_fresh)
+                    })
             }
             _ => false,
         }
@@ -53,33 +56,29 @@ impl Machine {
         if !self.dispatched.is_empty() {
             return;
         }
-        if round.slots.iter().any(Slot::halts) {
+        if round.calls.iter().any(StoredCall::halts) {
             return self.after_round();
         }
-        for slot in &mut round.slots {
-            slot.ask_again(self.rules.resumes);
+        if !self.rules.resumes {
+            // Without a round service that can request approval again, the call is cancelled.
+            let not_run = || ToolOutcome::cancelled("The call was not run.");
+            round.settle_each(|call| call.is_claimed().then(not_run));
         }
-        let asks = round.slots.iter().any(Slot::asks);
+        let asks = round.calls.iter().any(StoredCall::is_suspended);
         self.effects_before = self.state.effects;
-        let mut calls = Vec::with_capacity(round.slots.len());
-        for (at, slot) in round.slots.iter_mut().enumerate() {
-            if slot.is_held() && !asks {
-                slot.resume();
+        let mut calls = Vec::with_capacity(round.calls.len());
+        for (at, call) in round.calls.iter_mut().enumerate() {
+            if !asks {
+                call.release();
             }
-            if slot.is_ready() {
-                slot.state = SlotState::Running;
-                self.dispatched.push(at);
-                if slot.refusal.is_none() && !slot.read_only && !slot.is_only_asked_about() {
+            if call.is_ready() {
+                calls.push(call.to_round_call(at));
+                let released = matches!(call.state.stage, CallStage::Released(_));
+                self.dispatched.push(Dispatched { at, released });
+                call.state.hand_out(self.rules.ledger);
+                if call.state.may_have_executed() {
                     self.state.effects = self.state.effects.max(Effects::Possible);
                 }
-                let mut call = RoundCall::new(at, slot.call.clone());
-                call.refusal = slot.refusal.clone();
-                call.answered = slot.answered.clone();
-                call.recovered = slot.recovered;
-                // The call receives the value from when it was handed out before.
-                call.noted = slot.noted;
-                slot.noted = self.rules.ledger && (slot.noted || !slot.recovered);
-                calls.push(call);
             }
         }
         let step = round.step;
@@ -105,72 +104,60 @@ impl Machine {
     }
 
     pub(super) fn settle(&mut self, index: usize, outcome: ToolOutcome) {
-        let Stage::Round(round) = &mut self.state.stage else {
+        let Some((round, at)) = handed_out(&mut self.state.stage, &self.dispatched, index) else {
             return;
         };
-        let Some(slot) = self
-            .dispatched
-            .get(index)
-            .and_then(|at| round.slots.get_mut(*at))
-        else {
+        let Some(call) = round.calls.get(at) else {
             return;
         };
-        if !slot.is_running() {
+        if !call.is_running() {
             return;
         }
-        if outcome.status == ToolStatus::Done && !slot.read_only {
+        if outcome.status == ToolStatus::Done && !call.state.read_only {
             self.state.effects = Effects::Committed;
         }
-        slot.state = SlotState::Settled(outcome);
+        round.settle(at, outcome);
         round.begun = true;
     }
 
-    pub(super) fn wait(&mut self, index: usize, pending: Box<Pending>) {
-        let Stage::Round(round) = &mut self.state.stage else {
+    pub(super) fn wait(&mut self, index: usize, pending: Pending) {
+        let Some((round, at)) = handed_out(&mut self.state.stage, &self.dispatched, index) else {
             return;
         };
-        let asked = self.asked_ids.get_or_insert_with(|| {
-            let waiting = round.pending().flat_map(|pending| &pending.interrupts);
-            Box::new(waiting.map(|asked| asked.id.clone()).collect())
-        });
-        let Some(slot) = self
-            .dispatched
-            .get(index)
-            .and_then(|at| round.slots.get_mut(*at))
-        else {
+        let asked = self
+            .asked_ids
+            .get_or_insert_with(|| Box::new(round.interrupts().map(|it| it.id.clone()).collect()));
+        let Some(call) = round.calls.get_mut(at) else {
             return;
         };
-        if !slot.is_running() {
+        if call.state.take_back().is_none() {
             return;
         }
+        round.begun = true;
         let mut own = HashSet::new();
         let mut ids = pending.interrupts.iter().map(|asked| &asked.id);
-        if !ids.all(|id| own.insert(id) && !asked.contains(id)) {
+        if let Some(refusal) = call.state.stage.refusal() {
+            let outcome = refusal.outcome(&call.call);
+            round.settle(at, outcome);
+        } else if ids.all(|id| own.insert(id) && !asked.contains(id)) {
+            asked.extend(own.into_iter().cloned());
+            call.state.suspend(pending);
+        } else {
             // A reply would reach only one of the two interrupts.
-            slot.state = SlotState::Settled(slot.failed(
+            let outcome = call.state.settle_unexecuted(ToolOutcome::failed(
                 "The call failed: it raised an interrupt with an id that is already in use.",
             ));
-            return;
+            round.settle(at, outcome);
         }
-        asked.extend(own.into_iter().cloned());
-        if !(pending.is_held() && slot.was_held()) {
-            let answered = slot.answered.take();
-            let waited = answered.and_then(|answered| answered.pending);
-            slot.begun |= waited.is_some_and(|waited| waited.begun);
-        }
-        slot.state = SlotState::Waiting(Some(pending));
-        round.begun = true;
     }
 
     /// Withdraws the calls that were handed out, because the round service was not called.
     pub(super) fn take_round_back(&mut self) {
         self.offered = false;
         if let Stage::Round(round) = &mut self.state.stage {
-            for at in self.dispatched.drain(..) {
-                if let Some(slot) = round.slots.get_mut(at)
-                    && slot.is_running()
-                {
-                    slot.state = SlotState::Ready;
+            for Dispatched { at, .. } in self.dispatched.drain(..) {
+                if let Some(call) = round.calls.get_mut(at) {
+                    call.state.take_back();
                 }
             }
             self.state.effects = self.effects_before;
@@ -184,9 +171,10 @@ impl Machine {
         }
         if let Stage::Round(round) = &mut self.state.stage {
             // Client calls are denied as well.
-            for slot in round.slots.iter_mut().filter(|slot| slot.asks()) {
-                slot.state = SlotState::Settled(ToolOutcome::denied(reason.clone()));
-            }
+            round.settle_each(|call| {
+                call.is_suspended()
+                    .then(|| ToolOutcome::denied(reason.clone()))
+            });
         }
         self.state.effects = self.effects_before;
         self.end_round();
@@ -198,28 +186,28 @@ impl Machine {
         };
         round.begun = true;
         self.offered = false;
-        let asks = round.slots.iter().any(Slot::asks);
-        let is_settled = |at: &usize| {
-            let slot = round.slots.get(*at);
-            slot.is_some_and(|slot| matches!(slot.state, SlotState::Settled(_)))
+        let asks = round.calls.iter().any(StoredCall::is_suspended);
+        let is_settled = |it: &Dispatched| {
+            let call = round.calls.get(it.at);
+            call.is_some_and(|call| call.outcome().is_some())
         };
         let goes_on = asks || self.dispatched.iter().any(is_settled);
         self.asked_ids = None;
-        for at in self.dispatched.drain(..) {
-            let Some(slot) = round.slots.get_mut(at) else {
+        for Dispatched { at, released } in self.dispatched.drain(..) {
+            let Some(call) = round.calls.get(at) else {
                 continue;
             };
-            if slot.is_running() {
-                slot.state = SlotState::Settled(ToolOutcome::unknown(
-                    "The call was started, but its outcome was not reported.",
-                ));
-            }
-            // The call waits for calls that do not wait for a reply, so it would be handed out
-            // forever.
-            if !goes_on && slot.is_held() && slot.was_held() {
-                slot.state = SlotState::Settled(slot.failed(
+            if call.is_running() {
+                let outcome =
+                    ToolOutcome::unknown("The call was started, but its outcome was not reported.");
+                round.settle(at, outcome);
+            } else if !goes_on && released && call.is_held() {
+                // The call waits for calls that do not wait for a reply, so it would be handed out
+                // forever.
+                let outcome = call.state.settle_unexecuted(ToolOutcome::failed(
                     "The call failed: it waits for other calls, but none of them can continue.",
                 ));
+                round.settle(at, outcome);
             }
         }
         self.go_on_with_round();
@@ -229,8 +217,8 @@ impl Machine {
         let Stage::Round(round) = &self.state.stage else {
             return;
         };
-        let is_free = |slot: &Slot| matches!(&slot.state, SlotState::Settled(o) if o.free);
-        if round.slots.iter().all(is_free) {
+        let is_free = |call: &StoredCall| call.outcome().is_some_and(|outcome| outcome.free);
+        if round.calls.iter().all(is_free) {
             // A round from a history belongs to no step of this run. The cap guarantees that the
             // run ends.
             let most = self.state.step.min(self.rules.steps);
@@ -256,30 +244,16 @@ impl Machine {
         };
         self.dispatched.clear();
         self.offered = false;
-        let RoundState { message, slots, .. } = *round;
+        let RoundState { message, calls, .. } = *round;
         let mut halt = None;
-        let mut results = Vec::with_capacity(slots.len());
-        for slot in slots {
-            let only_asked_about = slot.is_only_asked_about();
-            let by_client = slot.said_by_client();
-            let is_in_doubt = slot.is_in_doubt();
-            let outcome = match slot.state {
-                SlotState::Settled(outcome) => outcome,
-                // The client has run the call, whatever the end of the run.
-                SlotState::Ready | SlotState::Running if let Some(said) = by_client => said,
-                _ if is_in_doubt => in_doubt(),
-                // The call may have executed, but has no recorded outcome.
-                SlotState::Running
-                    if slot.refusal.is_none() && !slot.read_only && !only_asked_about =>
-                {
-                    ToolOutcome::unknown(format!("{otherwise} It had already started."))
-                }
-                _ => ToolOutcome::cancelled(otherwise),
-            };
+        let mut results = Vec::with_capacity(calls.len());
+        for call in calls {
+            let (name, id) = (call.call.name.clone(), call.call.id.clone());
+            let outcome = call.close(otherwise);
             if halt.is_none() {
                 halt.clone_from(&outcome.halt);
             }
-            let result = ToolResult::new(slot.call.id, slot.call.name, outcome);
+            let result = ToolResult::new(id, name, outcome);
             results.push(result.clone());
             self.emit(Event::ToolResult(Box::new(result)));
         }
@@ -302,27 +276,14 @@ impl Machine {
     }
 }
 
-impl Slot {
-    /// Creates the outcome of a call that cannot continue: failed, or unknown if it may have
-    /// executed.
-    fn failed(&self, why: &'static str) -> ToolOutcome {
-        match self.is_in_doubt() {
-            true => in_doubt(),
-            false => ToolOutcome::failed(why),
-        }
-    }
-
-    /// Returns whether the call was handed out after it had only waited for other calls.
-    fn was_held(&self) -> bool {
-        let pending = self.answered.as_deref().and_then(|a| a.pending.as_ref());
-        pending.is_some_and(Pending::is_held)
-    }
-
-    /// Resumes a call that waited for other calls.
-    fn resume(&mut self) {
-        let waiting = std::mem::replace(&mut self.state, SlotState::Ready);
-        if let SlotState::Waiting(Some(pending)) = waiting {
-            self.answered = Some(Box::new(Answered::new(Some(*pending), Vec::new())));
-        }
+/// The open round, and the index of the call that was handed out as number `index`.
+fn handed_out<'a>(
+    stage: &'a mut Stage,
+    dispatched: &[Dispatched],
+    index: usize,
+) -> Option<(&'a mut RoundState, usize)> {
+    match stage {
+        Stage::Round(round) => Some((round, dispatched.get(index)?.at)),
+        _ => None,
     }
 }

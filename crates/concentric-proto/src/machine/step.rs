@@ -1,11 +1,11 @@
 use crate::{
     builder::MessageBuilder,
-    call::Refusal,
+    call::{CallStage, Refusal},
     event::{Event, StepStart, ToolCallEvent},
     id::{CallId, MessageId},
     message::{Executor, Message, Part, PartKind},
     response_head::Head,
-    run_state::{Said, Slot, check_calls},
+    run_state::{Said, StoredCall, check_calls},
     spec::ToolSpecs,
     text::Str,
     transcript::{self, HistoryError, Turn},
@@ -51,7 +51,7 @@ pub(super) struct Step {
     offered: Option<Arc<[Str]>>,
     client_tools: Arc<[Str]>,
     // The calls to execute, in order.
-    slots: Vec<Slot>,
+    calls: Vec<StoredCall>,
     // The number of calls that a reset keeps.
     kept: usize,
     // The ids of the calls, if there are many.
@@ -81,7 +81,7 @@ impl Step {
             tools: start.tools,
             offered: start.head.tools,
             client_tools: start.client_tools,
-            slots: Vec::new(),
+            calls: Vec::new(),
             kept: 0,
             ids: None,
         }
@@ -97,8 +97,8 @@ impl Step {
             0,
             MessageId::new(""),
         ))));
-        self.kept = said.slots.len();
-        self.slots = said.slots;
+        self.kept = said.calls.len();
+        self.calls = said.calls;
         let used = said.used;
         self.before = Some(Box::new(Before { used, unsaid }));
         self
@@ -107,7 +107,7 @@ impl Step {
     /// The answer so far, in a run that has used `usage` without it.
     pub(super) fn said(&self, usage: Usage) -> Said {
         let message = self.builder.clone().build();
-        Said::new(message, self.slots.clone(), self.used_before(usage))
+        Said::new(message, self.calls.clone(), self.used_before(usage))
     }
 
     /// The tokens used before the answer began, in a run that has used `usage` without it.
@@ -117,7 +117,7 @@ impl Step {
 
     /// Returns whether the answer contains calls for this loop.
     pub(super) fn has_calls(&self) -> bool {
-        !self.slots.is_empty()
+        !self.calls.is_empty()
     }
 
     /// Processes an event, and returns the event to pass on to the consumer, if any.
@@ -127,7 +127,7 @@ impl Step {
             // discard only the current step.
             Event::StepStart(_) => {
                 self.builder.push(&event);
-                self.kept = self.slots.len();
+                self.kept = self.calls.len();
                 None
             }
             Event::StepFinish(_) | Event::Resumed => None,
@@ -142,7 +142,7 @@ impl Step {
                 Some(event)
             }
             Event::Reset => {
-                self.slots.truncate(self.kept);
+                self.calls.truncate(self.kept);
                 self.ids = None;
                 self.builder.push(&event);
                 Some(event)
@@ -159,8 +159,8 @@ impl Step {
         let mut refusal = None;
         if self.is_taken(&call.id) {
             refusal = Some(Refusal::DuplicateId);
-            for slot in self.slots.iter_mut().filter(|s| s.call.id == call.id) {
-                slot.refusal = Some(Refusal::DuplicateId);
+            for other in self.calls.iter_mut().filter(|c| c.call.id == call.id) {
+                other.state.stage = CallStage::Rejected(Refusal::DuplicateId);
             }
             // Every call has its own result, so every call requires a unique id.
             let id = call.id.clone();
@@ -186,8 +186,8 @@ impl Step {
                 .tools
                 .get(&event.call.name)
                 .is_some_and(|spec| spec.annotations.read_only);
-            self.slots
-                .push(Slot::new(event.call.clone(), refusal, read_only));
+            self.calls
+                .push(StoredCall::new(event.call.clone(), refusal, read_only));
         }
         // A layer or an agent outside this loop must not execute the loop's calls.
         if event.call.executor == Executor::Loop {
@@ -200,12 +200,12 @@ impl Step {
     fn is_taken(&mut self, id: &CallId) -> bool {
         // Comparing a few ids is cheaper than hashing one.
         const FEW: usize = 16;
-        if self.slots.len() < FEW {
-            return self.slots.iter().any(|slot| slot.call.id == *id);
+        if self.calls.len() < FEW {
+            return self.calls.iter().any(|call| call.call.id == *id);
         }
         let ids = self.ids.get_or_insert_default();
-        let new = self.slots.iter().skip(ids.len());
-        ids.extend(new.map(|slot| slot.call.id.clone()));
+        let new = self.calls.iter().skip(ids.len());
+        ids.extend(new.map(|call| call.call.id.clone()));
         ids.contains(id)
     }
 
@@ -231,18 +231,18 @@ impl Step {
     pub(super) fn end(
         mut self,
         reason: &FinishReason,
-    ) -> Result<(Message, Vec<Slot>), HistoryError> {
+    ) -> Result<(Message, Vec<StoredCall>), HistoryError> {
         // Partial arguments are invalid JSON, but empty arguments would be accepted as no
         // arguments.
         if let FinishReason::Length | FinishReason::ContentFilter = reason
-            && let Some(last) = self.slots.last_mut()
+            && let Some(last) = self.calls.last_mut()
             && last.call.arguments.as_str().trim_ascii().is_empty()
         {
-            last.refusal.get_or_insert(Refusal::CutShort);
+            last.refuse(Refusal::CutShort);
         }
         let message = self.builder.build();
-        check_calls(&message, &self.slots)?;
-        Ok((message, self.slots))
+        check_calls(&message, &self.calls)?;
+        Ok((message, self.calls))
     }
 
     /// The part of an incomplete answer to keep: its text, without calls, because they were not

@@ -90,6 +90,23 @@ impl ToolOutcome {
         Self::new(ToolStatus::Unknown, ToolContent::Text(reason.into()))
     }
 
+    /// Creates the outcome of a call that may have executed earlier and is not retried.
+    pub fn indeterminate() -> Self {
+        Self::unknown(Str::from_static(INDETERMINATE))
+    }
+
+    /// Converts the outcome of a call that may have executed earlier: unless it is known, it becomes
+    /// unknown, with the text of `self` as the reason.
+    #[must_use]
+    pub fn into_indeterminate(mut self) -> Self {
+        if !matches!(self.status, ToolStatus::Done | ToolStatus::Unknown) {
+            let text = format!("{INDETERMINATE} {}", self.content.text());
+            self.status = ToolStatus::Unknown;
+            self.content = ToolContent::Text(text.into());
+        }
+        self
+    }
+
     /// Creates the outcome of a successful call from a JSON value. The model receives a string as
     /// plain text and other values as JSON.
     pub fn of_value(result: &Value) -> Self {
@@ -147,6 +164,10 @@ impl ToolOutcome {
         self
     }
 }
+
+/// The text for the model of a call that may have executed earlier and is not retried.
+const INDETERMINATE: &str =
+    "This call was started earlier and its outcome is unknown. It was not retried.";
 
 /// The status of a tool call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

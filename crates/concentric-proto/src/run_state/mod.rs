@@ -5,17 +5,20 @@ mod nested;
 mod reply;
 mod round;
 mod slot;
+mod stored_call;
+mod v1;
 
 pub use self::slot::{RoundPlace, SlotPlace, StoredSlot};
 pub(crate) use self::{
     nested::{Inner, Said},
     reply::check_replies,
-    round::{RoundState, Slot, SlotState, Stage, check_calls, in_doubt},
+    round::{RoundState, Stage, check_calls},
+    stored_call::StoredCall,
 };
 
 use self::{
     json::{MAX_DEPTH, is_deeper_than},
-    round::check_slots,
+    round::check_open,
 };
 use crate::{
     error::{Effects, Error, ErrorKind},
@@ -34,7 +37,7 @@ use std::{
 };
 
 /// The current version of [`MachineState`].
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 
 /// The state of a run, as plain data that can be stored.
 ///
@@ -120,8 +123,8 @@ impl Data {
         match &self.stage {
             Stage::Round(round) => round.check().map_err(StateError::Round),
             Stage::Inner(inner) => {
-                let Said { message, slots, .. } = &inner.said;
-                check_slots(message, slots).map_err(StateError::Round)?;
+                let Said { message, calls, .. } = &inner.said;
+                check_open(message, calls).map_err(StateError::Round)?;
                 inner.state.check()
             }
             _ => Ok(()),
@@ -185,7 +188,7 @@ impl Data {
             return pending.interrupts.iter().collect();
         }
         match &self.stage {
-            Stage::Round(round) => round.pending().flat_map(|p| &p.interrupts).collect(),
+            Stage::Round(round) => round.interrupts().collect(),
             Stage::Inner(inner) => inner.state.interrupts(),
             _ => Vec::new(),
         }
@@ -194,10 +197,7 @@ impl Data {
     fn replies(&self) -> Vec<&Reply> {
         let of_gates = self.gate.iter().flat_map(|asked| &asked.replies);
         let of_stage: Vec<&Reply> = match &self.stage {
-            Stage::Round(round) => {
-                let answered = round.slots.iter().filter_map(|slot| slot.answered.as_ref());
-                answered.flat_map(|answered| &answered.replies).collect()
-            }
+            Stage::Round(round) => round.replies().collect(),
             Stage::Inner(inner) => inner.state.replies(),
             _ => Vec::new(),
         };
@@ -223,16 +223,16 @@ impl Data {
             _ => return Vec::new(),
         };
         let own = round
-            .slots
+            .calls
             .iter()
-            .filter(|slot| slot.call.executor == Executor::Loop);
-        let result = |slot: &Slot| {
-            let outcome = match &slot.state {
-                SlotState::Settled(outcome) => outcome.clone(),
-                _ if slot.is_in_doubt() => in_doubt(),
-                _ => ToolOutcome::cancelled("The call was not run."),
-            };
-            ToolResult::new(slot.call.id.clone(), slot.call.name.clone(), outcome)
+            .filter(|call| call.call.executor == Executor::Loop);
+        let result = |call: &StoredCall| {
+            let not_run = || ToolOutcome::cancelled("The call was not run.");
+            let outcome = call
+                .outcome()
+                .cloned()
+                .unwrap_or_else(|| call.state.settle_unexecuted(not_run()));
+            ToolResult::new(call.call.id.clone(), call.call.name.clone(), outcome)
         };
         own.map(result).collect()
     }
@@ -254,10 +254,15 @@ impl MachineState {
             version: u16,
         }
         let Versioned { version } = serde_json::from_slice(json)?;
-        if version != VERSION {
-            return Err(StateError::Version(version));
-        }
-        let data: Data = serde_json::from_slice(json)?;
+        let data: Data = match version {
+            VERSION => serde_json::from_slice(json)?,
+            v1::VERSION => {
+                let mut state = serde_json::from_slice(json)?;
+                v1::upgrade(&mut state)?;
+                serde_json::from_value(state)?
+            }
+            version => return Err(StateError::Version(version)),
+        };
         data.check()?;
         Ok(Self(data))
     }
@@ -393,7 +398,8 @@ impl fmt::Display for StateError {
         match self {
             Self::Version(version) => write!(
                 f,
-                "unsupported run state version {version}; this library reads version {VERSION}"
+                "unsupported run state version {version}; this library reads versions {} to {VERSION}",
+                v1::VERSION
             ),
             Self::Round(error) => write!(f, "the open round in the run state is invalid: {error}"),
             Self::TooLarge(bytes) => write!(f, "the run state is too large: {bytes} bytes"),

@@ -1,6 +1,6 @@
 //! The state of a nested agent, which is used as the model of another agent.
 
-use super::{Data, MachineState, Slot, Stage};
+use super::{Data, MachineState, Stage, StoredCall};
 use crate::{
     id::CallId,
     message::{Executor, Message, Part, PartKind, Role},
@@ -22,7 +22,7 @@ pub(crate) struct Said {
     pub(crate) message: Message,
     // The calls for this loop, which it runs once the answer is complete.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) slots: Vec<Slot>,
+    pub(crate) calls: Vec<StoredCall>,
     // The tokens used before the answer began. The nested agent's own count includes those of the
     // answer.
     pub(crate) used: Usage,
@@ -56,10 +56,10 @@ impl Inner {
 }
 
 impl Said {
-    pub(crate) const fn new(message: Message, slots: Vec<Slot>, used: Usage) -> Self {
+    pub(crate) const fn new(message: Message, calls: Vec<StoredCall>, used: Usage) -> Self {
         Self {
             message,
-            slots,
+            calls,
             used,
         }
     }

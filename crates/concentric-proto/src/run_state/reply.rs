@@ -56,9 +56,9 @@ pub(crate) fn check_replies(
             Some((at, None)) if claimed.insert(at) => {
                 let ruling = reply.ruling()?;
                 let is_clients = round
-                    .slots
+                    .calls
                     .get(at)
-                    .is_some_and(|slot| slot.call.executor == Executor::Client);
+                    .is_some_and(|call| call.call.executor == Executor::Client);
                 let why = match ruling {
                     Ruling::Approved { .. } if is_clients => "a client call cannot be approved",
                     Ruling::Failed(_) if !is_clients => {

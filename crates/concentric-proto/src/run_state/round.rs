@@ -1,10 +1,10 @@
 //! The open round of a run.
 
-use super::Inner;
+use super::{Inner, StoredCall};
 use crate::{
-    call::Refusal,
-    id::{CallId, InterruptId},
-    interrupt::{self, Answered, Interrupt, Pending, Reply, Ruling},
+    call::{CallStage, Refusal, Unverified},
+    id::InterruptId,
+    interrupt::{Interrupt, Reply},
     message::{Executor, Message, ToolCallPart, ToolOutcome},
     spec::ToolSpecs,
     text::Str,
@@ -30,44 +30,48 @@ pub(crate) enum Stage {
 }
 
 impl Stage {
-    pub(crate) fn round(step: u32, message: Message, slots: Vec<Slot>) -> Self {
+    pub(crate) fn round(step: u32, message: Message, calls: Vec<StoredCall>) -> Self {
         Self::Round(Box::new(RoundState {
             step,
             message,
-            slots,
+            calls,
             begun: false,
+            accepted: Vec::new(),
         }))
     }
 
     pub(crate) fn claimed(open: OpenRound, tools: &ToolSpecs) -> Self {
         let names: Arc<[Str]> = tools.iter().map(|tool| tool.name.clone()).collect();
-        let slot = |OpenCall { call, outcome }| {
+        let stored = |OpenCall { call, outcome }: OpenCall| {
             let spec = tools.get(&call.name);
             let gone = || Refusal::NotOffered(Arc::clone(&names));
-            Slot {
-                read_only: spec.is_some_and(|spec| spec.annotations.read_only),
-                // The client decides which of its own tools exist.
-                refusal: (spec.is_none() && call.executor == Executor::Loop).then(gone),
-                call,
-                answered: None,
-                recovered: false,
-                begun: false,
-                noted: false,
-                state: outcome.map_or(SlotState::Waiting(None), SlotState::Settled),
-            }
+            let read_only = spec.is_some_and(|spec| spec.annotations.read_only);
+            // The client decides which of its own tools exist.
+            let refusal = (spec.is_none() && call.executor == Executor::Loop).then(gone);
+            let unverified = || Unverified {
+                refusal,
+                ..Unverified::default()
+            };
+            let mut stored = StoredCall::new(call, None, read_only);
+            stored.state.stage = outcome.map_or_else(
+                || CallStage::Unverified(Box::new(unverified())),
+                CallStage::Settled,
+            );
+            stored
         };
-        let mut slots: Vec<Slot> = open.calls.into_iter().map(slot).collect();
-        for (position, slot) in slots.iter_mut().enumerate() {
-            if slot.state == SlotState::Waiting(None) {
-                slot.await_client(&open.message, position);
+        let mut calls: Vec<StoredCall> = open.calls.into_iter().map(stored).collect();
+        for (position, call) in calls.iter_mut().enumerate() {
+            if call.is_claimed() {
+                call.await_client(&open.message, position);
             }
         }
         Self::Round(Box::new(RoundState {
             step: 0,
             message: open.message,
-            slots,
+            calls,
             // A history does not record whether the round was begun; true is the cautious value.
             begun: true,
+            accepted: Vec::new(),
         }))
     }
 }
@@ -76,16 +80,19 @@ impl Stage {
 pub(crate) struct RoundState {
     pub(crate) step: u32,
     pub(crate) message: Message,
-    pub(crate) slots: Vec<Slot>,
+    pub(crate) calls: Vec<StoredCall>,
     // Whether calls of the round were handed out before.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) begun: bool,
+    // The accepted replies to calls that are settled.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) accepted: Vec<Reply>,
 }
 
 impl RoundState {
     pub(super) fn check(&self) -> Result<(), HistoryError> {
-        check_slots(&self.message, &self.slots)?;
-        match self.slots.is_empty() {
+        check_open(&self.message, &self.calls)?;
+        match self.calls.is_empty() {
             true => Err(HistoryError::NoCalls),
             false => Ok(()),
         }
@@ -95,35 +102,56 @@ impl RoundState {
         OpenRound {
             message: self.message.clone(),
             calls: self
-                .slots
+                .calls
                 .iter()
-                .map(|slot| OpenCall {
-                    call: slot.call.clone(),
-                    outcome: match &slot.state {
-                        SlotState::Settled(outcome) => Some(outcome.clone()),
-                        _ => None,
-                    },
+                .map(|call| OpenCall {
+                    call: ToolCallPart::clone(&call.call),
+                    outcome: call.outcome().cloned(),
                 })
                 .collect(),
         }
     }
 
-    pub(crate) fn pending(&self) -> impl Iterator<Item = &Pending> {
-        self.slots.iter().filter_map(Slot::pending)
+    /// Settles the call at `at`.
+    pub(crate) fn settle(&mut self, at: usize, outcome: ToolOutcome) {
+        if let Some(call) = self.calls.get_mut(at) {
+            self.accepted.extend_from_slice(call.state.stage.replies());
+            call.state.stage = CallStage::Settled(outcome);
+        }
+    }
+
+    /// Settles the calls for which `outcome` returns an outcome.
+    pub(crate) fn settle_each(&mut self, outcome: impl Fn(&StoredCall) -> Option<ToolOutcome>) {
+        for at in 0..self.calls.len() {
+            if let Some(outcome) = self.calls.get(at).and_then(&outcome) {
+                self.settle(at, outcome);
+            }
+        }
+    }
+
+    pub(crate) fn interrupts(&self) -> impl Iterator<Item = &Interrupt> {
+        self.calls.iter().flat_map(StoredCall::interrupts)
     }
 
     /// The interrupts of the round that must be replied to together.
     pub(crate) fn asked_together(&self) -> impl Iterator<Item = &Interrupt> {
-        let together = self.pending().any(|pending| pending.together);
-        self.pending()
-            .filter(move |_| together)
-            .flat_map(|pending| &pending.interrupts)
+        let together = self.calls.iter().any(StoredCall::is_together);
+        self.interrupts().filter(move |_| together)
+    }
+
+    /// The accepted replies to interrupts of the round.
+    pub(crate) fn replies(&self) -> impl Iterator<Item = &Reply> {
+        let open = self
+            .calls
+            .iter()
+            .flat_map(|call| call.state.stage.replies());
+        self.accepted.iter().chain(open)
     }
 
     pub(crate) fn questions(&self) -> Questions<'_> {
         let mut recorded = HashMap::new();
-        for (at, slot) in self.slots.iter().enumerate() {
-            for asked in slot.pending().into_iter().flat_map(|p| &p.interrupts) {
+        for (at, call) in self.calls.iter().enumerate() {
+            for asked in call.interrupts() {
                 recorded.entry(&asked.id).or_insert((at, asked));
             }
         }
@@ -131,136 +159,6 @@ impl RoundState {
             recorded,
             round: self,
         }
-    }
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Slot {
-    pub(crate) call: ToolCallPart,
-    pub(crate) refusal: Option<Refusal>,
-    pub(crate) read_only: bool,
-    // The suspension and the replies, if the call was suspended.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) answered: Option<Box<Answered>>,
-    // Whether a ledger was in place when the call was last handed out.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub(crate) noted: bool,
-    // Whether the call was running when its process ended.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub(crate) recovered: bool,
-    // Its tool began and suspended it, and it has waited for something else since.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub(crate) begun: bool,
-    pub(crate) state: SlotState,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum SlotState {
-    /// Ready to be handed out.
-    Ready,
-    /// Suspended. `None`: a history claims this, and no suspension is recorded.
-    Waiting(Option<Box<Pending>>),
-    /// Handed out.
-    Running,
-    /// Completed with an outcome.
-    Settled(ToolOutcome),
-}
-
-impl Slot {
-    pub(crate) fn new(call: ToolCallPart, refusal: Option<Refusal>, read_only: bool) -> Self {
-        Self {
-            call,
-            refusal,
-            read_only,
-            answered: None,
-            recovered: false,
-            begun: false,
-            noted: false,
-            state: SlotState::Ready,
-        }
-    }
-
-    /// Suspends a client call until the client supplies its outcome.
-    pub(crate) fn await_client(&mut self, message: &Message, position: usize) {
-        if self.call.executor != Executor::Client || self.refusal.is_some() {
-            return;
-        }
-        let id: &CallId = &self.call.id;
-        let asked = InterruptId::for_call(message.id.as_ref(), position, id);
-        let asked = Interrupt::new(asked, interrupt::CLIENT_TOOL).about(id.clone());
-        self.state = SlotState::Waiting(Some(Box::new(Pending::asking(vec![asked]))));
-    }
-
-    /// The recorded suspension, if the call is suspended.
-    pub(crate) fn pending(&self) -> Option<&Pending> {
-        match &self.state {
-            SlotState::Waiting(pending) => pending.as_deref(),
-            _ => None,
-        }
-    }
-
-    /// Makes a call ready that is suspended only according to a history, so that approval can be
-    /// requested again. Without a round service that can do this, the call is cancelled.
-    pub(crate) fn ask_again(&mut self, resumes: bool) {
-        if self.state != SlotState::Waiting(None) {
-            return;
-        }
-        if resumes {
-            self.answered = Some(Box::default());
-            self.state = SlotState::Ready;
-        } else {
-            self.state = SlotState::Settled(ToolOutcome::cancelled("The call was not run."));
-        }
-    }
-
-    /// Returns whether the call was handed out only so that approval can be requested.
-    pub(crate) fn is_only_asked_about(&self) -> bool {
-        let answered = self.answered.as_deref();
-        answered.is_some_and(|answered| answered.pending.is_none() && answered.replies.is_empty())
-    }
-
-    /// Returns whether the call is ready to be handed out.
-    pub(crate) const fn is_ready(&self) -> bool {
-        matches!(self.state, SlotState::Ready)
-    }
-
-    /// Returns whether the call was handed out and is not settled.
-    pub(crate) const fn is_running(&self) -> bool {
-        matches!(self.state, SlotState::Running)
-    }
-
-    /// Returns whether the outcome of the call halts the run.
-    pub(crate) fn halts(&self) -> bool {
-        matches!(&self.state, SlotState::Settled(outcome) if outcome.halt.is_some())
-    }
-
-    /// Returns whether the call may already have executed and has no recorded outcome.
-    pub(crate) fn is_in_doubt(&self) -> bool {
-        let asks = |pending: &Pending| {
-            let mut asked = pending.interrupts.iter();
-            pending.begun || asked.any(|asked| asked.reason == interrupt::UNKNOWN_EFFECT)
-        };
-        let pending = match &self.state {
-            SlotState::Settled(_) => return false,
-            SlotState::Waiting(pending) => pending.as_deref(),
-            _ => self
-                .answered
-                .as_deref()
-                .and_then(|answered| answered.pending.as_ref()),
-        };
-        let is_begun = self.recovered || self.begun || pending.is_some_and(asks);
-        self.refusal.is_none() && !self.read_only && is_begun
-    }
-
-    /// Returns whether the call only waits for other calls of its round.
-    pub(crate) fn is_held(&self) -> bool {
-        matches!(&self.state, SlotState::Waiting(Some(pending)) if pending.is_held())
-    }
-
-    /// Returns whether the call waits for a reply.
-    pub(crate) fn asks(&self) -> bool {
-        matches!(&self.state, SlotState::Waiting(_)) && !self.is_held()
     }
 }
 
@@ -282,79 +180,37 @@ impl<'a> Questions<'a> {
 
     /// The call that `id` refers to, if it is suspended only according to a history.
     fn claimed(&self, id: &InterruptId) -> Option<usize> {
-        let RoundState { message, slots, .. } = self.round;
+        let RoundState { message, calls, .. } = self.round;
         let at = id.call_position(message.id.as_ref())?;
-        let slot = slots.get(at)?;
-        let key = InterruptId::for_call(message.id.as_ref(), at, &slot.call.id);
+        let call = calls.get(at)?;
+        let key = InterruptId::for_call(message.id.as_ref(), at, &call.call.id);
         let rest = id.as_str().strip_prefix(key.as_str())?;
-        let waits = slot.state == SlotState::Waiting(None);
-        (waits && (rest.is_empty() || rest.starts_with('#'))).then_some(at)
+        (call.is_claimed() && (rest.is_empty() || rest.starts_with('#'))).then_some(at)
     }
 }
 
-/// The outcome of an [indeterminate](Slot::is_in_doubt) call that the run does not resume.
-pub(crate) fn in_doubt() -> ToolOutcome {
-    ToolOutcome::unknown(
-        "The call was started earlier and its outcome is unknown. It was not retried.",
-    )
-}
-
-/// Checks that `slots` match the calls of `message` that require an outcome, and that their ids are
+/// Checks that `calls` match the calls of `message` that require an outcome, and that their ids are
 /// unique.
-pub(super) fn check_slots(message: &Message, slots: &[Slot]) -> Result<(), HistoryError> {
-    check_calls(message, slots)?;
+pub(super) fn check_open(message: &Message, calls: &[StoredCall]) -> Result<(), HistoryError> {
+    check_calls(message, calls)?;
     let mut seen = HashSet::new();
-    match slots.iter().find(|slot| !seen.insert(&slot.call.id)) {
-        Some(slot) => Err(HistoryError::DuplicateCall(slot.call.id.clone())),
+    match calls.iter().find(|call| !seen.insert(&call.call.id)) {
+        Some(call) => Err(HistoryError::DuplicateCall(call.call.id.clone())),
         None => Ok(()),
     }
 }
 
-impl Slot {
-    /// The outcome of a client call, if the client has replied with one.
-    pub(crate) fn said_by_client(&self) -> Option<ToolOutcome> {
-        if self.call.executor != Executor::Client {
-            return None;
-        }
-        match self.answered.as_deref()?.replies.first()?.ruling().ok()? {
-            Ruling::Answered(result) => Some(ToolOutcome::of_value(&result)),
-            Ruling::Failed(error) => Some(ToolOutcome::failed(error)),
-            _ => None,
-        }
-    }
-
-    /// Settles a call that has a reply, for round services that cannot resume calls.
-    pub(crate) fn settle_by_itself(&mut self) {
-        let said = self.said_by_client();
-        let is_in_doubt = self.is_in_doubt();
-        let Some(answered) = self.answered.take() else {
-            return;
-        };
-        let ruling = answered.replies.first().map(Reply::ruling);
-        self.state = SlotState::Settled(match ruling {
-            _ if let Some(said) = said => said,
-            // A reply does not undo an effect.
-            _ if is_in_doubt => in_doubt(),
-            Some(Ok(Ruling::Denied { reason, .. })) => ToolOutcome::denied(
-                reason.unwrap_or_else(|| Str::from_static("The call was denied.")),
-            ),
-            Some(Ok(Ruling::Cancelled)) => ToolOutcome::cancelled("The call was cancelled."),
-            _ => ToolOutcome::denied("approval-invalid: No approval was requested for this call."),
-        });
-    }
-}
-
-/// Checks that `slots` match the calls of `message` that require an outcome, and that each result
+/// Checks that `calls` match the calls of `message` that require an outcome, and that each result
 /// in the message has a call.
-pub(crate) fn check_calls(message: &Message, slots: &[Slot]) -> Result<(), HistoryError> {
-    let mut slots = slots.iter();
+pub(crate) fn check_calls(message: &Message, calls: &[StoredCall]) -> Result<(), HistoryError> {
+    let mut calls = calls.iter();
     for call in message.tool_calls().filter(|c| needs_outcome(c)) {
-        if slots.next().is_none_or(|slot| slot.call != *call) {
+        if calls.next().is_none_or(|stored| *stored.call != *call) {
             return Err(HistoryError::MissingResult(call.id.clone()));
         }
     }
-    match slots.next() {
-        Some(slot) => Err(HistoryError::OrphanResult(slot.call.id.clone())),
+    match calls.next() {
+        Some(stored) => Err(HistoryError::OrphanResult(stored.call.id.clone())),
         None => check_results(message),
     }
 }

@@ -165,15 +165,14 @@ impl Seen {
                     self.running = true;
                     for call in calls {
                         let origin = call.origin();
-                        let id = call.call.id;
-                        self.answered
-                            .extend(call.answered.map(|answered| *answered));
+                        let id = call.call.id.clone();
+                        self.answered.extend(call.answered());
                         // Resumed, after the call had only waited for other calls.
                         if origin == Origin::Replay && self.started.contains(&id) {
                             assert!(!self.results.contains_key(&id), "{id} is settled");
                             continue;
                         }
-                        if call.refusal.is_some() {
+                        if call.refusal().is_some() {
                             self.refused.insert(id.clone());
                         } else {
                             self.may_run.push(id.clone());
@@ -484,7 +483,7 @@ fn a_call_that_ran_when_its_process_ended_is_recovered() {
         panic!("the round resumes");
     };
     assert_eq!(calls.len(), 1);
-    assert!(calls[0].recovered);
+    assert!(calls[0].is_recovered());
     assert_eq!(calls[0].origin(), Origin::Replay);
 }
 
@@ -682,7 +681,7 @@ fn an_inconsistent_round_is_rejected() {
         Some(Action::Emit(Event::Resumed))
     ));
     let mut state: Value = serde_json::from_str(&serialized(&machine)).unwrap();
-    state["stage"]["round"]["slots"] = json!([]);
+    state["stage"]["round"]["calls"] = json!([]);
     assert!(matches!(
         read(&state.to_string()),
         Err(StateError::Round(_))
@@ -710,8 +709,8 @@ fn an_invalid_answer_fails_the_run() {
 fn a_state_of_a_newer_version_is_rejected() {
     let machine = Machine::new(Transcript::new(), rules());
     let mut state: Value = serde_json::from_str(&serialized(&machine)).unwrap();
-    state["version"] = json!(2);
-    assert_eq!(read(&state.to_string()), Err(StateError::Version(2)));
+    state["version"] = json!(3);
+    assert_eq!(read(&state.to_string()), Err(StateError::Version(3)));
 }
 
 #[test]

@@ -6,6 +6,8 @@
     reason = "tests"
 )]
 
+mod calls;
 mod machine;
 mod rounds;
 mod states;
+mod v1;

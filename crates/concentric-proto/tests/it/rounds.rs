@@ -6,7 +6,8 @@ use concentric_proto::{
     Annotations, Answered, CallId, CancelReason, Event, Finish, FinishReason, Interrupt,
     InterruptId, LimitOf, MessageId, Outcome, Pending, Refusal, Reply, ReplyError, RoundCall, Str,
     ToolCallPart, ToolOutcome, ToolResult, ToolSpec, ToolSpecs, ToolStatus, Transcript, Usage,
-    interrupt,
+    call::CallStage,
+    interrupt::{self, SuspendedBy},
     machine::{Action, Input, Machine, MachineState, ModelStart, Rules},
 };
 use proptest::{prelude::*, test_runner::FileFailurePersistence};
@@ -114,6 +115,14 @@ fn id(position: usize, call: &str) -> InterruptId {
     InterruptId::new(format!("m/{position}/{call}"))
 }
 
+/// A suspension without an origin is one by a gate.
+fn by_gate(mut answered: Answered) -> Answered {
+    answered.pending = answered
+        .pending
+        .map(|pending| pending.by(SuspendedBy::Gate));
+    answered
+}
+
 fn asking(id: InterruptId) -> Pending {
     Pending::asking(vec![Interrupt::new(id, interrupt::TOOL_CALL)])
 }
@@ -133,6 +142,9 @@ fn round_trip(state: &MachineState) -> MachineState {
     let read = MachineState::from_json(json.as_bytes(), json.len()).unwrap();
     assert_eq!(&read, state, "{json}");
     assert_eq!(read.to_json().unwrap(), json);
+    let v1 = crate::v1::text(&json);
+    let upgraded = MachineState::from_json(v1.as_bytes(), v1.len()).unwrap();
+    assert_eq!(&upgraded, state, "{v1}");
     read
 }
 
@@ -243,10 +255,10 @@ fn play(kinds: &[Kind], seed: usize) {
         assert_eq!(drained.events[0], Event::Resumed);
         assert_eq!(drained.ids(), [ids[at].clone()]);
         let call = &drained.round.as_ref().unwrap()[0];
-        assert_eq!((call.position, call.recovered), (at, false));
+        assert_eq!((call.position, call.is_recovered()), (at, false));
         let pending = Some(asking(id(at, &ids[at])));
         let answered = Answered::new(pending, vec![reply]).accepted_at(now());
-        assert_eq!(call.answered.as_deref(), Some(&answered));
+        assert_eq!(call.answered(), Some(by_gate(answered)));
         expected[at] = Some(outcome.status);
         settle(&mut next, 0, outcome);
         next.input(Input::RoundEnded);
@@ -479,10 +491,10 @@ impl World {
         for call in calls {
             let known = &mut self.calls[call.position];
             assert_eq!(call.call.id.as_str(), self.ids[call.position]);
-            assert_eq!(call.refusal, self.refused[call.position]);
-            assert_eq!(call.recovered, self.recovered[call.position]);
+            assert_eq!(call.refusal(), self.refused[call.position].as_ref());
+            assert_eq!(call.is_recovered(), self.recovered[call.position]);
             if let Known::Next(answered) = known {
-                assert_eq!(call.answered.as_deref(), answered.as_ref());
+                assert_eq!(call.answered(), answered.clone().map(by_gate));
             }
             *known = Known::Running;
         }
@@ -495,8 +507,7 @@ impl World {
         // Whether each call had only waited for other calls before.
         let mut held = Vec::new();
         for call in calls {
-            let pending = call.answered.as_ref().and_then(|a| a.pending.as_ref());
-            held.push(pending.is_some_and(Pending::is_held));
+            held.push(matches!(call.state.stage, CallStage::Released(_)));
         }
         while !left.is_empty() {
             if self.choices.one_in(24) {
@@ -562,7 +573,7 @@ impl World {
 
     fn settle_one(&mut self, index: usize, call: &RoundCall) {
         let known = call.position;
-        if let Some(refusal) = &call.refusal {
+        if let Some(refusal) = call.refusal() {
             let outcome = refusal.outcome(&call.call);
             settle(&mut self.machine, index, outcome.clone());
             self.calls[known] = Known::Settled(outcome);
@@ -572,7 +583,7 @@ impl World {
             pending: Some(pending),
             replies,
             ..
-        }) = call.answered.as_deref()
+        }) = call.answered()
         {
             let replied = |asked: &Interrupt| replies.iter().any(|r| r.interrupt_id == asked.id);
             let open: Vec<_> = pending
@@ -858,7 +869,7 @@ fn a_held_call_resumes_with_the_last_of_the_others() {
         .unwrap();
     let drained = drain(&mut machine);
     assert_eq!(drained.ids(), ["b", "c"]);
-    let held = drained.round.unwrap()[0].answered.clone().unwrap();
+    let held = drained.round.unwrap()[0].answered().unwrap();
     assert_eq!(
         held.pending.unwrap().state,
         Some(Arc::new(json!("b's own")))
@@ -894,7 +905,7 @@ fn a_call_with_several_interrupts_receives_all_replies() {
     machine.reply(replies.clone(), now()).unwrap();
     let drained = drain(&mut machine);
     let round = drained.round.unwrap();
-    assert_eq!(round[0].answered.as_ref().unwrap().replies, replies);
+    assert_eq!(round[0].answered().unwrap().replies, replies);
 }
 
 #[test]
@@ -966,8 +977,8 @@ fn a_recovered_call_keeps_its_replies() {
         let refused = machine.reply(vec![reply.clone()], now());
         assert!(refused.is_err(), "a reply is accepted once");
         let round = drain(&mut machine).round.unwrap();
-        assert!(round[0].recovered);
-        let replies = &round[0].answered.as_ref().unwrap().replies;
+        assert!(round[0].is_recovered());
+        let replies = &round[0].answered().unwrap().replies;
         assert_eq!(replies.as_slice(), std::slice::from_ref(&reply));
     }
     // The call may have executed, so it requests its outcome.
@@ -983,7 +994,7 @@ fn a_recovered_call_keeps_its_replies() {
     let reply = Reply::answer(InterruptId::new("m/0/a#2"), "it was paid");
     machine.reply(vec![reply], now()).unwrap();
     let round = drain(&mut machine).round.unwrap();
-    assert!(round[0].recovered && round[0].answered.is_some());
+    assert!(round[0].is_recovered() && round[0].answered().is_some());
 }
 
 // Case f044.
@@ -1019,7 +1030,7 @@ fn a_repeatedly_suspended_call_is_not_indeterminate() {
         let reply = Reply::resolve(question, json!(n));
         machine.reply(vec![reply], now()).unwrap();
         let round = drain(&mut machine).round.unwrap();
-        assert!(!round[0].recovered);
+        assert!(!round[0].is_recovered());
     }
     wait(&mut machine, 0, asking(id(0, "a")));
     machine.input(Input::Cancel(CancelReason::User));
@@ -1030,9 +1041,8 @@ fn a_repeatedly_suspended_call_is_not_indeterminate() {
 fn asked_by_tool(question: &str) -> Pending {
     let question = InterruptId::new(question);
     let asked = Interrupt::new(question, Str::from_static("choice"));
-    let mut pending = Pending::asking(vec![asked]);
-    pending.begun = true;
-    pending
+    let pending = Pending::asking(vec![asked]);
+    pending.by(SuspendedBy::Tool)
 }
 
 #[test]
@@ -1096,7 +1106,7 @@ fn a_call_receives_the_time_its_reply_was_accepted() {
     // The stored time is the same.
     let mut machine = Machine::restore(round_trip(&machine.state().unwrap()), rules());
     let round = drain(&mut machine).round.unwrap();
-    let accepted_at = round[0].answered.as_ref().unwrap().accepted_at;
+    let accepted_at = round[0].answered().unwrap().accepted_at;
     assert_eq!(accepted_at, Some(now() + Duration::from_millis(1)));
 }
 
@@ -1193,7 +1203,7 @@ fn without_recovery_only_read_only_calls_run_again() {
     machine.reply(Vec::new(), now()).unwrap();
     let drained = drain(&mut machine);
     assert_eq!(drained.ids(), ["b"]);
-    assert!(drained.round.unwrap()[0].recovered);
+    assert!(drained.round.unwrap()[0].is_recovered());
     settle(&mut machine, 0, ToolOutcome::done("seen"));
     machine.input(Input::RoundEnded);
     assert_eq!(
@@ -1205,7 +1215,7 @@ fn without_recovery_only_read_only_calls_run_again() {
 /// Settles the calls that were handed out; refused calls with their refusal.
 fn settle_all(machine: &mut Machine, drained: &Drained) -> Drained {
     for (index, call) in drained.round.as_ref().unwrap().iter().enumerate() {
-        let outcome = match &call.refusal {
+        let outcome = match call.refusal() {
             Some(refusal) => refusal.outcome(&call.call),
             None => ToolOutcome::done("yes"),
         };
@@ -1234,8 +1244,8 @@ fn a_call_over_the_limit_fails_and_no_step_starts() {
     };
     let round = drained.round.as_ref().unwrap();
     assert_eq!(
-        [&round[0].refusal, &round[1].refusal],
-        [&None, &Some(refused)]
+        [round[0].refusal(), round[1].refusal()],
+        [None, Some(&refused)]
     );
     let drained = settle_all(&mut machine, &drained);
     assert_eq!(drained.statuses(), [ToolStatus::Done, ToolStatus::Failed]);
@@ -1269,7 +1279,7 @@ fn round_and_tool_limits_refuse_calls_but_continue_the_run() {
     let drained = drain(&mut machine);
     let of = |drained: &Drained| {
         let calls = drained.round.as_ref().unwrap().iter();
-        let refused = calls.map(|call| match &call.refusal {
+        let refused = calls.map(|call| match call.refusal() {
             Some(Refusal::Limit { of, .. }) => Some(*of),
             _ => None,
         });
@@ -1308,12 +1318,12 @@ fn usage_and_limits_survive_interrupts() {
         let reply = Reply::approve(id(0, "a"));
         machine.reply(vec![reply], now()).unwrap();
         let drained = drain(&mut machine);
-        assert_eq!(drained.round.as_ref().unwrap()[0].refusal, None);
+        assert_eq!(drained.round.as_ref().unwrap()[0].refusal(), None);
         assert_eq!(settle_all(&mut machine, &drained).step, Some(step + 1));
     }
     answer(&mut machine, [("a", "act")]);
     let drained = drain(&mut machine);
-    assert!(drained.round.as_ref().unwrap()[0].refusal.is_some());
+    assert!(drained.round.as_ref().unwrap()[0].refusal().is_some());
     let drained = settle_all(&mut machine, &drained);
     // The third step was the last one; the third call did not exceed the limit of the run.
     assert_eq!(drained.outcome(), Some(Outcome::StepLimit));

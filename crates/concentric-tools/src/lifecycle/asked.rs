@@ -60,19 +60,17 @@ impl Asked {
         let state = serde_json::to_value(self).unwrap_or_default();
         Pending::asking(interrupts)
             .with_state(state)
-            .by(SuspendedBy::Lifecycle)
+            .by(match self.why {
+                Why::Gate => SuspendedBy::Gate,
+                Why::Changed => SuspendedBy::Change,
+                Why::Effect => SuspendedBy::UnknownEffect,
+                Why::Tool => SuspendedBy::Tool,
+            })
     }
 
     /// Parses the stored state; `None` if the lifecycle did not create it.
     pub(super) fn of(pending: &Pending) -> Option<Self> {
-        match pending.by {
-            // An older version did not store the owner of the state.
-            Some(SuspendedBy::Lifecycle) | None => {
-                Self::deserialize(&**pending.state.as_ref()?).ok()
-            }
-            // The state belongs to the tool.
-            _ => None,
-        }
+        Self::deserialize(&**pending.state.as_ref()?).ok()
     }
 
     pub(super) fn entering(&self) -> Arguments {

@@ -5,10 +5,7 @@ use concentric_core::{Reply, RoundCall, Ruling, Str, ToolOutcome};
 
 /// The outcome of a client's call after a reply.
 pub(super) fn outcome(call: &RoundCall) -> ToolOutcome {
-    let replies = call.answered.as_ref().map(|answered| &answered.replies);
-    let ruling = replies
-        .and_then(|replies| replies.first())
-        .map(Reply::ruling);
+    let ruling = call.state.stage.replies().first().map(Reply::ruling);
     match ruling {
         Some(Ok(Ruling::Answered(result))) => {
             let schema = call.spec.as_ref().and_then(|s| s.output_schema.as_ref());

@@ -14,8 +14,8 @@ use super::{
 };
 use crate::{Tool, overlong::limited, panic::Caught, tool::MAX_RESULT_BYTES};
 use concentric_core::{
-    Answered, Arguments, Error, Pending, Reply, RoundCall, Ruling, ToolCall, ToolContent,
-    ToolOutcome, ToolStatus,
+    Answered, Arguments, Error, Pending, Reply, RoundCall, Ruling, ToolCall, ToolOutcome,
+    ToolStatus,
     interrupt::SuspendedBy,
     store::{Effect, EffectKey, Tenant},
 };
@@ -24,51 +24,28 @@ use std::sync::Arc;
 
 /// Whether an earlier process started `call` and ended.
 pub(crate) fn is_recovered(call: &RoundCall) -> bool {
-    call.recovered && !is_read_only(call)
+    call.is_recovered() && !is_read_only(call)
 }
 
 /// Whether `call` was started before and has no recorded outcome: its process ended, its tool was
 /// waiting, or its outcome was requested.
 fn in_doubt(call: &RoundCall) -> bool {
-    let pending = || call.answered.as_ref()?.pending.as_ref();
-    let begun = || {
-        pending().is_some_and(|pending| match Asked::of(pending) {
-            Some(asked) => matches!(asked.why, Why::Tool | Why::Effect),
-            // The tool's own suspension.
-            None => !pending.is_held(),
-        })
-    };
-    !is_read_only(call) && (call.recovered || begun())
+    !is_read_only(call) && call.state.may_have_executed()
 }
 
 /// The outcome of a `call` that is not run: `otherwise`, or unknown if the call may have executed.
 pub(crate) fn without_doubt(call: &RoundCall, otherwise: ToolOutcome) -> ToolOutcome {
     match in_doubt(call) {
-        true => unknown_at_best(otherwise),
+        true => otherwise.into_indeterminate(),
         false => otherwise,
     }
-}
-
-/// The text for the model of every call whose outcome is unknown.
-const UNKNOWN: &str =
-    "This call was started earlier and its outcome is unknown. It was not retried.";
-
-/// Downgrades an outcome to unknown, with the text of `otherwise` as the reason.
-pub(crate) fn unknown_at_best(mut otherwise: ToolOutcome) -> ToolOutcome {
-    if matches!(otherwise.status, ToolStatus::Done | ToolStatus::Unknown) {
-        return otherwise;
-    }
-    let text = format!("{UNKNOWN} {}", otherwise.content.text());
-    otherwise.status = ToolStatus::Unknown;
-    otherwise.content = ToolContent::Text(text.into());
-    otherwise
 }
 
 /// The outcome of a call that is stopped at its tool: `otherwise`, or unknown if it started before.
 pub(crate) fn not_gone_on(call: &ToolCall, otherwise: ToolOutcome) -> ToolOutcome {
     let read_only = call.spec().is_some_and(|spec| spec.annotations.read_only);
     match !read_only && (call.is_recovered() || goes_on(call)) {
-        true => unknown_at_best(otherwise),
+        true => otherwise.into_indeterminate(),
         false => otherwise,
     }
 }
@@ -76,16 +53,16 @@ pub(crate) fn not_gone_on(call: &ToolCall, otherwise: ToolOutcome) -> ToolOutcom
 impl Gating {
     /// Settles a call with the reply to the interrupt that asked for its outcome.
     pub(super) async fn effect_replied(&self, call: &mut RoundCall) -> Option<Step> {
-        let answered = call.answered.as_ref()?;
+        let answered = call.answered()?;
         let ruling = answered.replies.first().map(Reply::ruling);
         let asked = Asked::of(answered.pending.as_ref()?)?;
         if asked.why != Why::Effect {
             return None;
         }
-        call.call.arguments = asked.entering();
+        call.call_mut().arguments = asked.entering();
         let (outcome, how) = match ruling {
             Some(Ok(Ruling::Answered(result))) => (self.given(call, &result), "answered"),
-            _ => (nobody_knows(), "cancelled"),
+            _ => (ToolOutcome::indeterminate(), "cancelled"),
         };
         self.record(call, ProtocolStep::Resumed(how));
         Some(Step::settled(
@@ -121,8 +98,8 @@ impl Gating {
         let again = tool.is_some_and(Tool::may_run_again);
         match self.effect_of(call).await? {
             // A ledger that was added later has no entry.
-            Some(Effect::New) if call.noted => {
-                call.recovered = false;
+            Some(Effect::New) if call.is_recorded() => {
+                call.state.earlier = None;
                 Ok(None)
             }
             Some(Effect::Done(outcome)) if outcome.status == ToolStatus::Done || !again => {
@@ -145,7 +122,7 @@ impl Gating {
     }
 
     fn effect_key(&self, call: &RoundCall) -> Option<EffectKey> {
-        let answered = call.answered.as_deref().map(by_tool);
+        let answered = call.answered().as_ref().map(by_tool);
         key_of(&self.context.at_call(call), answered.as_ref())
     }
 
@@ -174,7 +151,8 @@ impl Gating {
     /// The call as it was started.
     async fn as_begun(&self, tool: Option<&Tool>, call: &RoundCall) -> ToolCall {
         let mut begun = call.clone();
-        let answered = call.answered.as_ref();
+        let answered = call.answered();
+        let answered = answered.as_ref();
         let asked = answered.and_then(|answered| Asked::of(answered.pending.as_ref()?));
         let replied = answered.and_then(|answered| answered.replies.first());
         match (asked, replied.map(Reply::ruling)) {
@@ -185,15 +163,15 @@ impl Gating {
                     ..
                 })),
             ) if asked.why != Why::Tool => {
-                begun.call.arguments = Arguments::new(Value::Object(edited).to_string());
+                begun.call_mut().arguments = Arguments::new(Value::Object(edited).to_string());
             }
-            (Some(asked), _) => begun.call.arguments = asked.decided(),
+            (Some(asked), _) => begun.call_mut().arguments = asked.decided(),
             (None, _) => {
                 // If preparing fails, the model's arguments are kept.
                 if let Some(tool) = tool
                     && self.prepare(tool, &mut begun).await.is_err()
                 {
-                    begun.call.arguments = call.call.arguments.clone();
+                    begun.call_mut().arguments = call.call.arguments.clone();
                 }
             }
         }
@@ -203,17 +181,13 @@ impl Gating {
 
 /// The outcome of `call` from the reply to the interrupt that asked for it.
 pub(super) fn replied_effect(call: &RoundCall) -> Option<ToolOutcome> {
-    let answered = call.answered.as_ref()?;
+    let answered = call.answered()?;
     let asked = Asked::of(answered.pending.as_ref()?)?;
     let ruling = answered.replies.first()?.ruling();
     (asked.why == Why::Effect).then(|| match ruling {
         Ok(Ruling::Answered(result)) => limited(ToolOutcome::by_person(&result), MAX_RESULT_BYTES),
-        _ => nobody_knows(),
+        _ => ToolOutcome::indeterminate(),
     })
-}
-
-fn nobody_knows() -> ToolOutcome {
-    ToolOutcome::unknown(UNKNOWN)
 }
 
 /// Recovers the outcome of a call that was abandoned while it ran, as after a crash. Returns a
@@ -287,7 +261,7 @@ pub(super) fn ask_effect(
     if !call.context.is_suspension_stored() {
         let tool = call.name();
         tracing::warn!(%tool, "the outcome of a call is unknown; no interrupt was raised, since interrupted runs are not stored");
-        return Err(nobody_knows());
+        return Err(ToolOutcome::indeterminate());
     }
     let asked = Asked {
         why: Why::Effect,

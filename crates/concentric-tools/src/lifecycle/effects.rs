@@ -1,7 +1,6 @@
 //! The ledger: records effects before and after tools execute.
 
 use super::{
-    asked::Asked,
     doubt::{ask_effect, reconciled},
     rule::Rules,
 };
@@ -9,6 +8,7 @@ use crate::{Digest, Tool, fatal, panic::stored};
 use concentric_core::{
     Answered, Context, Error, Interrupt, InterruptId, Pending, Str, ToolCall, ToolOutcome,
     ToolStatus,
+    interrupt::SuspendedBy,
     store::{Effect, EffectKey, Intent, Ledger, StoreError, StoreFuture},
 };
 use std::{
@@ -193,7 +193,7 @@ pub(crate) fn goes_on(call: &ToolCall) -> bool {
 /// The tool's own suspension, if the replies are to it.
 fn of_itself(answered: &Answered) -> Option<&Pending> {
     let pending = answered.pending.as_ref()?;
-    (!pending.is_held() && Asked::of(pending).is_none()).then_some(pending)
+    (!pending.is_held() && pending.by == Some(SuspendedBy::Tool)).then_some(pending)
 }
 
 /// Identifies the tool's own suspension and the set of answered interrupts, independent of the

@@ -1,7 +1,7 @@
 use super::{
     asked::{Asked, Bound, Why},
     client,
-    doubt::{replied_effect, unknown_at_best, without_doubt},
+    doubt::{replied_effect, without_doubt},
     question,
     record::{ProtocolEntry, ProtocolStep},
     rule::{Rules, Siblings},
@@ -17,7 +17,8 @@ use crate::{
 use concentric_core::{
     Answered, Arguments, BoxError, Context, Error, Executor, Interrupt, InterruptId, Pending,
     Permit, Refusal, Reply, RoundCall, RoundEvent, Str, ToolCall, ToolOutcome, ToolRound, ToolSpec,
-    Transcript, ask::Unanswered, interrupt::SuspendedBy, panic::catch, store::Effect,
+    Transcript, ask::Unanswered, call::CallStage, interrupt::SuspendedBy, panic::catch,
+    store::Effect,
 };
 use futures_util::future::join_all;
 use std::{
@@ -168,7 +169,7 @@ pub(crate) async fn gate_round(toolset: Toolset, round: ToolRound) -> Result<Gat
                 ..
             } if halted => gated.entries.push(enter(call, permit)),
             Step::Wait(_) if halted => {
-                let outcome = unknown_at_best(Arc::unwrap_or_clone(given_up(&call)));
+                let outcome = Arc::unwrap_or_clone(given_up(&call)).into_indeterminate();
                 gated
                     .entries
                     .push(enter(call, Permit::Settled(Arc::new(outcome))));
@@ -217,7 +218,7 @@ pub(crate) async fn gate_round(toolset: Toolset, round: ToolRound) -> Result<Gat
 /// The outcome of a call that does not start because its run stops.
 fn given_up(call: &RoundCall) -> Arc<ToolOutcome> {
     let stopped = || ToolOutcome::cancelled("The run was stopped before the call was started.");
-    Arc::new(match (&call.refusal, call.call.executor) {
+    Arc::new(match (call.refusal(), call.call.executor) {
         (Some(refusal), _) => refusal.outcome(&call.call),
         (None, Executor::Client) => client::outcome(call),
         (None, _) => replied_effect(call).unwrap_or_else(|| without_doubt(call, stopped())),
@@ -241,7 +242,7 @@ pub(crate) fn suspend_tool(
     let mut suspended = pending.clone();
     suspended.together |= rules.together;
     // A suspension by the lifecycle is already complete.
-    if pending.by == Some(SuspendedBy::Lifecycle) {
+    if !matches!(pending.by, None | Some(SuspendedBy::Tool)) {
         return suspended;
     }
     let arrived = match permit {
@@ -265,7 +266,6 @@ pub(crate) fn suspend_tool(
     };
     let together = suspended.together;
     suspended = asked.pending(suspended.interrupts);
-    suspended.begun = true;
     suspended.together = together;
     suspended
 }
@@ -336,7 +336,7 @@ impl Gating {
 
     /// Decides about one call, and updates it for the stack.
     async fn step(&self, call: &mut RoundCall) -> Step {
-        if let Some(refusal) = &call.refusal {
+        if let Some(refusal) = call.refusal() {
             return Step::settled(refusal.outcome(&call.call));
         }
         if call.call.executor == Executor::Client {
@@ -358,10 +358,7 @@ impl Gating {
     /// Converts the outcome of a call that is known only from a history and will not run to an
     /// unknown one, if the ledger has an entry for it.
     async fn unless_begun(&self, call: &RoundCall, step: Step) -> Step {
-        let claimed = call
-            .answered
-            .as_ref()
-            .is_some_and(|it| it.pending.is_none());
+        let claimed = matches!(call.state.stage, CallStage::Unverified(_));
         match step {
             Step::Enter {
                 permit: Permit::Settled(outcome),
@@ -373,7 +370,7 @@ impl Gating {
                     free,
                 },
                 Ok(Some(Effect::Done(known))) if *known == *outcome => Step::settled(*known),
-                Ok(Some(_)) => Step::settled(unknown_at_best(Arc::unwrap_or_clone(outcome))),
+                Ok(Some(_)) => Step::settled(Arc::unwrap_or_clone(outcome).into_indeterminate()),
                 Err(error) => Step::Fail(error),
             },
             step => step,
@@ -390,7 +387,7 @@ impl Gating {
         // The toolset's own spec applies, not the one that the model received.
         call.spec = Some(tool.spec().clone());
         // The replies are kept: they identify a resumed call to observers.
-        match call.answered.clone() {
+        match call.answered() {
             Some(answered) if !is_held(&answered) => self.take_up(tool, call, &answered).await,
             _ => self.fresh(tool, call).await,
         }
@@ -438,9 +435,9 @@ impl Gating {
         call: &mut RoundCall,
     ) -> Result<(), ToolOutcome> {
         let rules = self.toolset.rules();
-        call.call.arguments = tool.normal(&call.call.arguments);
+        call.call_mut().arguments = tool.normal(&call.call.arguments);
         // Without gates and edits, the tool's own validation suffices.
-        let is_soon_enough = rules.prepare.is_empty() && !call.recovered;
+        let is_soon_enough = rules.prepare.is_empty() && !call.is_recovered();
         if is_soon_enough && !self.toolset.has_gates(&self.context) {
             return Ok(());
         }
@@ -450,7 +447,7 @@ impl Gating {
                 Ok(prepares) => Caught::new(prepares).await,
                 Err(panic) => Err(panic),
             };
-            call.call.arguments = match prepared {
+            call.call_mut().arguments = match prepared {
                 Ok(Ok(arguments)) => tool.normal(&arguments),
                 Ok(Err(error)) => {
                     return Err(error
@@ -580,7 +577,7 @@ impl Gating {
         let mut open = OpenQuestion(Some((&ask, &view)));
         let reply = match &ask.live {
             Some((live, timeout)) => {
-                let (edits, part) = (self.toolset.check_edits(), call.call.clone());
+                let (edits, part) = (self.toolset.check_edits(), Arc::clone(&call.call));
                 let check = move |reply: &Reply| edits.check(&part, reply);
                 let reply = live
                     .ask_checked(interrupt, *timeout, &view.context, check)

@@ -32,7 +32,7 @@ pub use self::{
 pub(crate) use self::effects::goes_on;
 pub(crate) use self::{
     changed::{Arrival, check_arrival, decide_changed},
-    doubt::{find_outcome, is_recovered, unknown_at_best},
+    doubt::{find_outcome, is_recovered},
     effects::{Effects, run as run_with_ledger},
     gating::{Entry, Gated, LiveCall, Replied, gate_round, suspend_tool},
     record::Protocol,

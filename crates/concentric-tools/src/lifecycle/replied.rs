@@ -2,7 +2,6 @@
 
 use super::{
     asked::{Asked, Bound, Why},
-    doubt::by_tool,
     gating::{Gating, Step, definition, is_read_only},
     question,
     record::ProtocolStep,
@@ -14,7 +13,7 @@ use crate::{
 };
 use concentric_core::{
     Answered, Arguments, Custom, Event, InterruptId, Permit, Reply, RoundCall, Ruling, Str,
-    ToolCall, ToolOutcome, store::Effect,
+    ToolCall, ToolOutcome, call::CallStage, store::Effect,
 };
 use serde_json::{Value, json};
 
@@ -46,9 +45,9 @@ impl Gating {
         };
         let drifted = asked.definition != definition(Some(tool.spec()))
             || asked.policy != self.toolset.rules().policy(&self.context);
-        call.call.arguments = asked.entering();
+        call.call_mut().arguments = asked.entering();
         if asked.why == Why::Tool {
-            return self.call_again(call, &asked, answered, drifted).await;
+            return self.call_again(call, &asked, drifted).await;
         }
         let Ok(ruling) = reply.ruling() else {
             return self.invalid(call, Invalid::MISSING);
@@ -147,7 +146,7 @@ impl Gating {
         let prepared = match edited {
             // Edited arguments are not prepared again.
             Some(Ok(Some(edited))) => {
-                call.call.arguments = Arguments::new(edited);
+                call.call_mut().arguments = Arguments::new(edited);
                 tool.validate(&call.call)
             }
             // An invalid token is reported below.
@@ -328,7 +327,7 @@ impl Gating {
         } = &ruling
         {
             let before = view;
-            call.call.arguments = Arguments::new(Value::Object(edited.clone()).to_string());
+            call.call_mut().arguments = Arguments::new(Value::Object(edited.clone()).to_string());
             view = self.view(call);
             let refused = match tool.validate(&call.call) {
                 Err(outcome) => Some((
@@ -375,18 +374,12 @@ impl Gating {
     /// The call with the edited arguments and without a reply, for the gates.
     pub(super) fn edited_view(&self, call: &RoundCall) -> ToolCall {
         let mut edited = call.clone();
-        edited.answered = None;
+        edited.state.stage = CallStage::Ready;
         self.view(&edited)
     }
 
     /// Calls a tool again after its own interrupts, if the gates still allow it.
-    async fn call_again(
-        &self,
-        call: &mut RoundCall,
-        asked: &Asked,
-        answered: &Answered,
-        drifted: bool,
-    ) -> Step {
+    async fn call_again(&self, call: &mut RoundCall, asked: &Asked, drifted: bool) -> Step {
         if drifted {
             self.record(call, ProtocolStep::Resumed("invalid"));
             return Step::settled(cannot_go_on());
@@ -407,7 +400,9 @@ impl Gating {
             return step;
         }
         self.record(call, ProtocolStep::Resumed("approved"));
-        call.answered = Some(Box::new(by_tool(answered)));
+        if let CallStage::Resumed(resume) = &mut call.state.stage {
+            resume.on.state.clone_from(&asked.inner);
+        }
         let permit = match (asked.bound, &asked.arrived) {
             (Bound::No, _) => Permit::Any,
             (Bound::ToGates, _) => Permit::Passed(call.call.arguments.clone()),

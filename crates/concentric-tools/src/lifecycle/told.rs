@@ -74,7 +74,7 @@ impl Gating {
 
     /// Notifies the observers that the tool of a waiting call no longer exists.
     pub(super) async fn tell_gone(&self, call: &RoundCall) {
-        let Some(answered) = &call.answered else {
+        let Some(answered) = call.answered() else {
             return;
         };
         let asked = answered.pending.as_ref().and_then(Asked::of);
@@ -232,7 +232,7 @@ fn asked(
         });
         for asked in about {
             if let Some(arguments) = question::arguments(asked) {
-                call.call.arguments = arguments;
+                call.call_mut().arguments = arguments;
             }
             all.push((asked.id.clone(), gating.view(&call)));
         }

@@ -9,7 +9,7 @@ use crate::{
     arguments::Checks,
     fatal,
     layers::Layers,
-    lifecycle::{Arrival, Rules, check_arrival, decide_changed, run_with_ledger, unknown_at_best},
+    lifecycle::{Arrival, Rules, check_arrival, decide_changed, run_with_ledger},
 };
 use concentric_core::{
     Arguments, BoxTool, Error, ToolCall, ToolCallPart, ToolOutcome, ToolService, ToolSpec,
@@ -68,7 +68,7 @@ impl Core {
     pub(super) fn given_up(&self, otherwise: ToolOutcome) -> ToolOutcome {
         match self.spec.may_run_again() {
             true => otherwise,
-            false => unknown_at_best(otherwise),
+            false => otherwise.into_indeterminate(),
         }
     }
 }

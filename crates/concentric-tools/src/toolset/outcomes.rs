@@ -9,7 +9,7 @@ use crate::{
     layers::Observation,
     lifecycle::{
         Entry, Gated, LiveCall, ProtocolEntry, ProtocolStep, Replied, find_outcome, gate_round,
-        is_recovered, suspend_tool, unknown_at_best,
+        is_recovered, suspend_tool,
     },
     panic::{self, Caught},
 };
@@ -110,7 +110,7 @@ impl Outcomes {
 /// Returns the entry of a call that no gate decides about.
 fn enter(tools: &Toolset, index: usize, call: RoundCall) -> Entry {
     let settled = |refusal: &Refusal| Permit::Settled(Arc::new(refusal.outcome(&call.call)));
-    let permit = match &call.refusal {
+    let permit = match call.refusal() {
         Some(refusal) => settled(refusal),
         None if tools.find(&call.call.name).is_none() => {
             settled(&Refusal::NotOffered(tools.names()))
@@ -386,7 +386,7 @@ impl Round {
             Permit::Settled(outcome) => ToolOutcome::clone(outcome),
             _ => ToolOutcome::cancelled("The call was not run."),
         };
-        if let Some(Refusal::NotOffered(_)) = call.refusal
+        if let Some(Refusal::NotOffered(_)) = call.refusal()
             && let Some(hint) = self.toolset.hint_about(|| self.view(&call, permit.clone()))
         {
             outcome.content = hint.into();
@@ -483,7 +483,7 @@ impl Round {
         let is_in_doubt = is_recovered(&started.call)
             && matches!(outcome.status, ToolStatus::Denied | ToolStatus::Cancelled);
         let outcome = match may_have_executed || is_in_doubt {
-            true => unknown_at_best(outcome),
+            true => outcome.into_indeterminate(),
             false => outcome,
         };
         if may_have_executed && let Some(recovering) = self.look_for(&started, &outcome) {

@@ -263,7 +263,7 @@ async fn a_state_that_somebody_has_cut_or_bent_is_refused() {
         concentric_core::machine::MachineState::from_json(json.as_bytes(), json.len() - 1).is_err()
     );
     for (from, to) in [
-        ("\"version\":1", "\"version\":2"),
+        ("\"version\":2", "\"version\":3"),
         ("call-0-0", "call-0-1"),
         ("call-0-1", "call-0-0"),
     ] {

@@ -489,8 +489,20 @@ async fn what_an_older_version_asked_is_answered_as_the_gate_accepts_now() {
         let ran = scene.start(&tools()).await;
         // An older version stored neither the kinds of reply nor who asked.
         let mut state: Value = serde_json::from_str(&ran.state().to_json().unwrap()).unwrap();
-        let removed = remove(&mut state, "replies") + remove(&mut state, "by");
-        assert_eq!(removed, 2, "{state}");
+        let round = state["stage"]["round"].as_object_mut().unwrap();
+        let call = round.remove("calls").unwrap()[0].take();
+        assert_eq!(call["by"], json!("gate"));
+        round.insert(
+            "slots".to_owned(),
+            json!([{
+                "call": call["call"],
+                "refusal": null,
+                "read_only": false,
+                "state": {"waiting": call["on"]},
+            }]),
+        );
+        state["version"] = json!(1);
+        assert_eq!(remove(&mut state, "replies"), 1, "{state}");
         let json = state.to_string();
         let state = concentric_core::machine::MachineState::from_json(json.as_bytes(), 1 << 20);
         let reply = vec![reply_of(kind, &ran.ask("call-0-0").id)];

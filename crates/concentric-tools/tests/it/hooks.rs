@@ -493,7 +493,7 @@ paced!(of_a_call_that_was_settled_before_a_hook_is_told_what_came_of_it_and_no_m
 async fn of_a_call_that_was_settled_before_a_hook_is_told_what_came_of_it_and_no_more() {
     let log = Log::default();
     let mut refused = RoundCall::new(0, part(0, "t", "{}"));
-    refused.refusal = Some(Refusal::DuplicateId);
+    refused.state.stage = concentric_core::call::CallStage::Rejected(Refusal::DuplicateId);
     let permit = Permit::Settled(Arc::new(ToolOutcome::denied("no")));
     let call = ToolCall::of_round(refused, permit, Transcript::new(), &Context::new());
     let inner = BoxTool::new(service_fn(async |call: ToolCall| {

@@ -174,7 +174,8 @@ async fn layers_see_calls_that_may_run_and_no_refused_ones() {
         ("t", r#"{"n":700}"#),
         ("t", r#"{"n":1}"#),
     ]);
-    round.calls[3].refusal = Some(Refusal::NotOffered(["a".into()].into()));
+    round.calls[3].state.stage =
+        concentric_core::call::CallStage::Rejected(Refusal::NotOffered(["a".into()].into()));
     let mut all: Vec<_> = tools
         .oneshot(round)
         .await

@@ -315,7 +315,7 @@ paced!(a_call_that_the_loop_refused_is_not_run_even_if_the_tool_exists);
 async fn a_call_that_the_loop_refused_is_not_run_even_if_the_tool_exists() {
     let tools = Toolset::new().tool(tool("t", "", |NoArguments {}| async { "ran" }).exclusive());
     let mut round = round(&[("t", "")]);
-    round.calls[0].refusal = Some(Refusal::DuplicateId);
+    round.calls[0].state.stage = concentric_core::call::CallStage::Rejected(Refusal::DuplicateId);
     let mut outcomes = tools.oneshot(round).await.unwrap();
     let outcome = crate::common::settled(outcomes.next().await.unwrap().unwrap()).outcome;
     assert_eq!(outcome.status, ToolStatus::Failed);
@@ -332,7 +332,7 @@ async fn f026_of_two_calls_with_one_id_none_runs() {
     let context = Context::new();
     let mut round = round_in(&context, &[("t", ""), ("t", "")]);
     for call in &mut round.calls {
-        call.refusal = Some(Refusal::DuplicateId);
+        call.state.stage = concentric_core::call::CallStage::Rejected(Refusal::DuplicateId);
     }
     let all: Vec<_> = tools.oneshot(round).await.unwrap().collect().await;
     assert_eq!((all.len(), ran.load(Ordering::SeqCst)), (2, 0));

@@ -180,7 +180,7 @@ async fn no_layer_answers_for_calls_that_cannot_run() {
     let tools = Toolset::new().tool(pay()).layer(tool_from_fn(answers));
     // Refused by the loop; unknown; invalid below a gate.
     let mut round = crate::common::round(&[("pay", "{}"), ("gone", "{}")]);
-    round.calls[0].refusal = Some(Refusal::DuplicateId);
+    round.calls[0].state.stage = concentric_core::call::CallStage::Rejected(Refusal::DuplicateId);
     let all: Vec<_> = tools.clone().oneshot(round).await.unwrap().collect().await;
     for event in all {
         let outcome = crate::common::settled(event.unwrap()).outcome;

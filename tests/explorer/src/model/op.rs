@@ -174,14 +174,12 @@ impl Why {
     fn pending(self, question: u8) -> Pending {
         let (reason, by) = match self {
             Self::Held => return Pending::held(),
-            Self::Gate => (interrupt::TOOL_CALL, SuspendedBy::Lifecycle),
-            Self::Unknown => (interrupt::UNKNOWN_EFFECT, SuspendedBy::Lifecycle),
+            Self::Gate => (interrupt::TOOL_CALL, SuspendedBy::Gate),
+            Self::Unknown => (interrupt::UNKNOWN_EFFECT, SuspendedBy::UnknownEffect),
             Self::Tool => ("choice".into(), SuspendedBy::Tool),
         };
         let asked = Interrupt::new(InterruptId::new(format!("q{question}")), reason);
-        let mut pending = Pending::asking(vec![asked]).by(by);
-        pending.begun = self == Self::Tool;
-        pending
+        Pending::asking(vec![asked]).by(by)
     }
 }
 

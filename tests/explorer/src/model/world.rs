@@ -4,6 +4,7 @@ use super::{
     op::{Answer, CALLS, How, Op, STOPS, Why, number, question},
     proto::{
         Event, Outcome, ReplyError, RoundCall,
+        call::CallStage,
         interrupt::Answered,
         machine::{Action, Input, Machine},
     },
@@ -671,16 +672,14 @@ impl World {
     fn hand_out(&mut self, calls: &[RoundCall]) {
         self.handed_out = calls.len();
         for (handed, call) in self.handed.iter_mut().zip(calls) {
-            let answered = call.answered.as_deref();
-            let reply = answered.and_then(|answered| answered.replies.first());
-            let pending = answered.and_then(|answered| answered.pending.as_ref());
+            let reply = call.state.stage.replies().first();
             *handed = Handed {
                 call: number(&call.call.id),
                 reply: reply.and_then(|it| Some((Answer::read(it)?, question(&it.interrupt_id)))),
-                doubtful: call.recovered,
-                repeated: answered.is_some_and(|answered| answered.taken_up),
-                refused: call.refusal.is_some(),
-                released: pending.is_some_and(|pending| pending.is_held()),
+                doubtful: call.is_recovered(),
+                repeated: matches!(&call.state.stage, CallStage::Resumed(it) if it.interrupted),
+                refused: call.refusal().is_some(),
+                released: matches!(call.state.stage, CallStage::Released(_)),
                 running: false,
                 done: false,
             };
