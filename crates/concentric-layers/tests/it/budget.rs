@@ -426,11 +426,11 @@ fn what_is_within_a_budget_fits_into_both() {
 #[test]
 fn amounts_are_of_a_usage() {
     let mut usage = Usage::new(10, 4);
-    usage.cached_input_tokens = Some(8);
+    usage.set_cached_input_tokens(Some(8));
     let amounts = Amounts::of_usage(&usage);
     let expected = Amounts::new().input_tokens(10).output_tokens(4);
     assert_eq!(amounts, expected.total_tokens(14).cached_input_tokens(8));
-    usage.total_tokens = Some(20);
+    usage.set_total_tokens(Some(20));
     assert_eq!(Amounts::of_usage(&usage).total_tokens, 20);
 }
 
@@ -527,7 +527,7 @@ async fn what_is_not_reported_is_charged_as_estimated() {
     let spent = spent_by(ScriptedModel::new().text("hi").usage(Usage::default())).await;
     assert_eq!(spent, estimated());
     let mut usage = Usage::default();
-    usage.output_tokens = Some(5);
+    usage.set_output_tokens(Some(5));
     let spent = spent_by(ScriptedModel::new().text("hi").usage(usage)).await;
     let expected = Amounts::new().input_tokens(30).output_tokens(5);
     assert_eq!(spent, expected.total_tokens(35).money(100).model_calls(1));

@@ -181,7 +181,7 @@ async fn a_condition_goes_by_what_was_used() {
         let work = |model: ScriptedModel| used(model.tool_call("work", json!({})));
         work(work(work(ScriptedModel::new()))).text("done")
     };
-    let price = |usage: &Usage| 8 * usage.output_tokens.unwrap_or(0);
+    let price = |usage: &Usage| 8 * usage.output_tokens().unwrap_or(0);
     for (condition, made) in [
         (input_tokens(150), 2),
         (output_tokens(30), 3),
@@ -203,7 +203,7 @@ async fn a_condition_goes_by_what_was_used() {
 }
 
 fn total(usage: &Usage) -> u64 {
-    usage.input_tokens.unwrap_or(0) + usage.output_tokens.unwrap_or(0)
+    usage.input_tokens().unwrap_or(0) + usage.output_tokens().unwrap_or(0)
 }
 
 #[tokio::test]

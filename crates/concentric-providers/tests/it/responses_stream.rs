@@ -112,15 +112,15 @@ async fn a_text_stream_is_decoded() {
     assert_eq!(answer.finish.provider_reason.as_deref(), Some("completed"));
     let usage = answer.finish.usage;
     assert_eq!(
-        (usage.input_tokens, usage.output_tokens),
+        (usage.input_tokens(), usage.output_tokens()),
         (Some(9), Some(5))
     );
-    assert_eq!(usage.total_tokens, Some(14));
+    assert_eq!(usage.total_tokens(), Some(14));
     assert_eq!(
-        (usage.cached_input_tokens, usage.cache_write_tokens),
+        (usage.cached_input_tokens(), usage.cache_write_tokens()),
         (Some(4), Some(2))
     );
-    assert_eq!(usage.reasoning_tokens, Some(3));
+    assert_eq!(usage.reasoning_tokens(), Some(3));
 }
 
 #[tokio::test]
@@ -612,7 +612,7 @@ async fn unexpected_events_and_fields_are_ignored() {
     assert_eq!(text(&events), "ab");
     let finish = finish_of(&events);
     assert_eq!(finish.provider_reason.as_deref(), Some("FAKE_STATUS"));
-    assert_eq!(finish.usage.input_tokens, Some(9));
+    assert_eq!(finish.usage.input_tokens(), Some(9));
     let (_, error) = read("data: {\"type\":\"response.completed\"}\n\n").await;
     assert!(error.is_none());
 }
