@@ -114,11 +114,11 @@ impl MessageBuilder {
     }
 
     pub(crate) fn push_call(&mut self, event: &ToolCallEvent) {
-        self.part(
-            Part::new(PartKind::ToolCall(event.call.clone()))
-                .by(self.author.clone())
-                .with_provider_data(event.provider_data.clone()),
-        );
+        self.part(Part {
+            kind: PartKind::ToolCall(event.call.clone()),
+            author: self.author.clone(),
+            provider_data: event.provider_data.clone(),
+        });
     }
 
     fn part(&mut self, part: Part) {
@@ -126,6 +126,7 @@ impl MessageBuilder {
         self.add(part);
     }
 
+    #[inline]
     fn add(&mut self, part: Part) {
         // Most messages have one part, and the first growth of a vector makes room for four.
         if self.parts.is_empty() {
@@ -143,11 +144,11 @@ impl MessageBuilder {
             Open::Refusal => PartKind::Refusal,
         };
         let text = std::mem::take(&mut self.text);
-        self.add(
-            Part::new(kind(text.into()))
-                .by(self.author.clone())
-                .with_provider_data(provider_data),
-        );
+        self.add(Part {
+            kind: kind(text.into()),
+            author: self.author.clone(),
+            provider_data,
+        });
     }
 
     /// The final answer so far: the text of the last step, after its last tool result.
