@@ -68,7 +68,7 @@ impl StepGate for Budget {
 
 /// Adds the tokens that the run has used since the last count.
 fn count(step: &StepView) -> Result<u64, SlotError> {
-    let tokens = [step.usage.input_tokens, step.usage.output_tokens];
+    let tokens = [step.usage.input_tokens(), step.usage.output_tokens()];
     let now: u64 = tokens.into_iter().flatten().sum();
     let before = *step.context.state::<UsedHere>()?;
     step.context.update_state::<UsedHere>(|_| now)?;

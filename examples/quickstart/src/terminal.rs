@@ -95,7 +95,8 @@ pub fn summary(finish: &Finish) {
         other => status(format_args!("The run ended with the outcome {other:?}.")),
     }
     // The usage may be unknown if a response was cut short.
-    if let (Some(input), Some(output)) = (finish.usage.input_tokens, finish.usage.output_tokens) {
+    if let (Some(input), Some(output)) = (finish.usage.input_tokens(), finish.usage.output_tokens())
+    {
         dim(&format!("{input} tokens in, {output} out"));
     }
 }

@@ -35,7 +35,7 @@
 //!     }
 //!
 //!     async fn after_run(&self, end: End<'_>, run: &Summary) -> Result<(), BoxError> {
-//!         let tokens = run.usage().output_tokens.unwrap_or_default();
+//!         let tokens = run.usage().output_tokens().unwrap_or_default();
 //!         self.0.lock().unwrap().push(match end {
 //!             End::Finished(finish) => format!("{:?}, {tokens} tokens", finish.outcome),
 //!             End::Failed(error) => format!("failed: {error}"),

@@ -66,7 +66,7 @@ use tower::BoxError;
 ///     }
 ///
 ///     async fn before_step(&self, step: &StepView) -> Result<BeforeStep, BoxError> {
-///         Ok(match step.usage.total_tokens {
+///         Ok(match step.usage.total_tokens() {
 ///             Some(used) if used >= self.0 => BeforeStep::halt("token limit reached"),
 ///             _ => BeforeStep::Continue,
 ///         })

@@ -937,7 +937,7 @@ impl Hooks for Course {
     }
 
     async fn step_finished(&self, step: &StepFinish, run: &Summary) -> Result<(), BoxError> {
-        let (of_step, of_run) = (step.usage.input_tokens, run.usage().input_tokens);
+        let (of_step, of_run) = (step.usage.input_tokens(), run.usage().input_tokens());
         self.0.say(format!(
             "step {} finished {of_step:?} {of_run:?}",
             step.step
@@ -957,7 +957,7 @@ impl Hooks for Course {
         self.0.say(format!(
             "{} {calls} {:?} {:?}",
             named(end),
-            run.usage().input_tokens,
+            run.usage().input_tokens(),
             run.took()
         ));
         Ok(())

@@ -192,12 +192,12 @@ impl Observed {
             return Value::Null;
         }
         json!({
-            "input": usage.input_tokens,
-            "output": usage.output_tokens,
-            "total": usage.total_tokens,
-            "cached_input": usage.cached_input_tokens,
-            "cache_write": usage.cache_write_tokens,
-            "reasoning": usage.reasoning_tokens,
+            "input": usage.input_tokens(),
+            "output": usage.output_tokens(),
+            "total": usage.total_tokens(),
+            "cached_input": usage.cached_input_tokens(),
+            "cache_write": usage.cache_write_tokens(),
+            "reasoning": usage.reasoning_tokens(),
         })
     }
 

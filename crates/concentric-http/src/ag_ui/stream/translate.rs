@@ -367,12 +367,12 @@ impl Translator {
             vec![TokenUsage {
                 provider: self.provider.as_ref().map(|name| name.as_str().to_owned()),
                 model: self.model.as_ref().map(|name| name.as_str().to_owned()),
-                input_tokens: self.usage.input_tokens,
-                output_tokens: self.usage.output_tokens,
-                total_tokens: self.usage.total_tokens,
-                reasoning_tokens: self.usage.reasoning_tokens,
-                cached_input_tokens: self.usage.cached_input_tokens,
-                cache_write_input_tokens: self.usage.cache_write_tokens,
+                input_tokens: self.usage.input_tokens(),
+                output_tokens: self.usage.output_tokens(),
+                total_tokens: self.usage.total_tokens(),
+                reasoning_tokens: self.usage.reasoning_tokens(),
+                cached_input_tokens: self.usage.cached_input_tokens(),
+                cache_write_input_tokens: self.usage.cache_write_tokens(),
             }]
         })
     }

@@ -61,7 +61,7 @@ async fn unreported_usage_is_charged_as_estimated() {
     let spent = spent_by(ScriptedModel::new().text("hi").usage(Usage::default())).await;
     assert_eq!(spent, estimated());
     let mut usage = Usage::default();
-    usage.output_tokens = Some(5);
+    usage.set_output_tokens(Some(5));
     let spent = spent_by(ScriptedModel::new().text("hi").usage(usage)).await;
     let expected = Amounts::new().input_tokens(30).output_tokens(5);
     assert_eq!(spent, expected.total_tokens(35).money(100).model_calls(1));

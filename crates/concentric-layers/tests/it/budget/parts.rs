@@ -78,11 +78,11 @@ fn a_nested_reservation_fits_both_budgets() {
 #[test]
 fn amounts_are_computed_from_a_usage() {
     let mut usage = Usage::new(10, 4);
-    usage.cached_input_tokens = Some(8);
+    usage.set_cached_input_tokens(Some(8));
     let amounts = Amounts::of_usage(&usage);
     let expected = Amounts::new().input_tokens(10).output_tokens(4);
     assert_eq!(amounts, expected.total_tokens(14).cached_input_tokens(8));
-    usage.total_tokens = Some(20);
+    usage.set_total_tokens(Some(20));
     assert_eq!(Amounts::of_usage(&usage).total_tokens, 20);
 }
 

@@ -86,7 +86,7 @@ mod hooked {
         async fn after_run(&self, end: End<'_>, run: &Summary) -> Result<(), BoxError> {
             // One that waits is waited for, detached too.
             yield_now().await;
-            let used = run.usage().output_tokens.unwrap_or_default();
+            let used = run.usage().output_tokens().unwrap_or_default();
             self.1.add(match end {
                 End::Finished(finish) => format!("{}: {:?}, {used}", self.0, finish.outcome),
                 End::Dropped => format!("{}: dropped", self.0),

@@ -94,7 +94,7 @@ async fn a_condition_reads_the_usage() {
         let work = |model: ScriptedModel| used(model.tool_call("work", json!({})));
         work(work(work(ScriptedModel::new()))).text("done")
     };
-    let price = |usage: &Usage| 8 * usage.output_tokens.unwrap_or(0);
+    let price = |usage: &Usage| 8 * usage.output_tokens().unwrap_or(0);
     for (condition, made) in [
         (input_tokens(150), 2),
         (output_tokens(30), 3),

@@ -94,7 +94,7 @@ fn statuses(answer: &Answer) -> Vec<ToolStatus> {
 }
 
 fn total(usage: &Usage) -> u64 {
-    usage.input_tokens.unwrap_or(0) + usage.output_tokens.unwrap_or(0)
+    usage.input_tokens().unwrap_or(0) + usage.output_tokens().unwrap_or(0)
 }
 
 fn says(answers: &[&str]) -> ScriptedModel {

@@ -31,7 +31,7 @@ async fn unexpected_events_and_fields_are_ignored() {
     assert_eq!(text(&events), "ab");
     let finish = finish_of(&events);
     assert_eq!(finish.provider_reason.as_deref(), Some("FAKE_STATUS"));
-    assert_eq!(finish.usage.input_tokens, Some(9));
+    assert_eq!(finish.usage.input_tokens(), Some(9));
     let (_, error) = read("data: {\"type\":\"response.completed\"}\n\n").await;
     assert!(error.is_none());
 }

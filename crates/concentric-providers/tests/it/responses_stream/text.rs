@@ -13,15 +13,15 @@ async fn a_text_stream_is_decoded() {
     assert_eq!(answer.finish.provider_reason.as_deref(), Some("completed"));
     let usage = answer.finish.usage;
     assert_eq!(
-        (usage.input_tokens, usage.output_tokens),
+        (usage.input_tokens(), usage.output_tokens()),
         (Some(9), Some(5))
     );
-    assert_eq!(usage.total_tokens, Some(14));
+    assert_eq!(usage.total_tokens(), Some(14));
     assert_eq!(
-        (usage.cached_input_tokens, usage.cache_write_tokens),
+        (usage.cached_input_tokens(), usage.cache_write_tokens()),
         (Some(4), Some(2))
     );
-    assert_eq!(usage.reasoning_tokens, Some(3));
+    assert_eq!(usage.reasoning_tokens(), Some(3));
 }
 
 #[tokio::test]

@@ -224,8 +224,8 @@ async fn a_runs_usage_covers_all_its_model_calls() {
     let tools = ScriptedTools::new().answers("look", "seen");
     let answer = run(AgentLayer::new(tools), &model, ChatRequest::user("hi")).await;
     assert_eq!(model.calls(), 3);
-    assert_eq!(answer.finish.usage.input_tokens, Some(30));
-    assert_eq!(answer.finish.usage.output_tokens, Some(9));
+    assert_eq!(answer.finish.usage.input_tokens(), Some(30));
+    assert_eq!(answer.finish.usage.output_tokens(), Some(9));
 }
 
 #[tokio::test]
