@@ -99,10 +99,6 @@ struct CallData {
     transcript: Transcript,
 }
 
-/// The text for the model of a call whose outcome is unknown.
-const UNKNOWN: &str =
-    "This call was started earlier and its outcome is unknown. It was not retried.";
-
 impl ToolCall {
     /// Creates a call outside a round, for a tool that is called directly.
     pub fn new(call: ToolCallPart, context: Context) -> Self {
@@ -246,16 +242,14 @@ impl ToolCall {
 
     /// Downgrades `outcome`, which states that the call was not run, to
     /// [`Unknown`](ToolStatus::Unknown) if the call may already have executed.
-    pub fn settle_unexecuted(&self, mut outcome: ToolOutcome) -> ToolOutcome {
+    pub fn settle_unexecuted(&self, outcome: ToolOutcome) -> ToolOutcome {
         let read_only = self.spec().is_some_and(|spec| spec.annotations.read_only);
         let pending = self.answered().and_then(|of| of.pending.as_ref());
-        let by_tool = |of: &Pending| !of.is_held() && of.by != Some(SuspendedBy::Lifecycle);
-        if !read_only && (self.is_recovered() || pending.is_some_and(by_tool)) {
-            let text = format!("{UNKNOWN} {}", outcome.content.text());
-            outcome.status = ToolStatus::Unknown;
-            outcome.content = ToolContent::Text(text.into());
+        let by_tool = |of: &Pending| !of.is_held() && of.by == Some(SuspendedBy::Tool);
+        match !read_only && (self.is_recovered() || pending.is_some_and(by_tool)) {
+            true => outcome.into_indeterminate(),
+            false => outcome,
         }
-        outcome
     }
 
     /// Whether the call was [sealed](Self::sealed) with `seal`, and still has the context with its own
