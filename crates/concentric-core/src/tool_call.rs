@@ -3,7 +3,7 @@
 use crate::context::Context;
 use concentric_proto::{
     Answered, Arguments, CallId, Origin, Pending, Permit, Refusal, RoundCall, Str, ToolCallPart,
-    ToolContent, ToolOutcome, ToolSpec, ToolStatus, Transcript, interrupt::SuspendedBy,
+    ToolOutcome, ToolSpec, ToolStatus, Transcript, interrupt::SuspendedBy,
 };
 use std::sync::{
     Arc,

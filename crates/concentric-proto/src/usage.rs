@@ -158,6 +158,10 @@ counts! {
 }
 
 impl AddAssign for Usage {
+    #[expect(
+        clippy::suspicious_op_assign_impl,
+        reason = "a sum has the counts that either part has"
+    )]
     fn add_assign(&mut self, other: Self) {
         for (sum, more) in self.counts.iter_mut().zip(other.counts) {
             *sum = sum.saturating_add(more);

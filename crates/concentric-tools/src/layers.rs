@@ -34,10 +34,10 @@ struct Entry {
 }
 
 /// Calls a hook with a settled call; `None` if the hook does not apply to it.
-pub type Observe = dyn Fn(&ToolCall) -> Option<Observation> + Send + Sync;
+pub(crate) type Observe = dyn Fn(&ToolCall) -> Option<Observation> + Send + Sync;
 
 /// The observation of a settled call, which cannot change its outcome.
-pub type Observation = Pin<Box<dyn Future<Output = ()> + Send>>;
+pub(crate) type Observation = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// A layer of hooks that can also observe settled calls.
 pub trait ObserveSettled {

@@ -21,8 +21,8 @@ use concentric_test::{
     drop_at_each_wait, watched,
 };
 use concentric_tools::{
-    Gate, Layer, LazyTools, NoArguments, RetryTool, RoundEnd, ScopedExt, ToolLifecycle, Toolset,
-    Verdict, blocking_tool, gate::Decided, tool,
+    Gate, LazyTools, NoArguments, RetryTool, RoundEnd, ScopedExt, ToolLifecycle, Toolset, Verdict,
+    blocking_tool, gate::Decided, tool,
 };
 use futures_util::{Stream, StreamExt, stream};
 use http_body::Frame;

@@ -11,6 +11,7 @@ use super::{
 use concentric_core::hooks::{self, Hooks, Interest};
 use concentric_core::{AgentLayer, Context as RunContext, Event, NoTools};
 use concentric_layers::inspect_events;
+use std::sync::Arc;
 use tower::ServiceBuilder;
 
 /// Hooks that count the bytes of the text, outside and inside the loop.

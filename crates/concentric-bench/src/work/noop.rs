@@ -7,7 +7,7 @@ use concentric_core::{
     hooks::{self, BeforeCall, Flow, Hooks, Interest},
 };
 use concentric_layers::{NextTool, tool_from_fn};
-use concentric_tools::{Approval, BeforeCall, Json, ToolHooks, ToolHooksLayer, Toolset, tool};
+use concentric_tools::{Approval, Json, Toolset, tool};
 use pin_project_lite::pin_project;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

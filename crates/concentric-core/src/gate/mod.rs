@@ -85,8 +85,8 @@ impl fmt::Debug for Decided {
 }
 
 /// A gate's verdict about a call. The variants are in order of strictness, the last one strictest.
+// Exhaustive: a round service must not ignore a verdict.
 #[derive(Clone, Debug)]
-#[non_exhaustive]
 pub enum Verdict {
     /// The gate does not apply to the call.
     Pass,

@@ -6,8 +6,8 @@ use concentric_core::hooks::{
 use concentric_core::{
     AgentLayer, BoxError, BoxModel, CallId, CancelReason, ChatRequest, ChatResponse, Context,
     Error, ErrorKind, Event, FinishReason, InterruptId, Message, ModelService, NoTools, OpenRound,
-    Outcome, Part, PartKind, Phase, Reply, Role, StepFinish, StepStart, SystemSegment, ToolCall,
-    ToolCallPart, ToolOutcome, ToolResult, ToolStatus, Transcript, Usage,
+    Outcome, Part, PartKind, Phase, Reply, Role, StepFinish, StepStart, Str, SystemSegment,
+    ToolCall, ToolCallPart, ToolOutcome, ToolResult, ToolStatus, Transcript, Usage,
     agent::{BeforeFinish, BeforeRound, BeforeStep, StepView},
 };
 use concentric_test::{

@@ -5,7 +5,8 @@
 use concentric_core::hooks::{self, BeforeCall, End, Flow, HookFailures, Hooks, Summary};
 use concentric_core::{
     AgentLayer, BoxError, BoxModel, CancelReason, ChatRequest, Context, Error, ErrorKind, Event,
-    Outcome, StepFinish, StepStart, ToolCall, ToolOutcome, ToolResult, Usage, context::Random as _,
+    Outcome, StepFinish, StepStart, Str, ToolCall, ToolOutcome, ToolResult, Usage,
+    context::Random as _,
 };
 use concentric_test::{ScriptedModel, SeededRandom, TestEnvironment};
 use concentric_tools::{NoArguments, Toolset, tool};

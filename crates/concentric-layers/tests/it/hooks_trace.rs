@@ -4,7 +4,7 @@
 
 use concentric_core::hooks::{self, BeforeCall, End, Flow, Hooks, Summary};
 use concentric_core::{
-    AgentLayer, BoxError, ChatRequest, Context, Event, StepFinish, StepStart, ToolCall,
+    AgentLayer, BoxError, ChatRequest, Context, Event, StepFinish, StepStart, Str, ToolCall,
     ToolOutcome, ToolResult,
 };
 use concentric_test::{ScriptedModel, assert_finishes, shape};

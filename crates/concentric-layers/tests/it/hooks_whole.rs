@@ -1,18 +1,16 @@
 //! [`Hooks`] that an agent, a run or a session takes whole.
 
+use concentric_core::hooks::{self, BeforeCall, End, Flow, HookFailures, Hooks, Summary};
 use concentric_core::{
-    AgentLayer, BoxError, ChatRequest, Context, Error, ErrorKind, ModelService, Outcome, ThreadId,
-    ToolCall, ToolOutcome, ToolStatus, Transcript,
-    agent::{BeforeFinish, BeforeRound, BeforeStep, StepView},
-    of_run::OfRunLayer,
+    AgentLayer, BoxError, ChatRequest, Context, Error, ErrorKind, Event, ModelService, Outcome,
+    Str, ThreadId, ToolCall, ToolOutcome, ToolStatus, Transcript,
+    agent::{BeforeFinish, BeforeRound, BeforeStep, StepGates, StepView},
+    of_run::{ModelLayers, OfRunLayer},
 };
+use concentric_layers::session::{SessionTarget, Sessions};
 use concentric_layers::{Next, from_fn};
-use concentric_layers::{
-    hooks::{self, BeforeCall, End, Flow, HookFailures, Hooks, Summary},
-    session::{SessionTarget, Sessions},
-};
 use concentric_test::{ScriptedModel, assert_fails, assert_finishes};
-use concentric_tools::{NoArguments, Toolset, tool, tool_with_context};
+use concentric_tools::{NoArguments, ToolLayers, Toolset, tool, tool_with_context};
 use serde_json::json;
 use std::{
     sync::{Arc, Mutex},
@@ -374,7 +372,8 @@ async fn c064_no_failure_around_a_tool_call_is_lost() {
     ];
     for (how, failed, status) in cases {
         let (model, tools) = looks();
-        let agent = AgentLayer::new(tools).hooks(Failing(how)).layer(model);
+        let tools = tools.hooks(hooks::tool(Arc::new(Failing(how))));
+        let agent = AgentLayer::new(tools).layer(model);
         let failures = HookFailures::new();
         let mut request = ChatRequest::user("hi");
         request.context.extensions_mut().insert(failures.clone());

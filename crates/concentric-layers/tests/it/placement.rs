@@ -2,9 +2,10 @@
 //!
 //! What does not compile is in `tests/ui/tests/fail/placement_*.rs`.
 
+use concentric_core::hooks::{self, Flow, Hooks};
 use concentric_core::{
     AgentLayer, BoxError, BoxModel, ChatRequest, ChatResponse, Error, ErrorKind, Event,
-    EventStream, FinishReason, Layers, ThreadId, Usage,
+    EventStream, FinishReason, Layers, Str, ThreadId, Usage,
     agent::StepGates,
     capability::{CapabilityError, CapabilityTable},
     of_run::OfRunLayer,
@@ -12,7 +13,6 @@ use concentric_core::{
 use concentric_layers::{
     BudgetLayer, DetachLayer, Steering,
     budget::{Budget, Limits},
-    hooks::{self, Flow, Hooks},
     session::{Session, SessionTarget, Sessions},
     stop::{Judgement, OutputConstraint},
 };

@@ -379,6 +379,7 @@ async fn a_reply_whose_turn_is_dropped_once_its_tool_was_started_is_not_taken_ag
 
 #[tokio::test]
 async fn a_turn_that_a_hook_ends_when_it_is_replied_to_is_in_the_history() {
+    use concentric_core::Str;
     use concentric_core::hooks::{self, Flow, Hooks};
 
     struct Closed(Flow<Str>);

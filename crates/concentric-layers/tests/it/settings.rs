@@ -1,14 +1,14 @@
 //! Each numeric setting with nothing, one and its most: a documented meaning, and never an endless wait.
 
+use concentric_core::hooks::{self, Flow, Hooks, Summary};
 use concentric_core::{
-    AgentLayer, BoxError, BoxModel, ChatRequest, Error, ErrorKind, Message, Outcome, StepFinish,
-    ThreadId,
+    AgentLayer, BoxError, BoxModel, ChatRequest, Error, ErrorKind, Event, Message, Outcome,
+    StepFinish, ThreadId,
     agent::{StepGate, StepGates},
 };
 use concentric_layers::{
     BudgetLayer, DetachLayer, InFlightLimitLayer, Steering,
     budget::{Amounts, Budget, Limits},
-    hooks::{self, Flow, Hooks, Summary},
     session::{SessionTarget, Sessions},
     steering::SteerError,
     stop::{
@@ -23,7 +23,10 @@ use futures_util::FutureExt;
 use serde_json::json;
 use std::{
     future::pending,
-    sync::atomic::{AtomicUsize, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 use tokio_test::task;

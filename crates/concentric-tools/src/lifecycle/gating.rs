@@ -11,7 +11,7 @@ use crate::{
     Digest, Tool,
     approval::Approval,
     gate::{ApprovalEvent, Ask, Decided, Gate, Verdict},
-    panic::{self, Caught},
+    panic::Caught,
     toolset::Toolset,
 };
 use concentric_core::{

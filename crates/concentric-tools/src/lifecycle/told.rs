@@ -9,7 +9,7 @@ use super::{
 use crate::{
     Approval, Digest,
     approval::run_of,
-    gate::{ApprovalEvent, Ask, Gate, Verdict},
+    gate::{ApprovalEvent, Ask, Verdict},
     panic::stored,
     toolset::Toolset,
 };

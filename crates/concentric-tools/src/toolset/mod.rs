@@ -28,6 +28,7 @@ mod service;
 mod stack;
 
 pub use self::outcomes::Outcomes;
+pub use crate::layers::ObserveSettled;
 
 use self::{
     router::{Router, Table},
@@ -36,7 +37,7 @@ use self::{
 use crate::{
     Approval, Tool, ToolError, ToolsetError,
     gate::Gate,
-    layers::{Layers, Observation, ObserveSettled},
+    layers::{Layers, Observation},
     lifecycle::{Effects, Prepare, Protocol, ProtocolEntry, Rules, Siblings},
     tool::Home,
 };

@@ -13,7 +13,7 @@ use concentric_core::{
     context::{Clock, Ids, Random, Sleep},
 };
 use concentric_tools::{
-    Json, Layer, Matcher, NoArguments, RetryTool, ScopedExt, Tool, ToolError, Toolset, fatal,
+    Json, Matcher, NoArguments, RetryTool, ScopedExt, Tool, ToolError, Toolset, fatal,
 };
 use futures_util::StreamExt;
 use schemars::JsonSchema;
@@ -117,7 +117,7 @@ struct Parts<B, A, E> {
     on_error: E,
 }
 
-impl<B, A, E> ToolHooks for Parts<B, A, E>
+impl<B, A, E> Hooks for Parts<B, A, E>
 where
     B: Fn() -> Result<Flow<ToolOutcome>, BoxError> + Send + Sync + 'static,
     A: Fn() -> Result<Option<ToolOutcome>, BoxError> + Send + Sync + 'static,

@@ -12,8 +12,8 @@ use concentric_core::{
 };
 use concentric_test::{Pace, ScriptedModel, watched};
 use concentric_tools::{
-    Approval, IntoOutcome, Layer, Matcher, NoArguments, ScopedExt, Tool, ToolError, Toolset,
-    ToolsetError, agent_tool_with,
+    Approval, IntoOutcome, Matcher, NoArguments, ScopedExt, Tool, ToolError, Toolset, ToolsetError,
+    agent_tool_with,
     gate::{Decided, Gate, Verdict, gate_fn},
     tool,
 };
@@ -24,6 +24,7 @@ use std::{
     future::{Future, Ready, pending, ready},
     panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll},
     time::{Duration, SystemTime},
 };

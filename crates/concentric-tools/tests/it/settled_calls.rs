@@ -10,8 +10,7 @@ use concentric_core::{
 };
 use concentric_layers::{NextTool, tool_from_fn};
 use concentric_tools::{
-    Approval, Decided, Gate, Layer, Matcher, NoArguments, ScopedExt, Tool, ToolLayers, Toolset,
-    Verdict,
+    Approval, Decided, Gate, Matcher, NoArguments, ScopedExt, Tool, ToolLayers, Toolset, Verdict,
 };
 use futures_util::StreamExt;
 use std::{

@@ -139,8 +139,8 @@ async fn a_reply_followed_only_by_reads_can_be_repeated() {
 
 #[tokio::test]
 async fn only_an_inner_hooks_halt_ends_the_stored_run() {
-    use concentric_core::BoxError;
     use concentric_core::hooks::{self, Flow, Hooks};
+    use concentric_core::{BoxError, Str};
 
     struct Closed;
     impl Hooks for Closed {
