@@ -32,21 +32,10 @@ use self::calls::{
     ANSWER, assert_same, broken, call, fail, finish, for_a_while, in_time, ready, request, settle,
 };
 use crate::{Pace, ScriptedModel, Spurious, Strict, drop_at_each_wait, events::read};
-use concentric_core::{ChatRequest, ChatResponse, Error, ErrorKind, Event, ModelService};
-use futures_util::{
-    Stream, StreamExt,
-    future::{Either, select},
-    stream::FuturesUnordered,
-};
-use std::{
-    cell::RefCell,
-    future::{Future, poll_fn},
-    pin::{Pin, pin},
-    task::Poll,
-    time::Duration,
-};
-use tokio::time::sleep;
-use tower::{ServiceExt, util::Oneshot};
+use concentric_core::{ChatRequest, Error, Event, ModelService};
+use futures_util::{StreamExt, stream::FuturesUnordered};
+use std::{cell::RefCell, pin::pin};
+use tower::util::Oneshot;
 use tower_layer::Layer;
 use tower_service::Service;
 
