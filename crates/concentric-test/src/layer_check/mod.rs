@@ -32,8 +32,8 @@ use self::calls::{
     ANSWER, assert_same, broken, call, fail, finish, for_a_while, in_time, ready, request, settle,
 };
 use crate::{Pace, ScriptedModel, Spurious, Strict, drop_at_each_wait, events::read};
-use concentric_core::{ChatRequest, Error, Event, ModelService};
-use futures_util::{StreamExt, stream::FuturesUnordered};
+use concentric_core::{Error, Event, ModelService};
+use futures_util::{Stream, StreamExt, stream::FuturesUnordered};
 use std::{cell::RefCell, pin::pin};
 use tower::util::Oneshot;
 use tower_layer::Layer;

@@ -1,6 +1,6 @@
 use crate::TestEnvironment;
 use concentric_core::{
-    BoxError, ChatRequest, ChatResponse, Error, ErrorKind, Event, Executor, Head, PartKind,
+    BoxError, ChatRequest, ChatResponse, Error, ErrorKind, Event, Executor, Head, PartKind, Str,
 };
 use futures_util::{Stream, StreamExt};
 use serde_json::{Value, json};

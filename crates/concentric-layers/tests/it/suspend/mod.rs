@@ -1,6 +1,7 @@
 //! One test per row of [`concentric_layers::suspend`]'s tables.
 
 mod begin;
+mod driver_task;
 mod ends;
 mod lease;
 mod lookup;
@@ -8,7 +9,6 @@ mod messages;
 mod placement;
 mod recovery;
 mod store_waits;
-mod task;
 mod unwritable;
 mod wait;
 mod withdraw;
