@@ -73,7 +73,7 @@ impl Interest {
     pub const TOOL: Self = Self(0b1111 << 12);
 
     /// Returns the points of either set.
-    pub(crate) const fn and(self, other: Self) -> Self {
+    pub(crate) const fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 

@@ -19,14 +19,14 @@ use std::{
 };
 
 /// The points before a call and after it; those of one place, by [`At::interest`].
-pub(super) const BEFORE: Interest = Interest::BEFORE_RUN.and(Interest::BEFORE_MODEL);
-pub(super) const AFTER: Interest = Interest::AFTER_RUN.and(Interest::AFTER_MODEL);
+pub(super) const BEFORE: Interest = Interest::BEFORE_RUN.union(Interest::BEFORE_MODEL);
+pub(super) const AFTER: Interest = Interest::AFTER_RUN.union(Interest::AFTER_MODEL);
 
 /// The points whose methods receive a summary.
 const SUMMARIZED: Interest = AFTER
-    .and(Interest::STEP_STARTED)
-    .and(Interest::STEP_FINISHED)
-    .and(Interest::ROUND_FINISHED);
+    .union(Interest::STEP_STARTED)
+    .union(Interest::STEP_FINISHED)
+    .union(Interest::ROUND_FINISHED);
 
 /// An item of a body.
 pub(super) type Item = Option<Result<Event, Error>>;
