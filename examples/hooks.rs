@@ -16,7 +16,7 @@ use concentric::{
     AgentLayer, BoxError, ChatRequest, Context, Error, ErrorKind, Outcome, Str, ToolCall,
     ToolOutcome,
     event::StepFinish,
-    hooks::{self, End, Flow, Hooks, Interest, Summary},
+    hooks::{End, Flow, Hooks, Interest, Summary},
     layers::DefaultsLayer,
     message::Arguments,
     state::{Scope, Slot, SlotError, Transient},
@@ -29,7 +29,6 @@ use std::{
     io::{self, Write as _},
     path::{Path, PathBuf},
     process::ExitCode,
-    sync::Arc,
     time::{Duration, UNIX_EPOCH},
 };
 use tokio::{sync::mpsc, task::spawn_blocking};
@@ -190,18 +189,21 @@ async fn ask(question: String) -> Result<Outcome, Error> {
     let file = std::env::var_os("CONCENTRIC_AUDIT").unwrap_or_else(|| "audit.jsonl".into());
     let file = PathBuf::from(file);
     let (writing, mut written) = mpsc::channel(1);
-    let audit = Arc::new(Audit {
+    let audit = Audit {
         file: file.clone(),
         writing,
-    });
-    let tools = files::tools(".")?.hooks(hooks::tool(Arc::clone(&audit)));
+    };
     let agent = ServiceBuilder::new()
         .layer(DefaultsLayer::new().system(
             "Answer questions about the files in the current folder. Inspect the files before you \
              answer. Be brief.",
         ))
-        .layer(hooks::run(audit))
-        .layer(AgentLayer::new(tools).step_limit(16))
+        // Installed around the run and the tools, as its interest requires.
+        .layer(
+            AgentLayer::new(files::tools(".")?)
+                .step_limit(16)
+                .with(audit),
+        )
         .service(model()?);
 
     let request = ChatRequest::user(question);

@@ -71,7 +71,7 @@ pub mod store;
 mod tool_call;
 
 pub use self::{
-    agent::{Agent, AgentLayer, NoTools, ToolSource},
+    agent::{Agent, AgentLayer, NoTools, Plugin, ToolSource},
     capability::{Capability, Declares, Layers},
     context::Context,
     describe::Description,

@@ -21,7 +21,7 @@
 //!
 //! | layer | feature | purpose |
 //! |---|---|---|
-//! | `BudgetLayer` | `budget` | limits the cost, tokens, calls and time of runs |
+//! | `BudgetPlugin` | `budget` | limits the cost, tokens, calls and time of runs |
 //! | `DetachLayer` | `detach` | completes a run after its consumer has disconnected |
 //! | `Envelopes` | `envelope` | numbers and correlates the events of a run |
 //! | `InFlightLimitLayer` | `in-flight` | limits calls until their bodies end |
@@ -79,7 +79,7 @@ pub use self::{
 };
 
 #[cfg(feature = "budget")]
-pub use self::budget::{Budget, BudgetLayer};
+pub use self::budget::{Budget, BudgetPlugin};
 #[cfg(feature = "detach")]
 pub use self::detach::DetachLayer;
 #[cfg(feature = "envelope")]

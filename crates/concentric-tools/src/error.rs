@@ -135,6 +135,14 @@ where
     }
 }
 
+/// The error of an agent whose tools a plugin cannot change.
+#[cfg(any(feature = "lazy", feature = "skills"))]
+pub(crate) fn no_toolset(plugin: &str) -> Error {
+    let message =
+        format!("the plugin `{plugin}` requires that the tools of the agent are a `Toolset`");
+    Error::new(ErrorKind::Configuration, message).with_code("plugin")
+}
+
 /// The text for the model of an error that was not written for it.
 pub(crate) fn for_model(error: &Error) -> Str {
     Str::from_static(match error.kind() {

@@ -5,6 +5,7 @@ use crate::{
 };
 use concentric_core::{
     BoxError, BoxTool, Error, ErrorKind, Seal, ToolCall, ToolOutcome, ToolService,
+    agent::ErasedToolLayer,
     hooks::{Hooks, ToolHooksLayer},
 };
 use pin_project_lite::pin_project;
@@ -124,6 +125,17 @@ impl Layers {
         self.0.push(Entry {
             observe: Some(observe),
             ..Entry::new(hooks)
+        });
+    }
+
+    /// Adds a layer of a plugin.
+    pub(crate) fn push_erased(&mut self, layer: ErasedToolLayer) {
+        let observer = layer.clone();
+        let observe = move |call: &ToolCall| observer.observe(call);
+        self.0.push(Entry {
+            name: layer.name(),
+            observe: layer.observes().then(|| Arc::new(observe) as Arc<Observe>),
+            ..Entry::new(layer)
         });
     }
 

@@ -71,8 +71,8 @@
 pub use concentric_core::{
     Agent, AgentLayer, Answer, BoxError, BoxModel, BoxTool, CancelReason, ChatOptions, ChatRequest,
     ChatResponse, Context, Environment, Error, ErrorKind, Event, EventStream, Finish, FinishReason,
-    Head, Hooks, Interrupt, Media, Message, ModelService, NoTools, Outcome, Part, PartKind, Reply,
-    Role, Ruling, Str, System, ToolCall, ToolChoice, ToolOutcome, ToolService, ToolSpec,
+    Head, Hooks, Interrupt, Media, Message, ModelService, NoTools, Outcome, Part, PartKind, Plugin,
+    Reply, Role, Ruling, Str, System, ToolCall, ToolChoice, ToolOutcome, ToolService, ToolSpec,
     Transcript, Turn, Usage,
     agent::StepGate,
     gate::{Gate, Verdict},
@@ -173,7 +173,7 @@ pub mod layers {
     //!
     //! | layer | module | purpose |
     //! |---|---|---|
-    //! | `BudgetLayer` | `budget` | limits the cost, tokens, calls and time of runs |
+    //! | `BudgetPlugin` | `budget` | limits the cost, tokens, calls and time of runs |
     //! | `DetachLayer` | `detach` | completes a run after its consumer has disconnected |
     //! | `InFlightLimitLayer` | `in_flight` | limits calls until their bodies end |
     //! | `Sessions` | `session` | keeps a conversation, with one turn at a time |

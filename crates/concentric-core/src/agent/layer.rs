@@ -4,18 +4,20 @@ use crate::{
     driver::{Foreign, attempt},
     step_gate::{StepGate, StepGates},
 };
-use concentric_proto::machine::Rules;
+use concentric_proto::{Error, machine::Rules};
 use tower_layer::Layer;
 
 /// [`Layer`] that turns a model into an [`Agent`].
 ///
-/// See the [module docs](super) for an example.
+/// See the [module docs](super) for an example. With [plugins](Self::with), `P` is
+/// [`Plugins`](super::Plugins), and the agents are boxed.
 #[derive(Clone, Debug)]
-pub struct AgentLayer<R> {
-    tools: R,
+pub struct AgentLayer<R, P = ()> {
+    pub(super) tools: R,
     step_limit: u32,
     call_limit: Option<u32>,
-    gates: StepGates,
+    pub(super) gates: StepGates,
+    pub(super) plugins: P,
 }
 
 /// The default limit of model calls per run.
@@ -29,11 +31,12 @@ impl<R: ToolSource> AgentLayer<R> {
             step_limit: STEP_LIMIT,
             call_limit: None,
             gates: StepGates::new(),
+            plugins: (),
         }
     }
 }
 
-impl<R> AgentLayer<R> {
+impl<R, P> AgentLayer<R, P> {
     /// Adds a gate that is evaluated between the steps of each run.
     #[must_use]
     pub fn gate(mut self, gate: impl StepGate) -> Self {
@@ -43,12 +46,23 @@ impl<R> AgentLayer<R> {
 
     /// Replaces the service that executes tool calls.
     #[must_use]
-    pub fn map_tools<T>(self, f: impl FnOnce(R) -> T) -> AgentLayer<T> {
+    pub fn map_tools<T>(self, f: impl FnOnce(R) -> T) -> AgentLayer<T, P> {
         AgentLayer {
             tools: f(self.tools),
             step_limit: self.step_limit,
             call_limit: self.call_limit,
             gates: self.gates,
+            plugins: self.plugins,
+        }
+    }
+
+    pub(super) fn map_plugins<Q>(self, f: impl FnOnce(P) -> Q) -> AgentLayer<R, Q> {
+        AgentLayer {
+            tools: self.tools,
+            step_limit: self.step_limit,
+            call_limit: self.call_limit,
+            gates: self.gates,
+            plugins: f(self.plugins),
         }
     }
 
@@ -72,7 +86,24 @@ impl<R> AgentLayer<R> {
     }
 }
 
-impl<R> Declares for AgentLayer<R> {
+impl<R, P> AgentLayer<R, P>
+where
+    R: ToolSource + Clone,
+{
+    pub(super) fn agent<M>(&self, model: M, fault: Option<Error>) -> Agent<M, R> {
+        let limits = |mut rules: Rules| {
+            rules.steps = self.step_limit;
+            rules.calls = self.call_limit;
+            rules.asks_to_finish = self.gates.ask_to_finish();
+            rules.asks_before_round = self.gates.ask_before_round();
+            rules
+        };
+        let tools = attempt(Foreign::Tools, || self.tools.clone());
+        Agent::new(model, tools, limits, self.gates.clone(), fault)
+    }
+}
+
+impl<R, P> Declares for AgentLayer<R, P> {
     type Capabilities = Encloses<InLoop>;
 }
 
@@ -83,14 +114,6 @@ where
     type Service = Agent<M, R>;
 
     fn layer(&self, model: M) -> Self::Service {
-        let limits = |mut rules: Rules| {
-            rules.steps = self.step_limit;
-            rules.calls = self.call_limit;
-            rules.asks_to_finish = self.gates.ask_to_finish();
-            rules.asks_before_round = self.gates.ask_before_round();
-            rules
-        };
-        let tools = attempt(Foreign::Tools, || self.tools.clone());
-        Agent::new(model, tools, limits, self.gates.clone())
+        self.agent(model, None)
     }
 }

@@ -68,15 +68,21 @@
 
 mod body;
 mod future;
+mod installer;
 mod layer;
+mod plugins;
 mod service;
+mod tool_parts;
 mod tools;
 
 pub use self::{
     body::AgentBody,
     future::ResponseFuture,
+    installer::{Installer, Plugin},
     layer::AgentLayer,
+    plugins::Plugins,
     service::Agent,
+    tool_parts::{ErasedToolLayer, ToolParts},
     tools::{NoOutcomes, NoTools, ToolSource, WithTools},
 };
 pub use crate::{

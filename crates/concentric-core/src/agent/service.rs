@@ -39,6 +39,7 @@ impl<M, R> Agent<M, R> {
         tools: Result<R, Error>,
         limits: impl FnOnce(Rules) -> Rules,
         gates: StepGates,
+        fault: Option<Error>,
     ) -> Self
     where
         R: ToolSource,
@@ -49,11 +50,11 @@ impl<M, R> Agent<M, R> {
                 (tools.specs(), tools.check().err(), tools.rules())
             })
         });
-        let (specs, fault, rules) =
+        let (specs, invalid, rules) =
             read.unwrap_or_else(|error| (ToolSpecs::default(), Some(error), Rules::default()));
         Self {
             specs,
-            fault: fault.or_else(|| gates.check().err()),
+            fault: fault.or(invalid).or_else(|| gates.check().err()),
             model,
             tools,
             rules: Arc::new(limits(rules)),

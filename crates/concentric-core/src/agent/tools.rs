@@ -1,5 +1,8 @@
+use super::ToolParts;
 use crate::{context::Context, tool_call::ToolRound};
-use concentric_proto::{Error, Refusal, RoundCall, RoundEvent, ToolSpecs, machine::Rules};
+use concentric_proto::{
+    Error, ErrorKind, Refusal, RoundCall, RoundEvent, Str, ToolSpecs, machine::Rules,
+};
 use futures_core::Stream;
 use std::{
     future::{Ready, ready},
@@ -44,6 +47,24 @@ pub trait ToolSource {
     fn offers(&self, tool: &str, context: &Context) -> bool {
         let _ = (tool, context);
         true
+    }
+
+    /// Adds the parts that plugins install.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Configuration`](crate::ErrorKind::Configuration) if the source has no place for
+    /// them; by default, always.
+    fn install(&mut self, parts: ToolParts) -> Result<(), Error> {
+        let _ = parts;
+        Err(Error::new(
+            ErrorKind::Configuration,
+            Str::from_static(
+                "the tools of this agent have no place for the tool layers and gates of a plugin; \
+                 use a `Toolset`",
+            ),
+        )
+        .with_code("plugin"))
     }
 
     /// Returns the limits of the tools, and whether they accept calls that waited for a reply
@@ -133,6 +154,11 @@ pub struct NoTools;
 impl ToolSource for NoTools {
     fn specs(&self) -> ToolSpecs {
         ToolSpecs::default()
+    }
+
+    // No call reaches them.
+    fn install(&mut self, _: ToolParts) -> Result<(), Error> {
+        Ok(())
     }
 }
 

@@ -133,14 +133,14 @@
 //! | `DetachLayer` | `DetachLayer` | the inner layer would continue the runs that the outer one stops |
 //! | a `Session` | `DetachLayer` | the next turn would start while the run of this turn continues |
 //! | `SuspendLayer` | a `Session` | both would keep the suspended run |
-//! | `BudgetLayer::run` | no `BudgetLayer::model` | nothing would be charged, so the budget would limit nothing |
-//! | no `BudgetLayer::run` | `BudgetLayer::model`, `BudgetLayer::tool` | there would be no budget to charge |
-//! | `BudgetLayer::model` | `BudgetLayer::model` | each call would be charged twice |
+//! | `BudgetPlugin::run` | no `BudgetPlugin::model` | nothing would be charged, so the budget would limit nothing |
+//! | no `BudgetPlugin::run` | `BudgetPlugin::model`, `BudgetPlugin::tool` | there would be no budget to charge |
+//! | `BudgetPlugin::model` | `BudgetPlugin::model` | each call would be charged twice |
 //! | `InFlightLimitLayer` | the same limit again | a call would wait for itself |
 //! | `AgentLayer` | a `Session` | the history would grow with each model call |
 //! | a `Session` | a `Session` | the inner session would append the whole history to its own at each turn |
-//! | `AgentLayer` | `BudgetLayer::run`, `HooksLayers::run` or `DetachLayer`, without an agent inside | each model call would be a run with its own budget and end |
-//! | `BudgetLayer::model`, `HooksLayers::model`, `OfRunLayer`, `Output::layer`, the layers of lazy tools, of `offer_tools` and of skills | `AgentLayer` | the layers would see one call per run, and none of the agent's tools |
+//! | `AgentLayer` | `BudgetPlugin::run`, `HooksLayers::run` or `DetachLayer`, without an agent inside | each model call would be a run with its own budget and end |
+//! | `BudgetPlugin::model`, `HooksLayers::model`, `OfRunLayer`, `Output::layer`, the layers of lazy tools, of `offer_tools` and of skills | `AgentLayer` | the layers would see one call per run, and none of the agent's tools |
 //!
 //! The step gates of a loop have an [order](crate::agent::GateOrder) too; a wrong one fails each
 //! run.

@@ -14,7 +14,7 @@ use std::{
 ///
 /// An estimate is [reserved](Self::reserve) before a call, in all dimensions or in none, and
 /// [settled](Lease::settle) with the actual amounts. A budget can belong to a run
-/// ([`BudgetLayer::run`](super::BudgetLayer::run)), or to several runs, for example to those of a
+/// ([`BudgetPlugin::run`](super::BudgetPlugin::run)), or to several runs, for example to those of a
 /// conversation, a user or a tenant.
 ///
 /// ```

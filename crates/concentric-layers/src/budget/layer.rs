@@ -3,6 +3,7 @@ use super::{
 };
 use concentric_core::{
     ChatRequest, Context, Declares, Usage,
+    agent::{Installer, Plugin},
     capability::{Around, Encloses, Expects, InLoop, Outside, Provides, Region, Requires, Within},
 };
 use std::{
@@ -14,12 +15,12 @@ use std::{
 };
 use tower_layer::Layer;
 
-/// The layers of a budget: [`run`](Self::run) around an agent, [`model`](Self::model) around its
-/// model, [`tool`](Self::tool) around its tools.
+/// [`Plugin`] that limits each run: it installs [`run`](Self::run) around the agent,
+/// [`model`](Self::model) around its model and [`tool`](Self::tool) around its tools.
 ///
 /// Each run has a separate budget. See the [module docs](super) for an example.
 #[derive(Clone)]
-pub struct BudgetLayer {
+pub struct BudgetPlugin {
     limits: Limits,
     asks: Option<Amounts>,
     prices: Prices,
@@ -37,7 +38,7 @@ pub(super) struct Prices {
 type Estimate = dyn Fn(&ChatRequest) -> Usage + Send + Sync;
 type Price = dyn Fn(&Usage) -> u64 + Send + Sync;
 
-impl BudgetLayer {
+impl BudgetPlugin {
     /// Creates the layers of a budget that limits each run to `limits`.
     pub fn new(limits: Limits) -> Self {
         Self {
@@ -54,7 +55,7 @@ impl BudgetLayer {
     /// Sets the price of a model call, in micro-units of a currency; the default is zero.
     ///
     /// The function is also applied to estimates. For an agent with several models, wrap each model
-    /// with a `BudgetLayer` that has its price: all of them charge the run's budget.
+    /// with a `BudgetPlugin` that has its price: all of them charge the run's budget.
     #[must_use]
     pub fn price(mut self, price: impl Fn(&Usage) -> u64 + Send + Sync + 'static) -> Self {
         self.prices.price = Arc::new(price);
@@ -121,6 +122,14 @@ impl BudgetLayer {
     }
 }
 
+impl Plugin for BudgetPlugin {
+    fn install(self, at: &mut Installer<'_>) {
+        at.run_layer(self.run());
+        at.model_layer(self.model());
+        at.tool_layer(self.tool());
+    }
+}
+
 impl Prices {
     pub(super) fn estimate(&self, request: &ChatRequest) -> Usage {
         (self.estimate)(request)
@@ -134,10 +143,10 @@ impl Prices {
     }
 }
 
-/// [`Layer`] that creates the [`Budget`] of each run. See [`BudgetLayer::run`].
+/// [`Layer`] that creates the [`Budget`] of each run. See [`BudgetPlugin::run`].
 #[derive(Clone, Debug)]
 pub struct RunBudgetLayer {
-    layer: BudgetLayer,
+    layer: BudgetPlugin,
 }
 
 impl Declares for RunBudgetLayer {
@@ -162,7 +171,7 @@ pub enum ChargedCall {}
 
 impl Region for ChargedCall {}
 
-/// [`Layer`] that charges model calls. See [`BudgetLayer::model`].
+/// [`Layer`] that charges model calls. See [`BudgetPlugin::model`].
 #[derive(Clone, Debug)]
 pub struct ModelBudgetLayer {
     prices: Prices,
@@ -187,7 +196,7 @@ impl<S> Layer<S> for ModelBudgetLayer {
     }
 }
 
-/// [`Layer`] that charges tool calls. See [`BudgetLayer::tool`].
+/// [`Layer`] that charges tool calls. See [`BudgetPlugin::tool`].
 #[derive(Clone, Debug)]
 pub struct ToolBudgetLayer(());
 
@@ -203,9 +212,9 @@ impl<S> Layer<S> for ToolBudgetLayer {
     }
 }
 
-impl fmt::Debug for BudgetLayer {
+impl fmt::Debug for BudgetPlugin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("BudgetLayer")
+        f.debug_struct("BudgetPlugin")
             .field("limits", &self.limits)
             .field("asks", &self.asks)
             .finish_non_exhaustive()

@@ -7,7 +7,7 @@
 //!
 //! ```
 //! use concentric_core::{AgentLayer, ChatRequest, Error, Layers, Outcome};
-//! use concentric_layers::budget::{BudgetLayer, Limits};
+//! use concentric_layers::budget::{BudgetPlugin, Limits};
 //! use concentric_test::ScriptedModel;
 //! use concentric_tools::{NoArguments, Toolset, tool};
 //! use serde_json::json;
@@ -16,7 +16,7 @@
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Error> {
 //! // Two dollars and 3 model calls per run.
-//! let budget = BudgetLayer::new(Limits::new().money(2_000_000).model_calls(3))
+//! let budget = BudgetPlugin::new(Limits::new().money(2_000_000).model_calls(3))
 //!     // In micro-dollars: $2.50 per million input tokens, $10 per million output tokens.
 //!     .price(|usage| {
 //!         usage.input_tokens().unwrap_or(0) * 5 / 2 + usage.output_tokens().unwrap_or(0) * 10
@@ -40,18 +40,18 @@
 //!
 //! # When calls are charged
 //!
-//! Model calls, by the layer of [`BudgetLayer::model`]:
+//! Model calls, by the layer of [`BudgetPlugin::model`]:
 //!
 //! | the model call | charge |
 //! |---|---|
 //! | waits for the model's readiness | none, and no reservation |
-//! | starts | its [estimate](BudgetLayer::estimate) is reserved |
+//! | starts | its [estimate](BudgetPlugin::estimate) is reserved |
 //! | yields [`Event::Finish`](concentric_core::Event::Finish) | its usage, with estimates for values that the provider does not report |
 //! | was not sent, or was refused by the provider | none |
 //! | fails before its first token, when the provider may have processed it (a timeout, a server error) | the estimate |
 //! | fails or ends early after that, or is dropped after it was sent | the estimate, or the received output if that is more |
 //!
-//! Tool calls, by the layer of [`BudgetLayer::tool`]:
+//! Tool calls, by the layer of [`BudgetPlugin::tool`]:
 //!
 //! | the tool call | charge |
 //! |---|---|
@@ -67,18 +67,18 @@
 //!
 //! Before a model call that does not fit by estimate, the run ends with
 //! [`Outcome::Halted`](concentric_core::Outcome::Halted). Its results are kept, and the
-//! conversation can be continued. Alternatively, the run is [interrupted](BudgetLayer::ask):
+//! conversation can be continued. Alternatively, the run is [interrupted](BudgetPlugin::ask):
 //!
 //! ```
 //! use concentric_core::{AgentLayer, ChatRequest, Error, Outcome, Reply};
-//! use concentric_layers::budget::{Amounts, BUDGET, BudgetLayer, Limits};
+//! use concentric_layers::budget::{Amounts, BUDGET, BudgetPlugin, Limits};
 //! use concentric_test::{ScriptedModel, ScriptedTools};
 //! use serde_json::json;
 //! use tower::{ServiceBuilder, ServiceExt};
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Error> {
-//! let budget = BudgetLayer::new(Limits::new().model_calls(1)).ask(Amounts::new().model_calls(5));
+//! let budget = BudgetPlugin::new(Limits::new().model_calls(1)).ask(Amounts::new().model_calls(5));
 //! let agent = ServiceBuilder::new()
 //!     .layer(budget.run())
 //!     .layer(AgentLayer::new(ScriptedTools::new().answers("search", "42")))
@@ -105,7 +105,7 @@
 //!
 //! # Nested budgets
 //!
-//! A [`Budget`] is a capability of the run's context. Each run that passes [`BudgetLayer::run`] has
+//! A [`Budget`] is a capability of the run's context. Each run that passes [`BudgetPlugin::run`] has
 //! a budget with the limits of the layer, within the budget that the context already provides, for
 //! example that of a user or a tenant:
 //!
@@ -124,12 +124,12 @@
 //! The spending of a run and the extensions of its limits are part of the run's state (in the
 //! [slot](concentric_core::state) `concentric/budget`), so they are restored when the run is
 //! resumed, also in another process. They are restored when the run's own loop first accesses the
-//! budget; a layer between [`BudgetLayer::run`] and the agent must use a separate budget. The
+//! budget; a layer between [`BudgetPlugin::run`] and the agent must use a separate budget. The
 //! application must persist the spending of the budgets that it provides ([`Budget::spent`],
 //! [`Budget::charge`]).
 //!
 //! An agent that is used as a tool is charged to the budget of the calling run. Wrap it with
-//! [`BudgetLayer::run`], with or without additional limits, so that it is halted or interrupted
+//! [`BudgetPlugin::run`], with or without additional limits, so that it is halted or interrupted
 //! between its steps like the outer run; otherwise it fails with the first call that does not fit.
 //! To reserve a part of the budget for it, use [`Budget::split`]:
 //!
@@ -138,7 +138,7 @@
 //!     AgentLayer, BoxModel, ChatRequest, ChatResponse, Error, EventStream, NoTools,
 //! };
 //! use concentric_layers::{Next, from_fn};
-//! use concentric_layers::budget::{Budget, BudgetLayer, Limits};
+//! use concentric_layers::budget::{Budget, BudgetPlugin, Limits};
 //! use concentric_tools::{Tool, agent_tool};
 //! use tower::ServiceBuilder;
 //!
@@ -153,7 +153,7 @@
 //!     next.run(request).await
 //! }
 //!
-//! fn research(model: BoxModel, budget: &BudgetLayer) -> Tool {
+//! fn research(model: BoxModel, budget: &BudgetPlugin) -> Tool {
 //!     let researcher = ServiceBuilder::new()
 //!         .layer(from_fn(part))
 //!         .layer(budget.run())
@@ -170,24 +170,24 @@
 //!
 //! # Place in the stack
 //!
-//! - [`BudgetLayer::run`] goes around the agent, inside or outside `SuspendLayer`.
-//! - [`BudgetLayer::model`] goes inside a retry, fallback or hedge layer, so that each attempt is
+//! - [`BudgetPlugin::run`] goes around the agent, inside or outside `SuspendLayer`.
+//! - [`BudgetPlugin::model`] goes inside a retry, fallback or hedge layer, so that each attempt is
 //!   charged, and around the one model that its prices are for.
-//! - [`BudgetLayer::tool`] also goes inside a retry layer.
+//! - [`BudgetPlugin::tool`] also goes inside a retry layer.
 //! - A layer that makes additional model calls, for example to summarize the conversation, must
-//!   make them through a [`BudgetLayer::model`].
+//!   make them through a [`BudgetPlugin::model`].
 //!
 //! The following stacks fail with [`Configuration`](concentric_core::ErrorKind::Configuration): a
-//! [`BudgetLayer::model`] around an agent that is used as a model, which would count its calls
-//! twice; a [`BudgetLayer::run`] that limits the spending of model calls without a
-//! [`BudgetLayer::model`], or the reverse; and a [`BudgetLayer::model`] around the whole agent with
-//! [`BudgetLayer::run`] inside it.
+//! [`BudgetPlugin::model`] around an agent that is used as a model, which would count its calls
+//! twice; a [`BudgetPlugin::run`] that limits the spending of model calls without a
+//! [`BudgetPlugin::model`], or the reverse; and a [`BudgetPlugin::model`] around the whole agent with
+//! [`BudgetPlugin::run`] inside it.
 //!
-//! A missing [`BudgetLayer::model`] is detected before anything is sent if the model [checks its
+//! A missing [`BudgetPlugin::model`] is detected before anything is sent if the model [checks its
 //! stack](concentric_core::Context::check_stack), as those of `concentric-providers` do. With other
 //! models, the first model call is made, and the run fails when it is answered. A layer that
-//! answers in place of the model, such as a cache, may be outside [`BudgetLayer::model`]. If that
-//! belongs to a different `BudgetLayer` than [`BudgetLayer::run`], the caching layer must call
+//! answers in place of the model, such as a cache, may be outside [`BudgetPlugin::model`]. If that
+//! belongs to a different `BudgetPlugin` than [`BudgetPlugin::run`], the caching layer must call
 //! [`Context::skip_stack_check`](concentric_core::Context::skip_stack_check) when it answers.
 //!
 //! # Backpressure
@@ -210,7 +210,7 @@ pub use self::{
     amounts::{Amounts, Dimension, Limits},
     gate::BUDGET,
     handle::{Budget, Lease},
-    layer::{BudgetLayer, ChargedCall, ModelBudgetLayer, RunBudgetLayer, ToolBudgetLayer},
+    layer::{BudgetPlugin, ChargedCall, ModelBudgetLayer, RunBudgetLayer, ToolBudgetLayer},
     model::{ModelBudget, ModelBudgetBody, ResponseFuture},
     over::{OVER_BUDGET, OverBudget},
     run::RunBudget,

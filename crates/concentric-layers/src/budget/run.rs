@@ -1,4 +1,4 @@
-use super::{BudgetLayer, RunBudgetLayer};
+use super::{BudgetPlugin, RunBudgetLayer};
 use concentric_core::{ChatRequest, agent::StepGates};
 use std::task::{Context, Poll};
 use tower_service::Service;
@@ -9,12 +9,12 @@ use tower_service::Service;
 #[derive(Clone, Debug)]
 pub struct RunBudget<S> {
     inner: S,
-    layer: BudgetLayer,
+    layer: BudgetPlugin,
 }
 
 impl<S> RunBudget<S> {
     /// Wraps `inner`, whose runs get a budget as configured by `layer`.
-    pub const fn new(inner: S, layer: BudgetLayer) -> Self {
+    pub const fn new(inner: S, layer: BudgetPlugin) -> Self {
         Self { inner, layer }
     }
 

@@ -106,21 +106,13 @@ fn looks() -> (ScriptedModel, Toolset) {
 }
 
 #[tokio::test]
-async fn hooks_that_an_agent_takes_whole_are_at_every_place_the_first_outermost() {
+async fn hooks_as_a_plugin_are_at_every_place_the_first_outermost() {
     let (model, tools) = looks();
     let log = Log::default();
-    let [a, b] = ["a", "b"].map(|name| Arc::new(Everywhere(name, log.clone())));
-    let tools = tools.hooks(hooks::tool(Arc::clone(&a)));
-    let agent = AgentLayer::new(tools.hooks(hooks::tool(Arc::clone(&b))))
-        .gate(hooks::step_gate(Arc::clone(&a)))
-        .gate(hooks::step_gate(Arc::clone(&b)));
-    let agent = ServiceBuilder::new()
-        .layer(hooks::run(Arc::clone(&a)))
-        .layer(hooks::run(Arc::clone(&b)))
-        .layer(agent)
-        .layer(hooks::model(a))
-        .layer(hooks::model(b))
-        .service(model);
+    let agent = AgentLayer::new(tools)
+        .with(Everywhere("a", log.clone()))
+        .with(Everywhere("b", log.clone()))
+        .layer(model);
     assert_finishes(agent.oneshot(ChatRequest::user("hi")).await.unwrap().body).await;
     let places = [
         "run", "step 0", "model", "round", "call", "step 1", "model", "finish",
@@ -372,8 +364,7 @@ async fn c064_no_failure_around_a_tool_call_is_lost() {
     ];
     for (how, failed, status) in cases {
         let (model, tools) = looks();
-        let tools = tools.hooks(hooks::tool(Arc::new(Failing(how))));
-        let agent = AgentLayer::new(tools).layer(model);
+        let agent = AgentLayer::new(tools).with(Failing(how)).layer(model);
         let failures = HookFailures::new();
         let mut request = ChatRequest::user("hi");
         request.context.extensions_mut().insert(failures.clone());

@@ -11,7 +11,7 @@ use concentric_core::{
     of_run::OfRunLayer,
 };
 use concentric_layers::{
-    BudgetLayer, DetachLayer, Steering,
+    BudgetPlugin, DetachLayer, Steering,
     budget::{Budget, Limits},
     session::{Session, SessionTarget, Sessions},
     stop::{Judgement, OutputConstraint},
@@ -109,7 +109,7 @@ async fn a_budget_that_charges_nothing_fails_the_first_call() {
         Limits::new().model_calls(1),
         Limits::new().time_ms(1),
     ] {
-        let budget = BudgetLayer::new(limits);
+        let budget = BudgetPlugin::new(limits);
         let agent = ServiceBuilder::new()
             .layer(budget.run())
             .layer(no_tools())
@@ -123,7 +123,7 @@ async fn a_budget_that_charges_nothing_fails_the_first_call() {
 async fn a_budget_of_the_host_that_is_not_charged_fails_the_call() {
     let model = talker();
     let agent = ServiceBuilder::new()
-        .layer(BudgetLayer::new(Limits::new()).run())
+        .layer(BudgetPlugin::new(Limits::new()).run())
         .layer(no_tools())
         .service(model.clone());
     let mut request = ChatRequest::user("hi");
@@ -138,7 +138,7 @@ async fn a_budget_of_the_host_that_is_not_charged_fails_the_call() {
 #[tokio::test]
 async fn a_budget_of_tool_calls_needs_no_layer_around_the_model() {
     let agent = ServiceBuilder::new()
-        .layer(BudgetLayer::new(Limits::new().tool_calls(1)).run())
+        .layer(BudgetPlugin::new(Limits::new().tool_calls(1)).run())
         .layer(no_tools())
         .service(talker());
     agent.oneshot(ChatRequest::user("hi")).await.unwrap();
@@ -147,7 +147,7 @@ async fn a_budget_of_tool_calls_needs_no_layer_around_the_model() {
 #[tokio::test]
 async fn a_model_that_charges_no_budget_fails_the_first_call() {
     let model = talker();
-    let budget = BudgetLayer::new(Limits::new().money(1));
+    let budget = BudgetPlugin::new(Limits::new().money(1));
     let agent = ServiceBuilder::new()
         .layer(no_tools())
         .layer(budget.model())
@@ -159,7 +159,7 @@ async fn a_model_that_charges_no_budget_fails_the_first_call() {
 #[tokio::test]
 async fn a_model_call_that_is_charged_twice_fails() {
     let model = talker();
-    let budget = BudgetLayer::new(Limits::new().model_calls(5));
+    let budget = BudgetPlugin::new(Limits::new().model_calls(5));
     let agent = ServiceBuilder::new()
         .layer(budget.run())
         .layer(no_tools())
@@ -174,7 +174,7 @@ async fn a_model_call_that_is_charged_twice_fails() {
 
 #[test]
 fn a_table_finds_a_budget_that_is_not_whole() {
-    let budget = BudgetLayer::new(Limits::new());
+    let budget = BudgetPlugin::new(Limits::new());
     let faults = |table: CapabilityTable| table.errors();
     let run = || CapabilityTable::new().with(&budget.run());
     assert!(matches!(
@@ -201,7 +201,7 @@ fn a_table_finds_a_budget_that_is_not_whole() {
 #[tokio::test]
 async fn a_budget_over_a_model_by_hand_fails_the_first_call() {
     for plain in Plain::both() {
-        let budget = BudgetLayer::new(Limits::new().money(1));
+        let budget = BudgetPlugin::new(Limits::new().money(1));
         let agent = ServiceBuilder::new()
             .layer(budget.run())
             .layer(no_tools())
@@ -210,12 +210,12 @@ async fn a_budget_over_a_model_by_hand_fails_the_first_call() {
         fails(BoxModel::new(agent), names).await;
         // Where nothing is to be charged, nothing is missing.
         let none = ServiceBuilder::new()
-            .layer(BudgetLayer::new(Limits::new().tool_calls(1)).run())
+            .layer(BudgetPlugin::new(Limits::new().tool_calls(1)).run())
             .layer(no_tools())
             .service(plain.model.clone());
         answers(BoxModel::new(none)).await;
 
-        let (run, model) = (budget.run(), BudgetLayer::new(Limits::new()).model());
+        let (run, model) = (budget.run(), BudgetPlugin::new(Limits::new()).model());
         let nested = ServiceBuilder::new()
             .layer(run)
             .layer(no_tools())
@@ -248,8 +248,8 @@ async fn an_answer_that_is_not_a_models_need_not_be_charged() {
     }
 
     for plain in Plain::both() {
-        let run = || BudgetLayer::new(Limits::new().money(1_000)).run();
-        let model = || BudgetLayer::new(Limits::new()).model();
+        let run = || BudgetPlugin::new(Limits::new().money(1_000)).run();
+        let model = || BudgetPlugin::new(Limits::new()).model();
         let by_function = ServiceBuilder::new()
             .layer(run())
             .layer(no_tools())
@@ -265,7 +265,7 @@ async fn an_answer_that_is_not_a_models_need_not_be_charged() {
             .service(plain.model.clone());
         by_hook.oneshot(ChatRequest::user("hi")).await.unwrap();
         // A cache that knows nothing of this; the budget's own layer stands around the model.
-        let budget = BudgetLayer::new(Limits::new().money(1_000));
+        let budget = BudgetPlugin::new(Limits::new().money(1_000));
         let charged = budget.model().layer(plain.model.clone());
         let cache = service_fn(move |_: ChatRequest| {
             let _ = &charged;
@@ -315,7 +315,7 @@ async fn layers_for_model_calls_fail_around_an_agent() {
         wrong(BoxModel::new(layered), "HooksLayer").await;
         let layered = OfRunLayer::new().layer(agent.clone());
         wrong(BoxModel::new(layered), "OfRunLayer").await;
-        let budget = BudgetLayer::new(Limits::new().model_calls(5));
+        let budget = BudgetPlugin::new(Limits::new().model_calls(5));
         let layered = budget.run().layer(budget.model().layer(agent));
         wrong(BoxModel::new(layered), "ModelBudgetLayer").await;
         assert_eq!(plain.calls(), 0);
@@ -328,7 +328,7 @@ async fn layers_for_model_calls_fail_around_an_agent() {
 #[tokio::test]
 async fn layers_for_runs_fail_around_the_model_of_a_loop() {
     type RunLayer<'a> = Box<dyn Fn(BoxModel) -> BoxModel + 'a>;
-    let budget = BudgetLayer::new(Limits::new().model_calls(5));
+    let budget = BudgetPlugin::new(Limits::new().model_calls(5));
     let charged = |model: &BoxModel| BoxModel::new(budget.model().layer(model.clone()));
     let run_layers: [(&str, RunLayer<'_>); 3] = [
         (
@@ -377,7 +377,7 @@ async fn a_session_in_a_models_place_fails() {
 
 #[tokio::test]
 async fn hooks_and_budgets_are_checked_by_the_compiler_and_a_table() {
-    let budget = BudgetLayer::new(Limits::new().model_calls(5));
+    let budget = BudgetPlugin::new(Limits::new().model_calls(5));
     let agent = Layers::new()
         .with(DetachLayer::new())
         .with(hooks::run(quiet()))

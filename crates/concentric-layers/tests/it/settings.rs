@@ -7,7 +7,7 @@ use concentric_core::{
     agent::{StepGate, StepGates},
 };
 use concentric_layers::{
-    BudgetLayer, DetachLayer, InFlightLimitLayer, Steering,
+    BudgetPlugin, DetachLayer, InFlightLimitLayer, Steering,
     budget::{Amounts, Budget, Limits},
     session::{SessionTarget, Sessions},
     steering::SteerError,
@@ -78,7 +78,7 @@ fn limits_of_budgets() {
         for limit in limits {
             for (most, runs) in [(0, false), (u64::MAX, true)] {
                 let model = works();
-                let budget = BudgetLayer::new(limit(most)).price(|_| 1);
+                let budget = BudgetPlugin::new(limit(most)).price(|_| 1);
                 let agent = ServiceBuilder::new()
                     .layer(budget.run())
                     .layer(AgentLayer::new(tools()))

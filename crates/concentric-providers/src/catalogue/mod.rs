@@ -36,7 +36,7 @@
 //! # Prices for a budget
 //!
 //! A budget (`concentric_layers::budget`) needs the cost of a call in millionths of a dollar.
-//! `BudgetLayer::price` takes a function for the single model that the layer wraps.
+//! `BudgetPlugin::price` takes a function for the single model that the layer wraps.
 //!
 //! ```
 //! use concentric_core::Usage;
@@ -46,7 +46,7 @@
 //! let model = Catalogue::builtin().get("openai", "gpt-5.5").cloned().ok_or("unknown")?;
 //! // An unknown cost counts as the maximum, so that a budget rejects the call.
 //! let price = move |usage: &Usage| model.cost(usage).map_or(u64::MAX, |cost| cost.micros());
-//! // BudgetLayer::new(Limits::new().money(2_000_000)).price(price)
+//! // BudgetPlugin::new(Limits::new().money(2_000_000)).price(price)
 //! # assert_eq!(price(&Usage::new(1_000_000, 0)), 10_000_000);
 //! # Ok(())
 //! # }

@@ -1,7 +1,8 @@
 use super::{LazyLayer, Place, is_about, offer, search::Index};
-use crate::{Matcher, Tool, Toolset};
+use crate::{Matcher, Tool, Toolset, error::no_toolset};
 use concentric_core::{
     ChatRequest, Str, ToolCall, ToolChoice, ToolOutcome, ToolSpec, ToolStatus, Transcript,
+    agent::{Installer, Plugin},
     state::{Scope, Slot, Transient},
 };
 use serde::Deserialize;
@@ -90,6 +91,18 @@ impl LazyTools {
             .tool(discovery(Arc::clone(&hidden), description))
             .hint(move |call| hidden.hint(call));
         (tools, layer)
+    }
+}
+
+/// Hides tools of the agent's [`Toolset`]; an agent without one fails.
+impl Plugin for LazyTools {
+    fn install(self, at: &mut Installer<'_>) {
+        let Some(tools) = at.tools_mut::<Toolset>() else {
+            return at.fault(no_toolset("LazyTools"));
+        };
+        let (wrapped, layer) = self.wrap(std::mem::take(tools));
+        *tools = wrapped;
+        at.model_layer(layer);
     }
 }
 

@@ -136,7 +136,10 @@ use crate::{
     arguments::{Validator, decode, generate},
     overlong::short,
 };
-use concentric_core::{Answer, Error, ErrorKind, Finish, OutputSchema, Str};
+use concentric_core::{
+    Answer, Error, ErrorKind, Finish, OutputSchema, Str,
+    agent::{Installer, Plugin},
+};
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use std::{error::Error as StdError, fmt, marker::PhantomData, sync::Arc};
@@ -315,6 +318,17 @@ fn without_info(inside: &str) -> &str {
 
 fn is_blank(c: char) -> bool {
     c.is_whitespace() || c == '\u{feff}'
+}
+
+/// Adds the layer and the gate.
+impl<T> Plugin for Output<T>
+where
+    T: DeserializeOwned + 'static,
+{
+    fn install(self, at: &mut Installer<'_>) {
+        at.model_layer(self.layer());
+        at.step_gate(self.gate());
+    }
 }
 
 impl<T> Clone for Output<T> {

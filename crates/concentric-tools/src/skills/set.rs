@@ -5,8 +5,11 @@ use super::{
     files,
     tools::{load_tool, read_tool},
 };
-use crate::{Matcher, Tool, Toolset, lazy::is_about};
-use concentric_core::{BoxError, Str, ToolCall};
+use crate::{Matcher, Tool, Toolset, error::no_toolset, lazy::is_about};
+use concentric_core::{
+    BoxError, Error, ErrorKind, Str, ToolCall,
+    agent::{Installer, Plugin},
+};
 use std::{collections::BTreeMap, path::Path, sync::Arc};
 
 /// The skills of an agent.
@@ -196,6 +199,26 @@ impl Skills {
             tools = tools.hint(move |call| catalogue.hint(call));
         }
         Ok((tools, SkillsLayer { catalogue }))
+    }
+}
+
+/// Adds the skills to the agent's [`Toolset`]. An agent without one fails, as does an agent with
+/// invalid skills.
+impl Plugin for Skills {
+    fn install(self, at: &mut Installer<'_>) {
+        let Some(tools) = at.tools_mut::<Toolset>() else {
+            return at.fault(no_toolset("Skills"));
+        };
+        match self.wrap(tools.clone()) {
+            Ok((wrapped, layer)) => {
+                *tools = wrapped;
+                at.model_layer(layer);
+            }
+            Err(error) => {
+                let message = error.to_string();
+                at.fault(Error::new(ErrorKind::Configuration, message).with_source(error));
+            }
+        }
     }
 }
 

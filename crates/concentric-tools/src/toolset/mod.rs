@@ -45,6 +45,7 @@ use concentric_core::service::CloneService;
 use concentric_core::{
     Arguments, BoxTool, Context, Error, Executor, Origin, RoundCall, Seal, Str, ToolCall,
     ToolRound, ToolService, ToolSource, ToolSpecs,
+    agent::ToolParts,
     machine::{self, CheckEdit},
     panic::catch,
     store::{Ledger, Once},
@@ -447,6 +448,18 @@ impl ToolSource for Toolset {
 
     fn check(&self) -> Result<(), Error> {
         Ok(Self::check(self)?)
+    }
+
+    fn install(&mut self, parts: ToolParts) -> Result<(), Error> {
+        let ToolParts { layers, gates, .. } = parts;
+        *self = std::mem::take(self)
+            .change(|inner| {
+                layers
+                    .into_iter()
+                    .for_each(|it| inner.layers.push_erased(it))
+            })
+            .rules_mut(|rules| rules.gates.extend(gates));
+        Ok(())
     }
 
     fn check_run(&self, context: &Context) -> Result<(), Error> {

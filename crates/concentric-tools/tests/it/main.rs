@@ -43,6 +43,8 @@ mod panics;
 mod partials;
 #[cfg(feature = "full")]
 mod placement;
+#[cfg(feature = "full")]
+mod plugins;
 mod rounds;
 mod rounds_property;
 #[cfg(feature = "full")]

@@ -14,9 +14,9 @@ impl Declares for RecallLayer {
     type Capabilities = (Store,);
 }
 
-struct BudgetLayer;
+struct BudgetPlugin;
 
-impl Declares for BudgetLayer {
+impl Declares for BudgetPlugin {
     type Capabilities = concentric_core::capability::Provides<Budget>;
 }
 

@@ -1,6 +1,6 @@
 use super::*;
 
-fn within_itself(budget: &BudgetLayer, model: &ScriptedModel) -> BoxModel {
+fn within_itself(budget: &BudgetPlugin, model: &ScriptedModel) -> BoxModel {
     let agent = ServiceBuilder::new()
         .layer(AgentLayer::new(search(budget)))
         .layer(budget.model())
@@ -12,7 +12,7 @@ fn within_itself(budget: &BudgetLayer, model: &ScriptedModel) -> BoxModel {
 #[tokio::test]
 async fn an_agent_tool_spends_its_callers_budget() {
     let (outer, inner) = (asks(), searches());
-    let budget = BudgetLayer::new(Limits::new().model_calls(5));
+    let budget = BudgetPlugin::new(Limits::new().model_calls(5));
     let agent = around(&budget, &outer, within_itself(&budget, &inner));
     let answer = run(&agent, ChatRequest::user("hi")).await;
     // One call of its own, and four of the other, which fails; then it is stopped itself.
@@ -25,8 +25,8 @@ async fn an_agent_tool_spends_its_callers_budget() {
 #[tokio::test]
 async fn an_agent_tool_may_have_its_own_limits() {
     let (outer, inner) = (asks(), searches());
-    let budget = BudgetLayer::new(Limits::new().model_calls(5));
-    let own = BudgetLayer::new(Limits::new().model_calls(2));
+    let budget = BudgetPlugin::new(Limits::new().model_calls(5));
+    let own = BudgetPlugin::new(Limits::new().model_calls(2));
     let agent = around(&budget, &outer, searcher(&own, &inner));
     let answer = run(&agent, ChatRequest::user("hi")).await;
     assert_eq!((outer.calls(), inner.calls()), (2, 2));
@@ -46,7 +46,7 @@ async fn an_agent_tool_may_have_a_part_of_the_budget() {
         next.run(request).await
     }
     let (outer, inner) = (asks(), searches());
-    let budget = BudgetLayer::new(Limits::new().model_calls(4));
+    let budget = BudgetPlugin::new(Limits::new().model_calls(4));
     let agent = from_fn(part).layer(within_itself(&budget, &inner));
     let tenant = Budget::new(Limits::new());
     let agent = around(&budget, &outer, BoxModel::new(agent));
@@ -60,8 +60,8 @@ async fn an_agent_tool_may_have_a_part_of_the_budget() {
 // Case F034.
 #[tokio::test]
 async fn an_agent_tools_spending_survives_a_resume() {
-    let budget = BudgetLayer::new(Limits::new().model_calls(4));
-    let own = BudgetLayer::new(Limits::new().model_calls(3));
+    let budget = BudgetPlugin::new(Limits::new().model_calls(4));
+    let own = BudgetPlugin::new(Limits::new().model_calls(3));
     let make = |outer: &ScriptedModel, inner: &ScriptedModel| {
         let tools = ScriptedTools::new().asks("pay", "paid");
         let agent = ServiceBuilder::new()
@@ -96,8 +96,8 @@ async fn an_agent_tools_spending_survives_a_resume() {
 #[tokio::test]
 async fn an_agent_tool_asks_on_behalf_of_its_caller() {
     let (outer, inner) = (asks(), searches());
-    let budget = BudgetLayer::new(Limits::new().model_calls(2)).ask(Amounts::new().model_calls(2));
-    let unlimited = BudgetLayer::new(Limits::new());
+    let budget = BudgetPlugin::new(Limits::new().model_calls(2)).ask(Amounts::new().model_calls(2));
+    let unlimited = BudgetPlugin::new(Limits::new());
     let agent = around(&budget, &outer, searcher(&unlimited, &inner));
     let state = written(run(&agent, ChatRequest::user("hi")).await);
     assert_eq!(

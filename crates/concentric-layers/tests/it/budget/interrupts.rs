@@ -3,7 +3,7 @@ use super::*;
 #[tokio::test]
 async fn an_exhausted_run_asks_and_continues_when_approved() {
     let model = searches();
-    let budget = BudgetLayer::new(Limits::new().model_calls(2)).ask(Amounts::new().model_calls(3));
+    let budget = BudgetPlugin::new(Limits::new().model_calls(2)).ask(Amounts::new().model_calls(3));
     let answer = run(&searcher(&budget, &model), ChatRequest::user("hi")).await;
     assert_eq!(model.calls(), 2);
     let state = written(answer);
@@ -48,7 +48,7 @@ async fn any_reply_but_approval_ends_the_run() {
     for make in replies {
         let model = searches();
         let asks = Amounts::new().model_calls(1);
-        let budget = BudgetLayer::new(Limits::new().model_calls(1)).ask(asks);
+        let budget = BudgetPlugin::new(Limits::new().model_calls(1)).ask(asks);
         let agent = searcher(&budget, &model);
         let state = written(run(&agent, ChatRequest::user("hi")).await);
         let answer = run(&agent, reply(state, make)).await;
@@ -60,7 +60,7 @@ async fn any_reply_but_approval_ends_the_run() {
 #[tokio::test]
 async fn a_run_does_not_ask_about_other_budgets() {
     let model = searches();
-    let budget = BudgetLayer::new(Limits::new().model_calls(5)).ask(Amounts::new().model_calls(5));
+    let budget = BudgetPlugin::new(Limits::new().model_calls(5)).ask(Amounts::new().model_calls(5));
     let tenant = Budget::new(Limits::new().model_calls(2));
     let answer = run(&searcher(&budget, &model), request(&tenant)).await;
     assert!(matches!(answer.finish.outcome, Outcome::Halted { .. }));

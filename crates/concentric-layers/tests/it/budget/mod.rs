@@ -16,7 +16,7 @@ use concentric_core::{
     Turn, Usage, context::Random, machine::MachineState,
 };
 use concentric_layers::budget::{
-    Amounts, BUDGET, Budget, BudgetLayer, Dimension, Limits, OVER_BUDGET, OverBudget,
+    Amounts, BUDGET, Budget, BudgetPlugin, Dimension, Limits, OVER_BUDGET, OverBudget,
 };
 use concentric_layers::{Next, from_fn};
 use concentric_test::{
@@ -48,8 +48,8 @@ fn limit(amount: u64) -> Budget {
 
 /// A budget of any size, which charges a call 100 of money beside its tokens; each is thought to need
 /// 30 tokens of input and 20 of output.
-fn layer() -> BudgetLayer {
-    BudgetLayer::new(Limits::new())
+fn layer() -> BudgetPlugin {
+    BudgetPlugin::new(Limits::new())
         .estimate(|_| Usage::new(30, 20))
         .price(|_| 100)
 }
@@ -70,7 +70,7 @@ where
 }
 
 /// An agent that searches until it is out of budget; the budget's layers at every place.
-fn searcher(budget: &BudgetLayer, model: &ScriptedModel) -> BoxModel {
+fn searcher(budget: &BudgetPlugin, model: &ScriptedModel) -> BoxModel {
     let agent = Layers::new()
         .with(budget.run())
         .layer(AgentLayer::new(search(budget)))
@@ -83,7 +83,7 @@ fn object(name: &'static str) -> ToolSpec {
     ToolSpec::new(name, "", json!({"type": "object"}))
 }
 
-fn search(budget: &BudgetLayer) -> ScriptedTools {
+fn search(budget: &BudgetPlugin) -> ScriptedTools {
     let found = service_fn(async |_: ToolCall| Ok::<_, Error>(ToolOutcome::done("found")));
     ScriptedTools::new().service(object("search"), budget.tool().layer(found))
 }
@@ -118,7 +118,7 @@ fn statuses(answer: &Answer) -> Vec<ToolStatus> {
 }
 
 /// A run around `inner`, which is called as its tool `ask` until the outer run is out of budget.
-fn around(budget: &BudgetLayer, outer: &ScriptedModel, inner: BoxModel) -> BoxModel {
+fn around(budget: &BudgetPlugin, outer: &ScriptedModel, inner: BoxModel) -> BoxModel {
     let tools = Toolset::new().tool(agent_tool("ask", "", inner));
     let agent = ServiceBuilder::new()
         .layer(budget.run())

@@ -22,8 +22,8 @@ async fn spent_by(model: ScriptedModel) -> Amounts {
 #[tokio::test(start_paused = true)]
 async fn the_layer_keeps_the_layer_contract() {
     for budget in [
-        BudgetLayer::new(Limits::new().total_tokens(1_000_000)),
-        BudgetLayer::new(Limits::new()).ask(money(1)),
+        BudgetPlugin::new(Limits::new().total_tokens(1_000_000)),
+        BudgetPlugin::new(Limits::new()).ask(money(1)),
     ] {
         let layers = ServiceBuilder::new()
             .layer(budget.run())
@@ -203,7 +203,7 @@ async fn a_call_is_estimated_at_four_bytes_per_token() {
     )));
     request.options_mut().max_output_tokens = Some(50);
     let schema = json!({"type": "object"}).to_string().len() as u64;
-    let service = BudgetLayer::new(Limits::new())
+    let service = BudgetPlugin::new(Limits::new())
         .model()
         .layer(ScriptedModel::new().text("a"));
     let answer = service.oneshot(request).await.unwrap();

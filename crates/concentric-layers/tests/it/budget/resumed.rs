@@ -6,7 +6,7 @@ fn payer(limits: Limits) -> (BoxModel, ScriptedModel) {
         .tool_call("pay", json!({}))
         .usage(Usage::new(100, 100))
         .repeat();
-    let budget = BudgetLayer::new(limits);
+    let budget = BudgetPlugin::new(limits);
     let agent = ServiceBuilder::new()
         .layer(budget.run())
         .layer(AgentLayer::new(ScriptedTools::new().asks("pay", "paid")))
@@ -48,7 +48,7 @@ async fn a_limit_holds_for_a_stored_run() {
         let store = Arc::new(MemoryStore::new());
         let payer = || {
             let model = ScriptedModel::new().tool_call("pay", json!({})).repeat();
-            let budget = BudgetLayer::new(limits);
+            let budget = BudgetPlugin::new(limits);
             let agent = ServiceBuilder::new()
                 .option_layer(is_outside.then(|| budget.run()))
                 .layer(SuspendLayer::new(Arc::clone(&store)))
@@ -104,10 +104,10 @@ async fn a_run_with_unreadable_spending_calls_nothing() {
 
 #[tokio::test]
 async fn a_nested_agent_keeps_the_runs_spending() {
-    let budget = BudgetLayer::new(Limits::new().model_calls(5));
+    let budget = BudgetPlugin::new(Limits::new().model_calls(5));
     let make = |model: &ScriptedModel| {
         // It has two calls for each step of the run around it.
-        let own = BudgetLayer::new(Limits::new().model_calls(2));
+        let own = BudgetPlugin::new(Limits::new().model_calls(2));
         let within = searcher(&own, model);
         ServiceBuilder::new()
             .layer(budget.run())

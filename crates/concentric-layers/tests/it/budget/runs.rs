@@ -63,7 +63,7 @@ async fn a_run_dropped_while_waiting_reserves_nothing() {
 #[tokio::test]
 async fn an_exhausted_run_halts_and_keeps_its_results() {
     let model = searches();
-    let budget = BudgetLayer::new(Limits::new().model_calls(3));
+    let budget = BudgetPlugin::new(Limits::new().model_calls(3));
     let answer = run(&searcher(&budget, &model), ChatRequest::user("hi")).await;
     let Outcome::Halted { reason } = &answer.finish.outcome else {
         panic!("{:?}", answer.finish.outcome);
@@ -94,7 +94,7 @@ async fn a_run_halts_wherever_the_limit_lies() {
     for tokens in (0..1_200).step_by(4) {
         let model = searches();
         let limits = Limits::new().total_tokens(tokens);
-        let budget = BudgetLayer::new(limits);
+        let budget = BudgetPlugin::new(limits);
         let request = ChatRequest::user("What is it?!").with_system("You are it. ".repeat(20));
         let answer = run(&searcher(&budget, &model), request).await;
         match answer.finish.outcome {
@@ -111,7 +111,7 @@ async fn a_run_halts_wherever_the_limit_lies() {
 #[tokio::test]
 async fn a_run_that_may_ask_never_fails() {
     for tokens in (120..600).step_by(4) {
-        let budget = BudgetLayer::new(Limits::new().total_tokens(tokens));
+        let budget = BudgetPlugin::new(Limits::new().total_tokens(tokens));
         let budget = budget.ask(Amounts::new().total_tokens(10));
         let agent = searcher(&budget, &searches());
         let mut request = ChatRequest::user("What is it?!").with_system("You are it. ".repeat(20));
@@ -137,7 +137,7 @@ async fn a_call_over_its_estimate_halts_the_run() {
         next.run(request).await
     });
     let model = searches();
-    let budget = BudgetLayer::new(Limits::new().total_tokens(500));
+    let budget = BudgetPlugin::new(Limits::new().total_tokens(500));
     let agent = ServiceBuilder::new()
         .layer(budget.run())
         .layer(AgentLayer::new(search(&budget)))
@@ -165,7 +165,7 @@ async fn a_shortened_conversation_is_estimated_after_shortening() {
         .tool_call("search", json!({}))
         .then()
         .text("Done.");
-    let budget = BudgetLayer::new(Limits::new().total_tokens(500));
+    let budget = BudgetPlugin::new(Limits::new().total_tokens(500));
     let agent = ServiceBuilder::new()
         .layer(budget.run())
         .layer(AgentLayer::new(search(&budget)))
@@ -182,7 +182,7 @@ async fn a_fallback_is_called_if_the_first_is_unaffordable() {
         ScriptedModel::new().text("dear"),
         ScriptedModel::new().text("cheap"),
     );
-    let budget = BudgetLayer::new(Limits::new().money(10));
+    let budget = BudgetPlugin::new(Limits::new().money(10));
     let dear_ones = budget.clone().price(|_| 100).model().layer(dear.clone());
     let cheap_ones = budget.clone().price(|_| 1).model().layer(cheap.clone());
     let either = service_fn(move |request: ChatRequest| {
@@ -205,7 +205,7 @@ async fn a_fallback_is_called_if_the_first_is_unaffordable() {
 #[tokio::test]
 async fn concurrent_runs_of_one_layer_have_separate_budgets() {
     let model = searches();
-    let budget = BudgetLayer::new(Limits::new().model_calls(2));
+    let budget = BudgetPlugin::new(Limits::new().model_calls(2));
     let agent = searcher(&budget, &model);
     join_all((0..5).map(|_| run(&agent, ChatRequest::user("hi")))).await;
     assert_eq!(model.calls(), 10);
@@ -214,7 +214,7 @@ async fn concurrent_runs_of_one_layer_have_separate_budgets() {
 #[tokio::test]
 async fn concurrent_runs_never_exceed_a_shared_budget() {
     let model = searches();
-    let budget = BudgetLayer::new(Limits::new().model_calls(4));
+    let budget = BudgetPlugin::new(Limits::new().model_calls(4));
     let agent = searcher(&budget, &model);
     let tenant = Budget::new(Limits::new().model_calls(7));
     let answers = join_all((0..5).map(|_| agent.clone().oneshot(request(&tenant)))).await;

@@ -4,7 +4,7 @@ use super::*;
 async fn an_unaffordable_tool_call_is_denied_with_one_result() {
     let tools = Arc::new(AtomicU64::new(0));
     let ran = Arc::clone(&tools);
-    let budget = BudgetLayer::new(Limits::new().tool_calls(2));
+    let budget = BudgetPlugin::new(Limits::new().tool_calls(2));
     let looks = service_fn(move |_: ToolCall| {
         ran.fetch_add(1, Ordering::SeqCst);
         async {
@@ -105,7 +105,7 @@ async fn a_settled_call_costs_nothing() {
 
 #[tokio::test]
 async fn a_suspended_tool_call_is_charged_once() {
-    let budget = BudgetLayer::new(Limits::new().tool_calls(1));
+    let budget = BudgetPlugin::new(Limits::new().tool_calls(1));
     let asks = service_fn(async |call: ToolCall| match call.answered() {
         None => {
             let id = call.context.interrupt_id().unwrap();

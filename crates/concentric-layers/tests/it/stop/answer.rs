@@ -229,11 +229,11 @@ async fn a_failing_judge_fails_the_run() {
 mod graded {
     use super::*;
     use concentric_core::{CancelReason, Context, Str};
-    use concentric_layers::budget::{Budget, BudgetLayer, Limits};
+    use concentric_layers::budget::{Budget, BudgetPlugin, Limits};
 
     /// Has `grader` say whether an answer is good.
     fn graded(grader: &ScriptedModel) -> OutputConstraint {
-        let grader = BudgetLayer::new(Limits::new())
+        let grader = BudgetPlugin::new(Limits::new())
             .model()
             .layer(grader.clone());
         OutputConstraint::new("graded", move |answer: Str, context: Context| {

@@ -1,0 +1,165 @@
+use super::{Plugins, ToolParts, ToolSource, tool_parts::ErasedToolLayer};
+use crate::{
+    gate::Gate,
+    hooks::{self, Hooks, Interest},
+    service::{BoxModel, BoxTool, ModelService, ToolService},
+    step_gate::{StepGate, StepGates},
+};
+use concentric_proto::{Error, ToolSpecs};
+use std::{any::Any, fmt, mem, sync::Arc};
+use tower_layer::Layer;
+
+/// One concern that installs itself at each of its places in an agent.
+///
+/// [`Hooks`] are plugins. Added by [`AgentLayer::with`](crate::AgentLayer::with).
+///
+/// ```
+/// use concentric_core::{AgentLayer, NoTools, agent::{Installer, Plugin}};
+/// use tower::limit::ConcurrencyLimitLayer;
+///
+/// /// Limits concurrent model calls.
+/// struct Limit(usize);
+///
+/// impl Plugin for Limit {
+///     fn install(self, at: &mut Installer<'_>) {
+///         at.model_layer(ConcurrencyLimitLayer::new(self.0));
+///     }
+/// }
+///
+/// let agent = AgentLayer::new(NoTools).with(Limit(4));
+/// # let _ = agent;
+/// ```
+pub trait Plugin {
+    /// Adds the layers and gates of the plugin.
+    fn install(self, at: &mut Installer<'_>);
+}
+
+impl<H> Plugin for H
+where
+    H: Hooks,
+{
+    fn install(self, at: &mut Installer<'_>) {
+        let interest = self.interest();
+        let hooks = Arc::new(self);
+        if interest.intersects(Interest::RUN) {
+            at.run_layer(hooks::run(Arc::clone(&hooks)));
+        }
+        if interest.intersects(Interest::MODEL) {
+            at.model_layer(hooks::model(Arc::clone(&hooks)));
+        }
+        if interest.intersects(Interest::TOOL) {
+            let layer = ErasedToolLayer::hooks(hooks::tool(Arc::clone(&hooks)));
+            at.parts.layers.push(layer);
+        }
+        if interest.intersects(Interest::STEPS) {
+            at.step_gate(hooks::step_gate(hooks));
+        }
+    }
+}
+
+/// Collects the parts of a [`Plugin`] while an agent is built.
+///
+/// Parts that were added first are outermost.
+pub struct Installer<'a> {
+    tools: &'a mut dyn Any,
+    specs: fn(&dyn Any) -> ToolSpecs,
+    plugins: &'a mut Plugins,
+    gates: &'a mut StepGates,
+    parts: ToolParts,
+}
+
+impl<'a> Installer<'a> {
+    pub(super) fn new<R>(
+        tools: &'a mut R,
+        plugins: &'a mut Plugins,
+        gates: &'a mut StepGates,
+    ) -> Self
+    where
+        R: ToolSource + 'static,
+    {
+        Self {
+            tools,
+            specs: |tools| tools.downcast_ref::<R>().map(R::specs).unwrap_or_default(),
+            plugins,
+            gates,
+            parts: ToolParts::default(),
+        }
+    }
+
+    pub(super) fn take_parts(&mut self) -> ToolParts {
+        mem::take(&mut self.parts)
+    }
+
+    /// Returns the tools of the agent's tool source.
+    pub fn specs(&self) -> ToolSpecs {
+        (self.specs)(&*self.tools)
+    }
+
+    /// Returns the agent's tool source if it is a `T`, for plugins that add or change tools.
+    pub fn tools_mut<T>(&mut self) -> Option<&mut T>
+    where
+        T: ToolSource + 'static,
+    {
+        self.tools.downcast_mut()
+    }
+
+    /// Adds a layer that is called once per run.
+    pub fn run_layer<L>(&mut self, layer: L)
+    where
+        L: Layer<BoxModel> + Send + Sync + 'static,
+        L::Service: ModelService<Body: Send + 'static, Future: Send + 'static>
+            + Clone
+            + Send
+            + Sync
+            + 'static,
+    {
+        self.plugins.run.push(layer);
+    }
+
+    /// Adds a layer that is called once per model call.
+    pub fn model_layer<L>(&mut self, layer: L)
+    where
+        L: Layer<BoxModel> + Send + Sync + 'static,
+        L::Service: ModelService<Body: Send + 'static, Future: Send + 'static>
+            + Clone
+            + Send
+            + Sync
+            + 'static,
+    {
+        self.plugins.model.push(layer);
+    }
+
+    /// Adds a layer that is called once per tool call, inside the layers of the tool source.
+    pub fn tool_layer<L>(&mut self, layer: L)
+    where
+        L: Layer<BoxTool> + Send + Sync + 'static,
+        L::Service: ToolService<Future: Send + 'static> + Clone + Send + Sync + 'static,
+    {
+        self.parts.layers.push(ErasedToolLayer::new(layer));
+    }
+
+    /// Adds a gate that decides about tool calls.
+    pub fn gate(&mut self, gate: impl Gate) {
+        self.parts.gates.push(Arc::new(gate));
+    }
+
+    /// Adds a gate that decides between the steps of each run.
+    pub fn step_gate(&mut self, gate: impl StepGate) {
+        *self.gates = mem::take(self.gates).gate(gate);
+    }
+
+    /// Reports a configuration error; every run of the agent fails with it. Only the first one is
+    /// kept.
+    pub fn fault(&mut self, error: Error) {
+        self.plugins.fault.get_or_insert(error);
+    }
+}
+
+impl fmt::Debug for Installer<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Installer")
+            .field("plugins", &self.plugins)
+            .field("parts", &self.parts)
+            .finish_non_exhaustive()
+    }
+}

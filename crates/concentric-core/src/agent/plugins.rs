@@ -1,0 +1,107 @@
+use super::{AgentLayer, Installer, Plugin, ToolSource};
+use crate::service::{BoxModel, ModelService, RoundService};
+use concentric_proto::Error;
+use std::{any::type_name, fmt, sync::Arc};
+use tower_layer::Layer;
+
+/// The layers that plugins installed around an agent and around its model.
+///
+/// The second parameter of an [`AgentLayer`] whose agents are boxed.
+#[derive(Clone, Debug, Default)]
+pub struct Plugins {
+    pub(super) run: ErasedLayers,
+    pub(super) model: ErasedLayers,
+    pub(super) fault: Option<Error>,
+}
+
+/// Layers around a boxed model, the first outermost.
+#[derive(Clone, Default)]
+pub(super) struct ErasedLayers(Vec<(&'static str, Around)>);
+
+type Around = Arc<dyn Fn(BoxModel) -> BoxModel + Send + Sync>;
+
+impl ErasedLayers {
+    pub(super) fn push<L>(&mut self, layer: L)
+    where
+        L: Layer<BoxModel> + Send + Sync + 'static,
+        L::Service: ModelService<Body: Send + 'static, Future: Send + 'static>
+            + Clone
+            + Send
+            + Sync
+            + 'static,
+    {
+        let around = move |inner| BoxModel::new(layer.layer(inner));
+        self.0.push((type_name::<L>(), Arc::new(around)));
+    }
+
+    fn around(&self, model: BoxModel) -> BoxModel {
+        let layers = self.0.iter().rev();
+        layers.fold(model, |model, (_, around)| around(model))
+    }
+}
+
+impl fmt::Debug for ErasedLayers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list()
+            .entries(self.0.iter().map(|(name, _)| name))
+            .finish()
+    }
+}
+
+impl<R> AgentLayer<R> {
+    /// Adds a plugin, outside of those that are added later. The agents are boxed: their type is a
+    /// [`BoxModel`].
+    ///
+    /// The tool layers of plugins are inside those of the tools.
+    #[must_use]
+    pub fn with(self, plugin: impl Plugin) -> AgentLayer<R, Plugins>
+    where
+        R: ToolSource + 'static,
+    {
+        self.boxed().with(plugin)
+    }
+
+    /// Boxes the model and the agent, as a plugin does.
+    #[must_use]
+    pub fn boxed(self) -> AgentLayer<R, Plugins> {
+        self.map_plugins(|()| Plugins::default())
+    }
+}
+
+impl<R> AgentLayer<R, Plugins>
+where
+    R: ToolSource + 'static,
+{
+    /// Adds a plugin, outside of those that are added later.
+    #[must_use]
+    pub fn with(mut self, plugin: impl Plugin) -> Self {
+        let mut at = Installer::new(&mut self.tools, &mut self.plugins, &mut self.gates);
+        plugin.install(&mut at);
+        let parts = at.take_parts();
+        if !parts.is_empty()
+            && let Err(error) = self.tools.install(parts)
+        {
+            self.plugins.fault.get_or_insert(error);
+        }
+        self
+    }
+}
+
+impl<M, R> Layer<M> for AgentLayer<R, Plugins>
+where
+    M: ModelService<Body: Send + 'static, Future: Send + 'static> + Clone + Send + Sync + 'static,
+    R: RoundService<Outcomes: Send + 'static, Future: Send + 'static>
+        + ToolSource
+        + Clone
+        + Send
+        + Sync
+        + 'static,
+{
+    type Service = BoxModel;
+
+    fn layer(&self, model: M) -> BoxModel {
+        let model = self.plugins.model.around(BoxModel::new(model));
+        let agent = self.agent(model, self.plugins.fault.clone());
+        self.plugins.run.around(BoxModel::new(agent))
+    }
+}
