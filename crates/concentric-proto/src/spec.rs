@@ -145,6 +145,19 @@ struct List {
 /// Comparing a few names costs less than hashing one.
 const FEW: usize = 16;
 
+impl List {
+    fn find(&self, name: &str) -> Option<&Arc<ToolSpec>> {
+        let index = self.index.get_or_init(|| {
+            // A later entry replaces an earlier one.
+            let last_first = self.specs.iter().enumerate().rev();
+            last_first
+                .map(|(at, spec)| (spec.name.clone(), at))
+                .collect()
+        });
+        self.specs.get(*index.get(name)?)
+    }
+}
+
 impl Clone for List {
     /// Clones the list for a change, without the index.
     fn clone(&self) -> Self {
@@ -198,19 +211,12 @@ impl ToolSpecs {
     }
 
     /// The tool with this name; the first one if there are several.
+    #[inline]
     pub fn get(&self, name: &str) -> Option<&Arc<ToolSpec>> {
-        let List { specs, index } = &*self.0;
-        if specs.len() <= FEW {
-            return specs.iter().find(|spec| spec.name == *name);
+        match self.0.specs.as_slice() {
+            few if few.len() <= FEW => few.iter().find(|spec| spec.name == *name),
+            _ => self.0.find(name),
         }
-        let index = index.get_or_init(|| {
-            // A later entry replaces an earlier one.
-            let last_first = specs.iter().enumerate().rev();
-            last_first
-                .map(|(at, spec)| (spec.name.clone(), at))
-                .collect()
-        });
-        specs.get(*index.get(name)?)
     }
 
     /// The tools, in order.
