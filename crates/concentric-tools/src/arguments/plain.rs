@@ -38,6 +38,14 @@ enum Rule {
     OneOf(Vec<Plain>),
 }
 
+/// An array or an object whose parts were read.
+pub(super) enum Shape<'a> {
+    /// The number of items.
+    Array(u64),
+    /// Whether there is a property of a name.
+    Object(&'a dyn Fn(&str) -> bool),
+}
+
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Kind {
     Array,
@@ -96,6 +104,49 @@ impl Plain {
 
     pub(super) fn is_valid(&self, value: &Value) -> bool {
         self.0.iter().all(|rule| rule.is_valid(value))
+    }
+
+    pub(super) fn is_valid_text(&self, text: &str) -> bool {
+        self.0.iter().all(|rule| match rule {
+            Rule::Type(kinds) => kinds.contains(&Kind::String),
+            // Few texts have a rule other than their type.
+            rule => rule.is_valid(&Value::from(text)),
+        })
+    }
+
+    /// Whether an array or an object is valid if its items or properties are. A rule that compares
+    /// whole values accepts none.
+    pub(super) fn accepts(&self, shape: Shape<'_>) -> bool {
+        self.0.iter().all(|rule| match (rule, &shape) {
+            (Rule::Type(kinds), Shape::Array(_)) => kinds.contains(&Kind::Array),
+            (Rule::Type(kinds), Shape::Object(_)) => kinds.contains(&Kind::Object),
+            (Rule::MinItems(min), Shape::Array(len)) => len >= min,
+            (Rule::MaxItems(max), Shape::Array(len)) => len <= max,
+            (Rule::Required(keys), Shape::Object(has)) => keys.iter().all(|key| has(key)),
+            (Rule::Enum(_) | Rule::Const(_) | Rule::AnyOf(_) | Rule::OneOf(_), _) => false,
+            _ => true,
+        })
+    }
+
+    /// The schema of the items of an array, if there is one.
+    pub(super) fn items(&self) -> Option<&Self> {
+        self.0.iter().find_map(|rule| match rule {
+            Rule::Items(items) => Some(items),
+            _ => None,
+        })
+    }
+
+    /// The schema of a property; `None` if there may be no property of this name.
+    pub(super) fn property(&self, key: &str) -> Option<&Self> {
+        static ANY: Plain = Plain(Vec::new());
+        let properties = self.0.iter().find_map(|rule| match rule {
+            Rule::Properties { known, rest } => Some((known, rest)),
+            _ => None,
+        });
+        match properties {
+            Some((known, rest)) => known.get(key).or(rest.as_deref()),
+            None => Some(&ANY),
+        }
     }
 
     /// Reports each error with the JSON Pointer of its position, until `report` returns false.

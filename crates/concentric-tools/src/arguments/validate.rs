@@ -59,6 +59,15 @@ impl Validator {
         }
     }
 
+    /// The schema, if it can be enforced while the text is read.
+    pub(super) fn plain(&self) -> Option<&Plain> {
+        match &*self.0 {
+            Schema::Plain(plain) => Some(plain),
+            #[cfg(feature = "schema-validation")]
+            Schema::Any(_) => None,
+        }
+    }
+
     /// Validates `text`, which must be JSON. Returns the positions and reasons of the first few
     /// violations.
     pub(crate) fn check(&self, text: &str) -> Result<(), String> {
@@ -116,6 +125,7 @@ fn at(path: &str, error: impl Display) -> String {
 #[cfg(all(test, feature = "schema-validation"))]
 mod tests {
     use super::{Plain, Value};
+    use crate::arguments::strict;
     use proptest::prelude::*;
     use serde_json::json;
 
@@ -210,6 +220,12 @@ mod tests {
             let plain = Plain::new(&schema).expect("a plain schema");
             let any = jsonschema::validator_for(&schema).expect("a schema");
             prop_assert_eq!(plain.is_valid(&value), any.is_valid(&value));
+            let known = strict::check(&value.to_string(), Some(&plain)).expect("JSON");
+            prop_assert!(plain.is_valid(&value) || !known);
+            // Only rules about whole values leave it open.
+            let is_whole = |key: &str| schema.to_string().contains(key);
+            let whole = ["anyOf", "oneOf", "enum", "const"].into_iter().any(is_whole);
+            prop_assert!(known || whole || !plain.is_valid(&value));
             let mut paths = Vec::new();
             plain.errors(&value, "", &mut |path, violation| {
                 paths.push((path.to_owned(), violation.to_string()));
