@@ -39,6 +39,7 @@ enum Rule {
 }
 
 /// An array or an object whose parts were read.
+#[derive(Clone, Copy)]
 pub(super) enum Shape<'a> {
     /// The number of items.
     Array(u64),
@@ -117,11 +118,11 @@ impl Plain {
     /// Whether an array or an object is valid if its items or properties are. A rule that compares
     /// whole values accepts none.
     pub(super) fn accepts(&self, shape: Shape<'_>) -> bool {
-        self.0.iter().all(|rule| match (rule, &shape) {
+        self.0.iter().all(|rule| match (rule, shape) {
             (Rule::Type(kinds), Shape::Array(_)) => kinds.contains(&Kind::Array),
             (Rule::Type(kinds), Shape::Object(_)) => kinds.contains(&Kind::Object),
-            (Rule::MinItems(min), Shape::Array(len)) => len >= min,
-            (Rule::MaxItems(max), Shape::Array(len)) => len <= max,
+            (Rule::MinItems(min), Shape::Array(len)) => len >= *min,
+            (Rule::MaxItems(max), Shape::Array(len)) => len <= *max,
             (Rule::Required(keys), Shape::Object(has)) => keys.iter().all(|key| has(key)),
             (Rule::Enum(_) | Rule::Const(_) | Rule::AnyOf(_) | Rule::OneOf(_), _) => false,
             _ => true,
