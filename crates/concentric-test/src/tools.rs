@@ -66,16 +66,19 @@
 
 use crate::Pace;
 use concentric_core::{
-    Answered, Arguments, BoxTool, Error, Executor, Interrupt, Pending, Permit, Refusal, Reply,
-    RoundCall, RoundEvent, Ruling, Str, ToolCall, ToolCallPart, ToolContent, ToolOutcome,
-    ToolRound, ToolService, ToolSource, ToolSpec, ToolSpecs, Transcript, interrupt, machine::Rules,
+    Arguments, BoxTool, Error, Executor, Interrupt, Pending, Permit, Refusal, Reply, RoundCall,
+    RoundEvent, Ruling, Str, ToolCall, ToolCallPart, ToolContent, ToolOutcome, ToolRound,
+    ToolService, ToolSource, ToolSpec, ToolSpecs, Transcript,
+    call::{CallStage, CallState},
+    interrupt,
+    machine::Rules,
 };
 use futures_util::{
     FutureExt, Stream,
     future::BoxFuture,
     stream::{FuturesUnordered, StreamExt},
 };
-use serde_json::{Value, json};
+use serde_json::json;
 use std::{
     fmt,
     future::{Future, Ready, ready},
@@ -307,7 +310,7 @@ impl ScriptedTools {
             return Begun::Settled(refusal.outcome(&call.call));
         }
         if call.call.executor == Executor::Client {
-            return Begun::Settled(of_client(call.answered().as_ref()));
+            return Begun::Settled(of_client(&call));
         }
         let found = self
             .tools
@@ -320,89 +323,94 @@ impl ScriptedTools {
         if call.is_recovered() && !spec.annotations.read_only {
             return Begun::Settled(ToolOutcome::unknown("The process died while the tool ran."));
         }
-        let answered = call.answered();
+        let state = call.state.clone();
         let mut call =
             ToolCall::of_round(call, Permit::Any, transcript, context).with_spec(Arc::clone(spec));
-        match answered.map(rule) {
+        match replied(&state, call.arguments()) {
             None => {
                 let mut questions = self.questions.0.iter();
                 if let Some((_, ask)) = questions.find(|(tool, _)| tool == call.name()) {
                     return Begun::Waiting(ask(&call));
                 }
             }
-            Some(Ruled::Runs(edited)) => {
+            Some(Replied::Runs(edited)) => {
                 if let Some(edited) = edited {
                     call.set_arguments(edited);
                 }
             }
-            Some(Ruled::Settled(outcome)) => return Begun::Settled(outcome),
-            Some(Ruled::Waits(pending)) => return Begun::Waiting(pending),
+            Some(Replied::Settled(outcome)) => return Begun::Settled(outcome),
+            Some(Replied::Waits(pending)) => return Begun::Waiting(pending),
         }
         Begun::Runs(tool.clone(), Box::new(call))
     }
 }
 
 /// The result of the replies to a call that waited.
-enum Ruled {
+enum Replied {
     Runs(Option<Arguments>),
     Settled(ToolOutcome),
     Waits(Pending),
 }
 
-fn rule(answered: Answered) -> Ruled {
-    let Answered {
-        pending, replies, ..
-    } = answered;
-    let Some(pending) = pending else {
-        return Ruled::Settled(ToolOutcome::denied(
-            "approval-invalid: no interrupt was recorded for this call.",
-        ));
+/// Applies the replies to a call with `arguments`; `None` if the call is new.
+fn replied(state: &CallState, arguments: &Arguments) -> Option<Replied> {
+    let resume = match &state.stage {
+        CallStage::Resumed(resume) => resume,
+        CallStage::Released(_) => return Some(Replied::Runs(None)),
+        CallStage::Unverified(_) => {
+            return Some(Replied::Settled(ToolOutcome::denied(
+                "approval-invalid: no interrupt was recorded for this call.",
+            )));
+        }
+        _ => return None,
     };
-    let replied = |asked: &Interrupt| replies.iter().any(|r| r.interrupt_id == asked.id);
-    if !pending.interrupts.iter().all(replied) {
-        return Ruled::Waits(pending);
+    let reply_to = |asked: &Interrupt| {
+        let mut replies = resume.replies.iter();
+        replies.find(|reply| reply.interrupt_id == asked.id)
+    };
+    let interrupts = &resume.on.interrupts;
+    if interrupts.iter().any(|asked| reply_to(asked).is_none()) {
+        let mut pending = Pending::asking(interrupts.clone()).by(resume.by);
+        pending.together = resume.on.together;
+        pending.state.clone_from(&resume.on.state);
+        return Some(Replied::Waits(pending));
     }
     let mut edited = None;
-    for asked in &pending.interrupts {
-        // Interrupts with another reason are the tool's to read.
-        if asked.reason != interrupt::TOOL_CALL {
-            continue;
-        }
-        let reply = replies.iter().find(|r| r.interrupt_id == asked.id);
-        match reply.map(Reply::ruling) {
-            Some(Ok(Ruling::Approved { edited: None, .. })) => {}
-            Some(Ok(Ruling::Approved {
-                edited: Some(to), ..
-            })) => {
-                edited = Some(Arguments::new(Value::Object(to).to_string()));
-            }
-            Some(Ok(Ruling::Denied { reason, .. })) => {
-                let reason = reason.unwrap_or_else(|| "The call was denied.".into());
-                return Ruled::Settled(ToolOutcome::denied(reason));
-            }
-            Some(Ok(Ruling::Answered(result))) => {
-                return Ruled::Settled(ToolOutcome::by_person(&result));
-            }
-            Some(Ok(Ruling::Cancelled)) => {
-                return Ruled::Settled(ToolOutcome::cancelled("The call was cancelled."));
-            }
-            _ => return Ruled::Settled(ToolOutcome::denied("approval-invalid: not a decision.")),
+    // Interrupts with another reason are the tool's to read.
+    for asked in interrupts
+        .iter()
+        .filter(|asked| asked.reason == interrupt::TOOL_CALL)
+    {
+        let Some(Ok(ruling)) = reply_to(asked).map(Reply::ruling) else {
+            let invalid = ToolOutcome::denied("approval-invalid: not a decision.");
+            return Some(Replied::Settled(invalid));
+        };
+        match (state.decide(arguments, None, &ruling), ruling) {
+            (Err(outcome), _) => return Some(Replied::Settled(outcome)),
+            (
+                Ok(Permit::Exactly(to)),
+                Ruling::Approved {
+                    edited: Some(_), ..
+                },
+            ) => edited = Some(to),
+            (Ok(_), _) => {}
         }
     }
-    Ruled::Runs(edited)
+    Some(Replied::Runs(edited))
 }
 
 /// The outcome of a call that the client executes.
-fn of_client(answered: Option<&Answered>) -> ToolOutcome {
-    let reply = answered.and_then(|answered| answered.replies.first());
-    match reply.map(Reply::ruling) {
-        Some(Ok(Ruling::Answered(result))) => ToolOutcome::of_value(&result),
-        Some(Ok(Ruling::Failed(error))) => ToolOutcome::failed(error),
-        Some(Ok(Ruling::Denied { reason, .. })) => {
-            ToolOutcome::denied(reason.unwrap_or_else(|| "The call was denied.".into()))
+fn of_client(call: &RoundCall) -> ToolOutcome {
+    match call.state.stage.replies().first().map(Reply::ruling) {
+        Some(Ok(Ruling::Approved { .. }) | Err(_)) | None => {
+            ToolOutcome::denied("approval-invalid: the client executes this call.")
         }
-        Some(Ok(Ruling::Cancelled)) => ToolOutcome::cancelled("The call was cancelled."),
-        _ => ToolOutcome::denied("approval-invalid: the client executes this call."),
+        Some(Ok(ruling)) => {
+            let decided = call.state.decide(&call.call.arguments, None, &ruling);
+            decided
+                .err()
+                .unwrap_or_else(|| ToolOutcome::cancelled("The call was cancelled."))
+        }
     }
 }
 

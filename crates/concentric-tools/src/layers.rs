@@ -1,4 +1,4 @@
-use crate::{ToolHooks, ToolHooksLayer, fatal};
+use crate::fatal;
 use concentric_core::{
     BoxError, BoxTool, Error, ErrorKind, Seal, ToolCall, ToolOutcome, ToolService,
 };
@@ -71,15 +71,15 @@ impl Layers {
         self.0.push(Entry::new(layer));
     }
 
-    /// Adds hooks that also observe settled calls.
-    pub(crate) fn push_hooks<H>(&mut self, hooks: ToolHooksLayer<H>)
+    /// Adds a layer that also observes settled calls.
+    pub(crate) fn push_observer<L>(&mut self, layer: L, observe: Arc<Observe>)
     where
-        H: ToolHooks,
+        L: Layer<BoxTool> + Send + Sync + 'static,
+        L::Service: ToolService<Future: Send + 'static> + Clone + Send + Sync + 'static,
     {
-        let observe = hooks.observe();
         self.0.push(Entry {
             observe: Some(observe),
-            ..Entry::new(hooks)
+            ..Entry::new(layer)
         });
     }
 

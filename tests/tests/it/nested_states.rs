@@ -126,7 +126,7 @@ impl Service<ToolRound> for Tool {
         for (index, call) in round.calls.into_iter().enumerate() {
             let context = round.context.at_call(&call);
             events.push(Ok(match self.asks_until {
-                Some(until) if call.answered().is_none() => {
+                Some(until) if call.state.resumed().is_none() => {
                     let id = context.interrupt_id().unwrap();
                     let asked = Interrupt::new(id, interrupt::TOOL_CALL).until(until);
                     RoundEvent::waiting(index, Pending::asking(vec![asked]))

@@ -1139,7 +1139,7 @@ async fn a_call_that_is_only_shown_to_the_layers_is_charged_nothing() {
 #[tokio::test]
 async fn a_tool_call_that_waited_is_charged_once() {
     let budget = BudgetLayer::new(Limits::new().tool_calls(1));
-    let asks = service_fn(async |call: ToolCall| match call.answered() {
+    let asks = service_fn(async |call: ToolCall| match call.resumed() {
         None => {
             let id = call.context.interrupt_id().unwrap();
             let asked = concentric_core::Interrupt::new(id, "choice");

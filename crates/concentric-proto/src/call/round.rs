@@ -62,10 +62,7 @@ impl RoundCall {
 
     /// Whether the call is executed for the first time or resumed.
     pub const fn origin(&self) -> Origin {
-        match self.state.is_resumed() {
-            true => Origin::Replay,
-            false => Origin::Live,
-        }
+        self.state.origin()
     }
 }
 

@@ -1,4 +1,4 @@
-use super::Refusal;
+use super::{Origin, Refusal};
 use crate::{
     interrupt::{Answered, Pending, Reply, SuspendedBy, Suspension},
     message::ToolOutcome,
@@ -184,13 +184,23 @@ impl CallState {
         matches!(self.earlier, Some(EarlierAttempt::Lost { .. }))
     }
 
-    /// Returns whether the call was suspended, held or started before it was handed out.
-    pub const fn is_resumed(&self) -> bool {
-        let stage = matches!(
-            self.stage,
-            CallStage::Resumed(_) | CallStage::Unverified(_) | CallStage::Released(_)
-        );
-        stage || self.is_recovered()
+    /// Whether the call is executed for the first time, or was suspended, held or started before.
+    pub const fn origin(&self) -> Origin {
+        match self.stage {
+            CallStage::Resumed(_) | CallStage::Unverified(_) | CallStage::Released(_) => {
+                Origin::Replay
+            }
+            _ if self.is_recovered() => Origin::Replay,
+            _ => Origin::Live,
+        }
+    }
+
+    /// The replies to the call, if it resumes.
+    pub fn resumed(&self) -> Option<&CallResume> {
+        match &self.stage {
+            CallStage::Resumed(resume) => Some(resume),
+            _ => None,
+        }
     }
 
     /// Marks the call as handed out; `ledger` states whether a ledger records it.

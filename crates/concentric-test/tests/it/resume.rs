@@ -122,13 +122,13 @@ async fn a_tool_may_raise_its_own_interrupt() {
     let tools = ScriptedTools::new().service(
         ToolSpec::new("where", "", json!({"type": "object"})),
         tower::service_fn(
-            async |call: concentric_core::ToolCall| match call.answered() {
+            async |call: concentric_core::ToolCall| match call.resumed() {
                 None => {
                     let asked = Interrupt::new(call.context.interrupt_id().unwrap(), "choice");
                     Err(Error::waiting(Pending::asking(vec![asked])))
                 }
-                Some(answered) => {
-                    let said = answered.replies[0].payload.clone().unwrap();
+                Some(resume) => {
+                    let said = resume.replies[0].payload.clone().unwrap();
                     Ok(ToolOutcome::done(said["city"].as_str().unwrap()))
                 }
             },

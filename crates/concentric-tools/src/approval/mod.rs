@@ -549,8 +549,7 @@ async fn recall(
             })));
         }
         // A call with a reply is decided by that reply.
-        let replied = call.answered().is_some_and(|of| !of.replies.is_empty());
-        if !replied {
+        if call.replies().is_empty() {
             verdict = Verdict::Allow;
         }
     }

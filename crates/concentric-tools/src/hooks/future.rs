@@ -2,7 +2,7 @@ use super::{
     Flow, ToolHooks,
     shared::{After, Before, Running, Shared},
 };
-use crate::{is_fatal, layers::Observation, lifecycle::not_gone_on, panic};
+use crate::{is_fatal, layers::Observation, panic};
 use concentric_core::{
     Error, ErrorKind, Str, ToolCall, ToolOutcome, ToolService, method::catch, service::BoxFuture,
 };
@@ -196,10 +196,12 @@ where
     let result = match flow {
         Ok(Ok(Flow::Continue)) => return enter(guard, inner, call),
         Ok(Ok(Flow::Answer(outcome))) => Ok(outcome),
-        Ok(Ok(Flow::Block(reason))) => Ok(not_gone_on(&call, ToolOutcome::denied(reason))),
+        Ok(Ok(Flow::Block(reason))) => {
+            Ok(call.state().settle_unexecuted(ToolOutcome::denied(reason)))
+        }
         Ok(Ok(Flow::Halt(reason))) => {
             let halted = ToolOutcome::cancelled(reason.clone()).and_halt(reason);
-            Ok(not_gone_on(&call, halted))
+            Ok(call.state().settle_unexecuted(halted))
         }
         Ok(Err(error)) => failed(&guard.shared, &call, Error::from(error)),
         Err(panic) => failed(&guard.shared, &call, panic.error()),

@@ -58,7 +58,6 @@ use crate::{
     Overlong, ToolsetError,
     arguments::{Checks, Validator, generate, normal},
     layers::Layers,
-    lifecycle::Rules,
     overlong::{Sink, limited},
     panic,
 };
@@ -98,12 +97,19 @@ pub struct Tool {
     stack: Arc<OnceLock<BoxTool>>,
 }
 
-/// The toolset that contains a tool.
+/// The toolset of a tool.
 #[derive(Clone)]
 pub(crate) struct Home {
-    pub(crate) rules: Arc<Rules>,
-    /// Marks the calls made by the toolset's rounds.
+    pub(crate) arrive: Arc<dyn Arrive>,
+    /// Marks the calls of the toolset's rounds.
     pub(crate) seal: Seal,
+}
+
+/// Runs the calls that arrive at the tools of a toolset.
+pub(crate) trait Arrive: Send + Sync {
+    /// Calls `tool` if the call is unchanged since it was decided about; a changed call is decided
+    /// about again.
+    fn arrive(&self, tool: &Tool, call: ToolCall) -> ToolFuture;
 }
 
 /// A type that must be in the extensions of a run's context.

@@ -258,7 +258,7 @@ async fn an_older_state_is_older_also_if_a_tool_asks_the_same_again() {
             let log = charged.clone();
             async move {
                 pace().pass(&call.context).await;
-                let times = call.answered().map_or(0, |answered| answered.replies.len());
+                let times = call.replies().len();
                 if times > 0 {
                     log.add("charged");
                 }

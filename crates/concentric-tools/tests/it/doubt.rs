@@ -393,7 +393,7 @@ fn asks_itself(log: &Log) -> Tool {
             let log = log.clone();
             async move {
                 pace().pass(&call.context).await;
-                if call.answered().is_none() {
+                if call.resumed().is_none() {
                     let id = call.context.interrupt_id().unwrap();
                     let ask = Interrupt::new(id, "address").with_message("Where to?");
                     return Err(concentric_core::Error::waiting(Pending::asking(vec![ask])).into());

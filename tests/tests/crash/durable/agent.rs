@@ -221,7 +221,7 @@ impl Hands {
     /// Asks by itself before it does anything.
     async fn confirm(&self, call: ToolCall) -> Result<ToolOutcome, Error> {
         let id = call.id().as_str();
-        if call.answered().is_none() {
+        if call.resumed().is_none() {
             self.points.hit(&format!("tool.{id}:asks"));
             let question = call.context.interrupt_id().unwrap();
             let question = Interrupt::new(question, "confirm").about(call.id().clone());

@@ -112,7 +112,7 @@ static EFFECT: LazyLock<Arc<Value>> = LazyLock::new(|| {
 });
 
 /// The interrupt that asks whether `call` may run.
-pub(super) fn approval(
+pub(crate) fn approval(
     call: &ToolCall,
     id: InterruptId,
     ask: &Ask,
@@ -135,7 +135,7 @@ pub(super) fn approval(
 }
 
 /// The interrupt that asks for the outcome of `call`, which was abandoned or whose process ended.
-pub(super) fn effect(call: &ToolCall, id: InterruptId) -> Interrupt {
+pub(crate) fn effect(call: &ToolCall, id: InterruptId) -> Interrupt {
     let message = format!(
         "`{}` was started, and its outcome is unknown. Enter its result.",
         call.name()
@@ -186,7 +186,7 @@ fn is_deeper_than(levels: usize, value: &Value) -> bool {
 }
 
 /// The arguments in an interrupt.
-pub(super) fn arguments(asked: &Interrupt) -> Option<Arguments> {
+pub(crate) fn arguments(asked: &Interrupt) -> Option<Arguments> {
     Some(match asked.metadata.get("argumentsText") {
         Some(text) => Arguments::new(text.as_str()?),
         None => Arguments::new(asked.metadata.get("arguments")?.to_string()),
@@ -203,20 +203,20 @@ fn whole(time: SystemTime) -> SystemTime {
 }
 
 /// The interrupt id for `call`; `kind` distinguishes a second interrupt for it.
-pub(super) fn id(call: &ToolCall, kind: &str) -> InterruptId {
+pub(crate) fn id(call: &ToolCall, kind: &str) -> InterruptId {
     let id = call.context.interrupt_id();
     let id = id.map_or_else(|| call.id().to_string(), |id| id.to_string());
     InterruptId::new(id + kind)
 }
 
 /// The interrupt id for an edit of `call`, which replied to `answered`: each edit has its own.
-pub(super) fn edited_id(call: &ToolCall, answered: &InterruptId) -> InterruptId {
+pub(crate) fn edited_id(call: &ToolCall, answered: &InterruptId) -> InterruptId {
     let (before, count) = edit_of(call, answered).unwrap_or((answered.as_str(), 0));
     InterruptId::new(format!("{before}{EDIT}{}", count.saturating_add(1)))
 }
 
 /// Whether `id` is that of an interrupt about an edit of `call`.
-pub(super) fn is_edit(call: &ToolCall, id: &InterruptId) -> bool {
+pub(crate) fn is_edit(call: &ToolCall, id: &InterruptId) -> bool {
     edit_of(call, id).is_some()
 }
 
