@@ -2,7 +2,7 @@
 
 use super::{Action, Dispatched, Machine};
 use crate::{
-    call::CallStage,
+    call::{CallStage, RoundCall},
     error::Effects,
     event::Event,
     interrupt::Pending,
@@ -65,22 +65,10 @@ impl Machine {
             round.settle_each(|call| call.is_claimed().then(not_run));
         }
         let asks = round.calls.iter().any(StoredCall::is_suspended);
-        self.effects_before = self.state.effects;
-        let mut calls = Vec::with_capacity(round.calls.len());
-        for (at, call) in round.calls.iter_mut().enumerate() {
-            if !asks {
-                call.release();
-            }
-            if call.is_ready() {
-                calls.push(call.to_round_call(at));
-                let released = matches!(call.state.stage, CallStage::Released(_));
-                self.dispatched.push(Dispatched { at, released });
-                call.state.hand_out(self.rules.ledger);
-                if call.state.may_have_executed() {
-                    self.state.effects = self.state.effects.max(Effects::Possible);
-                }
-            }
-        }
+        let calls = self.hand_out(!asks);
+        let Stage::Round(round) = &self.state.stage else {
+            return;
+        };
         let step = round.step;
         if !calls.is_empty() {
             let message_id = round.message.id.clone();
@@ -101,6 +89,31 @@ impl Machine {
         } else {
             self.after_round();
         }
+    }
+
+    /// Hands out the calls that are ready; `release` states whether those are that wait for other
+    /// calls.
+    fn hand_out(&mut self, release: bool) -> Vec<RoundCall> {
+        self.effects_before = self.state.effects;
+        let Stage::Round(round) = &mut self.state.stage else {
+            return Vec::new();
+        };
+        let mut calls = Vec::with_capacity(round.calls.len());
+        for (at, call) in round.calls.iter_mut().enumerate() {
+            if release {
+                call.release();
+            }
+            if call.is_ready() {
+                calls.push(call.to_round_call(at));
+                let released = matches!(call.state.stage, CallStage::Released(_));
+                self.dispatched.push(Dispatched { at, released });
+                call.state.hand_out(self.rules.ledger);
+                if call.state.may_have_executed() {
+                    self.state.effects = self.state.effects.max(Effects::Possible);
+                }
+            }
+        }
+        calls
     }
 
     pub(super) fn settle(&mut self, index: usize, outcome: ToolOutcome) {

@@ -35,60 +35,40 @@ fn reply_schema(ask: &Ask) -> Arc<Value> {
 fn schema_of(accepted: &BTreeSet<ReplyKind>, remember: Option<Remember>) -> Value {
     let accepts = |kind| accepted.contains(&kind);
     let runs = accepts(ReplyKind::Approve) || accepts(ReplyKind::Edit);
+    let denies = accepts(ReplyKind::Deny);
     let mut properties = Map::new();
     let mut put = |name: &str, schema: Value| properties.insert(name.to_owned(), schema);
-    let description = "Whether the call may run.";
-    match (runs, accepts(ReplyKind::Deny)) {
-        (true, true) => {
-            put(
-                "approved",
-                json!({"type": "boolean", "description": description}),
-            );
-        }
-        (false, false) => {}
-        (only, _) => {
-            put(
-                "approved",
-                json!({"const": only, "description": description}),
-            );
+    if runs || denies {
+        let description = "Whether the call may run.";
+        let approved = match runs && denies {
+            true => json!({"type": "boolean", "description": description}),
+            false => json!({"const": runs, "description": description}),
+        };
+        put("approved", approved);
+        // A scope needs a decision to approve or deny.
+        if let Some(most) = remember {
+            put("remember", remember_schema(most));
         }
     }
     if accepts(ReplyKind::Edit) {
+        let description = "The arguments that replace those of the call.";
         put(
             "editedArgs",
-            json!({"type": "object", "description": "The arguments that replace those of the call."}),
+            json!({"type": "object", "description": description}),
         );
     }
-    if accepts(ReplyKind::Deny) {
+    if denies {
+        let description = "The reason for denying the call.";
         put(
             "reason",
-            json!({"type": "string", "description": "The reason for denying the call."}),
+            json!({"type": "string", "description": description}),
         );
     }
     if accepts(ReplyKind::Answer) {
-        put(
-            "result",
-            json!({"description": "The result of the call; the call is not run."}),
-        );
+        let description = "The result of the call; the call is not run.";
+        put("result", json!({"description": description}));
     }
-    // A scope needs a decision to approve or deny.
-    if let Some(most) = remember.filter(|_| runs || accepts(ReplyKind::Deny)) {
-        let what = [RememberWhat::Arguments, RememberWhat::Tool];
-        let what: Vec<_> = what.into_iter().filter(|it| *it <= most.what).collect();
-        let span = [RememberFor::Run, RememberFor::Thread, RememberFor::Always];
-        let span: Vec<_> = span.into_iter().filter(|it| *it <= most.span).collect();
-        put(
-            "remember",
-            json!({
-                "type": "object",
-                "description": "The further calls that this decision applies to.",
-                "properties": {"what": {"enum": what}, "for": {"enum": span}},
-                "required": ["what", "for"],
-                "additionalProperties": false
-            }),
-        );
-    }
-    let decides = (runs || accepts(ReplyKind::Deny)) && !accepts(ReplyKind::Answer);
+    let decides = (runs || denies) && !accepts(ReplyKind::Answer);
     let required: &[&str] = match decides {
         true => &["approved"],
         false => &[],
@@ -97,6 +77,21 @@ fn schema_of(accepted: &BTreeSet<ReplyKind>, remember: Option<Remember>) -> Valu
         "type": "object",
         "properties": properties,
         "required": required,
+        "additionalProperties": false
+    })
+}
+
+/// The schema of the scope of a decision, up to `most`.
+fn remember_schema(most: Remember) -> Value {
+    let what = [RememberWhat::Arguments, RememberWhat::Tool];
+    let what: Vec<_> = what.into_iter().filter(|it| *it <= most.what).collect();
+    let span = [RememberFor::Run, RememberFor::Thread, RememberFor::Always];
+    let span: Vec<_> = span.into_iter().filter(|it| *it <= most.span).collect();
+    json!({
+        "type": "object",
+        "description": "The further calls that this decision applies to.",
+        "properties": {"what": {"enum": what}, "for": {"enum": span}},
+        "required": ["what", "for"],
         "additionalProperties": false
     })
 }

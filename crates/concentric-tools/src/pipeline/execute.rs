@@ -2,7 +2,7 @@
 
 use super::{
     Entry, Pipeline,
-    gate::{Gated, gate_round, stopped},
+    gate::{Gated, enter, gate_round, needs_decisions},
     live::{LiveCall, Replied},
     running::{Running, RunningSet, Started},
     settle::{End, classify, suspend_started},
@@ -16,8 +16,8 @@ use crate::{
     toolset::{Stack, StackFuture, Toolset},
 };
 use concentric_core::{
-    Attempts, Error, Executor, Origin, Permit, Phase, Refusal, RoundCall, RoundEvent, ToolCall,
-    ToolOutcome, ToolRound,
+    Attempts, Error, Permit, Phase, Refusal, RoundCall, RoundEvent, ToolCall, ToolOutcome,
+    ToolRound,
     method::{Panic, catch},
 };
 use futures_core::Stream;
@@ -107,35 +107,6 @@ impl Outcomes {
                 .collect();
         }
         outcomes
-    }
-}
-
-/// Whether decisions are necessary before the calls of a round enter the stack.
-fn needs_decisions(tools: &Toolset, round: &ToolRound) -> bool {
-    let rules = tools.rules();
-    let is_decided = |call: &RoundCall| {
-        call.origin() == Origin::Replay || call.call.executor == Executor::Client
-    };
-    !rules.prepare.is_empty()
-        || rules.protocol.is_some()
-        || rules.has_gates(&round.context)
-        || round.calls.iter().any(is_decided)
-}
-
-/// Returns the entry of a call that no gate decides about.
-fn enter(tools: &Toolset, index: usize, call: RoundCall) -> Entry {
-    let settled = |refusal: &Refusal| Permit::Settled(Arc::new(refusal.outcome(&call.call)));
-    let permit = match call.refusal() {
-        Some(refusal) => settled(refusal),
-        None if tools.find(&call.call.name).is_none() => {
-            settled(&Refusal::NotOffered(tools.names()))
-        }
-        None => Permit::Any,
-    };
-    Entry {
-        index,
-        call,
-        permit,
     }
 }
 
@@ -497,16 +468,6 @@ impl Round {
         let call = self.pipeline.view(&started.call, started.permit.clone());
         let found = find_outcome(Arc::clone(rules), tool.clone(), call, unknown.clone());
         Some(StackFuture::Recovered(Box::pin(found)))
-    }
-}
-
-impl Entry {
-    /// Settles the call without running it.
-    fn give_up(&mut self) {
-        // Otherwise it is already settled: the client executed it, or it was refused.
-        if !matches!(self.permit, Permit::Settled(_)) {
-            self.permit = Permit::Settled(Arc::new(stopped(&self.call)));
-        }
     }
 }
 

@@ -5,8 +5,8 @@ use super::{
 };
 use crate::{call::notify::notify_requested, rules::ProtocolStep, toolset::Toolset};
 use concentric_core::{
-    Error, Executor, Pending, Permit, Refusal, RoundCall, RoundEvent, ToolOutcome, ToolRound,
-    call::CallStage,
+    Error, Executor, Origin, Pending, Permit, Refusal, RoundCall, RoundEvent, ToolOutcome,
+    ToolRound, call::CallStage,
 };
 use futures_util::future::join_all;
 use std::{
@@ -27,6 +27,35 @@ pub(super) struct Gated {
     pub(super) live: Vec<LiveCall>,
     /// The indexes and states of the calls in `live`, for when the run stops.
     pub(super) asking: Vec<(usize, RoundCall)>,
+}
+
+/// Whether decisions are necessary before the calls of a round enter the stack.
+pub(super) fn needs_decisions(tools: &Toolset, round: &ToolRound) -> bool {
+    let rules = tools.rules();
+    let is_decided = |call: &RoundCall| {
+        call.origin() == Origin::Replay || call.call.executor == Executor::Client
+    };
+    !rules.prepare.is_empty()
+        || rules.protocol.is_some()
+        || rules.has_gates(&round.context)
+        || round.calls.iter().any(is_decided)
+}
+
+/// Returns the entry of a call that no gate decides about.
+pub(super) fn enter(tools: &Toolset, index: usize, call: RoundCall) -> Entry {
+    let settled = |refusal: &Refusal| Permit::Settled(Arc::new(refusal.outcome(&call.call)));
+    let permit = match call.refusal() {
+        Some(refusal) => settled(refusal),
+        None if tools.find(&call.call.name).is_none() => {
+            settled(&Refusal::NotOffered(tools.names()))
+        }
+        None => Permit::Any,
+    };
+    Entry {
+        index,
+        call,
+        permit,
+    }
 }
 
 /// Prepares the calls of a round, and decides about all of them before any runs. Returns an error
@@ -121,8 +150,18 @@ impl GateResult {
     }
 }
 
+impl Entry {
+    /// Settles the call without running it.
+    pub(super) fn give_up(&mut self) {
+        // Otherwise it is already settled: the client executed it, or it was refused.
+        if !matches!(self.permit, Permit::Settled(_)) {
+            self.permit = Permit::Settled(Arc::new(stopped(&self.call)));
+        }
+    }
+}
+
 /// The outcome of a call that does not start because its run stops.
-pub(super) fn stopped(call: &RoundCall) -> ToolOutcome {
+fn stopped(call: &RoundCall) -> ToolOutcome {
     match (call.refusal(), call.call.executor) {
         (Some(refusal), _) => refusal.outcome(&call.call),
         (None, Executor::Client) => client::outcome(call),
