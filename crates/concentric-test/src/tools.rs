@@ -66,11 +66,11 @@
 
 use crate::Pace;
 use concentric_core::{
-    Arguments, BoxTool, Error, Executor, Interrupt, Pending, Permit, Refusal, Reply, RoundCall,
-    RoundEvent, Ruling, Str, ToolCall, ToolCallPart, ToolContent, ToolOutcome, ToolRound,
+    Arguments, BoxTool, Error, Executor, Interrupt, Permit, Refusal, Reply, RoundCall, RoundEvent,
+    Ruling, Str, Suspension, ToolCall, ToolCallPart, ToolContent, ToolOutcome, ToolRound,
     ToolService, ToolSource, ToolSpec, ToolSpecs, Transcript,
     call::{CallStage, CallState},
-    interrupt,
+    interrupt::{self, SuspendedBy},
     machine::Rules,
 };
 use futures_util::{
@@ -101,7 +101,7 @@ pub struct ScriptedTools {
     seen: Arc<Mutex<Seen>>,
 }
 
-type Ask = dyn Fn(&ToolCall) -> Pending + Send + Sync;
+type Ask = dyn Fn(&ToolCall) -> Suspension + Send + Sync;
 
 /// The suspensions of calls that wait before they run, by tool name.
 #[derive(Clone, Default)]
@@ -145,19 +145,19 @@ impl ScriptedTools {
     pub fn asks(self, name: impl Into<Str>, content: impl Into<ToolContent>) -> Self {
         let name = name.into();
         self.answers(name.clone(), content)
-            .waits(name, |call| Pending::asking(vec![question(call)]))
+            .waits(name, |call| Suspension::new(vec![question(call)]))
     }
 
-    /// Suspends each call of the tool `name` before it runs, with the suspension that `pending`
+    /// Suspends each call of the tool `name` before it runs, with the suspension that `suspension`
     /// returns.
     ///
     /// [`question`] creates an approval interrupt for it.
     #[must_use]
-    pub fn waits<F>(mut self, name: impl Into<Str>, pending: F) -> Self
+    pub fn waits<F>(mut self, name: impl Into<Str>, suspension: F) -> Self
     where
-        F: Fn(&ToolCall) -> Pending + Send + Sync + 'static,
+        F: Fn(&ToolCall) -> Suspension + Send + Sync + 'static,
     {
-        self.questions.0.push((name.into(), Arc::new(pending)));
+        self.questions.0.push((name.into(), Arc::new(suspension)));
         self
     }
 
@@ -261,15 +261,17 @@ impl Service<ToolRound> for ScriptedTools {
             let (pace, context) = (self.pace, round.context.at_call(&call));
             let event = match self.begin(call, transcript, &round.context) {
                 Begun::Settled(outcome) => ready(Ok(RoundEvent::settled(index, outcome))).boxed(),
-                Begun::Waiting(pending) => ready(Ok(RoundEvent::waiting(index, pending))).boxed(),
+                Begun::Waiting(on) => {
+                    ready(Ok(RoundEvent::suspended(index, on, SuspendedBy::Gate))).boxed()
+                }
                 Begun::Runs(tool, call) => {
                     let running = Running::new(&self.seen, call.part().clone());
                     let outcome = tool.oneshot(*call);
                     async move {
                         let event = match outcome.await {
                             Ok(outcome) => RoundEvent::settled(index, outcome),
-                            Err(error) => match error.pending() {
-                                Some(pending) => RoundEvent::waiting(index, pending.clone()),
+                            Err(error) => match error.suspension() {
+                                Some((on, by)) => RoundEvent::suspended(index, on.clone(), by),
                                 None => return Err(error),
                             },
                         };
@@ -295,7 +297,7 @@ impl Service<ToolRound> for ScriptedTools {
 /// The first state of a call in a round.
 enum Begun {
     Settled(ToolOutcome),
-    Waiting(Pending),
+    Waiting(Suspension),
     Runs(BoxTool, Box<ToolCall>),
 }
 
@@ -339,7 +341,7 @@ impl ScriptedTools {
                 }
             }
             Some(Replied::Settled(outcome)) => return Begun::Settled(outcome),
-            Some(Replied::Waits(pending)) => return Begun::Waiting(pending),
+            Some(Replied::Waits(on)) => return Begun::Waiting(on),
         }
         Begun::Runs(tool.clone(), Box::new(call))
     }
@@ -349,14 +351,14 @@ impl ScriptedTools {
 enum Replied {
     Runs(Option<Arguments>),
     Settled(ToolOutcome),
-    Waits(Pending),
+    Waits(Suspension),
 }
 
 /// Applies the replies to a call with `arguments`; `None` if the call is new.
 fn replied(state: &CallState, arguments: &Arguments) -> Option<Replied> {
     let resume = match &state.stage {
         CallStage::Resumed(resume) => resume,
-        CallStage::Released(_) => return Some(Replied::Runs(None)),
+        CallStage::Released { .. } => return Some(Replied::Runs(None)),
         CallStage::Unverified(_) => {
             return Some(Replied::Settled(ToolOutcome::denied(
                 "approval-invalid: no interrupt was recorded for this call.",
@@ -370,10 +372,7 @@ fn replied(state: &CallState, arguments: &Arguments) -> Option<Replied> {
     };
     let interrupts = &resume.on.interrupts;
     if interrupts.iter().any(|asked| reply_to(asked).is_none()) {
-        let mut pending = Pending::asking(interrupts.clone()).by(resume.by);
-        pending.together = resume.on.together;
-        pending.state.clone_from(&resume.on.state);
-        return Some(Replied::Waits(pending));
+        return Some(Replied::Waits(resume.on.clone()));
     }
     let mut edited = None;
     // Interrupts with another reason are the tool's to read.

@@ -30,7 +30,7 @@
 use crate::{Tool, call::ledger::resumes_tool};
 use concentric_core::{
     ChatRequest, ChatResponse, Custom, Error, Event, Finish, Interrupt, MessageBuilder, Outcome,
-    Pending, ReplyError, RunId, Str, SubAgentEvent, ToolCall, ToolOutcome, ToolSpec,
+    ReplyError, RunId, Str, SubAgentEvent, Suspension, ToolCall, ToolOutcome, ToolSpec,
     call::CallResume, machine::MachineState,
 };
 use futures_core::Stream;
@@ -184,7 +184,7 @@ impl Inner {
             Err(error) => {
                 let error = Error::from(error.into());
                 return match self.refused(&error) {
-                    Some(pending) => Err(Error::waiting(pending)),
+                    Some(on) => Err(Error::suspended(on)),
                     None => Ok(failed(&error)),
                 };
             }
@@ -257,16 +257,16 @@ impl Inner {
         };
         let interrupts = finish.interrupts().into_iter().cloned();
         let named = interrupts.map(|interrupt| self.named(interrupt));
-        let pending = Pending::asking(named.collect()).with_state(state);
+        let on = Suspension::new(named.collect()).with_state(state);
         let state = finish.state.as_deref();
-        Error::waiting(match state.is_some_and(MachineState::asks_together) {
-            true => pending.together(),
-            false => pending,
+        Error::suspended(match state.is_some_and(MachineState::asks_together) {
+            true => on.together(),
+            false => on,
         })
     }
 
     /// The suspension of the nested run, if it refused the reply.
-    fn refused(&self, error: &Error) -> Option<Pending> {
+    fn refused(&self, error: &Error) -> Option<Suspension> {
         let source = error.source()?.downcast_ref();
         let Some(ReplyError::Malformed { .. }) = source else {
             return None;
@@ -280,9 +280,9 @@ impl Inner {
         let event = Custom::new("approval-invalid", value).for_call(self.call.id().clone());
         // The outcome does not depend on a slow consumer.
         let _ = self.call.context.emit(Event::Custom(Box::new(event)));
-        let mut pending = Pending::asking(waited.interrupts.clone()).with_state(state);
-        pending.together = waited.together;
-        Some(pending)
+        let mut on = Suspension::new(waited.interrupts.clone()).with_state(state);
+        on.together = waited.together;
+        Some(on)
     }
 
     /// Adds the id of the run to an interrupt, unless a more deeply nested run did.

@@ -14,8 +14,9 @@ use crate::{
     tool_call::ToolRound,
 };
 use concentric_proto::{
-    Answered, CancelReason, Error, ErrorKind, Event, Finish, Head, MessageId, Phase, RoundCall,
-    Str, ToolNameTaken, ToolSpecs, Turn,
+    CancelReason, Error, ErrorKind, Event, Finish, Head, MessageId, Phase, RoundCall, Str,
+    ToolNameTaken, ToolSpecs, Turn,
+    interrupt::StepResume,
     machine::{Input, Machine, ModelResume, ModelStart, Rules},
     run_state::MachineState,
 };
@@ -590,9 +591,8 @@ fn through(states: mpsc::UnboundedSender<Within>) -> Checkpoint {
 }
 
 /// Returns the names of the gates that raised the answered interrupts.
-fn asking(answered: Option<&Answered>) -> impl Iterator<Item = &str> {
-    let pending = answered.and_then(|answered| answered.pending.as_ref());
-    let names = pending.and_then(|pending| pending.state.as_ref()?.as_array());
+fn asking(answered: Option<&StepResume>) -> impl Iterator<Item = &str> {
+    let names = answered.and_then(|answered| answered.on.state.as_ref()?.as_array());
     names.into_iter().flatten().filter_map(|name| name.as_str())
 }
 

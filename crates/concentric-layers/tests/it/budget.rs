@@ -1110,7 +1110,11 @@ async fn a_tool_call_is_charged_however_it_ends() {
     assert_eq!(spent_by_tool(fails).await, one);
     let hangs = std::future::pending().boxed().shared();
     assert_eq!(spent_by_tool(hangs).await, one);
-    let waits = async { Err(Error::waiting(concentric_core::Pending::asking(Vec::new()))) };
+    let waits = async {
+        Err(Error::suspended(concentric_core::Suspension::new(
+            Vec::new(),
+        )))
+    };
     assert_eq!(spent_by_tool(waits.boxed().shared()).await, Amounts::new());
 }
 
@@ -1143,7 +1147,7 @@ async fn a_tool_call_that_waited_is_charged_once() {
         None => {
             let id = call.context.interrupt_id().unwrap();
             let asked = concentric_core::Interrupt::new(id, "choice");
-            Err(Error::waiting(concentric_core::Pending::asking(vec![
+            Err(Error::suspended(concentric_core::Suspension::new(vec![
                 asked,
             ])))
         }

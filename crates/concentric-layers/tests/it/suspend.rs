@@ -3,7 +3,7 @@
 use concentric_core::{
     AgentLayer, BoxModel, CancelReason, ChatRequest, ChatResponse, Context, Error, ErrorKind,
     Event, EventStream, FinishReason, Interrupt, InterruptId, Message, MessageId, OpenRound,
-    Outcome, Pending, Reply, Resume, Role, RunId, Suspended, ThreadId, ToolCall, ToolOutcome,
+    Outcome, Reply, Resume, Role, RunId, Suspended, Suspension, ThreadId, ToolCall, ToolOutcome,
     ToolSpec, Transcript, Turn, Usage, interrupt,
     machine::MachineState,
     store::{
@@ -2125,7 +2125,7 @@ async fn a_reply_after_which_only_what_changes_nothing_was_done_can_be_given_aga
     let seen = service_fn(|_: ToolCall| async { Ok::<_, Error>(ToolOutcome::done("seen")) });
     let tools = ScriptedTools::new()
         .service(look, seen)
-        .waits("look", |call| Pending::asking(vec![question(call)]));
+        .waits("look", |call| Suspension::new(vec![question(call)]));
     let model = ScriptedModel::new()
         .tool_call("look", json!({}))
         .then()
@@ -2263,7 +2263,7 @@ async fn died_with_replies(world: &TestEnvironment, store: &Flaky) -> Vec<Interr
         .waits("pay", move |call| {
             let id = call.context.interrupt_id().unwrap();
             let question = Interrupt::new(id, interrupt::TOOL_CALL).until(expires);
-            Pending::asking(vec![question])
+            Suspension::new(vec![question])
         });
     let questions = Process::new(store, tools, payer())
         .interrupted(world, "run")

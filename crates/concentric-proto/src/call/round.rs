@@ -1,6 +1,6 @@
 use super::{CallState, EarlierAttempt, Refusal};
 use crate::{
-    interrupt::{Answered, Pending},
+    interrupt::{SuspendedBy, Suspension},
     message::{ToolCallPart, ToolOutcome},
     spec::ToolSpec,
 };
@@ -40,11 +40,6 @@ impl RoundCall {
     /// The reason why the loop refuses to run the call. The round must still return its outcome.
     pub fn refusal(&self) -> Option<&Refusal> {
         self.state.stage.refusal()
-    }
-
-    /// The suspension and the replies, if the call was suspended.
-    pub fn answered(&self) -> Option<Answered> {
-        self.state.answered()
     }
 
     /// Whether the call was started and its process ended before it had an outcome.
@@ -90,11 +85,13 @@ pub enum RoundEvent {
         outcome: ToolOutcome,
     },
     /// The call was not run, or cannot continue, until replies arrive.
-    Waiting {
+    Suspended {
         /// The call, as an index into `ToolRound::calls`.
         index: usize,
         /// The suspension of the call.
-        pending: Box<Pending>,
+        on: Box<Suspension>,
+        /// The component that suspended the call.
+        by: SuspendedBy,
     },
 }
 
@@ -105,17 +102,15 @@ impl RoundEvent {
     }
 
     /// Creates the event of a suspension of the call at `index`.
-    pub fn waiting(index: usize, pending: Pending) -> Self {
-        Self::Waiting {
-            index,
-            pending: Box::new(pending),
-        }
+    pub fn suspended(index: usize, on: impl Into<Box<Suspension>>, by: SuspendedBy) -> Self {
+        let on = on.into();
+        Self::Suspended { index, on, by }
     }
 
     /// The call, as an index into `ToolRound::calls`.
     pub const fn index(&self) -> usize {
         match self {
-            Self::Settled { index, .. } | Self::Waiting { index, .. } => *index,
+            Self::Settled { index, .. } | Self::Suspended { index, .. } => *index,
         }
     }
 }

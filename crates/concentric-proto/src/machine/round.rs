@@ -5,7 +5,7 @@ use crate::{
     call::{CallStage, RoundCall},
     error::Effects,
     event::Event,
-    interrupt::Pending,
+    interrupt::{SuspendedBy, Suspension},
     message::{Message, ToolOutcome, ToolResult, ToolStatus},
     run_state::{MachineState, RoundState, Stage, StoredCall},
     text::Str,
@@ -105,7 +105,7 @@ impl Machine {
             }
             if call.is_ready() {
                 calls.push(call.to_round_call(at));
-                let released = matches!(call.state.stage, CallStage::Released(_));
+                let released = matches!(call.state.stage, CallStage::Released { .. });
                 self.dispatched.push(Dispatched { at, released });
                 call.state.hand_out(self.rules.ledger);
                 if call.state.may_have_executed() {
@@ -133,7 +133,7 @@ impl Machine {
         round.begun = true;
     }
 
-    pub(super) fn wait(&mut self, index: usize, pending: Pending) {
+    pub(super) fn suspend(&mut self, index: usize, on: Box<Suspension>, by: SuspendedBy) {
         let Some((round, at)) = handed_out(&mut self.state.stage, &self.dispatched, index) else {
             return;
         };
@@ -148,13 +148,13 @@ impl Machine {
         }
         round.begun = true;
         let mut own = HashSet::new();
-        let mut ids = pending.interrupts.iter().map(|asked| &asked.id);
+        let mut ids = on.interrupts.iter().map(|asked| &asked.id);
         if let Some(refusal) = call.state.stage.refusal() {
             let outcome = refusal.outcome(&call.call);
             round.settle(at, outcome);
         } else if ids.all(|id| own.insert(id) && !asked.contains(id)) {
             asked.extend(own.into_iter().cloned());
-            call.state.suspend(pending);
+            call.state.suspend(on, by);
         } else {
             // A reply would reach only one of the two interrupts.
             let outcome = call.state.settle_unexecuted(ToolOutcome::failed(

@@ -5,7 +5,7 @@
 
 use super::{StateError, StoredCall};
 use crate::{
-    call::{CallResume, CallStage, CallState, EarlierAttempt, Hold, Refusal, Unverified},
+    call::{CallResume, CallStage, CallState, EarlierAttempt, Refusal, Unverified},
     interrupt::{Interrupt, Reply, SuspendedBy, Suspension, UNKNOWN_EFFECT, millis},
     message::{Executor, ToolCallPart, ToolOutcome},
 };
@@ -177,7 +177,7 @@ impl Slot {
 impl Answered {
     fn stage(self, executor: Executor) -> CallStage {
         match self.pending.unwrap_or_default().stage(executor) {
-            CallStage::Held(hold) => CallStage::Released(hold),
+            CallStage::Held { on, by } => CallStage::Released { on, by },
             CallStage::Suspended { on, by } => CallStage::Resumed(Box::new(CallResume {
                 on: *on,
                 by,
@@ -199,19 +199,15 @@ impl Pending {
             state,
             ..
         } = self;
-        if interrupts.is_empty() {
-            return CallStage::Held(Hold {
-                by,
-                together,
-                state,
-            });
-        }
         let on = Box::new(Suspension {
             interrupts,
             together,
             state,
         });
-        CallStage::Suspended { on, by }
+        match on.is_held() {
+            true => CallStage::Held { on, by },
+            false => CallStage::Suspended { on, by },
+        }
     }
 
     fn suspended_by(&self, executor: Executor) -> SuspendedBy {

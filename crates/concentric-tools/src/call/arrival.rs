@@ -5,7 +5,7 @@ use super::{
     ledger,
     notify::notify_requested,
     prompt,
-    suspend_record::{Asked, Bound, Why},
+    suspend_record::{Bound, SuspendRecord},
 };
 use crate::{
     Digest, Tool,
@@ -13,7 +13,9 @@ use crate::{
     rules::Rules,
     tool::{Arrive, ToolFuture},
 };
-use concentric_core::{Arguments, Error, Permit, Str, ToolCall, ToolOutcome};
+use concentric_core::{
+    Arguments, Error, Permit, Str, ToolCall, ToolOutcome, interrupt::SuspendedBy,
+};
 use std::sync::Arc;
 
 /// Runs the calls that arrive at the tools of a toolset.
@@ -123,8 +125,7 @@ async fn decide_changed(
         // The unchanged call was allowed or approved, which does not cover the changed one.
         Verdict::Pass | Verdict::Allow => Ask::default(),
     };
-    let asked = Asked {
-        why: Why::Changed,
+    let record = SuspendRecord {
         // The call enters the stack again with the original arguments, and the layer changes them
         // again.
         arguments: decided.as_str().into(),
@@ -148,7 +149,8 @@ async fn decide_changed(
     let interrupt = prompt::approval(call, id, &ask, Some(message), ask.expires_after)
         .with_metadata("changed", true);
     notify_requested(rules, &ask, call, &interrupt).await;
-    Err(Err(Error::waiting(asked.pending(vec![interrupt]))))
+    let on = record.suspension(vec![interrupt]);
+    Err(Err(Error::suspended_by(SuspendedBy::Change, on)))
 }
 
 /// Whether two texts of arguments are the same JSON value.

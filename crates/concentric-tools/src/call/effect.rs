@@ -4,11 +4,12 @@ use super::{
     gates::definition,
     ledger::key_of,
     prompt,
-    suspend_record::{Asked, Bound, Why},
+    suspend_record::{Bound, SuspendRecord},
 };
 use crate::{Tool, panic::Caught, rules::Rules};
 use concentric_core::{
-    Error, Pending, ToolCall, ToolOutcome,
+    Error, Suspension, ToolCall, ToolOutcome,
+    interrupt::SuspendedBy,
     store::{Effect, EffectKey},
 };
 use std::sync::Arc;
@@ -33,7 +34,7 @@ pub(crate) async fn find_outcome(
         (Some(outcome), Some((ledger, key))) => ledger.settle(key, outcome).await,
         (Some(outcome), None) => Ok(outcome),
         (None, Some((_, key))) => match ask_effect(&rules, Some(&tool), &call, Some(key)) {
-            Ok(asked) => Err(Error::waiting(asked)),
+            Ok(on) => Err(Error::suspended_by(SuspendedBy::UnknownEffect, on)),
             Err(_) => Ok(unknown),
         },
         (None, None) => Ok(unknown),
@@ -60,14 +61,13 @@ pub(crate) fn ask_effect(
     tool: Option<&Tool>,
     call: &ToolCall,
     key: Option<EffectKey>,
-) -> Result<Pending, ToolOutcome> {
+) -> Result<Suspension, ToolOutcome> {
     if !call.context.is_suspension_stored() {
         let tool = call.name();
         tracing::warn!(%tool, "the outcome of a call is unknown; no interrupt was raised, since interrupted runs are not stored");
         return Err(ToolOutcome::indeterminate());
     }
-    let asked = Asked {
-        why: Why::Effect,
+    let record = SuspendRecord {
         arguments: call.arguments().as_str().into(),
         arrived: None,
         bound: Bound::ToDecision,
@@ -77,5 +77,5 @@ pub(crate) fn ask_effect(
         inner: None,
     };
     let id = prompt::id(call, "#effect");
-    Ok(asked.pending(vec![prompt::effect(call, id)]))
+    Ok(record.suspension(vec![prompt::effect(call, id)]))
 }

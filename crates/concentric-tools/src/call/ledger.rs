@@ -37,7 +37,7 @@ pub(super) async fn run(
         Effect::Begun if !tool.may_run_again() => {
             let Some(outcome) = reconciled(&tool, &call).await else {
                 return match ask_effect(&rules, Some(&tool), &call, Some(key)) {
-                    Ok(asked) => Err(Error::waiting(asked)),
+                    Ok(on) => Err(Error::suspended_by(SuspendedBy::UnknownEffect, on)),
                     Err(unknown) => Ok(unknown),
                 };
             };

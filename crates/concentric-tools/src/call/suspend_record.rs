@@ -1,15 +1,14 @@
+//! The stored state of a suspended call.
+
 use crate::Digest;
-use concentric_core::{
-    Arguments, Interrupt, Pending, Str, call::CallState, interrupt::SuspendedBy,
-};
+use concentric_core::{Arguments, Interrupt, Str, Suspension, call::CallState};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::sync::Arc;
 
 /// The stored state of a suspended call, except for its interrupts.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Asked {
-    pub(crate) why: Why,
+pub(crate) struct SuspendRecord {
     /// The arguments with which the call enters the stack.
     pub(crate) arguments: Str,
     /// The arguments that were decided about, if a layer had changed them.
@@ -41,33 +40,12 @@ pub(crate) enum Bound {
     ToDecision,
 }
 
-/// The reason why a call is suspended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Why {
-    /// A gate requires an approval.
-    Gate,
-    /// A layer changed the arguments after the decision.
-    Changed,
-    /// The call was started, and its outcome is unknown.
-    Effect,
-    /// The tool raised an interrupt.
-    Tool,
-}
-
-impl Asked {
+impl SuspendRecord {
     /// Creates the suspension for `interrupts`.
-    pub(crate) fn pending(&self, interrupts: Vec<Interrupt>) -> Pending {
+    pub(crate) fn suspension(&self, interrupts: Vec<Interrupt>) -> Suspension {
         // A struct of strings always serializes to JSON.
         let state = serde_json::to_value(self).unwrap_or_default();
-        Pending::asking(interrupts)
-            .with_state(state)
-            .by(match self.why {
-                Why::Gate => SuspendedBy::Gate,
-                Why::Changed => SuspendedBy::Change,
-                Why::Effect => SuspendedBy::UnknownEffect,
-                Why::Tool => SuspendedBy::Tool,
-            })
+        Suspension::new(interrupts).with_state(state)
     }
 
     /// The record of the suspension that the replies to a call are for; `None` if no toolset

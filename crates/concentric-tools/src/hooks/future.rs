@@ -231,7 +231,7 @@ fn not_checked() -> ToolOutcome {
 }
 
 fn waits(error: &Error) -> bool {
-    error.kind() == ErrorKind::Waiting || error.pending().is_some()
+    error.kind() == ErrorKind::Waiting || error.suspension().is_some()
 }
 
 /// Calls the inner layers.

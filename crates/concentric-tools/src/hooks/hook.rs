@@ -26,7 +26,7 @@ pub trait ToolHooks: Send + Sync + 'static {
     /// # Errors
     ///
     /// The call is not run, and the model only reads that a check failed. An error that is
-    /// [`fatal`](crate::fatal), [halts](Error::halted) the run or [suspends](Error::waiting) the
+    /// [`fatal`](crate::fatal), [halts](Error::halted) the run or [suspends](Error::suspended) the
     /// call is propagated.
     fn before(&self, call: &mut BeforeCall) -> impl Future<Output = Result<Flow, BoxError>> + Send {
         let _ = call;

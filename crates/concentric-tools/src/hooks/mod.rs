@@ -53,7 +53,7 @@
 //! | an inner layer or the tool panics, which is a failed outcome | [`after`](ToolHooks::after) |
 //! | an inner layer or the tool returns an error | [`on_error`](ToolHooks::on_error) |
 //! | the future of the call is dropped first | [`cancelled`](ToolHooks::cancelled) |
-//! | the call [is suspended](concentric_core::Error::pending) | none: it will be made again |
+//! | the call [is suspended](concentric_core::Error::suspension) | none: it will be made again |
 //!
 //! Each call ends in exactly one of `after`, `on_error`, `cancelled` and a suspension.
 //!
@@ -67,7 +67,7 @@
 //! | `cancelled` | none |
 //!
 //! A `before` that returns a [`fatal`](crate::fatal) error ends the run; one that returns a
-//! [suspension](concentric_core::Error::waiting) suspends the call.
+//! [suspension](concentric_core::Error::suspended) suspends the call.
 //!
 //! # Place in the stack
 //!

@@ -6,7 +6,7 @@ use crate::{
     call::{
         gates::{decide, definition},
         prompt,
-        suspend_record::{Asked, Bound, Why},
+        suspend_record::{Bound, SuspendRecord},
     },
     gate::{Ask, Verdict},
     rules::ProtocolStep,
@@ -81,8 +81,7 @@ impl Pipeline {
         {
             interrupt = interrupt.with_metadata("token", token.as_str());
         }
-        let record = Asked {
-            why: Why::Gate,
+        let record = SuspendRecord {
             arguments: call.arguments().as_str().into(),
             arrived: None,
             bound: Bound::ToDecision,
@@ -91,11 +90,7 @@ impl Pipeline {
             effect: None,
             inner: None,
         };
-        let pending = record.pending(vec![interrupt.clone()]);
-        GateResult::Ask(Box::new(Approvable {
-            ask,
-            interrupt,
-            pending,
-        }))
+        let on = record.suspension(vec![interrupt.clone()]);
+        GateResult::Ask(Box::new(Approvable { ask, interrupt, on }))
     }
 }

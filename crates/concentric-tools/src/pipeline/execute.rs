@@ -18,6 +18,7 @@ use crate::{
 use concentric_core::{
     Attempts, Error, Permit, Phase, Refusal, RoundCall, RoundEvent, ToolCall, ToolOutcome,
     ToolRound,
+    interrupt::SuspendedBy,
     method::{Panic, catch},
 };
 use futures_core::Stream;
@@ -212,9 +213,9 @@ impl Round {
                 self.asking.retain(|(index, _)| *index != entry.index);
                 self.waiting.push_back(*entry);
             }
-            Poll::Ready(Some(Replied::Suspend(at, pending))) => {
+            Poll::Ready(Some(Replied::Suspend(at, on))) => {
                 self.asking.retain(|(index, _)| *index != at);
-                return Some(Ok(RoundEvent::waiting(at, *pending)));
+                return Some(Ok(RoundEvent::suspended(at, on, SuspendedBy::Gate)));
             }
             Poll::Ready(None) => self.live = None,
             Poll::Pending => {}
@@ -435,12 +436,12 @@ impl Round {
                 }
                 outcome
             }
-            End::Suspended(pending) => {
+            End::Suspended(on, by) => {
                 pipeline.record(&started.call, ProtocolStep::Suspended);
                 let tool = self.tools().find(&started.call.call.name);
                 let (rules, context) = (pipeline.rules(), &pipeline.context);
-                let pending = suspend_started(rules, context, tool, &started, pending);
-                return Some(Ok(RoundEvent::waiting(started.index, pending)));
+                let on = suspend_started(rules, context, tool, &started, on, by);
+                return Some(Ok(RoundEvent::suspended(started.index, on, by)));
             }
             End::Fatal(error) => {
                 self.waiting.clear();

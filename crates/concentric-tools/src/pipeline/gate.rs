@@ -5,8 +5,8 @@ use super::{
 };
 use crate::{call::notify::notify_requested, rules::ProtocolStep, toolset::Toolset};
 use concentric_core::{
-    Error, Executor, Origin, Pending, Permit, Refusal, RoundCall, RoundEvent, ToolOutcome,
-    ToolRound, call::CallStage,
+    Error, Executor, Origin, Permit, Refusal, RoundCall, RoundEvent, Suspension, ToolOutcome,
+    ToolRound, call::CallStage, interrupt::SuspendedBy,
 };
 use futures_util::future::join_all;
 use std::{
@@ -86,10 +86,18 @@ pub(super) async fn gate_round(toolset: Toolset, round: ToolRound) -> Result<Gat
                 gated.enter(index, call, permit);
             }
             GateResult::Enter { may_hold: true, .. } if waiting && pipeline.holds(&call) => {
-                gated.suspend(&pipeline, index, &call, Pending::held());
+                gated.suspend(
+                    &pipeline,
+                    index,
+                    &call,
+                    Suspension::held(),
+                    SuspendedBy::Gate,
+                );
             }
             GateResult::Enter { permit, .. } => gated.enter(index, call, permit),
-            GateResult::Suspend(pending) => gated.suspend(&pipeline, index, &call, pending),
+            GateResult::Suspend(on) => {
+                gated.suspend(&pipeline, index, &call, on, SuspendedBy::UnknownEffect);
+            }
             GateResult::Ask(asked) => gated.ask(&pipeline, index, call, *asked).await,
             GateResult::Halt(outcome) => {
                 gated.enter(index, call, Permit::Settled(Arc::new(outcome)));
@@ -108,19 +116,22 @@ impl Gated {
         });
     }
 
-    fn suspend(&mut self, pipeline: &Pipeline, index: usize, call: &RoundCall, on: Pending) {
+    fn suspend(
+        &mut self,
+        pipeline: &Pipeline,
+        index: usize,
+        call: &RoundCall,
+        on: Suspension,
+        by: SuspendedBy,
+    ) {
         pipeline.record(call, ProtocolStep::Suspended);
         let on = pipeline.together(on);
-        self.suspended.push(RoundEvent::waiting(index, on));
+        self.suspended.push(RoundEvent::suspended(index, on, by));
     }
 
     /// Suspends a call that requires an approval, or waits for it while the run stays open.
     async fn ask(&mut self, pipeline: &Pipeline, index: usize, call: RoundCall, asked: Approvable) {
-        let Approvable {
-            ask,
-            interrupt,
-            pending,
-        } = asked;
+        let Approvable { ask, interrupt, on } = asked;
         let view = pipeline.view(&call, Permit::Any);
         notify_requested(pipeline.rules(), &ask, &view, &interrupt).await;
         if ask.live.is_some() {
@@ -128,7 +139,7 @@ impl Gated {
             let live = pipeline.clone().wait_live(index, call, ask, interrupt);
             self.live.push(Box::pin(live));
         } else {
-            self.suspend(pipeline, index, &call, pending);
+            self.suspend(pipeline, index, &call, on, SuspendedBy::Gate);
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::{
     rules::ProtocolStep,
 };
 use concentric_core::{
-    Interrupt, Pending, Permit, Reply, RoundCall, Str, ToolCall, ToolOutcome, ask::Unanswered,
+    Interrupt, Permit, Reply, RoundCall, Str, Suspension, ToolCall, ToolOutcome, ask::Unanswered,
 };
 use std::{future::Future, pin::Pin, sync::Arc};
 
@@ -20,7 +20,7 @@ pub(super) enum Replied {
     Enter(Box<Entry>),
     /// The call is suspended: the edited arguments require an approval that does not keep the
     /// run open.
-    Suspend(usize, Box<Pending>),
+    Suspend(usize, Box<Suspension>),
 }
 
 impl Pipeline {
@@ -43,8 +43,7 @@ impl Pipeline {
                     notify_requested(self.rules(), &next.ask, &view, &next.interrupt).await;
                     if next.ask.live.is_none() {
                         self.record(&call, ProtocolStep::Suspended);
-                        let pending = self.together(next.pending);
-                        return Replied::Suspend(index, Box::new(pending));
+                        return Replied::Suspend(index, Box::new(self.together(next.on)));
                     }
                     (ask, interrupt) = (next.ask, next.interrupt);
                 }

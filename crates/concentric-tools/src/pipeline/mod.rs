@@ -27,7 +27,8 @@ use crate::{
     toolset::Toolset,
 };
 use concentric_core::{
-    Context, Error, Interrupt, Pending, Permit, RoundCall, Str, ToolCall, ToolOutcome, Transcript,
+    Context, Error, Interrupt, Permit, RoundCall, Str, Suspension, ToolCall, ToolOutcome,
+    Transcript,
 };
 use std::sync::Arc;
 
@@ -47,8 +48,8 @@ enum GateResult {
         /// Whether the call may be held with its siblings, because no interrupt was raised for it.
         may_hold: bool,
     },
-    /// The call is suspended.
-    Suspend(Pending),
+    /// The call is suspended to request the outcome of an earlier attempt.
+    Suspend(Suspension),
     /// The call requires an approval.
     Ask(Box<Approvable>),
     /// The call ends the run, with this outcome.
@@ -61,7 +62,7 @@ enum GateResult {
 struct Approvable {
     ask: Ask,
     interrupt: Interrupt,
-    pending: Pending,
+    on: Suspension,
 }
 
 impl GateResult {
@@ -129,10 +130,10 @@ impl Pipeline {
         }
     }
 
-    fn together(&self, pending: Pending) -> Pending {
+    fn together(&self, on: Suspension) -> Suspension {
         match self.rules().together {
-            true => pending.together(),
-            false => pending,
+            true => on.together(),
+            false => on,
         }
     }
 

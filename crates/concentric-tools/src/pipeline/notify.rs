@@ -8,7 +8,6 @@ use crate::{
         gates::{decide, decide_edited, definition},
         notify::is_first,
         prompt,
-        suspend_record::{Asked, Why},
     },
     gate::{ApprovalEvent, Ask, Gate, Verdict},
     panic::stored,
@@ -16,7 +15,7 @@ use crate::{
 };
 use concentric_core::{
     Arguments, Context, InterruptId, OpenRound, Permit, Reply, RoundCall, Ruling, Str, ToolCall,
-    interrupt::{self, RememberFor, RememberWhat},
+    interrupt::{self, RememberFor, RememberWhat, SuspendedBy},
     machine::MachineState,
     store::{Remembered, Span, Tenant},
 };
@@ -46,11 +45,12 @@ impl Pipeline {
 
     /// Notifies the observers that the tool of a waiting call no longer exists.
     pub(super) async fn notify_missing_tool(&self, call: &RoundCall) {
-        let record = Asked::of(&call.state);
-        if let (Some(reply), Some(Why::Gate | Why::Changed)) = (
-            call.state.stage.replies().first(),
-            record.map(|record| record.why),
-        ) {
+        let Some(resume) = call.state.resumed() else {
+            return;
+        };
+        if let (Some(reply), SuspendedBy::Gate | SuspendedBy::Change) =
+            (resume.replies.first(), resume.by)
+        {
             let reason = Str::from_static("The tool no longer exists.");
             self.notify_denied(&reply.interrupt_id, &self.view(call, Permit::Any), reason)
                 .await;

@@ -6,7 +6,7 @@ use crate::{
     call::{
         gates::{decide, definition},
         prompt,
-        suspend_record::{Asked, Bound, Why},
+        suspend_record::{Bound, SuspendRecord},
     },
     gate::{Ask, Verdict},
     rules::{Invalid, ProtocolStep},
@@ -25,7 +25,7 @@ impl Pipeline {
         call: &mut RoundCall,
         reply: &Reply,
         interrupted: bool,
-    ) -> Result<(Asked, Verdict), GateResult> {
+    ) -> Result<(SuspendRecord, Verdict), GateResult> {
         self.prepare_proof(tool, call, reply)
             .await
             .map_err(GateResult::settled)?;
@@ -56,8 +56,7 @@ impl Pipeline {
             Err(Invalid::USED) => return Err(self.used(tool, call).await),
             Err(invalid) => return Err(self.invalid(call, invalid)),
         }
-        let record = Asked {
-            why: Why::Gate,
+        let record = SuspendRecord {
             arguments: call.call.arguments.as_str().into(),
             arrived: None,
             bound: Bound::ToDecision,

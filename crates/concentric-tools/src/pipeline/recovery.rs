@@ -10,7 +10,7 @@ use crate::{
     call::{
         effect::{ask_effect, reconciled},
         ledger::key_with_state,
-        suspend_record::{Asked, Why},
+        suspend_record::SuspendRecord,
     },
     overlong::limited,
     rules::ProtocolStep,
@@ -27,7 +27,7 @@ impl Pipeline {
     /// Settles a call with the reply to the interrupt that requested its outcome.
     pub(super) async fn settle_with_effect(&self, call: &mut RoundCall) -> Option<GateResult> {
         let outcome = replied_effect(self.toolset.find(&call.call.name), call)?;
-        let record = Asked::of(&call.state)?;
+        let record = SuspendRecord::of(&call.state)?;
         call.call_mut().arguments = record.entering();
         self.record(
             call,
@@ -78,7 +78,7 @@ impl Pipeline {
     }
 
     fn effect_key(&self, call: &RoundCall) -> Option<EffectKey> {
-        let state = Asked::of(&call.state).and_then(|record| record.inner);
+        let state = SuspendRecord::of(&call.state).and_then(|record| record.inner);
         let context = self.context.at_call(call);
         key_with_state(&context, call.state.resumed(), state.as_deref())
     }
@@ -107,15 +107,17 @@ impl Pipeline {
     /// The call as it was started.
     async fn as_started(&self, tool: Option<&Tool>, call: &RoundCall) -> ToolCall {
         let mut started = call.clone();
-        let replied = call.state.resumed().and_then(|it| it.replies.first());
-        match (Asked::of(&call.state), replied.map(Reply::ruling)) {
+        let resume = call.state.resumed();
+        let replied = resume.and_then(|it| it.replies.first());
+        let is_by_tool = resume.is_some_and(|it| it.by == SuspendedBy::Tool);
+        match (SuspendRecord::of(&call.state), replied.map(Reply::ruling)) {
             (
-                Some(record),
+                Some(_),
                 Some(Ok(Ruling::Approved {
                     edited: Some(edited),
                     ..
                 })),
-            ) if record.why != Why::Tool => {
+            ) if !is_by_tool => {
                 started.call_mut().arguments = Arguments::new(Value::Object(edited).to_string());
             }
             (Some(record), _) => started.call_mut().arguments = record.decided(),

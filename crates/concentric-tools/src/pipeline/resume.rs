@@ -6,7 +6,7 @@ use crate::{
     call::{
         gates::{decide, decide_edited, definition},
         prompt,
-        suspend_record::{Asked, Bound, Why},
+        suspend_record::{Bound, SuspendRecord},
     },
     gate::{Ask, Verdict},
     rules::{Invalid, ProtocolStep},
@@ -14,6 +14,7 @@ use crate::{
 use concentric_core::{
     Arguments, InterruptId, Permit, Reply, RoundCall, Ruling, Str, ToolCall, ToolOutcome,
     call::{CallResume, CallStage},
+    interrupt::SuspendedBy,
 };
 use serde_json::{Map, Value};
 
@@ -82,18 +83,18 @@ impl Pipeline {
             // The process ended before a reply.
             return self.gate_fresh(tool, call).await;
         };
-        let Some(record) = Asked::of(&call.state) else {
+        let Some(record) = SuspendRecord::of(&call.state) else {
             return self.invalid(call, Invalid::MISSING);
         };
         call.call_mut().arguments = record.entering();
-        if record.why == Why::Tool {
+        if resume.by == SuspendedBy::Tool {
             return self.call_again(tool, call, record).await;
         }
         let Ok(ruling) = reply.ruling() else {
             return self.invalid(call, Invalid::MISSING);
         };
         if let Some(tokens) = &self.rules().tokens
-            && record.why == Why::Gate
+            && resume.by == SuspendedBy::Gate
         {
             // The interrupt is used up now, so the reply must not be returned to the caller.
             self.context.count_effect();
@@ -117,7 +118,7 @@ impl Pipeline {
         call: &mut RoundCall,
         reply: &Reply,
         ruling: Ruling,
-        record: &Asked,
+        record: &SuspendRecord,
         verdict: Option<Verdict>,
     ) -> GateResult {
         let id = &reply.interrupt_id;
@@ -147,7 +148,7 @@ impl Pipeline {
             Verdict::Ask(ask) => ask,
             Verdict::Pass | Verdict::Allow => self.observers(),
         };
-        if record.why == Why::Gate && is_refused_kind(call, id, &ask, &ruling) {
+        if is_refused_kind(call, id, &ask, &ruling) {
             return self.changed_since(call, id, &view).await;
         }
         self.apply(tool, call, &ask, id, ruling, arrived).await
@@ -246,7 +247,12 @@ impl Pipeline {
     }
 
     /// Calls a tool again after its own interrupts, if the gates still allow it.
-    async fn call_again(&self, tool: &Tool, call: &mut RoundCall, record: Asked) -> GateResult {
+    async fn call_again(
+        &self,
+        tool: &Tool,
+        call: &mut RoundCall,
+        record: SuspendRecord,
+    ) -> GateResult {
         let cannot_continue = || {
             GateResult::settled(ToolOutcome::failed(
                 "The tool or its approval rules changed after the call started. The call was not \
@@ -285,7 +291,7 @@ impl Pipeline {
     }
 
     /// Whether the tool or the rules have changed since a call was suspended.
-    fn has_drifted(&self, tool: &Tool, record: &Asked) -> bool {
+    fn has_drifted(&self, tool: &Tool, record: &SuspendRecord) -> bool {
         record.definition != definition(Some(tool.spec()))
             || record.policy != self.rules().policy(&self.context)
     }
@@ -306,11 +312,8 @@ impl Pipeline {
 /// Whether a reply is of a kind that the interrupt does not accept. Replies are checked on arrival
 /// if the interrupt lists the accepted kinds; those of older versions do not.
 fn is_refused_kind(call: &RoundCall, id: &InterruptId, ask: &Ask, ruling: &Ruling) -> bool {
-    let mut interrupts = call
-        .state
-        .resumed()
-        .into_iter()
-        .flat_map(|it| &it.on.interrupts);
+    let by_gate = call.state.resumed().filter(|it| it.by == SuspendedBy::Gate);
+    let mut interrupts = by_gate.into_iter().flat_map(|it| &it.on.interrupts);
     interrupts.any(|interrupt| interrupt.id == *id && !interrupt.lists_replies())
         && ruling
             .kind()

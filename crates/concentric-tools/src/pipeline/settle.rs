@@ -5,14 +5,14 @@ use crate::{
     Tool,
     call::{
         gates::definition,
-        suspend_record::{Asked, Bound, Why},
+        suspend_record::{Bound, SuspendRecord},
     },
     error::for_model,
     is_fatal, panic,
     rules::Rules,
 };
 use concentric_core::{
-    Context, Error, ErrorKind, Pending, Permit, Phase, ToolOutcome, ToolStatus,
+    Context, Error, ErrorKind, Permit, Phase, Suspension, ToolOutcome, ToolStatus,
     interrupt::SuspendedBy,
 };
 
@@ -24,7 +24,7 @@ pub(super) enum End {
     /// The call was abandoned and may have executed. This is its outcome, unless it is recovered.
     Abandoned(ToolOutcome),
     /// The call is suspended.
-    Suspended(Pending),
+    Suspended(Suspension, SuspendedBy),
     /// The run fails.
     Fatal(Error),
 }
@@ -42,8 +42,8 @@ pub(super) fn classify(
         Err(error) if error.kind() == ErrorKind::Halted => {
             ToolOutcome::failed(error.message()).and_halt(error.message())
         }
-        Err(error) => match error.pending() {
-            Some(pending) => return End::Suspended(pending.clone()),
+        Err(error) => match error.suspension() {
+            Some((on, by)) => return End::Suspended(on.clone(), by),
             None if errors_are_fatal || is_fatal(&error) => {
                 return End::Fatal(match error.phase() {
                     Some(_) => error,
@@ -75,15 +75,15 @@ pub(super) fn suspend_started(
     context: &Context,
     tool: Option<&Tool>,
     started: &Started,
-    mut pending: Pending,
-) -> Pending {
-    pending.together |= rules.together;
+    mut on: Suspension,
+    by: SuspendedBy,
+) -> Suspension {
+    on.together |= rules.together;
     // A suspension by the pipeline is already complete.
-    if !matches!(pending.by, None | Some(SuspendedBy::Tool)) {
-        return pending;
+    if by != SuspendedBy::Tool {
+        return on;
     }
-    let record = Asked {
-        why: Why::Tool,
+    let record = SuspendRecord {
         arguments: started.call.call.arguments.as_str().into(),
         bound: match &started.permit {
             Permit::Any => Bound::No,
@@ -98,10 +98,10 @@ pub(super) fn suspend_started(
         definition: definition(tool.map(Tool::spec)),
         policy: rules.policy(context),
         effect: None,
-        inner: pending.state.take(),
+        inner: on.state.take(),
     };
-    let mut suspended = record.pending(pending.interrupts);
-    suspended.together = pending.together;
+    let mut suspended = record.suspension(on.interrupts);
+    suspended.together = on.together;
     suspended
 }
 
@@ -133,7 +133,7 @@ mod tests {
         match end {
             End::Settled(outcome) => ("settled", Some(outcome.status)),
             End::Abandoned(outcome) => ("abandoned", Some(outcome.status)),
-            End::Suspended(_) => ("suspended", None),
+            End::Suspended(..) => ("suspended", None),
             End::Fatal(_) => ("fatal", None),
         }
     }
@@ -227,7 +227,7 @@ mod tests {
     fn an_error_may_suspend_or_halt() {
         let started = started(false, None);
         let asked = Interrupt::new(InterruptId::new("i"), "choice");
-        let suspended = Error::waiting(Pending::asking(vec![asked]));
+        let suspended = Error::suspended(Suspension::new(vec![asked]));
         assert_eq!(
             status(&classify(Err(suspended), &started, true)).0,
             "suspended"

@@ -4,8 +4,8 @@
 use crate::common::{Hook, Log, gate_fn, hook, pace, paced, tool_with_context};
 use crate::kit::{Memory, Scene, by_person};
 use concentric_core::{
-    Arguments, CancelReason, ChatRequest, Context, Interrupt, Outcome, Pending, Reply, ReplyKind,
-    Str, ToolCall, ToolOutcome, ToolSpec, ToolStatus, interrupt, machine::MachineState,
+    Arguments, CancelReason, ChatRequest, Context, Interrupt, Outcome, Reply, ReplyKind, Str,
+    Suspension, ToolCall, ToolOutcome, ToolSpec, ToolStatus, interrupt, machine::MachineState,
     store::Checkpoint,
 };
 use concentric_tools::{
@@ -275,8 +275,8 @@ async fn f044_what_a_person_says_that_a_call_did_is_not_undone_by_a_layer_that_f
                 (true, "fails") => Hook::Fail("service overloaded".into()),
                 (true, "panics") => panic!("on purpose"),
                 (true, _) => {
-                    let asks = Pending::asking(vec![Interrupt::new(id, "confirm")]);
-                    Hook::Fail(concentric_core::Error::waiting(asks).into())
+                    let asks = Suspension::new(vec![Interrupt::new(id, "confirm")]);
+                    Hook::Fail(concentric_core::Error::suspended(asks).into())
                 }
             }
         }));
@@ -396,7 +396,9 @@ fn asks_itself(log: &Log) -> Tool {
                 if call.resumed().is_none() {
                     let id = call.context.interrupt_id().unwrap();
                     let ask = Interrupt::new(id, "address").with_message("Where to?");
-                    return Err(concentric_core::Error::waiting(Pending::asking(vec![ask])).into());
+                    return Err(
+                        concentric_core::Error::suspended(Suspension::new(vec![ask])).into(),
+                    );
                 }
                 log.add(format!("pay {}", call.arguments().as_str()));
                 Ok::<_, BoxError>(ToolOutcome::done("paid"))

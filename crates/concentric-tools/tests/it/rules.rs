@@ -3,7 +3,7 @@
 use crate::common::{Log, pace, paced, tool};
 use crate::kit::{ANY_REPLY, Memory, Model, Scene, number};
 use concentric_core::{
-    Context, Error, ErrorKind, Interrupt, LiveInterrupts, Outcome, Pending, Reply, ReplyKind,
+    Context, Error, ErrorKind, Interrupt, LiveInterrupts, Outcome, Reply, ReplyKind, Suspension,
     ToolCall, ToolOutcome, ToolSpec, ToolStatus,
     interrupt::{RememberFor, RememberWhat},
 };
@@ -210,8 +210,8 @@ async fn a_tool_keeps_a_state_that_looks_like_a_gates() {
                 pace().pass(&call.context).await;
                 let Some(resume) = call.resumed() else {
                     let asks = Interrupt::new(call.context.interrupt_id().unwrap(), "address");
-                    let pending = Pending::asking(vec![asks]).with_state(state);
-                    return Err(BoxError::from(Error::waiting(pending)));
+                    let pending = Suspension::new(vec![asks]).with_state(state);
+                    return Err(BoxError::from(Error::suspended(pending)));
                 };
                 seen.lock()
                     .unwrap()

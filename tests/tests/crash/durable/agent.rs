@@ -8,8 +8,8 @@ use super::{
 };
 use concentric_core::{
     AgentLayer, Annotations, BoxModel, CallId, ChatRequest, ChatResponse, Context, Environment,
-    Error, Event, FinishReason, Interrupt, Pending, Role, Str, ToolCall, ToolCallPart, ToolOutcome,
-    ToolSpec, Usage,
+    Error, Event, FinishReason, Interrupt, Role, Str, Suspension, ToolCall, ToolCallPart,
+    ToolOutcome, ToolSpec, Usage,
     context::{Clock, Ids, Random, Sleep},
     store::RunClaim,
 };
@@ -225,7 +225,7 @@ impl Hands {
             self.points.hit(&format!("tool.{id}:asks"));
             let question = call.context.interrupt_id().unwrap();
             let question = Interrupt::new(question, "confirm").about(call.id().clone());
-            return Err(Error::waiting(Pending::asking(vec![question])));
+            return Err(Error::suspended(Suspension::new(vec![question])));
         }
         let work = self.work(Class::AtMostOnce, id, &call.context).await;
         Ok(match work {

@@ -1,7 +1,7 @@
 //! Combines the decisions of several gates.
 
 use super::{BeforeFinish, BeforeRound, BeforeStep, Erased, StepGates, StepView};
-use concentric_proto::{Error, ErrorKind, Interrupt, Pending, Phase, Str, Turn};
+use concentric_proto::{Error, ErrorKind, Interrupt, Phase, Str, Suspension, Turn};
 use std::{collections::HashSet, future::Future, pin::Pin, sync::Arc};
 
 /// The moment at which gates are evaluated.
@@ -38,7 +38,7 @@ pub(in crate::agent) struct Said<V> {
 
 pub(in crate::agent) enum StepVerdict {
     Continue,
-    Ask(Pending),
+    Ask(Suspension),
     Finish,
     Halt(Str),
 }
@@ -46,7 +46,7 @@ pub(in crate::agent) enum StepVerdict {
 /// The combined decision of all gates before a round.
 pub(in crate::agent) enum RoundVerdict {
     Continue,
-    Ask(Pending),
+    Ask(Suspension),
     Skip(Str),
     Halt(Str),
 }
@@ -55,7 +55,7 @@ pub(in crate::agent) enum FinishVerdict {
     Finish,
     Continue,
     Reject,
-    Ask(Pending),
+    Ask(Suspension),
     Halt(Str),
 }
 
@@ -201,7 +201,7 @@ fn finish(
 /// # Errors
 ///
 /// Two of the gates have the same name.
-fn batch(asked: Vec<(&str, Interrupt)>, view: &StepView) -> Result<Pending, Error> {
+fn batch(asked: Vec<(&str, Interrupt)>, view: &StepView) -> Result<Suspension, Error> {
     let asked = asked.into_iter();
     let asked = asked.map(|(name, interrupt)| (name, view.anew(interrupt)));
     let (names, interrupts): (Vec<_>, Vec<_>) = asked.unzip();
@@ -212,7 +212,7 @@ fn batch(asked: Vec<(&str, Interrupt)>, view: &StepView) -> Result<Pending, Erro
         );
         return Err(Error::new(ErrorKind::Configuration, why).with_phase(Phase::Run));
     }
-    Ok(Pending::asking(interrupts)
+    Ok(Suspension::new(interrupts)
         .with_state(serde_json::Value::from(names))
         .together())
 }
