@@ -17,12 +17,15 @@
 //! The model is selected as in the quickstart.
 
 use concentric::{
-    ChatRequest, Context, Environment, InterruptId, ReplyKind, ThreadId,
+    Context, Environment, ErrorKind, Interrupt, Outcome, Reply,
+    id::{InterruptId, ThreadId},
+    interrupt::ReplyKind,
     layers::suspend,
     prelude::*,
     store::{Tenant, waiting},
 };
-use concentric_examples::{files, model::model, store, terminal};
+use concentric_examples::store;
+use quickstart::{files, model::model, terminal};
 use std::{process::ExitCode, sync::Arc, time::Duration};
 use tower::{ServiceBuilder, ServiceExt};
 

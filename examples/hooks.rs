@@ -13,15 +13,15 @@
 //! The files and the model are those of the quickstart.
 
 use concentric::{
-    AgentLayer, Arguments, BoxError, ChatRequest, Context, Error, ErrorKind, Outcome, StepFinish,
-    Str, ToolCall, ToolOutcome,
-    layers::{
-        DefaultsLayer, End,
-        hooks::{AgentHooks, Hooks, RunFlow, Summary},
-    },
+    AgentLayer, BoxError, ChatRequest, Context, Error, ErrorKind, Outcome, Str, ToolCall,
+    ToolOutcome,
+    event::StepFinish,
+    hooks::{self, End, Flow, Hooks, Interest, Summary},
+    layers::DefaultsLayer,
+    message::Arguments,
     state::{Scope, Slot, SlotError, Transient},
 };
-use concentric_examples::{files, model::model, terminal};
+use quickstart::{files, model::model, terminal};
 use serde_json::{Map, Value, json};
 use std::{
     convert::Infallible,
@@ -29,6 +29,7 @@ use std::{
     io::{self, Write as _},
     path::{Path, PathBuf},
     process::ExitCode,
+    sync::Arc,
     time::{Duration, UNIX_EPOCH},
 };
 use tokio::{sync::mpsc, task::spawn_blocking};
@@ -59,10 +60,14 @@ impl Hooks for Audit {
         "audit"
     }
 
-    async fn before_run(&self, request: &mut ChatRequest) -> Result<RunFlow, BoxError> {
+    fn interest(&self) -> Interest {
+        Interest::BEFORE_RUN | Interest::STEP_FINISHED | Interest::AFTER_CALL | Interest::AFTER_RUN
+    }
+
+    async fn before_run(&self, request: &mut ChatRequest) -> Result<Flow<Str>, BoxError> {
         let turns = request.transcript.len();
         note(&request.context, "run", &json!({"turns": turns}))?;
-        Ok(RunFlow::Continue)
+        Ok(Flow::Continue)
     }
 
     async fn step_finished(&self, step: &StepFinish, run: &Summary) -> Result<(), BoxError> {
@@ -185,21 +190,18 @@ async fn ask(question: String) -> Result<Outcome, Error> {
     let file = std::env::var_os("CONCENTRIC_AUDIT").unwrap_or_else(|| "audit.jsonl".into());
     let file = PathBuf::from(file);
     let (writing, mut written) = mpsc::channel(1);
-    let audit = Audit {
+    let audit = Arc::new(Audit {
         file: file.clone(),
         writing,
-    };
+    });
+    let tools = files::tools(".")?.hooks(hooks::tool(Arc::clone(&audit)));
     let agent = ServiceBuilder::new()
         .layer(DefaultsLayer::new().system(
             "Answer questions about the files in the current folder. Inspect the files before you \
              answer. Be brief.",
         ))
-        // Installed around the run, the steps, the model and the tools, as its methods require.
-        .layer(
-            AgentLayer::new(files::tools(".")?)
-                .step_limit(16)
-                .hooks(audit),
-        )
+        .layer(hooks::run(audit))
+        .layer(AgentLayer::new(tools).step_limit(16))
         .service(model()?);
 
     let request = ChatRequest::user(question);

@@ -13,13 +13,14 @@
 
 use bytes::Bytes;
 use concentric::{
-    AgentLayer, BoxModel, ChatRequest, Error, Outcome, ProviderData, Transcript,
-    layers::DefaultsLayer, providers::HttpClient,
+    AgentLayer, BoxModel, ChatRequest, Error, Outcome, Transcript, layers::DefaultsLayer,
+    message::ProviderData, providers::HttpClient,
 };
-use concentric_examples::{files, provider::Provider, services, terminal};
+use concentric_examples::services;
 use futures_util::FutureExt;
 use http::Request;
 use http_body_util::{BodyExt, Full};
+use quickstart::{files, provider::Provider, terminal};
 use serde_json::Value;
 use std::{
     process::ExitCode,

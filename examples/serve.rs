@@ -22,7 +22,8 @@ use concentric::{
     layers::{DefaultsLayer, SuspendLayer},
     tools::Approval,
 };
-use concentric_examples::{files, local, model::model, store, terminal};
+use concentric_examples::{local, store};
+use quickstart::{files, model::model, terminal};
 use std::{env, process::ExitCode, sync::Arc, time::Duration};
 use tokio::net::TcpListener;
 use tower::{Layer, ServiceBuilder};

@@ -9,14 +9,14 @@
 //! and the end of the input ends the conversation. The model is selected as in the quickstart.
 
 use concentric::{
-    AgentLayer, Error, Message, Part, Role, ThreadId,
+    AgentLayer, BoxModel, Error, Message, Part, Role,
+    id::ThreadId,
     layers::{
         DefaultsLayer, Steering,
         session::{Session, SessionTarget, Sessions},
     },
-    prelude::BoxModel,
 };
-use concentric_examples::{files, model::model, terminal};
+use quickstart::{files, model::model, terminal};
 use std::process::ExitCode;
 use tokio::{
     io::{AsyncBufReadExt, BufReader},

@@ -8,11 +8,13 @@
 //! exceeds [`LIMIT`], no further step is made. The model is selected as in the quickstart.
 
 use concentric::{
-    AgentLayer, BoxError, ChatRequest, Context, Error, ErrorKind, Outcome, ThreadId,
-    agent::{BeforeFinish, BeforeStep, StepGate, StepView},
+    AgentLayer, BoxError, ChatRequest, Context, Error, ErrorKind, Outcome, StepGate,
+    hooks::Interest,
+    id::ThreadId,
     state::{Durable, Scope, Slot, SlotError, Slots, ThreadSlots, Transient},
+    step_gate::{BeforeFinish, BeforeStep, StepView},
 };
-use concentric_examples::{files, model::model, terminal};
+use quickstart::{files, model::model, terminal};
 use std::{io, process::ExitCode};
 use tower::{ServiceBuilder, ServiceExt};
 
@@ -47,6 +49,10 @@ impl StepGate for Budget {
         "budget"
     }
 
+    fn interest(&self) -> Interest {
+        Interest::BEFORE_STEP | Interest::BEFORE_FINISH
+    }
+
     async fn before_step(&self, step: &StepView) -> Result<BeforeStep, BoxError> {
         Ok(match count(step)? {
             used if used > LIMIT => BeforeStep::halt(format!("{used} tokens used")),
@@ -62,7 +68,7 @@ impl StepGate for Budget {
 
 /// Adds the tokens that the run has used since the last count.
 fn count(step: &StepView) -> Result<u64, SlotError> {
-    let tokens = [step.usage.input_tokens, step.usage.output_tokens];
+    let tokens = [step.usage.input_tokens(), step.usage.output_tokens()];
     let now: u64 = tokens.into_iter().flatten().sum();
     let before = *step.context.state::<UsedHere>()?;
     step.context.update_state::<UsedHere>(|_| now)?;

@@ -11,8 +11,8 @@
 use concentric::{
     AgentLayer, ChatRequest, Error, Event, Outcome, layers::DefaultsLayer, tools::output,
 };
-use concentric_examples::{files, model::model, terminal};
 use futures_util::StreamExt;
+use quickstart::{files, model::model, terminal};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;

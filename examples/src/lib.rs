@@ -1,11 +1,5 @@
-//! Shared parts of the examples: tools over a folder of files, the choice of a model, an offline
-//! model, and terminal output.
+//! Shared parts of the examples: local servers, a store, and stand-ins for the providers' services.
 
-pub mod files;
 pub mod local;
-pub mod model;
-pub mod offline;
-pub mod provider;
 pub mod services;
 pub mod store;
-pub mod terminal;

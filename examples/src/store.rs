@@ -6,7 +6,7 @@ use std::{env, fs, path::PathBuf};
 /// Opens the file that `CONCENTRIC_DB` names, or else `target/.{name}.db`.
 ///
 /// Each agent has a file of its own, because a run must be resumed with the tools it began with.
-/// The file controls later runs, so it is hidden from the tools of [`files`](crate::files).
+/// The file controls later runs, so it is hidden from the tools of [`files`](quickstart::files).
 ///
 /// # Errors
 ///

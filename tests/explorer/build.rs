@@ -88,7 +88,15 @@ fn copy(from: &Path, to: &Path) -> Result<(), Box<dyn Error>> {
             copy(&entry.path(), &to)?;
         } else {
             let text = fs::read_to_string(entry.path())?;
-            fs::write(to, text.replace("crate::", "crate::planted::proto::"))?;
+            fs::write(
+                to,
+                text.replace("crate::", "crate::planted::proto::")
+                    // An exported macro is at the root of its crate.
+                    .replace(
+                        "crate::planted::proto::opaque_debug!",
+                        "concentric_proto::opaque_debug!",
+                    ),
+            )?;
         }
     }
     Ok(())

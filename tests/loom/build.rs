@@ -32,7 +32,7 @@ const SOURCES: &[(&str, &str, &[Change])] = &[
 const PARTS: &[(&str, &str, &str, &[Change], &str)] = &[
     (
         "claim",
-        "concentric-core/src/store.rs",
+        "concentric-core/src/store/run_context.rs",
         "use crate::stand_in::std::sync::{Arc, OnceLock};
         use concentric_core::store::{RunClaim, RunKey};
         #[derive(Clone)]\n",
@@ -59,6 +59,9 @@ const PARTS: &[(&str, &str, &str, &[Change], &str)] = &[
         impl Context {
             const fn parent(&self) -> Option<&Self> {
                 None
+            }
+            const fn token(&self) -> &Token {
+                &self.run.cancel
             }\n",
         &[
             ("    pub fn cancel(&self", "\n    }\n"),

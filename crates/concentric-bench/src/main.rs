@@ -17,7 +17,8 @@
 //!
 //! The benchmarks measure the overhead of an agent: its model and its tools cost almost nothing.
 //! Each work is done by Concentric and by a minimal stack on plain tower ([`bare`]), which is the
-//! lower limit. Both have the same mock model, consumer, tool and counters.
+//! lower limit. Both have the same mock model, consumer, tool and counters. The bare side has a loop
+//! only in W2 and W3, whose tools require one: in W1 and W4 it keeps no text and no conversation.
 //!
 //! | work | a run | divided by |
 //! |---|---|---|

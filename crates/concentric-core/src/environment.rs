@@ -1,6 +1,5 @@
 use concentric_proto::Str;
 use std::{
-    fmt,
     future::Future,
     hash::{BuildHasher, Hasher, RandomState},
     pin::Pin,
@@ -91,11 +90,7 @@ impl Environment {
     }
 }
 
-impl fmt::Debug for Environment {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Environment").finish_non_exhaustive()
-    }
-}
+concentric_proto::opaque_debug!(Environment);
 
 struct SystemClock;
 
@@ -130,8 +125,8 @@ impl Ids for RandomIds {
         const DIGITS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
         // The first 60 bits can't be guessed; the last 30 distinguish the ids of this process.
         let (random, count) = random();
-        let mut id = [b'0'; 18];
-        let (head, tail) = id.split_at_mut(12);
+        let mut id = Aligned([b'0'; 18]);
+        let (head, tail) = id.0.split_at_mut(12);
         for (digits, mut bits) in [(head, random), (tail, count)] {
             for digit in digits {
                 if let Some(d) = DIGITS.get((bits & 31) as usize) {
@@ -141,9 +136,13 @@ impl Ids for RandomIds {
             }
         }
         // The digits are ASCII.
-        Str::concat([prefix, std::str::from_utf8(&id).unwrap_or_default()])
+        Str::concat([prefix, std::str::from_utf8(&id.0).unwrap_or_default()])
     }
 }
+
+// `from_utf8` reads aligned ASCII by words.
+#[repr(align(8))]
+struct Aligned([u8; 18]);
 
 struct SystemRandom;
 
@@ -169,9 +168,8 @@ fn random() -> (u64, u64) {
 /// original; the process id and the time make its numbers differ.
 fn mix(keys: &RandomState, count: u64, process: u32, now: SystemTime) -> u64 {
     let since = now.duration_since(SystemTime::UNIX_EPOCH);
-    let since = since.unwrap_or_default();
-    let process_and_nanos = u64::from(process) << 32 | u64::from(since.subsec_nanos());
-    let input = [count, since.as_secs(), process_and_nanos].map(u64::to_le_bytes);
+    let nanos = since.unwrap_or_default().as_nanos() as u64;
+    let input = [count << 32 | u64::from(process), nanos].map(u64::to_le_bytes);
     let mut hasher = keys.build_hasher();
     // One write costs less than one for each number.
     hasher.write(input.as_flattened());

@@ -43,17 +43,22 @@
 pub mod agent;
 pub mod ask;
 pub mod capability;
+mod capability_error;
 pub mod context;
 pub mod describe;
+mod driver;
+mod end;
 mod environment;
-mod fault;
+pub mod fatal;
+pub mod gate;
+pub mod hooks;
 mod hub;
+mod interest;
 mod marks;
-#[doc(hidden)]
-pub mod method;
 mod model_layers;
 pub mod of_run;
 mod outbox;
+pub mod panic;
 mod request;
 mod response;
 mod resume;
@@ -61,6 +66,7 @@ mod run_key;
 pub mod service;
 mod slots;
 pub mod state;
+mod step_gate;
 pub mod store;
 mod tool_call;
 
@@ -70,6 +76,7 @@ pub use self::{
     context::Context,
     describe::Description,
     environment::Environment,
+    hooks::Hooks,
     hub::LiveInterrupts,
     outbox::EmitError,
     request::ChatRequest,

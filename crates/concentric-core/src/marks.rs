@@ -1,10 +1,9 @@
 //! Marks that layers leave in a context for the layers inside them.
 
-use crate::fault::Fault;
+use crate::capability_error::CapabilityError;
 use concentric_proto::Phase;
 use std::{
     any::{Any, TypeId},
-    fmt,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU32, Ordering},
@@ -37,7 +36,7 @@ pub(crate) enum MarkKind {
 pub(crate) struct Expectation {
     // The capability or the region.
     of: TypeId,
-    fault: Fault,
+    fault: CapabilityError,
     is_met: Arc<AtomicBool>,
     // A layer has answered in place of the layers inside.
     is_skipped: AtomicBool,
@@ -48,7 +47,12 @@ pub(crate) struct Expectation {
 }
 
 impl Expectation {
-    pub(crate) fn new(of: TypeId, fault: Fault, is_met: Arc<AtomicBool>, depth: u32) -> Self {
+    pub(crate) fn new(
+        of: TypeId,
+        fault: CapabilityError,
+        is_met: Arc<AtomicBool>,
+        depth: u32,
+    ) -> Self {
         Self {
             of,
             fault,
@@ -69,7 +73,7 @@ impl Expectation {
     }
 
     /// Returns the fault of an unmet expectation when the model of the loop at `depth` answers.
-    pub(crate) fn failed(&self, depth: u32) -> Option<Fault> {
+    pub(crate) fn failed(&self, depth: u32) -> Option<CapabilityError> {
         let is_open =
             !self.is_met.load(Ordering::Relaxed) && !self.is_skipped.load(Ordering::Relaxed);
         (is_open && self.checked_at.load(Ordering::Relaxed) == depth).then_some(self.fault)
@@ -93,7 +97,7 @@ impl Noted {
     }
 
     /// Takes the expectations of the model call at `depth`, and returns the first fault.
-    pub(crate) fn take(&self, depth: u32) -> Option<Fault> {
+    pub(crate) fn take(&self, depth: u32) -> Option<CapabilityError> {
         let mut noted = self.lock();
         let failed = noted.iter().find_map(|of_call| {
             let is_here = of_call.depth == depth;
@@ -141,7 +145,7 @@ impl Marks {
     }
 
     /// Returns the fault of the innermost unmet expectation, or of the innermost one of `wanted`.
-    pub(crate) fn unmet(&self, wanted: Option<TypeId>) -> Option<Fault> {
+    pub(crate) fn unmet(&self, wanted: Option<TypeId>) -> Option<CapabilityError> {
         for (at, mark) in self.iter().enumerate() {
             if let MarkKind::Expects(expectation) = mark
                 && wanted.is_none_or(|wanted| wanted == expectation.of)
@@ -182,8 +186,4 @@ impl Marks {
     }
 }
 
-impl fmt::Debug for Marks {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Marks").finish_non_exhaustive()
-    }
-}
+concentric_proto::opaque_debug!(Marks);

@@ -107,6 +107,10 @@ impl Outbox {
         self.filled.store(true, Ordering::Release);
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.lock().events.len()
+    }
+
     pub(crate) fn pop(&self) -> Option<Event> {
         let event = self.pop_front(&mut self.lock())?;
         self.room.notify_one();

@@ -79,6 +79,21 @@ where
     type Outcomes = O;
 }
 
+/// A service that is called more than once, through clones.
+///
+/// Implemented for everything that is `Clone`; a bound of this name makes the compiler say what to
+/// do about tower's services that are not.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not `Clone`, but is called more than once",
+    label = "is not `Clone`",
+    note = "tower's `RateLimit` and other services that are not `Clone` need a `Buffer` around them: `.buffer(64)` above `.rate_limit(..)`"
+)]
+pub trait CloneService: Clone {}
+
+// Without this, the compiler reports the bound of this impl, and not the explanation.
+#[diagnostic::do_not_recommend]
+impl<S: Clone> CloneService for S {}
+
 /// Returns `service`, and fails to compile with an explanation if it is not a model service.
 pub fn check_model<S: ModelService>(service: S) -> S {
     service
@@ -115,11 +130,7 @@ impl Stream for EventStream {
     }
 }
 
-impl fmt::Debug for EventStream {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("EventStream").finish_non_exhaustive()
-    }
-}
+concentric_proto::opaque_debug!(EventStream);
 
 /// Returns `value` as a `T` if it is one: a box is not boxed again, as in `axum_core::body::Body::new`.
 fn unbox<T, V>(value: V) -> Result<T, V>
@@ -151,7 +162,7 @@ impl BoxModel {
     pub fn new<S>(service: S) -> Self
     where
         S: ModelService<Body: Send + 'static, Future: Send + 'static>
-            + Clone
+            + CloneService
             + Send
             + Sync
             + 'static,
@@ -199,7 +210,7 @@ impl BoxTool {
     /// Erases the type of `service`; a `BoxTool` is returned as it is.
     pub fn new<S>(service: S) -> Self
     where
-        S: ToolService<Future: Send + 'static> + Clone + Send + Sync + 'static,
+        S: ToolService<Future: Send + 'static> + CloneService + Send + Sync + 'static,
     {
         unbox(service).unwrap_or_else(|service| Self {
             name: std::any::type_name::<S>(),

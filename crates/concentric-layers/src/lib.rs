@@ -24,7 +24,6 @@
 //! | `BudgetLayer` | `budget` | limits the cost, tokens, calls and time of runs |
 //! | `DetachLayer` | `detach` | completes a run after its consumer has disconnected |
 //! | `Envelopes` | `envelope` | numbers and correlates the events of a run |
-//! | `HooksLayer` | `hooks` | calls one value at every lifecycle point of runs, model calls and tool calls |
 //! | `InFlightLimitLayer` | `in-flight` | limits calls until their bodies end |
 //! | `Sessions` | `session` | keeps a conversation, with one turn at a time |
 //! | `Steering` | `steering` | adds messages to a run in progress |
@@ -48,8 +47,6 @@ pub mod detach;
 #[cfg(feature = "envelope")]
 pub mod envelope;
 pub mod from_fn;
-#[cfg(feature = "hooks")]
-pub mod hooks;
 #[cfg(feature = "in-flight")]
 pub mod in_flight;
 pub mod map_events;
@@ -87,8 +84,6 @@ pub use self::budget::{Budget, BudgetLayer};
 pub use self::detach::DetachLayer;
 #[cfg(feature = "envelope")]
 pub use self::envelope::{Envelope, Envelopes};
-#[cfg(feature = "hooks")]
-pub use self::hooks::{Hooks, hooks};
 #[cfg(feature = "in-flight")]
 pub use self::in_flight::InFlightLimitLayer;
 #[cfg(feature = "session")]

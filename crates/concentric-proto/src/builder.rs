@@ -3,7 +3,6 @@ use crate::{
     id::MessageId,
     message::{Author, Message, Part, PartKind, ProviderData, Role, joined},
     response_head::Head,
-    text::Str,
 };
 use std::sync::Arc;
 
@@ -64,24 +63,31 @@ impl MessageBuilder {
     }
 
     /// Appends `event` if it is a delta of text, reasoning or refusal, and returns whether it is.
+    // Most events are text that continues the open part; this path is inlined into the driver.
     #[inline]
     pub(crate) fn push_delta(&mut self, event: &Event) -> bool {
         match event {
-            Event::TextDelta(text) => self.delta(Open::Text, text),
-            Event::ReasoningDelta(text) => self.delta(Open::Reasoning, text),
-            Event::RefusalDelta(text) => self.delta(Open::Refusal, text),
-            _ => return false,
+            Event::TextDelta(text) if self.open == Open::Text => {
+                self.text.push_str(text);
+                true
+            }
+            _ => self.push_other_delta(event),
         }
-        true
     }
 
-    #[inline]
-    fn delta(&mut self, kind: Open, text: &str) {
+    fn push_other_delta(&mut self, event: &Event) -> bool {
+        let (kind, text) = match event {
+            Event::TextDelta(text) => (Open::Text, text),
+            Event::ReasoningDelta(text) => (Open::Reasoning, text),
+            Event::RefusalDelta(text) => (Open::Refusal, text),
+            _ => return false,
+        };
         if self.open != kind {
             self.close(None);
             self.open = kind;
         }
         self.text.push_str(text);
+        true
     }
 
     fn push_other(&mut self, event: &Event) {
@@ -108,33 +114,41 @@ impl MessageBuilder {
     }
 
     pub(crate) fn push_call(&mut self, event: &ToolCallEvent) {
-        self.part(
-            Part::new(PartKind::ToolCall(event.call.clone()))
-                .by(self.author.clone())
-                .with_provider_data(event.provider_data.clone()),
-        );
+        self.part(Part {
+            kind: PartKind::ToolCall(event.call.clone()),
+            author: self.author.clone(),
+            provider_data: event.provider_data.clone(),
+        });
     }
 
     fn part(&mut self, part: Part) {
         self.close(None);
+        self.add(part);
+    }
+
+    #[inline]
+    fn add(&mut self, part: Part) {
+        // Most messages have one part, and the first growth of a vector makes room for four.
+        if self.parts.is_empty() {
+            self.parts.reserve_exact(1);
+        }
         self.parts.push(part);
     }
 
     fn close(&mut self, provider_data: Option<Arc<ProviderData>>) {
-        let text = Str::from(std::mem::take(&mut self.text));
         let kind = match std::mem::replace(&mut self.open, Open::Nothing) {
-            Open::Text => PartKind::Text(text),
-            Open::Reasoning => PartKind::Reasoning(text),
-            Open::Refusal => PartKind::Refusal(text),
             // A provider may sign a part whose content it does not show.
-            Open::Nothing if provider_data.is_some() => PartKind::Text(text),
-            Open::Nothing => return,
+            Open::Nothing if provider_data.is_none() => return,
+            Open::Nothing | Open::Text => PartKind::Text,
+            Open::Reasoning => PartKind::Reasoning,
+            Open::Refusal => PartKind::Refusal,
         };
-        self.parts.push(
-            Part::new(kind)
-                .by(self.author.clone())
-                .with_provider_data(provider_data),
-        );
+        let text = std::mem::take(&mut self.text);
+        self.add(Part {
+            kind: kind(text.into()),
+            author: self.author.clone(),
+            provider_data,
+        });
     }
 
     /// The final answer so far: the text of the last step, after its last tool result.

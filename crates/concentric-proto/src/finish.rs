@@ -23,9 +23,10 @@ pub struct Finish {
     ///
     /// To sum the tokens of several attempts at a run, use [`attempt_usage`](Self::attempt_usage).
     pub usage: Usage,
-    // The part of `usage` that no earlier finish has reported; `None` if that is all of it.
+    // The part of `usage` that no earlier finish has reported; `None` if that is all of it. Boxed,
+    // since only runs that were interrupted have one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    attempt: Option<Usage>,
+    attempt: Option<Box<Usage>>,
     /// The outcome of the run.
     pub outcome: Outcome,
     /// The conversation including this turn, for the next request; set by agents.
@@ -93,13 +94,13 @@ impl Finish {
     /// `usage` of the last finish. To bill by finish, sum `attempt_usage`. Stored tokens of an
     /// attempt whose process died are included in the next attempt.
     pub fn attempt_usage(&self) -> Usage {
-        self.attempt.unwrap_or(self.usage)
+        self.attempt.as_deref().copied().unwrap_or(self.usage)
     }
 
     /// Sets the tokens used so far, and the part of them that no earlier finish has reported.
     pub(crate) fn report(&mut self, usage: Usage, unreported: Usage) {
         self.usage = usage;
-        self.attempt = (unreported != usage).then_some(unreported);
+        self.attempt = (unreported != usage).then(|| Box::new(unreported));
     }
 
     /// The interrupts that the run waits for, if the outcome is [`Outcome::Interrupted`].

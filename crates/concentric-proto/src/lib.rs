@@ -13,6 +13,19 @@
 //! |---|---|
 //! | `tower` | [`Error::of`] recognises the errors of tower's `Timeout`, `LoadShed` and `Buffer`, and of tokio's timeouts |
 
+/// Implements `Debug` for types whose fields have nothing to print.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! opaque_debug {
+    ($name:ident $(<$($of:ident),*>)?) => {
+        impl $(<$($of),*>)? ::std::fmt::Debug for $name $(<$($of),*>)? {
+            fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
+                f.debug_struct(stringify!($name)).finish_non_exhaustive()
+            }
+        }
+    };
+}
+
 mod builder;
 pub mod call;
 mod error;

@@ -4,11 +4,12 @@ use crate::{
     error::{Error, ErrorKind},
     text::Str,
 };
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
 use std::{
+    collections::{HashMap, HashSet},
     fmt,
-    sync::{Arc, LazyLock},
+    sync::{Arc, LazyLock, OnceLock},
 };
 
 /// The specification of a tool, as it is offered to a model.
@@ -130,9 +131,57 @@ impl Annotations {
 }
 
 /// The tools of a request; cheap to clone.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct ToolSpecs(Arc<Vec<Arc<ToolSpec>>>);
+#[derive(Clone, Deserialize)]
+#[serde(from = "Vec<Arc<ToolSpec>>")]
+pub struct ToolSpecs(Arc<List>);
+
+#[derive(Default)]
+struct List {
+    specs: Vec<Arc<ToolSpec>>,
+    // The positions of the names, created when a tool of a long list is first looked up.
+    index: OnceLock<HashMap<Str, usize>>,
+}
+
+/// Comparing a few names costs less than hashing one.
+const FEW: usize = 16;
+
+impl Clone for List {
+    /// Clones the list for a change, without the index.
+    fn clone(&self) -> Self {
+        self.specs.clone().into()
+    }
+}
+
+impl From<Vec<Arc<ToolSpec>>> for List {
+    fn from(specs: Vec<Arc<ToolSpec>>) -> Self {
+        let index = OnceLock::new();
+        Self { specs, index }
+    }
+}
+
+impl From<Vec<Arc<ToolSpec>>> for ToolSpecs {
+    fn from(specs: Vec<Arc<ToolSpec>>) -> Self {
+        Self(Arc::new(specs.into()))
+    }
+}
+
+impl Serialize for ToolSpecs {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.specs.serialize(serializer)
+    }
+}
+
+impl PartialEq for ToolSpecs {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.specs == other.0.specs
+    }
+}
+
+impl fmt::Debug for ToolSpecs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ToolSpecs").field(&self.0.specs).finish()
+    }
+}
 
 impl Default for ToolSpecs {
     /// Creates an empty list; does not allocate.
@@ -145,37 +194,54 @@ impl Default for ToolSpecs {
 impl ToolSpecs {
     /// Creates a list of tools.
     pub fn new(specs: impl IntoIterator<Item = Arc<ToolSpec>>) -> Self {
-        Self(Arc::new(specs.into_iter().collect()))
+        specs.into_iter().collect::<Vec<_>>().into()
     }
 
-    /// The tool with this name.
+    /// The tool with this name; the first one if there are several.
     pub fn get(&self, name: &str) -> Option<&Arc<ToolSpec>> {
-        self.0.iter().find(|spec| spec.name == *name)
+        let List { specs, index } = &*self.0;
+        if specs.len() <= FEW {
+            return specs.iter().find(|spec| spec.name == *name);
+        }
+        let index = index.get_or_init(|| {
+            // A later entry replaces an earlier one.
+            let last_first = specs.iter().enumerate().rev();
+            last_first
+                .map(|(at, spec)| (spec.name.clone(), at))
+                .collect()
+        });
+        specs.get(*index.get(name)?)
     }
 
     /// The tools, in order.
     pub fn iter(&self) -> std::slice::Iter<'_, Arc<ToolSpec>> {
-        self.0.iter()
+        self.0.specs.iter()
     }
 
     /// Returns whether there are no tools.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.0.specs.is_empty()
     }
 
     /// The number of tools.
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.0.specs.len()
     }
 
     /// Appends a tool.
     pub fn push(&mut self, spec: Arc<ToolSpec>) {
-        Arc::make_mut(&mut self.0).push(spec);
+        self.specs_mut().push(spec);
     }
 
     /// Retains the tools for which `keep` returns true.
     pub fn retain(&mut self, keep: impl FnMut(&Arc<ToolSpec>) -> bool) {
-        Arc::make_mut(&mut self.0).retain(keep);
+        self.specs_mut().retain(keep);
+    }
+
+    fn specs_mut(&mut self) -> &mut Vec<Arc<ToolSpec>> {
+        let list = Arc::make_mut(&mut self.0);
+        list.index.take();
+        &mut list.specs
     }
 
     /// Checks that all names are unique.
@@ -195,7 +261,7 @@ impl ToolSpecs {
 
     /// The first name that occurs twice.
     pub fn duplicate(&self) -> Option<&Str> {
-        let mut seen = std::collections::HashSet::new();
+        let mut seen = HashSet::new();
         self.iter()
             .map(|spec| &spec.name)
             .find(|name| !seen.insert(name.as_str()))
@@ -246,3 +312,43 @@ impl fmt::Display for ToolNameTaken {
 }
 
 impl std::error::Error for ToolNameTaken {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(name: &str, description: &str) -> Arc<ToolSpec> {
+        Arc::new(ToolSpec::new(name, description, Value::Null))
+    }
+
+    #[test]
+    fn the_first_tool_with_a_name_is_found() {
+        for len in [1, FEW, FEW + 1, 1_000] {
+            let mut specs: ToolSpecs = (0..len).map(|n| spec(&n.to_string(), "first")).collect();
+            specs.push(spec("0", "second"));
+            let found = |specs: &ToolSpecs, name: &str| {
+                let found = specs.get(name);
+                found.map(|spec| (spec.name.to_string(), spec.description.to_string()))
+            };
+            for name in ["0", &(len - 1).to_string()] {
+                let expected = (name.to_owned(), "first".to_owned());
+                assert_eq!(found(&specs, name), Some(expected));
+            }
+            assert_eq!(found(&specs, "?"), None);
+
+            // A changed list is indexed again, and its clone is not changed.
+            let before = specs.clone();
+            specs.push(spec("?", "third"));
+            specs.retain(|spec| spec.description != "first");
+            assert_eq!(
+                found(&specs, "0"),
+                Some(("0".to_owned(), "second".to_owned()))
+            );
+            assert!(found(&specs, "?").is_some() && before.get("?").is_none());
+            assert_eq!(
+                found(&before, "0"),
+                Some(("0".to_owned(), "first".to_owned()))
+            );
+        }
+    }
+}

@@ -1,6 +1,6 @@
 use crate::text::Str;
 use serde::{Deserialize, Serialize};
-use std::ops::AddAssign;
+use std::{fmt, ops::AddAssign};
 
 /// Why a model stopped (`gen_ai.response.finish_reasons`).
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -67,72 +67,106 @@ pub enum CancelReason {
 /// reasoning. The separate counts are parts of these: cached input, cache writes and audio input
 /// are included in the input tokens; reasoning and audio output in the output tokens. A count that
 /// the provider did not report is `None`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-#[non_exhaustive]
+// A run keeps several of these and moves them, so a bit marks a known count instead of an `Option`.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Counts", into = "Counts")]
 pub struct Usage {
-    /// Tokens in the request (`gen_ai.usage.input_tokens`).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub input_tokens: Option<u64>,
-    /// Tokens in the response (`gen_ai.usage.output_tokens`).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub output_tokens: Option<u64>,
-    /// The provider's own total, which may include tokens that the other two counts do not.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub total_tokens: Option<u64>,
-    /// Input tokens read from the provider's cache (`gen_ai.usage.cache_read.input_tokens`).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cached_input_tokens: Option<u64>,
-    /// Input tokens written to the provider's cache (`gen_ai.usage.cache_creation.input_tokens`).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cache_write_tokens: Option<u64>,
-    /// The part of `cache_write_tokens` that is cached for one hour.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cache_write_1h_tokens: Option<u64>,
-    /// Audio tokens in the input.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub input_audio_tokens: Option<u64>,
-    /// Output tokens spent on reasoning (`gen_ai.usage.reasoning.output_tokens`).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub reasoning_tokens: Option<u64>,
-    /// Audio tokens in the output.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub output_audio_tokens: Option<u64>,
+    // Zero where unknown.
+    counts: [u64; 9],
+    known: u16,
 }
 
 impl Usage {
     /// Creates a count of input and output tokens.
     pub const fn new(input_tokens: u64, output_tokens: u64) -> Self {
         Self {
-            input_tokens: Some(input_tokens),
-            output_tokens: Some(output_tokens),
-            total_tokens: None,
-            cached_input_tokens: None,
-            cache_write_tokens: None,
-            cache_write_1h_tokens: None,
-            input_audio_tokens: None,
-            reasoning_tokens: None,
-            output_audio_tokens: None,
+            counts: [input_tokens, output_tokens, 0, 0, 0, 0, 0, 0, 0],
+            known: 0b11,
         }
     }
 }
 
-impl AddAssign for Usage {
-    fn add_assign(&mut self, other: Self) {
-        fn add(sum: &mut Option<u64>, more: Option<u64>) {
-            if let Some(more) = more {
-                *sum = Some(sum.unwrap_or(0).saturating_add(more));
+macro_rules! counts {
+    ($($(#[$doc:meta])* $get:ident $set:ident $at:literal;)*) => {
+        impl Usage {
+            $($(#[$doc])*
+            pub const fn $get(&self) -> Option<u64> {
+                match self.known & 1 << $at {
+                    0 => None,
+                    _ => Some(self.counts[$at]),
+                }
+            }
+
+            #[doc = concat!("Sets [`", stringify!($get), "`](Self::", stringify!($get), ").")]
+            pub const fn $set(&mut self, count: Option<u64>) {
+                (self.counts[$at], self.known) = match count {
+                    Some(count) => (count, self.known | 1 << $at),
+                    None => (0, self.known & !(1 << $at)),
+                };
+            })*
+        }
+
+        /// The serialized form of [`Usage`].
+        #[derive(Default, Serialize, Deserialize)]
+        #[serde(default)]
+        struct Counts {
+            $(#[serde(skip_serializing_if = "Option::is_none")]
+            $get: Option<u64>,)*
+        }
+
+        impl From<Counts> for Usage {
+            fn from(counts: Counts) -> Self {
+                let mut usage = Self::default();
+                $(usage.$set(counts.$get);)*
+                usage
             }
         }
-        add(&mut self.input_tokens, other.input_tokens);
-        add(&mut self.output_tokens, other.output_tokens);
-        add(&mut self.total_tokens, other.total_tokens);
-        add(&mut self.cached_input_tokens, other.cached_input_tokens);
-        add(&mut self.cache_write_tokens, other.cache_write_tokens);
-        add(&mut self.cache_write_1h_tokens, other.cache_write_1h_tokens);
-        add(&mut self.input_audio_tokens, other.input_audio_tokens);
-        add(&mut self.reasoning_tokens, other.reasoning_tokens);
-        add(&mut self.output_audio_tokens, other.output_audio_tokens);
+
+        impl From<Usage> for Counts {
+            fn from(usage: Usage) -> Self {
+                Self { $($get: usage.$get(),)* }
+            }
+        }
+
+        impl fmt::Debug for Usage {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.debug_struct("Usage")$(.field(stringify!($get), &self.$get()))*.finish()
+            }
+        }
+    };
+}
+
+counts! {
+    /// Tokens in the request (`gen_ai.usage.input_tokens`).
+    input_tokens set_input_tokens 0;
+    /// Tokens in the response (`gen_ai.usage.output_tokens`).
+    output_tokens set_output_tokens 1;
+    /// The provider's own total, which may include tokens that the other two counts do not.
+    total_tokens set_total_tokens 2;
+    /// Input tokens read from the provider's cache (`gen_ai.usage.cache_read.input_tokens`).
+    cached_input_tokens set_cached_input_tokens 3;
+    /// Input tokens written to the provider's cache (`gen_ai.usage.cache_creation.input_tokens`).
+    cache_write_tokens set_cache_write_tokens 4;
+    /// The part of `cache_write_tokens` that is cached for one hour.
+    cache_write_1h_tokens set_cache_write_1h_tokens 5;
+    /// Audio tokens in the input.
+    input_audio_tokens set_input_audio_tokens 6;
+    /// Output tokens spent on reasoning (`gen_ai.usage.reasoning.output_tokens`).
+    reasoning_tokens set_reasoning_tokens 7;
+    /// Audio tokens in the output.
+    output_audio_tokens set_output_audio_tokens 8;
+}
+
+impl AddAssign for Usage {
+    #[expect(
+        clippy::suspicious_op_assign_impl,
+        reason = "a sum has the counts that either part has"
+    )]
+    fn add_assign(&mut self, other: Self) {
+        for (sum, more) in self.counts.iter_mut().zip(other.counts) {
+            *sum = sum.saturating_add(more);
+        }
+        self.known |= other.known;
     }
 }
 
@@ -158,5 +192,22 @@ mod tests {
         expected["input_tokens"] = json!(101);
         expected["output_tokens"] = json!(22);
         assert_eq!(json!(sum), expected);
+    }
+
+    #[test]
+    fn a_count_that_is_unset_equals_one_never_set() {
+        let mut usage = Usage::new(100, 20);
+        usage.set_output_audio_tokens(Some(0));
+        assert_eq!(usage.output_audio_tokens(), Some(0));
+        assert_ne!(usage, Usage::new(100, 20));
+        usage.set_output_audio_tokens(None);
+        assert_eq!(usage, Usage::new(100, 20));
+        assert_eq!(usage.output_audio_tokens(), None);
+    }
+
+    // A run keeps several, and moves them.
+    #[test]
+    fn a_usage_is_80_bytes() {
+        assert_eq!(size_of::<Usage>(), 80);
     }
 }

@@ -273,11 +273,7 @@ fn has_address(authority: &Authority) -> bool {
 }
 
 // The URL may contain secrets.
-impl fmt::Debug for Base {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Base").finish_non_exhaustive()
-    }
-}
+concentric_core::opaque_debug!(Base);
 
 /// Sets a name that the service reports, unless it is already set. Returns whether it was set.
 #[inline]

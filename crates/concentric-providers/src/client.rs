@@ -42,7 +42,6 @@ use hyper_util::{
 };
 use pin_project_lite::pin_project;
 use std::{
-    fmt,
     future::Future,
     io,
     pin::Pin,
@@ -215,11 +214,7 @@ impl Service<http::Request<Full<Bytes>>> for HttpClient {
     }
 }
 
-impl fmt::Debug for HttpClient {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HttpClient").finish_non_exhaustive()
-    }
-}
+concentric_core::opaque_debug!(HttpClient);
 
 fn intercept(proxies: Option<&Matcher>, uri: &http::Uri) -> Option<Intercept> {
     proxies.and_then(|proxies| proxies.intercept(uri))
@@ -309,11 +304,7 @@ impl Future for ResponseFuture {
     }
 }
 
-impl fmt::Debug for ResponseFuture {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ResponseFuture").finish_non_exhaustive()
-    }
-}
+concentric_core::opaque_debug!(ResponseFuture);
 
 pin_project! {
     /// Response body of [`HttpClient`].
@@ -349,11 +340,7 @@ impl http_body::Body for Body {
     }
 }
 
-impl fmt::Debug for Body {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Body").finish_non_exhaustive()
-    }
-}
+concentric_core::opaque_debug!(Body);
 
 fn timed_out() -> Error {
     Error::new(ErrorKind::Timeout, "the provider did not answer in time")

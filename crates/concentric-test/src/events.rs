@@ -16,7 +16,7 @@
 //! let answer = model.clone().oneshot(ChatRequest::user("hi")).await?;
 //! let (events, finish) = assert_finishes(answer.body).await;
 //! assert_eq!(shape(&events), "text text finish");
-//! assert_eq!(finish.usage.output_tokens, Some(1));
+//! assert_eq!(finish.usage.output_tokens(), Some(1));
 //!
 //! let answer = model.oneshot(ChatRequest::user("hi")).await?;
 //! let (events, error) = assert_fails(answer.body).await;

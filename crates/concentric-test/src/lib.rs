@@ -5,21 +5,31 @@
 //! | an agent or a layer against scripted model responses | [`ScriptedModel`], [`Gate`] |
 //! | the tool calls of an agent | [`ScriptedTools`] |
 //! | code that uses time, ids or random numbers | [`TestEnvironment`] |
+//! | code that stores runs, tool effects, decisions or used tokens | [`MemoryStore`] |
+//! | what is logged | [`LogCapture`] |
 //! | that nothing depends on when a double is ready, and nothing busy-loops | [`Pace`], [`watched`] |
 //! | cancel safety at every await point, and wakeups | [`drop_at_each_wait`], [`Spurious`] |
 //! | that a service is called only when it is ready | [`Strict`] |
 //! | the events of a response body | [`collect_events`], [`assert_finishes`], [`assert_fails`], [`shape`] |
-//! | code against recorded HTTP traffic | [`RecordLayer`](cassette::RecordLayer), [`ReplayLayer`](cassette::ReplayLayer) |
+//! | code against recorded HTTP traffic | `cassette::RecordLayer`, `cassette::ReplayLayer` (feature `record`) |
 //! | that a custom layer follows the contract of layers | [`check_layer`] |
+//!
+//! The feature `record` also adds the module `replay`, which drives the provider layers of
+//! `concentric-providers` with recorded traffic, and the program of that name.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+#[cfg(feature = "record")]
 pub mod cassette;
 pub mod environment;
 pub mod events;
 mod gate;
 pub mod layer_check;
+mod log;
 pub mod model;
 mod pace;
 mod polls;
+#[cfg(feature = "record")]
 pub mod replay;
 mod strict;
 pub mod tools;
@@ -29,9 +39,12 @@ pub use self::{
     events::{assert_ends_early, assert_fails, assert_finishes, collect_events, shape, text_of},
     gate::Gate,
     layer_check::{TestModel, check_layer},
+    log::LogCapture,
     model::ScriptedModel,
     pace::{PACE, Pace, watched},
     polls::{Spurious, drop_at_each_wait},
     strict::{Strict, StrictFuture},
     tools::ScriptedTools,
 };
+#[doc(inline)]
+pub use concentric_store::MemoryStore;

@@ -1,5 +1,10 @@
 use crate::panic;
-use concentric_core::{BoxError, Error, ErrorKind, Phase, Str, ToolOutcome, capability::Fault};
+use concentric_core::{
+    BoxError, Error, ErrorKind, Str, ToolOutcome,
+    fatal::{fatal, is_fatal},
+    gate::Gate,
+    panic::catch,
+};
 use std::{error::Error as StdError, fmt};
 
 /// The error of a tool: a short text for the model, and the source error for the log.
@@ -174,44 +179,6 @@ impl fmt::Display for Chain<'_> {
     }
 }
 
-/// Marks `error` as fatal, so that it ends the run instead of being sent to the model.
-///
-/// Use it in tool layers and tool services; a function returns [`ToolError::fatal`]. The error
-/// keeps its fields; one without a kind gets [`ErrorKind::Tool`]. Layers may wrap it: the mark is
-/// also found among the sources.
-pub fn fatal(error: impl Into<BoxError>) -> Error {
-    let error = Error::from(error.into());
-    if is_fatal(&error) {
-        return error;
-    }
-    let marked = match error.kind() {
-        ErrorKind::Other => Error::new(ErrorKind::Tool, error.message()),
-        _ => error.clone(),
-    };
-    marked.with_phase(Phase::Call).with_source(Fatal(error))
-}
-
-/// Whether `error` was marked by [`fatal`], or reports a missing capability of the stack.
-pub fn is_fatal(error: &Error) -> bool {
-    StdError::source(error).is_some_and(|source| source.is::<Fatal>() || source.is::<Fault>())
-}
-
-/// Marks the error whose source it is.
-#[derive(Debug)]
-struct Fatal(Error);
-
-impl fmt::Display for Fatal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the error was marked as fatal")
-    }
-}
-
-impl StdError for Fatal {
-    fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        self.0.source()
-    }
-}
-
 /// The reason why a [`Toolset`](crate::Toolset) is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -229,6 +196,13 @@ pub enum ToolsetError {
     EmptyRule(Str),
     /// A rule of a gate has a name or a pattern that no tool matches.
     UnknownTool(Str),
+    /// A gate cannot decide about the tools.
+    Gate {
+        /// The gate's policy.
+        policy: Str,
+        /// The reason.
+        reason: Str,
+    },
     /// A gate panicked in [`check`](crate::Gate::check); the value is its policy.
     GatePanicked(Str),
     /// A layer panicked while it was applied.
@@ -258,6 +232,9 @@ impl fmt::Display for ToolsetError {
                 f,
                 "a rule of a gate names the unknown tool `{name}`; correct the name, or add the tool"
             ),
+            Self::Gate { policy, reason } => {
+                write!(f, "the gate `{policy}` rejects the tools: {reason}")
+            }
             Self::GatePanicked(policy) => {
                 write!(f, "the gate `{policy}` panicked in `check`")
             }
@@ -271,6 +248,19 @@ impl fmt::Display for ToolsetError {
 }
 
 impl StdError for ToolsetError {}
+
+impl ToolsetError {
+    /// Converts the error of [`Gate::check`].
+    pub(crate) fn of_gate(gate: &dyn Gate, error: BoxError) -> Self {
+        match error.downcast() {
+            Ok(error) => *error,
+            Err(error) => Self::Gate {
+                policy: catch(|| gate.policy()).unwrap_or_default(),
+                reason: panic::text(&error).into(),
+            },
+        }
+    }
+}
 
 impl From<ToolsetError> for Error {
     fn from(error: ToolsetError) -> Self {

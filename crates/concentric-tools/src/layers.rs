@@ -1,6 +1,11 @@
-use crate::fatal;
+use crate::{
+    fatal,
+    matcher::Matched,
+    scoped::{ScopedLayer, applies},
+};
 use concentric_core::{
     BoxError, BoxTool, Error, ErrorKind, Seal, ToolCall, ToolOutcome, ToolService,
+    hooks::{Hooks, ToolHooksLayer},
 };
 use pin_project_lite::pin_project;
 use std::{
@@ -33,6 +38,44 @@ pub(crate) type Observe = dyn Fn(&ToolCall) -> Option<Observation> + Send + Sync
 
 /// The observation of a settled call, which cannot change its outcome.
 pub(crate) type Observation = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// A layer of hooks that can also observe settled calls.
+pub trait ObserveSettled {
+    /// Returns a function that calls the hooks with a settled call.
+    fn observe(&self) -> Arc<Observe>;
+}
+
+impl<H> ObserveSettled for ToolHooksLayer<H>
+where
+    H: Hooks,
+{
+    fn observe(&self) -> Arc<Observe> {
+        let hooks = self.clone();
+        Arc::new(move |call| Some(Box::pin(hooks.observe(call.clone()))))
+    }
+}
+
+impl<L> ObserveSettled for ScopedLayer<L>
+where
+    L: ObserveSettled,
+{
+    fn observe(&self) -> Arc<Observe> {
+        let (matcher, hooks) = (self.matcher.clone(), self.layer.observe());
+        Arc::new(move |call| match matcher.matches(call) {
+            Matched::Now(matched) => applies(matched).then(|| hooks(call)).flatten(),
+            Matched::Later(later) => {
+                let (hooks, call) = (Arc::clone(&hooks), call.clone());
+                Some(Box::pin(async move {
+                    if applies(later.await)
+                        && let Some(observation) = hooks(&call)
+                    {
+                        observation.await;
+                    }
+                }))
+            }
+        })
+    }
+}
 
 /// Adds a layer around a service, and checks the calls of the next outer layer.
 type Wrap = dyn Fn(BoxTool, Option<Outside>) -> BoxTool + Send + Sync;
@@ -71,15 +114,16 @@ impl Layers {
         self.0.push(Entry::new(layer));
     }
 
-    /// Adds a layer that also observes settled calls.
-    pub(crate) fn push_observer<L>(&mut self, layer: L, observe: Arc<Observe>)
+    /// Adds hooks that also observe settled calls.
+    pub(crate) fn push_hooks<L>(&mut self, hooks: L)
     where
-        L: Layer<BoxTool> + Send + Sync + 'static,
+        L: ObserveSettled + Layer<BoxTool> + Send + Sync + 'static,
         L::Service: ToolService<Future: Send + 'static> + Clone + Send + Sync + 'static,
     {
+        let observe = hooks.observe();
         self.0.push(Entry {
             observe: Some(observe),
-            ..Entry::new(layer)
+            ..Entry::new(hooks)
         });
     }
 

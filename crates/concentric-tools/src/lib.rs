@@ -54,7 +54,7 @@
 //!    elsewhere, or of an unknown tool) skips the layers, so that no layer can replace the outcome;
 //!    [`Toolset::hooks`] observe it:
 //!     1. the layers of the run ([`ToolLayers`]);
-//!     2. the layers of the toolset ([`Toolset::layer`]), the first added outermost; [hooks] are
+//!     2. the layers of the toolset ([`Toolset::layer`]), the first added outermost; hooks are
 //!        such layers;
 //!     3. the router;
 //!     4. the layers of the tool ([`Tool::layer`]), the first added outermost;
@@ -113,7 +113,6 @@ mod call;
 mod digest;
 mod error;
 pub mod gate;
-pub mod hooks;
 mod layers;
 #[cfg(feature = "lazy")]
 pub mod lazy;
@@ -145,13 +144,14 @@ pub use self::output::{Output, OutputError, output};
 pub use self::skills::{Skill, Skills};
 #[cfg(feature = "approval-tokens")]
 pub use self::token::Tokens;
+pub use concentric_core::fatal::{fatal, is_fatal};
+
 pub use self::{
     approval::Approval,
     arguments::NoArguments,
     digest::Digest,
-    error::{ToolError, ToolsetError, fatal, is_fatal},
+    error::{ToolError, ToolsetError},
     gate::{ApprovalEvent, Ask, Decided, Gate, Pins, Verdict, gate_fn},
-    hooks::{BeforeCall, Flow, ToolHooks, ToolHooksLayer, after_fn, before_fn},
     lifecycle::{ProtocolEntry, ProtocolStep, RoundEnd, Siblings, ToolLifecycle},
     matcher::Matcher,
     outcome::{IntoOutcome, Json},

@@ -26,7 +26,7 @@
 
 use crate::{ToolsetError, panic::Caught};
 use concentric_core::{
-    Annotations, BoxError, Error, ErrorKind, Str, ToolCall, ToolSpec, ToolSpecs, method::catch,
+    Annotations, BoxError, Error, ErrorKind, Str, ToolCall, ToolSpec, ToolSpecs, panic::catch,
     service::BoxFuture,
 };
 use std::{any::type_name, fmt, future::Future, ops::Not, sync::Arc};

@@ -1,6 +1,5 @@
 use concentric_core::{
-    Str, ToolOutcome,
-    method::{Panic, catch, caught},
+    panic::{CaughtPanic, catch, caught},
     store::{StoreError, StoreFuture},
 };
 use std::{
@@ -9,13 +8,6 @@ use std::{
     pin::Pin,
     task::{Context, Poll},
 };
-
-/// The outcome of a tool or a tool layer that panicked. The panic message is only logged.
-pub(crate) fn outcome(panic: &Panic, tool: &str) -> ToolOutcome {
-    let text = panic.text();
-    tracing::error!(tool, panic = text, "a tool or one of its layers panicked");
-    ToolOutcome::failed(Str::from_static("The tool failed unexpectedly."))
-}
 
 /// Calls a store, and converts a panic into an error.
 pub(crate) async fn stored<T>(call: impl FnOnce() -> StoreFuture<T>) -> Result<T, StoreError> {
@@ -52,7 +44,7 @@ impl<F> Future for Caught<F>
 where
     F: Future + Unpin,
 {
-    type Output = Result<F::Output, Panic>;
+    type Output = Result<F::Output, CaughtPanic>;
 
     #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {

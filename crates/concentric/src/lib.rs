@@ -37,12 +37,14 @@
 //! # }
 //! ```
 //!
-//! The [`prelude`] exports the common types, [`agent`] describes the loop, and [`layers`] lists the
+//! The [`prelude`] exports the types that most programs use, the root those that occur in their
+//! signatures, and each module one subject. [`agent`] describes the loop, and [`layers`] lists the
 //! built-in layers and explains how to write one.
 //!
 //! | feature | module | contains |
 //! |---|---|---|
-//! | always | the root, [`layers`], [`store`] | messages, requests, events, the loop, building blocks for layers, store traits |
+//! | always | the root, [`agent`], [`ask`], [`call`], [`capability`], [`chat`], [`context`], [`describe`], [`event`], [`gate`], [`hooks`], [`id`], [`interrupt`], [`machine`], [`message`], [`service`], [`state`], [`step_gate`], [`store`], [`transcript`] | messages, requests, events, the loop, store traits |
+//! | always | [`layers`] | building blocks for layers |
 //! | `tools` (default) | `tools` | typed tools and toolsets, gates and approvals |
 //! | `agent-tool` | `tools::agent` | agents as tools |
 //! | `approval-tokens` | `tools::token` | signed proofs of interrupts, for hosts that do not store runs |
@@ -58,7 +60,7 @@
 //! | `ollama` | `providers` | Ollama |
 //! | `providers` | `providers` | the parts that all provider layers share; enabled by each of them |
 //! | `http` | `http` | AG-UI endpoints for agents, and a limit on concurrent runs |
-//! | `layers` | [`layers`] | the built-in layers: suspended and detached runs, sessions, hooks, budgets, stop conditions, steering, a limit on calls in flight |
+//! | `layers` | [`layers`] | the built-in layers: suspended and detached runs, sessions, budgets, stop conditions, steering, a limit on calls in flight |
 //! | `store` | [`store`] | SQLite and in-memory stores for runs, tool effects and decisions |
 //! | `full` | | all of these |
 //!
@@ -66,7 +68,20 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-pub use concentric_core::*;
+pub use concentric_core::{
+    Agent, AgentLayer, Answer, BoxError, BoxModel, BoxTool, CancelReason, ChatOptions, ChatRequest,
+    ChatResponse, Context, Environment, Error, ErrorKind, Event, EventStream, Finish, FinishReason,
+    Head, Hooks, Interrupt, Media, Message, ModelService, NoTools, Outcome, Part, PartKind, Reply,
+    Role, Ruling, Str, System, ToolCall, ToolChoice, ToolOutcome, ToolService, ToolSpec,
+    Transcript, Turn, Usage,
+    agent::StepGate,
+    gate::{Gate, Verdict},
+};
+#[doc(inline)]
+pub use concentric_core::{
+    agent, capability, context, describe, gate, hooks, id, interrupt, machine, service, state,
+    transcript,
+};
 
 #[cfg(feature = "http")]
 #[doc(inline)]
@@ -77,6 +92,54 @@ pub use concentric_providers as providers;
 #[cfg(feature = "tools")]
 #[doc(inline)]
 pub use concentric_tools as tools;
+
+pub mod ask {
+    //! Interrupts that are answered while a run continues.
+
+    pub use concentric_core::{LiveInterrupts, ask::*};
+}
+
+pub mod call {
+    //! Tool calls, their rounds and their specifications.
+
+    pub use concentric_core::{
+        Annotations, Attempt, Attempts, RoundService, Seal, ToolCall, ToolNameTaken, ToolRound,
+        ToolSpec, ToolSpecs, call::*,
+    };
+}
+
+pub mod chat {
+    //! Parts of requests and responses.
+
+    pub use concentric_core::{
+        Answer, ChatOptions, ChatRequest, ChatResponse, Head, Incomplete, OutputSchema, Resume,
+        Stability, Suspended, System, SystemSegment, ToolChoice,
+    };
+}
+
+pub mod event {
+    //! The events of a response body, and errors.
+
+    pub use concentric_core::{
+        CancelReason, Custom, Effects, Error, ErrorKind, Event, Finish, FinishReason, Outcome,
+        PartEnd, Phase, StepFinish, StepStart, SubAgentEvent, ToolCallDelta, ToolCallEvent,
+        ToolCallStart, Usage,
+    };
+}
+
+pub mod message {
+    //! Messages and their parts.
+
+    pub use concentric_core::{MessageBuilder, message::*};
+}
+
+pub mod step_gate {
+    //! Gates that decide whether the next step, round or finish may happen.
+
+    pub use concentric_core::agent::{
+        BeforeFinish, BeforeRound, BeforeStep, GateOrder, StepGate, StepGates, StepView,
+    };
+}
 
 pub mod layers {
     //! Building blocks for layers, and the built-in layers.
@@ -112,7 +175,6 @@ pub mod layers {
     //! |---|---|---|
     //! | `BudgetLayer` | `budget` | limits the cost, tokens, calls and time of runs |
     //! | `DetachLayer` | `detach` | completes a run after its consumer has disconnected |
-    //! | `Hooks` | `hooks` | calls one value at every lifecycle point of runs, model calls and tool calls |
     //! | `InFlightLimitLayer` | `in_flight` | limits calls until their bodies end |
     //! | `Sessions` | `session` | keeps a conversation, with one turn at a time |
     //! | `Steering` | `steering` | adds messages to a run in progress |
@@ -123,6 +185,7 @@ pub mod layers {
     //! a `ConcurrencyLimit` counts a call until its first token, and a `Timeout` limits the time to
     //! it. The built-in layers cover the body as well, up to the last token.
 
+    pub use concentric_core::of_run;
     pub use concentric_layers::*;
 }
 
@@ -151,25 +214,16 @@ pub mod store {
 pub mod prelude {
     #[cfg(feature = "http")]
     pub use concentric_http::ag_ui::AgUiLayer;
-    #[cfg(feature = "anthropic")]
-    pub use concentric_providers::AnthropicLayer;
     #[cfg(feature = "providers")]
     pub use concentric_providers::ApiKey;
-    #[cfg(feature = "gemini")]
-    pub use concentric_providers::GeminiLayer;
     #[cfg(feature = "client")]
     pub use concentric_providers::HttpClient;
-    #[cfg(feature = "ollama")]
-    pub use concentric_providers::OllamaLayer;
     #[cfg(feature = "openai")]
     pub use concentric_providers::OpenAiLayer;
-    #[cfg(feature = "responses")]
-    pub use concentric_providers::OpenAiResponsesLayer;
-    #[cfg(feature = "agent-tool")]
-    pub use concentric_tools::agent_tool;
     #[cfg(feature = "tools")]
     pub use concentric_tools::{
-        Approval, Gate, Json, Siblings, ToolError, Toolset, Verdict, gate_fn, tool,
+        Approval, NoArguments, Toolset,
+        tool::{tool, tool_with_context},
     };
 
     #[cfg(feature = "layers")]
@@ -177,11 +231,12 @@ pub mod prelude {
     #[cfg(feature = "store")]
     pub use crate::store::SqliteStore;
 
-    pub use crate::layers::{DefaultsLayer, Next, NextTool, from_fn, tool_from_fn};
     pub use concentric_core::{
-        AgentLayer, BoxModel, CancelReason, ChatRequest, ChatResponse, Context, Error, ErrorKind,
-        Event, EventStream, FinishReason, Interrupt, Outcome, Reply, ToolCall, ToolOutcome,
-        Transcript, Usage,
+        AgentLayer, BoxModel, ChatRequest, ChatResponse, Error, Event, EventStream,
+    };
+    pub use concentric_layers::{
+        DefaultsLayer, Transform,
+        from_fn::{Next, from_fn},
     };
 }
 

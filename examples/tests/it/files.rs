@@ -1,7 +1,12 @@
 //! The file tools, called through an agent's tool service.
 
-use concentric::{CallId, Context, ToolCall, ToolCallPart, ToolStatus, tools::Tool};
-use concentric_examples::files;
+use concentric::{
+    Context, ToolCall,
+    id::CallId,
+    message::{ToolCallPart, ToolStatus},
+    tools::Tool,
+};
+use quickstart::files;
 use serde_json::{Value, json};
 use std::{fs, path::PathBuf};
 use tower::ServiceExt;

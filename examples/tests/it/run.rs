@@ -11,6 +11,7 @@ use axum::{
 use concentric_examples::services;
 use serde_json::{Value, json};
 use std::{
+    env::consts::EXE_EXTENSION,
     path::{Path, PathBuf},
     process::{Output, Stdio},
     sync::{Arc, Mutex, OnceLock},
@@ -29,13 +30,19 @@ const LIMIT: Duration = Duration::from_secs(60);
 const LIST: &str = "which files are here?";
 const ABOUT: &str = "what is this project about?";
 
-/// Returns the path of an example, which is built if necessary.
+/// Returns the path of an example, or of the quickstart, which are built if necessary.
 fn example(name: &str) -> PathBuf {
-    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
-    let folder = FOLDER.get_or_init(|| {
+    static PROFILE: OnceLock<PathBuf> = OnceLock::new();
+    let executable = |profile: &Path, name: &str| {
+        let folder = match name {
+            "quickstart" => profile.to_path_buf(),
+            _ => profile.join("examples"),
+        };
+        folder.join(name).with_extension(EXE_EXTENSION)
+    };
+    let profile = PROFILE.get_or_init(|| {
         let test = std::env::current_exe().unwrap();
         let profile = test.ancestors().nth(2).unwrap();
-        let folder = profile.join("examples");
         let there = [
             "quickstart",
             "approval",
@@ -48,20 +55,18 @@ fn example(name: &str) -> PathBuf {
             "custom_layer",
         ]
         .iter()
-        .all(|name| {
-            folder
-                .join(name)
-                .with_extension(std::env::consts::EXE_EXTENSION)
-                .exists()
-        });
+        .all(|name| executable(profile, name).exists());
         if !there {
             let mut build = std::process::Command::new(env!("CARGO"));
             build.args([
                 "build",
                 "--quiet",
                 "--examples",
+                "--bins",
                 "--package",
                 env!("CARGO_PKG_NAME"),
+                "--package",
+                "quickstart",
             ]);
             build.arg("--target-dir").arg(profile.parent().unwrap());
             if profile.ends_with("release") {
@@ -69,11 +74,9 @@ fn example(name: &str) -> PathBuf {
             }
             assert!(build.status().unwrap().success());
         }
-        folder
+        profile.to_path_buf()
     });
-    folder
-        .join(name)
-        .with_extension(std::env::consts::EXE_EXTENSION)
+    executable(profile, name)
 }
 
 fn command(name: &str, folder: &Path) -> Command {

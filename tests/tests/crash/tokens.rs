@@ -12,15 +12,14 @@
 use crate::durable::{
     Dice,
     actor::{Part, block, say, wait},
+    agent::{Ahead, SystemRandom},
     setting,
     world::{Class, Entry, World},
 };
 use concentric_core::{
     AgentLayer, BoxModel, CallId, ChatRequest, ChatResponse, Context, Environment, Error, Event,
     FinishReason, Interrupt, InterruptId, OpenRound, Outcome, Reply, Role, Str, ThreadId,
-    ToolCallPart, ToolStatus, Transcript, Usage,
-    context::{Clock, Ids, Random, Sleep},
-    store::Tenant,
+    ToolCallPart, ToolStatus, Transcript, Usage, context::Ids, store::Tenant,
 };
 use concentric_store::SqliteStore;
 use concentric_tools::{
@@ -31,10 +30,7 @@ use concentric_tools::{
 use futures_util::{StreamExt, stream};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::{
-    path::Path,
-    time::{Duration, SystemTime},
-};
+use std::{path::Path, time::Duration};
 use tower::{Layer, ServiceExt, service_fn};
 
 // ---- a service that keeps nothing ----
@@ -76,11 +72,10 @@ impl Case {
     }
 
     fn environment(&self) -> Environment {
-        let system = Environment::system();
         Environment::new(
-            Later(Duration::from_secs(self.days * 24 * 60 * 60)),
+            Ahead(Duration::from_secs(self.days * 24 * 60 * 60)),
             SameMessages(self.message.clone()),
-            Chance(system),
+            SystemRandom,
         )
     }
 
@@ -267,18 +262,6 @@ impl Brought {
     }
 }
 
-struct Later(Duration);
-
-impl Clock for Later {
-    fn now(&self) -> SystemTime {
-        SystemTime::now() + self.0
-    }
-
-    fn sleep(&self, duration: Duration) -> Sleep {
-        Environment::system().clock().sleep(duration)
-    }
-}
-
 /// Names all messages alike, so that nothing else tells two questions apart.
 struct SameMessages(String);
 
@@ -288,14 +271,6 @@ impl Ids for SameMessages {
             "msg_" => self.0.as_str().into(),
             _ => Environment::system().ids().next(prefix),
         }
-    }
-}
-
-struct Chance(Environment);
-
-impl Random for Chance {
-    fn next_u64(&self) -> u64 {
-        self.0.random().next_u64()
     }
 }
 

@@ -2,6 +2,7 @@
 //! they wait.
 
 use bytes::Bytes;
+use concentric_core::hooks::{self, BeforeCall, Flow, Hooks};
 use concentric_core::{
     AgentLayer, Arguments, BoxError, BoxModel, CallId, ChatRequest, Context, Error, ErrorKind,
     Message, Part, PartKind, Role, ToolCall, ToolCallPart, ToolOutcome, ToolResult, ToolStatus,
@@ -20,8 +21,8 @@ use concentric_test::{
     drop_at_each_wait, watched,
 };
 use concentric_tools::{
-    BeforeCall, Flow, Gate, LazyTools, NoArguments, RetryTool, RoundEnd, ScopedExt, ToolHooks,
-    ToolHooksLayer, ToolLifecycle, Toolset, Verdict, blocking_tool, gate::Decided, tool,
+    Gate, LazyTools, NoArguments, RetryTool, RoundEnd, ScopedExt, ToolLifecycle, Toolset, Verdict,
+    blocking_tool, gate::Decided, tool,
 };
 use futures_util::{Stream, StreamExt, stream};
 use http_body::Frame;
@@ -73,17 +74,17 @@ impl Gate for Slow {
     }
 }
 
-impl ToolHooks for Slow {
+impl Hooks for Slow {
     fn id(&self) -> &str {
         "slow"
     }
 
-    async fn before(&self, _: &mut BeforeCall) -> Result<Flow, BoxError> {
+    async fn before_call(&self, _: &mut BeforeCall) -> Result<Flow<ToolOutcome>, BoxError> {
         tick().await;
         Ok(Flow::Continue)
     }
 
-    async fn after(
+    async fn after_call(
         &self,
         _: &ToolCall,
         _: &ToolOutcome,
@@ -134,8 +135,8 @@ fn slow_tools(live: &Arc<()>) -> Toolset {
             next.run(call).await
         }))
         .layer(RetryLayer::new(retry.failures_too()).scoped("flaky"))
-        .layer(ToolHooksLayer::new(Slow))
-        .hooks(ToolHooksLayer::new(Slow).scoped("look"))
+        .layer(hooks::tool(Arc::new(Slow)))
+        .hooks(hooks::tool(Arc::new(Slow)).scoped("look"))
         .prepare(async |call| {
             tick().await;
             Ok(call.arguments().clone())

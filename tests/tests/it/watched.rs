@@ -2,12 +2,10 @@
 //! and among the tools, what its observer is told, and what permits it takes.
 
 use bytes::Bytes;
+use concentric_core::hooks::{self, Hooks, Summary};
 use concentric_core::{AgentLayer, BoxError, BoxModel, ChatRequest, Context, Event};
+use concentric_layers::InFlightLimitLayer;
 use concentric_layers::{End, inspect_events};
-use concentric_layers::{
-    InFlightLimitLayer,
-    hooks::{Hooks, Summary, hooks},
-};
 use concentric_providers::{ApiKey, OpenAiLayer};
 use concentric_tools::{NoArguments, Tool, Toolset, tool_with_context};
 use http_body_util::Full;
@@ -154,7 +152,7 @@ where
         .layer(calls);
     BoxModel::new(
         ServiceBuilder::new()
-            .layer(hooks(Observer).run())
+            .layer(hooks::run(Arc::new(Observer)))
             .layer(AgentLayer::new(tools))
             .layer(inspect_events(|_: &Event| {}))
             .layer(permits.answers.clone())

@@ -124,21 +124,3 @@ where
         Poll::Ready(result)
     }
 }
-
-/// An empty set of tools.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct NoTools;
-
-impl Service<Call> for NoTools {
-    type Response = ToolResult;
-    type Error = Error;
-    type Future = std::future::Ready<Result<ToolResult, Error>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, _: Call) -> Self::Future {
-        std::future::ready(Err(Error::UnknownTool))
-    }
-}

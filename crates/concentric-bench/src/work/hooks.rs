@@ -8,9 +8,10 @@ use super::{
     script::{CHUNK, Model, Script},
     stream::{count, expected},
 };
+use concentric_core::hooks::{self, Hooks, Interest};
 use concentric_core::{AgentLayer, Context as RunContext, Event, NoTools};
-use concentric_layers::hooks::{Hooks, hooks};
 use concentric_layers::inspect_events;
+use std::sync::Arc;
 use tower::ServiceBuilder;
 
 /// Hooks that count the bytes of the text, outside and inside the loop.
@@ -19,6 +20,10 @@ struct Count<const I: usize>;
 impl<const I: usize> Hooks for Count<I> {
     fn id(&self) -> &str {
         "count"
+    }
+
+    fn interest(&self) -> Interest {
+        Interest::EVENT | Interest::MODEL_EVENT
     }
 
     #[inline]
@@ -38,6 +43,10 @@ struct Nothing;
 impl Hooks for Nothing {
     fn id(&self) -> &str {
         "nothing"
+    }
+
+    fn interest(&self) -> Interest {
+        Interest::NONE
     }
 }
 
@@ -78,19 +87,19 @@ sides! {
         [];
     run_hooks: 10,
         [
-            hooks(Count::<0>).run(), hooks(Count::<1>).run(),
-            hooks(Count::<2>).run(), hooks(Count::<3>).run(),
-            hooks(Count::<4>).run(), hooks(Count::<5>).run(),
-            hooks(Count::<6>).run(), hooks(Count::<7>).run(),
-            hooks(Count::<8>).run(), hooks(Count::<9>).run()
+            hooks::run(Arc::new(Count::<0>)), hooks::run(Arc::new(Count::<1>)),
+            hooks::run(Arc::new(Count::<2>)), hooks::run(Arc::new(Count::<3>)),
+            hooks::run(Arc::new(Count::<4>)), hooks::run(Arc::new(Count::<5>)),
+            hooks::run(Arc::new(Count::<6>)), hooks::run(Arc::new(Count::<7>)),
+            hooks::run(Arc::new(Count::<8>)), hooks::run(Arc::new(Count::<9>))
         ],
         [];
     run_empty: 0,
         [
-            hooks(Nothing).run(), hooks(Nothing).run(), hooks(Nothing).run(),
-            hooks(Nothing).run(), hooks(Nothing).run(), hooks(Nothing).run(),
-            hooks(Nothing).run(), hooks(Nothing).run(), hooks(Nothing).run(),
-            hooks(Nothing).run()
+            hooks::run(Arc::new(Nothing)), hooks::run(Arc::new(Nothing)), hooks::run(Arc::new(Nothing)),
+            hooks::run(Arc::new(Nothing)), hooks::run(Arc::new(Nothing)), hooks::run(Arc::new(Nothing)),
+            hooks::run(Arc::new(Nothing)), hooks::run(Arc::new(Nothing)), hooks::run(Arc::new(Nothing)),
+            hooks::run(Arc::new(Nothing))
         ],
         [];
     model_layers: 10,
@@ -105,21 +114,21 @@ sides! {
     model_hooks: 10,
         [],
         [
-            hooks(Count::<0>).model(), hooks(Count::<1>).model(),
-            hooks(Count::<2>).model(), hooks(Count::<3>).model(),
-            hooks(Count::<4>).model(), hooks(Count::<5>).model(),
-            hooks(Count::<6>).model(), hooks(Count::<7>).model(),
-            hooks(Count::<8>).model(), hooks(Count::<9>).model()
+            hooks::model(Arc::new(Count::<0>)), hooks::model(Arc::new(Count::<1>)),
+            hooks::model(Arc::new(Count::<2>)), hooks::model(Arc::new(Count::<3>)),
+            hooks::model(Arc::new(Count::<4>)), hooks::model(Arc::new(Count::<5>)),
+            hooks::model(Arc::new(Count::<6>)), hooks::model(Arc::new(Count::<7>)),
+            hooks::model(Arc::new(Count::<8>)), hooks::model(Arc::new(Count::<9>))
         ];
-    one_run_empty: 0, [hooks(Nothing).run()], [];
+    one_run_empty: 0, [hooks::run(Arc::new(Nothing))], [];
     model_empty: 0,
         [],
         [
-            hooks(Nothing).model(), hooks(Nothing).model(), hooks(Nothing).model(),
-            hooks(Nothing).model(), hooks(Nothing).model(), hooks(Nothing).model(),
-            hooks(Nothing).model(), hooks(Nothing).model(), hooks(Nothing).model(),
-            hooks(Nothing).model()
+            hooks::model(Arc::new(Nothing)), hooks::model(Arc::new(Nothing)), hooks::model(Arc::new(Nothing)),
+            hooks::model(Arc::new(Nothing)), hooks::model(Arc::new(Nothing)), hooks::model(Arc::new(Nothing)),
+            hooks::model(Arc::new(Nothing)), hooks::model(Arc::new(Nothing)), hooks::model(Arc::new(Nothing)),
+            hooks::model(Arc::new(Nothing))
         ];
     // One value at both places.
-    one_empty: 0, [hooks(Nothing).run()], [hooks(Nothing).model()];
+    one_empty: 0, [hooks::run(Arc::new(Nothing))], [hooks::model(Arc::new(Nothing))];
 }

@@ -2,17 +2,19 @@
 
 use super::{counters, script::TOOL};
 use crate::bare;
-use concentric_core::{BoxError, Error, ToolCall, ToolOutcome, ToolService, ToolStatus};
-use concentric_layers::{NextTool, tool_from_fn};
-use concentric_tools::{
-    Approval, BeforeCall, Flow, Json, ToolHooks, ToolHooksLayer, Toolset, tool,
+use concentric_core::{
+    BoxError, Error, ToolCall, ToolOutcome, ToolService, ToolStatus,
+    hooks::{self, BeforeCall, Flow, Hooks, Interest},
 };
+use concentric_layers::{NextTool, tool_from_fn};
+use concentric_tools::{Approval, Json, Toolset, tool};
 use pin_project_lite::pin_project;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::{
     marker::PhantomData,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -48,7 +50,7 @@ pub(super) fn gated() -> Toolset {
     toolset()
         .tool(another)
         .gate(approval)
-        .layer(ToolHooksLayer::new(Look))
+        .layer(hooks::tool(Arc::new(Look)))
 }
 
 /// A toolset with a gate that requires approval of each call.
@@ -59,19 +61,23 @@ pub(super) fn asking() -> Toolset {
 /// Hooks that inspect each call and its outcome.
 struct Look;
 
-impl ToolHooks for Look {
+impl Hooks for Look {
     fn id(&self) -> &str {
         "look"
     }
 
-    async fn before(&self, call: &mut BeforeCall) -> Result<Flow, BoxError> {
+    fn interest(&self) -> Interest {
+        Interest::BEFORE_CALL | Interest::AFTER_CALL
+    }
+
+    async fn before_call(&self, call: &mut BeforeCall) -> Result<Flow<ToolOutcome>, BoxError> {
         match call.arguments().as_str().is_empty() {
-            true => Ok(Flow::block("The arguments are empty.")),
+            true => Ok(Flow::deny("The arguments are empty.")),
             false => Ok(Flow::Continue),
         }
     }
 
-    async fn after(
+    async fn after_call(
         &self,
         _: &ToolCall,
         outcome: &ToolOutcome,

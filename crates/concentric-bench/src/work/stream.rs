@@ -39,19 +39,14 @@ macro_rules! agent {
 }
 pub(super) use agent;
 
-macro_rules! bare_agent {
-    (@nest $model:expr) => { $model };
-    (@nest $model:expr, $i:literal $(, $rest:literal)*) => {
-        bare::layers::CountText::<_, $i>(bare_agent!(@nest $model $(, $rest)*))
-    };
-    ($script:expr $(, $i:literal)*) => {
-        bare::agent::Agent {
-            model: bare_agent!(@nest BareModel($script) $(, $i)*),
-            tools: bare::layers::NoTools,
-        }
+/// A bare model with one layer per number. It needs no loop, since it calls no tools.
+macro_rules! bare_model {
+    ($script:expr) => { BareModel($script) };
+    ($script:expr, $i:literal $(, $rest:literal)*) => {
+        bare::layers::CountText::<_, $i>(bare_model!($script $(, $rest)*))
     };
 }
-pub(super) use bare_agent;
+pub(super) use bare_model;
 
 /// Defines the two sides of a work with these layers.
 macro_rules! sides {
@@ -72,7 +67,7 @@ macro_rules! sides {
             pub(crate) fn bare<const CHUNKS: usize>(count: u64) {
                 counters::reset();
                 drive::bare(
-                    bare_agent!(Script::Text(CHUNKS) $(, $i)*),
+                    bare_model!(Script::Text(CHUNKS) $(, $i)*),
                     count,
                     expected(CHUNKS),
                 );

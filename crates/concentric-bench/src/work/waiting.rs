@@ -63,16 +63,16 @@ where
     })
 }
 
-fn bare<S, B>(agent: &S) -> Run
+fn bare<S, B>(model: &S) -> Run
 where
     S: Service<bare::Request, Response = B, Error = bare::Error> + Clone + 'static,
     B: Stream<Item = Result<bare::Event, bare::Error>>,
 {
-    let mut agent = agent.clone();
+    let mut model = model.clone();
     Box::pin(async move {
         let request = bare::Request::user("hi");
-        let response = match agent.ready().await {
-            Ok(agent) => agent.call(request).await,
+        let response = match model.ready().await {
+            Ok(model) => model.call(request).await,
             Err(error) => Err(error),
         };
         let mut body = pin!(response.expect("the run must not fail"));
@@ -89,7 +89,7 @@ macro_rules! sides {
         pub(crate) mod $name {
             #[allow(unused_imports, reason = "there may be no layers")]
             use super::{
-                stream::{agent, bare_agent, count},
+                stream::{agent, bare_model, count},
                 *,
             };
 
@@ -99,8 +99,8 @@ macro_rules! sides {
             }
 
             pub(crate) fn bare() -> f64 {
-                let agent = bare_agent!(Script::Wait $(, $i)*);
-                bytes($k, || super::bare(&agent))
+                let model = bare_model!(Script::Wait $(, $i)*);
+                bytes($k, || super::bare(&model))
             }
         }
     };

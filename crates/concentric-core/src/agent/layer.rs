@@ -1,8 +1,9 @@
-use super::{
-    Agent, StepGate, StepGates, ToolSource,
-    run::{Foreign, attempt},
+use super::{Agent, ToolSource};
+use crate::{
+    capability::{Declares, Encloses, InLoop},
+    driver::{Foreign, attempt},
+    step_gate::{StepGate, StepGates},
 };
-use crate::capability::{Declares, Encloses, InLoop};
 use concentric_proto::machine::Rules;
 use tower_layer::Layer;
 
@@ -20,7 +21,7 @@ pub struct AgentLayer<R> {
 /// The default limit of model calls per run.
 const STEP_LIMIT: u32 = 32;
 
-impl<R> AgentLayer<R> {
+impl<R: ToolSource> AgentLayer<R> {
     /// Creates a layer whose agents execute tool calls with `tools`.
     pub fn new(tools: R) -> Self {
         Self {
@@ -30,7 +31,9 @@ impl<R> AgentLayer<R> {
             gates: StepGates::new(),
         }
     }
+}
 
+impl<R> AgentLayer<R> {
     /// Adds a gate that is evaluated between the steps of each run.
     #[must_use]
     pub fn gate(mut self, gate: impl StepGate) -> Self {

@@ -24,7 +24,7 @@
 //! | moment | action of the loop |
 //! |---|---|
 //! | call | Clones the model, waits until the clone is ready, and calls it. |
-//! | the model's first answer | Resolves the response future, which is the commit point: from here on nothing is retried. Emits [`Event::StepStart`] of this step; no event is emitted before. |
+//! | the model's first answer | Resolves the response future, which is the commit point: from here on nothing is retried. Emits [`Event::StepStart`] of this step, then the events that layers emitted during the call; no event is yielded before. |
 //! | request with an open round ([`ChatRequest::resume`]) | Resolves the response future, emits [`Event::Resumed`], then starts tools. |
 //! | [`Event::Finish`] after tool calls | Emits [`Event::StepFinish`] and passes the calls to the round service. |
 //! | outcomes of all calls | Emits them in the order of the calls, then [`Event::StepStart`], and calls the model again. |
@@ -68,19 +68,18 @@
 
 mod body;
 mod future;
-mod gate;
 mod layer;
-mod run;
 mod service;
-mod take_up;
 mod tools;
 
 pub use self::{
     body::AgentBody,
     future::ResponseFuture,
-    gate::{BeforeFinish, BeforeRound, BeforeStep, GateOrder, StepGate, StepGates, StepView},
     layer::AgentLayer,
     service::Agent,
-    take_up::take_up,
     tools::{NoOutcomes, NoTools, ToolSource, WithTools},
+};
+pub use crate::{
+    driver::resume,
+    step_gate::{BeforeFinish, BeforeRound, BeforeStep, GateOrder, StepGate, StepGates, StepView},
 };

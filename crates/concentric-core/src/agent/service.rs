@@ -1,10 +1,12 @@
-use super::{
-    AgentLayer, ResponseFuture, StepGates, ToolSource,
-    body::AgentBody,
-    run::{Foreign, Run, attempt},
-};
+use super::{AgentLayer, ResponseFuture, ToolSource, body::AgentBody};
 use crate::{
-    describe::Description, request::ChatRequest, response::ChatResponse, tool_call::ToolRound,
+    describe::Description,
+    driver::{Driver, DriverParts, Foreign, attempt},
+    request::ChatRequest,
+    response::ChatResponse,
+    service::CloneService,
+    step_gate::StepGates,
+    tool_call::ToolRound,
 };
 use concentric_proto::machine::Rules;
 use concentric_proto::{Error, Event, Phase, RoundEvent, ToolSpecs};
@@ -117,7 +119,7 @@ impl<M, R> Agent<M, R> {
 
 impl<M, B, R, O> Service<ChatRequest> for Agent<M, R>
 where
-    M: Service<ChatRequest, Response = ChatResponse<B>> + Clone,
+    M: Service<ChatRequest, Response = ChatResponse<B>> + CloneService,
     M::Error: Into<BoxError>,
     B: Stream<Item = Result<Event, Error>>,
     R: Service<ToolRound, Response = O> + ToolSource + Clone,
@@ -133,18 +135,23 @@ where
     }
 
     fn call(&mut self, mut request: ChatRequest) -> Self::Future {
-        let run = match request.context.enter_loop::<AgentLayer<R>>() {
+        let driver = match request.context.enter_loop::<AgentLayer<R>>() {
             Err(misplaced) => Err(Error::from(misplaced).with_phase(Phase::Run)),
             Ok(()) => self
                 .parts(&request.context)
-                .and_then(|(model, tools, offered)| {
-                    let rules = Arc::clone(&self.rules);
-                    let run = || Run::new(model, tools, &offered, rules, &self.gates, request);
-                    attempt(Foreign::Context, run)
+                .and_then(|(model, rounds, specs)| {
+                    let parts = DriverParts {
+                        model,
+                        rounds,
+                        specs: &specs,
+                        rules: Arc::clone(&self.rules),
+                        gates: &self.gates,
+                    };
+                    attempt(Foreign::Context, || Driver::new(parts, request))
                         .map_err(|error| error.with_phase(Phase::Run))
                         .flatten()
                 }),
         };
-        ResponseFuture::new(run)
+        ResponseFuture::new(driver)
     }
 }

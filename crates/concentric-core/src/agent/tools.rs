@@ -10,6 +10,12 @@ use std::{
 use tower_service::Service;
 
 /// A [`RoundService`](crate::RoundService) that knows the tools it executes.
+#[diagnostic::on_unimplemented(
+    message = "an agent cannot take its tools from `{Self}`",
+    label = "is not a `ToolSource`",
+    note = "put single tools into a `Toolset`: `AgentLayer::new(Toolset::new().tool(tool))`",
+    note = "an agent without tools is `AgentLayer::new(NoTools)`; combine a layered round service with its tools by `WithTools`"
+)]
 pub trait ToolSource {
     /// Returns the specs of the tools.
     fn specs(&self) -> ToolSpecs;

@@ -1,11 +1,12 @@
 use super::{
-    Capabilities, Capability, Declares, Optional, Requires,
+    Capabilities, Capability, Declares, Requires,
     declare::{Item, Kind},
+    order::Used,
     region,
 };
 use crate::{
+    capability_error::CapabilityError,
     context::Context,
-    fault::Fault,
     request::ChatRequest,
     tool_call::{ToolCall, ToolRound},
 };
@@ -19,90 +20,9 @@ use std::{
     task::{self, Poll},
 };
 use tower::BoxError;
-use tower_layer::Layer;
 use tower_service::Service;
 
-/// [`Layer`] that checks, at each call, that another layer has the capabilities it requires and
-/// provides those it declares.
-///
-/// Wraps the layer in a plain `ServiceBuilder`. In [`Layers`](super::Layers), the compiler checks
-/// requirements, and only the provided capabilities are checked at run time. `CheckedLayer` also
-/// checks that the layer is [outside](super::Outside) the regions it declares, and records the
-/// regions and expectations it declares for the layers inside ([`Encloses`](super::Encloses),
-/// [`Expects`](super::Expects)).
-///
-/// ```
-/// use concentric_core::{
-///     Capability, ChatRequest, ErrorKind, capability::{CheckedLayer, Requires, declaring},
-/// };
-/// use concentric_layers::DefaultsLayer;
-/// # use concentric_core::{ChatResponse, Error, Event};
-/// # use futures_util::stream;
-/// use tower::{ServiceBuilder, ServiceExt};
-///
-/// #[derive(Clone)]
-/// struct Store;
-///
-/// impl Capability for Store {}
-///
-/// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() {
-/// # let model = tower::service_fn(async |_: ChatRequest| {
-/// #     Ok::<_, Error>(ChatResponse::new(stream::empty::<Result<Event, Error>>()))
-/// # });
-/// let recall = declaring::<Requires<Store>, _>(DefaultsLayer::new());
-/// let agent = ServiceBuilder::new()
-///     .layer(CheckedLayer::new(recall)) // No layer outside provides a `Store`.
-///     .service(model);
-/// let error = agent.oneshot(ChatRequest::user("hi")).await.unwrap_err();
-/// assert_eq!(error.kind(), ErrorKind::Configuration);
-/// # }
-/// ```
-///
-/// # Cost
-///
-/// One lookup by type per declared capability and call; nothing per event.
-///
-/// # Backpressure
-///
-/// Readiness is forwarded. A call that fails the check keeps its reservation until the next call,
-/// or until the service is dropped: the stack is misconfigured, so no other call succeeds either.
-#[derive(Clone, Copy, Debug)]
-pub struct CheckedLayer<L> {
-    layer: L,
-}
-
-impl<L> CheckedLayer<L>
-where
-    L: Declares,
-{
-    /// Wraps `layer`.
-    pub const fn new(layer: L) -> Self {
-        Self { layer }
-    }
-}
-
-impl<L> Declares for CheckedLayer<L>
-where
-    L: Declares,
-{
-    type Capabilities = L::Capabilities;
-}
-
-impl<S, L> Layer<S> for CheckedLayer<L>
-where
-    L: Layer<Checked<S>> + Declares,
-{
-    type Service = Checked<L::Service>;
-
-    fn layer(&self, inner: S) -> Self::Service {
-        Checked::required::<L>(self.layer.layer(Checked::provided::<L>(inner)))
-    }
-}
-
-/// Middleware that checks one side of a layer's declaration.
-///
-/// See [`CheckedLayer`].
+/// Middleware that checks one side of a declaration in [`Layers`](super::Layers).
 #[derive(Clone, Copy)]
 pub struct Checked<S> {
     inner: S,
@@ -120,24 +40,20 @@ enum Side {
 }
 
 impl<S> Checked<S> {
-    /// Wraps the service of an `L`, and checks the capabilities that the layer requires.
-    ///
-    /// Use it in a layer's own [`Layer::layer`] to check the layer in every stack.
-    pub const fn required<L>(inner: S) -> Self
-    where
-        L: Declares,
-    {
-        Self::new::<L>(inner, Side::Required)
-    }
-
     /// Wraps the inner service of an `L`, and checks the capabilities that the layer provides.
-    pub const fn provided<L>(inner: S) -> Self
+    pub(super) const fn provided<L>(inner: S) -> Self
     where
         L: Declares,
     {
-        Self::new::<L>(inner, Side::Provided)
+        Self {
+            inner,
+            layer: type_name::<L>,
+            items: L::Capabilities::ITEMS,
+            side: Side::Provided,
+        }
     }
 
+    /// Wraps a service in which the host must have provided a `C`.
     pub(super) const fn given<C>(inner: S) -> Self
     where
         C: Capability,
@@ -158,38 +74,19 @@ impl<S> Checked<S> {
         Self {
             inner,
             layer: || "Layers::used",
-            items: Optional::<C>::ITEMS,
+            items: Used::<(), C>::ITEMS,
             side: Side::Provided,
         }
     }
 
-    const fn new<L>(inner: S, side: Side) -> Self
-    where
-        L: Declares,
-    {
-        Self {
-            inner,
-            layer: type_name::<L>,
-            items: L::Capabilities::ITEMS,
-            side,
-        }
-    }
-
-    /// Gets a reference to the inner service.
-    pub const fn get_ref(&self) -> &S {
-        &self.inner
-    }
-
     /// Checks this side of the layer. The inner side also records regions and expectations.
-    fn check(&self, context: &mut Context) -> Result<(), Fault> {
+    fn check(&self, context: &mut Context) -> Result<(), CapabilityError> {
         if self.side == Side::Required {
             return region::check(context, self.layer, self.items);
         }
-        let is_missing = |item: &&Item| {
-            matches!(item.kind, Kind::Provides | Kind::Replaces) && !(item.is_in)(context)
-        };
+        let is_missing = |item: &&Item| item.kind == Kind::Provides && !(item.is_in)(context);
         if let Some(missing) = self.items.iter().find(is_missing) {
-            return Err(Fault::NotProvided {
+            return Err(CapabilityError::NotProvided {
                 layer: (self.layer)(),
                 capability: (missing.name)(),
             });
@@ -222,7 +119,7 @@ where
             Ok(()) => State::Call {
                 call: self.inner.call(request),
             },
-            Err(fault) => State::Fault { fault },
+            Err(error) => State::Failed { error },
         };
         ResponseFuture { state }
     }
@@ -254,7 +151,7 @@ pin_project! {
     #[project = StateProj]
     enum State<F> {
         Call { #[pin] call: F },
-        Fault { fault: Fault },
+        Failed { error: CapabilityError },
     }
 }
 
@@ -269,16 +166,12 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<Self::Output> {
         match self.project().state.project() {
             StateProj::Call { call } => call.poll(cx).map_err(|error| Error::from(error.into())),
-            StateProj::Fault { fault } => Poll::Ready(Err(Error::from(*fault))),
+            StateProj::Failed { error } => Poll::Ready(Err(Error::from(*error))),
         }
     }
 }
 
-impl<F> fmt::Debug for ResponseFuture<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ResponseFuture").finish_non_exhaustive()
-    }
-}
+concentric_proto::opaque_debug!(ResponseFuture<F>);
 
 macro_rules! contexts {
     ($($request:ident)*) => {$(

@@ -15,15 +15,6 @@ pub struct Provides<C>(PhantomData<fn() -> C>);
 #[derive(Debug)]
 pub struct Requires<C>(PhantomData<fn() -> C>);
 
-/// In [`Declares`]: the layer uses a `C` if a layer outside provides one.
-#[derive(Debug)]
-pub struct Optional<C>(PhantomData<fn() -> C>);
-
-/// In [`Declares`]: the layer requires a `C` from a layer outside and replaces it for the layers
-/// inside, as a layer that narrows a budget does.
-#[derive(Debug)]
-pub struct Replaces<C>(PhantomData<fn() -> C>);
-
 /// In [`Declares`]: everything inside the layer is in the [region](super::Region) `R`.
 #[derive(Debug)]
 pub struct Encloses<R>(PhantomData<fn() -> R>);
@@ -54,13 +45,13 @@ pub struct Around<R>(PhantomData<fn() -> R>);
 #[derive(Debug)]
 pub struct Expects<C, U>(PhantomData<fn() -> (C, U)>);
 
-/// The declaration of a layer: one [`Entry`], a tuple of up to eight, or `()`.
+/// The declaration of a layer: one entry, a tuple of up to eight, or `()`.
 ///
 /// Not intended for other implementations.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not declare the capabilities of a layer",
     label = "this is not `()`, an entry, or a tuple of entries",
-    note = "an entry is `Provides<C>`, `Requires<C>`, `Optional<C>`, `Replaces<C>`, `Encloses<R>`, `Outside<R>`, `Within<R>`, `Around<R>` or `Expects<C, U>`, and a tuple has up to eight"
+    note = "an entry is `Provides<C>`, `Requires<C>`, `Encloses<R>`, `Outside<R>`, `Within<R>`, `Around<R>` or `Expects<C, U>`, and a tuple has up to eight"
 )]
 pub trait Capabilities {
     /// The entries as `(A, (B, ()))`, for the compiler.
@@ -70,12 +61,12 @@ pub trait Capabilities {
     const ITEMS: &'static [Item];
 }
 
-/// An entry of a declaration: for a capability, [`Provides`], [`Requires`], [`Optional`],
-/// [`Replaces`] or [`Expects`]; for a region, [`Encloses`], [`Outside`], [`Within`] or [`Around`].
+/// An entry of a declaration: for a capability, [`Provides`], [`Requires`] or
+/// [`Expects`]; for a region, [`Encloses`], [`Outside`], [`Within`] or [`Around`].
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not an entry of a declaration",
     label = "not an entry",
-    note = "use `Provides<{Self}>`, `Requires<{Self}>`, `Optional<{Self}>` or `Replaces<{Self}>`"
+    note = "use `Provides<{Self}>` or `Requires<{Self}>`"
 )]
 pub trait Entry {
     /// The entry as a value.
@@ -100,8 +91,7 @@ pub struct Item {
 pub(super) enum Kind {
     Provides,
     Requires,
-    Optional,
-    Replaces,
+    Uses,
     Encloses,
     Outside,
     Within,
@@ -124,7 +114,7 @@ impl Item {
         }
     }
 
-    const fn new<C>(kind: Kind) -> Self
+    pub(super) const fn new<C>(kind: Kind) -> Self
     where
         C: Capability,
     {
@@ -203,7 +193,7 @@ macro_rules! entries {
     )*};
 }
 
-entries!(Provides Requires Optional Replaces);
+entries!(Provides Requires);
 
 impl Capabilities for () {
     type List = ();

@@ -1,5 +1,5 @@
 use super::{
-    Capability, Declares, Table,
+    Capability, CapabilityTable, Declares,
     order::{
         AllFitInto, Append, Complete, FitsInto, Given, ListOf, Listed, Nothing, Plain, Used, With,
     },
@@ -40,16 +40,16 @@ use tower_layer::Layer;
 ///
 /// | "multiple `impl`s satisfying" | mistake and remedy |
 /// |---|---|
-/// | `L: `[`ProvidesFirst`](super::order::ProvidesFirst)`<C, ..>` | The layer [provides](super::Provides) a `C` that a layer before it provides or [optionally](super::Optional) uses: remove one of the two, or swap them. |
-/// | `L: `[`StaysOutside`](super::order::StaysOutside)`<R, ..>` | The layer must be [outside](super::Outside) the [region](super::Region) `R` but is inside a layer that [encloses](super::Encloses) it: swap the two, or remove one. |
-/// | `L: `[`EnclosesFirst`](super::order::EnclosesFirst)`<R, ..>` | The layer encloses the region `R` but is inside a layer that belongs [within](super::Within) `R`: swap the two. |
+/// | `L: ProvidesFirst<C, ..>` | The layer [provides](super::Provides) a `C` that a layer before it provides: remove one of the two. |
+/// | `L: StaysOutside<R, ..>` | The layer must be [outside](super::Outside) the [region](super::Region) `R` but is inside a layer that [encloses](super::Encloses) it: swap the two, or remove one. |
+/// | `L: EnclosesFirst<R, ..>` | The layer encloses the region `R` but is inside a layer that belongs [within](super::Within) `R`: swap the two. |
 ///
 /// One such error is not a mistake: `Uses<C, ..>` at the call of [`service`](Self::service).
 /// Several layers use the `C` that a layer [expects](super::Expects) to be used, so inference is
 /// ambiguous. [`Layer::layer`]`(&layers, service)` wraps the service without this check; the use of
 /// `C` is then checked when the model is called.
 ///
-/// A [`Table`] of the same layers reports the mistake with a message ([`Table::check`]).
+/// A [`CapabilityTable`] of the same layers reports the mistake with a message.
 ///
 /// ```compile_fail,E0283
 /// # use concentric_core::{Capability, Declares, Layers, capability::Provides};
@@ -82,12 +82,10 @@ use tower_layer::Layer;
 ///
 /// # Cost
 ///
-/// Each layer that is added [`with`](Self::with) its declaration wraps a [`Checked`], which checks
-/// that the context contains the capabilities the layer provides: one lookup by type per capability
-/// and call, nothing per event. The same applies to [`given`](Self::given) capabilities. A stack of
+/// Inside each layer that is added [`with`](Self::with) its declaration, each call checks that the
+/// context contains the capabilities the layer provides: one lookup by type per capability and
+/// call, nothing per event. The same applies to [`given`](Self::given) capabilities. A stack of
 /// 16 such layers takes about as long to compile as one of 16 other layers.
-///
-/// [`Checked`]: super::Checked
 #[derive(Clone, Debug)]
 pub struct Layers<T = Nothing>(T);
 
@@ -189,11 +187,11 @@ impl<T> Layers<T> {
     /// Returns the declarations of the layers, to check them together with those of other stacks.
     ///
     /// [Given](Self::given) capabilities are not included: the table must contain their provider.
-    pub fn table(&self) -> Table
+    pub fn table(&self) -> CapabilityTable
     where
         T: Listed,
     {
-        T::list(Table::new())
+        T::list(CapabilityTable::new())
     }
 }
 

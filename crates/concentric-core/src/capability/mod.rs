@@ -97,22 +97,21 @@
 //!
 //! # Checks
 //!
-//! | mistake | [`Layers`] | [`Table`] | plain `ServiceBuilder` |
+//! | mistake | [`Layers`] | [`CapabilityTable`] | plain `ServiceBuilder` |
 //! |---|---|---|---|
-//! | no layer provides a required capability | does not compile | [`Table::check`] | fails the call |
-//! | the provider is inside the layer that requires it | does not compile | [`Table::check`] | fails the call |
-//! | the provider is inside a layer that [optionally](Optional) uses it | does not compile | [`Table::check`] | not detected |
-//! | two layers provide the same capability | does not compile | [`Table::check`] | the inner one applies |
+//! | no layer provides a required capability | does not compile | [`check`](CapabilityTable::check) | fails the call |
+//! | the provider is inside the layer that requires it | does not compile | [`check`](CapabilityTable::check) | fails the call |
+//! | two layers provide the same capability | does not compile | [`check`](CapabilityTable::check) | the inner one applies |
 //! | a layer does not provide a capability that it declares | fails the call | | fails the call |
-//! | a layer is inside a [region](Region) that it must be [outside](Outside) of | does not compile | [`Table::check`] | fails the call |
-//! | a layer [within](Within) a region is around the layer that encloses it | does not compile | [`Table::check`] | fails the call |
-//! | a layer [around](Around) a region is inside it, and not around another layer that encloses it | does not compile | [`Table::check`] | fails the model call ([`Context::check_stack`]) |
-//! | no layer inside uses a capability that a layer [expects](Expects) to be used | [`Layers::service`] does not compile | [`Table::check`] | fails the model call ([`Context::check_stack`]) |
+//! | a layer is inside a [region](Region) that it must be [outside](Outside) of | does not compile | [`check`](CapabilityTable::check) | fails the call |
+//! | a layer [within](Within) a region is around the layer that encloses it | does not compile | [`check`](CapabilityTable::check) | fails the call |
+//! | a layer [around](Around) a region is inside it, and not around another layer that encloses it | does not compile | [`check`](CapabilityTable::check) | fails the model call ([`Context::check_stack`]) |
+//! | no layer inside uses a capability that a layer [expects](Expects) to be used | [`Layers::service`] does not compile | [`check`](CapabilityTable::check) | fails the model call ([`Context::check_stack`]) |
 //!
 //! All checks use the same declaration. A call fails with
 //! [`ErrorKind::Configuration`](crate::ErrorKind::Configuration) before any inner service is
-//! called. In a plain stack, this applies to a layer in a [`CheckedLayer`], and to one that checks
-//! itself with [`Context::enter`] or [`Context::require`], as the built-in layers do.
+//! called. In a plain stack, this applies to a layer that checks itself with [`Context::enter`] or
+//! [`Context::require`], as the built-in layers do.
 //!
 //! Missing inner layers are detected when the model is called. The models of `concentric-providers`
 //! [check](Context::check_stack) before they send a request. For a model that does not, the agent
@@ -156,25 +155,25 @@
 //! tool sees those of its caller. Capabilities provided on a model's stack are not visible to
 //! tools. The host may provide capabilities in a run's context: see [`Layers::given`].
 
+#[allow(unnameable_types, reason = "sealed: only the compiler uses them")]
 mod check;
+#[allow(unnameable_types, reason = "sealed: only the compiler uses them")]
 mod declare;
 mod layers;
-pub mod order;
+#[allow(unnameable_types, reason = "sealed: only the compiler uses them")]
+mod order;
 mod region;
 mod table;
 
 pub use self::{
-    check::{Checked, CheckedLayer, ResponseFuture},
     declare::{
-        Around, Capabilities, Declaring, Encloses, Entry, Expects, Item, Optional, Outside,
-        Provides, Replaces, Requires, Within, declaring,
+        Around, Capabilities, Encloses, Expects, Outside, Provides, Requires, Within, declaring,
     },
     layers::Layers,
     region::{InLoop, Region, SessionTurn, StoredRun},
-    table::{Declaration, Faults, Table},
+    table::CapabilityTable,
 };
-
-pub use crate::fault::Fault;
+pub use crate::capability_error::CapabilityError;
 
 use crate::context::Context;
 
@@ -197,7 +196,7 @@ pub trait Capability: Clone + Send + Sync + 'static {
 /// Declares the capabilities that a layer provides and requires.
 ///
 /// ```
-/// use concentric_core::{Capability, Declares, capability::{Optional, Provides, Requires}};
+/// use concentric_core::{Capability, Declares, capability::{Provides, Requires}};
 ///
 /// #[derive(Clone)]
 /// struct Store;
@@ -207,14 +206,10 @@ pub trait Capability: Clone + Send + Sync + 'static {
 /// struct Memories;
 /// impl Capability for Memories {}
 ///
-/// #[derive(Clone)]
-/// struct Metrics;
-/// impl Capability for Metrics {}
-///
 /// struct RecallLayer;
 ///
 /// impl Declares for RecallLayer {
-///     type Capabilities = (Requires<Store>, Optional<Metrics>, Provides<Memories>);
+///     type Capabilities = (Requires<Store>, Provides<Memories>);
 /// }
 /// ```
 ///
@@ -225,8 +220,8 @@ pub trait Capability: Clone + Send + Sync + 'static {
     note = "if it provides and requires nothing, add it with `.layer(..)`; otherwise implement `Declares` for it, or wrap it in `declaring::<..>(..)`"
 )]
 pub trait Declares {
-    /// [`Provides`], [`Requires`], [`Optional`], [`Replaces`], [`Encloses`], [`Outside`],
-    /// [`Within`], [`Around`] or [`Expects`], a tuple of up to eight of them, or `()`.
+    /// [`Provides`], [`Requires`], [`Encloses`], [`Outside`], [`Within`], [`Around`] or [`Expects`],
+    /// a tuple of up to eight of them, or `()`.
     type Capabilities: Capabilities;
 }
 
@@ -258,11 +253,11 @@ impl Context {
     /// # Errors
     ///
     /// No layer outside has provided it, nor has the host.
-    pub fn require<C>(&self) -> Result<&C, Fault>
+    pub fn require<C>(&self) -> Result<&C, CapabilityError>
     where
         C: Capability,
     {
-        self.capability().ok_or_else(|| Fault::Absent {
+        self.capability().ok_or_else(|| CapabilityError::Absent {
             capability: std::any::type_name::<C>(),
             provider: C::provider(),
         })

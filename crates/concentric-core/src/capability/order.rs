@@ -7,14 +7,16 @@
 //! layer that comes too late, which leaves `Order` ambiguous.
 
 use super::{
-    Around, Capabilities, Capability, Checked, Declares, Encloses, Expects, Optional, Outside,
-    Provides, Replaces, Requires, Table, Within,
+    Around, Capabilities, Capability, CapabilityTable, Declares, Encloses, Expects, Outside,
+    Provides, Requires, Within,
+    check::Checked,
+    declare::{Item, Kind},
 };
 use std::{any::type_name, fmt, marker::PhantomData};
 use tower_layer::Layer;
 
 /// The declaration of `L`, as `(A, (B, ()))`.
-pub type ListOf<L> = <<L as Declares>::Capabilities as Capabilities>::List;
+pub(super) type ListOf<L> = <<L as Declares>::Capabilities as Capabilities>::List;
 
 /// An empty stack.
 #[derive(Clone, Copy, Debug)]
@@ -58,6 +60,13 @@ where
 pub struct Used<O, C> {
     pub(super) outer: O,
     pub(super) used: PhantomData<fn() -> C>,
+}
+
+impl<O, C> Used<O, C>
+where
+    C: Capability,
+{
+    pub(super) const ITEMS: &'static [Item] = &[Item::new::<C>(Kind::Uses)];
 }
 
 impl<O, C> fmt::Debug for Used<O, C>
@@ -171,24 +180,6 @@ impl<C, U, L, O> Uses<C, U, L, Here> for Used<O, C> {}
 #[diagnostic::do_not_recommend]
 impl<C, U, L, O, D, I> Uses<C, U, L, There<I>> for Used<O, D> where O: Uses<C, U, L, I> {}
 
-/// A stack with a layer that optionally uses a `C`.
-pub trait LooksFor<C, I> {}
-
-impl<C, O, M, I> LooksFor<C, Here<I>> for With<O, M>
-where
-    M: Declares,
-    ListOf<M>: Lists<Optional<C>, I>,
-{
-}
-
-impl<C, O, M, I> LooksFor<C, There<I>> for With<O, M> where O: LooksFor<C, I> {}
-
-impl<C, O, M, I> LooksFor<C, I> for Plain<O, M> where O: LooksFor<C, I> {}
-
-impl<C, O, D, I> LooksFor<C, I> for Given<O, D> where O: LooksFor<C, I> {}
-
-impl<C, O, D, I> LooksFor<C, I> for Used<O, D> where O: LooksFor<C, I> {}
-
 // ---- checks ----
 
 /// A layer, with the declaration list `D`, that can be added to the stack `T`.
@@ -202,15 +193,6 @@ where
     L: FitsInto<T, R, J>,
 {
 }
-
-impl<L, T, C, R, I, J> FitsInto<T, (Replaces<C>, R), (I, J)> for L
-where
-    T: Offers<C, L, I>,
-    L: FitsInto<T, R, J>,
-{
-}
-
-impl<L, T, C, R, J> FitsInto<T, (Optional<C>, R), J> for L where L: FitsInto<T, R, J> {}
 
 impl<L, T, C, R, I, J> FitsInto<T, (Provides<C>, R), (I, J)> for L where
     L: ProvidesFirst<C, T, I> + FitsInto<T, R, J>
@@ -295,7 +277,7 @@ macro_rules! nothing_to_meet {
     )*};
 }
 
-nothing_to_meet!(Provides Requires Optional Replaces Encloses Outside Within Around);
+nothing_to_meet!(Provides Requires Encloses Outside Within Around);
 
 /// Layers that can be added to the stack `T` one by one.
 pub trait AllFitInto<T, Order> {}
@@ -315,26 +297,20 @@ impl<T, O, C, I> AllFitInto<T, I> for Given<O, C> where O: AllFitInto<T, I> {}
 
 impl<T, O, C, I> AllFitInto<T, I> for Used<O, C> where O: AllFitInto<T, I> {}
 
-/// A layer that provides a `C` before any layer of the stack `T` provides or looks for one.
+/// A layer that provides a `C` before any layer of the stack `T` provides one.
 pub trait ProvidesFirst<C, T, Order> {}
 
 /// No layer before it does.
 #[derive(Debug)]
 pub struct First;
 
-/// A layer before it provides the same capability; remove one, or use `Replaces`.
+/// A layer before it provides the same capability.
 #[derive(Debug)]
 pub struct AlreadyProvided<I>(PhantomData<I>);
-
-/// A layer before it optionally uses the capability, but would not see it.
-#[derive(Debug)]
-pub struct AlreadyLookedFor<I>(PhantomData<I>);
 
 impl<L, C, T> ProvidesFirst<C, T, First> for L {}
 
 impl<L, C, T, I> ProvidesFirst<C, T, AlreadyProvided<I>> for L where T: Offers<C, L, I> {}
-
-impl<L, C, T, I> ProvidesFirst<C, T, AlreadyLookedFor<I>> for L where T: LooksFor<C, I> {}
 
 // ---- construction ----
 
@@ -412,11 +388,11 @@ where
 /// Layers whose declarations can be listed.
 pub trait Listed {
     /// Adds the declarations to `table`, outermost first.
-    fn list(table: Table) -> Table;
+    fn list(table: CapabilityTable) -> CapabilityTable;
 }
 
 impl Listed for Nothing {
-    fn list(table: Table) -> Table {
+    fn list(table: CapabilityTable) -> CapabilityTable {
         table
     }
 }
@@ -426,7 +402,7 @@ where
     O: Listed,
     L: Declares,
 {
-    fn list(table: Table) -> Table {
+    fn list(table: CapabilityTable) -> CapabilityTable {
         O::list(table).of::<L>()
     }
 }
@@ -435,7 +411,7 @@ impl<O, L> Listed for Plain<O, L>
 where
     O: Listed,
 {
-    fn list(table: Table) -> Table {
+    fn list(table: CapabilityTable) -> CapabilityTable {
         O::list(table)
     }
 }
@@ -445,7 +421,7 @@ where
     O: Listed,
     C: Capability,
 {
-    fn list(table: Table) -> Table {
+    fn list(table: CapabilityTable) -> CapabilityTable {
         O::list(table)
     }
 }
@@ -455,7 +431,7 @@ where
     O: Listed,
     C: Capability,
 {
-    fn list(table: Table) -> Table {
+    fn list(table: CapabilityTable) -> CapabilityTable {
         O::list(table).used::<C>()
     }
 }

@@ -3,8 +3,8 @@ use super::{
     declare::{Item, Kind},
 };
 use crate::{
+    capability_error::CapabilityError,
     context::Context,
-    fault::Fault,
     marks::{Expectation, MarkKind},
     model_layers::{ModelLayers, not_applied},
 };
@@ -73,11 +73,11 @@ pub(super) fn check(
     context: &Context,
     layer: fn() -> &'static str,
     items: &[Item],
-) -> Result<(), Fault> {
+) -> Result<(), CapabilityError> {
     for item in items {
         match item.kind {
-            Kind::Requires | Kind::Replaces if !(item.is_in)(context) => {
-                return Err(Fault::Missing {
+            Kind::Requires if !(item.is_in)(context) => {
+                return Err(CapabilityError::Missing {
                     layer: layer(),
                     capability: (item.name)(),
                     provider: (item.other)(),
@@ -85,7 +85,7 @@ pub(super) fn check(
             }
             Kind::Encloses if (item.layer)(context).is_none() => {
                 if let Some(outer) = context.marks().awaits((item.id)()) {
-                    return Err(Fault::Inside {
+                    return Err(CapabilityError::Inside {
                         layer: layer(),
                         outer,
                     });
@@ -93,7 +93,7 @@ pub(super) fn check(
             }
             Kind::Outside => {
                 if let Some(outer) = (item.layer)(context) {
-                    return Err(Fault::Inside {
+                    return Err(CapabilityError::Inside {
                         layer: layer(),
                         outer,
                     });
@@ -136,18 +136,18 @@ pub(super) fn mark(
             Kind::Around if context.marks().unmet(Some(of)).is_none() => {
                 if let Some(outer) = (item.layer)(context) {
                     let layer = layer();
-                    context.expects(of, Fault::Inside { layer, outer }, None);
+                    context.expects(of, CapabilityError::Inside { layer, outer }, None);
                 }
             }
             Kind::Expects if context.marks().unmet(Some(of)).is_none() => {
-                let fault = Fault::Unused {
+                let fault = CapabilityError::Unused {
                     layer: layer(),
                     capability: (item.name)(),
                     user: (item.other)().unwrap_or_default(),
                 };
                 context.expects(of, fault, is_met);
             }
-            Kind::Requires | Kind::Replaces | Kind::Optional => context.met(of),
+            Kind::Requires | Kind::Uses => context.met(of),
             _ => {}
         }
     }
@@ -155,7 +155,7 @@ pub(super) fn mark(
 
 impl Context {
     /// Records an expectation that layers inside must meet.
-    fn expects(&mut self, of: TypeId, fault: Fault, is_met: Option<&Arc<AtomicBool>>) {
+    fn expects(&mut self, of: TypeId, fault: CapabilityError, is_met: Option<&Arc<AtomicBool>>) {
         let depth = self.depth().saturating_sub(1);
         let is_met = is_met.map_or_else(Arc::default, Arc::clone);
         let expectation = Arc::new(Expectation::new(of, fault, is_met, depth));
@@ -178,7 +178,7 @@ impl Context {
     }
 
     /// Enters the loop of the layer `L`, which checks the expectations of the layers around it.
-    pub(crate) fn enter_loop<L>(&mut self) -> Result<(), Fault>
+    pub(crate) fn enter_loop<L>(&mut self) -> Result<(), CapabilityError>
     where
         L: Declares,
     {
@@ -227,9 +227,9 @@ impl Context {
     /// Enters the layer `L`: checks that its position matches its [declaration](Declares), and
     /// records its regions and expectations for the layers inside.
     ///
-    /// Call this in a layer that must be checked in every stack, including a plain
-    /// `ServiceBuilder`: first thing in its service, failing the call with the error. Other layers
-    /// are checked where they are added ([`CheckedLayer`](super::CheckedLayer)).
+    /// Call this first in the service of a layer that must be checked in every stack, including a
+    /// plain `ServiceBuilder`, and fail the call with the error. Other layers are checked in
+    /// [`Layers`](super::Layers) only.
     ///
     /// The records are not visible to earlier clones of the context or to [child](Self::child)
     /// runs.
@@ -237,7 +237,7 @@ impl Context {
     /// # Errors
     ///
     /// `L` requires a capability that no outer layer provides, or must be outside an outer layer.
-    pub fn enter<L>(&mut self) -> Result<(), Fault>
+    pub fn enter<L>(&mut self) -> Result<(), CapabilityError>
     where
         L: Declares,
     {
@@ -254,14 +254,14 @@ impl Context {
     /// # Errors
     ///
     /// Those of [`enter`](Self::enter).
-    pub fn enter_expecting<L>(&mut self, is_met: &Arc<AtomicBool>) -> Result<(), Fault>
+    pub fn enter_expecting<L>(&mut self, is_met: &Arc<AtomicBool>) -> Result<(), CapabilityError>
     where
         L: Declares,
     {
         self.enter_with::<L>(Some(is_met))
     }
 
-    fn enter_with<L>(&mut self, is_met: Option<&Arc<AtomicBool>>) -> Result<(), Fault>
+    fn enter_with<L>(&mut self, is_met: Option<&Arc<AtomicBool>>) -> Result<(), CapabilityError>
     where
         L: Declares,
     {

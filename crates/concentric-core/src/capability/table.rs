@@ -1,15 +1,16 @@
 use super::{
-    Capabilities, Capability, Declares, Optional, Provides,
+    Capabilities, Capability, Declares, Provides,
     declare::{Item, Kind},
+    order::Used,
 };
-use crate::fault::{Fault, configuration};
+use crate::capability_error::{self, CapabilityError};
 use concentric_proto::Error;
-use std::{any::type_name, error::Error as StdError, fmt};
+use std::any::type_name;
 
 /// The declarations of a stack's layers, outermost first, for a check at run time.
 ///
 /// ```
-/// use concentric_core::{Capability, Declares, capability::{Fault, Provides, Requires, Table}};
+/// use concentric_core::{Capability, Declares, capability::{CapabilityError, CapabilityTable, Provides, Requires}};
 ///
 /// #[derive(Clone)]
 /// struct Store;
@@ -28,7 +29,7 @@ use std::{any::type_name, error::Error as StdError, fmt};
 ///     type Capabilities = Requires<Store>;
 /// }
 ///
-/// let mut table = Table::new();
+/// let mut table = CapabilityTable::new();
 /// for name in ["recall", "store"] {
 ///     table = match name {
 ///         "recall" => table.of::<RecallLayer>(),
@@ -36,22 +37,21 @@ use std::{any::type_name, error::Error as StdError, fmt};
 ///         _ => table,
 ///     };
 /// }
-/// let faults = table.check().unwrap_err();
-/// assert!(matches!(faults.faults(), [Fault::Late { .. }]));
+/// assert!(matches!(table.errors()[..], [CapabilityError::Late { .. }]));
+/// assert!(table.check().is_err());
 /// ```
 #[derive(Clone, Debug, Default)]
-pub struct Table {
+pub struct CapabilityTable {
     declarations: Vec<Declaration>,
 }
 
-/// The declaration of one layer of a [`Table`].
 #[derive(Clone, Copy, Debug)]
-pub struct Declaration {
+struct Declaration {
     layer: &'static str,
     items: &'static [Item],
 }
 
-impl Table {
+impl CapabilityTable {
     /// Creates an empty table.
     pub const fn new() -> Self {
         Self {
@@ -75,7 +75,7 @@ impl Table {
     where
         C: Capability,
     {
-        self.push("a service inside", Optional::<C>::ITEMS)
+        self.push("a service inside", Used::<(), C>::ITEMS)
     }
 
     /// Adds a layer inside the layers added before.
@@ -109,97 +109,80 @@ impl Table {
         self
     }
 
-    /// Returns the declarations, outermost first.
-    pub fn declarations(&self) -> &[Declaration] {
-        &self.declarations
+    /// Returns the names of the layers, outermost first.
+    pub fn layers(&self) -> impl Iterator<Item = &'static str> {
+        self.declarations.iter().map(|declared| declared.layer)
     }
 
     /// Checks that each requirement is met and that no two layers provide the same capability.
     ///
     /// # Errors
     ///
-    /// All faults that were found.
-    pub fn check(&self) -> Result<(), Faults> {
-        let mut faults = Vec::new();
-        for (at, declaration) in self.declarations.iter().enumerate() {
+    /// All [`errors`](Self::errors), separated by semicolons.
+    pub fn check(&self) -> Result<(), Error> {
+        match self.errors() {
+            errors if errors.is_empty() => Ok(()),
+            errors => Err(capability_error::all(&errors)),
+        }
+    }
+
+    /// Returns all errors, in the order of the layers.
+    pub fn errors(&self) -> Vec<CapabilityError> {
+        let mut errors = Vec::new();
+        for (at, declared) in self.declarations.iter().enumerate() {
             let (before, after) = self.declarations.split_at(at);
-            for item in declaration.items {
-                let layer = declaration.layer;
-                let capability = (item.name)();
-                match item.kind {
-                    Kind::Encloses => continue,
-                    Kind::Outside => {
-                        if let Some(outer) = other(before, item, &[Kind::Encloses]) {
-                            faults.push(Fault::Inside { layer, outer });
-                        }
-                        continue;
-                    }
-                    Kind::Within => {
-                        let is_in = other(before, item, &[Kind::Encloses]).is_some();
-                        if let (false, Some(inner)) = (is_in, other(after, item, &[Kind::Encloses]))
-                        {
-                            faults.push(Fault::Inside {
-                                layer: inner,
-                                outer: layer,
-                            });
-                        }
-                        continue;
-                    }
-                    Kind::Around => {
-                        let has_inner = other(after, item, &[Kind::Encloses]).is_some();
-                        if let (false, Some(outer)) =
-                            (has_inner, other(before, item, &[Kind::Encloses]))
-                        {
-                            faults.push(Fault::Inside { layer, outer });
-                        }
-                        continue;
-                    }
-                    Kind::Expects => {
-                        let uses = [Kind::Requires, Kind::Replaces, Kind::Optional];
-                        if other(after, item, &uses).is_none() {
-                            faults.push(Fault::Unused {
-                                layer,
-                                capability,
-                                user: (item.other)().unwrap_or_default(),
-                            });
-                        }
-                        continue;
-                    }
-                    Kind::Provides | Kind::Requires | Kind::Optional | Kind::Replaces => {}
-                }
-                let is_optional = item.kind == Kind::Optional;
-                match (item.kind, provider(before, item), provider(after, item)) {
-                    (Kind::Provides, Some(provider), _) => faults.push(Fault::Twice {
-                        layer,
-                        capability,
-                        provider,
-                    }),
-                    (Kind::Provides, None, _) | (_, Some(_), _) => {}
-                    (_, None, Some(provider)) => faults.push(Fault::Late {
-                        layer,
-                        capability,
-                        provider,
-                        is_optional,
-                    }),
-                    (_, None, None) if is_optional => {}
-                    (_, None, None) => faults.push(Fault::Missing {
-                        layer,
-                        capability,
-                        provider: (item.other)(),
-                    }),
-                }
-            }
+            let found = |item| error(declared.layer, item, before, after);
+            errors.extend(declared.items.iter().filter_map(found));
         }
-        match faults.is_empty() {
-            true => Ok(()),
-            false => Err(Faults(faults)),
-        }
+        errors
     }
 }
 
-/// Returns the first layer that provides the capability of `item`.
-fn provider(layers: &[Declaration], item: &Item) -> Option<&'static str> {
-    other(layers, item, &[Kind::Provides])
+/// Returns the error of one entry of `layer`, between the layers `before` and `after` it.
+fn error(
+    layer: &'static str,
+    item: &Item,
+    before: &[Declaration],
+    after: &[Declaration],
+) -> Option<CapabilityError> {
+    let capability = (item.name)();
+    let enclosing = |layers| other(layers, item, &[Kind::Encloses]);
+    let provider = |layers| other(layers, item, &[Kind::Provides]);
+    match item.kind {
+        Kind::Encloses | Kind::Uses => None,
+        Kind::Outside => enclosing(before).map(|outer| CapabilityError::Inside { layer, outer }),
+        Kind::Within if enclosing(before).is_some() => None,
+        Kind::Within => enclosing(after).map(|inner| CapabilityError::Inside {
+            layer: inner,
+            outer: layer,
+        }),
+        Kind::Around if enclosing(after).is_some() => None,
+        Kind::Around => enclosing(before).map(|outer| CapabilityError::Inside { layer, outer }),
+        Kind::Expects if other(after, item, &[Kind::Requires, Kind::Uses]).is_some() => None,
+        Kind::Expects => Some(CapabilityError::Unused {
+            layer,
+            capability,
+            user: (item.other)().unwrap_or_default(),
+        }),
+        Kind::Provides => provider(before).map(|provider| CapabilityError::Twice {
+            layer,
+            capability,
+            provider,
+        }),
+        Kind::Requires if provider(before).is_some() => None,
+        Kind::Requires => Some(match provider(after) {
+            Some(provider) => CapabilityError::Late {
+                layer,
+                capability,
+                provider,
+            },
+            None => CapabilityError::Missing {
+                layer,
+                capability,
+                provider: (item.other)(),
+            },
+        }),
+    }
 }
 
 /// Returns the first layer with an entry of one of `kinds` for the same type as `item`.
@@ -207,67 +190,4 @@ fn other(layers: &[Declaration], item: &Item, kinds: &[Kind]) -> Option<&'static
     let is_it = |other: &Item| kinds.contains(&other.kind) && (other.id)() == (item.id)();
     let other = layers.iter().find(|layer| layer.items.iter().any(is_it))?;
     Some(other.layer)
-}
-
-impl Declaration {
-    /// Returns the name of the layer's type.
-    pub const fn layer(&self) -> &'static str {
-        self.layer
-    }
-
-    /// Returns the names of the capabilities it [provides](Provides).
-    pub fn provides(&self) -> impl Iterator<Item = &'static str> {
-        self.names(Kind::Provides)
-    }
-
-    /// Returns the names of the capabilities it [requires](super::Requires).
-    pub fn requires(&self) -> impl Iterator<Item = &'static str> {
-        self.names(Kind::Requires)
-    }
-
-    /// Returns the names of the capabilities it [optionally](super::Optional) uses.
-    pub fn optional(&self) -> impl Iterator<Item = &'static str> {
-        self.names(Kind::Optional)
-    }
-
-    /// Returns the names of the capabilities it [replaces](super::Replaces).
-    pub fn replaces(&self) -> impl Iterator<Item = &'static str> {
-        self.names(Kind::Replaces)
-    }
-
-    fn names(&self, kind: Kind) -> impl Iterator<Item = &'static str> + use<> {
-        let items = self.items.iter().filter(move |item| item.kind == kind);
-        items.map(|item| (item.name)())
-    }
-}
-
-/// The faults found in a [`Table`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Faults(Vec<Fault>);
-
-impl Faults {
-    /// Returns the faults in the order of the layers; there is at least one.
-    pub fn faults(&self) -> &[Fault] {
-        &self.0
-    }
-}
-
-impl fmt::Display for Faults {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (at, fault) in self.0.iter().enumerate() {
-            if at > 0 {
-                f.write_str("; ")?;
-            }
-            write!(f, "{fault}")?;
-        }
-        Ok(())
-    }
-}
-
-impl StdError for Faults {}
-
-impl From<Faults> for Error {
-    fn from(faults: Faults) -> Self {
-        configuration(faults)
-    }
 }

@@ -9,7 +9,6 @@ use std::{
     },
     time::SystemTime,
 };
-use tokio_util::sync::CancellationToken;
 
 #[derive(Clone, Default)]
 pub(super) struct RunIds {
@@ -127,10 +126,6 @@ impl ContextBuilder {
         if self.ids.run.is_none() {
             self.ids.run = Some(RunId::new(environment.ids().next("run_")));
         }
-        let cancel = match &self.parent {
-            Some(parent) => parent.run.cancel.child_token(),
-            None => CancellationToken::new(),
-        };
         let local = self.extensions.0.is_some().then(|| {
             Arc::new(Local {
                 extensions: self.extensions,
@@ -141,7 +136,7 @@ impl ContextBuilder {
             run: Arc::new(Run {
                 ids: self.ids,
                 parent: self.parent.map(Box::new),
-                cancel,
+                cancel: OnceLock::new(),
                 cancel_reason: OnceLock::new(),
                 deadline: self.deadline,
                 environment,

@@ -1,7 +1,7 @@
 use super::Context;
 use concentric_proto::{CancelReason, Error, ErrorKind};
 use std::future::Future;
-use tokio_util::sync::WaitForCancellationFutureOwned;
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 impl Context {
     /// Cancels the run: its model stream, tools and waits stop at once.
@@ -9,7 +9,7 @@ impl Context {
     /// If the run is cancelled several times, the first reason is kept.
     pub fn cancel(&self, reason: CancelReason) {
         let _ = self.run.cancel_reason.set(reason);
-        self.run.cancel.cancel();
+        self.token().cancel();
         self.run.outbox.call_driver();
     }
 
@@ -22,11 +22,18 @@ impl Context {
 
     /// Resolves when the run, or a run around it, is cancelled.
     pub fn cancelled(&self) -> impl Future<Output = ()> + Send + '_ {
-        self.run.cancel.cancelled()
+        self.token().cancelled()
     }
 
     pub(crate) fn cancelled_owned(&self) -> WaitForCancellationFutureOwned {
-        self.run.cancel.clone().cancelled_owned()
+        self.token().clone().cancelled_owned()
+    }
+
+    pub(super) fn token(&self) -> &CancellationToken {
+        self.run.cancel.get_or_init(|| match self.parent() {
+            Some(parent) => parent.token().child_token(),
+            None => CancellationToken::new(),
+        })
     }
 
     /// The reason why the run was cancelled; `None` if it was not.

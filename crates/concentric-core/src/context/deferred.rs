@@ -1,5 +1,5 @@
 use super::{Context, Run};
-use crate::method::catch;
+use crate::panic::catch;
 use concentric_proto::CancelReason;
 use std::{
     future::{Future, poll_fn},

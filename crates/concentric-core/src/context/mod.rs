@@ -109,7 +109,8 @@ struct Run {
     ids: RunIds,
     // Boxed, since few runs have one.
     parent: Option<Box<Context>>,
-    cancel: CancellationToken,
+    // Created when the run is cancelled, or first waits until it is.
+    cancel: OnceLock<CancellationToken>,
     cancel_reason: OnceLock<CancelReason>,
     deadline: Option<SystemTime>,
     environment: Environment,

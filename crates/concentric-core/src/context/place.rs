@@ -84,10 +84,7 @@ impl Context {
     /// Returns the context of the model call of `step`.
     #[must_use]
     pub fn at_step(&self, step: u32, message_id: MessageId) -> Self {
-        let local = Local {
-            message_id: Some(message_id),
-            ..self.local().clone()
-        };
+        let local = self.local().for_message(Some(message_id));
         Self {
             depth: self.depth.saturating_add(1),
             ..self.at(Phase::Model, step, local)
@@ -97,10 +94,7 @@ impl Context {
     /// Returns the context of the round of tool calls of a message of `step`.
     #[must_use]
     pub fn at_round(&self, step: u32, message_id: Option<MessageId>) -> Self {
-        let local = Local {
-            message_id,
-            ..self.local().clone()
-        };
+        let local = self.local().for_message(message_id);
         self.at(Phase::Round, step, local)
     }
 
@@ -138,5 +132,17 @@ impl Context {
             Some(message) => RoundPlace::Message(message.clone()),
             None => RoundPlace::Step(self.step),
         })
+    }
+}
+
+impl Local {
+    fn for_message(&self, message_id: Option<MessageId>) -> Self {
+        Self {
+            message_id,
+            call: self.call.clone(),
+            extensions: self.extensions.clone(),
+            own: self.own.clone(),
+            marks: self.marks.clone(),
+        }
     }
 }

@@ -18,7 +18,7 @@ impl Context {
         let left = self.remaining().filter(|left| *left < duration);
         let clock = self.run.environment.clock();
         let sleep = clock.sleep(left.unwrap_or(duration));
-        match (self.run.cancel.run_until_cancelled(sleep).await, left) {
+        match (self.token().run_until_cancelled(sleep).await, left) {
             (Some(()), None) => Ok(()),
             (Some(()), Some(_)) => Err(Error::deadline()),
             (None, _) => Err(cancelled()),

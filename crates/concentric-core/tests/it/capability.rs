@@ -2,14 +2,12 @@
 //!
 //! Stacks that do not compile are tested in `tests/ui/tests/fail/capability_*.rs`.
 
+use crate::enters::Enters;
 use concentric_core::{
     AgentLayer, BoxTool, CallId, Capability, ChatRequest, ChatResponse, Context, Declares, Error,
     ErrorKind, Event, FinishReason, Layers, NoTools, RoundCall, ToolCall, ToolCallPart,
     ToolOutcome, Usage,
-    capability::{
-        Checked, CheckedLayer, Declaring, Fault, Optional, Provides, Replaces, Requires, Table,
-        declaring,
-    },
+    capability::{CapabilityError, CapabilityTable, Provides, Requires, declaring},
 };
 use concentric_layers::{NextTool, tool_from_fn};
 use futures_util::stream;
@@ -20,7 +18,7 @@ use std::{
     sync::{Arc, Mutex},
     task::{self, Poll},
 };
-use tower::{Layer, Service, ServiceBuilder, ServiceExt, layer::util::Identity};
+use tower::{Layer, Service, ServiceBuilder, ServiceExt};
 
 macro_rules! capabilities {
     ($($name:ident)*) => {$(
@@ -37,7 +35,7 @@ macro_rules! capabilities {
     )*};
 }
 
-capabilities!(Store Clock Budget Metrics);
+capabilities!(Store Clock Budget);
 
 /// Provides a `C`.
 struct Put<C>(C);
@@ -111,11 +109,25 @@ impl<S, C> Layer<S> for Need<C> {
 }
 
 /// Declares that it provides a `C`, but does not provide it.
-fn liar<C>() -> Declaring<Provides<C>, Identity>
+struct Liar<C>(PhantomData<C>);
+
+fn liar<C>() -> Liar<C> {
+    Liar(PhantomData)
+}
+
+impl<C> Declares for Liar<C>
 where
     C: Capability,
 {
-    declaring(Identity::new())
+    type Capabilities = Provides<C>;
+}
+
+impl<S, C> Layer<S> for Liar<C> {
+    type Service = S;
+
+    fn layer(&self, inner: S) -> S {
+        inner
+    }
 }
 
 /// Replaces the context of the requests that pass through.
@@ -189,19 +201,12 @@ where
 }
 
 /// The only fault in `error`.
-fn fault(error: &Error) -> Fault {
+fn fault(error: &Error) -> CapabilityError {
     assert_eq!(error.kind(), ErrorKind::Configuration);
     assert_eq!(error.code(), Some("capability"));
     let source = error.source().unwrap();
     assert_eq!(error.message(), source.to_string());
     *source.downcast_ref().unwrap()
-}
-
-fn faults(table: &Table) -> Vec<Fault> {
-    match table.check() {
-        Ok(()) => Vec::new(),
-        Err(faults) => faults.faults().to_vec(),
-    }
 }
 
 // ---- case C108: the capability is not provided ----
@@ -210,8 +215,8 @@ fn faults(table: &Table) -> Vec<Fault> {
 async fn a_missing_capability_fails_the_first_call() {
     let model = Model::default();
     let stack = ServiceBuilder::new()
-        .layer(CheckedLayer::new(Put(Clock(1))))
-        .layer(CheckedLayer::new(need::<Store>()))
+        .layer(Enters(Put(Clock(1))))
+        .layer(Enters(need::<Store>()))
         .service(model.clone());
     let error = ask(stack).await.unwrap_err();
     assert_eq!(
@@ -219,16 +224,18 @@ async fn a_missing_capability_fails_the_first_call() {
         "configuration: `it::Need<it::Store>` requires `it::Store`, which \
          no outer layer provides"
     );
-    assert!(matches!(fault(&error), Fault::Missing { .. }));
+    assert!(matches!(fault(&error), CapabilityError::Missing { .. }));
     assert_eq!(model.calls(), 0);
 }
 
 #[test]
 fn a_table_reports_a_missing_capability() {
-    let table = Table::new().with(&Put(Clock(1))).with(&need::<Store>());
+    let table = CapabilityTable::new()
+        .with(&Put(Clock(1)))
+        .with(&need::<Store>());
     assert_eq!(
-        faults(&table),
-        [Fault::Missing {
+        table.errors(),
+        [CapabilityError::Missing {
             layer: "it::capability::Need<it::capability::Store>",
             capability: "it::capability::Store",
             provider: None,
@@ -240,7 +247,7 @@ fn a_table_reports_a_missing_capability() {
 fn requiring_an_absent_capability_names_it() {
     let mut context = Context::new();
     let error = Error::from(context.require::<Store>().unwrap_err());
-    assert!(matches!(fault(&error), Fault::Absent { .. }));
+    assert!(matches!(fault(&error), CapabilityError::Absent { .. }));
     assert!(error.message().contains("`it::Store`"));
 
     assert_eq!(context.provide(Store(1)), None);
@@ -255,27 +262,28 @@ fn requiring_an_absent_capability_names_it() {
 async fn a_capability_provided_further_inside_is_missing() {
     let model = Model::default();
     let stack = ServiceBuilder::new()
-        .layer(CheckedLayer::new(need::<Store>()))
-        .layer(CheckedLayer::new(Put(Store(1))))
+        .layer(Enters(need::<Store>()))
+        .layer(Enters(Put(Store(1))))
         .service(model.clone());
     let error = ask(stack).await.unwrap_err();
-    assert!(matches!(fault(&error), Fault::Missing { .. }));
+    assert!(matches!(fault(&error), CapabilityError::Missing { .. }));
     assert_eq!(model.calls(), 0);
 }
 
 #[test]
 fn a_table_names_a_provider_that_comes_too_late() {
-    let table = Table::new().of::<Need<Store>>().of::<Put<Store>>();
+    let table = CapabilityTable::new()
+        .of::<Need<Store>>()
+        .of::<Put<Store>>();
     assert_eq!(
-        faults(&table),
-        [Fault::Late {
+        table.errors(),
+        [CapabilityError::Late {
             layer: "it::capability::Need<it::capability::Store>",
             capability: "it::capability::Store",
             provider: "it::capability::Put<it::capability::Store>",
-            is_optional: false,
         }]
     );
-    let error = Error::from(table.check().unwrap_err());
+    let error = table.check().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Configuration);
     assert!(error.message().ends_with("add `it::Put<it::Store>` first"));
 }
@@ -290,10 +298,10 @@ async fn a_false_declaration_is_blamed_on_its_layer() {
         .with(need::<Store>())
         .service(model.clone());
     let error = ask(stack).await.unwrap_err();
-    let Fault::NotProvided { layer, capability } = fault(&error) else {
+    let CapabilityError::NotProvided { layer, capability } = fault(&error) else {
         panic!("{error}");
     };
-    assert!(layer.starts_with("concentric_core::capability::declare::Declaring<"));
+    assert_eq!(layer, "it::capability::Liar<it::capability::Store>");
     assert_eq!(capability, "it::capability::Store");
     assert_eq!(model.calls(), 0);
 }
@@ -301,11 +309,9 @@ async fn a_false_declaration_is_blamed_on_its_layer() {
 #[tokio::test]
 async fn an_unused_false_declaration_is_reported() {
     let model = Model::default();
-    let stack = ServiceBuilder::new()
-        .layer(CheckedLayer::new(liar::<Store>()))
-        .service(model.clone());
+    let stack = Layers::new().with(liar::<Store>()).service(model.clone());
     let error = ask(stack).await.unwrap_err();
-    assert!(matches!(fault(&error), Fault::NotProvided { .. }));
+    assert!(matches!(fault(&error), CapabilityError::NotProvided { .. }));
     assert_eq!(model.calls(), 0);
 }
 
@@ -315,10 +321,10 @@ async fn a_capability_that_an_intermediate_layer_removes_is_missing() {
     let stack = Layers::new()
         .with(Put(Store(1)))
         .layer(tower::layer::layer_fn(Forgets))
-        .with(CheckedLayer::new(need::<Store>()))
+        .with(Enters(need::<Store>()))
         .service(model.clone());
     let error = ask(stack).await.unwrap_err();
-    assert!(matches!(fault(&error), Fault::Missing { .. }));
+    assert!(matches!(fault(&error), CapabilityError::Missing { .. }));
     assert_eq!(model.calls(), 0);
 }
 
@@ -349,7 +355,7 @@ async fn tool_layers_see_the_capabilities_of_the_run() {
     }
     let layers = Layers::new()
         .given::<Budget>()
-        .with(declaring::<Replaces<Budget>, _>(tool_from_fn(spend)));
+        .with(declaring::<Requires<Budget>, _>(tool_from_fn(spend)));
     let stack = layers.service(BoxTool::new(tower::service_fn(tool)));
 
     let call = |context: &Context| {
@@ -358,139 +364,50 @@ async fn tool_layers_see_the_capabilities_of_the_run() {
     };
     let mut context = Context::new();
     let error = stack.clone().oneshot(call(&context)).await.unwrap_err();
-    assert!(matches!(fault(&error), Fault::Missing { .. }));
+    assert!(matches!(fault(&error), CapabilityError::Missing { .. }));
     context.provide(Budget(2));
     stack.oneshot(call(&context)).await.unwrap();
     assert_eq!(context.capability(), Some(&Budget(2)));
-}
-
-#[tokio::test]
-async fn a_replaced_capability_is_visible_to_inner_layers_only() {
-    #[derive(Clone)]
-    struct Halve;
-
-    impl Declares for Halve {
-        type Capabilities = Replaces<Budget>;
-    }
-
-    impl<S> Layer<S> for Halve {
-        type Service = Halving<S>;
-
-        fn layer(&self, inner: S) -> Halving<S> {
-            Halving(inner)
-        }
-    }
-
-    struct Halving<S>(S);
-
-    impl<S> Service<ChatRequest> for Halving<S>
-    where
-        S: Service<ChatRequest>,
-    {
-        type Response = S::Response;
-        type Error = S::Error;
-        type Future = S::Future;
-
-        fn poll_ready(&mut self, cx: &mut task::Context<'_>) -> Poll<Result<(), S::Error>> {
-            self.0.poll_ready(cx)
-        }
-
-        fn call(&mut self, mut request: ChatRequest) -> S::Future {
-            if let Some(&Budget(all)) = request.context.capability() {
-                request.context.provide(Budget(all / 2));
-            }
-            self.0.call(request)
-        }
-    }
-
-    let model = Model::default();
-    let layers = Layers::new()
-        .with(Put(Budget(8)))
-        .with(Halve)
-        .with(Halve)
-        .with(need::<Budget>());
-    assert_eq!(faults(&layers.table()), []);
-    ask(layers.service(model.clone())).await.unwrap();
-    assert_eq!(model.saw(), Some(Budget(2)));
-
-    let table = Table::new().with(&Halve).with(&Put(Budget(8)));
-    assert!(matches!(faults(&table)[..], [Fault::Late { .. }]));
-    assert!(matches!(
-        faults(&Table::new().with(&Halve))[..],
-        [Fault::Missing { .. }]
-    ));
-}
-
-// ---- optional capabilities ----
-
-#[tokio::test]
-async fn an_optional_capability_may_be_absent() {
-    let optional = || declaring::<Optional<Clock>, _>(Identity::new());
-    let (with, without) = (Model::default(), Model::default());
-    let stack = Layers::new().with(optional()).service(without.clone());
-    ask(stack).await.unwrap();
-    assert_eq!(without.saw::<Clock>(), None);
-    let stack = Layers::new()
-        .with(Put(Clock(3)))
-        .with(optional())
-        .service(with.clone());
-    ask(stack).await.unwrap();
-    assert_eq!(with.saw(), Some(Clock(3)));
-}
-
-#[test]
-fn a_table_reports_an_optional_capability_that_comes_too_late() {
-    let optional = declaring::<Optional<Clock>, _>(Identity::new());
-    assert_eq!(faults(&Table::new().with(&optional)), []);
-    let table = Table::new().with(&optional).with(&Put(Clock(3)));
-    let [
-        fault @ Fault::Late {
-            is_optional: true, ..
-        },
-    ] = faults(&table)[..]
-    else {
-        panic!("{table:?}");
-    };
-    assert!(fault.to_string().contains("uses `it::Clock`"));
 }
 
 // ---- duplicate capabilities ----
 
 #[test]
 fn a_table_names_both_providers_of_a_duplicate() {
-    let table = Table::new().with(&Put(Store(1))).with(&liar::<Store>());
+    let table = CapabilityTable::new()
+        .with(&Put(Store(1)))
+        .with(&liar::<Store>());
     let [
-        Fault::Twice {
+        CapabilityError::Twice {
             layer,
             capability,
             provider,
         },
-    ] = faults(&table)[..]
+    ] = table.errors()[..]
     else {
         panic!("{table:?}");
     };
-    assert!(layer.contains("Declaring"));
+    assert_eq!(layer, "it::capability::Liar<it::capability::Store>");
     assert_eq!(capability, "it::capability::Store");
     assert_eq!(provider, "it::capability::Put<it::capability::Store>");
 }
 
 #[test]
 fn all_faults_are_reported_on_one_line() {
-    let table = Table::new()
+    let table = CapabilityTable::new()
         .with(&need::<Clock>())
         .with(&need::<Store>())
         .with(&Put(Store(1)))
         .with(&Put(Store(2)));
-    let all = table.check().unwrap_err();
     assert!(matches!(
-        all.faults(),
+        table.errors()[..],
         [
-            Fault::Missing { .. },
-            Fault::Late { .. },
-            Fault::Twice { .. }
+            CapabilityError::Missing { .. },
+            CapabilityError::Late { .. },
+            CapabilityError::Twice { .. }
         ]
     ));
-    let text = Error::from(all).to_string();
+    let text = table.check().unwrap_err().to_string();
     assert_eq!(text.lines().count(), 1, "{text}");
     assert_eq!(text.split("; ").count(), 3, "{text}");
 }
@@ -510,14 +427,8 @@ async fn layers_work_in_a_service_builder_and_contain_other_layers() {
         .and(inner)
         .with(need::<Clock>())
         .with(need::<Store>());
-    let names: Vec<_> = all
-        .table()
-        .declarations()
-        .iter()
-        .map(|declaration| declaration.layer())
-        .collect();
     assert_eq!(
-        names,
+        all.table().layers().collect::<Vec<_>>(),
         [
             "it::capability::Put<it::capability::Store>",
             "it::capability::Need<it::capability::Store>",
@@ -526,7 +437,7 @@ async fn layers_work_in_a_service_builder_and_contain_other_layers() {
             "it::capability::Need<it::capability::Store>",
         ]
     );
-    assert_eq!(faults(&all.table()), []);
+    assert_eq!(all.table().errors(), []);
     let stack = ServiceBuilder::new().layer(all).service(model.clone());
     ask(stack).await.unwrap();
     assert_eq!(model.saw(), Some(Store(1)));
@@ -540,7 +451,7 @@ async fn an_assumed_capability_is_checked_at_the_first_call() {
     let error = ask(layers.service(model.clone())).await.unwrap_err();
     assert_eq!(
         fault(&error),
-        Fault::Missing {
+        CapabilityError::Missing {
             layer: "Layers::given",
             capability: "it::capability::Store",
             provider: None,
@@ -559,39 +470,20 @@ async fn an_assumed_capability_is_checked_at_the_first_call() {
 fn tables_of_several_stacks_are_checked_together() {
     let run = || Layers::new().with(Put(Store(1))).table();
     let tools = Layers::new().given::<Store>().with(need::<Store>());
-    assert_eq!(faults(&run().and(tools.table())), []);
+    assert_eq!(run().and(tools.table()).errors(), []);
     assert!(matches!(
-        faults(&tools.table())[..],
-        [Fault::Missing { .. }]
+        tools.table().errors()[..],
+        [CapabilityError::Missing { .. }]
     ));
-    let of_host = Table::new().given::<Store>();
-    assert_eq!(faults(&of_host.clone().and(tools.table())), []);
+    let of_host = CapabilityTable::new().given::<Store>();
+    assert_eq!(of_host.clone().and(tools.table()).errors(), []);
     assert!(matches!(
-        faults(&of_host.and(run()))[..],
-        [Fault::Twice {
+        of_host.and(run()).errors()[..],
+        [CapabilityError::Twice {
             provider: "the host",
             ..
         }]
     ));
-}
-
-#[test]
-fn a_table_lists_the_declarations_of_each_layer() {
-    type All = (
-        Requires<Store>,
-        Optional<Clock>,
-        Replaces<Budget>,
-        Provides<Metrics>,
-    );
-
-    let table = Table::new().with(&declaring::<All, _>(Identity::new()));
-    let [declaration] = table.declarations() else {
-        panic!("{table:?}");
-    };
-    assert!(declaration.requires().eq(["it::capability::Store"]));
-    assert!(declaration.optional().eq(["it::capability::Clock"]));
-    assert!(declaration.replaces().eq(["it::capability::Budget"]));
-    assert!(declaration.provides().eq(["it::capability::Metrics"]));
 }
 
 // ---- the service ----
@@ -646,11 +538,11 @@ fn the_inner_service_needs_no_auto_traits() {
 }
 
 #[test]
-fn a_checked_service_keeps_the_auto_traits_of_its_inner() {
-    fn check<T: Clone + Send + Sync + Unpin>() {}
-    check::<Checked<Model>>();
-    check::<CheckedLayer<Identity>>();
-    check::<Table>();
+fn a_stack_keeps_the_auto_traits_of_its_services() {
+    fn check<T: Clone + Send + Sync + Unpin>(_: T) {}
+    let layers = Layers::new().given::<Store>().used::<Clock>();
+    check(layers.service(Model::default()));
+    check(layers.table());
 }
 
 // ---- many layers ----

@@ -8,6 +8,8 @@
 
 mod capability;
 mod emitted;
+mod enters;
 mod placement;
 mod run;
 mod state;
+mod steps;

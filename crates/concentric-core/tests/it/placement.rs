@@ -3,12 +3,13 @@
 //!
 //! Stacks that do not compile are tested in `tests/ui/tests/fail/placement_*.rs`.
 
+use crate::enters::Enters;
 use concentric_core::{
     AgentLayer, BoxModel, Capability, ChatRequest, ChatResponse, Context, Declares, Error,
     ErrorKind, Event, EventStream, FinishReason, Layers, NoTools, Usage,
     capability::{
-        Around, CheckedLayer, Encloses, Expects, Fault, InLoop, Outside, Provides, Region,
-        Requires, Table, Within,
+        Around, CapabilityError, CapabilityTable, Encloses, Expects, InLoop, Outside, Provides,
+        Region, Requires, Within,
     },
     of_run::{ModelLayers, OfRunLayer},
 };
@@ -199,7 +200,7 @@ where
     stack.oneshot(ChatRequest::user("hi")).await.map(drop)
 }
 
-fn fault(error: &Error) -> Fault {
+fn fault(error: &Error) -> CapabilityError {
     assert_eq!(error.kind(), ErrorKind::Configuration);
     *error.source().unwrap().downcast_ref().unwrap()
 }
@@ -208,14 +209,14 @@ fn fault(error: &Error) -> Fault {
 async fn a_layer_inside_a_region_it_avoids_fails_the_call() {
     let model = Model::default();
     let stack = ServiceBuilder::new()
-        .layer(CheckedLayer::new(RoomLayer))
+        .layer(Enters(RoomLayer))
         .layer(DefaultsLayer::new())
-        .layer(CheckedLayer::new(OutdoorLayer))
+        .layer(Enters(OutdoorLayer))
         .service(model.clone());
     let error = ask(stack).await.unwrap_err();
     assert_eq!(
         fault(&error),
-        Fault::Inside {
+        CapabilityError::Inside {
             layer: "it::placement::OutdoorLayer",
             outer: "it::placement::RoomLayer",
         }
@@ -223,8 +224,8 @@ async fn a_layer_inside_a_region_it_avoids_fails_the_call() {
     assert_eq!(model.calls(), 0);
 
     let right = ServiceBuilder::new()
-        .layer(CheckedLayer::new(OutdoorLayer))
-        .layer(CheckedLayer::new(RoomLayer))
+        .layer(Enters(OutdoorLayer))
+        .layer(Enters(RoomLayer))
         .service(model.clone());
     ask(right).await.unwrap();
     assert_eq!(model.calls(), 1);
@@ -235,7 +236,7 @@ async fn a_run_layer_inside_the_loop_fails() {
     let model = Model::default();
     let stack = ServiceBuilder::new()
         .layer(AgentLayer::new(NoTools))
-        .layer(CheckedLayer::new(OncePerRunLayer))
+        .layer(Enters(OncePerRunLayer))
         .service(model.clone());
     let error = ask(stack).await.unwrap_err();
     assert!(error.message().contains("OncePerRunLayer"), "{error}");
@@ -245,32 +246,31 @@ async fn a_run_layer_inside_the_loop_fails() {
 
 #[test]
 fn a_table_names_both_layers_of_a_wrong_order() {
-    let table = Table::new().with(&RoomLayer).with(&OutdoorLayer);
+    let table = CapabilityTable::new().with(&RoomLayer).with(&OutdoorLayer);
     assert_eq!(
-        table.check().unwrap_err().faults(),
-        [Fault::Inside {
+        table.errors(),
+        [CapabilityError::Inside {
             layer: "it::placement::OutdoorLayer",
             outer: "it::placement::RoomLayer",
         }]
     );
-    Table::new()
+    CapabilityTable::new()
         .with(&OutdoorLayer)
         .with(&RoomLayer)
         .check()
         .unwrap();
-    let in_loop = Table::new()
+    let in_loop = CapabilityTable::new()
         .with(&AgentLayer::new(NoTools))
         .with(&OncePerRunLayer);
-    assert_eq!(in_loop.check().unwrap_err().faults().len(), 1);
+    assert_eq!(in_loop.errors().len(), 1);
 }
 
 #[test]
 fn a_table_names_an_unused_capability() {
-    let table = Table::new().with(&TankLayer);
-    let faults = table.check().unwrap_err();
+    let table = CapabilityTable::new().with(&TankLayer);
     assert_eq!(
-        faults.faults(),
-        [Fault::Unused {
+        table.errors(),
+        [CapabilityError::Unused {
             layer: "it::placement::TankLayer",
             capability: "it::placement::Fuel",
             user: "it::placement::EngineLayer",
@@ -286,11 +286,14 @@ async fn a_layer_without_a_required_inner_layer_fails() {
     let checks = [(model.clone(), BoxModel::new(model))];
     for (model, boxed) in checks.into_iter().chain(careless()) {
         let stack = ServiceBuilder::new()
-            .layer(CheckedLayer::new(TankLayer))
+            .layer(Enters(TankLayer))
             .layer(AgentLayer::new(NoTools))
             .service(boxed);
         let error = ask(stack).await.unwrap_err();
-        assert!(matches!(fault(&error), Fault::Unused { .. }), "{error}");
+        assert!(
+            matches!(fault(&error), CapabilityError::Unused { .. }),
+            "{error}"
+        );
         assert!(error.message().contains("TankLayer"), "{error}");
         assert!(error.message().contains("EngineLayer"), "{error}");
         // A model that does not check its stack is called once.
@@ -305,9 +308,9 @@ async fn a_layer_without_a_required_inner_layer_fails() {
         .service(model.clone());
     ask(whole).await.unwrap();
     let whole = ServiceBuilder::new()
-        .layer(CheckedLayer::new(TankLayer))
+        .layer(Enters(TankLayer))
         .layer(AgentLayer::new(NoTools))
-        .layer(CheckedLayer::new(EngineLayer))
+        .layer(Enters(EngineLayer))
         .service(model.clone());
     ask(whole).await.unwrap();
     assert_eq!(model.calls(), 2);
@@ -336,7 +339,7 @@ async fn several_layers_may_use_one_capability() {
 async fn a_service_that_reads_a_capability_uses_it() {
     for (model, boxed) in careless() {
         let stack = ServiceBuilder::new()
-            .layer(CheckedLayer::new(TankLayer))
+            .layer(Enters(TankLayer))
             .layer(AgentLayer::new(NoTools))
             .map_request(|request: ChatRequest| {
                 assert!(request.context.capability::<Fuel>().is_some());
@@ -348,8 +351,8 @@ async fn a_service_that_reads_a_capability_uses_it() {
     }
     // A layer outside the loop uses the capability as well.
     let stack = ServiceBuilder::new()
-        .layer(CheckedLayer::new(TankLayer))
-        .layer(CheckedLayer::new(EngineLayer))
+        .layer(Enters(TankLayer))
+        .layer(Enters(EngineLayer))
         .layer(AgentLayer::new(NoTools))
         .service(Model::careless());
     ask(stack).await.unwrap();
@@ -374,15 +377,15 @@ async fn a_functions_answer_is_not_a_models() {
     }
     for (model, boxed) in careless() {
         let stack = ServiceBuilder::new()
-            .layer(CheckedLayer::new(TankLayer))
+            .layer(Enters(TankLayer))
             .layer(AgentLayer::new(NoTools))
             .layer(from_fn(answers))
-            .layer(CheckedLayer::new(EngineLayer))
+            .layer(Enters(EngineLayer))
             .service(boxed.clone());
         ask(stack).await.unwrap();
         assert_eq!(model.calls(), 0);
         let stack = ServiceBuilder::new()
-            .layer(CheckedLayer::new(TankLayer))
+            .layer(Enters(TankLayer))
             .layer(AgentLayer::new(NoTools))
             .layer(from_fn(passes))
             .service(boxed);
@@ -399,7 +402,7 @@ async fn ask_for_answer(model: Model) -> Result<ChatResponse<EventStream>, Error
 async fn a_layer_that_answers_itself_declares_it() {
     let stack = |skips: bool| {
         ServiceBuilder::new()
-            .layer(CheckedLayer::new(TankLayer))
+            .layer(Enters(TankLayer))
             .layer(AgentLayer::new(NoTools))
             .map_request(move |request: ChatRequest| {
                 if skips {
@@ -408,7 +411,7 @@ async fn a_layer_that_answers_itself_declares_it() {
                 request
             })
             .layer(Cache)
-            .layer(CheckedLayer::new(EngineLayer))
+            .layer(Enters(EngineLayer))
             .service(Model::careless())
     };
     ask(stack(true)).await.unwrap();
@@ -449,7 +452,7 @@ async fn a_met_expectation_is_not_checked_at_the_answer() {
     ask(stack()).await.unwrap_err();
     let engine = ServiceBuilder::new()
         .layer(AgentLayer::new(NoTools))
-        .layer(CheckedLayer::new(EngineLayer))
+        .layer(Enters(EngineLayer))
         .service(Model::careless());
     ask(Remembers(engine, Arc::clone(&is_met))).await.unwrap();
     assert!(is_met.load(Ordering::SeqCst));
@@ -459,15 +462,18 @@ async fn a_met_expectation_is_not_checked_at_the_answer() {
 
 #[tokio::test]
 async fn a_nested_agent_checks_the_stack_of_its_own_model() {
-    let expecting = || ServiceBuilder::new().layer(CheckedLayer::new(TankLayer));
+    let expecting = || ServiceBuilder::new().layer(Enters(TankLayer));
     for (model, boxed) in careless() {
         let nested = expecting()
             .layer(AgentLayer::new(NoTools))
             .layer(AgentLayer::new(NoTools));
-        let whole = nested.clone().layer(CheckedLayer::new(EngineLayer));
+        let whole = nested.clone().layer(Enters(EngineLayer));
         ask(whole.service(boxed.clone())).await.unwrap();
         let error = ask(nested.service(boxed)).await.unwrap_err();
-        assert!(matches!(fault(&error), Fault::Unused { .. }), "{error}");
+        assert!(
+            matches!(fault(&error), CapabilityError::Unused { .. }),
+            "{error}"
+        );
         assert_eq!(model.calls(), 2);
     }
 }
@@ -479,11 +485,11 @@ async fn a_model_layer_around_an_agent_fails() {
     for (model, boxed) in careless() {
         let agent = AgentLayer::new(NoTools).layer(boxed.clone());
         let wrong = ServiceBuilder::new()
-            .layer(CheckedLayer::new(PerCallLayer))
+            .layer(Enters(PerCallLayer))
             .layer(DefaultsLayer::new())
             .service(agent.clone());
         let error = ask(wrong).await.unwrap_err();
-        let Fault::Inside { layer, outer } = fault(&error) else {
+        let CapabilityError::Inside { layer, outer } = fault(&error) else {
             panic!("{error}");
         };
         assert!(layer.contains("AgentLayer"), "{layer}");
@@ -498,12 +504,12 @@ async fn a_model_layer_around_an_agent_fails() {
         // loop.
         let right = ServiceBuilder::new()
             .layer(AgentLayer::new(NoTools))
-            .layer(CheckedLayer::new(PerCallLayer));
+            .layer(Enters(PerCallLayer));
         ask(right.clone().service(boxed.clone())).await.unwrap();
         let nested = right.layer(AgentLayer::new(NoTools));
         ask(nested.service(boxed.clone())).await.unwrap();
         let bare = ServiceBuilder::new()
-            .layer(CheckedLayer::new(PerCallLayer))
+            .layer(Enters(PerCallLayer))
             .layer(OfRunLayer::new());
         ask(bare.service(boxed)).await.unwrap();
     }
@@ -513,10 +519,10 @@ async fn a_model_layer_around_an_agent_fails() {
 async fn a_run_layer_around_the_model_of_a_loop_fails() {
     let wrong = ServiceBuilder::new()
         .layer(AgentLayer::new(NoTools))
-        .layer(CheckedLayer::new(PerRunLayer));
+        .layer(Enters(PerRunLayer));
     for (model, boxed) in careless() {
         let error = ask(wrong.clone().service(boxed.clone())).await.unwrap_err();
-        let Fault::Inside { layer, outer } = fault(&error) else {
+        let CapabilityError::Inside { layer, outer } = fault(&error) else {
             panic!("{error}");
         };
         assert_eq!((layer, outer), ("it::placement::PerRunLayer", "AgentLayer"));
@@ -527,13 +533,13 @@ async fn a_run_layer_around_the_model_of_a_loop_fails() {
         let nested = wrong.clone().layer(AgentLayer::new(NoTools));
         ask(nested.service(boxed.clone())).await.unwrap();
         let twice = wrong.clone().layer(AgentLayer::new(NoTools));
-        let twice = twice.layer(CheckedLayer::new(PerRunLayer));
+        let twice = twice.layer(Enters(PerRunLayer));
         ask(twice.service(boxed.clone())).await.unwrap_err();
         let right = ServiceBuilder::new()
-            .layer(CheckedLayer::new(PerRunLayer))
+            .layer(Enters(PerRunLayer))
             .layer(AgentLayer::new(NoTools));
         ask(right.service(boxed.clone())).await.unwrap();
-        let bare = CheckedLayer::new(PerRunLayer).layer(boxed);
+        let bare = Enters(PerRunLayer).layer(boxed);
         ask(bare).await.unwrap();
     }
     let model = Model::default();
@@ -544,12 +550,9 @@ async fn a_run_layer_around_the_model_of_a_loop_fails() {
 #[test]
 fn a_table_distinguishes_layers_for_runs_and_for_model_calls() {
     let agent = || AgentLayer::new(NoTools);
-    let faults = |table: Table| match table.check() {
-        Ok(()) => Vec::new(),
-        Err(faults) => faults.faults().to_vec(),
-    };
-    let inside = |faults: &[Fault], first: &str, second: &str| {
-        let [Fault::Inside { layer, outer }] = faults else {
+    let faults = |table: CapabilityTable| table.errors();
+    let inside = |faults: &[CapabilityError], first: &str, second: &str| {
+        let [CapabilityError::Inside { layer, outer }] = faults else {
             panic!("{faults:?}");
         };
         assert!(
@@ -557,26 +560,26 @@ fn a_table_distinguishes_layers_for_runs_and_for_model_calls() {
             "{faults:?}"
         );
     };
-    let call_outside = Table::new().with(&PerCallLayer).with(&agent());
+    let call_outside = CapabilityTable::new().with(&PerCallLayer).with(&agent());
     inside(&faults(call_outside), "AgentLayer", "PerCallLayer");
-    let run_inside = Table::new().with(&agent()).with(&PerRunLayer);
+    let run_inside = CapabilityTable::new().with(&agent()).with(&PerRunLayer);
     inside(&faults(run_inside), "PerRunLayer", "AgentLayer");
     for right in [
-        Table::new()
+        CapabilityTable::new()
             .with(&PerRunLayer)
             .with(&agent())
             .with(&PerCallLayer),
-        Table::new()
+        CapabilityTable::new()
             .with(&agent())
             .with(&PerCallLayer)
             .with(&agent()),
-        Table::new()
+        CapabilityTable::new()
             .with(&agent())
             .with(&PerRunLayer)
             .with(&agent()),
-        Table::new().with(&PerCallLayer),
-        Table::new().with(&PerRunLayer),
-        Table::new().with(&OfRunLayer::new()),
+        CapabilityTable::new().with(&PerCallLayer),
+        CapabilityTable::new().with(&PerRunLayer),
+        CapabilityTable::new().with(&OfRunLayer::new()),
     ] {
         assert_eq!(faults(right), []);
     }
@@ -607,7 +610,7 @@ async fn layers_in_their_correct_places_are_accepted() {
 #[tokio::test]
 async fn a_missing_capability_is_reported_with_its_provider() {
     let stack = ServiceBuilder::new()
-        .layer(CheckedLayer::new(EngineLayer))
+        .layer(Enters(EngineLayer))
         .service(Model::default());
     let error = ask(stack).await.unwrap_err();
     assert!(error.message().contains("EngineLayer"), "{error}");

@@ -10,7 +10,7 @@ use std::{
 use bytes::Bytes;
 use concentric_core::{
     CancelReason, ChatRequest, ChatResponse, Error, Event, context::Context as Run, context::Sleep,
-    method::catch,
+    panic::catch,
 };
 use futures_core::Stream;
 use http_body::{Body, Frame, SizeHint};

@@ -10,7 +10,7 @@ use std::{
 };
 
 use bytes::{Buf, BufMut, BytesMut};
-use concentric_core::{ChatRequest, ChatResponse, context::Sleep, method::catch};
+use concentric_core::{ChatRequest, ChatResponse, context::Sleep, panic::catch};
 use http::{HeaderMap, HeaderValue, Method, header, request::Parts};
 use http_body::Body;
 use pin_project_lite::pin_project;

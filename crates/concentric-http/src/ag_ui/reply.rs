@@ -1,7 +1,7 @@
 //! Error responses.
 
 use bytes::Bytes;
-use concentric_core::{ToolNameTaken, method::Panic};
+use concentric_core::{ToolNameTaken, panic::CaughtPanic};
 use http::{HeaderValue, StatusCode, header};
 use serde::Serialize;
 
@@ -101,7 +101,7 @@ impl Refused {
     }
 
     /// A `500`: the server panicked before the run began.
-    pub(super) fn panicked(panic: &Panic) -> Self {
+    pub(super) fn panicked(panic: &CaughtPanic) -> Self {
         tracing::error!(panic = panic.text(), "AG-UI endpoint panicked");
         Self::new(
             StatusCode::INTERNAL_SERVER_ERROR,

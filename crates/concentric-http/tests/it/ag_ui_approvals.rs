@@ -7,7 +7,7 @@ use crate::support::{
 use concentric_core::{
     AgentLayer, BoxModel, CallId, ChatRequest, ChatResponse, Error, Event, FinishReason, ReplyKind,
     ThreadId, ToolCallPart, Turn, Usage,
-    store::{Once, Resumable, RunStore, StoreFuture, Tenant},
+    store::{Resumable, RunStore, Tenant},
 };
 use concentric_http::ag_ui::AgUiLayer;
 use concentric_layers::{
@@ -24,7 +24,6 @@ use concentric_tools::{
 use futures_util::stream;
 use serde_json::{Map, Value, json};
 use std::{
-    collections::HashSet,
     sync::{Arc, Mutex},
     time::{Duration, SystemTime},
 };
@@ -51,17 +50,6 @@ impl Ran {
     }
 }
 
-/// An in-memory store of used keys.
-#[derive(Clone, Default)]
-struct Used(Arc<Mutex<HashSet<(Tenant, String)>>>);
-
-impl Once for Used {
-    fn once(&self, tenant: Tenant, key: concentric_core::Str, _: SystemTime) -> StoreFuture<bool> {
-        let new = self.0.lock().unwrap().insert((tenant, key.to_string()));
-        Box::pin(async move { Ok(new) })
-    }
-}
-
 /// `refund` and `mail` require approval, `note` and `look` do not; `look` is read-only.
 fn tools(ran: &Ran) -> Toolset {
     Toolset::new()
@@ -79,7 +67,7 @@ fn tools(ran: &Ran) -> Toolset {
 
 fn with_tokens(ran: &Ran) -> Toolset {
     let keys = Keys::new(Key::new("k", vec![7; 32]).unwrap());
-    tools(ran).tokens(Tokens::new(keys, "test", Used::default()))
+    tools(ran).tokens(Tokens::new(keys, "test", MemoryStore::new()))
 }
 
 type Calls = Vec<(&'static str, &'static str, Value)>;

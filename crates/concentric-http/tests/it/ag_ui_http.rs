@@ -10,12 +10,11 @@ use crate::support::{
 use axum::Router;
 use concentric_core::{
     AgentLayer, CallId, ChatRequest, ChatResponse, Error, ErrorKind, Event, FinishReason, Media,
-    MediaSource, Part, PartKind, RoundEvent, Str, ToolCallDelta, ToolCallPart, ToolCallStart,
-    ToolOutcome, ToolRound, ToolSpec, ToolSpecs, Usage,
-    agent::ToolSource,
-    store::{Once, StoreFuture, Tenant},
+    MediaSource, Part, PartKind, RoundEvent, ToolCallDelta, ToolCallPart, ToolCallStart,
+    ToolOutcome, ToolRound, ToolSpec, ToolSpecs, Usage, agent::ToolSource,
 };
 use concentric_http::ag_ui::{AgUiLayer, Shutdown};
+use concentric_store::MemoryStore;
 use concentric_tools::{
     Approval, Tokens, ToolError, Toolset,
     token::{Key, Keys},
@@ -321,17 +320,6 @@ fn cautious(request: &ChatRequest) -> Vec<Event> {
     vec![text, Event::finish(FinishReason::Stop, Usage::new(1, 1))]
 }
 
-/// An in-memory store of used keys.
-#[derive(Clone, Default)]
-struct Used(Arc<std::sync::Mutex<std::collections::HashSet<(Tenant, Str)>>>);
-
-impl Once for Used {
-    fn once(&self, tenant: Tenant, key: Str, _: std::time::SystemTime) -> StoreFuture<bool> {
-        let new = self.0.lock().unwrap().insert((tenant, key));
-        Box::pin(async move { Ok(new) })
-    }
-}
-
 #[tokio::test]
 async fn unmodified_clients_reply_to_interrupts() {
     let Some(dir) = clients() else { return };
@@ -345,7 +333,7 @@ async fn unmodified_clients_reply_to_interrupts() {
         .tool(tool("look", "Looks.", done).read_only())
         .tool(tool("refund", "Pays the money back.", done))
         .gate(Approval::for_tools("refund"))
-        .tokens(Tokens::new(keys, "test", Used::default()));
+        .tokens(Tokens::new(keys, "test", MemoryStore::new()));
     let agent = AgUiLayer::new().layer(AgentLayer::new(tools).layer(model));
     let address = serve(Router::new().route_service("/agent", agent)).await;
     let url = format!("http://{address}/agent");

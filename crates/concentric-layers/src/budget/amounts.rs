@@ -147,14 +147,14 @@ impl Amounts {
     /// Converts the usage of a model. Values that the provider did not report are zero, except the
     /// total, which is then the sum of input and output.
     pub fn of_usage(usage: &Usage) -> Self {
-        let input = usage.input_tokens.unwrap_or(0);
-        let output = usage.output_tokens.unwrap_or(0);
-        let total = usage.total_tokens;
+        let input = usage.input_tokens().unwrap_or(0);
+        let output = usage.output_tokens().unwrap_or(0);
+        let total = usage.total_tokens();
         Self::new()
             .input_tokens(input)
             .output_tokens(output)
             .total_tokens(total.unwrap_or_else(|| input.saturating_add(output)))
-            .cached_input_tokens(usage.cached_input_tokens.unwrap_or(0))
+            .cached_input_tokens(usage.cached_input_tokens().unwrap_or(0))
     }
 
     /// Returns the sum.

@@ -2,6 +2,7 @@ use super::{Amounts, Budget, layer::Prices};
 use concentric_core::{
     BoxError, ChatRequest, Error, Interrupt, Reply, Str,
     agent::{BeforeStep, StepGate, StepView},
+    hooks::Interest,
     interrupt::ReplyStatus,
     state::{Durable, Scope, Slot},
 };
@@ -54,6 +55,10 @@ pub(super) const LEAST: Amounts = Amounts::new()
 impl StepGate for BudgetGate {
     fn name(&self) -> &str {
         "budget"
+    }
+
+    fn interest(&self) -> Interest {
+        Interest::BEFORE_STEP
     }
 
     async fn before_step(&self, step: &StepView) -> Result<BeforeStep, BoxError> {

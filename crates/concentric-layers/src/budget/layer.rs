@@ -212,8 +212,4 @@ impl fmt::Debug for BudgetLayer {
     }
 }
 
-impl fmt::Debug for Prices {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Prices").finish_non_exhaustive()
-    }
-}
+concentric_core::opaque_debug!(Prices);

@@ -19,7 +19,7 @@
 //! let budget = BudgetLayer::new(Limits::new().money(2_000_000).model_calls(3))
 //!     // In micro-dollars: $2.50 per million input tokens, $10 per million output tokens.
 //!     .price(|usage| {
-//!         usage.input_tokens.unwrap_or(0) * 5 / 2 + usage.output_tokens.unwrap_or(0) * 10
+//!         usage.input_tokens().unwrap_or(0) * 5 / 2 + usage.output_tokens().unwrap_or(0) * 10
 //!     });
 //!
 //! let search = tool("search", "Searches.", |NoArguments {}| async { "nothing" });

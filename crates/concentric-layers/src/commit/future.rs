@@ -1,9 +1,8 @@
-use super::{CommitBody, Point};
+use super::{CommitBody, policy::CommitPolicy};
 use concentric_core::{ChatResponse, Context, Effects, Error, ErrorKind, Event};
 use futures_core::Stream;
 use pin_project_lite::pin_project;
 use std::{
-    fmt,
     future::Future,
     pin::Pin,
     task::{self, Poll, ready},
@@ -13,10 +12,10 @@ use tower::BoxError;
 pin_project! {
     /// Response future for [`Commit`](super::Commit).
     #[must_use = "futures do nothing unless you `.await` or poll them"]
-    pub struct ResponseFuture<F, B, P> {
+    pub struct ResponseFuture<F, B> {
         #[pin]
         inner: F,
-        point: P,
+        policy: CommitPolicy,
         // The number of further bytes that may be held.
         left: usize,
         // The context of the run, and its number of effects before the call.
@@ -26,11 +25,11 @@ pin_project! {
     }
 }
 
-impl<F, B, P> ResponseFuture<F, B, P> {
-    pub(super) fn new(inner: F, point: P, limit: usize, context: Context) -> Self {
+impl<F, B> ResponseFuture<F, B> {
+    pub(super) fn new(inner: F, policy: CommitPolicy, limit: usize, context: Context) -> Self {
         Self {
             inner,
-            point,
+            policy,
             left: limit,
             effects: context.effect_count(),
             context,
@@ -39,12 +38,11 @@ impl<F, B, P> ResponseFuture<F, B, P> {
     }
 }
 
-impl<F, B, E, P> Future for ResponseFuture<F, B, P>
+impl<F, B, E> Future for ResponseFuture<F, B>
 where
     F: Future<Output = Result<ChatResponse<B>, E>>,
     E: Into<BoxError>,
     B: Stream<Item = Result<Event, Error>>,
-    P: Point,
 {
     type Output = Result<ChatResponse<CommitBody<B>>, Error>;
 
@@ -75,7 +73,7 @@ where
                         return Poll::Ready(Err(fail(error)));
                     };
                     *this.left = left;
-                    let reached = event.is_finish() || this.point.is_reached(&event);
+                    let reached = event.is_finish() || this.policy.is_reached(&event);
                     body.hold(event);
                     if reached {
                         break;
@@ -115,8 +113,4 @@ fn held_bytes(event: &Event) -> usize {
         }
 }
 
-impl<F, B, P> fmt::Debug for ResponseFuture<F, B, P> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ResponseFuture").finish_non_exhaustive()
-    }
-}
+concentric_core::opaque_debug!(ResponseFuture<F, B>);

@@ -1,25 +1,51 @@
-use super::{Commit, FirstEvent, FirstSentence, Until, Whole};
+use super::{Commit, policy::CommitPolicy};
 use concentric_core::Event;
 use tower_layer::Layer;
 
 /// [`Layer`] that applies [`Commit`].
 ///
 /// See the [module docs](super) for an example.
-#[derive(Clone, Copy, Debug)]
-pub struct CommitLayer<P> {
-    point: P,
+#[derive(Clone, Debug)]
+pub struct CommitLayer {
+    policy: CommitPolicy,
     limit: usize,
 }
 
 /// The default limit of held bytes.
 const LIMIT: usize = 1 << 20;
 
-impl<P> CommitLayer<P> {
-    const fn new(point: P) -> Self {
+impl CommitLayer {
+    const fn new(policy: CommitPolicy) -> Self {
         Self {
-            point,
+            policy,
             limit: LIMIT,
         }
+    }
+
+    /// Commits an answer at its first content. For a model whose future resolves earlier.
+    pub const fn first_event() -> Self {
+        Self::new(CommitPolicy::FirstEvent)
+    }
+
+    /// Commits an answer after its first sentence, or at its first tool call.
+    pub const fn first_sentence() -> Self {
+        Self::new(CommitPolicy::FirstSentence {
+            is_after_stop: false,
+        })
+    }
+
+    /// Commits an answer when it is complete.
+    pub const fn whole() -> Self {
+        Self::new(CommitPolicy::Whole)
+    }
+
+    /// Commits an answer at the first event for which `predicate` returns `true`. Each call uses a
+    /// clone of the predicate.
+    pub fn until<F>(predicate: F) -> Self
+    where
+        F: FnMut(&Event) -> bool + Clone + Send + Sync + 'static,
+    {
+        Self::new(CommitPolicy::Until(Box::new(predicate)))
     }
 
     /// Sets the maximum number of bytes of held events; the default is 1 MiB. An answer that
@@ -32,45 +58,10 @@ impl<P> CommitLayer<P> {
     }
 }
 
-impl CommitLayer<FirstEvent> {
-    /// Commits an answer at its first content. For a model whose future resolves earlier.
-    pub const fn first_event() -> Self {
-        Self::new(FirstEvent)
-    }
-}
-
-impl CommitLayer<FirstSentence> {
-    /// Commits an answer after its first sentence, or at its first tool call.
-    pub fn first_sentence() -> Self {
-        Self::new(FirstSentence::default())
-    }
-}
-
-impl CommitLayer<Whole> {
-    /// Commits an answer when it is complete.
-    pub const fn whole() -> Self {
-        Self::new(Whole)
-    }
-}
-
-impl<F> CommitLayer<Until<F>>
-where
-    F: FnMut(&Event) -> bool + Clone,
-{
-    /// Commits an answer at the first event for which `predicate` returns `true`. Each call uses a
-    /// clone of the predicate.
-    pub const fn until(predicate: F) -> Self {
-        Self::new(Until(predicate))
-    }
-}
-
-impl<S, P> Layer<S> for CommitLayer<P>
-where
-    P: Clone,
-{
-    type Service = Commit<S, P>;
+impl<S> Layer<S> for CommitLayer {
+    type Service = Commit<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        Commit::new(inner, self.point.clone(), self.limit)
+        Commit::new(inner, self.policy.clone(), self.limit)
     }
 }

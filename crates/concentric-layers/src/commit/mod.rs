@@ -35,13 +35,7 @@
 mod body;
 mod future;
 mod layer;
-mod point;
+mod policy;
 mod service;
 
-pub use self::{
-    body::CommitBody,
-    future::ResponseFuture,
-    layer::CommitLayer,
-    point::{FirstEvent, FirstSentence, Point, Until, Whole},
-    service::Commit,
-};
+pub use self::{body::CommitBody, future::ResponseFuture, layer::CommitLayer, service::Commit};

@@ -1,4 +1,4 @@
-use super::{CommitBody, Point, ResponseFuture};
+use super::{CommitBody, ResponseFuture, policy::CommitPolicy};
 use concentric_core::{ChatRequest, ChatResponse, Error, Event};
 use futures_core::Stream;
 use std::task::{Context, Poll};
@@ -8,18 +8,18 @@ use tower_service::Service;
 /// Middleware that delays the commit point of an answer.
 ///
 /// See the [module docs](super) for an example.
-#[derive(Clone, Copy, Debug)]
-pub struct Commit<S, P> {
+#[derive(Clone, Debug)]
+pub struct Commit<S> {
     inner: S,
-    point: P,
+    policy: CommitPolicy,
     limit: usize,
 }
 
-impl<S, P> Commit<S, P> {
-    pub(super) const fn new(inner: S, point: P, limit: usize) -> Self {
+impl<S> Commit<S> {
+    pub(super) const fn new(inner: S, policy: CommitPolicy, limit: usize) -> Self {
         Self {
             inner,
-            point,
+            policy,
             limit,
         }
     }
@@ -30,16 +30,15 @@ impl<S, P> Commit<S, P> {
     }
 }
 
-impl<S, P, B> Service<ChatRequest> for Commit<S, P>
+impl<S, B> Service<ChatRequest> for Commit<S>
 where
     S: Service<ChatRequest, Response = ChatResponse<B>>,
     S::Error: Into<BoxError>,
     B: Stream<Item = Result<Event, Error>>,
-    P: Point + Clone,
 {
     type Response = ChatResponse<CommitBody<B>>;
     type Error = Error;
-    type Future = ResponseFuture<S::Future, B, P>;
+    type Future = ResponseFuture<S::Future, B>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         self.inner
@@ -50,6 +49,6 @@ where
     fn call(&mut self, request: ChatRequest) -> Self::Future {
         let context = request.context.clone();
         let inner = self.inner.call(request);
-        ResponseFuture::new(inner, self.point.clone(), self.limit, context)
+        ResponseFuture::new(inner, self.policy.clone(), self.limit, context)
     }
 }

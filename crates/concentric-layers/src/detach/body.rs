@@ -2,7 +2,6 @@ use super::hold::{Hold, Rest};
 use concentric_core::{Error, Event, EventStream};
 use futures_core::Stream;
 use std::{
-    fmt,
     pin::Pin,
     task::{Context, Poll},
 };
@@ -61,8 +60,4 @@ impl Drop for DetachBody {
     }
 }
 
-impl fmt::Debug for DetachBody {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DetachBody").finish_non_exhaustive()
-    }
-}
+concentric_core::opaque_debug!(DetachBody);

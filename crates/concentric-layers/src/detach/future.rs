@@ -4,7 +4,6 @@ use super::{
 };
 use concentric_core::{ChatResponse, Error, EventStream, service::BoxFuture};
 use std::{
-    fmt,
     future::Future,
     pin::Pin,
     task::{Context, Poll},
@@ -63,8 +62,4 @@ impl Drop for ResponseFuture {
     }
 }
 
-impl fmt::Debug for ResponseFuture {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ResponseFuture").finish_non_exhaustive()
-    }
-}
+concentric_core::opaque_debug!(ResponseFuture);

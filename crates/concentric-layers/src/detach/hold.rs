@@ -2,7 +2,7 @@ use super::{Consumer, DetachedRuns};
 use crate::wait::Stop;
 use concentric_core::{
     ChatResponse, Context as RunContext, Error, Event, EventStream, Outcome,
-    method::{Panic, catch},
+    panic::{CaughtPanic, catch},
     service::BoxFuture,
     store::Resumable,
 };
@@ -39,7 +39,7 @@ enum End {
     Finished(Outcome),
     Failed(Error),
     Truncated,
-    Panicked(Panic),
+    Panicked(CaughtPanic),
     Late,
     // Cancelled or past its deadline, and did not end within [`GRACE`].
     Stopped,

@@ -2,7 +2,6 @@ use concentric_core::{Error, Event};
 use futures_core::Stream;
 use pin_project_lite::pin_project;
 use std::{
-    fmt,
     pin::Pin,
     task::{Context, Poll},
 };
@@ -48,8 +47,4 @@ where
     }
 }
 
-impl<B, M> fmt::Debug for MapEventsBody<B, M> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MapEventsBody").finish_non_exhaustive()
-    }
-}
+concentric_core::opaque_debug!(MapEventsBody<B, M>);

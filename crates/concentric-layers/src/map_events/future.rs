@@ -2,7 +2,6 @@ use super::MapEventsBody;
 use concentric_core::ChatResponse;
 use pin_project_lite::pin_project;
 use std::{
-    fmt,
     future::Future,
     pin::Pin,
     task::{Context, Poll, ready},
@@ -42,8 +41,4 @@ where
     }
 }
 
-impl<F, M> fmt::Debug for ResponseFuture<F, M> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ResponseFuture").finish_non_exhaustive()
-    }
-}
+concentric_core::opaque_debug!(ResponseFuture<F, M>);

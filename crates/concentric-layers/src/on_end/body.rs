@@ -1,4 +1,4 @@
-use concentric_core::{Error, Event, Finish, method::catch};
+use concentric_core::{Error, Event, hooks::End, panic::catch};
 use futures_core::Stream;
 use pin_project_lite::pin_project;
 use std::{
@@ -6,20 +6,6 @@ use std::{
     pin::Pin,
     task::{Context, Poll, ready},
 };
-
-/// How an answer ended.
-// Exhaustive: a body can't end in a fifth way.
-#[derive(Clone, Copy, Debug)]
-pub enum End<'a> {
-    /// The answer is complete.
-    Finished(&'a Finish),
-    /// The answer or the call failed.
-    Failed(&'a Error),
-    /// The answer ended without a terminal item.
-    Truncated,
-    /// The consumer dropped the future or the body before it ended.
-    Dropped,
-}
 
 pin_project! {
     /// Response body for [`OnEnd`](super::OnEnd): the items of the inner body, unchanged.

@@ -43,8 +43,9 @@ mod layer;
 mod service;
 
 pub use self::{
-    body::{End, OnEndBody},
+    body::OnEndBody,
     future::ResponseFuture,
     layer::{OnEndLayer, on_end},
     service::OnEnd,
 };
+pub use concentric_core::hooks::End;

@@ -3,7 +3,6 @@ use concentric_core::{Error, Event};
 use futures_core::Stream;
 use pin_project_lite::pin_project;
 use std::{
-    fmt,
     pin::Pin,
     task::{Context, Poll, ready},
 };
@@ -60,8 +59,4 @@ where
     }
 }
 
-impl<A, B> fmt::Debug for TurnBody<A, B> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TurnBody").finish_non_exhaustive()
-    }
-}
+concentric_core::opaque_debug!(TurnBody<A, B>);

@@ -1,10 +1,10 @@
 use super::{
     Session,
     state::{Shared, State},
-    watch::{Entered, OnEnd, OnStart, Starting, Watch},
+    watch::{Entered, Observer, OnEnd, OnStart, Starting, Watch},
 };
 use concentric_core::{
-    BoxError, Declares, Error, ThreadId, Transcript,
+    BoxError, Declares, Error, Hooks, ThreadId, Transcript,
     capability::{Encloses, InLoop, Outside, SessionTurn, StoredRun},
     state::Slots,
 };
@@ -112,13 +112,12 @@ impl<A> Sessions<A> {
 
     /// Calls `hooks` at the start and the end of each session. An error at the start refuses the
     /// session.
-    #[cfg(feature = "hooks")]
     #[must_use]
-    pub fn hooks<H>(self, hooks: &crate::hooks::HooksLayers<H>) -> Self
+    pub fn hooks<H>(self, hooks: Arc<H>) -> Self
     where
-        H: crate::hooks::Hooks,
+        H: Hooks,
     {
-        self.watch(hooks.clone())
+        self.watch(Observer(hooks))
     }
 
     fn watch(mut self, watch: impl Watch) -> Self {
@@ -209,8 +208,4 @@ impl<A> fmt::Debug for Sessions<A> {
     }
 }
 
-impl<A> fmt::Debug for MakeFuture<A> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MakeFuture").finish_non_exhaustive()
-    }
-}
+concentric_core::opaque_debug!(MakeFuture<A>);

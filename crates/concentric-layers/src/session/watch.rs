@@ -1,7 +1,7 @@
 //! Observers of the start and the end of sessions.
 
 use super::SessionTarget;
-use concentric_core::{BoxError, Error, ThreadId, Transcript, method::catch};
+use concentric_core::{BoxError, Error, Hooks, ThreadId, Transcript, panic::catch};
 use std::{future::Future, pin::Pin, sync::Arc};
 
 type Told<'a> = Pin<Box<dyn Future<Output = Result<(), BoxError>> + Send + 'a>>;
@@ -41,20 +41,18 @@ where
     }
 }
 
-#[cfg(feature = "hooks")]
-impl<H> Watch for crate::hooks::HooksLayers<H>
+pub(super) struct Observer<H>(pub(super) Arc<H>);
+
+impl<H> Watch for Observer<H>
 where
-    H: crate::hooks::Hooks,
+    H: Hooks,
 {
     fn start<'a>(&'a self, target: &'a SessionTarget) -> Told<'a> {
-        Box::pin(
-            self.get_ref()
-                .session_started(&target.thread, &target.history),
-        )
+        Box::pin(self.0.session_started(&target.thread, &target.history))
     }
 
     fn end(&self, thread: &ThreadId, history: &Transcript) {
-        self.get_ref().session_ended(thread, history);
+        self.0.session_ended(thread, history);
     }
 }
 

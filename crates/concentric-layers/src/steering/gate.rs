@@ -2,6 +2,7 @@ use super::Steering;
 use concentric_core::{
     BoxError, Context, Error, ErrorKind, Str,
     agent::{BeforeFinish, BeforeStep, GateOrder, StepGate, StepView},
+    hooks::Interest,
     state::{Scope, Slot, Transient},
 };
 use std::{
@@ -77,6 +78,10 @@ impl SteeringGate {
 impl StepGate for SteeringGate {
     fn name(&self) -> &'static str {
         "steering"
+    }
+
+    fn interest(&self) -> Interest {
+        Interest::BEFORE_STEP | Interest::BEFORE_FINISH
     }
 
     fn order(&self) -> GateOrder {

@@ -1,6 +1,7 @@
 use concentric_core::{
     BoxError, Interrupt, Reply, ReplyStatus, Str,
     agent::{BeforeStep, StepGate, StepView},
+    hooks::Interest,
     state::{Durable, Scope, Slot},
 };
 use serde_json::{Value, json};
@@ -139,6 +140,10 @@ impl StepApproval {
 impl StepGate for StepApproval {
     fn name(&self) -> &str {
         &self.name
+    }
+
+    fn interest(&self) -> Interest {
+        Interest::BEFORE_STEP
     }
 
     async fn before_step(&self, step: &StepView) -> Result<BeforeStep, BoxError> {

@@ -1,6 +1,6 @@
 use super::turns;
 use concentric_core::{FinishReason, Message, Str, Turn, Usage, agent::StepView, state::SlotError};
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 /// A condition on the progress of a run, for [`StopWhen`](super::StopWhen); cheap to clone.
 ///
@@ -64,12 +64,12 @@ pub fn finish_reason(reason: FinishReason) -> Condition {
 
 /// Holds when the run has used at least `limit` input tokens, in total over its model calls.
 pub fn input_tokens(limit: u64) -> Condition {
-    holds(move |step| step.usage.input_tokens.unwrap_or(0) >= limit)
+    holds(move |step| step.usage.input_tokens().unwrap_or(0) >= limit)
 }
 
 /// Holds when the run has used at least `limit` output tokens, in total over its model calls.
 pub fn output_tokens(limit: u64) -> Condition {
-    holds(move |step| step.usage.output_tokens.unwrap_or(0) >= limit)
+    holds(move |step| step.usage.output_tokens().unwrap_or(0) >= limit)
 }
 
 /// Holds when the run has used at least `limit` tokens: the provider's total, or else the sum of
@@ -80,10 +80,10 @@ pub fn total_tokens(limit: u64) -> Condition {
 
 fn total(usage: &Usage) -> u64 {
     let sum = |usage: &Usage| {
-        let input = usage.input_tokens.unwrap_or(0);
-        input.saturating_add(usage.output_tokens.unwrap_or(0))
+        let input = usage.input_tokens().unwrap_or(0);
+        input.saturating_add(usage.output_tokens().unwrap_or(0))
     };
-    usage.total_tokens.unwrap_or_else(|| sum(usage))
+    usage.total_tokens().unwrap_or_else(|| sum(usage))
 }
 
 /// Holds when the usage of the run costs at least `limit`, in the unit of `price`.
@@ -94,7 +94,7 @@ fn total(usage: &Usage) -> u64 {
 ///
 /// /// In millionths of a dollar, at $2 and $8 per million tokens.
 /// fn price(usage: &Usage) -> u64 {
-///     2 * usage.input_tokens.unwrap_or(0) + 8 * usage.output_tokens.unwrap_or(0)
+///     2 * usage.input_tokens().unwrap_or(0) + 8 * usage.output_tokens().unwrap_or(0)
 /// }
 ///
 /// let gate = StopWhen::halt("the run has cost half a dollar", cost(500_000, price));
@@ -114,8 +114,4 @@ pub fn holds(is_so: impl Fn(&StepView) -> bool + Send + Sync + 'static) -> Condi
     Condition::new(move |step| Ok(is_so(step)))
 }
 
-impl fmt::Debug for Condition {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Condition").finish_non_exhaustive()
-    }
-}
+concentric_core::opaque_debug!(Condition);

@@ -2,6 +2,7 @@ use super::{RejectedAnswer, turns};
 use concentric_core::{
     BoxError, Context, Error, Role, Str, Turn,
     agent::{BeforeFinish, BeforeStep, GateOrder, StepGate, StepView},
+    hooks::Interest,
 };
 use std::{fmt, future::Future, pin::Pin, sync::Arc};
 
@@ -124,6 +125,10 @@ impl OutputConstraint {
 impl StepGate for OutputConstraint {
     fn name(&self) -> &str {
         &self.name
+    }
+
+    fn interest(&self) -> Interest {
+        Interest::BEFORE_STEP | Interest::BEFORE_FINISH
     }
 
     fn order(&self) -> GateOrder {

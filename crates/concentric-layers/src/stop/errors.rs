@@ -2,6 +2,7 @@ use super::turns;
 use concentric_core::{
     BoxError, Str, ToolStatus,
     agent::{BeforeStep, StepGate, StepView},
+    hooks::Interest,
 };
 
 /// Halts a run after too many failed tool calls.
@@ -101,6 +102,10 @@ impl Default for ErrorLimit {
 impl StepGate for ErrorLimit {
     fn name(&self) -> &str {
         &self.name
+    }
+
+    fn interest(&self) -> Interest {
+        Interest::BEFORE_STEP
     }
 
     async fn before_step(&self, step: &StepView) -> Result<BeforeStep, BoxError> {

@@ -2,6 +2,7 @@ use super::turns;
 use concentric_core::{
     BoxError, Message, Str, ToolCallPart, Turn,
     agent::{BeforeRound, BeforeStep, StepGate, StepView},
+    hooks::Interest,
 };
 use serde_json::{Value, json};
 use std::collections::HashMap;
@@ -107,6 +108,10 @@ impl LoopDetector {
 impl StepGate for LoopDetector {
     fn name(&self) -> &str {
         &self.name
+    }
+
+    fn interest(&self) -> Interest {
+        Interest::BEFORE_STEP | Interest::BEFORE_ROUND
     }
 
     async fn before_step(&self, step: &StepView) -> Result<BeforeStep, BoxError> {

@@ -2,6 +2,7 @@ use super::{Condition, turns};
 use concentric_core::{
     BoxError, Str,
     agent::{BeforeStep, StepGate, StepView},
+    hooks::Interest,
 };
 
 /// Ends a run before its next step when a [`Condition`] holds.
@@ -62,6 +63,10 @@ impl StopWhen {
 impl StepGate for StopWhen {
     fn name(&self) -> &str {
         &self.name
+    }
+
+    fn interest(&self) -> Interest {
+        Interest::BEFORE_STEP
     }
 
     async fn before_step(&self, step: &StepView) -> Result<BeforeStep, BoxError> {

@@ -3,7 +3,7 @@
 use super::run::Drive;
 use crate::wait::Stop;
 use concentric_core::{
-    ChatResponse, Effects, Error, ErrorKind, Event, EventStream, Outcome, Phase, method::catch,
+    ChatResponse, Effects, Error, ErrorKind, Event, EventStream, Outcome, Phase, panic::catch,
     service::BoxFuture, store::RunStore,
 };
 use futures_core::Stream;

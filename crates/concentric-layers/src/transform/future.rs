@@ -3,7 +3,6 @@ use concentric_core::{ChatResponse, Error, Event};
 use futures_core::Stream;
 use pin_project_lite::pin_project;
 use std::{
-    fmt,
     future::Future,
     pin::Pin,
     task::{Context, Poll, ready},
@@ -63,8 +62,4 @@ where
     }
 }
 
-impl<F, B, T> fmt::Debug for ResponseFuture<F, B, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ResponseFuture").finish_non_exhaustive()
-    }
-}
+concentric_core::opaque_debug!(ResponseFuture<F, B, T>);

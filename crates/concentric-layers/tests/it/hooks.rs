@@ -1,21 +1,20 @@
 //! What [`Hooks`] are told, in which order, and what their failures change: nothing.
 
+use concentric_core::hooks::{
+    self, BeforeCall, End, Flow, HookFailure, HookFailures, Hooks, HooksLayer, Summary,
+};
 use concentric_core::{
     AgentLayer, BoxError, BoxModel, CallId, CancelReason, ChatRequest, ChatResponse, Context,
     Error, ErrorKind, Event, FinishReason, InterruptId, Message, ModelService, NoTools, OpenRound,
-    Outcome, Part, PartKind, Phase, Reply, Role, StepFinish, StepStart, SystemSegment, ToolCall,
-    ToolCallPart, ToolOutcome, ToolResult, ToolStatus, Transcript, Usage,
+    Outcome, Part, PartKind, Phase, Reply, Role, StepFinish, StepStart, Str, SystemSegment,
+    ToolCall, ToolCallPart, ToolOutcome, ToolResult, ToolStatus, Transcript, Usage,
     agent::{BeforeFinish, BeforeRound, BeforeStep, StepView},
-};
-use concentric_layers::End;
-use concentric_layers::hooks::{
-    HookFailure, HookFailures, Hooks, HooksLayer, ModelFlow, OnRun, RunFlow, Summary, hooks,
 };
 use concentric_test::{
     Gate, Pace, ScriptedModel, ScriptedTools, Spurious, TestEnvironment, assert_fails,
     assert_finishes, check_layer, collect_events, drop_at_each_wait, shape, watched,
 };
-use concentric_tools::{BeforeCall, Flow, NoArguments, Toolset, tool};
+use concentric_tools::{NoArguments, Toolset, tool};
 use futures_util::StreamExt;
 use serde_json::json;
 use std::{
@@ -48,8 +47,8 @@ impl Log {
         }
     }
 
-    fn on_run(&self, name: &'static str) -> HooksLayer<OnRun<Observer>> {
-        hooks(self.observer(name)).run()
+    fn on_run(&self, name: &'static str) -> HooksLayer<Observer, false> {
+        hooks::run(Arc::new(self.observer(name)))
     }
 }
 
@@ -244,7 +243,7 @@ async fn c060_what_ran_inside_is_gone_when_the_drop_is_told() {
     }
     let log = Log::default();
     let model = ScriptedModel::new().deltas(["Hel", "lo"]).never();
-    let layer = hooks(Counts(model.clone(), log.clone())).run();
+    let layer = hooks::run(Arc::new(Counts(model.clone(), log.clone())));
     let agent = layer.layer(talks(model));
     let mut body = agent.oneshot(ChatRequest::user("hi")).await.unwrap().body;
     for _ in 0..3 {
@@ -326,8 +325,8 @@ async fn c062_observers_that_fail_leave_the_others_alone_and_are_reported_togeth
     let log = Log::default();
     let agent = ServiceBuilder::new()
         .layer(log.on_run("a"))
-        .layer(hooks(After("first", Does::Fails)).run())
-        .layer(hooks(After("second", Does::Panics)).run())
+        .layer(hooks::run(Arc::new(After("first", Does::Fails))))
+        .layer(hooks::run(Arc::new(After("second", Does::Panics))))
         .layer(log.on_run("b"))
         .service(talks(ScriptedModel::new().text("hi")));
     let (request, failures) = with_failures(ChatRequest::user("hi"));
@@ -349,7 +348,7 @@ async fn c063_an_observer_that_fails_changes_no_other_end_either() {
             ScriptedModel::new().error(broken()),
             ScriptedModel::new().text("hi").error(broken()),
         ] {
-            let agent = hooks(After("h", does)).run().layer(talks(model));
+            let agent = hooks::run(Arc::new(After("h", does))).layer(talks(model));
             let (request, failures) = with_failures(ChatRequest::user("hi"));
             let error = match agent.oneshot(request).await {
                 Ok(answer) => assert_fails(answer.body).await.1,
@@ -360,7 +359,7 @@ async fn c063_an_observer_that_fails_changes_no_other_end_either() {
         }
         // Aborted.
         let model = ScriptedModel::new().text("hi").never();
-        let agent = hooks(After("h", does)).run().layer(talks(model));
+        let agent = hooks::run(Arc::new(After("h", does))).layer(talks(model));
         let (request, failures) = with_failures(ChatRequest::user("hi"));
         let context = request.context.clone();
         let answer = agent.oneshot(request).await.unwrap();
@@ -370,7 +369,7 @@ async fn c063_an_observer_that_fails_changes_no_other_end_either() {
         assert_eq!(failed(&failures).len(), 1);
         // Dropped.
         let model = ScriptedModel::new().text("hi").never();
-        let agent = hooks(After("h", does)).run().layer(talks(model));
+        let agent = hooks::run(Arc::new(After("h", does))).layer(talks(model));
         let (request, failures) = with_failures(ChatRequest::user("hi"));
         drop(agent.oneshot(request).await.unwrap());
         assert_eq!(failed(&failures).len(), 1);
@@ -383,7 +382,7 @@ async fn c063_an_observer_that_hangs_is_given_up() {
     let log = Log::default();
     let agent = ServiceBuilder::new()
         .layer(log.on_run("a"))
-        .layer(hooks(After("h", Does::Hangs)).run())
+        .layer(hooks::run(Arc::new(After("h", Does::Hangs))))
         .service(talks(ScriptedModel::new().text("hi")));
     let (request, failures) = with_failures(test.request("hi"));
     let answer = agent.oneshot(request).await.unwrap();
@@ -420,7 +419,7 @@ async fn c064_an_after_call_that_fails_leaves_one_result_which_is_the_tools() {
     for does in [Does::Fails, Does::Panics] {
         let tools = Toolset::new()
             .tool(tool("t", "", |NoArguments {}| async { "2 rows" }))
-            .hooks(hooks(AfterCall(does)).tool());
+            .hooks(hooks::tool(Arc::new(AfterCall(does))));
         let model = ScriptedModel::new()
             .tool_call("t", json!({}))
             .then()
@@ -455,7 +454,7 @@ async fn c068_an_after_hook_whose_consumer_leaves_goes_on_and_so_do_the_others()
     let (log, gate) = (Log::default(), Gate::new());
     let agent = ServiceBuilder::new()
         .layer(log.on_run("a"))
-        .layer(hooks(Slow(gate.clone(), log.clone())).run())
+        .layer(hooks::run(Arc::new(Slow(gate.clone(), log.clone()))))
         .layer(log.on_run("b"))
         .service(talks(ScriptedModel::new().text("hi")));
     let answer = agent.oneshot(ChatRequest::user("hi")).await.unwrap();
@@ -485,7 +484,7 @@ async fn a_dropped_run_is_told_of_by_hooks_that_wait_too() {
     }
     let log = Log::default();
     let model = ScriptedModel::new().text("hi").never();
-    let agent = hooks(Writes(log.clone())).run().layer(talks(model));
+    let agent = hooks::run(Arc::new(Writes(log.clone()))).layer(talks(model));
     drop(agent.oneshot(ChatRequest::user("hi")).await.unwrap());
     settle().await;
     assert_eq!(log.take(), ["dropped"]);
@@ -497,7 +496,7 @@ fn a_drop_without_a_runtime_is_told_to_hooks_that_do_not_wait() {
     let model = ScriptedModel::new().text("hi").never();
     let agent = ServiceBuilder::new()
         .layer(log.on_run("a"))
-        .layer(hooks(After("h", Does::Hangs)).run())
+        .layer(hooks::run(Arc::new(After("h", Does::Hangs))))
         .service(talks(model));
     let mut call = task::spawn(agent.oneshot(ChatRequest::user("hi")));
     let answer = tokio_test::assert_ready_ok!(call.poll());
@@ -516,9 +515,7 @@ async fn an_event_that_makes_a_hook_panic_is_its_last() {
             panic!("oh");
         }
     }
-    let agent = hooks(Panics)
-        .run()
-        .layer(talks(ScriptedModel::new().deltas(["a", "b"])));
+    let agent = hooks::run(Arc::new(Panics)).layer(talks(ScriptedModel::new().deltas(["a", "b"])));
     let (request, failures) = with_failures(ChatRequest::user("hi"));
     let answer = agent.oneshot(request).await.unwrap();
     assert_eq!(answer.text().await.unwrap(), "ab");
@@ -535,11 +532,11 @@ impl Hooks for Before {
         self.0
     }
 
-    async fn before_run(&self, _: &mut ChatRequest) -> Result<RunFlow, BoxError> {
+    async fn before_run(&self, _: &mut ChatRequest) -> Result<Flow<Str>, BoxError> {
         self.2.say(format!("{} before", self.0));
         match self.1 {
             Some(does) => does.it().await,
-            None => Ok(RunFlow::Continue),
+            None => Ok(Flow::Continue),
         }
     }
 
@@ -553,8 +550,8 @@ impl Hooks for Before {
 async fn c003_before_in_the_order_added_and_after_in_reverse() {
     let log = Log::default();
     let agent = ServiceBuilder::new()
-        .layer(hooks(Before("a", None, log.clone())).run())
-        .layer(hooks(Before("b", None, log.clone())).run())
+        .layer(hooks::run(Arc::new(Before("a", None, log.clone()))))
+        .layer(hooks::run(Arc::new(Before("b", None, log.clone()))))
         .service(talks(ScriptedModel::new().text("hi")));
     let answer = agent.oneshot(ChatRequest::user("hi")).await.unwrap();
     assert_finishes(answer.body).await;
@@ -568,9 +565,9 @@ async fn c003_before_in_the_order_added_and_after_in_reverse() {
 async fn c004_the_hooks_of_one_run_are_outside_those_of_the_agent() {
     let log = Log::default();
     let agent = ServiceBuilder::new()
-        .layer(hooks(Before("agent", None, log.clone())).run())
+        .layer(hooks::run(Arc::new(Before("agent", None, log.clone()))))
         .service(talks(ScriptedModel::new().text("hi")));
-    let run = hooks(Before("run", None, log.clone())).run().layer(agent);
+    let run = hooks::run(Arc::new(Before("run", None, log.clone()))).layer(agent);
     assert_finishes(run.oneshot(ChatRequest::user("hi")).await.unwrap().body).await;
     assert_eq!(
         log.take(),
@@ -592,9 +589,9 @@ async fn c010_a_before_that_fails_stops_those_inside_and_those_entered_get_their
         let log = Log::default();
         let model = ScriptedModel::new().text("hi");
         let agent = ServiceBuilder::new()
-            .layer(hooks(Before("a", None, log.clone())).run())
-            .layer(hooks(Before("b", Some(does), log.clone())).run())
-            .layer(hooks(Before("c", None, log.clone())).run())
+            .layer(hooks::run(Arc::new(Before("a", None, log.clone()))))
+            .layer(hooks::run(Arc::new(Before("b", Some(does), log.clone()))))
+            .layer(hooks::run(Arc::new(Before("c", None, log.clone()))))
             .service(talks(model.clone()));
         let error = agent.oneshot(ChatRequest::user("hi")).await.err().unwrap();
         assert_eq!(error.phase(), Some(Phase::Run));
@@ -616,7 +613,7 @@ async fn a_before_that_hangs_ends_when_the_run_is_to_stop() {
     // Cancelled.
     let log = Log::default();
     let model = ScriptedModel::new().text("hi");
-    let layer = hooks(Before("h", Some(Does::Hangs), log.clone())).run();
+    let layer = hooks::run(Arc::new(Before("h", Some(Does::Hangs), log.clone())));
     let agent = layer.layer(talks(model.clone()));
     let request = ChatRequest::user("hi");
     let context = request.context.clone();
@@ -650,24 +647,24 @@ async fn a_before_that_hangs_ends_when_the_run_is_to_stop() {
 
 #[tokio::test]
 async fn a_hook_answers_or_halts_in_the_place_of_what_is_inside() {
-    struct Says(RunFlow);
+    struct Says(Flow<Str>);
     impl Hooks for Says {
         fn id(&self) -> &str {
             "says"
         }
-        async fn before_run(&self, _: &mut ChatRequest) -> Result<RunFlow, BoxError> {
+        async fn before_run(&self, _: &mut ChatRequest) -> Result<Flow<Str>, BoxError> {
             Ok(self.0.clone())
         }
     }
     for (flow, end, turns) in [
-        (RunFlow::answer("From the cache."), "finished", 2),
-        (RunFlow::halt("closed"), "halted closed", 1),
+        (Flow::answer("From the cache."), "finished", 2),
+        (Flow::halt("closed"), "halted closed", 1),
     ] {
         let log = Log::default();
         let model = ScriptedModel::new().text("hi");
         let agent = ServiceBuilder::new()
             .layer(log.on_run("a"))
-            .layer(hooks(Says(flow)).run())
+            .layer(hooks::run(Arc::new(Says(flow))))
             .service(talks(model.clone()));
         let answer = agent.oneshot(ChatRequest::user("hi")).await.unwrap();
         let answer = answer.collect().await.unwrap();
@@ -678,17 +675,17 @@ async fn a_hook_answers_or_halts_in_the_place_of_what_is_inside() {
 }
 
 /// Ends each run that goes on.
-struct OnReply(RunFlow);
+struct OnReply(Flow<Str>);
 
 impl Hooks for OnReply {
     fn id(&self) -> &str {
         "on_reply"
     }
 
-    async fn before_run(&self, request: &mut ChatRequest) -> Result<RunFlow, BoxError> {
+    async fn before_run(&self, request: &mut ChatRequest) -> Result<Flow<Str>, BoxError> {
         Ok(match request.resume {
             Some(_) => self.0.clone(),
-            None => RunFlow::Continue,
+            None => Flow::Continue,
         })
     }
 }
@@ -699,8 +696,8 @@ async fn a_run_that_goes_on_is_closed_if_a_hook_answers_or_halts_in_its_place() 
         reason: "closed".into(),
     };
     for (flow, outcome, said) in [
-        (RunFlow::halt("closed"), halted, ""),
-        (RunFlow::answer("Closed."), Outcome::Completed, "Closed."),
+        (Flow::halt("closed"), halted, ""),
+        (Flow::answer("Closed."), Outcome::Completed, "Closed."),
     ] {
         // One call is done and paid for, and the other one waits.
         let tools = ScriptedTools::new()
@@ -710,9 +707,7 @@ async fn a_run_that_goes_on_is_closed_if_a_hook_answers_or_halts_in_its_place() 
             .tool_call("search", json!({}))
             .tool_call("pay", json!({}))
             .usage(Usage::new(3, 2));
-        let agent = hooks(OnReply(flow))
-            .run()
-            .layer(works(tools.clone(), model));
+        let agent = hooks::run(Arc::new(OnReply(flow))).layer(works(tools.clone(), model));
         let answer = agent.clone().oneshot(ChatRequest::user("hi")).await;
         let state = *answer
             .unwrap()
@@ -753,9 +748,7 @@ async fn a_run_that_goes_on_is_closed_if_a_hook_answers_or_halts_in_its_place() 
 async fn a_hook_that_ends_a_run_that_goes_on_checks_the_replies_as_the_agent_does() {
     let tools = ScriptedTools::new().asks("pay", "paid");
     let model = ScriptedModel::new().tool_call("pay", json!({}));
-    let agent = hooks(OnReply(RunFlow::halt("closed")))
-        .run()
-        .layer(works(tools, model));
+    let agent = hooks::run(Arc::new(OnReply(Flow::halt("closed")))).layer(works(tools, model));
     let answer = agent.clone().oneshot(ChatRequest::user("hi")).await;
     let state = *answer
         .unwrap()
@@ -778,8 +771,7 @@ async fn a_claimed_round_is_closed_if_a_hook_halts_in_the_place_of_what_is_insid
     let part = Part::new(PartKind::ToolCall(call));
     let open = OpenRound::new(Message::new(Role::Assistant, vec![part])).unwrap();
     let request = ChatRequest::resume_history(history, open, Vec::new());
-    let agent = hooks(OnReply(RunFlow::halt("closed")))
-        .run()
+    let agent = hooks::run(Arc::new(OnReply(Flow::halt("closed"))))
         .layer(talks(ScriptedModel::new().text("hi")));
     let answer = agent
         .oneshot(request)
@@ -792,17 +784,17 @@ async fn a_claimed_round_is_closed_if_a_hook_halts_in_the_place_of_what_is_insid
 }
 
 /// Does something before the model call of a step.
-struct AtStep(u32, ModelFlow);
+struct AtStep(u32, Flow<Vec<Event>>);
 
 impl Hooks for AtStep {
     fn id(&self) -> &str {
         "at_step"
     }
 
-    async fn before_model(&self, request: &mut ChatRequest) -> Result<ModelFlow, BoxError> {
+    async fn before_model(&self, request: &mut ChatRequest) -> Result<Flow<Vec<Event>>, BoxError> {
         Ok(match request.context.step() == self.0 {
             true => self.1.clone(),
-            false => ModelFlow::Continue,
+            false => Flow::Continue,
         })
     }
 }
@@ -811,11 +803,11 @@ impl Hooks for AtStep {
 async fn s010_a_model_call_is_answered_or_the_run_halted_before_it() {
     for (flow, end, said) in [
         (
-            ModelFlow::answer("From the cache."),
+            Flow::Answer(vec![Event::text("From the cache.")]),
             "finished",
             "From the cache.",
         ),
-        (ModelFlow::halt("too dear"), "halted too dear", ""),
+        (Flow::halt("too dear"), "halted too dear", ""),
     ] {
         let log = Log::default();
         let tools = ScriptedTools::new().answers("t", "42");
@@ -823,7 +815,7 @@ async fn s010_a_model_call_is_answered_or_the_run_halted_before_it() {
         let agent = ServiceBuilder::new()
             .layer(log.on_run("a"))
             .layer(AgentLayer::new(tools.clone()))
-            .layer(hooks(AtStep(1, flow)).model())
+            .layer(hooks::model(Arc::new(AtStep(1, flow))))
             .service(model.clone());
         let answer = agent.oneshot(ChatRequest::user("hi")).await.unwrap();
         let answer = answer.collect().await.unwrap();
@@ -839,11 +831,11 @@ async fn s010_a_model_call_is_answered_or_the_run_halted_before_it() {
 #[tokio::test]
 async fn s010_a_hook_may_call_tools_in_the_place_of_the_model() {
     let part = ToolCallPart::new(CallId::new("c"), "t", json!({}));
-    let flow = ModelFlow::Answer(vec![Event::tool_call(part)]);
+    let flow = Flow::Answer(vec![Event::tool_call(part)]);
     let tools = ScriptedTools::new().answers("t", "42");
     let agent = ServiceBuilder::new()
         .layer(AgentLayer::new(tools.clone()))
-        .layer(hooks(AtStep(0, flow)).model())
+        .layer(hooks::model(Arc::new(AtStep(0, flow))))
         .service(ScriptedModel::new().text("It is 42."));
     let answer = agent.oneshot(ChatRequest::user("hi")).await.unwrap();
     assert_eq!(answer.text().await.unwrap(), "It is 42.");
@@ -860,18 +852,18 @@ impl Hooks for Line {
         self.0
     }
 
-    async fn before_run(&self, request: &mut ChatRequest) -> Result<RunFlow, BoxError> {
+    async fn before_run(&self, request: &mut ChatRequest) -> Result<Flow<Str>, BoxError> {
         if self.1 == Phase::Run {
             request.system.push(SystemSegment::new(self.0));
         }
-        Ok(RunFlow::Continue)
+        Ok(Flow::Continue)
     }
 
-    async fn before_model(&self, request: &mut ChatRequest) -> Result<ModelFlow, BoxError> {
+    async fn before_model(&self, request: &mut ChatRequest) -> Result<Flow<Vec<Event>>, BoxError> {
         if self.1 == Phase::Model {
             request.system.push(SystemSegment::new(self.0));
         }
-        Ok(ModelFlow::Continue)
+        Ok(Flow::Continue)
     }
 }
 
@@ -888,10 +880,10 @@ fn two_steps() -> (ScriptedTools, ScriptedModel) {
 async fn c011_c013_lines_are_added_in_order_once_per_call_and_for_the_run() {
     let (tools, model) = two_steps();
     let agent = ServiceBuilder::new()
-        .layer(hooks(Line("sticky", Phase::Run)).run())
+        .layer(hooks::run(Arc::new(Line("sticky", Phase::Run))))
         .layer(AgentLayer::new(tools))
-        .layer(hooks(Line("a", Phase::Model)).model())
-        .layer(hooks(Line("b", Phase::Model)).model())
+        .layer(hooks::model(Arc::new(Line("a", Phase::Model))))
+        .layer(hooks::model(Arc::new(Line("b", Phase::Model))))
         .service(model.clone());
     let answer = agent.oneshot(ChatRequest::user("hi")).await.unwrap();
     assert_finishes(answer.body).await;
@@ -908,17 +900,20 @@ async fn c012_tools_hidden_at_one_step_are_there_at_the_next() {
         fn id(&self) -> &str {
             "hides"
         }
-        async fn before_model(&self, request: &mut ChatRequest) -> Result<ModelFlow, BoxError> {
+        async fn before_model(
+            &self,
+            request: &mut ChatRequest,
+        ) -> Result<Flow<Vec<Event>>, BoxError> {
             if request.context.step() == 0 {
                 request.tools.retain(|spec| spec.name == "t");
             }
-            Ok(ModelFlow::Continue)
+            Ok(Flow::Continue)
         }
     }
     let (tools, model) = two_steps();
     let agent = ServiceBuilder::new()
         .layer(AgentLayer::new(tools.answers("u", "")))
-        .layer(hooks(Hides).model())
+        .layer(hooks::model(Arc::new(Hides)))
         .service(model.clone());
     let answer = agent.oneshot(ChatRequest::user("hi")).await.unwrap();
     assert_finishes(answer.body).await;
@@ -942,7 +937,7 @@ impl Hooks for Course {
     }
 
     async fn step_finished(&self, step: &StepFinish, run: &Summary) -> Result<(), BoxError> {
-        let (of_step, of_run) = (step.usage.input_tokens, run.usage().input_tokens);
+        let (of_step, of_run) = (step.usage.input_tokens(), run.usage().input_tokens());
         self.0.say(format!(
             "step {} finished {of_step:?} {of_run:?}",
             step.step
@@ -962,7 +957,7 @@ impl Hooks for Course {
         self.0.say(format!(
             "{} {calls} {:?} {:?}",
             named(end),
-            run.usage().input_tokens,
+            run.usage().input_tokens(),
             run.took()
         ));
         Ok(())
@@ -986,7 +981,7 @@ async fn a_run_is_told_of_step_by_step_and_summed_up() {
         .text("ok")
         .usage(Usage::new(20, 1));
     let agent = ServiceBuilder::new()
-        .layer(hooks(Course(log.clone())).run())
+        .layer(hooks::run(Arc::new(Course(log.clone()))))
         .service(works(tools, model));
     let answer = agent.oneshot(test.request("hi")).await.unwrap();
     assert_finishes(answer.body).await;
@@ -1009,7 +1004,7 @@ async fn a_round_that_closes_with_the_run_is_told_of_first() {
     let tools =
         ScriptedTools::new().tool("t", |_| async { ToolOutcome::done("").and_halt("enough") });
     let model = ScriptedModel::new().tool_call("t", json!({}));
-    let agent = hooks(Course(log.clone())).run().layer(works(tools, model));
+    let agent = hooks::run(Arc::new(Course(log.clone()))).layer(works(tools, model));
     let answer = agent.oneshot(ChatRequest::user("hi")).await.unwrap();
     assert_finishes(answer.body).await;
     let log = log.take();
@@ -1023,9 +1018,8 @@ async fn a_round_that_waited_is_told_of_whole() {
     let model = ScriptedModel::new()
         .tool_call("t", json!({}))
         .tool_call("pay", json!({}));
-    let agent = hooks(Course(log.clone()))
-        .run()
-        .layer(works(tools, model.then().text("Done.")));
+    let agent =
+        hooks::run(Arc::new(Course(log.clone()))).layer(works(tools, model.then().text("Done.")));
     let answer = agent
         .clone()
         .oneshot(ChatRequest::user("hi"))
@@ -1069,7 +1063,7 @@ async fn a_step_hook_that_hangs_ends_when_the_run_is_cancelled_and_fails_nobody(
     ] {
         let log = Log::default();
         let agent = ServiceBuilder::new()
-            .layer(hooks(Step(does)).run())
+            .layer(hooks::run(Arc::new(Step(does))))
             .layer(log.on_run("b"))
             .service(talks(ScriptedModel::new().text("hi")));
         let (request, failures) = with_failures(ChatRequest::user("hi"));
@@ -1121,7 +1115,7 @@ async fn c065_deferred_work_delays_no_event_and_comes_after_the_end() {
     });
     let agent = ServiceBuilder::new()
         .layer(log.on_run("a"))
-        .layer(hooks(defers).run())
+        .layer(hooks::run(Arc::new(defers)))
         .service(talks(ScriptedModel::new().text("hi")));
     let answer = agent.oneshot(ChatRequest::user("hi")).await.unwrap();
     let items = collect_events(answer.body).await;
@@ -1141,7 +1135,7 @@ async fn c066_deferred_work_that_never_ends_ends_no_run_late() {
     let defers = Defers(|context: &Context| context.defer(pending()));
     let agent = ServiceBuilder::new()
         .layer(log.on_run("a"))
-        .layer(hooks(defers).run())
+        .layer(hooks::run(Arc::new(defers)))
         .service(talks(ScriptedModel::new().text("hi")));
     let answer = agent.oneshot(ChatRequest::user("hi")).await.unwrap();
     assert_finishes(answer.body).await;
@@ -1169,7 +1163,7 @@ async fn c065_work_that_is_left_at_the_end_is_done_too() {
         Ok::<_, Error>(ChatResponse::new(body))
     });
     let agent = ServiceBuilder::new()
-        .layer(hooks(Audit(log.clone())).run())
+        .layer(hooks::run(Arc::new(Audit(log.clone()))))
         .layer(AgentLayer::new(NoTools))
         .service(model);
     let answer = agent
@@ -1210,9 +1204,9 @@ impl Hooks for Slow {
         "slow"
     }
 
-    async fn before_run(&self, _: &mut ChatRequest) -> Result<RunFlow, BoxError> {
+    async fn before_run(&self, _: &mut ChatRequest) -> Result<Flow<Str>, BoxError> {
         self.0.say("run begins");
-        self.tick(RunFlow::Continue).await
+        self.tick(Flow::Continue).await
     }
 
     async fn step_started(&self, _: &StepStart, _: &Summary) -> Result<(), BoxError> {
@@ -1244,9 +1238,9 @@ impl Hooks for Slow {
         self.tick(BeforeFinish::Finish).await
     }
 
-    async fn before_model(&self, _: &mut ChatRequest) -> Result<ModelFlow, BoxError> {
+    async fn before_model(&self, _: &mut ChatRequest) -> Result<Flow<Vec<Event>>, BoxError> {
         self.0.say("call begins");
-        self.tick(ModelFlow::Continue).await
+        self.tick(Flow::Continue).await
     }
 
     async fn after_model(&self, _: End<'_>, _: &Summary) -> Result<(), BoxError> {
@@ -1254,7 +1248,7 @@ impl Hooks for Slow {
         self.tick(()).await
     }
 
-    async fn before_call(&self, _: &mut BeforeCall) -> Result<Flow, BoxError> {
+    async fn before_call(&self, _: &mut BeforeCall) -> Result<Flow<ToolOutcome>, BoxError> {
         self.0.say("tool begins");
         self.tick(Flow::Continue).await
     }
@@ -1276,17 +1270,17 @@ impl Hooks for Slow {
 
 /// An agent with two steps, whose hooks, model and tool all take ticks.
 fn slow(log: &Log, model: ScriptedModel) -> BoxModel {
-    let hooks = hooks(Slow(log.clone()));
+    let slow = Arc::new(Slow(log.clone()));
     let tools = Toolset::new()
         .tool(tool("t", "", |NoArguments {}| async {
             tokio::task::yield_now().await;
             "2 rows"
         }))
-        .hooks(hooks.tool());
+        .hooks(hooks::tool(Arc::clone(&slow)));
     let agent = ServiceBuilder::new()
-        .layer(hooks.run())
-        .layer(AgentLayer::new(tools).gate(hooks.gate()))
-        .layer(hooks.model())
+        .layer(hooks::run(Arc::clone(&slow)))
+        .layer(AgentLayer::new(tools).gate(hooks::step_gate(Arc::clone(&slow))))
+        .layer(hooks::model(slow))
         .service(model);
     BoxModel::new(agent)
 }
@@ -1340,25 +1334,24 @@ async fn dropped_wherever_they_wait_hooks_see_each_end_once() {
 
 #[tokio::test(start_paused = true)]
 async fn hooks_keep_the_rules_of_layers() {
-    check_layer(hooks(Slow(Log::default())).run()).await;
-    check_layer(hooks(Slow(Log::default())).model()).await;
+    check_layer(hooks::run(Arc::new(Slow(Log::default())))).await;
+    check_layer(hooks::model(Arc::new(Slow(Log::default())))).await;
 
-    check_layer(hooks(Nothing).run()).await;
-    check_layer(hooks(Nothing).model()).await;
-    check_layer(hooks(Course(Log::default())).run()).await;
-    check_layer(hooks(Before("a", None, Log::default())).run()).await;
-    check_layer(hooks(Line("a", Phase::Model)).model()).await;
+    check_layer(hooks::run(Arc::new(Nothing))).await;
+    check_layer(hooks::model(Arc::new(Nothing))).await;
+    check_layer(hooks::run(Arc::new(Course(Log::default())))).await;
+    check_layer(hooks::run(Arc::new(Before("a", None, Log::default())))).await;
+    check_layer(hooks::model(Arc::new(Line("a", Phase::Model)))).await;
 }
 
 #[tokio::test]
 async fn a_hook_without_a_before_hands_on_readiness() {
     let model = ScriptedModel::new().unready(broken());
-    let mut service = hooks(Nothing).run().layer(model.clone());
+    let mut service = hooks::run(Arc::new(Nothing)).layer(model.clone());
     assert_eq!(service.ready().await.err().unwrap().code(), Some("E7"));
     // One that may answer itself is always ready.
-    let mut service = hooks(AtStep(0, ModelFlow::answer("hi")))
-        .model()
-        .layer(model);
+    let mut service =
+        hooks::model(Arc::new(AtStep(0, Flow::Answer(vec![Event::text("hi")])))).layer(model);
     let call = service.ready().await.unwrap().call(ChatRequest::user("hi"));
     assert_eq!(call.await.unwrap().text().await.unwrap(), "hi");
 }
@@ -1375,14 +1368,14 @@ fn a_long_stack_of_hooks_is_send_and_static() {
     {
     }
     let layers = ServiceBuilder::new()
-        .layer(hooks(Nothing).run())
-        .layer(hooks(Course(Log::default())).run())
-        .layer(hooks(Before("a", None, Log::default())).run())
-        .layer(hooks(Before("b", None, Log::default())).run())
-        .layer(hooks(Course(Log::default())).run())
-        .layer(hooks(Course(Log::default())).run())
+        .layer(hooks::run(Arc::new(Nothing)))
+        .layer(hooks::run(Arc::new(Course(Log::default()))))
+        .layer(hooks::run(Arc::new(Before("a", None, Log::default()))))
+        .layer(hooks::run(Arc::new(Before("b", None, Log::default()))))
+        .layer(hooks::run(Arc::new(Course(Log::default()))))
+        .layer(hooks::run(Arc::new(Course(Log::default()))))
         .layer(AgentLayer::new(NoTools))
-        .layer(hooks(Line("a", Phase::Model)).model())
-        .layer(hooks(Line("b", Phase::Model)).model());
+        .layer(hooks::model(Arc::new(Line("a", Phase::Model))))
+        .layer(hooks::model(Arc::new(Line("b", Phase::Model))));
     check(layers.service(ScriptedModel::new()));
 }

@@ -2,14 +2,14 @@
 //!
 //! A case that fails prints its seed: `HOOKS_SEED=17 HOOKS_CASES=1` runs it again.
 
+use concentric_core::hooks::{self, BeforeCall, End, Flow, HookFailures, Hooks, Summary};
 use concentric_core::{
     AgentLayer, BoxError, BoxModel, CancelReason, ChatRequest, Context, Error, ErrorKind, Event,
-    Outcome, StepFinish, StepStart, ToolCall, ToolOutcome, ToolResult, Usage, context::Random as _,
+    Outcome, StepFinish, StepStart, Str, ToolCall, ToolOutcome, ToolResult, Usage,
+    context::Random as _,
 };
-use concentric_layers::End;
-use concentric_layers::hooks::{HookFailures, Hooks, ModelFlow, RunFlow, Summary, hooks};
 use concentric_test::{ScriptedModel, SeededRandom, TestEnvironment};
-use concentric_tools::{BeforeCall, Flow, NoArguments, Toolset, tool};
+use concentric_tools::{NoArguments, Toolset, tool};
 use futures_util::StreamExt;
 use serde_json::json;
 use std::{
@@ -172,11 +172,11 @@ impl Hooks for RandomHooks {
         &self.id
     }
 
-    async fn before_run(&self, request: &mut ChatRequest) -> Result<RunFlow, BoxError> {
+    async fn before_run(&self, request: &mut ChatRequest) -> Result<Flow<Str>, BoxError> {
         self.before("run", &request.context).await?;
         Ok(match self.case.one_in(30) {
-            true => RunFlow::answer("from a hook"),
-            false => RunFlow::Continue,
+            true => Flow::answer("from a hook"),
+            false => Flow::Continue,
         })
     }
 
@@ -205,12 +205,12 @@ impl Hooks for RandomHooks {
         self.told("after_run", true, run.context()).await
     }
 
-    async fn before_model(&self, request: &mut ChatRequest) -> Result<ModelFlow, BoxError> {
+    async fn before_model(&self, request: &mut ChatRequest) -> Result<Flow<Vec<Event>>, BoxError> {
         let key = format!("model {}", request.context.step());
         self.before(&key, &request.context).await?;
         Ok(match self.case.one_in(30) {
-            true => ModelFlow::halt("a hook says so"),
-            false => ModelFlow::Continue,
+            true => Flow::halt("a hook says so"),
+            false => Flow::Continue,
         })
     }
 
@@ -219,7 +219,7 @@ impl Hooks for RandomHooks {
         self.told("after_model", true, call.context()).await
     }
 
-    async fn before_call(&self, call: &mut BeforeCall) -> Result<Flow, BoxError> {
+    async fn before_call(&self, call: &mut BeforeCall) -> Result<Flow<ToolOutcome>, BoxError> {
         self.enter(call.id().as_str());
         self.told("before_call", false, &call.context).await?;
         Ok(Flow::Continue)
@@ -329,15 +329,15 @@ async fn run_case(seed: u64) {
     let mut tools = random_tools(&case);
     let (mut inside, mut outside) = (Vec::new(), Vec::new());
     for at in 0..=case.below(6) {
-        let layers = hooks(RandomHooks {
+        let random = Arc::new(RandomHooks {
             id: format!("h{at}"),
             case: Arc::clone(&case),
             wrong,
         });
         match case.below(3) {
-            0 => inside.push(layers.model()),
-            1 => outside.push(layers.run()),
-            _ => tools = tools.hooks(layers.tool()),
+            0 => inside.push(hooks::model(random)),
+            1 => outside.push(hooks::run(random)),
+            _ => tools = tools.hooks(hooks::tool(random)),
         }
     }
     let mut agent = BoxModel::new(model.clone());
@@ -348,7 +348,7 @@ async fn run_case(seed: u64) {
     for layer in outside {
         agent = BoxModel::new(layer.layer(agent));
     }
-    agent = BoxModel::new(hooks(Outermost(Arc::clone(&case))).run().layer(agent));
+    agent = BoxModel::new(hooks::run(Arc::new(Outermost(Arc::clone(&case)))).layer(agent));
 
     // A random consumer.
     let leaves = case.one_in(4).then(|| case.below(12));

@@ -2,14 +2,13 @@
 //!
 //! `WRITE_GOLDEN=1 cargo test --test it hooks_trace::` writes the table that the docs include.
 
+use concentric_core::hooks::{self, BeforeCall, End, Flow, Hooks, Summary};
 use concentric_core::{
-    AgentLayer, BoxError, ChatRequest, Context, Event, StepFinish, StepStart, ToolCall,
+    AgentLayer, BoxError, ChatRequest, Context, Event, StepFinish, StepStart, Str, ToolCall,
     ToolOutcome, ToolResult,
 };
-use concentric_layers::End;
-use concentric_layers::hooks::{Hooks, ModelFlow, RunFlow, Summary, hooks};
 use concentric_test::{ScriptedModel, assert_finishes, shape};
-use concentric_tools::{BeforeCall, Flow, NoArguments, Toolset, tool};
+use concentric_tools::{NoArguments, Toolset, tool};
 use serde_json::json;
 use std::{
     fmt::Write,
@@ -41,9 +40,9 @@ impl Hooks for Traced {
         self.name
     }
 
-    async fn before_run(&self, _: &mut ChatRequest) -> Result<RunFlow, BoxError> {
+    async fn before_run(&self, _: &mut ChatRequest) -> Result<Flow<Str>, BoxError> {
         self.say("run", "before_run");
-        Ok(RunFlow::Continue)
+        Ok(Flow::Continue)
     }
 
     fn event(&self, event: &Event, _: &Context) {
@@ -70,9 +69,9 @@ impl Hooks for Traced {
         Ok(())
     }
 
-    async fn before_model(&self, _: &mut ChatRequest) -> Result<ModelFlow, BoxError> {
+    async fn before_model(&self, _: &mut ChatRequest) -> Result<Flow<Vec<Event>>, BoxError> {
         self.say("model", "before_model");
-        Ok(ModelFlow::Continue)
+        Ok(Flow::Continue)
     }
 
     fn model_event(&self, event: &Event, _: &Context) {
@@ -84,7 +83,7 @@ impl Hooks for Traced {
         Ok(())
     }
 
-    async fn before_call(&self, _: &mut BeforeCall) -> Result<Flow, BoxError> {
+    async fn before_call(&self, _: &mut BeforeCall) -> Result<Flow<ToolOutcome>, BoxError> {
         self.say("tool", "before_call");
         Ok(Flow::Continue)
     }
@@ -117,19 +116,19 @@ async fn c005_the_order_of_calls_is_the_one_in_the_docs() {
     let calls = Arc::default();
     let traced = |name| {
         let calls = Arc::clone(&calls);
-        hooks(Traced { name, calls })
+        Arc::new(Traced { name, calls })
     };
     let (a, b) = (traced("a"), traced("b"));
     let tools = Toolset::new()
         .tool(tool("search", "", |NoArguments {}| async { "42" }))
-        .hooks(a.tool())
-        .hooks(b.tool());
+        .hooks(hooks::tool(Arc::clone(&a)))
+        .hooks(hooks::tool(Arc::clone(&b)));
     let agent = ServiceBuilder::new()
-        .layer(a.run())
-        .layer(b.run())
+        .layer(hooks::run(Arc::clone(&a)))
+        .layer(hooks::run(Arc::clone(&b)))
         .layer(AgentLayer::new(tools))
-        .layer(a.model())
-        .layer(b.model())
+        .layer(hooks::model(a))
+        .layer(hooks::model(b))
         .service(
             ScriptedModel::new()
                 .tool_call("search", json!({}))
@@ -140,7 +139,7 @@ async fn c005_the_order_of_calls_is_the_one_in_the_docs() {
     assert_finishes(answer.body).await;
 
     let happened = table(&calls.lock().unwrap());
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/hooks/trace.md");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../concentric-core/src/hooks/trace.md");
     if std::env::var_os("WRITE_GOLDEN").is_some() {
         fs::write(&path, &happened).unwrap();
     }

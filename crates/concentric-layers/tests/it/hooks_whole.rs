@@ -1,18 +1,16 @@
 //! [`Hooks`] that an agent, a run or a session takes whole.
 
+use concentric_core::hooks::{self, BeforeCall, End, Flow, HookFailures, Hooks, Summary};
 use concentric_core::{
-    AgentLayer, BoxError, ChatRequest, Context, Error, ErrorKind, ModelService, Outcome, ThreadId,
-    ToolCall, ToolOutcome, ToolStatus, Transcript,
-    agent::{BeforeFinish, BeforeRound, BeforeStep, StepView},
-    of_run::OfRunLayer,
+    AgentLayer, BoxError, ChatRequest, Context, Error, ErrorKind, Event, ModelService, Outcome,
+    Str, ThreadId, ToolCall, ToolOutcome, ToolStatus, Transcript,
+    agent::{BeforeFinish, BeforeRound, BeforeStep, StepGates, StepView},
+    of_run::{ModelLayers, OfRunLayer},
 };
-use concentric_layers::{End, Next, from_fn};
-use concentric_layers::{
-    hooks::{AgentHooks, HookFailures, Hooks, ModelFlow, RunFlow, Summary, hooks},
-    session::{SessionTarget, Sessions},
-};
+use concentric_layers::session::{SessionTarget, Sessions};
+use concentric_layers::{Next, from_fn};
 use concentric_test::{ScriptedModel, assert_fails, assert_finishes};
-use concentric_tools::{BeforeCall, Flow, NoArguments, Toolset, tool, tool_with_context};
+use concentric_tools::{NoArguments, ToolLayers, Toolset, tool, tool_with_context};
 use serde_json::json;
 use std::{
     sync::{Arc, Mutex},
@@ -47,9 +45,9 @@ impl Hooks for Everywhere {
         self.0
     }
 
-    async fn before_run(&self, _: &mut ChatRequest) -> Result<RunFlow, BoxError> {
+    async fn before_run(&self, _: &mut ChatRequest) -> Result<Flow<Str>, BoxError> {
         self.at("run");
-        Ok(RunFlow::Continue)
+        Ok(Flow::Continue)
     }
 
     async fn before_step(&self, step: &StepView) -> Result<BeforeStep, BoxError> {
@@ -57,9 +55,9 @@ impl Hooks for Everywhere {
         Ok(BeforeStep::Continue)
     }
 
-    async fn before_model(&self, _: &mut ChatRequest) -> Result<ModelFlow, BoxError> {
+    async fn before_model(&self, _: &mut ChatRequest) -> Result<Flow<Vec<Event>>, BoxError> {
         self.at("model");
-        Ok(ModelFlow::Continue)
+        Ok(Flow::Continue)
     }
 
     async fn before_round(&self, _: &StepView) -> Result<BeforeRound, BoxError> {
@@ -67,7 +65,7 @@ impl Hooks for Everywhere {
         Ok(BeforeRound::Continue)
     }
 
-    async fn before_call(&self, _: &mut BeforeCall) -> Result<Flow, BoxError> {
+    async fn before_call(&self, _: &mut BeforeCall) -> Result<Flow<ToolOutcome>, BoxError> {
         self.at("call");
         Ok(Flow::Continue)
     }
@@ -90,6 +88,17 @@ impl Hooks for Everywhere {
     }
 }
 
+/// Adds hooks to one run.
+fn attach(hooks: Arc<Everywhere>, context: &mut Context) {
+    let own = context.own_mut();
+    let gates = own.remove::<StepGates>().unwrap_or_default();
+    own.insert(gates.gate(hooks::step_gate(Arc::clone(&hooks))));
+    let model = own.remove::<ModelLayers>().unwrap_or_default();
+    own.insert(model.layer(hooks::model(Arc::clone(&hooks))));
+    let tools = own.remove::<ToolLayers>().unwrap_or_default();
+    own.insert(tools.hooks(hooks::tool(hooks)));
+}
+
 fn looks() -> (ScriptedModel, Toolset) {
     let model = ScriptedModel::new().tool_call("look", json!({})).then();
     let look = tool("look", "", |NoArguments {}| async { "seen" });
@@ -100,10 +109,18 @@ fn looks() -> (ScriptedModel, Toolset) {
 async fn hooks_that_an_agent_takes_whole_are_at_every_place_the_first_outermost() {
     let (model, tools) = looks();
     let log = Log::default();
-    let agent = AgentLayer::new(tools)
-        .hooks(Everywhere("a", log.clone()))
-        .hooks(Everywhere("b", log.clone()))
-        .layer(model);
+    let [a, b] = ["a", "b"].map(|name| Arc::new(Everywhere(name, log.clone())));
+    let tools = tools.hooks(hooks::tool(Arc::clone(&a)));
+    let agent = AgentLayer::new(tools.hooks(hooks::tool(Arc::clone(&b))))
+        .gate(hooks::step_gate(Arc::clone(&a)))
+        .gate(hooks::step_gate(Arc::clone(&b)));
+    let agent = ServiceBuilder::new()
+        .layer(hooks::run(Arc::clone(&a)))
+        .layer(hooks::run(Arc::clone(&b)))
+        .layer(agent)
+        .layer(hooks::model(a))
+        .layer(hooks::model(b))
+        .service(model);
     assert_finishes(agent.oneshot(ChatRequest::user("hi")).await.unwrap().body).await;
     let places = [
         "run", "step 0", "model", "round", "call", "step 1", "model", "finish",
@@ -120,15 +137,21 @@ async fn c004_hooks_that_are_attached_to_one_run_are_outside_those_of_the_agent(
     let model = model.text("It is still there.");
     let log = Log::default();
     let agent = ServiceBuilder::new()
-        .layer(AgentLayer::new(tools).gate(hooks(Everywhere("agent", log.clone())).gate()))
+        .layer(
+            AgentLayer::new(tools)
+                .gate(hooks::step_gate(Arc::new(Everywhere("agent", log.clone())))),
+        )
         .layer(OfRunLayer::new())
-        .layer(hooks(Everywhere("agent", log.clone())).model())
+        .layer(hooks::model(Arc::new(Everywhere("agent", log.clone()))))
         .service(model);
-    let own = hooks(Everywhere("own", log.clone()));
+    let own = Arc::new(Everywhere("own", log.clone()));
     let mut request = ChatRequest::user("hi");
-    own.attach(&mut request.context);
-    hooks(Everywhere("inner", log.clone())).attach(&mut request.context);
-    let run = own.run().layer(agent.clone());
+    attach(Arc::clone(&own), &mut request.context);
+    attach(
+        Arc::new(Everywhere("inner", log.clone())),
+        &mut request.context,
+    );
+    let run = hooks::run(own).layer(agent.clone());
     assert_finishes(run.oneshot(request).await.unwrap().body).await;
     let seen = log.take();
     for place in ["step 0", "model", "round", "step 1", "finish"] {
@@ -187,7 +210,10 @@ async fn hooks_that_are_attached_to_one_run_are_not_those_of_a_run_that_is_made_
         .service(model.text("It is there."));
     let log = Log::default();
     let mut request = ChatRequest::user("hi");
-    hooks(Everywhere("own", log.clone())).attach(&mut request.context);
+    attach(
+        Arc::new(Everywhere("own", log.clone())),
+        &mut request.context,
+    );
     assert_finishes(agent.oneshot(request).await.unwrap().body).await;
     let places = [
         "step 0", "model", "round", "call", "step 1", "model", "finish",
@@ -200,7 +226,10 @@ async fn an_agent_in_the_models_place_does_not_take_the_layers_of_the_run() {
     let log = Log::default();
     let request = || {
         let mut request = ChatRequest::user("hi");
-        hooks(Everywhere("own", log.clone())).attach(&mut request.context);
+        attach(
+            Arc::new(Everywhere("own", log.clone())),
+            &mut request.context,
+        );
         request
     };
     let agent = ServiceBuilder::new()
@@ -229,9 +258,9 @@ async fn a_session_tells_hooks_of_its_start_and_its_end_in_reverse() {
     let log = Log::default();
     let model = ScriptedModel::new().text("hi").repeat();
     let sessions = Sessions::new(AgentLayer::new(Toolset::new()).layer(model))
-        .hooks(&hooks(Everywhere("a", log.clone())))
-        .hooks(&hooks(Everywhere("b", log.clone())))
-        .hooks(&hooks(Everywhere("c", log.clone())));
+        .hooks(Arc::new(Everywhere("a", log.clone())))
+        .hooks(Arc::new(Everywhere("b", log.clone())))
+        .hooks(Arc::new(Everywhere("c", log.clone())));
     let target = SessionTarget::new(ThreadId::new("t"));
     let session = sessions.clone().oneshot(target).await.unwrap();
     let turn = session.clone().oneshot(session.user("hi")).await.unwrap();
@@ -280,8 +309,7 @@ async fn c065_work_that_after_run_leaves_for_later_is_done_while_handles_are_sti
     }
 
     let (sender, mut done) = tokio::sync::mpsc::unbounded_channel();
-    let agent = hooks(Later(sender))
-        .run()
+    let agent = hooks::run(Arc::new(Later(sender)))
         .layer(AgentLayer::new(Toolset::new()).layer(ScriptedModel::new().text("hi")));
     let request = ChatRequest::user("hi");
     let handle = request.context.clone();
@@ -298,7 +326,7 @@ impl Hooks for Failing {
         "failing"
     }
 
-    async fn before_call(&self, _: &mut BeforeCall) -> Result<Flow, BoxError> {
+    async fn before_call(&self, _: &mut BeforeCall) -> Result<Flow<ToolOutcome>, BoxError> {
         match self.0 {
             "before fails" => Err("no".into()),
             "before panics" => panic!("no"),
@@ -344,7 +372,8 @@ async fn c064_no_failure_around_a_tool_call_is_lost() {
     ];
     for (how, failed, status) in cases {
         let (model, tools) = looks();
-        let agent = AgentLayer::new(tools).hooks(Failing(how)).layer(model);
+        let tools = tools.hooks(hooks::tool(Arc::new(Failing(how))));
+        let agent = AgentLayer::new(tools).layer(model);
         let failures = HookFailures::new();
         let mut request = ChatRequest::user("hi");
         request.context.extensions_mut().insert(failures.clone());

@@ -12,13 +12,10 @@ mod budget;
 mod detach;
 #[cfg(feature = "envelope")]
 mod envelope;
-#[cfg(feature = "hooks")]
 mod hooks;
-#[cfg(feature = "hooks")]
 mod hooks_random;
-#[cfg(feature = "hooks")]
 mod hooks_trace;
-#[cfg(all(feature = "hooks", feature = "session"))]
+#[cfg(feature = "session")]
 mod hooks_whole;
 #[cfg(feature = "in-flight")]
 mod in_flight;

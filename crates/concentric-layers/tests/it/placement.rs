@@ -2,17 +2,17 @@
 //!
 //! What does not compile is in `tests/ui/tests/fail/placement_*.rs`.
 
+use concentric_core::hooks::{self, Flow, Hooks};
 use concentric_core::{
     AgentLayer, BoxError, BoxModel, ChatRequest, ChatResponse, Error, ErrorKind, Event,
-    EventStream, FinishReason, Layers, ThreadId, Usage,
+    EventStream, FinishReason, Layers, Str, ThreadId, Usage,
     agent::StepGates,
-    capability::{Fault, Table},
+    capability::{CapabilityError, CapabilityTable},
     of_run::OfRunLayer,
 };
 use concentric_layers::{
     BudgetLayer, DetachLayer, Steering,
     budget::{Budget, Limits},
-    hooks::{Hooks, HooksLayers, ModelFlow, hooks},
     session::{Session, SessionTarget, Sessions},
     stop::{Judgement, OutputConstraint},
 };
@@ -175,18 +175,26 @@ async fn a_model_call_that_is_charged_twice_fails() {
 #[test]
 fn a_table_finds_a_budget_that_is_not_whole() {
     let budget = BudgetLayer::new(Limits::new());
-    let faults = |table: Table| match table.check() {
-        Ok(()) => Vec::new(),
-        Err(faults) => faults.faults().to_vec(),
-    };
-    let run = || Table::new().with(&budget.run());
-    assert!(matches!(faults(run())[..], [Fault::Unused { .. }]));
+    let faults = |table: CapabilityTable| table.errors();
+    let run = || CapabilityTable::new().with(&budget.run());
+    assert!(matches!(
+        faults(run())[..],
+        [CapabilityError::Unused { .. }]
+    ));
     assert_eq!(faults(run().with(&budget.model())), []);
-    let model = Table::new().with(&budget.model());
-    assert!(matches!(faults(model)[..], [Fault::Missing { .. }]));
+    let model = CapabilityTable::new().with(&budget.model());
+    assert!(matches!(
+        faults(model)[..],
+        [CapabilityError::Missing { .. }]
+    ));
     let twice = run().with(&budget.model()).with(&budget.model());
-    assert!(matches!(faults(twice)[..], [Fault::Inside { .. }]));
-    let swapped = Table::new().with(&budget.model()).with(&budget.run());
+    assert!(matches!(
+        faults(twice)[..],
+        [CapabilityError::Inside { .. }]
+    ));
+    let swapped = CapabilityTable::new()
+        .with(&budget.model())
+        .with(&budget.run());
     assert!(faults(swapped).len() >= 2);
 }
 
@@ -230,8 +238,8 @@ async fn an_answer_that_is_not_a_models_need_not_be_charged() {
             "halts"
         }
 
-        async fn before_model(&self, _: &mut ChatRequest) -> Result<ModelFlow, BoxError> {
-            Ok(ModelFlow::halt("enough"))
+        async fn before_model(&self, _: &mut ChatRequest) -> Result<Flow<Vec<Event>>, BoxError> {
+            Ok(Flow::halt("enough"))
         }
     }
 
@@ -252,7 +260,7 @@ async fn an_answer_that_is_not_a_models_need_not_be_charged() {
         let by_hook = ServiceBuilder::new()
             .layer(run())
             .layer(no_tools())
-            .layer(hooks(Halts).model())
+            .layer(hooks::model(Arc::new(Halts)))
             .layer(model())
             .service(plain.model.clone());
         by_hook.oneshot(ChatRequest::user("hi")).await.unwrap();
@@ -278,17 +286,14 @@ impl Hooks for Quiet {
         "quiet"
     }
 
-    async fn before_run(
-        &self,
-        _: &mut ChatRequest,
-    ) -> Result<concentric_layers::hooks::RunFlow, BoxError> {
-        Ok(concentric_layers::hooks::RunFlow::Continue)
+    async fn before_run(&self, _: &mut ChatRequest) -> Result<Flow<Str>, BoxError> {
+        Ok(Flow::Continue)
     }
 }
 
 /// Hooks with a method that is called before, and without one.
-fn quiet() -> HooksLayers<Quiet> {
-    hooks(Quiet)
+fn quiet() -> Arc<Quiet> {
+    Arc::new(Quiet)
 }
 
 #[tokio::test]
@@ -304,9 +309,9 @@ async fn layers_for_model_calls_fail_around_an_agent() {
     for plain in Plain::both() {
         let agent = BoxModel::new(no_tools().layer(plain.model.clone()));
         let wrong = |layered: BoxModel, name| fails(layered, ["AgentLayer", name]);
-        let layered = quiet().model().layer(agent.clone());
+        let layered = hooks::model(quiet()).layer(agent.clone());
         wrong(BoxModel::new(layered), "HooksLayer").await;
-        let layered = hooks(Nothing).model().layer(agent.clone());
+        let layered = hooks::model(Arc::new(Nothing)).layer(agent.clone());
         wrong(BoxModel::new(layered), "HooksLayer").await;
         let layered = OfRunLayer::new().layer(agent.clone());
         wrong(BoxModel::new(layered), "OfRunLayer").await;
@@ -316,7 +321,7 @@ async fn layers_for_model_calls_fail_around_an_agent() {
         assert_eq!(plain.calls(), 0);
 
         // Around a model without a loop they may stand.
-        answers(BoxModel::new(quiet().model().layer(plain.model))).await;
+        answers(BoxModel::new(hooks::model(quiet()).layer(plain.model))).await;
     }
 }
 
@@ -328,7 +333,7 @@ async fn layers_for_runs_fail_around_the_model_of_a_loop() {
     let run_layers: [(&str, RunLayer<'_>); 3] = [
         (
             "HooksLayer",
-            Box::new(|inner| BoxModel::new(quiet().run().layer(inner))),
+            Box::new(|inner| BoxModel::new(hooks::run(quiet()).layer(inner))),
         ),
         (
             "RunBudgetLayer",
@@ -375,29 +380,33 @@ async fn hooks_and_budgets_are_checked_by_the_compiler_and_a_table() {
     let budget = BudgetLayer::new(Limits::new().model_calls(5));
     let agent = Layers::new()
         .with(DetachLayer::new())
-        .with(quiet().run())
+        .with(hooks::run(quiet()))
         .with(budget.run())
         .with(no_tools())
         .with(OfRunLayer::new())
-        .with(quiet().model())
+        .with(hooks::model(quiet()))
         .with(budget.model());
     agent.table().check().unwrap();
     let plain = Plain::both();
     for plain in plain {
         answers(BoxModel::new(agent.service(plain.model))).await;
     }
-    let loops = || Table::new().with(&no_tools());
+    let loops = || CapabilityTable::new().with(&no_tools());
     for wrong in [
-        loops().with(&quiet().run()),
+        loops().with(&hooks::run(quiet())),
         loops().with(&DetachLayer::new()),
-        Table::new().with(&quiet().model()).with(&no_tools()),
-        Table::new().with(&OfRunLayer::new()).with(&no_tools()),
-        loops().and(Table::new().of::<Sessions<BoxModel>>()),
+        CapabilityTable::new()
+            .with(&hooks::model(quiet()))
+            .with(&no_tools()),
+        CapabilityTable::new()
+            .with(&OfRunLayer::new())
+            .with(&no_tools()),
+        loops().and(CapabilityTable::new().of::<Sessions<BoxModel>>()),
     ] {
-        let faults = wrong.check().unwrap_err();
+        let errors = wrong.errors();
         assert!(
-            matches!(faults.faults(), [Fault::Inside { .. }]),
-            "{faults}"
+            matches!(errors[..], [CapabilityError::Inside { .. }]),
+            "{errors:?}"
         );
     }
 }
@@ -410,21 +419,21 @@ async fn a_detach_layer_inside_of_another_fails_the_first_call() {
     for plain in Plain::both() {
         let agent = ServiceBuilder::new()
             .layer(DetachLayer::new())
-            .layer(quiet().run())
+            .layer(hooks::run(quiet()))
             .layer(DetachLayer::new())
             .layer(no_tools())
             .service(plain.model.clone());
         fails(BoxModel::new(agent), names).await;
         assert_eq!(plain.calls(), 0);
     }
-    let twice = Table::new()
+    let twice = CapabilityTable::new()
         .with(&DetachLayer::new())
         .with(&DetachLayer::new())
         .with(&no_tools());
-    let faults = twice.check().unwrap_err();
+    let errors = twice.errors();
     assert!(
-        matches!(faults.faults(), [Fault::Inside { .. }]),
-        "{faults}"
+        matches!(errors[..], [CapabilityError::Inside { .. }]),
+        "{errors:?}"
     );
 }
 
@@ -444,13 +453,13 @@ async fn a_session_of_a_session_fails_the_first_turn() {
         // By itself it may be called.
         inner.clone().oneshot(inner.user("hi")).await.unwrap();
     }
-    let twice = Table::new()
+    let twice = CapabilityTable::new()
         .of::<Sessions<BoxModel>>()
         .of::<Sessions<BoxModel>>();
-    let faults = twice.check().unwrap_err();
+    let errors = twice.errors();
     assert!(
-        matches!(faults.faults(), [Fault::Inside { .. }]),
-        "{faults}"
+        matches!(errors[..], [CapabilityError::Inside { .. }]),
+        "{errors:?}"
     );
 }
 

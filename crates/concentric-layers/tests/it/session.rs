@@ -377,20 +377,20 @@ async fn a_reply_whose_turn_is_dropped_once_its_tool_was_started_is_not_taken_ag
     assert_eq!(session.history().len(), 0);
 }
 
-#[cfg(feature = "hooks")]
 #[tokio::test]
 async fn a_turn_that_a_hook_ends_when_it_is_replied_to_is_in_the_history() {
-    use concentric_layers::hooks::{Hooks, RunFlow, hooks};
+    use concentric_core::Str;
+    use concentric_core::hooks::{self, Flow, Hooks};
 
-    struct Closed(RunFlow);
+    struct Closed(Flow<Str>);
     impl Hooks for Closed {
         fn id(&self) -> &str {
             "closed"
         }
-        async fn before_run(&self, request: &mut ChatRequest) -> Result<RunFlow, BoxError> {
+        async fn before_run(&self, request: &mut ChatRequest) -> Result<Flow<Str>, BoxError> {
             Ok(match request.resume {
                 Some(_) => self.0.clone(),
-                None => RunFlow::Continue,
+                None => Flow::Continue,
             })
         }
     }
@@ -398,11 +398,11 @@ async fn a_turn_that_a_hook_ends_when_it_is_replied_to_is_in_the_history() {
         reason: "closed".into(),
     };
     for (flow, outcome, turns) in [
-        (RunFlow::halt("closed"), halted, 2),
-        (RunFlow::answer("Closed."), Outcome::Completed, 3),
+        (Flow::halt("closed"), halted, 2),
+        (Flow::answer("Closed."), Outcome::Completed, 3),
     ] {
         let (model, tools) = payer();
-        let agent = hooks(Closed(flow)).run().layer(agent(&model, &tools));
+        let agent = hooks::run(Arc::new(Closed(flow))).layer(agent(&model, &tools));
         let session = open(Sessions::new(BoxModel::new(agent))).await;
         say(&session, "pay").await.unwrap();
         let answer = approve(&session).await.unwrap();

@@ -1,14 +1,14 @@
 //! Each numeric setting with nothing, one and its most: a documented meaning, and never an endless wait.
 
+use concentric_core::hooks::{self, Flow, Hooks, Summary};
 use concentric_core::{
-    AgentLayer, BoxError, BoxModel, ChatRequest, Error, ErrorKind, Message, Outcome, StepFinish,
-    ThreadId,
+    AgentLayer, BoxError, BoxModel, ChatRequest, Error, ErrorKind, Event, Message, Outcome,
+    StepFinish, ThreadId,
     agent::{StepGate, StepGates},
 };
 use concentric_layers::{
     BudgetLayer, DetachLayer, InFlightLimitLayer, Steering,
     budget::{Amounts, Budget, Limits},
-    hooks::{Hooks, ModelFlow, Summary, hooks},
     session::{SessionTarget, Sessions},
     steering::SteerError,
     stop::{
@@ -23,7 +23,10 @@ use futures_util::FutureExt;
 use serde_json::json;
 use std::{
     future::pending,
-    sync::atomic::{AtomicUsize, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 use tokio_test::task;
@@ -377,7 +380,7 @@ impl Hooks for Hangs {
         "hangs"
     }
 
-    async fn before_model(&self, _: &mut ChatRequest) -> Result<ModelFlow, BoxError> {
+    async fn before_model(&self, _: &mut ChatRequest) -> Result<Flow<Vec<Event>>, BoxError> {
         pending().await
     }
 
@@ -398,7 +401,7 @@ async fn times_of_hooks() {
             ChatRequest::user("hi").with_context(context)
         };
         // It decides about the call: only the run's end ends it.
-        let model = hooks(Hangs).model().layer(ScriptedModel::new().text("hi"));
+        let model = hooks::model(Arc::new(Hangs)).layer(ScriptedModel::new().text("hi"));
         let mut call = task::spawn(model.oneshot(request()));
         let mut polled = call.poll();
         if polled.is_pending() {
@@ -416,7 +419,10 @@ async fn times_of_hooks() {
         let request = ChatRequest::user("hi").with_context(context);
         // It observes: it is given up on, and the run continues.
         let agent = AgentLayer::new(ScriptedTools::new()).layer(ScriptedModel::new().text("hi"));
-        let answer = hooks(Hangs).run().layer(agent).oneshot(request).await;
+        let answer = hooks::run(Arc::new(Hangs))
+            .layer(agent)
+            .oneshot(request)
+            .await;
         let mut body = task::spawn(answer.unwrap().body);
         while body.poll_next().is_ready() {}
         world.advance(left.min(LIMIT));

@@ -2,11 +2,14 @@
 
 use super::{Action, Machine, step::text_of};
 use crate::{
+    builder::MessageBuilder,
     error::{Error, ErrorKind},
     event::Event,
     finish::Finish,
+    response_head::Head,
     run_state::Stage,
-    transcript::HistoryError,
+    text::Str,
+    transcript::{HistoryError, Turn},
     usage::{FinishReason, Outcome},
 };
 
@@ -19,7 +22,7 @@ impl Machine {
     }
 
     pub(super) fn finish(&mut self, outcome: Outcome) {
-        let finish = self.finish_with(outcome);
+        let finish = self.finish_of(outcome);
         self.emit(Event::Finish(finish));
         self.state.stage = Stage::Ended;
     }
@@ -29,7 +32,33 @@ impl Machine {
         finish.report(self.state.usage, std::mem::take(&mut self.state.unreported));
     }
 
-    pub(super) fn finish_with(&self, outcome: Outcome) -> Box<Finish> {
+    /// Ends a run whose model is not called: closes the open round, emits `text` as the answer, if
+    /// any, and finishes with `outcome`.
+    pub fn finish_with(&mut self, text: Option<Str>, outcome: Outcome) {
+        if self.is_ended() {
+            return;
+        }
+        self.drop_stream();
+        self.close_round("The run was stopped before the call completed.");
+        if let Some(text) = text {
+            let event = Event::TextDelta(text);
+            let mut message = MessageBuilder::new(&Head::default());
+            message.push(&event);
+            let message = message.build();
+            if !message.parts.is_empty()
+                && let Ok(turn) = Turn::message(message)
+            {
+                self.state.transcript.push(turn);
+            }
+            self.state.reason = Some(FinishReason::Stop);
+            self.state.provider_reason = None;
+            self.emit(event);
+        }
+        self.finish(outcome);
+    }
+
+    /// Creates the finish of the run so far.
+    pub(super) fn finish_of(&self, outcome: Outcome) -> Box<Finish> {
         let reason = self.state.reason.clone().unwrap_or(FinishReason::Stop);
         let mut finish = Finish::new(reason, self.state.usage).with_outcome(outcome);
         finish.report(self.state.usage, self.state.unreported);
@@ -56,6 +85,21 @@ impl Machine {
         self.actions
             .push_back(Action::Fail(error.with_effects(effects)));
         self.state.stage = Stage::Ended;
+    }
+
+    /// Takes the error of a run that has failed, and drops the events before it. For a run without a
+    /// consumer yet: the error is then the only result of this attempt.
+    pub fn take_failure(&mut self) -> Option<Error> {
+        match self.actions.pop_back()? {
+            Action::Fail(error) => {
+                self.actions.clear();
+                Some(error)
+            }
+            action => {
+                self.actions.push_back(action);
+                None
+            }
+        }
     }
 
     /// Discards a partially read model stream, but keeps its text.

@@ -22,8 +22,8 @@ pub enum Input {
     /// The driver is about to call the model. Emits [`Event::StepStart`] with this message id now
     /// instead of when the model [answers](Self::ModelStarted).
     ///
-    /// Used by drivers of runs whose consumer already reads events. A run that may still be retried
-    /// after a failure without output omits this input.
+    /// While a run may still be retried after a failure, its driver leaves the event in the machine
+    /// until the model answers.
     StepStarted(MessageId),
     /// The model started to answer.
     ModelStarted(ModelStart),

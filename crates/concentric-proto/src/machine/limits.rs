@@ -6,7 +6,7 @@ use crate::{
     text::Str,
 };
 use serde_json::Value;
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 /// The limits and the configuration of a run. They are supplied by the driver and not stored with
 /// the run's state.
@@ -94,11 +94,7 @@ impl CheckEdit {
     }
 }
 
-impl fmt::Debug for CheckEdit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CheckEdit").finish_non_exhaustive()
-    }
-}
+crate::opaque_debug!(CheckEdit);
 
 impl Default for Rules {
     fn default() -> Self {

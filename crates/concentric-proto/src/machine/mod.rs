@@ -208,7 +208,7 @@ impl Machine {
             machine.emit(Event::Resumed);
         }
         if std::mem::take(&mut machine.state.at_end) {
-            machine.may_finish(machine.finish_with(Outcome::Completed));
+            machine.may_finish(machine.finish_of(Outcome::Completed));
         }
         machine
     }

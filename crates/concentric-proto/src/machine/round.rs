@@ -278,7 +278,7 @@ impl Machine {
     }
 
     pub(super) fn interrupt(&mut self) {
-        let mut finish = self.finish_with(Outcome::Interrupted);
+        let mut finish = self.finish_of(Outcome::Interrupted);
         self.report(&mut finish);
         let mut state = self.state.clone();
         // A suspension before the end has no replies yet.

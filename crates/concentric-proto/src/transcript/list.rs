@@ -109,11 +109,8 @@ impl Drop for Transcript {
     // The derived implementation recurses once per turn and overflows the stack for a long history.
     fn drop(&mut self) {
         let mut next = self.last.take();
-        while let Some(node) = next {
-            match Arc::try_unwrap(node) {
-                Ok(mut node) => next = node.before.last.take(),
-                Err(_) => break,
-            }
+        while let Some(mut node) = next.and_then(Arc::into_inner) {
+            next = node.before.last.take();
         }
     }
 }

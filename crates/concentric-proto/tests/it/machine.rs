@@ -66,6 +66,8 @@ enum Move {
     Halt,
     Cancel,
     Deadline,
+    // Ends the run with an answer that is not the model's.
+    Answer,
     Drop,
     // Takes all pending actions.
     Drain,
@@ -92,6 +94,7 @@ fn moves() -> impl Strategy<Value = Vec<Move>> {
         1 => Just(Move::Halt),
         1 => Just(Move::Cancel),
         1 => Just(Move::Deadline),
+        1 => Just(Move::Answer),
         1 => Just(Move::Drop),
         16 => Just(Move::Drain),
         4 => Just(Move::Restart),
@@ -201,6 +204,10 @@ fn start() -> ModelStart {
 fn apply(machine: &mut Machine, step: &Move, seen: &mut Seen) {
     let input = match step {
         Move::Drain => return seen.drain(machine),
+        Move::Answer => {
+            seen.stopped = true;
+            return machine.finish_with(Some("enough".into()), Outcome::Completed);
+        }
         Move::Restart => {
             // `state` returns only states that can be stored, and they round-trip.
             if let Some(state) = machine.state() {
@@ -604,6 +611,38 @@ fn a_running_call_is_unknown_after_a_cancellation() {
     seen.drain(&mut machine);
     assert_eq!(seen.results[&CallId::new("a")], [ToolStatus::Unknown]);
     assert_eq!(seen.results[&CallId::new("b")], [ToolStatus::Cancelled]);
+}
+
+#[test]
+fn an_answer_without_the_model_closes_the_open_round() {
+    let mut machine = claimed([call("a", "t0")]);
+    machine.finish_with(Some("Closed.".into()), Outcome::Completed);
+    machine.finish_with(Some("Again.".into()), Outcome::Completed);
+    let mut events = Vec::new();
+    while let Some(Action::Emit(event)) = machine.action() {
+        events.push(event);
+    }
+    assert!(matches!(
+        &events[..],
+        [Event::Resumed, Event::ToolResult(result), Event::TextDelta(text), Event::Finish(finish)]
+            if result.outcome.status == ToolStatus::Cancelled
+                && *text == *"Closed."
+                && finish.outcome == Outcome::Completed
+                && finish.transcript.as_ref() == Some(machine.transcript())
+    ));
+    let last = machine.transcript().last().unwrap();
+    assert_eq!(last.as_message().text(), "Closed.");
+}
+
+#[test]
+fn a_failure_is_taken_with_the_events_before_it() {
+    let mut machine = Machine::new(Transcript::new(), rules());
+    assert!(machine.action().is_some());
+    machine.input(Input::StepStarted(MessageId::new("m")));
+    assert!(machine.take_failure().is_none());
+    machine.input(Input::ModelFailed(Error::new(ErrorKind::Server, "down")));
+    assert_eq!(machine.take_failure().unwrap().kind(), ErrorKind::Server);
+    assert!(machine.action().is_none());
 }
 
 #[test]

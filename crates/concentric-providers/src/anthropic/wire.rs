@@ -140,14 +140,14 @@ impl Tokens {
         );
         let cached = read.unwrap_or(0).saturating_add(written.unwrap_or(0));
         let mut usage = Usage::default();
-        usage.input_tokens = self.input_tokens.0.map(|n| n.saturating_add(cached));
-        usage.output_tokens = self.output_tokens.0;
-        usage.cached_input_tokens = read;
-        usage.cache_write_tokens = written;
+        usage.set_input_tokens(self.input_tokens.0.map(|n| n.saturating_add(cached)));
+        usage.set_output_tokens(self.output_tokens.0);
+        usage.set_cached_input_tokens(read);
+        usage.set_cache_write_tokens(written);
         let creation = self.cache_creation.0.as_ref();
-        usage.cache_write_1h_tokens = creation.and_then(|kept| kept.ephemeral_1h_input_tokens.0);
+        usage.set_cache_write_1h_tokens(creation.and_then(|kept| kept.ephemeral_1h_input_tokens.0));
         let details = self.output_tokens_details.0.as_ref();
-        usage.reasoning_tokens = details.and_then(|details| details.thinking_tokens.0);
+        usage.set_reasoning_tokens(details.and_then(|details| details.thinking_tokens.0));
         usage
     }
 }

@@ -95,11 +95,11 @@ impl Price {
     /// Cached tokens are part of the input and reasoning is part of the output; neither is counted
     /// twice. Media are priced as text tokens.
     pub fn cost(&self, usage: &Usage) -> Option<Cost> {
-        let (input, output) = (usage.input_tokens?, usage.output_tokens?);
+        let (input, output) = (usage.input_tokens()?, usage.output_tokens()?);
         let price = self.at(input);
-        let cached = usage.cached_input_tokens.unwrap_or(0).min(input);
-        let written = usage.cache_write_tokens.unwrap_or(0).min(input - cached);
-        let for_an_hour = usage.cache_write_1h_tokens.unwrap_or(0).min(written);
+        let cached = usage.cached_input_tokens().unwrap_or(0).min(input);
+        let written = usage.cache_write_tokens().unwrap_or(0).min(input - cached);
+        let for_an_hour = usage.cache_write_1h_tokens().unwrap_or(0).min(written);
         let plain = input - cached - written;
         let write = price.cache_write.unwrap_or(price.input);
         let cost = |tokens: u64, price: u64| u128::from(tokens) * u128::from(price);

@@ -267,16 +267,16 @@ impl Tokens {
     pub(super) fn usage(&self) -> Usage {
         let (output, thought) = (self.candidates_token_count.0, self.thoughts_token_count.0);
         let mut usage = Usage::default();
-        usage.input_tokens = self.prompt_token_count.0;
-        usage.output_tokens = match (output, thought) {
+        usage.set_input_tokens(self.prompt_token_count.0);
+        usage.set_output_tokens(match (output, thought) {
             (None, None) => None,
             (output, thought) => Some(output.unwrap_or(0).saturating_add(thought.unwrap_or(0))),
-        };
-        usage.total_tokens = self.total_token_count.0;
-        usage.cached_input_tokens = self.cached_content_token_count.0;
-        usage.input_audio_tokens = self.prompt_tokens_details.of.0;
-        usage.reasoning_tokens = thought;
-        usage.output_audio_tokens = self.candidates_tokens_details.of.0;
+        });
+        usage.set_total_tokens(self.total_token_count.0);
+        usage.set_cached_input_tokens(self.cached_content_token_count.0);
+        usage.set_input_audio_tokens(self.prompt_tokens_details.of.0);
+        usage.set_reasoning_tokens(thought);
+        usage.set_output_audio_tokens(self.candidates_tokens_details.of.0);
         usage
     }
 }

@@ -65,9 +65,9 @@ impl Chunk<'_> {
     /// The counts, which are in the last line.
     pub(super) fn usage(&self) -> Usage {
         let mut usage = Usage::default();
-        usage.input_tokens = self.prompt_eval_count.0;
-        usage.cached_input_tokens = self.prompt_eval_cached_count.0;
-        usage.output_tokens = self.eval_count.0;
+        usage.set_input_tokens(self.prompt_eval_count.0);
+        usage.set_cached_input_tokens(self.prompt_eval_cached_count.0);
+        usage.set_output_tokens(self.eval_count.0);
         usage
     }
 }

@@ -315,33 +315,36 @@ impl Tokens {
         let input = self.prompt_tokens_details.0.unwrap_or_default();
         let output = self.completion_tokens_details.0.unwrap_or_default();
         let mut usage = Usage::default();
-        usage.input_tokens = self.prompt_tokens.0;
-        usage.output_tokens = self.completion_tokens.0;
-        usage.total_tokens = self.total_tokens.0;
-        usage.cached_input_tokens = (input.cached_tokens.0)
-            .or(self.prompt_cache_hit_tokens.0)
-            .or(self.cached_tokens.0);
-        usage.cache_write_tokens =
-            (input.cache_write_tokens.0).or(self.cache_creation_input_tokens.0);
-        usage.input_audio_tokens = input.audio_tokens.0;
-        usage.reasoning_tokens = output.reasoning_tokens.0.or(self.reasoning_tokens.0);
-        usage.output_audio_tokens = output.audio_tokens.0;
+        usage.set_input_tokens(self.prompt_tokens.0);
+        usage.set_output_tokens(self.completion_tokens.0);
+        usage.set_total_tokens(self.total_tokens.0);
+        usage.set_cached_input_tokens(
+            (input.cached_tokens.0)
+                .or(self.prompt_cache_hit_tokens.0)
+                .or(self.cached_tokens.0),
+        );
+        usage.set_cache_write_tokens(
+            (input.cache_write_tokens.0).or(self.cache_creation_input_tokens.0),
+        );
+        usage.set_input_audio_tokens(input.audio_tokens.0);
+        usage.set_reasoning_tokens(output.reasoning_tokens.0.or(self.reasoning_tokens.0));
+        usage.set_output_audio_tokens(output.audio_tokens.0);
         let counted = |input: u64, output: u64| input.checked_add(output);
-        let (Some(read), Some(wrote)) = (usage.input_tokens, usage.output_tokens) else {
+        let (Some(read), Some(wrote)) = (usage.input_tokens(), usage.output_tokens()) else {
             return usage;
         };
         let left = usage
-            .total_tokens
+            .total_tokens()
             .zip(counted(read, wrote))
             .and_then(|(total, counted)| total.checked_sub(counted));
-        if let Some(reasoning) = usage.reasoning_tokens
+        if let Some(reasoning) = usage.reasoning_tokens()
             && (left == Some(reasoning) || reasoning_apart)
         {
-            usage.output_tokens = counted(wrote, reasoning);
-        } else if let Some(audio) = usage.input_audio_tokens
+            usage.set_output_tokens(counted(wrote, reasoning));
+        } else if let Some(audio) = usage.input_audio_tokens()
             && left == Some(audio)
         {
-            usage.input_tokens = counted(read, audio);
+            usage.set_input_tokens(counted(read, audio));
         }
         usage
     }

@@ -144,12 +144,12 @@ impl Tokens {
         let input = self.input_tokens_details.0.as_ref();
         let output = self.output_tokens_details.0.as_ref();
         let mut usage = Usage::default();
-        usage.input_tokens = self.input_tokens.0;
-        usage.output_tokens = self.output_tokens.0;
-        usage.total_tokens = self.total_tokens.0;
-        usage.cached_input_tokens = input.and_then(|input| input.cached_tokens.0);
-        usage.cache_write_tokens = input.and_then(|input| input.cache_write_tokens.0);
-        usage.reasoning_tokens = output.and_then(|output| output.reasoning_tokens.0);
+        usage.set_input_tokens(self.input_tokens.0);
+        usage.set_output_tokens(self.output_tokens.0);
+        usage.set_total_tokens(self.total_tokens.0);
+        usage.set_cached_input_tokens(input.and_then(|input| input.cached_tokens.0));
+        usage.set_cache_write_tokens(input.and_then(|input| input.cache_write_tokens.0));
+        usage.set_reasoning_tokens(output.and_then(|output| output.reasoning_tokens.0));
         usage
     }
 }

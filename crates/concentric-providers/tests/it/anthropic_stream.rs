@@ -28,13 +28,13 @@ async fn a_response_is_decoded_incrementally() {
     assert_eq!(finish.reason, FinishReason::Stop);
     assert_eq!(finish.provider_reason.as_deref(), Some("end_turn"));
     let usage = finish.usage;
-    assert_eq!(usage.input_tokens, Some(60));
-    assert_eq!(usage.cached_input_tokens, Some(30));
-    assert_eq!(usage.cache_write_tokens, Some(20));
-    assert_eq!(usage.cache_write_1h_tokens, Some(15));
-    assert_eq!(usage.output_tokens, Some(7));
-    assert_eq!(usage.reasoning_tokens, Some(3));
-    assert_eq!(usage.total_tokens, None);
+    assert_eq!(usage.input_tokens(), Some(60));
+    assert_eq!(usage.cached_input_tokens(), Some(30));
+    assert_eq!(usage.cache_write_tokens(), Some(20));
+    assert_eq!(usage.cache_write_1h_tokens(), Some(15));
+    assert_eq!(usage.output_tokens(), Some(7));
+    assert_eq!(usage.reasoning_tokens(), Some(3));
+    assert_eq!(usage.total_tokens(), None);
 }
 
 #[tokio::test]

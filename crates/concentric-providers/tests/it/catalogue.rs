@@ -9,8 +9,8 @@ use std::collections::HashSet;
 
 fn usage(input: u64, cached: u64, written: u64, output: u64) -> Usage {
     let mut usage = Usage::new(input, output);
-    usage.cached_input_tokens = Some(cached);
-    usage.cache_write_tokens = Some(written);
+    usage.set_cached_input_tokens(Some(cached));
+    usage.set_cache_write_tokens(Some(written));
     usage
 }
 
@@ -194,16 +194,16 @@ fn one_hour_cache_writes_have_their_own_price() {
     let catalogue = Catalogue::builtin();
     let sonnet = catalogue.get("anthropic", "claude-sonnet-4-5").unwrap();
     let mut written = usage(10_000, 0, 3_000, 0);
-    written.cache_write_1h_tokens = Some(1_000);
+    written.set_cache_write_1h_tokens(Some(1_000));
     let cost = sonnet.cost(&written).unwrap();
     assert_eq!(cost.input, 7_000 * 3_000_000);
     assert_eq!(cost.cache_write, 2_000 * 3_750_000 + 1_000 * 6_000_000);
     // It is a part of the cache writes, and is limited to all of them.
-    written.cache_write_1h_tokens = Some(5_000);
+    written.set_cache_write_1h_tokens(Some(5_000));
     let cost = sonnet.cost(&written).unwrap();
     assert_eq!(cost.cache_write, 3_000 * 6_000_000);
     let mut long = usage(200_001, 0, 1, 0);
-    long.cache_write_1h_tokens = Some(1);
+    long.set_cache_write_1h_tokens(Some(1));
     assert_eq!(sonnet.cost(&long).unwrap().cache_write, 12_000_000);
 
     // Without a one-hour price, other cache writes determine it.
@@ -218,7 +218,7 @@ fn one_hour_cache_writes_have_their_own_price() {
 fn reasoning_is_part_of_the_output() {
     let price = Price::new(1_000_000, 2_000_000);
     let mut usage = Usage::new(0, 100);
-    usage.reasoning_tokens = Some(90);
+    usage.set_reasoning_tokens(Some(90));
     assert_eq!(price.cost(&usage).unwrap().total(), 100 * 2_000_000);
 }
 
@@ -226,10 +226,10 @@ fn reasoning_is_part_of_the_output() {
 fn missing_counts_have_no_cost() {
     let price = Price::new(1, 1);
     let mut usage = Usage::new(1, 1);
-    usage.output_tokens = None;
+    usage.set_output_tokens(None);
     assert_eq!(price.cost(&usage), None);
     let mut usage = Usage::new(1, 1);
-    usage.input_tokens = None;
+    usage.set_input_tokens(None);
     assert_eq!(price.cost(&usage), None);
     assert_eq!(ModelInfo::new("p", "m").cost(&Usage::new(1, 1)), None);
 }

@@ -5,23 +5,19 @@
 
 use bytes::Bytes;
 use concentric_core::{
-    Answer, BoxModel, CallId, ChatRequest, Context, Environment, Media, MediaSource, Message, Part,
-    PartKind, Role, Round, Str, ToolCallPart, ToolOutcome, ToolResult, ToolSpec, Transcript, Turn,
-    context::{Clock, Ids, Random, Sleep},
+    Answer, BoxModel, CallId, ChatRequest, Media, MediaSource, Message, Part, PartKind, Role,
+    Round, ToolCallPart, ToolOutcome, ToolResult, ToolSpec, Transcript, Turn,
 };
 use concentric_providers::{
     AnthropicLayer, ApiKey, GeminiLayer, OllamaLayer, OpenAiLayer, OpenAiResponsesLayer,
 };
+use concentric_test::TestEnvironment;
 use http_body_util::Full;
 use serde_json::{Value, json};
 use std::{
     convert::Infallible,
     path::PathBuf,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::{Duration, SystemTime},
+    sync::{Arc, Mutex},
 };
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -191,37 +187,9 @@ fn model(api: &str, answer: &Value, sent: &Sent) -> BoxModel {
     }
 }
 
-/// Deterministic ids.
-struct Counted(AtomicU64);
-
-impl Ids for Counted {
-    fn next(&self, prefix: &str) -> Str {
-        format!("{prefix}{}", self.0.fetch_add(1, Ordering::Relaxed)).into()
-    }
-}
-
-struct Still;
-
-impl Clock for Still {
-    fn now(&self) -> SystemTime {
-        SystemTime::UNIX_EPOCH
-    }
-
-    fn sleep(&self, duration: Duration) -> Sleep {
-        Box::pin(tokio::time::sleep(duration))
-    }
-}
-
-impl Random for Still {
-    fn next_u64(&self) -> u64 {
-        0
-    }
-}
-
 fn request(transcript: Transcript) -> ChatRequest {
-    let environment = Environment::new(Still, Counted(AtomicU64::new(0)), Still);
     let mut request = ChatRequest::new(transcript).with_system("Be brief.");
-    request.context = Context::builder().environment(environment).build();
+    request.context = TestEnvironment::new().context();
     let schema = json!({"type": "object", "properties": {"city": {"type": "string"}},
         "required": ["city"], "additionalProperties": false});
     let spec = ToolSpec::new("weather", "Says how warm it is.", schema);

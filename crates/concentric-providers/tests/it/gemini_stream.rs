@@ -105,7 +105,7 @@ async fn the_framing_is_detected_from_the_content() {
             let (events, error) = read_script(&layer(), script).await;
             assert!(error.is_none(), "{error:?} {body}");
             assert_eq!(text(&events), "Hello");
-            assert_eq!(usage(&events).total_tokens, Some(5));
+            assert_eq!(usage(&events).total_tokens(), Some(5));
         }
     }
 }
@@ -468,15 +468,19 @@ async fn usage_uses_the_common_format() {
     let (events, _) = read(body).await;
     let found = usage(&events);
     assert_eq!(
-        (found.input_tokens, found.output_tokens, found.total_tokens),
+        (
+            found.input_tokens(),
+            found.output_tokens(),
+            found.total_tokens()
+        ),
         (Some(10), Some(12), Some(122))
     );
     assert_eq!(
-        (found.cached_input_tokens, found.reasoning_tokens),
+        (found.cached_input_tokens(), found.reasoning_tokens()),
         (Some(4), Some(7))
     );
     assert_eq!(
-        (found.input_audio_tokens, found.output_audio_tokens),
+        (found.input_audio_tokens(), found.output_audio_tokens()),
         (None, None)
     );
     let aloud = r#"{"promptTokenCount":9,"candidatesTokenCount":8,
@@ -485,16 +489,16 @@ async fn usage_uses_the_common_format() {
     let (events, _) = read(tokens(&aloud.replace('\n', ""))).await;
     let found = usage(&events);
     assert_eq!(
-        (found.input_audio_tokens, found.output_audio_tokens),
+        (found.input_audio_tokens(), found.output_audio_tokens()),
         (Some(7), Some(8))
     );
     let (events, _) = read(tokens(
         r#"{"promptTokenCount":9,"promptTokensDetails":{"modality":"AUDIO"}}"#,
     ))
     .await;
-    assert_eq!(usage(&events).input_audio_tokens, None);
+    assert_eq!(usage(&events).input_audio_tokens(), None);
     let (events, _) = read(tokens(r#"{"promptTokenCount":"x","thoughtsTokenCount":7}"#)).await;
-    assert_eq!(usage(&events).output_tokens, Some(7));
+    assert_eq!(usage(&events).output_tokens(), Some(7));
     let (events, _) =
         read(gemini::text("a") + "data: {\"candidates\":[{\"finishReason\":\"STOP\"}]}\n\n").await;
     assert_eq!(usage(&events), Usage::default());

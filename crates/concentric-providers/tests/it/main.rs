@@ -49,3 +49,4 @@ mod settings;
 mod support;
 mod supports;
 mod tower_http;
+mod warnings;

@@ -51,11 +51,11 @@ async fn text_thinking_and_usage_are_decoded() {
     assert_eq!(finish.provider_reason.as_deref(), Some("stop"));
     let usage = finish.usage;
     assert_eq!(
-        (usage.input_tokens, usage.output_tokens),
+        (usage.input_tokens(), usage.output_tokens()),
         (Some(11), Some(3))
     );
     assert_eq!(
-        (usage.cached_input_tokens, usage.total_tokens),
+        (usage.cached_input_tokens(), usage.total_tokens()),
         (Some(8), None)
     );
 }

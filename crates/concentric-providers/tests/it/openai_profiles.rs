@@ -310,8 +310,8 @@ async fn a_thought_signature_is_sent_back_with_its_call() {
 async fn usage_has_the_same_meaning_for_every_service() {
     let counted = |input: u64, output: u64, total: u64, reasoning: Option<u64>| {
         let mut usage = Usage::new(input, output);
-        usage.total_tokens = Some(total);
-        usage.reasoning_tokens = reasoning;
+        usage.set_total_tokens(Some(total));
+        usage.set_reasoning_tokens(reasoning);
         usage
     };
     let apart = json!({
@@ -344,13 +344,13 @@ async fn usage_has_the_same_meaning_for_every_service() {
         (Profile::XAI, &within, counted(32, 69, 101, Some(60))),
         (Profile::MISTRAL, &audio, {
             let mut usage = counted(384, 20, 404, None);
-            usage.input_audio_tokens = Some(375);
+            usage.set_input_audio_tokens(Some(375));
             usage
         }),
         (Profile::OPENAI, &aloud, {
             let mut usage = counted(384, 20, 404, Some(0));
-            usage.input_audio_tokens = Some(375);
-            usage.output_audio_tokens = Some(15);
+            usage.set_input_audio_tokens(Some(375));
+            usage.set_output_audio_tokens(Some(15));
             usage
         }),
         (

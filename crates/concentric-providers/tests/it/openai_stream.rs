@@ -186,7 +186,7 @@ async fn unexpected_fields_are_ignored() {
         finish.reason,
         FinishReason::Other("FAKE_NEW_FINISH_REASON".into())
     );
-    assert_eq!(finish.usage.input_tokens, Some(9));
+    assert_eq!(finish.usage.input_tokens(), Some(9));
 }
 
 #[tokio::test]

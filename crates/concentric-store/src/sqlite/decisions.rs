@@ -1,12 +1,36 @@
-use super::failed;
+use super::{SqliteStore, values::failed};
 use crate::{Fault, rules::check_text};
 use concentric_core::{
     RunId, Str, ThreadId,
-    store::{Remembered, Span, StoreError, Tenant},
+    store::{Decisions, Remembered, Span, StoreError, StoreFuture, Tenant},
 };
 use rusqlite::{Params, Transaction};
 
-pub(super) fn remember(tx: &Transaction<'_>, decision: &Remembered) -> Result<(), StoreError> {
+impl Decisions for SqliteStore {
+    fn remember(&self, decision: Remembered) -> StoreFuture<()> {
+        self.write(move |tx, _| remember(tx, &decision))
+    }
+
+    fn recall(
+        &self,
+        tenant: Tenant,
+        tool: Str,
+        run: RunId,
+        thread: Option<ThreadId>,
+    ) -> StoreFuture<Vec<Remembered>> {
+        self.read(move |tx, _| recall(tx, &tenant, &tool, &run, thread.as_ref()))
+    }
+
+    fn list(&self, tenant: Tenant) -> StoreFuture<Vec<Remembered>> {
+        self.read(move |tx, _| list(tx, &tenant))
+    }
+
+    fn revoke(&self, tenant: Tenant, id: Str) -> StoreFuture<bool> {
+        self.write(move |tx, _| revoke(tx, &tenant, &id))
+    }
+}
+
+fn remember(tx: &Transaction<'_>, decision: &Remembered) -> Result<(), StoreError> {
     let json = serde_json::to_string(decision).map_err(StoreError::unwritable)?;
     check_text(&json, usize::MAX)?;
     let (span, thread, run) = match &decision.span {
@@ -38,7 +62,7 @@ pub(super) fn remember(tx: &Transaction<'_>, decision: &Remembered) -> Result<()
         .map_err(failed)
 }
 
-pub(super) fn recall(
+fn recall(
     tx: &Transaction<'_>,
     tenant: &Tenant,
     tool: &Str,
@@ -59,7 +83,7 @@ fn name(thread: Option<&ThreadId>) -> &str {
     thread.map_or("", ThreadId::as_str)
 }
 
-pub(super) fn list(tx: &Transaction<'_>, tenant: &Tenant) -> Result<Vec<Remembered>, StoreError> {
+fn list(tx: &Transaction<'_>, tenant: &Tenant) -> Result<Vec<Remembered>, StoreError> {
     let find = "SELECT id, decision FROM decisions WHERE tenant = ?1 ORDER BY n DESC";
     select(tx, find, [tenant.0.as_str()])
 }
@@ -84,7 +108,7 @@ fn select(
         .collect()
 }
 
-pub(super) fn revoke(tx: &Transaction<'_>, tenant: &Tenant, id: &Str) -> Result<bool, StoreError> {
+fn revoke(tx: &Transaction<'_>, tenant: &Tenant, id: &Str) -> Result<bool, StoreError> {
     let gone = tx
         .prepare_cached("DELETE FROM decisions WHERE tenant = ?1 AND id = ?2")
         .and_then(|mut delete| delete.execute([tenant.0.as_str(), id.as_str()]))

@@ -1,20 +1,44 @@
-use super::{failed, nanos, runs::standing_of};
+use super::{
+    SqliteStore,
+    runs::standing_of,
+    values::{failed, nanos},
+};
 use crate::{
     Fault,
     rules::{check_text, replaces, same_arguments},
 };
 use concentric_core::{
     Str, ToolOutcome,
-    store::{Effect, EffectKey, Intent, StoreError, Tenant},
+    store::{Effect, EffectKey, Intent, Ledger, Once, StoreError, StoreFuture, Tenant},
 };
 use rusqlite::{OptionalExtension, Transaction, params};
 use std::time::SystemTime;
 
-pub(super) fn begin(
-    tx: &Transaction<'_>,
-    key: &EffectKey,
-    intent: &Intent,
-) -> Result<Effect, StoreError> {
+impl Ledger for SqliteStore {
+    fn begin(&self, key: EffectKey, intent: Intent) -> StoreFuture<Effect> {
+        self.write(move |tx, _| begin(tx, &key, &intent))
+    }
+
+    fn finish(&self, key: EffectKey, outcome: ToolOutcome) -> StoreFuture<()> {
+        self.write(move |tx, _| finish(tx, &key, &outcome))
+    }
+
+    fn known(&self, key: EffectKey) -> StoreFuture<Effect> {
+        self.read(move |tx, _| known(tx, &key))
+    }
+
+    fn retract(&self, key: EffectKey) -> StoreFuture<()> {
+        self.write(move |tx, _| retract(tx, &key))
+    }
+}
+
+impl Once for SqliteStore {
+    fn once(&self, tenant: Tenant, key: Str, until: SystemTime) -> StoreFuture<bool> {
+        self.write(move |tx, _| once(tx, &tenant, &key, until))
+    }
+}
+
+fn begin(tx: &Transaction<'_>, key: &EffectKey, intent: &Intent) -> Result<Effect, StoreError> {
     if let Some(claim) = &intent.claim {
         let standing = standing_of(tx, &claim.key)?.ok_or(StoreError::Stale)?;
         let checked = standing.check_fence(claim.fence);
@@ -57,7 +81,7 @@ pub(super) fn begin(
     Ok(Effect::New)
 }
 
-pub(super) fn known(tx: &Transaction<'_>, key: &EffectKey) -> Result<Effect, StoreError> {
+fn known(tx: &Transaction<'_>, key: &EffectKey) -> Result<Effect, StoreError> {
     let names = [key.tenant.0.as_str(), key.key.as_str()];
     let row: Option<Option<String>> = tx
         .prepare_cached("SELECT outcome FROM effects WHERE tenant = ?1 AND key = ?2")
@@ -73,11 +97,7 @@ pub(super) fn known(tx: &Transaction<'_>, key: &EffectKey) -> Result<Effect, Sto
     })
 }
 
-pub(super) fn finish(
-    tx: &Transaction<'_>,
-    key: &EffectKey,
-    outcome: &ToolOutcome,
-) -> Result<(), StoreError> {
+fn finish(tx: &Transaction<'_>, key: &EffectKey, outcome: &ToolOutcome) -> Result<(), StoreError> {
     let json = serde_json::to_string(outcome).map_err(StoreError::unwritable)?;
     check_text(&json, usize::MAX)?;
     let find = "SELECT repeatable FROM effects WHERE tenant = ?1 AND key = ?2";
@@ -97,7 +117,7 @@ pub(super) fn finish(
         .map_err(failed)
 }
 
-pub(super) fn retract(tx: &Transaction<'_>, key: &EffectKey) -> Result<(), StoreError> {
+fn retract(tx: &Transaction<'_>, key: &EffectKey) -> Result<(), StoreError> {
     let delete = "DELETE FROM effects WHERE tenant = ?1 AND key = ?2 AND outcome IS NULL";
     tx.prepare_cached(delete)
         .and_then(|mut delete| delete.execute([key.tenant.0.as_str(), key.key.as_str()]))

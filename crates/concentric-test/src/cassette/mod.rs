@@ -82,6 +82,7 @@ mod canonical;
 mod record;
 mod redaction;
 mod replay;
+mod scan;
 mod tape;
 
 pub use self::{

@@ -1,16 +1,10 @@
+use crate::TestEnvironment;
 use concentric_core::{
-    BoxError, ChatRequest, ChatResponse, Context, Environment, Error, ErrorKind, Event, Executor,
-    Head, PartKind, Str,
-    context::{Clock, Ids, Random, Sleep},
+    BoxError, ChatRequest, ChatResponse, Error, ErrorKind, Event, Executor, Head, PartKind, Str,
 };
 use futures_util::{Stream, StreamExt};
 use serde_json::{Value, json};
-use std::{
-    future::pending,
-    pin::pin,
-    sync::atomic::{AtomicU64, Ordering},
-    time::{Duration, SystemTime},
-};
+use std::pin::pin;
 use tower::{Service, ServiceExt};
 
 /// A model's response, event by event.
@@ -37,8 +31,7 @@ where
     B: Stream<Item = Result<Event, Error>>,
 {
     // The ids are the same for each call, so that two responses can be compared.
-    let environment = Environment::new(Frozen, Counted(AtomicU64::new(0)), Frozen);
-    request.context = Context::builder().environment(environment).build();
+    request.context = TestEnvironment::new().context();
     let mut observed = Observed::default();
     let response = match model.oneshot(request).await {
         Ok(response) => response,
@@ -199,12 +192,12 @@ impl Observed {
             return Value::Null;
         }
         json!({
-            "input": usage.input_tokens,
-            "output": usage.output_tokens,
-            "total": usage.total_tokens,
-            "cached_input": usage.cached_input_tokens,
-            "cache_write": usage.cache_write_tokens,
-            "reasoning": usage.reasoning_tokens,
+            "input": usage.input_tokens(),
+            "output": usage.output_tokens(),
+            "total": usage.total_tokens(),
+            "cached_input": usage.cached_input_tokens(),
+            "cache_write": usage.cache_write_tokens(),
+            "reasoning": usage.reasoning_tokens(),
         })
     }
 
@@ -232,31 +225,5 @@ impl Observed {
             "response_id": self.head.as_ref().and_then(|head| head.id.as_ref()),
             "error": error,
         })
-    }
-}
-
-struct Frozen;
-
-impl Clock for Frozen {
-    fn now(&self) -> SystemTime {
-        SystemTime::UNIX_EPOCH
-    }
-
-    fn sleep(&self, _: Duration) -> Sleep {
-        Box::pin(pending())
-    }
-}
-
-impl Random for Frozen {
-    fn next_u64(&self) -> u64 {
-        0
-    }
-}
-
-struct Counted(AtomicU64);
-
-impl Ids for Counted {
-    fn next(&self, prefix: &str) -> Str {
-        format!("{prefix}{}", self.0.fetch_add(1, Ordering::Relaxed)).into()
     }
 }

@@ -6,7 +6,9 @@
     reason = "tests"
 )]
 
+#[cfg(feature = "record")]
 mod cassette;
+#[cfg(feature = "record")]
 mod clocks;
 mod gates;
 mod layer_check;

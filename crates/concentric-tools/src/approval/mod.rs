@@ -106,9 +106,10 @@ use crate::{
 use concentric_core::{
     BoxError, LiveInterrupts, ReplyKind, Str, ToolCall, ToolSpecs,
     interrupt::{Remember, RememberFor, RememberWhat},
-    method::catch,
+    panic::catch,
     store::Decisions,
 };
+use futures_util::future::join;
 use std::{
     fmt::{self, Write},
     sync::Arc,
@@ -283,7 +284,7 @@ impl Approval {
     #[must_use]
     pub fn remember(mut self, decisions: impl Decisions) -> Self {
         let decisions: Arc<dyn Decisions> = Arc::new(decisions);
-        self.ask = self.ask.remember(Arc::clone(&decisions));
+        self.ask.decisions = Some(Arc::clone(&decisions));
         self.decisions = Some(decisions);
         self
     }
@@ -305,7 +306,7 @@ impl Approval {
     /// ```
     #[must_use]
     pub fn remember_at_most(mut self, what: RememberWhat, span: RememberFor) -> Self {
-        self.ask = self.ask.remember_at_most(Remember { what, span });
+        self.ask.remember_at_most = Some(Remember { what, span });
         self
     }
 
@@ -314,7 +315,7 @@ impl Approval {
     /// is denied. An interrupt for a call that a layer changed still suspends the run.
     #[must_use]
     pub fn live(mut self, live: &LiveInterrupts, timeout: Duration) -> Self {
-        self.ask = self.ask.live(live.clone(), timeout);
+        self.ask.live = Some((live.clone(), timeout));
         self
     }
 
@@ -342,7 +343,7 @@ impl Approval {
             false => self.verdict(agent.rule(), call, None),
         };
         match run.zip(own) {
-            Some((run, own)) => run.verdict(own.rule(), call, Some(self)).and(agent),
+            Some((run, own)) => stricter(run.verdict(own.rule(), call, Some(self)), agent),
             None => agent,
         }
     }
@@ -356,7 +357,7 @@ impl Approval {
             Some(Rule::Deny(reason)) => Verdict::Deny(reason).into(),
             Some(Rule::Ask) => {
                 let mut ask = match fallback {
-                    Some(other) => self.ask.clone().before(other.ask.clone()),
+                    Some(other) => self.ask.clone().or(other.ask.clone()),
                     None => self.ask.clone(),
                 };
                 let message = fallback.and_then(|other| other.message.as_ref());
@@ -374,6 +375,24 @@ impl Approval {
                 }
             }
         }
+    }
+}
+
+/// The stricter of two decisions; if both ask, the message of the first.
+fn stricter(first: Decided, second: Decided) -> Decided {
+    match (first, second) {
+        (Decided::Now(first), Decided::Now(second)) => first.and(second).into(),
+        (first, second) => Decided::later(async move {
+            let (first, second) = join(resolve(first), resolve(second)).await;
+            Ok(first?.and(second?))
+        }),
+    }
+}
+
+async fn resolve(decided: Decided) -> Result<Verdict, BoxError> {
+    match decided {
+        Decided::Now(verdict) => Ok(verdict),
+        Decided::Later(verdict) => verdict.await,
     }
 }
 
@@ -467,32 +486,26 @@ impl Gate for Approval {
                 own.resolve().await;
             }
             let run = call.context.extensions().get::<Self>();
-            match approval.decide_both(found, run.zip(own), &call) {
-                Decided::Now(verdict) => Ok(verdict),
-                Decided::Later(verdict) => verdict.await,
-            }
+            resolve(approval.decide_both(found, run.zip(own), &call)).await
         })
     }
 
-    fn knows_the_runs_own(&self) -> bool {
-        true
-    }
-
-    fn asks(&self) -> Option<Ask> {
-        Some(self.ask.clone())
-    }
-
-    fn check(&self, tools: &ToolSpecs) -> Result<(), ToolsetError> {
-        let matchers = || self.rules.iter().map(|(matcher, _)| matcher);
+    fn check(&self, tools: &ToolSpecs) -> Result<(), BoxError> {
         self.check_rules()?;
-        match self.names_inner_tools {
-            true => Ok(()),
-            false => matchers().try_for_each(|matcher| matcher.check_names(tools)),
+        if !self.names_inner_tools {
+            let mut matchers = self.rules.iter().map(|(matcher, _)| matcher);
+            matchers.try_for_each(|matcher| matcher.check_names(tools))?;
         }
+        Ok(())
     }
 }
 
 impl Approval {
+    /// The settings of its interrupts, and their observers.
+    pub(crate) fn settings(&self) -> Ask {
+        self.ask.clone()
+    }
+
     /// Checks the rules without knowing the tools. Returns an error if a rule has an empty list of
     /// tools.
     pub(crate) fn check_rules(&self) -> Result<(), ToolsetError> {

@@ -6,9 +6,9 @@ use crate::{
     panic::Caught,
     rules::Rules,
 };
-use concentric_core::{BoxError, Str, ToolCall, ToolOutcome, ToolSpec, method::catch};
+use concentric_core::{BoxError, Str, ToolCall, ToolOutcome, ToolSpec, panic::catch};
 use futures_util::future::join_all;
-use std::sync::Arc;
+use std::{any::Any, sync::Arc};
 
 /// The strictest verdict of the gates.
 pub(crate) async fn decide(rules: &Rules, call: &ToolCall) -> Verdict {
@@ -23,7 +23,9 @@ fn strictest(verdicts: impl IntoIterator<Item = Verdict>) -> Verdict {
 async fn decide_each(rules: &Rules, call: &ToolCall) -> Vec<Verdict> {
     let own = call.context.extensions().get::<Approval>();
     let gates = || rules.gates(&call.context).map(|gate| &**gate);
-    let own = own.filter(|_| !gates().any(Gate::knows_the_runs_own));
+    // An agent's `Approval` takes the run's own into account.
+    let is_approval = |gate: &dyn Gate| (gate as &dyn Any).is::<Approval>();
+    let own = own.filter(|_| !gates().any(is_approval));
     let gates = gates().chain(own.map(|own| own as &dyn Gate));
     let (mut verdicts, mut later) = (Vec::new(), Vec::new());
     for (at, gate) in gates.enumerate() {

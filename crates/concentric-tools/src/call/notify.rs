@@ -18,8 +18,8 @@ pub(crate) async fn notify_requested(
     call: &ToolCall,
     interrupt: &Interrupt,
 ) {
-    if ask.is_watched() && is_first(rules, "request", &interrupt.id, call).await {
-        ask.tell(&ApprovalEvent::Requested { call, interrupt });
+    if ask.is_observed() && is_first(rules, "request", &interrupt.id, call).await {
+        ask.notify(&ApprovalEvent::Requested { call, interrupt });
     }
 }
 

@@ -2,6 +2,7 @@ use super::{Output, progress::Progress};
 use concentric_core::{
     BoxError, Error, Message, Part, Role, Turn,
     agent::{BeforeFinish, BeforeStep, GateOrder, StepGate, StepView},
+    hooks::Interest,
     state::SlotError,
 };
 use serde::de::DeserializeOwned;
@@ -41,6 +42,10 @@ where
 {
     fn name(&self) -> &str {
         "output"
+    }
+
+    fn interest(&self) -> Interest {
+        Interest::BEFORE_STEP | Interest::BEFORE_FINISH
     }
 
     fn order(&self) -> GateOrder {

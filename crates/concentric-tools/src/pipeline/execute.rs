@@ -19,7 +19,7 @@ use concentric_core::{
     Attempts, Error, Permit, Phase, Refusal, RoundCall, RoundEvent, ToolCall, ToolOutcome,
     ToolRound,
     interrupt::SuspendedBy,
-    method::{Panic, catch},
+    panic::{CaughtPanic, catch},
 };
 use futures_core::Stream;
 use futures_util::stream::FuturesUnordered;
@@ -118,7 +118,7 @@ type Item = Result<RoundEvent, Error>;
 /// A failure of the stack before it is called.
 enum Failure {
     Error(Error),
-    Panic(Panic),
+    Panic(CaughtPanic),
 }
 
 impl Stream for Outcomes {

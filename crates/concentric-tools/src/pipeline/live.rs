@@ -90,7 +90,7 @@ impl Pipeline {
             true => "The run was stopped before the call was approved.",
             false => "The call was not approved in time.",
         });
-        ask.tell(&ApprovalEvent::Denied {
+        ask.notify(&ApprovalEvent::Denied {
             call: &view,
             reason: Some(&reason),
         });
@@ -104,7 +104,7 @@ struct OpenInterrupt<'a>(Option<(&'a Ask, &'a ToolCall)>);
 impl Drop for OpenInterrupt<'_> {
     fn drop(&mut self) {
         if let Some((ask, call)) = self.0 {
-            ask.tell(&ApprovalEvent::Cancelled { call });
+            ask.notify(&ApprovalEvent::Cancelled { call });
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::{
         notify::is_first,
         prompt,
     },
-    gate::{ApprovalEvent, Ask, Gate, Verdict},
+    gate::{ApprovalEvent, Ask, Verdict},
     panic::stored,
     toolset::Toolset,
 };
@@ -20,6 +20,7 @@ use concentric_core::{
     store::{Remembered, Span, Tenant},
 };
 use serde_json::Value;
+use std::any::Any;
 
 impl Pipeline {
     /// The observers of the gates of this run, even if those gates would not raise the interrupt
@@ -27,10 +28,9 @@ impl Pipeline {
     pub(super) fn observers(&self) -> Ask {
         let own = self.context.extensions().get::<Approval>();
         let gates = self.rules().gates(&self.context);
-        let asks = gates
-            .filter_map(|gate| gate.asks())
-            .chain(own.and_then(Gate::asks));
-        asks.fold(Ask::default(), Ask::and).only_watched()
+        let approvals = gates.filter_map(|gate| (&**gate as &dyn Any).downcast_ref::<Approval>());
+        let asks = approvals.chain(own).map(Approval::settings);
+        asks.fold(Ask::default(), Ask::and).observers()
     }
 
     /// Notifies the observers that a waiting call is denied for `reason`.
@@ -65,10 +65,10 @@ impl Pipeline {
         call: &ToolCall,
         ruling: &Ruling,
     ) {
-        if !ask.is_watched() || !is_first(self.rules(), "decision", id, call).await {
+        if !ask.is_observed() || !is_first(self.rules(), "decision", id, call).await {
             return;
         }
-        ask.tell(&match ruling {
+        ask.notify(&match ruling {
             Ruling::Approved { .. } => ApprovalEvent::Approved { call },
             Ruling::Denied { reason, .. } => ApprovalEvent::Denied {
                 call,

@@ -3,10 +3,10 @@
 use super::Pipeline;
 use crate::{
     Tool,
-    panic::{self, Caught},
+    panic::Caught,
     rules::{Prepare, ProtocolStep},
 };
-use concentric_core::{Arguments, Permit, RoundCall, ToolOutcome, method::catch};
+use concentric_core::{Arguments, Permit, RoundCall, ToolOutcome, panic::catch};
 
 impl Pipeline {
     /// Decodes, validates and edits the arguments. Returns an outcome with the position and the
@@ -47,7 +47,7 @@ impl Pipeline {
             Ok(Err(error)) => Err(error
                 .settle(&call.call.name)
                 .unwrap_or_else(|error| ToolOutcome::failed(error.message()))),
-            Err(panic) => Err(panic::outcome(&panic, &call.call.name)),
+            Err(panic) => Err(panic.outcome(&call.call.name)),
         }
     }
 

@@ -1,8 +1,7 @@
-use crate::{
-    panic::{self, Caught},
-    toolset::StackFuture,
+use crate::{panic::Caught, toolset::StackFuture};
+use concentric_core::{
+    Attempts, Error, Permit, RoundCall, ToolOutcome, ToolStatus, panic::CaughtPanic,
 };
-use concentric_core::{Attempts, Error, Permit, RoundCall, ToolOutcome, ToolStatus, method::Panic};
 use futures_core::Stream;
 use futures_util::stream::FuturesUnordered;
 use std::{
@@ -53,11 +52,11 @@ impl Started {
     }
 
     /// Records that a layer panicked, and returns the outcome.
-    pub(super) fn panicked(&mut self, panic: &Panic) -> ToolOutcome {
+    pub(super) fn panicked(&mut self, panic: &CaughtPanic) -> ToolOutcome {
         self.has_panicked = true;
         match &self.permit {
             Permit::Settled(outcome) => ToolOutcome::clone(outcome),
-            _ => panic::outcome(panic, &self.call.call.name),
+            _ => panic.outcome(&self.call.call.name),
         }
     }
 

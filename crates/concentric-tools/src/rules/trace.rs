@@ -1,4 +1,4 @@
-use concentric_core::{Arguments, CallId, Origin, Str, ToolStatus, method::catch};
+use concentric_core::{Arguments, CallId, Origin, Str, ToolStatus, panic::catch};
 use serde::Serialize;
 use std::{fmt, sync::Arc};
 

@@ -1,4 +1,4 @@
-use super::service::failed;
+use super::service::applies;
 use concentric_core::{Error, ToolCall, ToolOutcome, ToolService, service::BoxFuture};
 use pin_project_lite::pin_project;
 use std::{
@@ -99,16 +99,13 @@ where
                 StateProj::Matching { matching, rest } => {
                     let matched = ready!(matching.as_mut().poll(cx));
                     let (layered, inner, call) = rest.take().expect("polled after completion");
-                    state.set(match matched {
-                        Ok(false) => State::Inner {
+                    state.set(match applies(matched) {
+                        true => State::Layered {
+                            future: Oneshot::new(layered, call),
+                        },
+                        false => State::Inner {
                             future: Oneshot::new(inner, call),
                         },
-                        Ok(true) | Err(_) => {
-                            let _ = matched.inspect_err(failed);
-                            State::Layered {
-                                future: Oneshot::new(layered, call),
-                            }
-                        }
                     });
                 }
             }

@@ -7,8 +7,8 @@ use tower_layer::Layer;
 /// See the [module docs](super) for an example.
 #[derive(Clone, Debug)]
 pub struct ScopedLayer<L> {
-    matcher: Matcher,
-    layer: L,
+    pub(crate) matcher: Matcher,
+    pub(crate) layer: L,
 }
 
 impl<L> ScopedLayer<L> {

@@ -40,3 +40,5 @@ pub use self::{
     layer::{ScopedExt, ScopedLayer},
     service::Scoped,
 };
+
+pub(crate) use self::service::applies;

@@ -46,12 +46,10 @@ where
 
     fn call(&mut self, call: ToolCall) -> Self::Future {
         match self.matcher.matches(&call) {
-            Matched::Now(Ok(false)) => ResponseFuture::inner(self.inner.clone(), call),
-            Matched::Now(Ok(true)) => ResponseFuture::layered(self.layered.clone(), call),
-            Matched::Now(Err(error)) => {
-                failed(&error);
-                ResponseFuture::layered(self.layered.clone(), call)
-            }
+            Matched::Now(matched) => match applies(matched) {
+                true => ResponseFuture::layered(self.layered.clone(), call),
+                false => ResponseFuture::inner(self.inner.clone(), call),
+            },
             Matched::Later(later) => {
                 ResponseFuture::matching(later, self.layered.clone(), self.inner.clone(), call)
             }
@@ -59,6 +57,10 @@ where
     }
 }
 
-pub(super) fn failed(error: &Error) {
-    tracing::warn!(%error, "the matcher of a scoped layer failed; the layer applies");
+/// Whether the layer applies to a call: if it matches, or the matcher failed.
+pub(crate) fn applies(matched: Result<bool, Error>) -> bool {
+    matched.unwrap_or_else(|error| {
+        tracing::warn!(%error, "the matcher of a scoped layer failed; the layer applies");
+        true
+    })
 }

@@ -1,10 +1,8 @@
 //! What the toolset and the pipeline read of a tool.
 
 use super::{Home, Reconcile, Tool};
-use crate::{ToolsetError, arguments::normal, overlong::limited, panic};
-use concentric_core::{
-    Arguments, Context, Str, ToolCall, ToolCallPart, ToolOutcome, method::catch,
-};
+use crate::{ToolsetError, arguments::normal, overlong::limited};
+use concentric_core::{Arguments, Context, Str, ToolCall, ToolCallPart, ToolOutcome, panic::catch};
 use std::sync::Arc;
 
 /// The number of runs that contain the run of `context`.
@@ -61,7 +59,7 @@ impl Tool {
     pub(crate) fn validate(&self, call: &ToolCallPart) -> Result<(), ToolOutcome> {
         match catch(|| self.core.body.validate(call, &self.core.checks)) {
             Ok(result) => result,
-            Err(panic) => Err(panic::outcome(&panic, &call.name)),
+            Err(panic) => Err(panic.outcome(&call.name)),
         }
     }
 

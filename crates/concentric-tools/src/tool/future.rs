@@ -1,7 +1,6 @@
 use super::guard::Guard;
 use concentric_core::{BoxTool, Error, ToolCall, ToolOutcome, service::BoxFuture};
 use std::{
-    fmt,
     future::Future,
     pin::Pin,
     task::{Context, Poll},
@@ -57,8 +56,4 @@ impl Future for ToolFuture {
     }
 }
 
-impl fmt::Debug for ToolFuture {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ToolFuture").finish_non_exhaustive()
-    }
-}
+concentric_core::opaque_debug!(ToolFuture);

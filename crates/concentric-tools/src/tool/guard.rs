@@ -2,11 +2,11 @@ use super::{Core, blocking::StartOnce, body::Work};
 use crate::{
     Overlong, fatal,
     overlong::{Sink, cut},
-    panic::{self, Caught},
+    panic::Caught,
 };
 use concentric_core::{
     Attempt, Attempts, Context, Environment, Error, ErrorKind, Str, ToolCall, ToolCallPart,
-    ToolOutcome, ToolStatus, context::Sleep, method::catch,
+    ToolOutcome, ToolStatus, context::Sleep, panic::catch,
 };
 use std::{
     future::Future,
@@ -172,7 +172,7 @@ impl Future for Guard {
                 }
             },
             Poll::Ready(Err(panic)) => {
-                let outcome = panic::outcome(&panic, name);
+                let outcome = panic.outcome(name);
                 this.ended(outcome, true)
             }
         };

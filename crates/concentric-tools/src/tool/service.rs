@@ -4,10 +4,10 @@ use super::{
     future::State,
     guard::{Guard, Kept, Limits},
 };
-use crate::{ToolsetError, arguments::Checks, fatal, layers::Layers, panic};
+use crate::{ToolsetError, arguments::Checks, fatal, layers::Layers};
 use concentric_core::{
     Arguments, BoxTool, Error, ToolCall, ToolCallPart, ToolOutcome, ToolService, ToolSpec,
-    method::catch,
+    panic::catch,
 };
 use std::{
     sync::Arc,
@@ -46,7 +46,7 @@ impl Core {
             Err(panic) => {
                 // The function may have executed before it returned a future.
                 kept.start();
-                let outcome = panic::outcome(&panic, &self.spec.name);
+                let outcome = panic.outcome(&self.spec.name);
                 return ToolFuture::answered(self.given_up(outcome));
             }
         };

@@ -3,7 +3,7 @@ use super::{
     stack::Stack,
 };
 use crate::{Tool, ToolsetError, call::Arrivals, layers::Layers, rules::Rules, tool::Home};
-use concentric_core::{BoxTool, Seal, Str, ToolCall, ToolSpecs, method::catch};
+use concentric_core::{BoxTool, Seal, Str, ToolCall, ToolSpecs, panic::catch};
 use std::sync::{Arc, Mutex, OnceLock};
 
 /// The configuration of a toolset.
@@ -43,12 +43,12 @@ impl Inner {
                 Ok(Ok(())) => {}
                 // The name may be that of a tool of a nested agent, whose calls these gates decide
                 // about, too.
-                Ok(Err(ToolsetError::UnknownTool(name)))
-                    if self.tools.iter().any(Tool::calls_agent) =>
-                {
-                    tracing::warn!(tool = %name, "a gate has a rule for a tool that is not in the toolset");
-                }
-                Ok(Err(fault)) => return Err(fault),
+                Ok(Err(error)) => match ToolsetError::of_gate(&**gate, error) {
+                    ToolsetError::UnknownTool(name) if self.tools.iter().any(Tool::calls_agent) => {
+                        tracing::warn!(tool = %name, "a gate has a rule for a tool that is not in the toolset");
+                    }
+                    fault => return Err(fault),
+                },
                 Err(_) => {
                     let policy = catch(|| gate.policy()).unwrap_or_default();
                     return Err(ToolsetError::GatePanicked(policy));

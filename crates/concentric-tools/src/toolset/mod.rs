@@ -27,12 +27,13 @@ mod run_layers;
 mod stack;
 
 pub use self::run_layers::ToolLayers;
+pub use crate::layers::ObserveSettled;
 
 pub(crate) use self::stack::{Stack, StackFuture};
 
 use self::build::{Built, Inner};
 use crate::{
-    Approval, Tool, ToolError, ToolHooks, ToolHooksLayer, ToolsetError,
+    Approval, Tool, ToolError, ToolsetError,
     gate::Gate,
     layers::Observation,
     rules::{LedgerHandle, Prepare, Protocol, ProtocolEntry, Rules, Siblings},
@@ -40,6 +41,7 @@ use crate::{
 use concentric_core::{
     Arguments, BoxTool, Context, Error, Seal, Str, ToolCall, ToolService, ToolSource, ToolSpecs,
     machine::{self, CheckEdit},
+    service::CloneService,
     store::{Ledger, Once},
 };
 use std::{
@@ -112,38 +114,55 @@ impl Toolset {
     pub fn layer<L>(self, layer: L) -> Self
     where
         L: Layer<BoxTool> + Send + Sync + 'static,
-        L::Service: ToolService<Future: Send + 'static> + Clone + Send + Sync + 'static,
+        L::Service: ToolService<Future: Send + 'static> + CloneService + Send + Sync + 'static,
     {
         self.change(|inner| inner.layers.push(layer))
     }
 
-    /// Adds hooks as a [`layer`](Self::layer), and calls their [`after`](crate::ToolHooks::after)
-    /// also for calls that do not run because they were refused, denied or executed elsewhere.
+    /// Adds [`hooks::tool`](concentric_core::hooks::tool) as a [`layer`](Self::layer), and calls
+    /// their [`after_call`](concentric_core::Hooks::after_call) also for calls that do not run
+    /// because they were refused, denied or executed elsewhere.
     ///
-    /// The outcome of such a call cannot be replaced: the return value of `after` is ignored.
+    /// The outcome of such a call cannot be replaced. To call the hooks for some calls only, add
+    /// [`ScopedExt::scoped`](crate::ScopedExt::scoped) hooks.
     ///
     /// ```
-    /// use concentric_tools::{Approval, NoArguments, Toolset, after_fn, tool};
+    /// use concentric_core::{BoxError, ToolCall, ToolOutcome, hooks::{self, Hooks}};
+    /// use concentric_tools::{Approval, NoArguments, ScopedExt, Toolset, tool};
+    /// use std::{sync::Arc, time::Duration};
+    ///
+    /// struct Audit;
+    ///
+    /// impl Hooks for Audit {
+    ///     fn id(&self) -> &str {
+    ///         "audit"
+    ///     }
+    ///
+    ///     async fn after_call(
+    ///         &self,
+    ///         call: &ToolCall,
+    ///         outcome: &ToolOutcome,
+    ///         _took: Duration,
+    ///     ) -> Result<Option<ToolOutcome>, BoxError> {
+    ///         // Denied calls are recorded, too.
+    ///         println!("{}: {:?}", call.name(), outcome.status);
+    ///         Ok(None)
+    ///     }
+    /// }
     ///
     /// let tools = Toolset::new()
     ///     .tool(tool("refund", "", |NoArguments {}| async { "paid" }))
     ///     .gate(Approval::for_tools("refund"))
-    ///     .hooks(after_fn("audit", |call, outcome, _took| {
-    ///         // Denied calls are recorded, too.
-    ///         println!("{}: {:?}", call.name(), outcome.status);
-    ///         Ok(None)
-    ///     }));
+    ///     .hooks(hooks::tool(Arc::new(Audit)).scoped("refund"));
     /// # let _ = tools;
     /// ```
     #[must_use]
-    pub fn hooks<H>(self, hooks: ToolHooksLayer<H>) -> Self
+    pub fn hooks<L>(self, hooks: L) -> Self
     where
-        H: ToolHooks,
+        L: ObserveSettled + Layer<BoxTool> + Send + Sync + 'static,
+        L::Service: ToolService<Future: Send + 'static> + Clone + Send + Sync + 'static,
     {
-        self.change(|inner| {
-            let observe = hooks.observe();
-            inner.layers.push_observer(hooks, observe);
-        })
+        self.change(|inner| inner.layers.push_hooks(hooks))
     }
 
     /// Adds a gate, which decides about the calls of each round before any of them enters the

@@ -1,5 +1,5 @@
-use crate::{ToolHooks, ToolHooksLayer, layers::Layers};
-use concentric_core::{BoxTool, ToolService};
+use crate::layers::{Layers, ObserveSettled};
+use concentric_core::{BoxTool, ToolService, service::CloneService};
 use tower_layer::Layer;
 
 /// Layers around the tool calls of one run, outside of the agent's layers. They are set in
@@ -30,7 +30,7 @@ impl ToolLayers {
     pub fn layer<L>(mut self, layer: L) -> Self
     where
         L: Layer<BoxTool> + Send + Sync + 'static,
-        L::Service: ToolService<Future: Send + 'static> + Clone + Send + Sync + 'static,
+        L::Service: ToolService<Future: Send + 'static> + CloneService + Send + Sync + 'static,
     {
         self.0.push(layer);
         self
@@ -38,12 +38,12 @@ impl ToolLayers {
 
     /// Adds hooks that also observe calls that do not run: see [`Toolset::hooks`].
     #[must_use]
-    pub fn hooks<H>(mut self, hooks: ToolHooksLayer<H>) -> Self
+    pub fn hooks<L>(mut self, hooks: L) -> Self
     where
-        H: ToolHooks,
+        L: ObserveSettled + Layer<BoxTool> + Send + Sync + 'static,
+        L::Service: ToolService<Future: Send + 'static> + Clone + Send + Sync + 'static,
     {
-        let observe = hooks.observe();
-        self.0.push_observer(hooks, observe);
+        self.0.push_hooks(hooks);
         self
     }
 }

@@ -1,8 +1,10 @@
 //! What a token, a client, a gate or a process that died has decided or begun, as another process
 //! finds it.
 
+use crate::common::hooks::before_fn;
 use crate::common::{Log, gate_fn, pace, paced, tool_with_context};
 use crate::kit::{Memory, Model, Ran, Scene, drive, halting, number};
+use concentric_core::hooks::{BeforeCall, Flow};
 use concentric_core::{
     AgentLayer, BoxError, BoxModel, ChatRequest, Context, Event, Interrupt, Outcome, Reply,
     ToolCall, ToolSpec, ToolStatus,
@@ -11,7 +13,7 @@ use concentric_core::{
     store::Checkpoint,
 };
 use concentric_tools::{
-    Approval, BeforeCall, Flow, Tokens, Tool, Toolset, Verdict, agent_tool, before_fn,
+    Approval, Tokens, Tool, Toolset, Verdict, agent_tool,
     token::{Key, Keys},
 };
 use serde_json::json;
@@ -284,7 +286,7 @@ async fn f044_a_hook_that_blocks_what_had_begun_leaves_it_in_doubt() {
         .tool(agent_tool("deeper", "", model.agent(&inner)))
         .layer(before_fn("hours", move |_: &mut BeforeCall| {
             Ok(match *is_closed.lock().unwrap() {
-                true => Flow::block("The office is closed, so it was not run."),
+                true => Flow::deny("The office is closed, so it was not run."),
                 false => Flow::Continue,
             })
         }));

@@ -1,16 +1,16 @@
 //! Calls that may have been done by a process that died: nothing that has changed since, and
 //! nothing that decides now, makes one of them "not run".
 
+use crate::common::hooks::before_fn;
 use crate::common::{Hook, Log, gate_fn, hook, pace, paced, tool_with_context};
 use crate::kit::{Memory, Scene, by_person};
+use concentric_core::hooks::{BeforeCall, Flow};
 use concentric_core::{
     Arguments, CancelReason, ChatRequest, Context, Interrupt, Outcome, Reply, ReplyKind, Str,
     Suspension, ToolCall, ToolOutcome, ToolSpec, ToolStatus, interrupt, machine::MachineState,
     store::Checkpoint,
 };
-use concentric_tools::{
-    Approval, BeforeCall, Decided, Flow, Gate, Tool, ToolError, Toolset, Verdict, before_fn,
-};
+use concentric_tools::{Approval, Decided, Gate, Tool, ToolError, Toolset, Verdict};
 use futures_util::StreamExt;
 use serde_json::json;
 use std::{
@@ -304,7 +304,7 @@ async fn f044_a_recovered_call_that_is_refused_inside_the_stack_may_have_been_do
         let tools = Toolset::new().tool(pay(&log, Class::Keyed, false));
         let tools = match how {
             "blocked" => tools.layer(before_fn("no", |_: &mut BeforeCall| {
-                Ok(Flow::block("not today"))
+                Ok(Flow::deny("not today"))
             })),
             "changed" => tools
                 .gate(gate_fn("g", |call: &ToolCall| {

@@ -1,9 +1,11 @@
 //! Hooks around tool calls, layers for some of them, and another attempt at one.
 
+use crate::common::hooks::{after_fn, before_fn};
 use crate::common::{
     Log, agent, note, one, pace, paced, part, polled, results, round, run, text, tool,
     tool_with_context,
 };
+use concentric_core::hooks::{self, BeforeCall, Flow, Hooks, ToolHooksLayer};
 use concentric_core::{
     Annotations, BoxError, BoxTool, CancelReason, Context, Environment, Error, ErrorKind, Outcome,
     Permit, Refusal, RoundCall, Suspension, ToolCall, ToolOutcome, ToolService, ToolStatus,
@@ -11,8 +13,7 @@ use concentric_core::{
     context::{Clock, Ids, Random, Sleep},
 };
 use concentric_tools::{
-    BeforeCall, Flow, Json, Matcher, NoArguments, RetryTool, ScopedExt, Tool, ToolError, ToolHooks,
-    ToolHooksLayer, Toolset, after_fn, before_fn, fatal,
+    Json, Matcher, NoArguments, RetryTool, ScopedExt, Tool, ToolError, Toolset, fatal,
 };
 use futures_util::StreamExt;
 use schemars::JsonSchema;
@@ -64,22 +65,22 @@ struct Recorder {
 
 fn recorder(name: &'static str, log: &Log) -> ToolHooksLayer<Recorder> {
     let log = log.clone();
-    ToolHooksLayer::new(Recorder { name, log })
+    hooks::tool(Arc::new(Recorder { name, log }))
 }
 
-impl ToolHooks for Recorder {
+impl Hooks for Recorder {
     fn id(&self) -> &str {
         self.name
     }
 
-    async fn before(&self, call: &mut BeforeCall) -> Result<Flow, BoxError> {
+    async fn before_call(&self, call: &mut BeforeCall) -> Result<Flow<ToolOutcome>, BoxError> {
         let (name, arguments) = (self.name, call.arguments().as_str());
         self.log
             .add(format!("{name} before {} {arguments}", call.id()));
         Ok(Flow::Continue)
     }
 
-    async fn after(
+    async fn after_call(
         &self,
         call: &ToolCall,
         outcome: &ToolOutcome,
@@ -91,7 +92,7 @@ impl ToolHooks for Recorder {
         Ok(None)
     }
 
-    async fn on_error(
+    async fn on_call_error(
         &self,
         call: &ToolCall,
         error: &Error,
@@ -103,7 +104,7 @@ impl ToolHooks for Recorder {
         Ok(None)
     }
 
-    fn cancelled(&self, call: &ToolCall) {
+    fn call_cancelled(&self, call: &ToolCall) {
         self.log
             .add(format!("{} cancelled {}", self.name, call.id()));
     }
@@ -116,9 +117,9 @@ struct Parts<B, A, E> {
     on_error: E,
 }
 
-impl<B, A, E> ToolHooks for Parts<B, A, E>
+impl<B, A, E> Hooks for Parts<B, A, E>
 where
-    B: Fn() -> Result<Flow, BoxError> + Send + Sync + 'static,
+    B: Fn() -> Result<Flow<ToolOutcome>, BoxError> + Send + Sync + 'static,
     A: Fn() -> Result<Option<ToolOutcome>, BoxError> + Send + Sync + 'static,
     E: Fn() -> Result<Option<ToolOutcome>, BoxError> + Send + Sync + 'static,
 {
@@ -126,11 +127,11 @@ where
         "parts"
     }
 
-    async fn before(&self, _: &mut BeforeCall) -> Result<Flow, BoxError> {
+    async fn before_call(&self, _: &mut BeforeCall) -> Result<Flow<ToolOutcome>, BoxError> {
         (self.before)()
     }
 
-    async fn after(
+    async fn after_call(
         &self,
         _: &ToolCall,
         _: &ToolOutcome,
@@ -139,7 +140,7 @@ where
         (self.after)()
     }
 
-    async fn on_error(
+    async fn on_call_error(
         &self,
         _: &ToolCall,
         _: &Error,
@@ -149,37 +150,37 @@ where
     }
 }
 
-fn before<B>(before: B) -> ToolHooksLayer<impl ToolHooks>
+fn before<B>(before: B) -> ToolHooksLayer<impl Hooks>
 where
-    B: Fn() -> Result<Flow, BoxError> + Send + Sync + 'static,
+    B: Fn() -> Result<Flow<ToolOutcome>, BoxError> + Send + Sync + 'static,
 {
-    ToolHooksLayer::new(Parts {
+    hooks::tool(Arc::new(Parts {
         before,
         after: || Ok(None),
         on_error: || Ok(None),
-    })
+    }))
 }
 
-fn after<A>(after: A) -> ToolHooksLayer<impl ToolHooks>
+fn after<A>(after: A) -> ToolHooksLayer<impl Hooks>
 where
     A: Fn() -> Result<Option<ToolOutcome>, BoxError> + Send + Sync + 'static,
 {
-    ToolHooksLayer::new(Parts {
+    hooks::tool(Arc::new(Parts {
         before: || Ok(Flow::Continue),
         after,
         on_error: || Ok(None),
-    })
+    }))
 }
 
-fn on_error<E>(on_error: E) -> ToolHooksLayer<impl ToolHooks>
+fn on_error<E>(on_error: E) -> ToolHooksLayer<impl Hooks>
 where
     E: Fn() -> Result<Option<ToolOutcome>, BoxError> + Send + Sync + 'static,
 {
-    ToolHooksLayer::new(Parts {
+    hooks::tool(Arc::new(Parts {
         before: || Ok(Flow::Continue),
         after: || Ok(None),
         on_error,
-    })
+    }))
 }
 
 /// Waits before and after a call until it is let go on.
@@ -197,27 +198,27 @@ fn waiter(
     oneshot::Sender<()>,
 ) {
     let ((go_before, before), (go_after, after)) = (oneshot::channel(), oneshot::channel());
-    let layer = ToolHooksLayer::new(Waiter {
+    let layer = hooks::tool(Arc::new(Waiter {
         log: log.clone(),
         before: Mutex::new(Some(before)),
         after: Mutex::new(Some(after)),
-    });
+    }));
     (layer, go_before, go_after)
 }
 
-impl ToolHooks for Waiter {
+impl Hooks for Waiter {
     fn id(&self) -> &str {
         "waiter"
     }
 
-    async fn before(&self, _: &mut BeforeCall) -> Result<Flow, BoxError> {
+    async fn before_call(&self, _: &mut BeforeCall) -> Result<Flow<ToolOutcome>, BoxError> {
         self.log.add("before");
         let go = self.before.lock().unwrap().take().unwrap();
         go.await?;
         Ok(Flow::Continue)
     }
 
-    async fn after(
+    async fn after_call(
         &self,
         _: &ToolCall,
         _: &ToolOutcome,
@@ -229,7 +230,7 @@ impl ToolHooks for Waiter {
         Ok(None)
     }
 
-    fn cancelled(&self, _: &ToolCall) {
+    fn call_cancelled(&self, _: &ToolCall) {
         self.log.add("cancelled");
     }
 }
@@ -329,7 +330,7 @@ async fn c034_of_two_calls_one_is_blocked_and_the_other_runs() {
         .tool(number(&log))
         .layer(before_fn("no_1", |call| {
             Ok(match call.arguments().as_str().contains('1') {
-                true => Flow::block("1 is not allowed"),
+                true => Flow::deny("1 is not allowed"),
                 false => Flow::Continue,
             })
         }));
@@ -376,18 +377,18 @@ async fn c036_an_inner_hook_and_the_tool_see_edited_arguments() {
 /// Edits the arguments, and notes those it sees afterwards.
 struct Edits(Log);
 
-impl ToolHooks for Edits {
+impl Hooks for Edits {
     fn id(&self) -> &str {
         "edits"
     }
 
-    async fn before(&self, call: &mut BeforeCall) -> Result<Flow, BoxError> {
+    async fn before_call(&self, call: &mut BeforeCall) -> Result<Flow<ToolOutcome>, BoxError> {
         call.insert(7_u8);
         call.set_arguments(r#"{"n":700}"#);
         Ok(Flow::Continue)
     }
 
-    async fn after(
+    async fn after_call(
         &self,
         call: &ToolCall,
         _: &ToolOutcome,
@@ -405,7 +406,7 @@ async fn c037_edited_arguments_that_the_schema_does_not_allow_are_refused() {
     let log = Log::default();
     let tools = Toolset::new()
         .tool(number(&log))
-        .layer(ToolHooksLayer::new(Edits(log.clone())));
+        .layer(hooks::tool(Arc::new(Edits(log.clone()))));
     let outcome = one(&tools, "t", r#"{"n":1}"#).await;
     assert_eq!(outcome.status, ToolStatus::Failed);
     let told = outcome.content.text();
@@ -419,17 +420,17 @@ async fn c038_after_a_skip_the_hook_is_told_once_with_duration_zero() {
     let (clock, log) = (clock(), Log::default());
     let seen = log.clone();
     struct Skip(Log, TestClock);
-    impl ToolHooks for Skip {
+    impl Hooks for Skip {
         fn id(&self) -> &str {
             "skip"
         }
 
-        async fn before(&self, _: &mut BeforeCall) -> Result<Flow, BoxError> {
+        async fn before_call(&self, _: &mut BeforeCall) -> Result<Flow<ToolOutcome>, BoxError> {
             self.1.advance(Duration::from_secs(5));
             Ok(Flow::answer(ToolOutcome::done("skipped")))
         }
 
-        async fn after(
+        async fn after_call(
             &self,
             _: &ToolCall,
             outcome: &ToolOutcome,
@@ -439,7 +440,7 @@ async fn c038_after_a_skip_the_hook_is_told_once_with_duration_zero() {
             Ok(None)
         }
     }
-    let skip = ToolHooksLayer::new(Skip(seen, clock.clone()));
+    let skip = hooks::tool(Arc::new(Skip(seen, clock.clone())));
     let mut service = skip.layer(failing(|| panic!("it is not called")));
     let call = call_in("t", clock.context().build());
     let outcome = service.ready().await.unwrap().call(call).await.unwrap();
@@ -513,7 +514,7 @@ async fn c041_a_hook_outside_a_guard_sees_the_call_and_the_block() {
     let tools = Toolset::new()
         .tool(number(&log))
         .layer(recorder("audit", &log))
-        .layer(before(|| Ok(Flow::block("no"))));
+        .layer(before(|| Ok(Flow::deny("no"))));
     let outcome = one(&tools, "t", r#"{"n":1}"#).await;
     assert_eq!(outcome, ToolOutcome::denied("no"));
     assert_eq!(
@@ -608,7 +609,7 @@ async fn c051_after_a_cancel_from_a_hook_no_further_call_starts() {
         .tool(number(&log))
         .layer(before_fn("cancel", |call| {
             call.context.cancel(CancelReason::User);
-            Ok(Flow::block("cancelled"))
+            Ok(Flow::deny("cancelled"))
         }));
     let all = run(&tools, &[("t", r#"{"n":1}"#), ("t", r#"{"n":2}"#)]).await;
     let all: Vec<_> = all
@@ -666,7 +667,7 @@ async fn c064_a_hook_that_fails_on_an_error_changes_and_doubles_nothing() {
 
 paced!(without_its_check_a_call_is_not_run);
 async fn without_its_check_a_call_is_not_run() {
-    type Before = fn() -> Result<Flow, BoxError>;
+    type Before = fn() -> Result<Flow<ToolOutcome>, BoxError>;
     let fails: [Before; 2] = [|| Err("secret".into()), || panic!("secret")];
     for fails in fails {
         let log = Log::default();
@@ -851,18 +852,18 @@ async fn a_call_that_ends_is_not_cancelled_when_its_future_is_dropped() {
 paced!(calls_side_by_side_have_hooks_of_their_own);
 async fn calls_side_by_side_have_hooks_of_their_own() {
     struct Yields(Log);
-    impl ToolHooks for Yields {
+    impl Hooks for Yields {
         fn id(&self) -> &str {
             "yields"
         }
 
-        async fn before(&self, call: &mut BeforeCall) -> Result<Flow, BoxError> {
+        async fn before_call(&self, call: &mut BeforeCall) -> Result<Flow<ToolOutcome>, BoxError> {
             tokio::task::yield_now().await;
             self.0.add(format!("before {}", call.id()));
             Ok(Flow::Continue)
         }
 
-        async fn after(
+        async fn after_call(
             &self,
             call: &ToolCall,
             outcome: &ToolOutcome,
@@ -878,7 +879,7 @@ async fn calls_side_by_side_have_hooks_of_their_own() {
     let log = Log::default();
     let tools = Toolset::new()
         .tool(number(&Log::default()))
-        .layer(ToolHooksLayer::new(Yields(log.clone())));
+        .layer(hooks::tool(Arc::new(Yields(log.clone()))));
     for _ in 0..2 {
         for settled in run(&tools, &[("t", r#"{"n":1}"#); 8]).await {
             let settled = settled.unwrap();
@@ -895,16 +896,16 @@ async fn calls_side_by_side_have_hooks_of_their_own() {
 paced!(a_hook_is_dropped_with_its_layer_and_services);
 async fn a_hook_is_dropped_with_its_layer_and_services() {
     struct Held(#[expect(dead_code, reason = "it is dropped")] Dropped);
-    impl ToolHooks for Held {
+    impl Hooks for Held {
         fn id(&self) -> &str {
             "held"
         }
 
-        async fn before(&self, _: &mut BeforeCall) -> Result<Flow, BoxError> {
+        async fn before_call(&self, _: &mut BeforeCall) -> Result<Flow<ToolOutcome>, BoxError> {
             Ok(Flow::Continue)
         }
 
-        async fn after(
+        async fn after_call(
             &self,
             _: &ToolCall,
             _: &ToolOutcome,
@@ -915,7 +916,7 @@ async fn a_hook_is_dropped_with_its_layer_and_services() {
     }
 
     let log = Log::default();
-    let layer = ToolHooksLayer::new(Held(Dropped(log.clone())));
+    let layer = hooks::tool(Arc::new(Held(Dropped(log.clone()))));
     let service = layer.layer(failing(|| Error::new(ErrorKind::Server, "")));
     service.clone().oneshot(call("t")).await.unwrap_err();
     let blocked = BoxTool::new(service_fn(async |_| Ok::<_, Error>(ToolOutcome::done(""))));

@@ -6,26 +6,27 @@ use concentric_core::{
     AgentLayer, BoxModel, CallId, ChatRequest, ChatResponse, Context, Environment, Error, Event,
     Executor, Finish, FinishReason, Interrupt, InterruptId, Outcome, Reply, ReplyKind, RunId, Str,
     ThreadId, ToolCallPart, ToolOutcome, ToolStatus, Transcript, Usage,
-    context::{Clock, ContextBuilder, Ids, Random, Sleep},
+    context::{Clock, ContextBuilder},
     machine::MachineState,
     store::{
-        Decisions, Effect, EffectKey, Intent, Ledger, Once, Remembered, Span, StoreError,
-        StoreFuture, Tenant,
+        Decisions, Effect, EffectKey, Intent, Ledger, Once, Remembered, StoreError, StoreFuture,
+        Tenant,
     },
 };
+use concentric_test::{ManualClock, MemoryStore, TestEnvironment};
 use concentric_tools::{ApprovalEvent, ProtocolEntry, ProtocolStep, Tool, ToolError, Toolset};
-use futures_util::{Stream, StreamExt, stream};
+use futures_util::{FutureExt, Stream, StreamExt, stream};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashSet,
+    future::ready,
     pin::Pin,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
-    task::{Poll, Waker},
-    time::{Duration, SystemTime},
+    time::SystemTime,
 };
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -34,74 +35,18 @@ use tower::{Layer, ServiceExt, service_fn};
 /// A clock that stands still, and ids that count up.
 #[derive(Clone)]
 pub struct World {
-    pub clock: StillClock,
+    pub clock: ManualClock,
     environment: Environment,
     pub tenant: Option<&'static str>,
     pub thread: Option<&'static str>,
 }
 
-#[derive(Clone)]
-pub struct StillClock(Arc<Mutex<(SystemTime, Vec<Waker>)>>);
-
-impl StillClock {
-    pub fn advance(&self, by: Duration) {
-        let mut clock = self.0.lock().unwrap();
-        clock.0 += by;
-        let wakers = std::mem::take(&mut clock.1);
-        drop(clock);
-        wakers.into_iter().for_each(Waker::wake);
-    }
-}
-
-impl Clock for StillClock {
-    fn now(&self) -> SystemTime {
-        self.0.lock().unwrap().0
-    }
-
-    fn sleep(&self, duration: Duration) -> Sleep {
-        let (clock, end) = (self.clone(), self.now() + duration);
-        Box::pin(std::future::poll_fn(move |cx| {
-            let mut clock = clock.0.lock().unwrap();
-            if clock.0 >= end {
-                return Poll::Ready(());
-            }
-            clock.1.push(cx.waker().clone());
-            Poll::Pending
-        }))
-    }
-}
-
-#[derive(Default)]
-struct Counting(Mutex<HashMap<String, u64>>);
-
-impl Ids for Counting {
-    fn next(&self, prefix: &str) -> Str {
-        let mut counts = self.0.lock().unwrap();
-        let count = counts.entry(prefix.to_owned()).or_default();
-        *count += 1;
-        format!("{prefix}{count}").into()
-    }
-}
-
-struct NoChance(AtomicU64);
-
-impl Random for NoChance {
-    fn next_u64(&self) -> u64 {
-        self.0.fetch_add(1, Ordering::Relaxed)
-    }
-}
-
 impl World {
     pub fn new() -> Self {
-        let start = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
-        let clock = StillClock(Arc::new(Mutex::new((start, Vec::new()))));
+        let test = TestEnvironment::new();
         Self {
-            environment: Environment::new(
-                clock.clone(),
-                Counting::default(),
-                NoChance(AtomicU64::new(0)),
-            ),
-            clock,
+            environment: test.environment(),
+            clock: test.clock().clone(),
             tenant: None,
             thread: None,
         }
@@ -570,26 +515,40 @@ impl Minutes {
 
 // ---- stores ----
 
-/// All that outlives a process, in memory.
+/// A [`MemoryStore`] that answers at the pace of the test, and fails on demand.
 #[derive(Clone, Default)]
 pub struct Memory(Arc<Inner>);
 
 #[derive(Default)]
 struct Inner {
-    once: Mutex<HashSet<(Tenant, Str)>>,
-    decisions: Mutex<Vec<Remembered>>,
-    effects: Mutex<HashMap<EffectKey, Option<ToolOutcome>>>,
+    store: MemoryStore,
     begun: Mutex<Vec<(EffectKey, Intent)>>,
     fails_begin: AtomicBool,
     fails_finish: AtomicBool,
     fails_rest: AtomicBool,
 }
 
-/// The value, known at the pace of the test.
-fn done<T: Send + 'static>(value: Result<T, StoreError>) -> StoreFuture<T> {
+/// The result of `work`, which a [`MemoryStore`] has at the first poll.
+fn now<T>(work: StoreFuture<T>) -> Result<T, StoreError> {
+    work.now_or_never().unwrap()
+}
+
+fn done<T: Send + 'static>(work: StoreFuture<T>) -> StoreFuture<T> {
+    let value = now(work);
     Box::pin(async {
         pace().pass(&Context::new()).await;
         value
+    })
+}
+
+/// Does `work` unless it `fails`.
+fn unless<T: Send + 'static>(
+    fails: &AtomicBool,
+    work: impl FnOnce() -> StoreFuture<T>,
+) -> StoreFuture<T> {
+    done(match fails.load(Ordering::SeqCst) {
+        true => Box::pin(ready(Err(StoreError::failed("the disk is gone")))),
+        false => work(),
     })
 }
 
@@ -610,40 +569,39 @@ impl Memory {
         self.0.fails_rest.store(fails, Ordering::SeqCst);
     }
 
-    fn rest(&self) -> Result<(), StoreError> {
-        match self.0.fails_rest.load(Ordering::SeqCst) {
-            true => Err(StoreError::failed("the disk is gone")),
-            false => Ok(()),
-        }
-    }
-
+    /// The decisions of the default tenant.
     pub fn remembered(&self) -> Vec<Remembered> {
-        self.0.decisions.lock().unwrap().clone()
+        now(self.0.store.list(Tenant::default())).unwrap()
     }
 
     pub fn begun(&self) -> Vec<(EffectKey, Intent)> {
         self.0.begun.lock().unwrap().clone()
     }
 
-    /// What came of the effects.
+    /// The outcomes of the recorded effects, `None` for those without one.
     pub fn effects(&self) -> Vec<Option<ToolOutcome>> {
-        self.0.effects.lock().unwrap().values().cloned().collect()
+        let mut keys: Vec<_> = self.begun().into_iter().map(|(key, _)| key).collect();
+        keys.sort_by(|a, b| a.key.cmp(&b.key));
+        keys.dedup();
+        let known = keys.into_iter().map(|key| now(self.0.store.known(key)));
+        let recorded = known.filter_map(|effect| match effect.unwrap() {
+            Effect::Begun => Some(None),
+            Effect::Done(outcome) => Some(Some(*outcome)),
+            _ => None,
+        });
+        recorded.collect()
     }
 }
 
 impl Once for Memory {
-    fn once(&self, tenant: Tenant, key: Str, _: SystemTime) -> StoreFuture<bool> {
-        let first = || self.0.once.lock().unwrap().insert((tenant, key));
-        done(self.rest().map(|()| first()))
+    fn once(&self, tenant: Tenant, key: Str, until: SystemTime) -> StoreFuture<bool> {
+        unless(&self.0.fails_rest, || self.0.store.once(tenant, key, until))
     }
 }
 
 impl Decisions for Memory {
     fn remember(&self, decision: Remembered) -> StoreFuture<()> {
-        let mut all = self.0.decisions.lock().unwrap();
-        all.retain(|old| old.id != decision.id || old.tenant != decision.tenant);
-        all.push(decision);
-        done(self.rest())
+        unless(&self.0.fails_rest, || self.0.store.remember(decision))
     }
 
     fn recall(
@@ -653,74 +611,41 @@ impl Decisions for Memory {
         run: RunId,
         thread: Option<ThreadId>,
     ) -> StoreFuture<Vec<Remembered>> {
-        let all = self.0.decisions.lock().unwrap();
-        let holds = |kept: &&Remembered| {
-            kept.tenant == tenant
-                && kept.tool == tool
-                && match &kept.span {
-                    Span::Run {
-                        thread: within,
-                        run: of,
-                    } => (within, of) == (&thread, &run),
-                    Span::Thread(of) => Some(of) == thread.as_ref(),
-                    _ => true,
-                }
-        };
-        let found = all.iter().filter(holds).cloned().collect();
-        done(self.rest().map(|()| found))
+        unless(&self.0.fails_rest, || {
+            self.0.store.recall(tenant, tool, run, thread)
+        })
     }
 
     fn list(&self, tenant: Tenant) -> StoreFuture<Vec<Remembered>> {
-        let all = self.0.decisions.lock().unwrap();
-        let of = all.iter().rev().filter(|kept| kept.tenant == tenant);
-        done(Ok(of.cloned().collect()))
+        done(self.0.store.list(tenant))
     }
 
     fn revoke(&self, tenant: Tenant, id: Str) -> StoreFuture<bool> {
-        let mut all = self.0.decisions.lock().unwrap();
-        let before = all.len();
-        all.retain(|kept| kept.tenant != tenant || kept.id != id);
-        done(Ok(all.len() < before))
+        done(self.0.store.revoke(tenant, id))
     }
 }
 
 impl Ledger for Memory {
-    fn begin(&self, key: EffectKey, intent: Intent) -> StoreFuture<Effect> {
-        if self.0.fails_begin.load(Ordering::SeqCst) {
-            return done(Err(StoreError::failed("the disk is gone")));
-        }
-        self.0.begun.lock().unwrap().push((key.clone(), intent));
-        let known = self.effect(&key);
-        self.0.effects.lock().unwrap().entry(key).or_insert(None);
-        done(Ok(known))
+    fn begin(&self, key: EffectKey, mut intent: Intent) -> StoreFuture<Effect> {
+        unless(&self.0.fails_begin, || {
+            let begun = (key.clone(), intent.clone());
+            self.0.begun.lock().unwrap().push(begun);
+            // The runs of these tests are not stored.
+            intent.claim = None;
+            Ledger::begin(&self.0.store, key, intent)
+        })
     }
 
     fn finish(&self, key: EffectKey, outcome: ToolOutcome) -> StoreFuture<()> {
-        if self.0.fails_finish.load(Ordering::SeqCst) {
-            return done(Err(StoreError::failed("the disk is gone")));
-        }
-        self.0.effects.lock().unwrap().insert(key, Some(outcome));
-        done(Ok(()))
+        unless(&self.0.fails_finish, || self.0.store.finish(key, outcome))
     }
 
     fn known(&self, key: EffectKey) -> StoreFuture<Effect> {
-        done(Ok(self.effect(&key)))
+        done(self.0.store.known(key))
     }
 
     fn retract(&self, key: EffectKey) -> StoreFuture<()> {
-        let mut effects = self.0.effects.lock().unwrap();
-        effects.retain(|kept, outcome| *kept != key || outcome.is_some());
-        done(Ok(()))
-    }
-}
-
-impl Memory {
-    fn effect(&self, key: &EffectKey) -> Effect {
-        match self.0.effects.lock().unwrap().get(key) {
-            None => Effect::New,
-            Some(None) => Effect::Begun,
-            Some(Some(outcome)) => Effect::Done(Box::new(outcome.clone())),
-        }
+        done(self.0.store.retract(key))
     }
 }
 

@@ -3,7 +3,7 @@
 use concentric_core::{
     AgentLayer, BoxModel, ChatRequest, ChatResponse, Error, ErrorKind, Event, FinishReason, Layers,
     Usage,
-    capability::{Declares, Fault, Table},
+    capability::{CapabilityError, CapabilityTable, Declares},
 };
 use concentric_tools::{
     LazyTools, Matcher, NoArguments, Skill, Skills, Toolset, offer_tools, output::output, tool,
@@ -74,11 +74,13 @@ where
         assert!(error.message().contains(&format!("`{name}")), "{error}");
     }
 
-    let table = Table::new().with(layer).with(&AgentLayer::new(tools()));
-    let faults = table.check().unwrap_err();
+    let table = CapabilityTable::new()
+        .with(layer)
+        .with(&AgentLayer::new(tools()));
+    let errors = table.errors();
     assert!(
-        matches!(faults.faults(), [Fault::Inside { .. }]),
-        "{faults}"
+        matches!(errors[..], [CapabilityError::Inside { .. }]),
+        "{errors:?}"
     );
     // A model without a loop may have it.
     let bare = BoxModel::new(layer.layer(model.clone()));

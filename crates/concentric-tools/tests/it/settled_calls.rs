@@ -1,15 +1,16 @@
 //! Calls that have their outcome before they enter the layers: no layer sees one, and hooks observe
 //! them only where that is asked for.
 
+use crate::common::hooks::after_fn;
 use crate::common::{Log, agent_in, gate_fn, one, pace, paced, polled, tool};
+use concentric_core::hooks::{self, Hooks};
 use concentric_core::{
     BoxError, BoxTool, CancelReason, Context, Error, Refusal, Reply, Str, ToolCall, ToolOutcome,
     ToolStatus,
 };
 use concentric_layers::{NextTool, tool_from_fn};
 use concentric_tools::{
-    Approval, Decided, Gate, Matcher, NoArguments, ScopedExt, Tool, ToolHooks, ToolHooksLayer,
-    ToolLayers, Toolset, Verdict, after_fn,
+    Approval, Decided, Gate, Matcher, NoArguments, ScopedExt, Tool, ToolLayers, Toolset, Verdict,
 };
 use futures_util::StreamExt;
 use std::{
@@ -203,12 +204,12 @@ async fn no_layer_answers_for_calls_that_are_stopped() {
 /// Records what it is told, and tries to change it.
 struct Meddles(&'static str, Log, bool);
 
-impl ToolHooks for Meddles {
+impl Hooks for Meddles {
     fn id(&self) -> &str {
         self.0
     }
 
-    async fn after(
+    async fn after_call(
         &self,
         call: &ToolCall,
         outcome: &ToolOutcome,
@@ -230,7 +231,7 @@ paced!(hooks_observe_a_denial_and_cannot_change_it);
 async fn hooks_observe_a_denial_and_cannot_change_it() {
     for waits in [false, true] {
         let log = Log::default();
-        let hook = |name| ToolHooksLayer::new(Meddles(name, log.clone(), waits));
+        let hook = |name| hooks::tool(Arc::new(Meddles(name, log.clone(), waits)));
         let tools = Toolset::new()
             .tool(pay())
             .gate(gate_fn("no", |_: &ToolCall| Verdict::deny("not today")))
@@ -250,7 +251,7 @@ async fn hooks_observe_a_denial_and_cannot_change_it() {
 paced!(hooks_that_observe_are_hooks_on_calls_that_run);
 async fn hooks_that_observe_are_hooks_on_calls_that_run() {
     let log = Log::default();
-    let hook = ToolHooksLayer::new(Meddles("hook", log.clone(), true));
+    let hook = hooks::tool(Arc::new(Meddles("hook", log.clone(), true)));
     let tools = Toolset::new()
         .tool(tool("pay", "", |NoArguments {}| async { "once" }))
         .hooks(hook);
@@ -273,12 +274,12 @@ async fn an_observer_that_panics_changes_nothing() {
 
 struct Waits(Log);
 
-impl ToolHooks for Waits {
+impl Hooks for Waits {
     fn id(&self) -> &str {
         "waits"
     }
 
-    async fn after(
+    async fn after_call(
         &self,
         _: &ToolCall,
         _: &ToolOutcome,
@@ -288,7 +289,7 @@ impl ToolHooks for Waits {
         pending().await
     }
 
-    fn cancelled(&self, _: &ToolCall) {
+    fn call_cancelled(&self, _: &ToolCall) {
         self.0.add("cancelled");
     }
 }
@@ -299,8 +300,8 @@ async fn an_observer_that_waits_ends_with_the_run() {
     let tools = Toolset::new()
         .tool(pay())
         .gate(gate_fn("no", |_: &ToolCall| Verdict::deny("not today")))
-        .hooks(ToolHooksLayer::new(Waits(log.clone())))
-        .hooks(ToolHooksLayer::new(Waits(log.clone())));
+        .hooks(hooks::tool(Arc::new(Waits(log.clone()))))
+        .hooks(hooks::tool(Arc::new(Waits(log.clone()))));
     let context = Context::new();
     let script = vec![vec![("pay", "{}")]];
     let mut run = tokio_test::task::spawn(agent_in(context.clone(), tools, script));

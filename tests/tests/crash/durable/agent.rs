@@ -33,7 +33,7 @@ pub fn ahead(by: Duration) -> Environment {
     Environment::new(Ahead(by), SystemIds, SystemRandom)
 }
 
-struct Ahead(Duration);
+pub struct Ahead(pub Duration);
 
 impl Clock for Ahead {
     fn now(&self) -> SystemTime {
@@ -57,7 +57,7 @@ impl Ids for SystemIds {
     }
 }
 
-struct SystemRandom;
+pub struct SystemRandom;
 
 impl Random for SystemRandom {
     fn next_u64(&self) -> u64 {

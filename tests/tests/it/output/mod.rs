@@ -92,7 +92,7 @@ async fn separately_it_is_sent_with_one_more_call_that_offers_no_tools_and_count
     assert_eq!(schemas, [false, false, true]);
     let offered: Vec<_> = sent.iter().map(|request| request.tools.len()).collect();
     assert_eq!(offered, [1, 1, 0]);
-    assert_eq!(answer.finish.usage.input_tokens, Some(30));
+    assert_eq!(answer.finish.usage.input_tokens(), Some(30));
     assert_eq!(answer.finish.reason, FinishReason::Stop);
 }
 

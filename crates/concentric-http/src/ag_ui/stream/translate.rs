@@ -4,7 +4,7 @@ use concentric_core::{
     Phase, Str, ToolCallPart, ToolNameTaken, ToolResult, Usage,
     interrupt::{CLIENT_TOOL, TOOL_CALL},
     machine::MachineState,
-    method::{Panic, catch},
+    panic::{CaughtPanic, catch},
     store::Resumable,
 };
 
@@ -325,7 +325,7 @@ impl Translator {
     }
 
     /// Ends the stream of a run that panicked.
-    pub(in crate::ag_ui) fn panicked(&mut self, panic: &Panic) {
+    pub(in crate::ag_ui) fn panicked(&mut self, panic: &CaughtPanic) {
         let RunIds { thread, run, .. } = &self.out.ids;
         tracing::error!(thread_id = %thread, run_id = %run, panic = panic.text(), "AG-UI run panicked");
         let error = Error::new(ErrorKind::Other, "a layer or a model of the run panicked");
@@ -333,7 +333,7 @@ impl Translator {
     }
 
     /// Logs a panic in the drop of an ended or abandoned run.
-    pub(in crate::ag_ui) fn drop_panicked(&self, panic: &Panic) {
+    pub(in crate::ag_ui) fn drop_panicked(&self, panic: &CaughtPanic) {
         let RunIds { thread, run, .. } = &self.out.ids;
         tracing::error!(thread_id = %thread, run_id = %run, panic = panic.text(), "AG-UI run panicked while it was dropped");
     }
@@ -367,12 +367,12 @@ impl Translator {
             vec![TokenUsage {
                 provider: self.provider.as_ref().map(|name| name.as_str().to_owned()),
                 model: self.model.as_ref().map(|name| name.as_str().to_owned()),
-                input_tokens: self.usage.input_tokens,
-                output_tokens: self.usage.output_tokens,
-                total_tokens: self.usage.total_tokens,
-                reasoning_tokens: self.usage.reasoning_tokens,
-                cached_input_tokens: self.usage.cached_input_tokens,
-                cache_write_input_tokens: self.usage.cache_write_tokens,
+                input_tokens: self.usage.input_tokens(),
+                output_tokens: self.usage.output_tokens(),
+                total_tokens: self.usage.total_tokens(),
+                reasoning_tokens: self.usage.reasoning_tokens(),
+                cached_input_tokens: self.usage.cached_input_tokens(),
+                cache_write_input_tokens: self.usage.cache_write_tokens(),
             }]
         })
     }

@@ -78,15 +78,11 @@ impl Spending {
 
     /// Returns the amounts to charge, with estimates for unreported values.
     fn spent(&self) -> Amounts {
-        let Usage {
-            input_tokens,
-            output_tokens,
-            ..
-        } = self.estimate;
         let mut usage = self.usage;
-        usage.input_tokens = usage.input_tokens.or(input_tokens);
-        let output = output_tokens.unwrap_or(0).max(self.seen / BYTES);
-        usage.output_tokens = usage.output_tokens.or(Some(output));
+        usage.set_input_tokens(usage.input_tokens().or(self.estimate.input_tokens()));
+        let output = self.estimate.output_tokens().unwrap_or(0);
+        let output = output.max(self.seen / BYTES);
+        usage.set_output_tokens(usage.output_tokens().or(Some(output)));
         let took = millis(&self.context, self.since);
         self.prices.cost(&usage).time_ms(took)
     }

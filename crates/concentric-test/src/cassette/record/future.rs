@@ -2,7 +2,6 @@ use super::{RecordBody, call::Call};
 use concentric_core::BoxError;
 use pin_project_lite::pin_project;
 use std::{
-    fmt,
     future::Future,
     pin::Pin,
     task::{Context, Poll, ready},
@@ -62,8 +61,4 @@ where
     }
 }
 
-impl<F> fmt::Debug for RecordFuture<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RecordFuture").finish_non_exhaustive()
-    }
-}
+concentric_core::opaque_debug!(RecordFuture<F>);

@@ -1,5 +1,7 @@
 //! The pace of a test, a scripted model and tools that keep it, and small layers.
 
+pub(crate) mod hooks;
+
 use concentric_core::{
     AgentLayer, Answer, Arguments, CallId, ChatRequest, ChatResponse, Context, Error, Event,
     FinishReason, RoundCall, RoundEvent, Str, ToolCall, ToolCallPart, ToolOutcome, ToolRound,

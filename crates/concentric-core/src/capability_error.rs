@@ -1,0 +1,185 @@
+//! Errors in the order of layers.
+
+use crate::describe::short;
+use concentric_proto::{Error, ErrorKind, Str};
+use std::{error::Error as StdError, fmt};
+
+/// A mismatch between the capabilities or regions that layers declare.
+///
+/// The fields are names of types; `Display` prints them without their modules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CapabilityError {
+    /// No layer provides a required capability.
+    Missing {
+        /// The layer that requires it.
+        layer: &'static str,
+        /// The required capability.
+        capability: &'static str,
+        /// The layer that provides it, if the capability [names](crate::Capability::provider) one.
+        provider: Option<&'static str>,
+    },
+    /// The provider is inside the layer that uses the capability, where the layer can't see it.
+    Late {
+        /// The layer that uses it.
+        layer: &'static str,
+        /// The capability that the layer requires.
+        capability: &'static str,
+        /// The layer that provides it.
+        provider: &'static str,
+    },
+    /// Two layers provide the same capability.
+    Twice {
+        /// The inner layer.
+        layer: &'static str,
+        /// The capability.
+        capability: &'static str,
+        /// The outer layer.
+        provider: &'static str,
+    },
+    /// A layer has not provided a capability that it declares.
+    NotProvided {
+        /// The layer.
+        layer: &'static str,
+        /// The missing capability.
+        capability: &'static str,
+    },
+    /// [`Context::require`](crate::Context::require) found no such capability.
+    Absent {
+        /// The required capability.
+        capability: &'static str,
+        /// The layer that provides it, if the capability [names](crate::Capability::provider) one.
+        provider: Option<&'static str>,
+    },
+    /// A layer is inside another that it must be [outside](crate::capability::Outside) of.
+    Inside {
+        /// The inner layer.
+        layer: &'static str,
+        /// The outer layer.
+        outer: &'static str,
+    },
+    /// No inner layer uses the capability, as a layer [expects](crate::capability::Expects).
+    Unused {
+        /// The layer with the expectation.
+        layer: &'static str,
+        /// The capability.
+        capability: &'static str,
+        /// A layer that uses the capability.
+        user: &'static str,
+    },
+}
+
+impl fmt::Display for CapabilityError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Missing {
+                layer,
+                capability,
+                provider,
+            } => {
+                let [layer, capability] = [layer, capability].map(|name| short(name));
+                write!(
+                    f,
+                    "`{layer}` requires `{capability}`, which no outer layer provides"
+                )?;
+                add(f, *provider)
+            }
+            Self::Late {
+                layer,
+                capability,
+                provider,
+            } => {
+                let [layer, capability, provider] =
+                    [layer, capability, provider].map(|name| short(name));
+                write!(
+                    f,
+                    "`{layer}` requires `{capability}`, which only the inner layer `{provider}` \
+                     provides: add `{provider}` first"
+                )
+            }
+            Self::Twice {
+                layer,
+                capability,
+                provider,
+            } => {
+                let [layer, capability, provider] =
+                    [layer, capability, provider].map(|name| short(name));
+                write!(
+                    f,
+                    "`{layer}` provides `{capability}`, which `{provider}` already provides: remove \
+                     one of them"
+                )
+            }
+            Self::NotProvided { layer, capability } => write!(
+                f,
+                "`{}` declares `{}` but does not provide it",
+                short(layer),
+                short(capability)
+            ),
+            Self::Absent {
+                capability,
+                provider,
+            } => {
+                let capability = short(capability);
+                write!(
+                    f,
+                    "`{capability}` is required here, but no outer layer provides it"
+                )?;
+                add(f, *provider)
+            }
+            Self::Inside { layer, outer } => {
+                let [layer, outer] = [layer, outer].map(|name| short(name));
+                if layer == outer {
+                    return write!(
+                        f,
+                        "`{layer}` is inside another `{outer}`: remove one of them"
+                    );
+                }
+                write!(
+                    f,
+                    "`{layer}` is inside `{outer}` but must be outside it: swap the two, or remove \
+                     one of them"
+                )
+            }
+            Self::Unused {
+                layer,
+                capability,
+                user,
+            } => {
+                let [layer, capability, user] = [layer, capability, user].map(|name| short(name));
+                write!(
+                    f,
+                    "`{layer}` has no effect because no inner layer uses `{capability}`: add \
+                     `{user}` inside it"
+                )
+            }
+        }
+    }
+}
+
+/// Appends the remedy for a missing capability.
+fn add(f: &mut fmt::Formatter<'_>, provider: Option<&'static str>) -> fmt::Result {
+    match provider {
+        Some(provider) => write!(f, ": add `{}` outside", short(provider)),
+        None => Ok(()),
+    }
+}
+
+impl StdError for CapabilityError {}
+
+impl From<CapabilityError> for Error {
+    fn from(error: CapabilityError) -> Self {
+        all(&[error])
+    }
+}
+
+/// Returns one error for several; its source is the first.
+pub(crate) fn all(errors: &[CapabilityError]) -> Error {
+    let messages: Vec<_> = errors.iter().map(ToString::to_string).collect();
+    let error = Error::new(ErrorKind::Configuration, Str::from(messages.join("; ")));
+    let error = error.with_code("capability");
+    match errors.first() {
+        Some(first) => error.with_source(*first),
+        None => error,
+    }
+}

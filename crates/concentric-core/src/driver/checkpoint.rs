@@ -1,0 +1,49 @@
+//! Persisting the state of a run.
+
+use super::run::Run;
+use crate::service::BoxFuture;
+use concentric_proto::{Error, Finish, run_state::MachineState};
+use std::future::ready;
+
+impl<M, R> Run<M, R> {
+    /// Persists the run's state, if the run has a checkpoint.
+    pub(super) fn checkpoint(&mut self) -> Option<BoxFuture<()>> {
+        self.checkpoint.as_ref()?;
+        let saved = self.save(self.machine.state()?);
+        self.takes_back = true;
+        saved
+    }
+
+    pub(super) fn save(&self, state: MachineState) -> Option<BoxFuture<()>> {
+        let checkpoint = self.checkpoint.as_ref()?;
+        Some(match self.with_slots(state) {
+            Ok(state) => checkpoint.save(state),
+            Err(error) => Box::pin(ready(Err(error))),
+        })
+    }
+
+    /// Adds the values of the run's durable slots to its state.
+    ///
+    /// # Errors
+    ///
+    /// A value can't be serialized.
+    fn with_slots(&self, state: MachineState) -> Result<MachineState, Error> {
+        // Inside another loop's model call, that loop stores the slots.
+        match self.context.slots_of_run() {
+            Some(slots) if self.claim.is_some() => Ok(state.with_slots(slots.snapshot()?)),
+            _ => Ok(state),
+        }
+    }
+
+    /// Adds the values of durable slots to the state of an interrupted run.
+    ///
+    /// # Errors
+    ///
+    /// A value can't be serialized.
+    pub(super) fn keep_slots(&self, finish: &mut Finish) -> Result<(), Error> {
+        if let Some(state) = finish.state.take() {
+            finish.state = Some(Box::new(self.with_slots(*state)?));
+        }
+        Ok(())
+    }
+}

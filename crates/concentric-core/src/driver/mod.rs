@@ -1,0 +1,169 @@
+//! Drives a run: performs the actions of its [`Machine`](crate::machine::Machine), and reports
+//! their results.
+
+mod checkpoint;
+mod claim;
+mod commit;
+mod gates;
+mod guard;
+mod nested;
+mod resume;
+mod run;
+mod stop;
+mod work;
+
+pub(crate) use self::guard::{Foreign, attempt, discard};
+pub use self::resume::resume;
+
+use self::{
+    run::Run,
+    work::{Work, WorkProj, poll_model},
+};
+use crate::{
+    request::ChatRequest, response::ChatResponse, step_gate::StepGates, tool_call::ToolRound,
+};
+use concentric_proto::{Error, Event, RoundEvent, ToolSpecs, machine::Rules};
+use futures_core::Stream;
+use pin_project_lite::pin_project;
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+use tower::BoxError;
+use tower_service::Service;
+
+/// The parts of an agent that drive one of its runs.
+pub(crate) struct DriverParts<'a, M, R> {
+    pub(crate) model: M,
+    pub(crate) rounds: R,
+    /// The agent's tools.
+    pub(crate) specs: &'a ToolSpecs,
+    pub(crate) rules: Arc<Rules>,
+    /// The agent's gates.
+    pub(crate) gates: &'a StepGates,
+}
+
+/// A driver that a response future hands over to its body by pointer.
+pub(crate) type BoxDriver<M, B, R, O> = Pin<Box<Driver<M, B, R, O>>>;
+
+pin_project! {
+    /// Drives one run: the run, and the work that it waits for.
+    pub(crate) struct Driver<M, B, R, O>
+    where
+        M: Service<ChatRequest>,
+        R: Service<ToolRound>,
+    {
+        // Dropped before the run, which releases its claim when it is dropped.
+        #[pin]
+        work: Work<M, B, R, O>,
+        run: Run<M, R>,
+    }
+}
+
+impl<M, B, R, O> Driver<M, B, R, O>
+where
+    M: Service<ChatRequest>,
+    R: Service<ToolRound>,
+{
+    /// Begins a run, or resumes the one that `request` refers to.
+    ///
+    /// # Errors
+    ///
+    /// The request does not fit the agent, or the run can't be resumed.
+    pub(crate) fn new(
+        parts: DriverParts<'_, M, R>,
+        request: ChatRequest,
+    ) -> Result<Pin<Box<Self>>, Error> {
+        Ok(Box::pin(Self {
+            work: Work::Idle,
+            run: Run::new(parts, request)?,
+        }))
+    }
+}
+
+impl<M, B, R, O> Driver<M, B, R, O>
+where
+    M: Service<ChatRequest, Response = ChatResponse<B>> + Clone,
+    M::Error: Into<BoxError>,
+    B: Stream<Item = Result<Event, Error>>,
+    R: Service<ToolRound, Response = O> + Clone,
+    R::Error: Into<BoxError>,
+    O: Stream<Item = Result<RoundEvent, Error>>,
+{
+    /// Returns the next event of the run.
+    // Inlined always: nearly all events of a run are text deltas, and they take this short path.
+    #[inline(always)]
+    pub(crate) fn poll_event(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Event, Error>>> {
+        let this = self.as_mut().project();
+        let run = this.run;
+        if !run.is_called()
+            && run.machine.is_reading()
+            && let WorkProj::Body { body } = this.work.project()
+        {
+            let item = poll_model(body, cx);
+            if let Poll::Ready(Some(Ok(event))) = &item
+                && run.machine.delta(event)
+            {
+                run.count_event();
+                return item;
+            }
+            return self.poll_run(cx, Some(item));
+        }
+        self.poll_run(cx, None)
+    }
+
+    /// Advances the run. `read` is the result of the caller's poll of the model's body, if any.
+    #[inline(never)]
+    fn poll_run(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        mut read: Option<Poll<Option<Result<Event, Error>>>>,
+    ) -> Poll<Option<Result<Event, Error>>> {
+        let mut this = self.project();
+        let run = this.run;
+        loop {
+            if read.is_none() {
+                if let Some(stop) = run.stops() {
+                    this.work.as_mut().stop(run, stop, cx);
+                }
+                // Emitted events precede the next action of the machine.
+                if let Some(event) = run.emitted() {
+                    run.count_event();
+                    return Poll::Ready(Some(Ok(event)));
+                }
+            }
+            if run.machine.is_reading()
+                && let WorkProj::Body { body } = this.work.as_mut().project()
+            {
+                if let Poll::Ready(item) = read.take().unwrap_or_else(|| poll_model(body, cx)) {
+                    if let Some(event) = run.take_in(item) {
+                        run.count_event();
+                        return Poll::Ready(Some(Ok(event)));
+                    }
+                    continue;
+                }
+            } else if let Some(action) = run.machine.action() {
+                if let Some(item) = this.work.as_mut().perform(run, action) {
+                    return Poll::Ready(Some(item));
+                }
+                continue;
+            } else if this.work.as_mut().poll(run, None, cx).is_ready() {
+                continue;
+            } else if run.machine.is_ended() {
+                return Poll::Ready(None);
+            }
+            match run.poll_stop(cx) {
+                Poll::Ready(stop) => this.work.as_mut().stop(run, stop, cx),
+                Poll::Pending => {
+                    let event = ready!(run.poll_emitted(cx));
+                    run.count_event();
+                    return Poll::Ready(Some(Ok(event)));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,74 @@
+use crate::{
+    request::ChatRequest,
+    resume::{Resume, Suspended},
+};
+use concentric_proto::{
+    Error, ErrorKind, Phase, Str,
+    machine::{Machine, Rules},
+};
+use std::sync::Arc;
+
+/// Restores the machine of the run that `resumed` refers to, and applies the replies.
+///
+/// The values of the run's slots are put into the context of `request`. [`Agent`](crate::Agent)
+/// does this itself; use this function to drive a custom loop, or to end a run without an agent.
+///
+/// # Errors
+///
+/// [`Conflict`](ErrorKind::Conflict): another attempt has already resumed the run, the run is over,
+/// or no layer around this service stores runs. [`InvalidRequest`](ErrorKind::InvalidRequest) with
+/// the code of the [`ReplyError`](crate::ReplyError): the replies do not match the run's
+/// interrupts. [`InvalidRequest`](ErrorKind::InvalidRequest) with the code `unexpected_message`:
+/// the run does not accept a message at this point.
+pub fn resume(
+    request: &mut ChatRequest,
+    resumed: &Resume,
+    rules: impl Into<Arc<Rules>>,
+) -> Result<Machine, Error> {
+    let invalid =
+        |reason: String| Error::new(ErrorKind::InvalidRequest, reason).with_phase(Phase::Run);
+    let conflict = |reason: &'static str| {
+        Error::new(ErrorKind::Conflict, Str::from_static(reason)).with_phase(Phase::Run)
+    };
+    let (suspended, replies) = resumed
+        .take()
+        .ok_or_else(|| conflict("the run was already resumed"))?;
+    let messages = resumed.messages().to_vec();
+    let mut machine = match suspended {
+        Suspended::State(mut state) => {
+            state
+                .push_messages(messages)
+                .map_err(|error| Error::from(error).with_phase(Phase::Run))?;
+            let slots = state.take_slots();
+            if !slots.is_empty() {
+                request.context.run_slots().resume(slots);
+            }
+            Machine::restore(*state, rules)
+        }
+        Suspended::Claimed(open) => {
+            let transcript = std::mem::take(&mut request.transcript);
+            let mut machine = Machine::claimed(transcript, open, &request.tools, rules);
+            machine
+                .push_messages(messages)
+                .map_err(|error| Error::from(error).with_phase(Phase::Run))?;
+            machine
+        }
+        Suspended::Elsewhere => {
+            return Err(conflict(
+                "there is no run to resume: no layer around the agent stores runs; add `SuspendLayer`",
+            ));
+        }
+    };
+    if machine.is_ended() {
+        return Err(conflict("the run is over"));
+    }
+    let at = resumed.was_accepted_at();
+    machine
+        .reply(replies, at.unwrap_or_else(|| request.context.now()))
+        .map_err(|error| {
+            invalid(error.to_string())
+                .with_code(error.code())
+                .with_source(error)
+        })?;
+    Ok(machine)
+}

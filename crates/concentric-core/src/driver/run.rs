@@ -1,0 +1,314 @@
+//! The state of a run that is being driven, without the work in progress.
+
+use super::{
+    DriverParts,
+    claim::Claim,
+    guard::{Foreign, at, attempt},
+    nested::InnerState,
+    resume::resume,
+    stop::Stops,
+};
+use crate::{
+    context::Context,
+    model_layers::{ModelLayers, not_applied},
+    request::ChatRequest,
+    resume::Resume,
+    step_gate::StepGates,
+    store::Checkpoint,
+    tool_call::ToolRound,
+};
+use concentric_proto::{
+    ChatOptions, Error, ErrorKind, Event, Head, MessageId, Phase, RoundCall, Str, System,
+    ToolNameTaken, ToolSpecs,
+    machine::{Input, Machine, ModelResume, ModelStart},
+};
+use std::{
+    collections::HashSet,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    task::{self, Poll},
+};
+use tokio::sync::mpsc;
+use tower::util::Oneshot;
+use tower_service::Service;
+
+/// A run: its machine, its services, and what the driver knows about it.
+pub(super) struct Run<M, R> {
+    pub(super) machine: Machine,
+    model: M,
+    rounds: R,
+    pub(super) context: Context,
+    // These are part of the request of each model call.
+    system: System,
+    tools: ToolSpecs,
+    options: Arc<ChatOptions>,
+    client_tools: Arc<[Str]>,
+    // The id of the message that the model was called for.
+    message_id: Option<MessageId>,
+    // Cancellation and deadline; created when the run first waits.
+    pub(super) stops: Option<Pin<Box<Stops>>>,
+    pub(super) claim: Option<Claim>,
+    // Persists the run's state. Not in the context, since nested runs have their own states.
+    pub(super) checkpoint: Option<Checkpoint>,
+    // Receives the states of an agent in the model's position, to persist them in this run's state.
+    pub(super) inner_states: Option<mpsc::UnboundedReceiver<InnerState>>,
+    // Calls were taken from the machine and the round service was not called yet, so that a stop
+    // takes the round back.
+    pub(super) takes_back: bool,
+    // The number of effects of the next round, and how many its service counts.
+    uncounted: Option<(u64, Arc<AtomicU64>)>,
+    // The gates of the agent and of this run.
+    pub(super) gates: Option<StepGates>,
+    // The run's own layers around the most recent model call.
+    layers: Option<ModelLayers>,
+    polls: u32,
+}
+
+impl<M, R> Run<M, R> {
+    pub(super) fn new(
+        parts: DriverParts<'_, M, R>,
+        mut request: ChatRequest,
+    ) -> Result<Self, Error> {
+        let gates = parts.gates.of_run(&mut request.context)?;
+        let mut rules = parts.rules;
+        let to_finish = gates.as_ref().is_some_and(StepGates::ask_to_finish);
+        let before_round = gates.as_ref().is_some_and(StepGates::ask_before_round);
+        if (to_finish && !rules.asks_to_finish) || (before_round && !rules.asks_before_round) {
+            let rules = Arc::make_mut(&mut rules);
+            rules.asks_to_finish |= to_finish;
+            rules.asks_before_round |= before_round;
+        }
+        let client_tools = offer(&mut request, parts.specs)?;
+        let checkpoint = request.context.take_own::<Checkpoint>();
+        let machine = match request.resume.take() {
+            None => Machine::new(std::mem::take(&mut request.transcript), rules),
+            Some(resumed) => resume(&mut request, &resumed, rules)?,
+        };
+        Ok(Self {
+            machine,
+            model: parts.model,
+            rounds: parts.rounds,
+            client_tools,
+            message_id: None,
+            stops: None,
+            // Inside another loop's model call, the claim belongs to that loop.
+            claim: (request.context.phase() == Phase::Run)
+                .then(|| Claim::new(request.context.clone())),
+            checkpoint,
+            inner_states: None,
+            takes_back: false,
+            uncounted: None,
+            gates,
+            layers: None,
+            polls: 0,
+            context: request.context,
+            system: request.system,
+            tools: request.tools,
+            options: request.options,
+        })
+    }
+
+    /// Creates the call of the model for `step`.
+    ///
+    /// # Errors
+    ///
+    /// The model, or a value in the run's context, panicked when it was cloned.
+    pub(super) fn model_call(
+        &mut self,
+        step: u32,
+        resume: Option<Box<ModelResume>>,
+    ) -> Result<Oneshot<M, ChatRequest>, Error>
+    where
+        M: Service<ChatRequest> + Clone,
+    {
+        let message_id = MessageId::new(self.context.new_id("msg_"));
+        let model = attempt(Foreign::Model, || self.model.clone());
+        let model = model.map_err(|error| at(error, Phase::Model))?;
+        let mut request = ChatRequest {
+            transcript: self.machine.transcript().clone(),
+            system: self.system.clone(),
+            tools: self.tools.clone(),
+            options: Arc::clone(&self.options),
+            resume: resume.map(|resume| Resume::from(*resume)),
+            context: self.context.at_step(step, message_id.clone()),
+        };
+        self.message_id = Some(message_id);
+        self.context.forget_expectations();
+        let layers = request.context.own().get::<ModelLayers>();
+        self.layers = layers.map(ModelLayers::for_call);
+        let checkpoint = self.inner_checkpoint();
+        let inserted = attempt(Foreign::Context, || {
+            if let Some(layers) = &self.layers {
+                request.context.own_mut().insert(layers.clone());
+            }
+            if let Some(checkpoint) = checkpoint {
+                request.context.own_mut().insert(checkpoint);
+            }
+        });
+        inserted.map_err(|error| at(error, Phase::Model))?;
+        Ok(Oneshot::new(model, request))
+    }
+
+    /// Emits the start of the step whose model call was created.
+    pub(super) fn step_started(&mut self) {
+        if let Some(id) = &self.message_id {
+            self.machine.input(Input::StepStarted(id.clone()));
+        }
+        if let Some(claim) = &mut self.claim {
+            claim.step_started();
+        }
+    }
+
+    /// Checks that the layers inside the agent satisfy the layers outside it, for models that have
+    /// not [checked](Context::check_stack) this themselves.
+    ///
+    /// # Errors
+    ///
+    /// No layer of the stack has applied the run's own layers, or an expected layer was not called.
+    pub(super) fn check_layers(&mut self) -> Result<(), Error> {
+        match self.layers.take() {
+            Some(layers) if !layers.are_applied() => Err(not_applied(&layers)),
+            _ => self.context.check_expectations(),
+        }
+    }
+
+    /// Passes the head of the model's answer to the machine.
+    pub(super) fn model_started(&mut self, head: Head) {
+        if let Some(message_id) = self.message_id.take() {
+            let mut start = ModelStart::new(message_id);
+            start.head = head;
+            start.tools = self.tools.clone();
+            start.client_tools = self.client_tools.clone();
+            self.machine.input(Input::ModelStarted(start));
+        }
+    }
+
+    /// Passes an item of the model's answer to the machine, and returns the event to yield, if any.
+    pub(super) fn take_in(&mut self, item: Option<Result<Event, Error>>) -> Option<Event> {
+        match item {
+            Some(Ok(event)) => return self.machine.model_event(event),
+            Some(Err(error)) => {
+                let error = at(error, Phase::Model);
+                self.machine.input(Input::ModelFailed(error));
+            }
+            None => self.machine.input(Input::ModelEnded),
+        }
+        None
+    }
+
+    /// Creates the round with the `calls` of `step`.
+    pub(super) fn round(
+        &self,
+        step: u32,
+        message_id: Option<MessageId>,
+        mut calls: Vec<RoundCall>,
+    ) -> ToolRound {
+        for call in &mut calls {
+            call.spec = self.tools.get(&call.call.name).cloned();
+        }
+        ToolRound::new(calls, self.context.at_round(step, message_id))
+            .after(self.machine.transcript().clone())
+    }
+
+    /// Creates the call of the round service. If the service panics when it is cloned, the round is
+    /// refused and this returns `None`.
+    pub(super) fn round_call(&mut self, mut round: ToolRound) -> Option<Oneshot<R, ToolRound>>
+    where
+        R: Service<ToolRound> + Clone,
+    {
+        let rounds = match attempt(Foreign::Tools, || self.rounds.clone()) {
+            Ok(rounds) => rounds,
+            Err(error) => {
+                let error = at(error, Phase::Round);
+                self.machine.input(Input::RoundRefused(error));
+                return None;
+            }
+        };
+        self.takes_back = false;
+        let effects = round.effects();
+        if effects > 0 {
+            self.uncounted = Some((effects, round.share_count()));
+        }
+        Some(Oneshot::new(rounds, round))
+    }
+
+    /// Counts the effects of a round whose call was polled, without those that its service counts.
+    pub(super) fn count_effects(&mut self) {
+        if let Some((effects, own)) = self.uncounted.take() {
+            let own = own.load(Ordering::Acquire);
+            self.context.count_effects(effects.saturating_sub(own));
+        }
+    }
+
+    /// Whether to check for more than the model's next event: once in 64 events, and when an event
+    /// was emitted or the run was cancelled through this context.
+    #[inline]
+    pub(super) fn is_called(&mut self) -> bool {
+        self.polls = self.polls.wrapping_add(1);
+        self.polls.is_multiple_of(64) || self.context.outbox().is_filled()
+    }
+
+    /// Takes the next emitted event. Only the outermost of nested loops yields emitted events.
+    pub(super) fn emitted(&mut self) -> Option<Event> {
+        self.claim.as_mut()?.emitted()
+    }
+
+    /// Takes an emitted event, or registers `cx` to be woken when there is one.
+    ///
+    /// A loop inside another loop's model call never waits here: the outer loop takes the events,
+    /// so such a wait would end only when the outer loop is polled.
+    pub(super) fn poll_emitted(&self, cx: &task::Context<'_>) -> Poll<Event> {
+        match self.claim {
+            Some(_) => self.context.outbox().poll_pop(cx.waker()),
+            None => Poll::Pending,
+        }
+    }
+
+    /// Counts an event that the body yields.
+    #[inline]
+    pub(super) fn count_event(&self) {
+        if self.claim.is_some() {
+            self.context.count_event();
+        }
+    }
+
+    /// Releases the run after its outcome.
+    pub(super) fn end(&mut self) {
+        self.stops = None;
+        if let Some(claim) = &mut self.claim {
+            claim.end();
+        }
+    }
+}
+
+/// Adds the agent's tools to those of the client, and returns the names of the client's tools.
+fn offer(request: &mut ChatRequest, specs: &ToolSpecs) -> Result<Arc<[Str]>, Error> {
+    if request.tools.is_empty() {
+        request.tools = specs.clone();
+        return Ok(Arc::default());
+    }
+    let names: Arc<[Str]> = request.tools.iter().map(|t| t.name.clone()).collect();
+    // Within another loop the request's tools belong to that loop, so the host must fix a
+    // collision.
+    if request.context.phase() == Phase::Run {
+        let of_request: HashSet<&str> = names.iter().map(Str::as_str).collect();
+        let mut own = specs.iter().map(|spec| &spec.name);
+        if let Some(name) = own.find(|name| of_request.contains(name.as_str())) {
+            let taken = ToolNameTaken::new(name.clone());
+            return Err(Error::new(ErrorKind::InvalidRequest, taken.to_string())
+                .with_source(taken)
+                .with_phase(Phase::Run));
+        }
+    }
+    for spec in specs {
+        request.tools.push(spec.clone());
+    }
+    request
+        .tools
+        .check()
+        .map_err(|error| error.with_phase(Phase::Run))?;
+    Ok(names)
+}

@@ -1,0 +1,76 @@
+use crate::context::Context;
+use concentric_proto::{Event, Head, Message, MessageBuilder, Usage};
+use std::time::{Duration, SystemTime};
+
+/// The progress of a run or a model call when a hook is called.
+#[derive(Clone, Debug)]
+pub struct Summary {
+    context: Context,
+    started: SystemTime,
+    took: Duration,
+    usage: Usage,
+    message: MessageBuilder,
+}
+
+impl Summary {
+    pub(super) fn new(context: Context) -> Self {
+        Self {
+            started: context.now(),
+            took: Duration::ZERO,
+            usage: Usage::default(),
+            message: MessageBuilder::new(&Head::default()),
+            context,
+        }
+    }
+
+    /// Sets the head of the answer.
+    pub(super) fn of_model(&mut self, head: &Head) {
+        self.message = MessageBuilder::new(head);
+    }
+
+    #[inline]
+    pub(super) fn push(&mut self, event: &Event) {
+        match event {
+            Event::StepFinish(step) => self.usage += step.usage,
+            Event::Finish(finish) => self.usage = finish.attempt_usage(),
+            event => self.message.push(event),
+        }
+    }
+
+    /// Updates the elapsed time.
+    pub(super) fn stop_the_clock(&mut self) {
+        let took = self.context.now().duration_since(self.started);
+        self.took = took.unwrap_or_default();
+    }
+
+    /// Returns the context of the call.
+    ///
+    /// Work that is [deferred](Context::defer), also in [`after_run`](super::Hooks::after_run),
+    /// must copy the data that it needs: work that holds the context itself is never started.
+    pub const fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// Returns the elapsed time by the context's clock.
+    pub const fn took(&self) -> Duration {
+        self.took
+    }
+
+    /// Returns the usage of all finished model calls. For a resumed run, only that of this attempt
+    /// ([`Finish::attempt_usage`](crate::Finish)).
+    pub const fn usage(&self) -> Usage {
+        self.usage
+    }
+
+    /// Returns the text of the final answer so far. For a run, this is the text of its last step
+    /// after its last tool result ([`Answer::text`](crate::Answer::text)).
+    pub fn text(&self) -> String {
+        self.message.answer_text()
+    }
+
+    /// Returns the whole answer so far as one message. For a run, this includes all steps, tool
+    /// calls, results and rejected answers.
+    pub fn message(&self) -> Message {
+        self.message.clone().build()
+    }
+}

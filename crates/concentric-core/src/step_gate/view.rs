@@ -1,0 +1,118 @@
+use super::Moment;
+use crate::context::Context;
+use concentric_proto::{
+    FinishReason, Interrupt, InterruptId, Message, Reply, Transcript, Usage, interrupt::StepResume,
+};
+
+/// The input of a [`StepGate`](super::StepGate).
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct StepView {
+    /// The number of the step: how many model calls were finished before the one that the gate
+    /// decides about, or that has just been made.
+    pub step: u32,
+    /// The conversation so far; every round in it is closed.
+    pub transcript: Transcript,
+    /// The message with the round's calls; `None` before a model call and before the end of the
+    /// run.
+    pub message: Option<Message>,
+    /// The usage of the run so far.
+    pub usage: Usage,
+    /// Why the model stopped in its last call; `None` before the first call.
+    pub finish_reason: Option<FinishReason>,
+    /// The context of the run.
+    pub context: Context,
+    /// The interrupts raised at this moment, with their replies.
+    pub(super) answered: Option<Box<StepResume>>,
+    moment: &'static str,
+}
+
+impl StepView {
+    /// Returns the reply to an interrupt that was raised at this moment, by any gate.
+    pub fn reply(&self, id: &InterruptId) -> Option<&Reply> {
+        self.replies()
+            .iter()
+            .find(|reply| reply.interrupt_id == *id)
+    }
+
+    /// Returns all replies to interrupts that were raised at this moment.
+    pub fn replies(&self) -> &[Reply] {
+        self.answered
+            .as_deref()
+            .map_or(&[], |answered| &answered.replies)
+    }
+
+    /// Returns the id of the interrupt that a gate raises at this moment. The id is the same when
+    /// the gate is evaluated again with the replies, also in another run. An interrupt raised in
+    /// that evaluation is a new one and gets a new id.
+    pub fn interrupt_id(&self, gate: &str) -> InterruptId {
+        let here = format!("/{}/{}/{gate}", self.step, self.moment);
+        let is_here = |id: &InterruptId| {
+            let id = id.as_str();
+            id.ends_with(&here)
+                || id
+                    .rsplit_once('#')
+                    .is_some_and(|(id, _)| id.ends_with(&here))
+        };
+        match self.asked().find(|asked| is_here(&asked.id)) {
+            Some(asked) => asked.id.clone(),
+            None => InterruptId::new(format!("{}{here}", self.context.run_id())),
+        }
+    }
+
+    /// The interrupts that were raised at this moment and have replies.
+    fn asked(&self) -> impl Iterator<Item = &Interrupt> {
+        let resumed = self.answered.iter();
+        resumed.flat_map(|resume| &resume.on.interrupts)
+    }
+
+    /// Assigns a new id to an interrupt whose id was already answered, so that a duplicate reply
+    /// does not answer both.
+    pub(super) fn anew(&self, mut interrupt: Interrupt) -> Interrupt {
+        if self.asked().any(|asked| asked.id == interrupt.id) {
+            let id = interrupt.id.as_str();
+            let (base, times) = match id.rsplit_once('#') {
+                Some((base, times)) => (base, times.parse().unwrap_or(1)),
+                None => (id, 1_u32),
+            };
+            interrupt.id = InterruptId::new(format!("{base}#{}", times.saturating_add(1)));
+        }
+        interrupt
+    }
+}
+
+impl StepView {
+    pub(crate) fn new(
+        moment: Moment,
+        step: u32,
+        transcript: Transcript,
+        usage: Usage,
+        context: Context,
+    ) -> Self {
+        Self {
+            step,
+            transcript,
+            message: None,
+            usage,
+            finish_reason: None,
+            context,
+            answered: None,
+            moment: moment.name(),
+        }
+    }
+
+    pub(crate) fn of_message(mut self, message: Option<Message>) -> Self {
+        self.message = message;
+        self
+    }
+
+    pub(crate) fn finished_by(mut self, reason: Option<FinishReason>) -> Self {
+        self.finish_reason = reason;
+        self
+    }
+
+    pub(crate) fn answered(mut self, answered: Option<Box<StepResume>>) -> Self {
+        self.answered = answered;
+        self
+    }
+}

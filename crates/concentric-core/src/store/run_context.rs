@@ -1,0 +1,175 @@
+//! The storage of a run, as recorded in its context and its response.
+
+use super::{RunClaim, RunKey, Tenant};
+use crate::{
+    capability::{SessionTurn, StoredRun},
+    context::Context,
+    service::BoxFuture,
+};
+use concentric_proto::run_state::MachineState;
+use std::sync::{Arc, OnceLock};
+
+impl Tenant {
+    /// Returns the owner of the run of `context`.
+    pub fn of(context: &Context) -> Self {
+        context.extensions().get().cloned().unwrap_or_default()
+    }
+}
+
+impl RunKey {
+    /// Returns the key under which the run of `context`, or the run that contains it, is or will be
+    /// stored. `None` if the run is not stored.
+    pub fn of(context: &Context) -> Option<Self> {
+        let cell = context.extensions().get::<ClaimCell>()?;
+        Some(match cell.get() {
+            Some(claim) => claim.key.clone(),
+            None => cell.0.key.clone(),
+        })
+    }
+}
+
+impl RunClaim {
+    /// Returns the claim of the run of `context`, or of the run that contains it. `None` if the run
+    /// is not stored, or not yet: a run is stored before its first round.
+    pub fn of(context: &Context) -> Option<Self> {
+        context.extensions().get::<ClaimCell>()?.get().cloned()
+    }
+}
+
+/// The cell for the [`RunClaim`] of a run, as an extension of its [`Context`].
+#[derive(Clone, Debug)]
+pub struct ClaimCell(Arc<Claimable>);
+
+#[derive(Debug)]
+struct Claimable {
+    // The key for a new run.
+    key: RunKey,
+    claim: OnceLock<RunClaim>,
+}
+
+impl ClaimCell {
+    /// Creates an empty cell, for a run that is stored under `key` if it is new.
+    pub fn new(key: RunKey) -> Self {
+        Self(Arc::new(Claimable {
+            key,
+            claim: OnceLock::new(),
+        }))
+    }
+
+    /// Sets the claim of the run. Only the first call has an effect.
+    pub fn set(&self, claim: RunClaim) {
+        let _ = self.0.claim.set(claim);
+    }
+
+    /// Returns the claim, if it is set.
+    pub fn get(&self) -> Option<&RunClaim> {
+        self.0.claim.get()
+    }
+}
+
+/// Extension of a [`ChatResponse`](crate::ChatResponse) whose run is stored if it ends with
+/// interrupts, so that replies resume it.
+///
+/// `SuspendLayer` inserts it. A host that stores [`Finish::state`](crate::Finish::state) in another
+/// way, and resumes the run from it, inserts it in a layer around the agent. Endpoints such as
+/// `AgUiLayer` of `concentric-http` use it to avoid presenting an interrupt that can't be answered.
+///
+/// ```
+/// use concentric_core::{ChatRequest, ChatResponse, Error, EventStream, store::Resumable};
+/// use concentric_layers::Next;
+///
+/// async fn store(request: ChatRequest, mut next: Next) -> Result<ChatResponse<EventStream>, Error> {
+///     // If the request has replies, load the state here,
+///     let mut response = next.run(request).await?;
+///     // and store it when the body ends with interrupts.
+///     response.extensions.insert(Resumable);
+///     Ok(response)
+/// }
+/// # let _ = store;
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Resumable;
+
+/// What a request without a [`resume`](crate::ChatRequest::resume) does with the open interrupts of its
+/// conversation: an extension of its [`Context`]. Without it, they stay open beside the new run.
+///
+/// `SuspendLayer` of `concentric-layers` reads it, and `AgUiLayer` of `concentric-http` inserts it. A host
+/// whose own endpoint allows one run per conversation, like AG-UI, inserts it too:
+///
+/// ```
+/// use concentric_core::{ChatRequest, Context, ThreadId, store::OpenInterrupts};
+///
+/// let mut context = Context::builder().thread_id(ThreadId::new("thread_1")).build();
+/// context.extensions_mut().insert(OpenInterrupts::Withdraw);
+/// let request = ChatRequest::user("Never mind. What is the weather?").with_context(context);
+/// # let _ = request;
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OpenInterrupts {
+    /// Withdraws the interrupts before the run begins ([`RunStore::withdraw`](super::RunStore::withdraw)), if the transcript ends
+    /// with a user message: it was sent instead of replies. A late reply fails with
+    /// [`StoreError::Ended`](super::StoreError::Ended). If the store fails, so does the request.
+    Withdraw,
+    /// Answers with the interrupts of the newest waiting run of the conversation, without resuming it, if
+    /// that run has the newest user message of the request (by id), or the request has no user message. If
+    /// no run waits, the request resumes a run whose process died, or fails with [`StoreError::Taken`](super::StoreError::Taken) if
+    /// that run is driven.
+    ///
+    /// If there is no such run, a request that ends with a user message is treated like
+    /// [`Withdraw`](Self::Withdraw), and any other fails with [`StoreError::NotFound`](super::StoreError::NotFound).
+    Show,
+}
+
+/// Extension of a request's [`Context`] whose caller drops the state of a run that ends with
+/// interrupts, as clients of an endpoint do.
+///
+/// `AgUiLayer` of `concentric-http` inserts it. It has no effect inside a layer that stores such
+/// runs: `SuspendLayer` and sessions of `concentric-layers`, or a layer of the host that
+/// [encloses](crate::capability::Encloses) the region [`StoredRun`]. Elsewhere, a run must not wait
+/// for a reply that requires its state: a toolset with a ledger then reports an unknown outcome to
+/// the model instead of raising an interrupt about it.
+///
+/// ```
+/// use concentric_core::{ChatRequest, store::StatelessCaller};
+///
+/// let mut request = ChatRequest::user("hi");
+/// assert!(request.context.is_suspension_stored());
+/// request.context.extensions_mut().insert(StatelessCaller);
+/// assert!(!request.context.is_suspension_stored());
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StatelessCaller;
+
+impl Context {
+    /// Whether the state of this run is kept if it ends with interrupts: by its caller, unless that is a
+    /// [`StatelessCaller`], or by a layer around the run or around a run that encloses it.
+    pub fn is_suspension_stored(&self) -> bool {
+        let mut all = std::iter::successors(Some(self), |context| context.parent());
+        self.extensions().get::<StatelessCaller>().is_none()
+            || all.any(|it| {
+                it.region::<StoredRun>().is_some() || it.region::<SessionTurn>().is_some()
+            })
+    }
+}
+
+/// Persists a run's state before each round of tool calls, if set in the [own](Context::own_mut)
+/// extensions of its [`Context`]. The round starts once it is persisted; an error fails the run.
+///
+/// Also called before the rounds of an agent in the model's position, whose state is part of the
+/// run's. Not called before the rounds of an agent that is a tool.
+#[derive(Clone)]
+pub struct Checkpoint(Arc<dyn Fn(MachineState) -> BoxFuture<()> + Send + Sync>);
+
+impl Checkpoint {
+    /// Creates a checkpoint that calls `save`.
+    pub fn new(save: impl Fn(MachineState) -> BoxFuture<()> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(save))
+    }
+
+    pub(crate) fn save(&self, state: MachineState) -> BoxFuture<()> {
+        (self.0)(state)
+    }
+}
+
+concentric_proto::opaque_debug!(Checkpoint);

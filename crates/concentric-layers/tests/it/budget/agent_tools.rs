@@ -1,0 +1,110 @@
+use super::*;
+
+fn within_itself(budget: &BudgetLayer, model: &ScriptedModel) -> BoxModel {
+    let agent = ServiceBuilder::new()
+        .layer(AgentLayer::new(search(budget)))
+        .layer(budget.model())
+        .service(model.clone());
+    BoxModel::new(agent)
+}
+
+// Case F033.
+#[tokio::test]
+async fn an_agent_tool_spends_its_callers_budget() {
+    let (outer, inner) = (asks(), searches());
+    let budget = BudgetLayer::new(Limits::new().model_calls(5));
+    let agent = around(&budget, &outer, within_itself(&budget, &inner));
+    let answer = run(&agent, ChatRequest::user("hi")).await;
+    // One call of its own, and four of the other, which fails; then it is stopped itself.
+    assert_eq!((outer.calls(), inner.calls()), (1, 4));
+    assert!(matches!(answer.finish.outcome, Outcome::Halted { .. }));
+    assert_eq!(statuses(&answer), [ToolStatus::Failed]);
+}
+
+// Case F033.
+#[tokio::test]
+async fn an_agent_tool_may_have_its_own_limits() {
+    let (outer, inner) = (asks(), searches());
+    let budget = BudgetLayer::new(Limits::new().model_calls(5));
+    let own = BudgetLayer::new(Limits::new().model_calls(2));
+    let agent = around(&budget, &outer, searcher(&own, &inner));
+    let answer = run(&agent, ChatRequest::user("hi")).await;
+    assert_eq!((outer.calls(), inner.calls()), (2, 2));
+    assert_eq!(answer.text(), "done");
+}
+
+// Case F033.
+#[tokio::test]
+async fn an_agent_tool_may_have_a_part_of_the_budget() {
+    async fn part(
+        mut request: ChatRequest,
+        mut next: Next,
+    ) -> Result<ChatResponse<EventStream>, Error> {
+        let budget = request.context.require::<Budget>()?;
+        let part = budget.split(Limits::new().model_calls(2))?;
+        request.context.provide(part);
+        next.run(request).await
+    }
+    let (outer, inner) = (asks(), searches());
+    let budget = BudgetLayer::new(Limits::new().model_calls(4));
+    let agent = from_fn(part).layer(within_itself(&budget, &inner));
+    let tenant = Budget::new(Limits::new());
+    let agent = around(&budget, &outer, BoxModel::new(agent));
+    let answer = run(&agent, request(&tenant)).await;
+    assert_eq!((outer.calls(), inner.calls()), (2, 2));
+    assert_eq!(answer.text(), "done");
+    let spent = (tenant.spent().model_calls, tenant.reserved().model_calls);
+    assert_eq!(spent, (4, 0));
+}
+
+// Case F034.
+#[tokio::test]
+async fn an_agent_tools_spending_survives_a_resume() {
+    let budget = BudgetLayer::new(Limits::new().model_calls(4));
+    let own = BudgetLayer::new(Limits::new().model_calls(3));
+    let make = |outer: &ScriptedModel, inner: &ScriptedModel| {
+        let tools = ScriptedTools::new().asks("pay", "paid");
+        let agent = ServiceBuilder::new()
+            .layer(own.run())
+            .layer(AgentLayer::new(tools))
+            .layer(own.model())
+            .service(inner.clone());
+        around(&budget, outer, BoxModel::new(agent))
+    };
+    let pays = || ScriptedModel::new().tool_call("pay", json!({})).repeat();
+    let (outer, inner) = (asks(), pays());
+    let mut answer = run(&make(&outer, &inner), ChatRequest::user("hi")).await;
+    // Each of the two has a process of its own for each of its calls.
+    for _ in 0..2 {
+        let inner = pays();
+        let agent = make(&ScriptedModel::new(), &inner);
+        answer = run(&agent, reply(written(answer), Reply::approve)).await;
+        assert_eq!(inner.calls(), 1);
+    }
+    // Its own three are used up, and with the first of the outer run that run's four.
+    let (outer, inner) = (ScriptedModel::new().text("done"), pays());
+    let answer = run(
+        &make(&outer, &inner),
+        reply(written(answer), Reply::approve),
+    )
+    .await;
+    assert_eq!((outer.calls(), inner.calls()), (0, 0));
+    assert!(matches!(answer.finish.outcome, Outcome::Halted { .. }));
+    assert_eq!(statuses(&answer), [ToolStatus::Failed]);
+}
+
+#[tokio::test]
+async fn an_agent_tool_asks_on_behalf_of_its_caller() {
+    let (outer, inner) = (asks(), searches());
+    let budget = BudgetLayer::new(Limits::new().model_calls(2)).ask(Amounts::new().model_calls(2));
+    let unlimited = BudgetLayer::new(Limits::new());
+    let agent = around(&budget, &outer, searcher(&unlimited, &inner));
+    let state = written(run(&agent, ChatRequest::user("hi")).await);
+    assert_eq!(
+        (outer.calls(), inner.calls(), state.interrupts().len()),
+        (1, 1, 1)
+    );
+    let answer = run(&agent, reply(state, Reply::approve)).await;
+    assert_eq!((outer.calls(), inner.calls()), (1, 3));
+    assert_eq!(written(answer).interrupts().len(), 1);
+}

@@ -1,0 +1,183 @@
+use super::*;
+
+#[tokio::test]
+async fn a_finish_that_cannot_be_stored_is_an_error() {
+    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let process = Process::new(&store, ScriptedTools::new().answers("pay", "paid"), payer());
+    store.fail("end");
+    let (_, error) = assert_fails(process.body(request(&world, "run")).await).await;
+    is(&error, ErrorKind::Server, "store_failed");
+    assert!(!error.is_retryable());
+}
+
+#[tokio::test]
+async fn a_failed_run_is_ended() {
+    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let broken = Error::new(ErrorKind::Server, "it broke").with_code("E7");
+    let model = ScriptedModel::new()
+        .tool_call("pay", json!({}))
+        .then()
+        .error(broken);
+    let process = Process::new(&store, ScriptedTools::new().answers("pay", "paid"), model);
+    let (_, error) = assert_fails(process.body(request(&world, "run")).await).await;
+    is(&error, ErrorKind::Server, "E7");
+    assert_eq!(status(&store, "run").await, RunStatus::Ended);
+}
+
+#[tokio::test]
+async fn a_run_with_a_dropped_body_is_ended() {
+    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let (process, body, _gate, _context) = at_the_gate(&world, &store).await;
+    drop(body);
+    settle().await;
+    assert_eq!(process.tools.dropped(), 1);
+    assert_eq!(status(&store, "run").await, RunStatus::Ended);
+}
+
+#[tokio::test]
+async fn a_run_dropped_during_its_first_write_is_ended() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = SqliteStore::open(dir.path().join("runs.db")).unwrap();
+    let world = TestEnvironment::new();
+    let run = RunId::new("stored_1");
+    let key = RunKey::new(Tenant::default(), ThreadId::new("thread"), run);
+    let tools = ScriptedTools::new().answers("pay", "paid");
+    let agent = ServiceBuilder::new()
+        .layer(SuspendLayer::new(Arc::new(store.clone())))
+        .layer(AgentLayer::new(tools.clone()))
+        .service(payer());
+    let mut body = task::spawn(agent.oneshot(request(&world, "run")).await.unwrap().body);
+    // It is pending first when it waits for the store's thread.
+    while body.poll_next().is_ready() {}
+    drop(body);
+    assert!(tools.calls().is_empty());
+    for _ in 0..500 {
+        if let Ok(record) = store.get(key.clone()).await
+            && record.status == RunStatus::Ended
+        {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("{:?}", store.get(key.clone()).await);
+}
+
+#[tokio::test]
+async fn a_reply_without_effect_can_be_repeated() {
+    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let questions = Process::paying(&store).interrupted(&world, "run").await;
+    let other = Process::other(&store);
+    let before = store.get(key(&store, "run")).await.unwrap();
+    let waits_on = async || {
+        let record = store.get(key(&store, "run")).await.unwrap();
+        assert_eq!(
+            (record.status, &record.state),
+            (RunStatus::Suspended, &before.state)
+        );
+        assert!(record.replies.is_empty());
+    };
+
+    // The round is not begun.
+    store.fail("save");
+    let body = other.body(reply(&world, "next", approve(&questions))).await;
+    let (_, error) = assert_fails(body).await;
+    is(&error, ErrorKind::Server, "store_failed");
+    waits_on().await;
+    store.heal();
+
+    // The body is dropped before it.
+    store.stalls.lock().unwrap().push("save");
+    let mut body = other.body(reply(&world, "next", approve(&questions))).await;
+    assert!(matches!(body.next().await, Some(Ok(Event::Resumed))));
+    assert_eq!(status(&store, "run").await, RunStatus::Running);
+    drop(body);
+    settle().await;
+    waits_on().await;
+    store.heal();
+
+    let body = other.body(reply(&world, "next", approve(&questions))).await;
+    assert_finishes(body).await;
+    assert_eq!(other.tools.done(), 1);
+}
+
+#[tokio::test]
+async fn a_reply_followed_only_by_reads_can_be_repeated() {
+    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let mut look = ToolSpec::new("look", "", json!({"type": "object"}));
+    look.annotations.read_only = true;
+    let seen = service_fn(|_: ToolCall| async { Ok::<_, Error>(ToolOutcome::done("seen")) });
+    let tools = ScriptedTools::new()
+        .service(look, seen)
+        .waits("look", |call| Suspension::new(vec![question(call)]));
+    let model = ScriptedModel::new()
+        .tool_call("look", json!({}))
+        .then()
+        .error(Error::new(ErrorKind::Server, "broken"))
+        .then()
+        .text("Seen.");
+    let process = Process::new(&store, tools, model);
+    let questions = process.interrupted(&world, "run").await;
+    let before = store.get(key(&store, "run")).await.unwrap();
+
+    let body = process
+        .body(reply(&world, "next", approve(&questions)))
+        .await;
+    assert_fails(body).await;
+    let record = store.get(key(&store, "run")).await.unwrap();
+    assert_eq!(
+        (record.status, &record.state),
+        (RunStatus::Suspended, &before.state)
+    );
+
+    let body = process
+        .body(reply(&world, "next", approve(&questions)))
+        .await;
+    assert_finishes(body).await;
+    assert_eq!(process.tools.done(), 2);
+    assert_eq!(status(&store, "run").await, RunStatus::Ended);
+}
+
+#[tokio::test]
+async fn only_an_inner_hooks_halt_ends_the_stored_run() {
+    use concentric_core::hooks::{self, Flow, Hooks};
+    use concentric_core::{BoxError, Str};
+
+    struct Closed;
+    impl Hooks for Closed {
+        fn id(&self) -> &str {
+            "closed"
+        }
+        async fn before_run(&self, request: &mut ChatRequest) -> Result<Flow<Str>, BoxError> {
+            Ok(match request.resume {
+                Some(_) => Flow::halt("closed"),
+                None => Flow::Continue,
+            })
+        }
+    }
+    let halted = Outcome::Halted {
+        reason: "closed".into(),
+    };
+    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let suspend = || SuspendLayer::new(Arc::new(store.clone()));
+    let tools = ScriptedTools::new().asks("pay", "paid");
+    let agent = || AgentLayer::new(tools.clone()).layer(payer());
+    let questions = Process::paying(&store).interrupted(&world, "run").await;
+    let before = store.get(key(&store, "run")).await.unwrap();
+
+    let outside = hooks::run(Arc::new(Closed)).layer(suspend().layer(agent()));
+    let response = outside.oneshot(reply(&world, "1", approve(&questions)));
+    let (_, finish) = assert_finishes(response.await.unwrap().body).await;
+    assert_eq!((&finish.outcome, &finish.transcript), (&halted, &None));
+    let record = store.get(key(&store, "run")).await.unwrap();
+    assert_eq!(
+        (record.status, record.state),
+        (RunStatus::Suspended, before.state)
+    );
+
+    let inside = suspend().layer(hooks::run(Arc::new(Closed)).layer(agent()));
+    let response = inside.oneshot(reply(&world, "2", approve(&questions)));
+    let (_, finish) = assert_finishes(response.await.unwrap().body).await;
+    assert_eq!((&finish.outcome, tools.done()), (&halted, 0));
+    assert_eq!(finish.transcript.unwrap().len(), 2);
+    assert_eq!(status(&store, "run").await, RunStatus::Ended);
+}

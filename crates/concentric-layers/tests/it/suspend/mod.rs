@@ -1,0 +1,489 @@
+//! One test per row of [`concentric_layers::suspend`]'s tables.
+
+mod begin;
+mod driver_task;
+mod ends;
+mod lease;
+mod lookup;
+mod messages;
+mod placement;
+mod recovery;
+mod store_waits;
+mod unwritable;
+mod wait;
+mod withdraw;
+
+use concentric_core::{
+    AgentLayer, BoxModel, CancelReason, ChatRequest, ChatResponse, Context, Error, ErrorKind,
+    Event, EventStream, FinishReason, Interrupt, InterruptId, Message, MessageId, OpenRound,
+    Outcome, Reply, Resume, Role, RunId, Suspended, Suspension, ThreadId, ToolCall, ToolOutcome,
+    ToolSpec, Transcript, Turn, Usage, interrupt,
+    machine::MachineState,
+    store::{
+        OpenInterrupts, RunClaim, RunKey, RunRecord, RunStatus, RunStore, RunSummary, StoreError,
+        StoreFuture, Tenant,
+    },
+};
+use concentric_layers::{SuspendLayer, suspend::abandoned};
+use concentric_store::{MemoryStore, Options, SqliteStore};
+use concentric_test::{
+    Gate, Pace, ScriptedModel, ScriptedTools, Spurious, TestEnvironment, assert_fails,
+    assert_finishes, check_layer, drop_at_each_wait, shape, tools::question, watched,
+};
+use futures_util::{StreamExt, future::join_all, stream};
+use serde_json::json;
+use std::{
+    cell::RefCell,
+    collections::HashMap,
+    ops::Deref,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::{Duration, SystemTime},
+};
+use tokio_test::task;
+use tower::{Layer, ServiceBuilder, ServiceExt, service_fn};
+
+const LEASE: Duration = Duration::from_secs(30);
+
+#[derive(Clone)]
+struct Inner(Arc<dyn RunStore>);
+
+impl Default for Inner {
+    fn default() -> Self {
+        Self(Arc::new(MemoryStore::new()))
+    }
+}
+
+impl Deref for Inner {
+    type Target = Arc<dyn RunStore>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+/// A store that counts the writes, and fails those it is told to.
+#[derive(Clone, Default)]
+struct Flaky {
+    inner: Inner,
+    // How many states were asked for.
+    loads: Arc<AtomicUsize>,
+    // What runs are stored under, by the ids of their requests.
+    keys: Arc<Mutex<HashMap<RunId, RunKey>>>,
+    writes: Arc<AtomicUsize>,
+    renewals: Arc<AtomicUsize>,
+    fails: Arc<Mutex<Vec<&'static str>>>,
+    refuses: Arc<Mutex<Vec<&'static str>>>,
+    hangs: Arc<AtomicBool>,
+    // What is never read or written, though it is not refused either.
+    stalls: Arc<Mutex<Vec<&'static str>>>,
+    // Whether all it does takes a tick.
+    slow: Arc<AtomicBool>,
+    // Whether all it does is done elsewhere, also once nobody waits for it.
+    elsewhere: Arc<AtomicBool>,
+    // Whether the process that has this is dead: nothing comes from it any more.
+    dead: Arc<AtomicBool>,
+    dies_at: Option<&'static str>,
+}
+
+impl Flaky {
+    fn fail(&self, what: &'static str) {
+        self.fails.lock().unwrap().push(what);
+    }
+
+    /// Says of what is written that no attempt can write it.
+    fn refuse(&self, what: &'static str) {
+        self.refuses.lock().unwrap().push(what);
+    }
+
+    fn heal(&self) {
+        self.fails.lock().unwrap().clear();
+        self.refuses.lock().unwrap().clear();
+        self.stalls.lock().unwrap().clear();
+    }
+
+    fn writes(&self) -> usize {
+        self.writes.load(Ordering::Relaxed)
+    }
+
+    fn write<T: Send + 'static>(&self, what: &str, work: StoreFuture<T>) -> StoreFuture<T> {
+        match what {
+            "renew" => self.renewals.fetch_add(1, Ordering::Relaxed),
+            _ => self.writes.fetch_add(1, Ordering::Relaxed),
+        };
+        if self.dies_at == Some(what) {
+            self.dead.store(true, Ordering::Relaxed);
+        }
+        let stalls = self.stalls.lock().unwrap().contains(&what);
+        if stalls || self.hangs.load(Ordering::Relaxed) || self.dead.load(Ordering::Relaxed) {
+            return Box::pin(std::future::pending());
+        }
+        if self.refuses.lock().unwrap().contains(&what) {
+            return Box::pin(async { Err(StoreError::unwritable("it is too large")) });
+        }
+        match self.fails.lock().unwrap().contains(&what) {
+            true => Box::pin(async { Err(StoreError::failed("the disk is full")) }),
+            false => self.in_time(work),
+        }
+    }
+
+    /// One over a file, which is removed with what is returned beside it.
+    fn in_file() -> (tempfile::TempDir, Self) {
+        let dir = tempfile::tempdir().unwrap();
+        let inner = Inner(Arc::new(
+            SqliteStore::open(dir.path().join("runs")).unwrap(),
+        ));
+        let store = Self {
+            inner,
+            ..Self::default()
+        };
+        (dir, store)
+    }
+
+    fn read<T: Send + 'static>(&self, what: &str, work: StoreFuture<T>) -> StoreFuture<T> {
+        if ["get", "asking"].contains(&what) {
+            self.loads.fetch_add(1, Ordering::Relaxed);
+        }
+        if self.stalls.lock().unwrap().contains(&what) {
+            return Box::pin(std::future::pending());
+        }
+        match self.fails.lock().unwrap().contains(&what) {
+            true => Box::pin(async { Err(StoreError::failed("the disk is full")) }),
+            false => self.in_time(work),
+        }
+    }
+
+    fn in_time<T: Send + 'static>(&self, work: StoreFuture<T>) -> StoreFuture<T> {
+        if self.elsewhere.load(Ordering::Relaxed) {
+            return Box::pin(async { tokio::spawn(work).await.unwrap() });
+        }
+        if !self.slow.load(Ordering::Relaxed) {
+            return work;
+        }
+        Box::pin(async {
+            Pace::NextTick.pass(&Context::new()).await;
+            work.await
+        })
+    }
+}
+
+impl RunStore for Flaky {
+    fn begin(
+        &self,
+        key: RunKey,
+        client_id: RunId,
+        state: MachineState,
+        until: SystemTime,
+    ) -> StoreFuture<u64> {
+        let begun = self
+            .inner
+            .begin(key.clone(), client_id.clone(), state, until);
+        let keys = Arc::clone(&self.keys);
+        let begun = async move {
+            let fence = begun.await?;
+            keys.lock().unwrap().insert(client_id, key);
+            Ok(fence)
+        };
+        self.write("begin", Box::pin(begun))
+    }
+
+    fn is_live(&self, tenant: Tenant, thread: ThreadId, client_id: RunId) -> StoreFuture<bool> {
+        self.read("is_live", self.inner.is_live(tenant, thread, client_id))
+    }
+
+    fn get(&self, key: RunKey) -> StoreFuture<RunRecord> {
+        self.read("get", self.inner.get(key))
+    }
+
+    fn claim(
+        &self,
+        key: RunKey,
+        version: u64,
+        replies: Vec<Reply>,
+        now: SystemTime,
+        until: SystemTime,
+    ) -> StoreFuture<RunRecord> {
+        self.write("claim", self.inner.claim(key, version, replies, now, until))
+    }
+
+    fn amend(
+        &self,
+        key: RunKey,
+        version: u64,
+        state: MachineState,
+        now: SystemTime,
+    ) -> StoreFuture<u64> {
+        self.write("amend", self.inner.amend(key, version, state, now))
+    }
+
+    fn save(
+        &self,
+        key: RunKey,
+        fence: u64,
+        state: MachineState,
+        until: SystemTime,
+    ) -> StoreFuture<()> {
+        self.write("save", self.inner.save(key, fence, state, until))
+    }
+
+    fn renew(&self, key: RunKey, fence: u64, until: SystemTime) -> StoreFuture<()> {
+        self.write("renew", self.inner.renew(key, fence, until))
+    }
+
+    fn suspend(
+        &self,
+        key: RunKey,
+        fence: u64,
+        state: MachineState,
+        now: SystemTime,
+    ) -> StoreFuture<()> {
+        self.write("suspend", self.inner.suspend(key, fence, state, now))
+    }
+
+    fn end(&self, key: RunKey, fence: u64, now: SystemTime) -> StoreFuture<()> {
+        self.write("end", self.inner.end(key, fence, now))
+    }
+
+    fn withdraw(&self, tenant: Tenant, thread: ThreadId, now: SystemTime) -> StoreFuture<usize> {
+        self.write("withdraw", self.inner.withdraw(tenant, thread, now))
+    }
+
+    fn asking(
+        &self,
+        tenant: Tenant,
+        thread: ThreadId,
+        questions: Vec<InterruptId>,
+    ) -> StoreFuture<RunRecord> {
+        self.read("asking", self.inner.asking(tenant, thread, questions))
+    }
+
+    fn of_thread(
+        &self,
+        tenant: Tenant,
+        thread: ThreadId,
+        message: Option<MessageId>,
+        limit: usize,
+    ) -> StoreFuture<Vec<RunSummary>> {
+        let found = self.inner.of_thread(tenant, thread, message, limit);
+        self.read("of_thread", found)
+    }
+
+    fn abandoned(&self, now: SystemTime, limit: usize) -> StoreFuture<Vec<RunRecord>> {
+        self.inner.abandoned(now, limit)
+    }
+}
+
+/// A process with an agent that pays when it may.
+struct Process {
+    store: Flaky,
+    tools: ScriptedTools,
+    model: ScriptedModel,
+    agent: BoxModel,
+}
+
+impl Process {
+    fn new(store: &Flaky, tools: ScriptedTools, model: ScriptedModel) -> Self {
+        let store = Flaky {
+            dead: Arc::default(),
+            ..store.clone()
+        };
+        let agent = ServiceBuilder::new()
+            .layer(SuspendLayer::new(Arc::new(store.clone())).lease(LEASE))
+            .layer(AgentLayer::new(tools.clone()))
+            .service(model.clone());
+        Self {
+            store,
+            tools,
+            model,
+            agent: BoxModel::new(agent),
+        }
+    }
+
+    /// Leaves its run as a process does that dies.
+    fn die(self, body: task::Spawn<EventStream>) {
+        self.store.dead.store(true, Ordering::Relaxed);
+        std::mem::forget(body);
+    }
+
+    /// One whose model pays, and whose tool asks before.
+    fn paying(store: &Flaky) -> Self {
+        Self::new(store, ScriptedTools::new().asks("pay", "paid"), payer())
+    }
+
+    /// Another one, which goes on after the payment.
+    fn other(store: &Flaky) -> Self {
+        let model = ScriptedModel::new().text("Done.").repeat();
+        Self::new(store, ScriptedTools::new().asks("pay", "paid"), model)
+    }
+
+    async fn body(&self, request: ChatRequest) -> EventStream {
+        self.agent.clone().oneshot(request).await.unwrap().body
+    }
+
+    async fn fails(&self, request: ChatRequest) -> Error {
+        match self.agent.clone().oneshot(request).await {
+            Ok(response) => panic!("{:?}", response.collect().await),
+            Err(error) => error,
+        }
+    }
+
+    /// A run up to its question.
+    async fn interrupted(&self, world: &TestEnvironment, run: &'static str) -> Vec<InterruptId> {
+        let (_, finish) = assert_finishes(self.body(request(world, run)).await).await;
+        assert_eq!(finish.outcome, Outcome::Interrupted);
+        let questions = finish.interrupts();
+        questions.iter().map(|asked| asked.id.clone()).collect()
+    }
+}
+
+fn payer() -> ScriptedModel {
+    ScriptedModel::new()
+        .tool_call("pay", json!({"to": "them"}))
+        .then()
+        .text("Done.")
+}
+
+fn context(world: &TestEnvironment, run: &'static str) -> Context {
+    world
+        .context_builder()
+        .thread_id(ThreadId::new("thread"))
+        .run_id(RunId::new(run))
+        .build()
+}
+
+fn request(world: &TestEnvironment, run: &'static str) -> ChatRequest {
+    ChatRequest::user("Pay them.").with_context(context(world, run))
+}
+
+/// A client's reply, which comes without the run.
+fn reply(world: &TestEnvironment, run: &'static str, replies: Vec<Reply>) -> ChatRequest {
+    let mut request = ChatRequest::new(Transcript::new()).with_context(context(world, run));
+    request.resume = Some(Resume::new(Suspended::Elsewhere, replies));
+    request
+}
+
+fn approve(questions: &[InterruptId]) -> Vec<Reply> {
+    questions.iter().cloned().map(Reply::approve).collect()
+}
+
+/// What the last run of that request is stored under.
+fn key(store: &Flaky, run: &'static str) -> RunKey {
+    store.keys.lock().unwrap()[&RunId::new(run)].clone()
+}
+
+async fn status(store: &Flaky, run: &'static str) -> RunStatus {
+    store.get(key(store, run)).await.unwrap().status
+}
+
+fn is_unknown(store: &Flaky, run: &'static str) -> bool {
+    !store.keys.lock().unwrap().contains_key(&RunId::new(run))
+}
+
+fn is(error: &Error, kind: ErrorKind, code: &str) {
+    assert_eq!(
+        (error.kind(), error.code()),
+        (kind, Some(code)),
+        "{error:?}"
+    );
+}
+
+/// Lets spawned work be done.
+async fn settle() {
+    for _ in 0..32 {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// A request for what its conversation has asked, of a client that has said `messages`.
+fn again(world: &TestEnvironment, run: &'static str, messages: &[&'static str]) -> ChatRequest {
+    let mut context = context(world, run);
+    context.extensions_mut().insert(OpenInterrupts::Show);
+    let mut transcript = Transcript::new();
+    for id in messages {
+        let message = Message::user("Pay them.").with_id(MessageId::new(*id));
+        transcript.push(Turn::message(message).unwrap());
+    }
+    ChatRequest::new(transcript).with_context(context)
+}
+
+/// What the user has said, as the last request to the model has it.
+fn told(process: &Process) -> Vec<String> {
+    let requests = process.model.requests();
+    let transcript = &requests.last().unwrap().transcript;
+    let users = transcript.iter().map(Turn::as_message);
+    let users = users.filter(|message| message.role == Role::User);
+    users.map(Message::text).collect()
+}
+
+/// A process whose tool waits at a gate, and its body, which has come there.
+async fn at_the_gate(
+    world: &TestEnvironment,
+    store: &Flaky,
+) -> (Process, task::Spawn<EventStream>, Gate, Context) {
+    let gate = Gate::new();
+    let tools = ScriptedTools::new().tool("pay", {
+        let gate = gate.clone();
+        move |_| {
+            let gate = gate.clone();
+            async move {
+                gate.pass().await;
+                ToolOutcome::done("paid")
+            }
+        }
+    });
+    let process = Process::new(store, tools, payer());
+    let request = request(world, "run");
+    let context = request.context.clone();
+    let mut body = task::spawn(process.body(request).await);
+    drain(&mut body).await;
+    assert_eq!(process.tools.live(), 1);
+    (process, body, gate, context)
+}
+
+/// What comes once the run's task has come as far as it can.
+async fn drain(body: &mut task::Spawn<EventStream>) -> Vec<Result<Event, Error>> {
+    let mut items = Vec::new();
+    for _ in 0..4 {
+        while let std::task::Poll::Ready(Some(item)) = body.poll_next() {
+            items.push(item);
+        }
+        settle().await;
+    }
+    items
+}
+
+/// A run that has accepted replies when its process dies; the questions expire meanwhile.
+async fn died_with_replies(world: &TestEnvironment, store: &Flaky) -> Vec<InterruptId> {
+    let expires = context(world, "x").now() + Duration::from_secs(1);
+    let tools = ScriptedTools::new()
+        .answers("pay", "paid")
+        .waits("pay", move |call| {
+            let id = call.context.interrupt_id().unwrap();
+            let question = Interrupt::new(id, interrupt::TOOL_CALL).until(expires);
+            Suspension::new(vec![question])
+        });
+    let questions = Process::new(store, tools, payer())
+        .interrupted(world, "run")
+        .await;
+    let dies = Process::other(&Flaky {
+        dies_at: Some("save"),
+        ..store.clone()
+    });
+    let replied = dies.body(reply(world, "next", approve(&questions))).await;
+    let mut body = task::spawn(replied);
+    drain(&mut body).await;
+    assert_eq!(dies.tools.done(), 0);
+    dies.die(body);
+    world.advance(LEASE);
+    questions
+}
+
+/// Nobody takes the run up again.
+async fn is_over(world: &TestEnvironment, store: &Flaky) {
+    assert_eq!(status(store, "run").await, RunStatus::Ended);
+    world.advance(LEASE);
+    let left = abandoned(store, &world.environment(), 9).await.unwrap();
+    assert!(left.is_empty());
+}

@@ -1,0 +1,52 @@
+use super::*;
+
+#[tokio::test]
+async fn an_unwritable_run_is_not_begun() {
+    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    store.refuse("begin");
+    let process = Process::new(&store, ScriptedTools::new().answers("pay", "paid"), payer());
+    let (_, error) = assert_fails(process.body(request(&world, "run")).await).await;
+    is(&error, ErrorKind::TooLarge, "unwritable");
+    assert!(!error.is_retryable());
+    assert!(process.tools.calls().is_empty());
+    assert!(is_unknown(&store, "run"));
+}
+
+#[tokio::test]
+async fn an_unwritable_interrupt_ends_the_run() {
+    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    store.refuse("suspend");
+    let process = Process::paying(&store);
+    let (events, error) = assert_fails(process.body(request(&world, "run")).await).await;
+    is(&error, ErrorKind::TooLarge, "unwritable");
+    assert!(!events.iter().any(Event::is_finish));
+    is_over(&world, &store).await;
+}
+
+#[tokio::test]
+async fn an_unwritable_resumed_run_is_ended() {
+    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    died_with_replies(&world, &store).await;
+    store.refuse("save");
+    let left = abandoned(&store, &world.environment(), 1).await.unwrap();
+    let other = Process::other(&store);
+    let body = other.body(left.into_iter().next().unwrap()).await;
+    let (_, error) = assert_fails(body).await;
+    is(&error, ErrorKind::TooLarge, "unwritable");
+    assert!(other.tools.calls().is_empty());
+    is_over(&world, &store).await;
+}
+
+#[tokio::test]
+async fn a_run_that_exceeds_the_size_limit_is_ended() {
+    let (world, mut store) = (TestEnvironment::new(), Flaky::default());
+    let inner = MemoryStore::with_options(Options::new().max_state_bytes(10_000));
+    store.inner = Inner(Arc::new(inner));
+    let tools = ScriptedTools::new().answers("pay", "x".repeat(10_000));
+    let model = ScriptedModel::new().tool_call("pay", json!({})).repeat();
+    let process = Process::new(&store, tools, model);
+    let (_, error) = assert_fails(process.body(request(&world, "run")).await).await;
+    is(&error, ErrorKind::TooLarge, "unwritable");
+    assert_eq!(process.tools.done(), 1);
+    is_over(&world, &store).await;
+}

@@ -1,0 +1,131 @@
+mod decisions;
+mod effects;
+mod runs;
+
+use self::{effects::Entry, runs::Row};
+use crate::{Options, rules::is_over};
+use concentric_core::{
+    Str, ThreadId,
+    store::{EffectKey, Remembered, RunKey, RunStatus, Span, StoreError, StoreFuture, Tenant},
+};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::SystemTime,
+};
+
+/// An in-memory store, for tests and for single-process programs whose runs need not survive them.
+///
+/// It behaves like [`SqliteStore`](crate::SqliteStore) and serializes states in the same format.
+/// Clones share their contents. The futures resolve at the first poll.
+///
+/// ```
+/// use concentric_core::{Str, store::{Once, Tenant}};
+/// use concentric_store::MemoryStore;
+/// use std::time::{Duration, SystemTime};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), concentric_core::store::StoreError> {
+/// let store = MemoryStore::new();
+/// let until = SystemTime::now() + Duration::from_secs(60);
+/// let once = || store.once(Tenant::default(), Str::from("token 1"), until);
+/// assert!(once().await?);
+/// assert!(!once().await?);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Default)]
+pub struct MemoryStore {
+    kept: Arc<Mutex<Kept>>,
+    options: Options,
+}
+
+#[derive(Default)]
+struct Kept {
+    // The number of writes, the source of versions and fences.
+    count: u64,
+    runs: HashMap<RunKey, Row>,
+    effects: HashMap<EffectKey, Entry>,
+    // The expiry of each key, and its number in the order of use.
+    once: HashMap<(Tenant, Str), (SystemTime, u64)>,
+    // The number of keys used so far.
+    used: u64,
+    // In the order of insertion.
+    decisions: Vec<Remembered>,
+}
+
+impl MemoryStore {
+    /// Creates an empty store.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Creates an empty store with these options.
+    pub fn with_options(options: Options) -> Self {
+        Self {
+            options,
+            ..Self::default()
+        }
+    }
+
+    /// Removes all expired entries, as the end of each run also does.
+    pub fn purge(&self, now: SystemTime) -> StoreFuture<()> {
+        let Self { options, .. } = *self;
+        self.work(move |kept| {
+            kept.purge(&options, now);
+            Ok(())
+        })
+    }
+
+    fn work<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Kept) -> Result<T, StoreError> + Send + 'static,
+    ) -> StoreFuture<T> {
+        let kept = Arc::clone(&self.kept);
+        Box::pin(async move {
+            let mut kept: MutexGuard<'_, Kept> =
+                kept.lock().unwrap_or_else(PoisonError::into_inner);
+            work(&mut kept)
+        })
+    }
+}
+
+impl Kept {
+    fn count(&mut self) -> u64 {
+        self.count += 1;
+        self.count
+    }
+
+    fn purge(&mut self, options: &Options, now: SystemTime) {
+        self.end_all(now, |_, row| row.standing.is_overdue(options, now));
+        let mut gone = HashSet::new();
+        self.runs.retain(|key, row| {
+            let ended = row.standing.status == RunStatus::Ended;
+            let gone_by = |since| is_over(since, options.keep_ended, now);
+            let keep = !(ended && row.standing.since.is_some_and(gone_by));
+            if !keep {
+                gone.insert(key.clone());
+            }
+            keep
+        });
+        self.effects.retain(|_, entry| match &entry.run {
+            Some(run) => !gone.contains(run),
+            None => {
+                let seen = *entry.seen.get_or_insert(now);
+                !is_over(seen, options.keep_effects, now)
+            }
+        });
+        self.decisions.retain(|decision| match &decision.span {
+            Span::Run { thread, run } => {
+                let thread = thread.clone().unwrap_or_else(|| ThreadId::new(""));
+                !gone.contains(&RunKey::new(decision.tenant.clone(), thread, run.clone()))
+            }
+            _ => true,
+        });
+        let kept = u64::try_from(options.keep_used_keys).unwrap_or(u64::MAX);
+        let old = self.used.saturating_sub(kept);
+        self.once.retain(|_, (until, n)| *until > now || *n > old);
+    }
+}
+
+concentric_core::opaque_debug!(MemoryStore);

@@ -1,0 +1,190 @@
+//! Statements that read runs.
+
+use super::{
+    super::values::{failed, nanos},
+    row::{Stored, columns, read_key, standing, stored},
+};
+use crate::{
+    Fault, Options,
+    rules::{Standing, message_of, readable},
+};
+use concentric_core::{
+    InterruptId, MessageId, RunId, ThreadId,
+    machine::MachineState,
+    store::{RunKey, RunRecord, RunSummary, StoreError, Tenant},
+};
+use rusqlite::{OptionalExtension, Params, Row, Transaction, params};
+use std::time::SystemTime;
+
+/// Returns whether a run begun with `client_id` in the conversation is running.
+pub(super) fn is_live(
+    tx: &Transaction<'_>,
+    tenant: &Tenant,
+    thread: &ThreadId,
+    client_id: &RunId,
+) -> Result<bool, StoreError> {
+    let find = "SELECT 1 FROM runs
+                WHERE tenant = ?1 AND thread = ?2 AND client_id = ?3 AND status = 'running'";
+    let names = [tenant.0.as_str(), thread.as_str(), client_id.as_str()];
+    tx.prepare_cached(find)
+        .and_then(|mut find| find.exists(names))
+        .map_err(failed)
+}
+
+pub(super) fn get(
+    tx: &Transaction<'_>,
+    options: &Options,
+    key: &RunKey,
+) -> Result<RunRecord, StoreError> {
+    stored(tx, key)?.open(tx, options)
+}
+
+pub(super) fn asking(
+    tx: &Transaction<'_>,
+    options: &Options,
+    tenant: Tenant,
+    thread: ThreadId,
+    questions: &[InterruptId],
+) -> Result<RunRecord, StoreError> {
+    // One JSON parameter, since SQLite limits the number of parameters, and one cached statement
+    // then serves any number of interrupts.
+    let find = "SELECT q.run FROM questions q JOIN runs r USING (tenant, thread, run)
+                WHERE q.tenant = ?1 AND q.thread = ?2
+                  AND q.question IN (SELECT value FROM json_each(?3))
+                ORDER BY r.begun DESC LIMIT 1";
+    let questions = serde_json::to_string(questions).map_err(StoreError::failed)?;
+    let run: Option<String> = tx
+        .prepare_cached(find)
+        .and_then(|mut find| {
+            let names = [tenant.0.as_str(), thread.as_str(), &questions];
+            find.query_row(names, |row| row.get(0)).optional()
+        })
+        .map_err(failed)?;
+    let run = run.ok_or(StoreError::NotFound)?;
+    let key = RunKey::new(tenant, thread, RunId::new(run));
+    get(tx, options, &key)
+}
+
+pub(super) fn of_thread(
+    tx: &Transaction<'_>,
+    tenant: &Tenant,
+    thread: &ThreadId,
+    message: Option<&MessageId>,
+    limit: usize,
+) -> Result<Vec<RunSummary>, StoreError> {
+    let find =
+        "SELECT tenant, thread, run, status, version, fence, lease_until, since, client_id FROM runs
+                WHERE tenant = ?1 AND thread = ?2 AND status <> 'ended'
+                  AND (?3 IS NULL OR message = ?3)
+                ORDER BY status = 'running', iif(status = 'running', lease_until, begun), begun
+                LIMIT ?4";
+    let params = params![
+        tenant.0.as_str(),
+        thread.as_str(),
+        message.map(MessageId::as_str),
+        i64::try_from(limit).unwrap_or(i64::MAX),
+    ];
+    let summary = |row: &Row<'_>| {
+        let Standing {
+            status,
+            lease_until,
+            ..
+        } = standing(row, 3)?;
+        let client_id = RunId::new(row.get::<_, String>(8)?);
+        Ok(RunSummary::new(
+            read_key(row)?,
+            client_id,
+            status,
+            lease_until,
+        ))
+    };
+    tx.prepare_cached(find)
+        .and_then(|mut find| find.query_map(params, summary)?.collect())
+        .map_err(failed)
+}
+
+pub(super) fn abandoned(
+    tx: &Transaction<'_>,
+    options: &Options,
+    now: SystemTime,
+    limit: usize,
+) -> Result<Vec<RunRecord>, StoreError> {
+    let find =
+        columns!("WHERE status = 'running' AND lease_until <= ?1 ORDER BY lease_until, begun");
+    find_all(tx, options, find, [nanos(now)], limit)
+}
+
+/// Returns at most `limit` of the runs that `find` selects, without unreadable ones.
+fn find_all(
+    tx: &Transaction<'_>,
+    options: &Options,
+    find: &str,
+    params: impl Params,
+    limit: usize,
+) -> Result<Vec<RunRecord>, StoreError> {
+    let mut find = tx.prepare_cached(find).map_err(failed)?;
+    let mut rows = find.query(params).map_err(failed)?;
+    let mut found = Vec::new();
+    while found.len() < limit
+        && let Some(row) = rows.next().map_err(failed)?
+    {
+        let stored = Stored::read(row).map_err(failed);
+        found.extend(readable(stored.and_then(|it| it.open(tx, options)))?);
+    }
+    Ok(found)
+}
+
+/// Fills the column `message` for each run that has not ended: schema version 1 has it only inside
+/// the state.
+pub(crate) fn fill_messages(tx: &Transaction<'_>) -> Result<(), Fault> {
+    let mut find = tx.prepare("SELECT rowid FROM runs WHERE status <> 'ended'")?;
+    let rows: Vec<i64> = find
+        .query_map([], |row| row.get(0))?
+        .collect::<rusqlite::Result<_>>()?;
+    let mut read = tx.prepare("SELECT state FROM runs WHERE rowid = ?1")?;
+    let mut note = tx.prepare("UPDATE runs SET message = ?2 WHERE rowid = ?1")?;
+    for row in rows {
+        // An unreadable run fails when it is loaded; it must not fail the migration.
+        let Ok(json) = read.query_row([row], |row| row.get::<_, String>(0)) else {
+            continue;
+        };
+        let state = MachineState::from_json(json.as_bytes(), usize::MAX);
+        let message = state.ok().as_ref().and_then(message_of);
+        note.execute(params![row, message.as_ref().map(MessageId::as_str)])?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sqlite::schema;
+    use rusqlite::trace::{TraceEvent, TraceEventCodes};
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    // The oldest rusqlite takes a function, not a closure.
+    static STATEMENTS: AtomicUsize = AtomicUsize::new(0);
+
+    fn count(_: TraceEvent<'_>) {
+        STATEMENTS.fetch_add(1, Ordering::Relaxed);
+    }
+
+    #[test]
+    fn one_statement_looks_up_any_number_of_interrupts() {
+        let options = Options::new();
+        let mut db = schema::open(&options, None).unwrap();
+        // Returns nothing in the oldest rusqlite; whether it counts is asserted below.
+        let _ = db.trace_v2(TraceEventCodes::SQLITE_TRACE_STMT, Some(count));
+        let tx = db.transaction().unwrap();
+        for asked in [1, 256, 33_000] {
+            let questions: Vec<_> = (0..asked)
+                .map(|n| InterruptId::new(n.to_string()))
+                .collect();
+            STATEMENTS.store(0, Ordering::Relaxed);
+            let thread = ThreadId::new("t");
+            let found = asking(&tx, &options, Tenant::default(), thread, &questions);
+            assert!(matches!(found, Err(StoreError::NotFound)));
+            assert_eq!(STATEMENTS.load(Ordering::Relaxed), 1, "{asked} questions");
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! The end of runs, and the removal of expired entries.
+
+use super::super::values::{count, failed, integer, nanos};
+use crate::Options;
+use concentric_core::store::StoreError;
+use rusqlite::{Row, Transaction, params, params_from_iter};
+use std::time::SystemTime;
+
+pub(super) fn set_ended(
+    tx: &Transaction<'_>,
+    [tenant, thread, run]: [&str; 3],
+    now: SystemTime,
+) -> Result<(), StoreError> {
+    let version = count(tx)?;
+    let update = "UPDATE runs SET status = 'ended', version = ?4, since = ?5
+                  WHERE tenant = ?1 AND thread = ?2 AND run = ?3";
+    let row = params![tenant, thread, run, integer(version), nanos(now)];
+    tx.prepare_cached(update)
+        .and_then(|mut update| update.execute(row))
+        .map(drop)
+        .map_err(failed)
+}
+
+/// The maximum number of rows of each kind removed in one transaction, which blocks other writers.
+const BATCH: usize = 100;
+
+/// Returns the keys of at most [`BATCH`] runs that `find` selects with `time` as its parameter.
+fn before(
+    tx: &Transaction<'_>,
+    find: &str,
+    time: SystemTime,
+) -> Result<Vec<[String; 3]>, StoreError> {
+    tx.prepare_cached(&format!("{find} LIMIT {BATCH}"))
+        .and_then(|mut find| {
+            let key = |row: &Row<'_>| Ok([row.get(0)?, row.get(1)?, row.get(2)?]);
+            find.query_map([nanos(time)], key)?.collect()
+        })
+        .map_err(failed)
+}
+
+/// Removes at most [`BATCH`] expired entries of each kind; returns whether more may be left.
+pub(crate) fn purge(
+    tx: &Transaction<'_>,
+    options: &Options,
+    now: SystemTime,
+) -> Result<bool, StoreError> {
+    let mut more = false;
+    let mut did = |rows: usize| more |= rows >= BATCH;
+    if let Some(time) = now.checked_sub(options.keep_waiting) {
+        let find = "SELECT tenant, thread, run FROM runs
+                    WHERE (status = 'suspended' AND since <= ?1)
+                       OR (status = 'running' AND lease_until <= ?1)
+                    ORDER BY begun";
+        let waited = before(tx, find, time)?;
+        did(waited.len());
+        for key in waited {
+            set_ended(tx, key.each_ref().map(String::as_str), now)?;
+        }
+    }
+    if let Some(time) = now.checked_sub(options.keep_ended) {
+        let find = "SELECT tenant, thread, run FROM runs WHERE status = 'ended' AND since <= ?1";
+        let ended = before(tx, find, time)?;
+        did(ended.len());
+        for key in ended {
+            for delete in [
+                "DELETE FROM runs WHERE tenant = ?1 AND thread = ?2 AND run = ?3",
+                "DELETE FROM questions WHERE tenant = ?1 AND thread = ?2 AND run = ?3",
+                "DELETE FROM effects
+                 WHERE tenant = ?1 AND thread = ?2 AND run = ?3 AND run IS NOT NULL",
+                "DELETE FROM decisions
+                 WHERE tenant = ?1 AND thread = ?2 AND run = ?3 AND span = 'run'",
+            ] {
+                tx.prepare_cached(delete)
+                    .and_then(|mut delete| delete.execute(key.each_ref()))
+                    .map_err(failed)?;
+            }
+        }
+    }
+    let at = nanos(now);
+    let execute = |statement: &str, params: &[i64]| {
+        tx.prepare_cached(statement)
+            .and_then(|mut it| it.execute(params_from_iter(params)))
+            .map_err(failed)
+    };
+    let see = format!(
+        "UPDATE effects SET seen = ?1 WHERE rowid IN
+         (SELECT rowid FROM effects WHERE run IS NULL AND seen IS NULL LIMIT {BATCH})"
+    );
+    did(execute(&see, &[at])?);
+    if let Some(before) = now.checked_sub(options.keep_effects) {
+        let delete = format!(
+            "DELETE FROM effects WHERE rowid IN
+             (SELECT rowid FROM effects WHERE run IS NULL AND seen <= ?1 LIMIT {BATCH})"
+        );
+        did(execute(&delete, &[nanos(before)])?);
+    }
+    // Examines only the first `BATCH` expired keys: most may be too recent to be removed, and a
+    // full scan would then be repeated at each purge.
+    let delete = format!(
+        "DELETE FROM once WHERE (tenant, key) IN
+         (SELECT tenant, key FROM
+          (SELECT tenant, key, n FROM once WHERE until <= ?1 ORDER BY until LIMIT {BATCH})
+          WHERE n <= (SELECT ifnull(max(n), 0) FROM once) - ?2)"
+    );
+    let kept = i64::try_from(options.keep_used_keys).unwrap_or(i64::MAX);
+    did(execute(&delete, &[at, kept])?);
+    Ok(more)
+}

@@ -1,0 +1,302 @@
+//! Statements that write runs.
+
+use super::{
+    super::values::{count, failed, integer, nanos, time},
+    find::is_live,
+    purge::{purge, set_ended},
+    row::{checksum, names, standing_of, stored},
+};
+use crate::{
+    Options,
+    rules::{check_waiting, merge_replies, write_replies, write_state},
+};
+use concentric_core::{
+    InterruptId, MessageId, Reply, RunId, ThreadId,
+    machine::MachineState,
+    store::{RunKey, RunRecord, RunStatus, StoreError, Tenant},
+};
+use rusqlite::{Transaction, params, params_from_iter};
+use std::time::SystemTime;
+
+fn ask(tx: &Transaction<'_>, key: &RunKey, asks: &[InterruptId]) -> Result<(), StoreError> {
+    let insert = "INSERT OR IGNORE INTO questions (tenant, thread, run, question)
+                  VALUES (?1, ?2, ?3, ?4)";
+    let [tenant, thread, run] = names(key);
+    for id in asks {
+        tx.prepare_cached(insert)
+            .and_then(|mut insert| insert.execute([tenant, thread, run, id.as_str()]))
+            .map_err(failed)?;
+    }
+    Ok(())
+}
+
+const NO_REPLIES: &str = "[]";
+
+pub(super) fn begin(
+    tx: &Transaction<'_>,
+    options: &Options,
+    key: &RunKey,
+    client_id: &RunId,
+    state: &MachineState,
+    lease_until: SystemTime,
+) -> Result<u64, StoreError> {
+    let state = write_state(state, options.max_state_bytes)?;
+    if standing_of(tx, key)?.is_some() {
+        return Err(StoreError::Exists);
+    }
+    if is_live(tx, &key.tenant, &key.thread, client_id)? {
+        return Err(StoreError::Live);
+    }
+    let fence = count(tx)?;
+    let insert = "INSERT INTO runs
+                  (tenant, thread, run, status, begun, version, fence, lease_until,
+                   checksum, state, replies, client_id, message)
+                  VALUES (?1, ?2, ?3, 'running', ?4, ?4, ?4, ?5, ?6, ?7, ?8, ?9, ?10)";
+    let [tenant, thread, run] = names(key);
+    let row = params![
+        tenant,
+        thread,
+        run,
+        integer(fence),
+        nanos(lease_until),
+        checksum(key, &state.json, NO_REPLIES),
+        state.json,
+        NO_REPLIES,
+        client_id.as_str(),
+        state.message.as_ref().map(MessageId::as_str),
+    ];
+    tx.prepare_cached(insert)
+        .and_then(|mut insert| insert.execute(row))
+        .map_err(failed)?;
+    ask(tx, key, &state.asks)?;
+    Ok(fence)
+}
+
+/// Fails if a limit of waiting runs is reached, unless this run has waited before.
+fn may_wait(tx: &Transaction<'_>, options: &Options, key: &RunKey) -> Result<(), StoreError> {
+    let [tenant, thread, run] = names(key);
+    let find = "SELECT waited FROM runs WHERE tenant = ?1 AND thread = ?2 AND run = ?3";
+    let has_waited: bool = tx
+        .prepare_cached(find)
+        .and_then(|mut find| find.query_row([tenant, thread, run], |row| row.get(0)))
+        .map_err(failed)?;
+    if has_waited {
+        return Ok(());
+    }
+    // Counts at most up to the limit, to bound the work.
+    let count = |what: &str, of: &[&str], limit: usize| {
+        let count = format!(
+            "SELECT count(*) FROM (SELECT 1 FROM runs
+             WHERE tenant = ?1 {what} AND waited = 1 AND status <> 'ended' LIMIT {})",
+            i64::try_from(limit).unwrap_or(i64::MAX)
+        );
+        tx.prepare_cached(&count)
+            .and_then(|mut count| count.query_row(params_from_iter(of), |row| row.get::<_, i64>(0)))
+            .map(|waiting| usize::try_from(waiting).unwrap_or(usize::MAX))
+            .map_err(failed)
+    };
+    let per_thread = options.max_waiting_per_thread;
+    let thread = count("AND thread = ?2", &[tenant, thread], per_thread)?;
+    let tenant = count("", &[tenant], options.max_waiting_per_tenant)?;
+    check_waiting(options, thread, tenant)
+}
+
+pub(super) fn claim(
+    tx: &Transaction<'_>,
+    options: &Options,
+    key: &RunKey,
+    version: u64,
+    replies: Vec<Reply>,
+    now: SystemTime,
+    lease_until: SystemTime,
+) -> Result<RunRecord, StoreError> {
+    let stored = stored(tx, key)?;
+    stored.standing.check_claim(version, options, now)?;
+    let state = stored.state.clone();
+    // A run whose state cannot be read must not be claimed.
+    let mut record = stored.open(tx, options)?;
+    let replies = merge_replies(&record.replies, replies);
+    let json = write_replies(&replies, options.max_state_bytes)?;
+
+    record.fence = count(tx)?;
+    record.version = record.fence;
+    record.status = RunStatus::Running;
+    record.lease_until = lease_until;
+    let [tenant, thread, run] = names(key);
+    let claim = "UPDATE runs SET status = 'running', version = ?4, fence = ?4, lease_until = ?5
+                 WHERE tenant = ?1 AND thread = ?2 AND run = ?3";
+    let row = params![
+        tenant,
+        thread,
+        run,
+        integer(record.fence),
+        nanos(lease_until)
+    ];
+    tx.prepare_cached(claim)
+        .and_then(|mut claim| claim.execute(row))
+        .map_err(failed)?;
+    if record.replies.len() < replies.len() {
+        let keep =
+            "UPDATE runs SET replies = ?4, replied_at = ifnull(replied_at, ?5), checksum = ?6
+                    WHERE tenant = ?1 AND thread = ?2 AND run = ?3";
+        let sum = checksum(key, &state, &json);
+        let row = params![tenant, thread, run, json, nanos(now), sum];
+        tx.prepare_cached(keep)
+            .and_then(|mut keep| keep.execute(row))
+            .map_err(failed)?;
+        record.replies = replies;
+        record.replied_at.get_or_insert(time(nanos(now)));
+    }
+    Ok(record)
+}
+
+pub(super) fn amend(
+    tx: &Transaction<'_>,
+    options: &Options,
+    key: &RunKey,
+    version: u64,
+    state: &MachineState,
+    now: SystemTime,
+) -> Result<u64, StoreError> {
+    let state = write_state(state, options.max_state_bytes)?;
+    let stored = stored(tx, key)?;
+    stored.standing.check_claim(version, options, now)?;
+    let version = count(tx)?;
+    let update = "UPDATE runs SET version = ?4, checksum = ?5, state = ?6, message = ?7
+                  WHERE tenant = ?1 AND thread = ?2 AND run = ?3";
+    let [tenant, thread, run] = names(key);
+    let row = params![
+        tenant,
+        thread,
+        run,
+        integer(version),
+        checksum(key, &state.json, &stored.replies),
+        state.json,
+        state.message.as_ref().map(MessageId::as_str),
+    ];
+    tx.prepare_cached(update)
+        .and_then(|mut update| update.execute(row))
+        .map_err(failed)?;
+    ask(tx, key, &state.asks)?;
+    Ok(version)
+}
+
+fn held(tx: &Transaction<'_>, key: &RunKey, fence: u64) -> Result<(), StoreError> {
+    let standing = standing_of(tx, key)?.ok_or(StoreError::NotFound)?;
+    standing.check_fence(fence)
+}
+
+/// The status of a run after its state is written.
+#[derive(Clone, Copy)]
+pub(super) enum Next {
+    /// Running, under a lease until this time.
+    Runs(SystemTime),
+    /// Suspended at this time.
+    Waits(SystemTime),
+}
+
+/// Writes the state of a run and clears its stored replies.
+pub(super) fn write(
+    tx: &Transaction<'_>,
+    options: &Options,
+    key: &RunKey,
+    fence: u64,
+    state: &MachineState,
+    next: Next,
+) -> Result<(), StoreError> {
+    let state = write_state(state, options.max_state_bytes)?;
+    held(tx, key, fence)?;
+    if let Next::Waits(now) = next
+        && may_wait(tx, options, key).is_err()
+    {
+        // Some may be overdue.
+        purge(tx, options, now)?;
+        held(tx, key, fence)?;
+        may_wait(tx, options, key)?;
+    }
+    let version = count(tx)?;
+    let update = "UPDATE runs SET status = ?4, version = ?5, lease_until = ifnull(?6, lease_until),
+                  since = ?7, checksum = ?8, state = ?9, replies = ?10, replied_at = NULL,
+                  message = ?11, waited = max(waited, ?4 = 'suspended')
+                  WHERE tenant = ?1 AND thread = ?2 AND run = ?3";
+    let [tenant, thread, run] = names(key);
+    let (status, lease_until, since) = match next {
+        Next::Runs(until) => ("running", Some(nanos(until)), None),
+        Next::Waits(now) => ("suspended", None, Some(nanos(now))),
+    };
+    let row = params![
+        tenant,
+        thread,
+        run,
+        status,
+        integer(version),
+        lease_until,
+        since,
+        checksum(key, &state.json, NO_REPLIES),
+        state.json,
+        NO_REPLIES,
+        state.message.as_ref().map(MessageId::as_str),
+    ];
+    tx.prepare_cached(update)
+        .and_then(|mut update| update.execute(row))
+        .map_err(failed)?;
+    ask(tx, key, &state.asks)
+}
+
+pub(crate) fn renew(
+    tx: &Transaction<'_>,
+    key: &RunKey,
+    fence: u64,
+    lease_until: SystemTime,
+) -> Result<(), StoreError> {
+    held(tx, key, fence)?;
+    let version = count(tx)?;
+    let update = "UPDATE runs SET version = ?4, lease_until = ?5
+                  WHERE tenant = ?1 AND thread = ?2 AND run = ?3";
+    let [tenant, thread, run] = names(key);
+    let row = params![tenant, thread, run, integer(version), nanos(lease_until)];
+    tx.prepare_cached(update)
+        .and_then(|mut update| update.execute(row))
+        .map(drop)
+        .map_err(failed)
+}
+
+pub(super) fn end(
+    tx: &Transaction<'_>,
+    options: &Options,
+    key: &RunKey,
+    fence: u64,
+    now: SystemTime,
+) -> Result<(), StoreError> {
+    let standing = standing_of(tx, key)?.ok_or(StoreError::NotFound)?;
+    standing.check_end(fence)?;
+    if standing.status != RunStatus::Ended {
+        set_ended(tx, names(key), now)?;
+    }
+    purge(tx, options, now).map(drop)
+}
+
+pub(super) fn withdraw(
+    tx: &Transaction<'_>,
+    options: &Options,
+    tenant: &Tenant,
+    thread: &ThreadId,
+    now: SystemTime,
+) -> Result<usize, StoreError> {
+    let find = "SELECT run FROM runs
+                WHERE tenant = ?1 AND thread = ?2 AND status = 'suspended' AND status <> 'ended'
+                ORDER BY begun";
+    let [tenant, thread] = [tenant.0.as_str(), thread.as_str()];
+    let waiting: Vec<String> = tx
+        .prepare_cached(find)
+        .and_then(|mut find| {
+            find.query_map([tenant, thread], |row| row.get(0))?
+                .collect()
+        })
+        .map_err(failed)?;
+    for run in &waiting {
+        set_ended(tx, [tenant, thread, run], now)?;
+    }
+    purge(tx, options, now)?;
+    Ok(waiting.len())
+}

@@ -1,0 +1,45 @@
+//! Conversions between values of the store and columns.
+
+use crate::Fault;
+use concentric_core::store::StoreError;
+use rusqlite::Transaction;
+use std::time::{Duration, SystemTime};
+
+pub(super) fn failed(error: rusqlite::Error) -> StoreError {
+    Fault::from(error).into()
+}
+
+/// Increments the store's counter and returns it, as a version or a fence.
+pub(super) fn count(tx: &Transaction<'_>) -> Result<u64, StoreError> {
+    let next = "UPDATE counter SET n = n + 1 RETURNING n";
+    let n: i64 = tx
+        .prepare_cached(next)
+        .and_then(|mut next| next.query_row([], |row| row.get(0)))
+        .map_err(failed)?;
+    Ok(number(n))
+}
+
+pub(super) fn number(n: i64) -> u64 {
+    u64::try_from(n).unwrap_or_default()
+}
+
+pub(super) fn integer(n: u64) -> i64 {
+    i64::try_from(n).unwrap_or(i64::MAX)
+}
+
+/// Converts a time to nanoseconds since 1970, clamped to the range of `i64`.
+pub(super) fn nanos(time: SystemTime) -> i64 {
+    match time.duration_since(SystemTime::UNIX_EPOCH) {
+        Ok(since) => i64::try_from(since.as_nanos()).unwrap_or(i64::MAX),
+        Err(before) => i64::try_from(before.duration().as_nanos()).map_or(i64::MIN, |nanos| -nanos),
+    }
+}
+
+pub(super) fn time(nanos: i64) -> SystemTime {
+    let since = Duration::from_nanos(nanos.unsigned_abs());
+    let time = match nanos < 0 {
+        true => SystemTime::UNIX_EPOCH.checked_sub(since),
+        false => SystemTime::UNIX_EPOCH.checked_add(since),
+    };
+    time.unwrap_or(SystemTime::UNIX_EPOCH)
+}

@@ -1,0 +1,124 @@
+use super::*;
+
+suite! {
+    a_decision_applies_within_its_span
+    a_run_decision_does_not_apply_in_another_thread
+    a_decision_replaces_one_for_the_same_calls
+    a_decision_is_revoked
+    decisions_for_a_run_are_removed_with_it
+}
+
+fn decision(tool: &'static str, span: Span, allow: bool) -> Remembered {
+    let (tool, definition) = (Str::from(tool), Str::from("d1"));
+    Remembered::new(
+        tenant("acme"),
+        tool,
+        definition,
+        None,
+        span,
+        allow,
+        None,
+        at(0),
+    )
+}
+
+fn in_run(thread: Option<&str>, run: &str) -> Span {
+    Span::Run {
+        thread: thread.map(ThreadId::new),
+        run: RunId::new(run),
+    }
+}
+
+async fn a_decision_applies_within_its_span<S: Store>(store: S) {
+    let in_run = decision("refund", in_run(Some("t"), "r"), true);
+    let in_thread = decision("refund", Span::Thread(ThreadId::new("t")), false);
+    let always = decision("refund", Span::Always, true);
+    let other = decision("search", Span::Always, true);
+    for decision in [&in_run, &in_thread, &always, &other] {
+        store.remember(decision.clone()).await.unwrap();
+    }
+    let recall = async |of: &'static str, run, thread: Option<&str>| {
+        let thread = thread.map(ThreadId::new);
+        let recall = store.recall(tenant(of), "refund".into(), RunId::new(run), thread);
+        recall.await.unwrap()
+    };
+    let all = [always.clone(), in_thread.clone(), in_run.clone()];
+    assert_eq!(recall("acme", "r", Some("t")).await, all);
+    assert_eq!(
+        recall("acme", "r", None).await,
+        std::slice::from_ref(&always)
+    );
+    assert_eq!(
+        recall("acme", "x", Some("t")).await,
+        [always.clone(), in_thread]
+    );
+    assert_eq!(recall("acme", "t", Some("r")).await, [always]);
+    assert_eq!(recall("other", "r", Some("t")).await, []);
+    assert_eq!(store.list(tenant("acme")).await.unwrap().len(), 4);
+    assert_eq!(store.list(tenant("acme")).await.unwrap()[0], other);
+}
+
+async fn a_run_decision_does_not_apply_in_another_thread<S: Store>(store: S) {
+    let spans = [
+        in_run(Some("a/b"), "c"),
+        in_run(Some("a"), "b/c"),
+        in_run(Some("a"), "c"),
+        in_run(None, "c"),
+    ];
+    for span in &spans {
+        let decision = decision("refund", span.clone(), true);
+        store.remember(decision).await.unwrap();
+    }
+    for span in &spans {
+        let Span::Run { thread, run } = span else {
+            panic!("{span:?}")
+        };
+        let recall = store.recall(tenant("acme"), "refund".into(), run.clone(), thread.clone());
+        let recalled = recall.await.unwrap();
+        assert_eq!(recalled, [decision("refund", span.clone(), true)]);
+    }
+    let elsewhere = Some(ThreadId::new("other"));
+    let recall = store.recall(tenant("acme"), "refund".into(), RunId::new("c"), elsewhere);
+    assert_eq!(recall.await.unwrap(), []);
+}
+
+async fn a_decision_replaces_one_for_the_same_calls<S: Store>(store: S) {
+    store
+        .remember(decision("refund", Span::Always, true))
+        .await
+        .unwrap();
+    store
+        .remember(decision("search", Span::Always, true))
+        .await
+        .unwrap();
+    let now = decision("refund", Span::Always, false);
+    store.remember(now.clone()).await.unwrap();
+    let all = store.list(tenant("acme")).await.unwrap();
+    assert_eq!(all, [now, decision("search", Span::Always, true)]);
+}
+
+async fn a_decision_is_revoked<S: Store>(store: S) {
+    let decision = decision("refund", Span::Always, true);
+    store.remember(decision.clone()).await.unwrap();
+    let revoke = |of: Tenant| store.revoke(of, decision.id.clone());
+    assert!(!revoke(tenant("other")).await.unwrap());
+    assert!(revoke(tenant("acme")).await.unwrap());
+    assert!(!revoke(tenant("acme")).await.unwrap());
+    assert_eq!(store.list(tenant("acme")).await.unwrap(), []);
+}
+
+async fn decisions_for_a_run_are_removed_with_it<S: Store>(store: S) {
+    let fence = RunStore::begin(&store, key("run"), client("run"), running("hi"), at(30))
+        .await
+        .unwrap();
+    let always = decision("refund", Span::Always, true);
+    let elsewhere = decision("refund", in_run(Some("other"), "run"), true);
+    let here = decision("refund", in_run(Some("thread"), "run"), true);
+    for decision in [&always, &elsewhere, &here] {
+        store.remember(decision.clone()).await.unwrap();
+    }
+    store.end(key("run"), fence, at(0)).await.unwrap();
+    store.forget(at(1000)).await;
+    let all = store.list(tenant("acme")).await.unwrap();
+    assert_eq!(all, [elsewhere, always]);
+}

@@ -1,0 +1,111 @@
+//! The contract of a store, checked for each implementation.
+
+macro_rules! suite {
+    ($($name:ident)*) => {
+        mod in_memory {
+            use super::*;
+
+            $(#[tokio::test]
+            async fn $name() {
+                super::$name(MemoryStore::with_options(options())).await;
+            })*
+        }
+
+        #[cfg(feature = "sqlite")]
+        mod sqlite {
+            use super::*;
+
+            $(#[tokio::test]
+            async fn $name() {
+                let dir = tempfile::tempdir().unwrap();
+                let path = dir.path().join("runs.db");
+                super::$name(SqliteStore::open_with(path, options()).unwrap()).await;
+            })*
+        }
+
+        #[cfg(feature = "sqlite")]
+        mod sqlite_in_memory {
+            use super::*;
+
+            $(#[tokio::test]
+            async fn $name() {
+                super::$name(SqliteStore::open_in_memory_with(options()).unwrap()).await;
+            })*
+        }
+    };
+}
+
+mod conversations;
+mod decisions;
+mod effects;
+mod limits;
+mod records;
+mod retention;
+
+use crate::common::{at, client, key, question, running, tenant, waiting};
+use concentric_core::{
+    MessageId, Reply, RunId, Str, ThreadId, ToolOutcome,
+    store::{
+        Decisions, Effect, EffectKey, Intent, Ledger, Once, Remembered, RunClaim, RunKey,
+        RunStatus, RunStore, Span, StoreError, Tenant,
+    },
+};
+#[cfg(feature = "sqlite")]
+use concentric_store::SqliteStore;
+use concentric_store::{Fault, MemoryStore, Options};
+use serde_json::{Value, json};
+use std::time::{Duration, SystemTime};
+
+/// A store, with its `purge`.
+trait Store: RunStore + Ledger + Once + Decisions + Clone {
+    async fn forget(&self, now: SystemTime);
+}
+
+impl Store for MemoryStore {
+    async fn forget(&self, now: SystemTime) {
+        self.purge(now).await.unwrap();
+    }
+}
+
+#[cfg(feature = "sqlite")]
+impl Store for concentric_store::SqliteStore {
+    async fn forget(&self, now: SystemTime) {
+        self.purge(now).await.unwrap();
+    }
+}
+
+fn options() -> Options {
+    Options::new()
+        .max_state_bytes(100_000)
+        .keep_waiting(Duration::from_secs(2_000_000))
+        .keep_ended(Duration::from_secs(1000))
+        .keep_effects(Duration::from_secs(2000))
+        .keep_used_keys(2)
+        .max_waiting_per_thread(3)
+        .max_waiting_per_tenant(5)
+}
+
+fn code<T: std::fmt::Debug>(result: Result<T, StoreError>) -> &'static str {
+    result.unwrap_err().code()
+}
+
+fn approve(id: &str) -> Vec<Reply> {
+    vec![Reply::approve(question(id))]
+}
+
+/// Creates a run that waits for a reply to the interrupt `id`; returns its version.
+async fn suspended<S: Store>(store: &S, run: &str, id: &str) -> u64 {
+    let fence = RunStore::begin(store, key(run), client(run), running("hi"), at(30))
+        .await
+        .unwrap();
+    store
+        .suspend(key(run), fence, waiting("hi", id), at(0))
+        .await
+        .unwrap();
+    store.get(key(run)).await.unwrap().version
+}
+
+/// Begins a run with the client id `name`.
+async fn begin_as<S: Store>(store: &S, run: &str, name: &str) -> Result<u64, StoreError> {
+    RunStore::begin(store, key(run), client(name), running("hi"), at(30)).await
+}

@@ -1,0 +1,235 @@
+use super::*;
+
+suite! {
+    a_key_identifies_one_run
+    an_unknown_run_is_not_found
+    writes_are_visible_to_reads
+    a_running_run_is_claimed_only_after_its_lease
+    a_suspended_run_is_claimed_once
+    a_claim_of_an_older_version_fails
+    replies_are_kept_until_the_next_state
+    accepted_replies_are_not_replaced
+    writes_with_an_older_fence_are_rejected
+    writes_with_a_released_claim_are_rejected
+    an_ended_run_stays_ended
+}
+
+async fn a_key_identifies_one_run<S: Store>(store: S) {
+    let begin = || RunStore::begin(&store, key("run"), client("run"), running("hi"), at(30));
+    assert!(begin().await.unwrap() > 0);
+    assert_eq!(code(begin().await), "run_exists");
+}
+
+async fn an_unknown_run_is_not_found<S: Store>(store: S) {
+    let state = || running("hi");
+    let none = key("none");
+    assert_eq!(code(store.get(none.clone()).await), "run_not_found");
+    let claim = store.claim(none.clone(), 1, vec![], at(0), at(30)).await;
+    assert_eq!(code(claim), "run_not_found");
+    assert_eq!(
+        code(store.save(none.clone(), 1, state(), at(30)).await),
+        "run_not_found"
+    );
+    assert_eq!(
+        code(store.renew(none.clone(), 1, at(30)).await),
+        "run_not_found"
+    );
+    assert_eq!(
+        code(store.suspend(none.clone(), 1, state(), at(0)).await),
+        "run_not_found"
+    );
+    assert_eq!(code(store.end(none, 1, at(0)).await), "run_not_found");
+    assert!(store.abandoned(at(9999), 10).await.unwrap().is_empty());
+}
+
+async fn writes_are_visible_to_reads<S: Store>(store: S) {
+    let fence = RunStore::begin(&store, key("run"), client("run"), running("1"), at(30))
+        .await
+        .unwrap();
+    let record = store.get(key("run")).await.unwrap();
+    assert_eq!((record.status, record.fence), (RunStatus::Running, fence));
+    assert_eq!(record.lease_until, at(30));
+    assert_eq!(record.state, running("1"));
+    let begun = record.version;
+
+    store
+        .save(key("run"), fence, running("2"), at(60))
+        .await
+        .unwrap();
+    let record = store.get(key("run")).await.unwrap();
+    assert_eq!((record.state, record.lease_until), (running("2"), at(60)));
+    assert!(record.version > begun);
+
+    store.renew(key("run"), fence, at(90)).await.unwrap();
+    assert_eq!(store.get(key("run")).await.unwrap().lease_until, at(90));
+
+    store
+        .suspend(key("run"), fence, waiting("3", "q"), at(0))
+        .await
+        .unwrap();
+    let record = store.get(key("run")).await.unwrap();
+    assert_eq!(record.status, RunStatus::Suspended);
+    assert_eq!(record.state, waiting("3", "q"));
+    assert_eq!(record.asked, [question("q")]);
+}
+
+async fn a_running_run_is_claimed_only_after_its_lease<S: Store>(store: S) {
+    let fence = RunStore::begin(&store, key("run"), client("run"), running("hi"), at(30))
+        .await
+        .unwrap();
+    let version = store.get(key("run")).await.unwrap().version;
+    let claim = |now| store.claim(key("run"), version, vec![], now, at(90));
+    assert_eq!(code(claim(at(29)).await), "already_resumed");
+    let record = claim(at(30)).await.unwrap();
+    assert!(record.fence > fence);
+    assert_eq!(record.status, RunStatus::Running);
+    assert_eq!(record, store.get(key("run")).await.unwrap());
+}
+
+async fn a_suspended_run_is_claimed_once<S: Store>(store: S) {
+    let version = suspended(&store, "run", "q").await;
+    let claim = || store.claim(key("run"), version, approve("q"), at(0), at(30));
+    let record = claim().await.unwrap();
+    assert_eq!(record.replies, approve("q"));
+    assert_eq!(record, store.get(key("run")).await.unwrap());
+    assert_eq!(code(claim().await), "already_resumed");
+}
+
+async fn a_claim_of_an_older_version_fails<S: Store>(store: S) {
+    let version = suspended(&store, "run", "q").await;
+    let claim = |version| store.claim(key("run"), version, vec![], at(0), at(30));
+    assert_eq!(code(claim(version - 1).await), "already_resumed");
+    assert_eq!(code(claim(version + 1).await), "already_resumed");
+    claim(version).await.unwrap();
+}
+
+async fn replies_are_kept_until_the_next_state<S: Store>(store: S) {
+    let version = suspended(&store, "run", "q").await;
+    let claim = store.claim(key("run"), version, approve("q"), at(0), at(30));
+    let fence = claim.await.unwrap().fence;
+    store.renew(key("run"), fence, at(60)).await.unwrap();
+    assert_eq!(store.get(key("run")).await.unwrap().replies, approve("q"));
+    store
+        .save(key("run"), fence, running("on"), at(60))
+        .await
+        .unwrap();
+    assert!(store.get(key("run")).await.unwrap().replies.is_empty());
+}
+
+async fn accepted_replies_are_not_replaced<S: Store>(store: S) {
+    let version = suspended(&store, "run", "q").await;
+    let claim = store.claim(key("run"), version, approve("q"), at(0), at(30));
+    let version = claim.await.unwrap().version;
+    // The process that holds the claim dies.
+    let denied = vec![Reply::deny(question("q"), "no")];
+    let record = store
+        .claim(key("run"), version, denied, at(30), at(60))
+        .await
+        .unwrap();
+    assert_eq!(record.replies, approve("q"));
+    // The time of the first claim counts, not that of the later ones.
+    assert_eq!(record.replied_at, Some(at(0)));
+}
+
+async fn writes_with_an_older_fence_are_rejected<S: Store>(store: S) {
+    let old = RunStore::begin(&store, key("run"), client("run"), running("hi"), at(30))
+        .await
+        .unwrap();
+    let version = store.get(key("run")).await.unwrap().version;
+    let new = store
+        .claim(key("run"), version, vec![], at(30), at(60))
+        .await
+        .unwrap();
+    let state = || running("zombie");
+    assert_eq!(
+        code(store.save(key("run"), old, state(), at(90)).await),
+        "stale_claim"
+    );
+    assert_eq!(
+        code(store.renew(key("run"), old, at(90)).await),
+        "stale_claim"
+    );
+    assert_eq!(
+        code(store.suspend(key("run"), old, state(), at(0)).await),
+        "stale_claim"
+    );
+    assert_eq!(
+        code(store.end(key("run"), old, at(40)).await),
+        "stale_claim"
+    );
+    // A future fence is rejected as well.
+    assert_eq!(
+        code(store.renew(key("run"), new.fence + 1, at(90)).await),
+        "stale_claim"
+    );
+    assert_eq!(store.get(key("run")).await.unwrap(), new);
+    // The same holds after the run has ended.
+    store.end(key("run"), new.fence, at(40)).await.unwrap();
+    assert_eq!(
+        code(store.save(key("run"), old, state(), at(90)).await),
+        "stale_claim"
+    );
+    assert_eq!(
+        code(store.end(key("run"), old, at(40)).await),
+        "stale_claim"
+    );
+}
+
+async fn writes_with_a_released_claim_are_rejected<S: Store>(store: S) {
+    let fence = RunStore::begin(&store, key("run"), client("run"), running("hi"), at(30))
+        .await
+        .unwrap();
+    store
+        .suspend(key("run"), fence, waiting("hi", "q"), at(0))
+        .await
+        .unwrap();
+    let record = store.get(key("run")).await.unwrap();
+    let state = || running("on");
+    assert_eq!(
+        code(store.save(key("run"), fence, state(), at(90)).await),
+        "stale_claim"
+    );
+    assert_eq!(
+        code(store.renew(key("run"), fence, at(90)).await),
+        "stale_claim"
+    );
+    assert_eq!(
+        code(store.suspend(key("run"), fence, state(), at(0)).await),
+        "stale_claim"
+    );
+    assert_eq!(
+        code(store.end(key("run"), fence, at(40)).await),
+        "stale_claim"
+    );
+    assert_eq!(store.get(key("run")).await.unwrap(), record);
+}
+
+async fn an_ended_run_stays_ended<S: Store>(store: S) {
+    let fence = RunStore::begin(&store, key("run"), client("run"), running("hi"), at(30))
+        .await
+        .unwrap();
+    store.end(key("run"), fence, at(10)).await.unwrap();
+    let record = store.get(key("run")).await.unwrap();
+    assert_eq!(record.status, RunStatus::Ended);
+    let claim = store
+        .claim(key("run"), record.version, vec![], at(99), at(120))
+        .await;
+    assert_eq!(code(claim), "run_ended");
+    assert_eq!(
+        code(store.save(key("run"), fence, running("on"), at(90)).await),
+        "run_ended"
+    );
+    assert_eq!(
+        code(store.renew(key("run"), fence, at(90)).await),
+        "run_ended"
+    );
+    assert_eq!(
+        code(store.suspend(key("run"), fence, running("on"), at(0)).await),
+        "run_ended"
+    );
+    // Ending it again is no error and changes nothing.
+    store.end(key("run"), fence, at(20)).await.unwrap();
+    assert_eq!(store.get(key("run")).await.unwrap(), record);
+    let begin = RunStore::begin(&store, key("run"), client("run"), running("hi"), at(30)).await;
+    assert_eq!(code(begin), "run_exists");
+}
