@@ -2,8 +2,9 @@
 
 use crate::context::Context;
 use concentric_proto::{
-    Answered, Arguments, CallId, Origin, Pending, Permit, Refusal, RoundCall, Str, ToolCallPart,
-    ToolOutcome, ToolSpec, ToolStatus, Transcript, interrupt::SuspendedBy,
+    Arguments, CallId, Origin, Permit, Refusal, Reply, RoundCall, Str, ToolCallPart, ToolOutcome,
+    ToolSpec, ToolStatus, Transcript,
+    call::{CallResume, CallState},
 };
 use std::sync::{
     Arc,
@@ -88,11 +89,8 @@ pub struct ToolCall {
 struct CallData {
     part: Arc<ToolCallPart>,
     spec: Option<Arc<ToolSpec>>,
-    refusal: Option<Refusal>,
     permit: Permit,
-    answered: Option<Box<Answered>>,
-    origin: Origin,
-    recovered: bool,
+    state: CallState,
     position: usize,
     seal: Option<Seal>,
     attempts: Option<Attempts>,
@@ -106,11 +104,8 @@ impl ToolCall {
             call: Arc::new(CallData {
                 part: Arc::new(call),
                 spec: None,
-                refusal: None,
                 permit: Permit::Any,
-                answered: None,
-                origin: Origin::Live,
-                recovered: false,
+                state: CallState::ready(false),
                 position: 0,
                 seal: None,
                 attempts: Some(Attempts::new()),
@@ -130,11 +125,8 @@ impl ToolCall {
         Self {
             context: context.at_call(&call),
             call: Arc::new(CallData {
-                origin: call.origin(),
-                refusal: call.refusal().cloned(),
                 permit,
-                answered: call.answered().map(Box::new),
-                recovered: call.is_recovered(),
+                state: call.state,
                 part: call.call,
                 spec: call.spec,
                 position: call.position,
@@ -208,7 +200,7 @@ impl ToolCall {
 
     /// The reason why the loop refused the call, if it did.
     pub fn refusal(&self) -> Option<&Refusal> {
-        self.call.refusal.as_ref()
+        self.call.state.stage.refusal()
     }
 
     /// The clearance of the call by the round service.
@@ -225,31 +217,30 @@ impl ToolCall {
         }
     }
 
-    /// The replies to a call that was suspended, with its suspension.
-    pub fn answered(&self) -> Option<&Answered> {
-        self.call.answered.as_deref()
+    /// The state of the call before it was handed out.
+    pub fn state(&self) -> &CallState {
+        &self.call.state
+    }
+
+    /// The replies to a call that was suspended, with its suspension. `None` for a call that only a
+    /// client's history claims to be suspended; it has [replies](Self::replies) as well.
+    pub fn resumed(&self) -> Option<&CallResume> {
+        self.call.state.resumed()
+    }
+
+    /// The replies that the call has received.
+    pub fn replies(&self) -> &[Reply] {
+        self.call.state.stage.replies()
     }
 
     /// Whether the call is executed for the first time or resumed.
     pub fn origin(&self) -> Origin {
-        self.call.origin
+        self.call.state.origin()
     }
 
     /// Whether an earlier process started the call and ended without a recorded outcome.
     pub fn is_recovered(&self) -> bool {
-        self.call.recovered
-    }
-
-    /// Downgrades `outcome`, which states that the call was not run, to
-    /// [`Unknown`](ToolStatus::Unknown) if the call may already have executed.
-    pub fn settle_unexecuted(&self, outcome: ToolOutcome) -> ToolOutcome {
-        let read_only = self.spec().is_some_and(|spec| spec.annotations.read_only);
-        let pending = self.answered().and_then(|of| of.pending.as_ref());
-        let by_tool = |of: &Pending| !of.is_held() && of.by == Some(SuspendedBy::Tool);
-        match !read_only && (self.is_recovered() || pending.is_some_and(by_tool)) {
-            true => outcome.into_indeterminate(),
-            false => outcome,
-        }
+        self.call.state.is_recovered()
     }
 
     /// Whether the call was [sealed](Self::sealed) with `seal`, and still has the context with its own

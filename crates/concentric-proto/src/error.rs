@@ -1,4 +1,8 @@
-use crate::{interrupt::Pending, phase::Phase, text::Str};
+use crate::{
+    interrupt::{SuspendedBy, Suspension},
+    phase::Phase,
+    text::Str,
+};
 use serde::{Deserialize, Serialize};
 use std::{convert::Infallible, error::Error as StdError, fmt, sync::Arc, time::Duration};
 
@@ -75,7 +79,7 @@ pub enum ErrorKind {
     Configuration,
     /// The run was cancelled.
     Cancelled,
-    /// Not a failure: a tool call waits for replies ([`Error::pending`]).
+    /// Not a failure: a tool call waits for replies ([`Error::suspension`]).
     Waiting,
     /// The run cannot be resumed: it has been resumed already, or has expired.
     Conflict,
@@ -261,14 +265,19 @@ impl Error {
     ///
     /// The round stays open, and the call is repeated with the replies once they arrive. Layers
     /// pass this error through and do not count it as a failure.
-    pub fn waiting(pending: Pending) -> Self {
-        Self::new(ErrorKind::Waiting, "the call waits for a reply").with_source(Waits(pending))
+    pub fn suspended(on: Suspension) -> Self {
+        Self::suspended_by(SuspendedBy::Tool, on)
     }
 
-    /// The suspension of the call, if this error was created by [`waiting`](Self::waiting).
-    pub fn pending(&self) -> Option<&Pending> {
-        let source = self.0.source.as_deref()?;
-        source.downcast_ref::<Waits>().map(|waits| &waits.0)
+    /// Creates the error by which `by` suspends a call.
+    pub fn suspended_by(by: SuspendedBy, on: Suspension) -> Self {
+        Self::new(ErrorKind::Waiting, "the call waits for a reply").with_source(Waits(on, by))
+    }
+
+    /// The suspension of the call, and the component that suspended it.
+    pub fn suspension(&self) -> Option<(&Suspension, SuspendedBy)> {
+        let Waits(on, by) = self.source()?.downcast_ref()?;
+        Some((on, *by))
     }
 
     /// The category of the error.
@@ -354,7 +363,7 @@ impl Error {
 }
 
 #[derive(Debug)]
-struct Waits(Pending);
+struct Waits(Suspension, SuspendedBy);
 
 impl fmt::Display for Waits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

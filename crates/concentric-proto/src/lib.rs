@@ -54,7 +54,7 @@ pub use self::{
     },
     finish::Finish,
     id::{CallId, InterruptId, MessageId, RequestId, RunId, StreamId, ThreadId},
-    interrupt::{Answered, Interrupt, Pending, Reply, ReplyError, ReplyKind, ReplyStatus, Ruling},
+    interrupt::{Interrupt, Reply, ReplyError, ReplyKind, ReplyStatus, Ruling, Suspension},
     message::{
         Arguments, Author, Executor, Media, MediaSource, Message, OutcomeSource, Part, PartKind,
         ProviderData, Role, ToolCallPart, ToolContent, ToolOutcome, ToolResult, ToolStatus,

@@ -66,16 +66,19 @@
 
 use crate::Pace;
 use concentric_core::{
-    Answered, Arguments, BoxTool, Error, Executor, Interrupt, Pending, Permit, Refusal, Reply,
-    RoundCall, RoundEvent, Ruling, Str, ToolCall, ToolCallPart, ToolContent, ToolOutcome,
-    ToolRound, ToolService, ToolSource, ToolSpec, ToolSpecs, Transcript, interrupt, machine::Rules,
+    Arguments, BoxTool, Error, Executor, Interrupt, Permit, Refusal, Reply, RoundCall, RoundEvent,
+    Ruling, Str, Suspension, ToolCall, ToolCallPart, ToolContent, ToolOutcome, ToolRound,
+    ToolService, ToolSource, ToolSpec, ToolSpecs, Transcript,
+    call::{CallStage, CallState},
+    interrupt::{self, SuspendedBy},
+    machine::Rules,
 };
 use futures_util::{
     FutureExt, Stream,
     future::BoxFuture,
     stream::{FuturesUnordered, StreamExt},
 };
-use serde_json::{Value, json};
+use serde_json::json;
 use std::{
     fmt,
     future::{Future, Ready, ready},
@@ -98,7 +101,7 @@ pub struct ScriptedTools {
     seen: Arc<Mutex<Seen>>,
 }
 
-type Ask = dyn Fn(&ToolCall) -> Pending + Send + Sync;
+type Ask = dyn Fn(&ToolCall) -> Suspension + Send + Sync;
 
 /// The suspensions of calls that wait before they run, by tool name.
 #[derive(Clone, Default)]
@@ -142,19 +145,19 @@ impl ScriptedTools {
     pub fn asks(self, name: impl Into<Str>, content: impl Into<ToolContent>) -> Self {
         let name = name.into();
         self.answers(name.clone(), content)
-            .waits(name, |call| Pending::asking(vec![question(call)]))
+            .waits(name, |call| Suspension::new(vec![question(call)]))
     }
 
-    /// Suspends each call of the tool `name` before it runs, with the suspension that `pending`
+    /// Suspends each call of the tool `name` before it runs, with the suspension that `suspension`
     /// returns.
     ///
     /// [`question`] creates an approval interrupt for it.
     #[must_use]
-    pub fn waits<F>(mut self, name: impl Into<Str>, pending: F) -> Self
+    pub fn waits<F>(mut self, name: impl Into<Str>, suspension: F) -> Self
     where
-        F: Fn(&ToolCall) -> Pending + Send + Sync + 'static,
+        F: Fn(&ToolCall) -> Suspension + Send + Sync + 'static,
     {
-        self.questions.0.push((name.into(), Arc::new(pending)));
+        self.questions.0.push((name.into(), Arc::new(suspension)));
         self
     }
 
@@ -258,15 +261,17 @@ impl Service<ToolRound> for ScriptedTools {
             let (pace, context) = (self.pace, round.context.at_call(&call));
             let event = match self.begin(call, transcript, &round.context) {
                 Begun::Settled(outcome) => ready(Ok(RoundEvent::settled(index, outcome))).boxed(),
-                Begun::Waiting(pending) => ready(Ok(RoundEvent::waiting(index, pending))).boxed(),
+                Begun::Waiting(on) => {
+                    ready(Ok(RoundEvent::suspended(index, on, SuspendedBy::Gate))).boxed()
+                }
                 Begun::Runs(tool, call) => {
                     let running = Running::new(&self.seen, call.part().clone());
                     let outcome = tool.oneshot(*call);
                     async move {
                         let event = match outcome.await {
                             Ok(outcome) => RoundEvent::settled(index, outcome),
-                            Err(error) => match error.pending() {
-                                Some(pending) => RoundEvent::waiting(index, pending.clone()),
+                            Err(error) => match error.suspension() {
+                                Some((on, by)) => RoundEvent::suspended(index, on.clone(), by),
                                 None => return Err(error),
                             },
                         };
@@ -292,7 +297,7 @@ impl Service<ToolRound> for ScriptedTools {
 /// The first state of a call in a round.
 enum Begun {
     Settled(ToolOutcome),
-    Waiting(Pending),
+    Waiting(Suspension),
     Runs(BoxTool, Box<ToolCall>),
 }
 
@@ -307,7 +312,7 @@ impl ScriptedTools {
             return Begun::Settled(refusal.outcome(&call.call));
         }
         if call.call.executor == Executor::Client {
-            return Begun::Settled(of_client(call.answered().as_ref()));
+            return Begun::Settled(of_client(&call));
         }
         let found = self
             .tools
@@ -320,89 +325,91 @@ impl ScriptedTools {
         if call.is_recovered() && !spec.annotations.read_only {
             return Begun::Settled(ToolOutcome::unknown("The process died while the tool ran."));
         }
-        let answered = call.answered();
+        let state = call.state.clone();
         let mut call =
             ToolCall::of_round(call, Permit::Any, transcript, context).with_spec(Arc::clone(spec));
-        match answered.map(rule) {
+        match replied(&state, call.arguments()) {
             None => {
                 let mut questions = self.questions.0.iter();
                 if let Some((_, ask)) = questions.find(|(tool, _)| tool == call.name()) {
                     return Begun::Waiting(ask(&call));
                 }
             }
-            Some(Ruled::Runs(edited)) => {
+            Some(Replied::Runs(edited)) => {
                 if let Some(edited) = edited {
                     call.set_arguments(edited);
                 }
             }
-            Some(Ruled::Settled(outcome)) => return Begun::Settled(outcome),
-            Some(Ruled::Waits(pending)) => return Begun::Waiting(pending),
+            Some(Replied::Settled(outcome)) => return Begun::Settled(outcome),
+            Some(Replied::Waits(on)) => return Begun::Waiting(on),
         }
         Begun::Runs(tool.clone(), Box::new(call))
     }
 }
 
 /// The result of the replies to a call that waited.
-enum Ruled {
+enum Replied {
     Runs(Option<Arguments>),
     Settled(ToolOutcome),
-    Waits(Pending),
+    Waits(Suspension),
 }
 
-fn rule(answered: Answered) -> Ruled {
-    let Answered {
-        pending, replies, ..
-    } = answered;
-    let Some(pending) = pending else {
-        return Ruled::Settled(ToolOutcome::denied(
-            "approval-invalid: no interrupt was recorded for this call.",
-        ));
+/// Applies the replies to a call with `arguments`; `None` if the call is new.
+fn replied(state: &CallState, arguments: &Arguments) -> Option<Replied> {
+    let resume = match &state.stage {
+        CallStage::Resumed(resume) => resume,
+        CallStage::Released { .. } => return Some(Replied::Runs(None)),
+        CallStage::Unverified(_) => {
+            return Some(Replied::Settled(ToolOutcome::denied(
+                "approval-invalid: no interrupt was recorded for this call.",
+            )));
+        }
+        _ => return None,
     };
-    let replied = |asked: &Interrupt| replies.iter().any(|r| r.interrupt_id == asked.id);
-    if !pending.interrupts.iter().all(replied) {
-        return Ruled::Waits(pending);
+    let reply_to = |asked: &Interrupt| {
+        let mut replies = resume.replies.iter();
+        replies.find(|reply| reply.interrupt_id == asked.id)
+    };
+    let interrupts = &resume.on.interrupts;
+    if interrupts.iter().any(|asked| reply_to(asked).is_none()) {
+        return Some(Replied::Waits(resume.on.clone()));
     }
     let mut edited = None;
-    for asked in &pending.interrupts {
-        // Interrupts with another reason are the tool's to read.
-        if asked.reason != interrupt::TOOL_CALL {
-            continue;
-        }
-        let reply = replies.iter().find(|r| r.interrupt_id == asked.id);
-        match reply.map(Reply::ruling) {
-            Some(Ok(Ruling::Approved { edited: None, .. })) => {}
-            Some(Ok(Ruling::Approved {
-                edited: Some(to), ..
-            })) => {
-                edited = Some(Arguments::new(Value::Object(to).to_string()));
-            }
-            Some(Ok(Ruling::Denied { reason, .. })) => {
-                let reason = reason.unwrap_or_else(|| "The call was denied.".into());
-                return Ruled::Settled(ToolOutcome::denied(reason));
-            }
-            Some(Ok(Ruling::Answered(result))) => {
-                return Ruled::Settled(ToolOutcome::by_person(&result));
-            }
-            Some(Ok(Ruling::Cancelled)) => {
-                return Ruled::Settled(ToolOutcome::cancelled("The call was cancelled."));
-            }
-            _ => return Ruled::Settled(ToolOutcome::denied("approval-invalid: not a decision.")),
+    // Interrupts with another reason are the tool's to read.
+    for asked in interrupts
+        .iter()
+        .filter(|asked| asked.reason == interrupt::TOOL_CALL)
+    {
+        let Some(Ok(ruling)) = reply_to(asked).map(Reply::ruling) else {
+            let invalid = ToolOutcome::denied("approval-invalid: not a decision.");
+            return Some(Replied::Settled(invalid));
+        };
+        match (state.decide(arguments, None, &ruling), ruling) {
+            (Err(outcome), _) => return Some(Replied::Settled(outcome)),
+            (
+                Ok(Permit::Exactly(to)),
+                Ruling::Approved {
+                    edited: Some(_), ..
+                },
+            ) => edited = Some(to),
+            (Ok(_), _) => {}
         }
     }
-    Ruled::Runs(edited)
+    Some(Replied::Runs(edited))
 }
 
 /// The outcome of a call that the client executes.
-fn of_client(answered: Option<&Answered>) -> ToolOutcome {
-    let reply = answered.and_then(|answered| answered.replies.first());
-    match reply.map(Reply::ruling) {
-        Some(Ok(Ruling::Answered(result))) => ToolOutcome::of_value(&result),
-        Some(Ok(Ruling::Failed(error))) => ToolOutcome::failed(error),
-        Some(Ok(Ruling::Denied { reason, .. })) => {
-            ToolOutcome::denied(reason.unwrap_or_else(|| "The call was denied.".into()))
+fn of_client(call: &RoundCall) -> ToolOutcome {
+    match call.state.stage.replies().first().map(Reply::ruling) {
+        Some(Ok(Ruling::Approved { .. }) | Err(_)) | None => {
+            ToolOutcome::denied("approval-invalid: the client executes this call.")
         }
-        Some(Ok(Ruling::Cancelled)) => ToolOutcome::cancelled("The call was cancelled."),
-        _ => ToolOutcome::denied("approval-invalid: the client executes this call."),
+        Some(Ok(ruling)) => {
+            let decided = call.state.decide(&call.call.arguments, None, &ruling);
+            decided
+                .err()
+                .unwrap_or_else(|| ToolOutcome::cancelled("The call was cancelled."))
+        }
     }
 }
 

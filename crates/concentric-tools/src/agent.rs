@@ -27,11 +27,11 @@
 //! # let _ = editor;
 //! ```
 
-use crate::{Tool, lifecycle::goes_on};
+use crate::{Tool, call::ledger::resumes_tool};
 use concentric_core::{
-    Answered, ChatRequest, ChatResponse, Custom, Error, Event, Finish, Interrupt, MessageBuilder,
-    Outcome, Pending, ReplyError, RunId, Str, SubAgentEvent, ToolCall, ToolOutcome, ToolSpec,
-    machine::MachineState,
+    ChatRequest, ChatResponse, Custom, Error, Event, Finish, Interrupt, MessageBuilder, Outcome,
+    ReplyError, RunId, Str, SubAgentEvent, Suspension, ToolCall, ToolOutcome, ToolSpec,
+    call::CallResume, machine::MachineState,
 };
 use futures_core::Stream;
 use futures_util::StreamExt;
@@ -149,13 +149,10 @@ impl Inner {
         A: DeserializeOwned,
     {
         // Replies to a gate of the call do not belong to the nested run.
-        let replied = call.answered().filter(|_| goes_on(call));
-        let waited = replied.and_then(|answered| {
-            let state = answered.pending.as_ref()?.state.as_ref()?;
-            Some((state, answered))
-        });
+        let resumed = call.resumed().filter(|_| resumes_tool(call));
+        let waited = resumed.and_then(|resume| Some((resume.on.state.as_ref()?, resume)));
         let (run_id, request) = match waited {
-            Some((state, answered)) => take_up(state, answered).map_err(|error| {
+            Some((state, resume)) => resume_run(state, resume).map_err(|error| {
                 tracing::error!(%error, %agent, "resuming the run of a nested agent failed");
                 ToolOutcome::failed(Str::from_static("The agent could not be resumed."))
             })?,
@@ -187,7 +184,7 @@ impl Inner {
             Err(error) => {
                 let error = Error::from(error.into());
                 return match self.refused(&error) {
-                    Some(pending) => Err(Error::waiting(pending)),
+                    Some(on) => Err(Error::suspended(on)),
                     None => Ok(failed(&error)),
                 };
             }
@@ -260,21 +257,21 @@ impl Inner {
         };
         let interrupts = finish.interrupts().into_iter().cloned();
         let named = interrupts.map(|interrupt| self.named(interrupt));
-        let pending = Pending::asking(named.collect()).with_state(state);
+        let on = Suspension::new(named.collect()).with_state(state);
         let state = finish.state.as_deref();
-        Error::waiting(match state.is_some_and(MachineState::asks_together) {
-            true => pending.together(),
-            false => pending,
+        Error::suspended(match state.is_some_and(MachineState::asks_together) {
+            true => on.together(),
+            false => on,
         })
     }
 
     /// The suspension of the nested run, if it refused the reply.
-    fn refused(&self, error: &Error) -> Option<Pending> {
+    fn refused(&self, error: &Error) -> Option<Suspension> {
         let source = error.source()?.downcast_ref();
         let Some(ReplyError::Malformed { .. }) = source else {
             return None;
         };
-        let waited = self.call.answered()?.pending.as_ref()?;
+        let waited = &self.call.resumed()?.on;
         let mut written = Written::deserialize(&**waited.state.as_ref()?).ok()?;
         written.refused = written.refused.saturating_add(1);
         let state = serde_json::to_value(written).ok()?;
@@ -283,9 +280,9 @@ impl Inner {
         let event = Custom::new("approval-invalid", value).for_call(self.call.id().clone());
         // The outcome does not depend on a slow consumer.
         let _ = self.call.context.emit(Event::Custom(Box::new(event)));
-        let mut pending = Pending::asking(waited.interrupts.clone()).with_state(state);
-        pending.together = waited.together;
-        Some(pending)
+        let mut on = Suspension::new(waited.interrupts.clone()).with_state(state);
+        on.together = waited.together;
+        Some(on)
     }
 
     /// Adds the id of the run to an interrupt, unless a more deeply nested run did.
@@ -309,11 +306,11 @@ fn written(run_id: RunId, state: &MachineState) -> Result<Value, BoxError> {
     })?)
 }
 
-fn take_up(state: &Value, answered: &Answered) -> Result<(RunId, ChatRequest), BoxError> {
+fn resume_run(state: &Value, resume: &CallResume) -> Result<(RunId, ChatRequest), BoxError> {
     let Written { run_id, state, .. } = Written::deserialize(state)?;
     let state = MachineState::from_json(state.to_string().as_bytes(), MAX_STATE)?;
-    let mut request = ChatRequest::resume(state, answered.replies.clone());
-    if let Some(at) = answered.accepted_at {
+    let mut request = ChatRequest::resume(state, resume.replies.clone());
+    if let Some(at) = resume.accepted_at {
         request.resume = request.resume.map(|resume| resume.accepted_at(at));
     }
     Ok((run_id, request))

@@ -86,7 +86,7 @@ impl ToolError {
     pub(crate) fn settle(self, tool: &str) -> Result<ToolOutcome, Error> {
         let source = self.source.as_deref();
         if let Some(error) = source.and_then(|source| source.downcast_ref::<Error>()) {
-            if error.pending().is_some() {
+            if error.suspension().is_some() {
                 return Err(error.clone());
             }
             if error.kind() == ErrorKind::Halted {

@@ -109,6 +109,7 @@
 pub mod agent;
 pub mod approval;
 mod arguments;
+mod call;
 mod digest;
 mod error;
 pub mod gate;
@@ -122,7 +123,9 @@ mod outcome;
 pub mod output;
 mod overlong;
 mod panic;
+mod pipeline;
 pub mod retry;
+mod rules;
 pub mod scoped;
 #[cfg(feature = "skills")]
 pub mod skills;
@@ -135,12 +138,12 @@ pub mod toolset;
 pub use self::agent::{agent_tool, agent_tool_with};
 #[cfg(feature = "lazy")]
 pub use self::lazy::{LazyTools, offer_tools};
-#[cfg(feature = "approval-tokens")]
-pub use self::lifecycle::Tokens;
 #[cfg(feature = "output")]
 pub use self::output::{Output, OutputError, output};
 #[cfg(feature = "skills")]
 pub use self::skills::{Skill, Skills};
+#[cfg(feature = "approval-tokens")]
+pub use self::token::Tokens;
 pub use concentric_core::fatal::{fatal, is_fatal};
 
 pub use self::{

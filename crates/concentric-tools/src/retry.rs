@@ -23,7 +23,7 @@
 //! | the tool's function returns `Err` | yes |
 //! | a layer returns an error that would recur, such as [`ErrorKind::Permission`] | no |
 //! | the error is [`fatal`](crate::fatal) | no |
-//! | the call [is suspended](Error::pending), or the run was cancelled | no |
+//! | the call [is suspended](Error::suspension), or the run was cancelled | no |
 //! | the tool's function returns [`ToolOutcome::failed`], times out or panics, or the arguments are invalid | no; with [`RetryTool::failures_too`], yes |
 //! | any other outcome, including an unknown one | no |
 //!
@@ -153,7 +153,7 @@ fn may_pass(error: &Error) -> bool {
             | ErrorKind::Configuration
             | ErrorKind::Conflict
     );
-    !lasting && !is_fatal(error) && error.pending().is_none()
+    !lasting && !is_fatal(error) && error.suspension().is_none()
 }
 
 impl Policy<ToolCall, ToolOutcome, Error> for RetryTool {

@@ -2,11 +2,11 @@
 
 use concentric_core::{
     AgentLayer, Answer, BoxModel, CallId, ChatRequest, ChatResponse, Context, Error, ErrorKind,
-    Event, FinishReason, Interrupt, InterruptId, NoTools, Outcome, PartKind, Pending, Reply,
-    Resume, RoundEvent, Suspended, ToolCallPart, ToolOutcome, ToolRound, ToolSpec, ToolSpecs,
+    Event, FinishReason, Interrupt, InterruptId, NoTools, Outcome, PartKind, Reply, Resume,
+    RoundEvent, Suspended, Suspension, ToolCallPart, ToolOutcome, ToolRound, ToolSpec, ToolSpecs,
     Transcript, Usage,
     agent::ToolSource,
-    interrupt,
+    interrupt::{self, SuspendedBy},
     machine::{MachineState, Rules},
     store::Checkpoint,
 };
@@ -126,10 +126,10 @@ impl Service<ToolRound> for Tool {
         for (index, call) in round.calls.into_iter().enumerate() {
             let context = round.context.at_call(&call);
             events.push(Ok(match self.asks_until {
-                Some(until) if call.answered().is_none() => {
+                Some(until) if call.state.resumed().is_none() => {
                     let id = context.interrupt_id().unwrap();
                     let asked = Interrupt::new(id, interrupt::TOOL_CALL).until(until);
-                    RoundEvent::waiting(index, Pending::asking(vec![asked]))
+                    RoundEvent::suspended(index, Suspension::new(vec![asked]), SuspendedBy::Gate)
                 }
                 _ => {
                     self.ran.lock().unwrap().push(call.is_recovered());

@@ -4,7 +4,7 @@ use super::run::Run;
 use crate::step_gate::{
     Deciding, FinishVerdict, Moment, RoundVerdict, Said, StepVerdict, StepView,
 };
-use concentric_proto::{Answered, Error, ErrorKind, Turn, machine::Input};
+use concentric_proto::{Error, ErrorKind, Turn, interrupt::StepResume, machine::Input};
 use std::future::ready;
 
 impl<M, R> Run<M, R> {
@@ -104,8 +104,7 @@ impl<M, R> Run<M, R> {
 }
 
 /// Returns the names of the gates that raised the answered interrupts.
-fn raised_by(answered: Option<&Answered>) -> impl Iterator<Item = &str> {
-    let pending = answered.and_then(|answered| answered.pending.as_ref());
-    let names = pending.and_then(|pending| pending.state.as_ref()?.as_array());
+fn raised_by(answered: Option<&StepResume>) -> impl Iterator<Item = &str> {
+    let names = answered.and_then(|answered| answered.on.state.as_ref()?.as_array());
     names.into_iter().flatten().filter_map(|name| name.as_str())
 }

@@ -272,7 +272,7 @@ pub trait Hooks: Send + Sync + 'static {
     ///
     /// The call is not run, and the model only reads that a check failed. An error that is
     /// [`fatal`](crate::fatal::fatal), [halts](Error::halted) the run or
-    /// [suspends](Error::waiting) the call is propagated.
+    /// [suspends](Error::suspended) the call is propagated.
     fn before_call(
         &self,
         call: &mut BeforeCall,

@@ -76,7 +76,7 @@
 //! | | a call arrives with an outcome at hooks of a whole toolset | only [`after_call`](Hooks::after_call), whose return value is ignored |
 //! | | an inner layer or the tool returns an error | [`on_call_error`](Hooks::on_call_error) |
 //! | | the future of the call is dropped first | [`call_cancelled`](Hooks::call_cancelled) |
-//! | | the call [is suspended](crate::Error::pending) | none: it will be made again |
+//! | | the call [is suspended](crate::Error::suspension) | none: it will be made again |
 //! | `Sessions::hooks` | at the start and the end of a session | [`session_started`](Hooks::session_started), [`session_ended`](Hooks::session_ended) |
 //!
 //! Each tool call ends in exactly one of `after_call`, `on_call_error`, `call_cancelled` and a
@@ -118,7 +118,7 @@
 //! | `event`, `model_event` (panic) | the hook receives no more events of that call |
 //! | `step_started`, `step_finished`, `round_finished` | none. A method that hangs is dropped after 30 seconds, or when the run is cancelled or passes its deadline |
 //! | `after_run`, `after_model` | none. A method that hangs is dropped after 30 seconds |
-//! | `before_call` | the call is not run, and the model reads that a check failed. An error that is [fatal](crate::fatal) ends the run, and a [suspension](crate::Error::waiting) suspends the call |
+//! | `before_call` | the call is not run, and the model reads that a check failed. An error that is [fatal](crate::fatal) ends the run, and a [suspension](crate::Error::suspended) suspends the call |
 //! | `after_call`, `on_call_error`, `call_cancelled` | none |
 //!
 //! Failures are logged with the [id](Hooks::id) of the hooks, and added to the run's

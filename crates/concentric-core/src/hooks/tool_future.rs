@@ -166,12 +166,12 @@ where
     let result = match flow {
         Ok(Ok(Flow::Continue)) => return enter(guard, inner, call),
         Ok(Ok(Flow::Answer(outcome))) => Ok(match outcome.status {
-            ToolStatus::Denied => call.settle_unexecuted(outcome),
+            ToolStatus::Denied => call.state().settle_unexecuted(outcome),
             _ => outcome,
         }),
         Ok(Ok(Flow::Halt(reason))) => {
             let halted = ToolOutcome::cancelled(reason.clone()).and_halt(reason);
-            Ok(call.settle_unexecuted(halted))
+            Ok(call.state().settle_unexecuted(halted))
         }
         Ok(Err(error)) => failed(&guard.shared, &call, Error::from(error)),
         Err(panic) => failed(&guard.shared, &call, panic.error()),
@@ -201,7 +201,7 @@ fn not_checked() -> ToolOutcome {
 }
 
 fn waits(error: &Error) -> bool {
-    error.kind() == ErrorKind::Waiting || error.pending().is_some()
+    error.kind() == ErrorKind::Waiting || error.suspension().is_some()
 }
 
 /// Calls the inner layers.

@@ -2,7 +2,7 @@
 
 use super::{BeforeFinish, BeforeRound, BeforeStep, Entry, Erased, StepGates, StepView};
 use crate::interest::Interest;
-use concentric_proto::{Error, ErrorKind, Interrupt, Pending, Phase, Str, Turn};
+use concentric_proto::{Error, ErrorKind, Interrupt, Phase, Str, Suspension, Turn};
 use std::{collections::HashSet, future::Future, pin::Pin, sync::Arc};
 
 /// The moment at which gates are evaluated.
@@ -47,7 +47,7 @@ pub(crate) struct Said<V> {
 
 pub(crate) enum StepVerdict {
     Continue,
-    Ask(Pending),
+    Ask(Suspension),
     Finish,
     Halt(Str),
 }
@@ -55,7 +55,7 @@ pub(crate) enum StepVerdict {
 /// The combined decision of all gates before a round.
 pub(crate) enum RoundVerdict {
     Continue,
-    Ask(Pending),
+    Ask(Suspension),
     Skip(Str),
     Halt(Str),
 }
@@ -64,7 +64,7 @@ pub(crate) enum FinishVerdict {
     Finish,
     Continue,
     Reject,
-    Ask(Pending),
+    Ask(Suspension),
     Halt(Str),
 }
 
@@ -207,7 +207,7 @@ fn finish(
 /// # Errors
 ///
 /// Two of the gates have the same name.
-fn batch(asked: Vec<(&str, Interrupt)>, view: &StepView) -> Result<Pending, Error> {
+fn batch(asked: Vec<(&str, Interrupt)>, view: &StepView) -> Result<Suspension, Error> {
     let asked = asked.into_iter();
     let asked = asked.map(|(name, interrupt)| (name, view.anew(interrupt)));
     let (names, interrupts): (Vec<_>, Vec<_>) = asked.unzip();
@@ -218,7 +218,7 @@ fn batch(asked: Vec<(&str, Interrupt)>, view: &StepView) -> Result<Pending, Erro
         );
         return Err(Error::new(ErrorKind::Configuration, why).with_phase(Phase::Run));
     }
-    Ok(Pending::asking(interrupts)
+    Ok(Suspension::new(interrupts)
         .with_state(serde_json::Value::from(names))
         .together())
 }

@@ -1,7 +1,7 @@
 use super::Moment;
 use crate::context::Context;
 use concentric_proto::{
-    Answered, FinishReason, Interrupt, InterruptId, Message, Reply, Transcript, Usage,
+    FinishReason, Interrupt, InterruptId, Message, Reply, Transcript, Usage, interrupt::StepResume,
 };
 
 /// The input of a [`StepGate`](super::StepGate).
@@ -23,7 +23,7 @@ pub struct StepView {
     /// The context of the run.
     pub context: Context,
     /// The interrupts raised at this moment, with their replies.
-    pub(super) answered: Option<Box<Answered>>,
+    pub(super) answered: Option<Box<StepResume>>,
     moment: &'static str,
 }
 
@@ -62,11 +62,8 @@ impl StepView {
 
     /// The interrupts that were raised at this moment and have replies.
     fn asked(&self) -> impl Iterator<Item = &Interrupt> {
-        let pending = self
-            .answered
-            .as_ref()
-            .and_then(|answered| answered.pending.as_ref());
-        pending.into_iter().flat_map(|pending| &pending.interrupts)
+        let resumed = self.answered.iter();
+        resumed.flat_map(|resume| &resume.on.interrupts)
     }
 
     /// Assigns a new id to an interrupt whose id was already answered, so that a duplicate reply
@@ -114,7 +111,7 @@ impl StepView {
         self
     }
 
-    pub(crate) fn answered(mut self, answered: Option<Box<Answered>>) -> Self {
+    pub(crate) fn answered(mut self, answered: Option<Box<StepResume>>) -> Self {
         self.answered = answered;
         self
     }

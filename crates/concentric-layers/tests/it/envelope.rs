@@ -5,8 +5,8 @@
 
 use concentric_core::{
     CallId, Context, Custom, Error, ErrorKind, Event, Executor, FinishReason, Interrupt,
-    InterruptId, Message, MessageId, OpenRound, Outcome, Part, PartKind, Pending, Reply, Role,
-    RunId, StepFinish, StepStart, SubAgentEvent, ThreadId, ToolCallDelta, ToolCallPart,
+    InterruptId, Message, MessageId, OpenRound, Outcome, Part, PartKind, Reply, Role, RunId,
+    StepFinish, StepStart, SubAgentEvent, Suspension, ThreadId, ToolCallDelta, ToolCallPart,
     ToolCallStart, ToolOutcome, ToolResult, ToolSpec, ToolSpecs, Transcript, Usage, interrupt,
     machine::{Action, Input, Machine, MachineState, ModelStart, Rules},
 };
@@ -566,8 +566,9 @@ impl World {
                 self.machine.input(if asks && may_ask {
                     let question = InterruptId::new(format!("asked/{id}"));
                     let question = Interrupt::new(question, interrupt::TOOL_CALL);
-                    let pending = Box::new(Pending::asking(vec![question]));
-                    Input::Waiting { index, pending }
+                    let on = Box::new(Suspension::new(vec![question]));
+                    let by = interrupt::SuspendedBy::Gate;
+                    Input::Suspended { index, on, by }
                 } else {
                     let outcome = outcome(how);
                     Input::Settled { index, outcome }

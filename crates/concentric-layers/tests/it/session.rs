@@ -2,7 +2,7 @@
 
 use concentric_core::{
     AgentLayer, Answer, BoxError, BoxModel, CancelReason, ChatRequest, Effects, Error, ErrorKind,
-    Event, Interrupt, Outcome, Pending, Reply, ThreadId, ToolCall, ToolOutcome, ToolSpec,
+    Event, Interrupt, Outcome, Reply, Suspension, ThreadId, ToolCall, ToolOutcome, ToolSpec,
     agent::{BeforeStep, StepGate, StepView},
     state::{Durable, Scope, Slot, Slots, ThreadSlots},
 };
@@ -296,7 +296,7 @@ async fn a_reply_whose_turn_fails_after_a_tool_that_changes_nothing_can_be_given
     let seen = service_fn(|_: ToolCall| async { Ok::<_, Error>(ToolOutcome::done("seen")) });
     let tools = ScriptedTools::new()
         .service(look, seen)
-        .waits("look", |call| Pending::asking(vec![question(call)]));
+        .waits("look", |call| Suspension::new(vec![question(call)]));
     let session = open(Sessions::new(agent(&model, &tools))).await;
     say(&session, "look").await.unwrap();
     let asked = session.interrupts();
@@ -364,7 +364,7 @@ async fn a_reply_whose_turn_is_dropped_once_its_tool_was_started_is_not_taken_ag
     let model = ScriptedModel::new().tool_call("pay", json!({}));
     let tools = ScriptedTools::new()
         .never("pay")
-        .waits("pay", |call| Pending::asking(vec![question(call)]));
+        .waits("pay", |call| Suspension::new(vec![question(call)]));
     let session = open(Sessions::new(agent(&model, &tools))).await;
     say(&session, "pay").await.unwrap();
     let request = approving(&session);

@@ -12,5 +12,5 @@ pub use self::{
     permit::Permit,
     refusal::{LimitOf, Refusal},
     round::{Origin, RoundCall, RoundEvent},
-    state::{CallResume, CallStage, CallState, EarlierAttempt, Hold, Unverified},
+    state::{CallResume, CallStage, CallState, EarlierAttempt, Unverified},
 };

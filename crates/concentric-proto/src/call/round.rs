@@ -1,6 +1,6 @@
 use super::{CallState, EarlierAttempt, Refusal};
 use crate::{
-    interrupt::{Answered, Pending},
+    interrupt::{SuspendedBy, Suspension},
     message::{ToolCallPart, ToolOutcome},
     spec::ToolSpec,
 };
@@ -42,11 +42,6 @@ impl RoundCall {
         self.state.stage.refusal()
     }
 
-    /// The suspension and the replies, if the call was suspended.
-    pub fn answered(&self) -> Option<Answered> {
-        self.state.answered()
-    }
-
     /// Whether the call was started and its process ended before it had an outcome.
     pub const fn is_recovered(&self) -> bool {
         self.state.is_recovered()
@@ -62,10 +57,7 @@ impl RoundCall {
 
     /// Whether the call is executed for the first time or resumed.
     pub const fn origin(&self) -> Origin {
-        match self.state.is_resumed() {
-            true => Origin::Replay,
-            false => Origin::Live,
-        }
+        self.state.origin()
     }
 }
 
@@ -93,11 +85,13 @@ pub enum RoundEvent {
         outcome: ToolOutcome,
     },
     /// The call was not run, or cannot continue, until replies arrive.
-    Waiting {
+    Suspended {
         /// The call, as an index into `ToolRound::calls`.
         index: usize,
         /// The suspension of the call.
-        pending: Box<Pending>,
+        on: Box<Suspension>,
+        /// The component that suspended the call.
+        by: SuspendedBy,
     },
 }
 
@@ -108,17 +102,15 @@ impl RoundEvent {
     }
 
     /// Creates the event of a suspension of the call at `index`.
-    pub fn waiting(index: usize, pending: Pending) -> Self {
-        Self::Waiting {
-            index,
-            pending: Box::new(pending),
-        }
+    pub fn suspended(index: usize, on: impl Into<Box<Suspension>>, by: SuspendedBy) -> Self {
+        let on = on.into();
+        Self::Suspended { index, on, by }
     }
 
     /// The call, as an index into `ToolRound::calls`.
     pub const fn index(&self) -> usize {
         match self {
-            Self::Settled { index, .. } | Self::Waiting { index, .. } => *index,
+            Self::Settled { index, .. } | Self::Suspended { index, .. } => *index,
         }
     }
 }

@@ -1,11 +1,10 @@
-use super::Refusal;
+use super::{Origin, Refusal};
 use crate::{
-    interrupt::{Answered, Pending, Reply, SuspendedBy, Suspension},
+    interrupt::{Reply, SuspendedBy, Suspension},
     message::ToolOutcome,
 };
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
-use std::{sync::Arc, time::SystemTime};
+use std::time::SystemTime;
 
 /// The state of one tool call, stored with the run.
 #[derive(Clone, Debug, PartialEq)]
@@ -29,9 +28,19 @@ pub enum CallStage {
     /// The loop refuses the call; the round service returns the outcome of the refusal.
     Rejected(Refusal),
     /// The call waits for decisions about other calls of its round.
-    Held(Hold),
+    Held {
+        /// The suspension, without interrupts.
+        on: Box<Suspension>,
+        /// The component that holds the call.
+        by: SuspendedBy,
+    },
     /// The call was held, and no other call of its round waits for a reply.
-    Released(Hold),
+    Released {
+        /// The suspension, without interrupts.
+        on: Box<Suspension>,
+        /// The component that held the call.
+        by: SuspendedBy,
+    },
     /// The call waits for replies.
     Suspended {
         /// The suspension.
@@ -67,18 +76,6 @@ pub enum EarlierAttempt {
         /// Whether a ledger recorded the attempt, and all others after it.
         recorded: bool,
     },
-}
-
-/// The reason why a call waits for other calls of its round.
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub struct Hold {
-    /// The component that holds the call.
-    pub by: SuspendedBy,
-    /// Whether all interrupts of the round must be replied to together.
-    pub together: bool,
-    /// The data that the component that holds the call requires to resume it.
-    pub state: Option<Arc<Value>>,
 }
 
 /// A call that is open only according to a client's history.
@@ -133,10 +130,9 @@ impl CallState {
                     _ => true,
                 },
                 CallStage::Ready | CallStage::Unverified(_) | CallStage::Rejected(_) => started,
-                CallStage::Held(hold) | CallStage::Released(hold) => {
-                    started || hold.by.is_after_start()
-                }
-                CallStage::Suspended { by, .. } => started || by.is_after_start(),
+                CallStage::Held { by, .. }
+                | CallStage::Released { by, .. }
+                | CallStage::Suspended { by, .. } => started || by.is_after_start(),
                 CallStage::Resumed(resume) => started || resume.by.is_after_start(),
             }
     }
@@ -151,46 +147,28 @@ impl CallState {
         }
     }
 
-    /// The suspension and the replies, if the call was suspended and is handed out again.
-    pub fn answered(&self) -> Option<Answered> {
-        match &self.stage {
-            CallStage::Resumed(resume) => {
-                let mut pending = Pending::asking(resume.on.interrupts.clone()).by(resume.by);
-                pending.together = resume.on.together;
-                pending.state.clone_from(&resume.on.state);
-                let mut answered = Answered::new(Some(pending), resume.replies.clone());
-                answered.accepted_at = resume.accepted_at;
-                answered.taken_up = resume.interrupted;
-                Some(answered)
-            }
-            CallStage::Unverified(call) => {
-                let mut answered = Answered::new(None, call.replies.clone());
-                answered.accepted_at = call.accepted_at;
-                answered.taken_up = call.interrupted;
-                Some(answered)
-            }
-            CallStage::Released(hold) => {
-                let mut pending = Pending::held().by(hold.by);
-                pending.together = hold.together;
-                pending.state.clone_from(&hold.state);
-                Some(Answered::new(Some(pending), Vec::new()))
-            }
-            _ => None,
-        }
-    }
-
     /// Returns whether the process of an earlier attempt ended.
     pub const fn is_recovered(&self) -> bool {
         matches!(self.earlier, Some(EarlierAttempt::Lost { .. }))
     }
 
-    /// Returns whether the call was suspended, held or started before it was handed out.
-    pub const fn is_resumed(&self) -> bool {
-        let stage = matches!(
-            self.stage,
-            CallStage::Resumed(_) | CallStage::Unverified(_) | CallStage::Released(_)
-        );
-        stage || self.is_recovered()
+    /// Whether the call is executed for the first time, or was suspended, held or started before.
+    pub const fn origin(&self) -> Origin {
+        match self.stage {
+            CallStage::Resumed(_) | CallStage::Unverified(_) | CallStage::Released { .. } => {
+                Origin::Replay
+            }
+            _ if self.is_recovered() => Origin::Replay,
+            _ => Origin::Live,
+        }
+    }
+
+    /// The replies to the call, if it resumes.
+    pub fn resumed(&self) -> Option<&CallResume> {
+        match &self.stage {
+            CallStage::Resumed(resume) => Some(resume),
+            _ => None,
+        }
     }
 
     /// Marks the call as handed out; `ledger` states whether a ledger records it.
@@ -247,31 +225,13 @@ impl CallState {
     }
 
     /// Suspends the call, which is not running.
-    pub(crate) fn suspend(&mut self, pending: Pending) {
+    pub(crate) fn suspend(&mut self, on: Box<Suspension>, by: SuspendedBy) {
         if self.may_have_executed() {
             self.earlier.get_or_insert(EarlierAttempt::Suspended);
         }
-        let by = pending.origin();
-        let Pending {
-            interrupts,
-            together,
-            state,
-            ..
-        } = pending;
-        self.stage = match interrupts.is_empty() {
-            true => CallStage::Held(Hold {
-                by,
-                together,
-                state,
-            }),
-            false => CallStage::Suspended {
-                on: Box::new(Suspension {
-                    interrupts,
-                    together,
-                    state,
-                }),
-                by,
-            },
+        self.stage = match on.is_held() {
+            true => CallStage::Held { on, by },
+            false => CallStage::Suspended { on, by },
         };
     }
 

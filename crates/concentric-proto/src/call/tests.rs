@@ -1,5 +1,5 @@
 use super::{
-    CallResume, CallStage, CallState, EarlierAttempt, Hold, Permit, Refusal, RoundCall, Unverified,
+    CallResume, CallStage, CallState, EarlierAttempt, Permit, Refusal, RoundCall, Unverified,
 };
 use crate::{
     id::InterruptId,
@@ -9,19 +9,7 @@ use crate::{
 use serde_json::{Map, json};
 
 fn on() -> Suspension {
-    Suspension {
-        interrupts: vec![Interrupt::new(InterruptId::new("i"), TOOL_CALL)],
-        together: false,
-        state: None,
-    }
-}
-
-fn held(by: SuspendedBy) -> Hold {
-    Hold {
-        by,
-        together: false,
-        state: None,
-    }
+    Suspension::new(vec![Interrupt::new(InterruptId::new("i"), TOOL_CALL)])
 }
 
 fn unverified(refused: bool, replied: bool) -> CallStage {
@@ -45,6 +33,16 @@ fn resumed(by: SuspendedBy) -> CallStage {
 fn suspended(by: SuspendedBy) -> CallStage {
     let on = Box::new(on());
     CallStage::Suspended { on, by }
+}
+
+fn held(by: SuspendedBy) -> CallStage {
+    let on = Box::new(Suspension::held());
+    CallStage::Held { on, by }
+}
+
+fn released(by: SuspendedBy) -> CallStage {
+    let on = Box::new(Suspension::held());
+    CallStage::Released { on, by }
 }
 
 fn running(from: CallStage) -> CallStage {
@@ -96,10 +94,10 @@ fn stages() -> Vec<(CallStage, Executed)> {
         stages.extend([
             (suspended(by), executed),
             (resumed(by), executed),
-            (CallStage::Held(held(by)), executed),
-            (CallStage::Released(held(by)), executed),
+            (held(by), executed),
+            (released(by), executed),
             (running(resumed(by)), Always),
-            (running(CallStage::Released(held(by))), Always),
+            (running(released(by)), Always),
         ]);
     }
     stages

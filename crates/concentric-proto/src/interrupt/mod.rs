@@ -16,7 +16,6 @@
 //! ```
 
 pub(crate) mod millis;
-mod pending;
 mod reply;
 mod scope;
 mod suspension;
@@ -24,10 +23,9 @@ mod suspension;
 mod tests;
 
 pub use self::{
-    pending::{Answered, Pending},
     reply::{Reply, ReplyError, ReplyKind, ReplyStatus, Ruling},
     scope::{Remember, RememberFor, RememberWhat},
-    suspension::{SuspendedBy, Suspension},
+    suspension::{StepResume, SuspendedBy, Suspension},
 };
 
 use crate::{

@@ -1,13 +1,14 @@
-use super::Interrupt;
+use super::{Interrupt, Reply};
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
 use std::{borrow::Cow, sync::Arc};
 
-/// The interrupts that a suspended call waits on.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// The suspension of a call, or of a run between two steps.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Suspension {
-    /// The interrupts; never empty.
+    /// The interrupts that must be replied to. If empty, the call waits until the other calls of its
+    /// round have been replied to.
     ///
     /// Serialized without their approval tokens (`metadata.token`), so that a reader of a stored
     /// state cannot reply to them.
@@ -19,6 +20,58 @@ pub struct Suspension {
     /// The data that the component that suspended the call requires to resume it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<Arc<Value>>,
+}
+
+impl Suspension {
+    /// Creates a suspension until replies to `interrupts` arrive.
+    pub fn new(interrupts: Vec<Interrupt>) -> Self {
+        Self {
+            interrupts,
+            ..Self::default()
+        }
+    }
+
+    /// Creates the suspension of a call until the other calls of its round have been replied to.
+    pub fn held() -> Self {
+        Self::default()
+    }
+
+    /// Sets the data that is required to resume the call.
+    #[must_use]
+    pub fn with_state(mut self, state: impl Into<Arc<Value>>) -> Self {
+        self.state = Some(state.into());
+        self
+    }
+
+    /// Requires that all interrupts of the round are replied to together.
+    #[must_use]
+    pub fn together(mut self) -> Self {
+        self.together = true;
+        self
+    }
+
+    /// Returns whether the call only waits for other calls.
+    pub fn is_held(&self) -> bool {
+        self.interrupts.is_empty()
+    }
+}
+
+/// The replies to the interrupts that step gates raised, with the suspension.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct StepResume {
+    /// The suspension.
+    pub on: Suspension,
+    /// The replies; empty until they arrive.
+    pub replies: Vec<Reply>,
+}
+
+impl StepResume {
+    /// Creates the value of a suspension without replies.
+    pub fn new(on: Suspension) -> Self {
+        let replies = Vec::new();
+        Self { on, replies }
+    }
 }
 
 /// The component that suspended a call.
@@ -48,7 +101,7 @@ impl SuspendedBy {
 /// The metadata key for the approval token of an interrupt.
 const TOKEN: &str = "token";
 
-pub(super) fn without_tokens<S>(interrupts: &[Interrupt], serializer: S) -> Result<S::Ok, S::Error>
+fn without_tokens<S>(interrupts: &[Interrupt], serializer: S) -> Result<S::Ok, S::Error>
 where
     S: Serializer,
 {

@@ -7,7 +7,7 @@ use crate::{
     event::{Event, StepFinish, StepStart},
     finish::Finish,
     id::MessageId,
-    interrupt::{Answered, Pending},
+    interrupt::{StepResume, SuspendedBy, Suspension},
     message::ToolOutcome,
     run_state::{Said, Stage},
     text::Str,
@@ -41,11 +41,13 @@ pub enum Input {
         outcome: ToolOutcome,
     },
     /// A call of the round is suspended.
-    Waiting {
+    Suspended {
         /// The call, as an index into the calls of [`Action::RunTools`](super::Action::RunTools).
         index: usize,
         /// The suspension of the call.
-        pending: Box<Pending>,
+        on: Box<Suspension>,
+        /// The component that suspended the call.
+        by: SuspendedBy,
     },
     /// The round service was not called. The calls are handed out again unless another input ends
     /// the run.
@@ -73,7 +75,7 @@ pub enum Input {
     Reject,
     /// Suspends the run before a model call, before the calls that were handed out, or before the
     /// end.
-    Ask(Box<Pending>),
+    Ask(Box<Suspension>),
     /// The run is cancelled.
     Cancel(CancelReason),
     /// The run's deadline has passed.
@@ -87,7 +89,7 @@ impl Input {
     pub fn of_round(item: Result<RoundEvent, Error>) -> Self {
         match item {
             Ok(RoundEvent::Settled { index, outcome }) => Self::Settled { index, outcome },
-            Ok(RoundEvent::Waiting { index, pending }) => Self::Waiting { index, pending },
+            Ok(RoundEvent::Suspended { index, on, by }) => Self::Suspended { index, on, by },
             Err(error) => Self::RoundFailed(error),
         }
     }
@@ -161,7 +163,7 @@ impl Machine {
             }
             Input::ModelFailed(error) if self.asked || self.stream.is_some() => self.fail(error),
             Input::Settled { index, outcome } => self.settle(index, outcome),
-            Input::Waiting { index, pending } => self.wait(index, *pending),
+            Input::Suspended { index, on, by } => self.suspend(index, on, by),
             Input::RoundRefused(error) if self.is_handed_out() => {
                 self.take_round_back();
                 self.fail(error);
@@ -180,12 +182,11 @@ impl Machine {
                 }
                 self.go_on();
             }
-            Input::Ask(pending) if self.may_ask() => {
+            Input::Ask(on) if self.may_ask() => {
                 self.asked = false;
                 self.state.at_end = self.finishing.take().is_some();
                 self.take_round_back();
-                let asked = Answered::new(Some(*pending), Vec::new());
-                self.state.gate = Some(Box::new(asked));
+                self.state.gate = Some(Box::new(StepResume::new(*on)));
             }
             Input::Cancel(reason) => self.stop(Outcome::Aborted { reason }),
             Input::Deadline => self.fail(Error::deadline()),

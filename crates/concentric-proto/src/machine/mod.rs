@@ -28,7 +28,7 @@
 //! - A tool call has exactly one outcome, and one [`Event::ToolResult`].
 //! - A suspended call is not handed out before a reply arrives, and a reply is used once. A call
 //!   that is suspended only according to a history is handed out without a reply, so that approval
-//!   can be requested again ([`Answered`]).
+//!   can be requested again ([`Unverified`](crate::call::Unverified)).
 //! - After a halt, a cancellation or a failure no further call starts.
 //! - All outcomes except [`Outcome::Interrupted`] close the open round.
 
@@ -55,7 +55,7 @@ use crate::{
     event::Event,
     finish::Finish,
     id::{CallId, InterruptId, MessageId},
-    interrupt::{Answered, Reply},
+    interrupt::{Reply, StepResume},
     message::{Message, Part},
     run_state::{Data, Said, Stage},
     spec::ToolSpecs,
@@ -250,13 +250,13 @@ impl Machine {
 
     /// The suspension from an [`Input::Ask`] with its replies, until
     /// [`take_answers`](Self::take_answers) removes it.
-    pub fn answers(&self) -> Option<&Answered> {
+    pub fn answers(&self) -> Option<&StepResume> {
         let asked = self.state.gate.as_deref();
         asked.filter(|asked| !asked.replies.is_empty())
     }
 
     /// Removes and returns the suspension from an [`Input::Ask`], if it has replies.
-    pub fn take_answers(&mut self) -> Option<Box<Answered>> {
+    pub fn take_answers(&mut self) -> Option<Box<StepResume>> {
         self.state.gate.take_if(|asked| !asked.replies.is_empty())
     }
 

@@ -2,10 +2,10 @@
 
 use super::{Action, Dispatched, Machine};
 use crate::{
-    call::CallStage,
+    call::{CallStage, RoundCall},
     error::Effects,
     event::Event,
-    interrupt::Pending,
+    interrupt::{SuspendedBy, Suspension},
     message::{Message, ToolOutcome, ToolResult, ToolStatus},
     run_state::{MachineState, RoundState, Stage, StoredCall},
     text::Str,
@@ -65,22 +65,10 @@ impl Machine {
             round.settle_each(|call| call.is_claimed().then(not_run));
         }
         let asks = round.calls.iter().any(StoredCall::is_suspended);
-        self.effects_before = self.state.effects;
-        let mut calls = Vec::with_capacity(round.calls.len());
-        for (at, call) in round.calls.iter_mut().enumerate() {
-            if !asks {
-                call.release();
-            }
-            if call.is_ready() {
-                calls.push(call.to_round_call(at));
-                let released = matches!(call.state.stage, CallStage::Released(_));
-                self.dispatched.push(Dispatched { at, released });
-                call.state.hand_out(self.rules.ledger);
-                if call.state.may_have_executed() {
-                    self.state.effects = self.state.effects.max(Effects::Possible);
-                }
-            }
-        }
+        let calls = self.hand_out(!asks);
+        let Stage::Round(round) = &self.state.stage else {
+            return;
+        };
         let step = round.step;
         if !calls.is_empty() {
             let message_id = round.message.id.clone();
@@ -103,6 +91,31 @@ impl Machine {
         }
     }
 
+    /// Hands out the calls that are ready; `release` states whether those are that wait for other
+    /// calls.
+    fn hand_out(&mut self, release: bool) -> Vec<RoundCall> {
+        self.effects_before = self.state.effects;
+        let Stage::Round(round) = &mut self.state.stage else {
+            return Vec::new();
+        };
+        let mut calls = Vec::with_capacity(round.calls.len());
+        for (at, call) in round.calls.iter_mut().enumerate() {
+            if release {
+                call.release();
+            }
+            if call.is_ready() {
+                calls.push(call.to_round_call(at));
+                let released = matches!(call.state.stage, CallStage::Released { .. });
+                self.dispatched.push(Dispatched { at, released });
+                call.state.hand_out(self.rules.ledger);
+                if call.state.may_have_executed() {
+                    self.state.effects = self.state.effects.max(Effects::Possible);
+                }
+            }
+        }
+        calls
+    }
+
     pub(super) fn settle(&mut self, index: usize, outcome: ToolOutcome) {
         let Some((round, at)) = handed_out(&mut self.state.stage, &self.dispatched, index) else {
             return;
@@ -120,7 +133,7 @@ impl Machine {
         round.begun = true;
     }
 
-    pub(super) fn wait(&mut self, index: usize, pending: Pending) {
+    pub(super) fn suspend(&mut self, index: usize, on: Box<Suspension>, by: SuspendedBy) {
         let Some((round, at)) = handed_out(&mut self.state.stage, &self.dispatched, index) else {
             return;
         };
@@ -135,13 +148,13 @@ impl Machine {
         }
         round.begun = true;
         let mut own = HashSet::new();
-        let mut ids = pending.interrupts.iter().map(|asked| &asked.id);
+        let mut ids = on.interrupts.iter().map(|asked| &asked.id);
         if let Some(refusal) = call.state.stage.refusal() {
             let outcome = refusal.outcome(&call.call);
             round.settle(at, outcome);
         } else if ids.all(|id| own.insert(id) && !asked.contains(id)) {
             asked.extend(own.into_iter().cloned());
-            call.state.suspend(pending);
+            call.state.suspend(on, by);
         } else {
             // A reply would reach only one of the two interrupts.
             let outcome = call.state.settle_unexecuted(ToolOutcome::failed(

@@ -23,7 +23,7 @@ use self::{
 use crate::{
     error::{Effects, Error, ErrorKind},
     id::MessageId,
-    interrupt::{Answered, Interrupt, Pending, Reply},
+    interrupt::{Interrupt, Reply, StepResume, Suspension},
     message::{Executor, Message, Role, ToolOutcome, ToolResult},
     text::Str,
     transcript::{HistoryError, OpenRound, Transcript, Turn},
@@ -67,7 +67,7 @@ pub(crate) struct Data {
     pub(crate) provider_reason: Option<Str>,
     // The suspension by a gate between two steps, before a round, or before the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) gate: Option<Box<Answered>>,
+    pub(crate) gate: Option<Box<StepResume>>,
     // Whether the gate suspended the run before its end.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) at_end: bool,
@@ -132,9 +132,9 @@ impl Data {
     }
 
     /// The suspension by gates, if it has no replies.
-    pub(crate) fn asked_by_gates(&self) -> Option<&Pending> {
+    pub(crate) fn asked_by_gates(&self) -> Option<&Suspension> {
         let asked = self.gate.as_deref()?;
-        asked.pending.as_ref().filter(|_| asked.replies.is_empty())
+        asked.replies.is_empty().then_some(&asked.on)
     }
 
     /// Adds all of `messages`, or none on error.

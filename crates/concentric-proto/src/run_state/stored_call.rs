@@ -1,9 +1,7 @@
 //! One call of the open round, and its stored form.
 
 use crate::{
-    call::{
-        CallResume, CallStage, CallState, EarlierAttempt, Hold, Refusal, RoundCall, Unverified,
-    },
+    call::{CallResume, CallStage, CallState, EarlierAttempt, Refusal, RoundCall, Unverified},
     id::{CallId, InterruptId},
     interrupt::{self, Interrupt, Reply, Ruling, SuspendedBy, Suspension, millis},
     message::{Executor, Message, ToolCallPart, ToolOutcome},
@@ -54,11 +52,7 @@ impl StoredCall {
         let asked = InterruptId::for_call(message.id.as_ref(), position, id);
         let asked = Interrupt::new(asked, interrupt::CLIENT_TOOL).about(id.clone());
         self.state.stage = CallStage::Suspended {
-            on: Box::new(Suspension {
-                interrupts: vec![asked],
-                together: false,
-                state: None,
-            }),
+            on: Box::new(Suspension::new(vec![asked])),
             by: SuspendedBy::Client,
         };
     }
@@ -74,8 +68,7 @@ impl StoredCall {
     /// Returns whether the call waits for the replies to all interrupts of its round.
     pub(crate) fn is_together(&self) -> bool {
         match &self.state.stage {
-            CallStage::Suspended { on, .. } => on.together,
-            CallStage::Held(hold) => hold.together,
+            CallStage::Suspended { on, .. } | CallStage::Held { on, .. } => on.together,
             _ => false,
         }
     }
@@ -86,7 +79,7 @@ impl StoredCall {
             self.state.stage,
             CallStage::Ready
                 | CallStage::Rejected(_)
-                | CallStage::Released(_)
+                | CallStage::Released { .. }
                 | CallStage::Unverified(_)
                 | CallStage::Resumed(_)
         )
@@ -127,13 +120,14 @@ impl StoredCall {
 
     /// Returns whether the call only waits for other calls of its round.
     pub(crate) const fn is_held(&self) -> bool {
-        matches!(self.state.stage, CallStage::Held(_))
+        matches!(self.state.stage, CallStage::Held { .. })
     }
 
     /// Releases a call that waits for other calls.
     pub(crate) fn release(&mut self) {
-        if let CallStage::Held(hold) = &self.state.stage {
-            self.state.stage = CallStage::Released(hold.clone());
+        if let CallStage::Held { on, by } = &mut self.state.stage {
+            let (on, by) = (std::mem::take(on), *by);
+            self.state.stage = CallStage::Released { on, by };
         }
     }
 
@@ -264,18 +258,9 @@ impl Record {
                 self.refusal = Some(refusal);
                 Stage::Rejected
             }
-            CallStage::Held(hold) => {
-                self.set_hold(hold);
-                Stage::Held
-            }
-            CallStage::Released(hold) => {
-                self.set_hold(hold);
-                Stage::Released
-            }
-            CallStage::Suspended { on, by } => {
-                (self.on, self.by) = (Some(*on), Some(by));
-                Stage::Suspended
-            }
+            CallStage::Held { on, by } => self.suspended(*on, by, Stage::Held),
+            CallStage::Released { on, by } => self.suspended(*on, by, Stage::Released),
+            CallStage::Suspended { on, by } => self.suspended(*on, by, Stage::Suspended),
             CallStage::Unverified(call) => {
                 self.refusal = call.refusal;
                 self.replies = call.replies;
@@ -284,11 +269,10 @@ impl Record {
                 Stage::Unverified
             }
             CallStage::Resumed(resume) => {
-                (self.on, self.by) = (Some(resume.on), Some(resume.by));
                 self.replies = resume.replies;
                 self.accepted_at = resume.accepted_at;
                 self.interrupted = resume.interrupted;
-                Stage::Resumed
+                self.suspended(resume.on, resume.by, Stage::Resumed)
             }
             CallStage::Settled(outcome) => {
                 self.outcome = Some(outcome);
@@ -297,29 +281,27 @@ impl Record {
         };
     }
 
-    fn set_hold(&mut self, hold: Hold) {
-        self.by = Some(hold.by);
-        self.on = Some(Suspension {
-            interrupts: Vec::new(),
-            together: hold.together,
-            state: hold.state,
-        });
+    fn suspended(&mut self, on: Suspension, by: SuspendedBy, stage: Stage) -> Stage {
+        (self.on, self.by) = (Some(on), Some(by));
+        stage
     }
 
     fn take_stage(&mut self) -> Option<CallStage> {
-        let on = self.on.take();
-        let hold = |on: Suspension, by| Hold {
-            by,
-            together: on.together,
-            state: on.state,
-        };
+        let is_held = matches!(self.stage, Stage::Held | Stage::Released);
+        let on = self.on.take().filter(|on| on.is_held() == is_held);
         Some(match self.stage {
             Stage::Ready => CallStage::Ready,
             Stage::Rejected => CallStage::Rejected(self.refusal.take()?),
-            Stage::Held => CallStage::Held(hold(on?, self.by?)),
-            Stage::Released => CallStage::Released(hold(on?, self.by?)),
+            Stage::Held => CallStage::Held {
+                on: Box::new(on?),
+                by: self.by?,
+            },
+            Stage::Released => CallStage::Released {
+                on: Box::new(on?),
+                by: self.by?,
+            },
             Stage::Suspended => CallStage::Suspended {
-                on: Box::new(on.filter(|on| !on.interrupts.is_empty())?),
+                on: Box::new(on?),
                 by: self.by?,
             },
             Stage::Unverified => CallStage::Unverified(Box::new(Unverified {
@@ -329,7 +311,7 @@ impl Record {
                 interrupted: self.interrupted,
             })),
             Stage::Resumed => CallStage::Resumed(Box::new(CallResume {
-                on: on.filter(|on| !on.interrupts.is_empty())?,
+                on: on?,
                 by: self.by?,
                 replies: std::mem::take(&mut self.replies),
                 accepted_at: self.accepted_at,

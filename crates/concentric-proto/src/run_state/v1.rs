@@ -5,7 +5,7 @@
 
 use super::{StateError, StoredCall};
 use crate::{
-    call::{CallResume, CallStage, CallState, EarlierAttempt, Hold, Refusal, Unverified},
+    call::{CallResume, CallStage, CallState, EarlierAttempt, Refusal, Unverified},
     interrupt::{Interrupt, Reply, SuspendedBy, Suspension, UNKNOWN_EFFECT, millis},
     message::{Executor, ToolCallPart, ToolOutcome},
 };
@@ -117,11 +117,21 @@ fn upgrade_calls(round: &mut Value) -> Result<(), StateError> {
 }
 
 impl Slot {
+    fn earlier(&self) -> Option<EarlierAttempt> {
+        match (self.recovered, self.begun) {
+            _ if self.refusal.is_some() => None,
+            (true, _) => Some(EarlierAttempt::Lost {
+                recorded: self.noted,
+            }),
+            (false, begun) => begun.then_some(EarlierAttempt::Suspended),
+        }
+    }
+
     /// Adds the replies to a settled call to `accepted`.
     fn upgrade(self, accepted: &mut Vec<Reply>) -> StoredCall {
-        let is_refused = self.refusal.is_some();
         let is_running = matches!(self.state, SlotState::Running);
         let executor = self.call.executor;
+        let earlier = self.earlier();
         let stage = match (self.state, self.answered, self.refusal) {
             (SlotState::Settled(outcome), answered, _) => {
                 accepted.extend(answered.unwrap_or_default().replies);
@@ -153,14 +163,7 @@ impl Slot {
         };
         let mut state = CallState::ready(self.read_only);
         state.stage = stage;
-        state.earlier = match (self.recovered, self.begun) {
-            _ if is_refused => None,
-            (true, _) => Some(EarlierAttempt::Lost {
-                recorded: self.noted,
-            }),
-            (false, true) => Some(EarlierAttempt::Suspended),
-            (false, false) => None,
-        };
+        state.earlier = earlier;
         if is_running {
             state.run(self.noted);
         }
@@ -174,7 +177,7 @@ impl Slot {
 impl Answered {
     fn stage(self, executor: Executor) -> CallStage {
         match self.pending.unwrap_or_default().stage(executor) {
-            CallStage::Held(hold) => CallStage::Released(hold),
+            CallStage::Held { on, by } => CallStage::Released { on, by },
             CallStage::Suspended { on, by } => CallStage::Resumed(Box::new(CallResume {
                 on: *on,
                 by,
@@ -196,19 +199,15 @@ impl Pending {
             state,
             ..
         } = self;
-        if interrupts.is_empty() {
-            return CallStage::Held(Hold {
-                by,
-                together,
-                state,
-            });
-        }
         let on = Box::new(Suspension {
             interrupts,
             together,
             state,
         });
-        CallStage::Suspended { on, by }
+        match on.is_held() {
+            true => CallStage::Held { on, by },
+            false => CallStage::Suspended { on, by },
+        }
     }
 
     fn suspended_by(&self, executor: Executor) -> SuspendedBy {

@@ -3,8 +3,8 @@
 use crate::v1;
 use concentric_proto::{
     Annotations, CallId, CancelReason, Event, Finish, FinishReason, Interrupt, InterruptId,
-    Message, MessageId, OpenRound, Outcome, Part, PartKind, Pending, Refusal, Reply, Role,
-    RoundCall, ToolCallPart, ToolOutcome, ToolSpec, ToolSpecs, ToolStatus, Transcript, Usage,
+    Message, MessageId, OpenRound, Outcome, Part, PartKind, Refusal, Reply, Role, RoundCall,
+    Suspension, ToolCallPart, ToolOutcome, ToolSpec, ToolSpecs, ToolStatus, Transcript, Usage,
     call::{CallStage, EarlierAttempt},
     interrupt::{self, SuspendedBy},
     machine::{Action, Input, Machine, MachineState, ModelStart, Rules},
@@ -67,14 +67,14 @@ fn round_of(names: &[&str], rules: Rules) -> Machine {
     machine
 }
 
-fn asking(id: &str) -> Pending {
+fn asking(id: &str) -> Suspension {
     let asked = Interrupt::new(InterruptId::new(id), interrupt::TOOL_CALL);
-    Pending::asking(vec![asked]).by(SuspendedBy::Gate)
+    Suspension::new(vec![asked])
 }
 
-fn wait(machine: &mut Machine, index: usize, pending: Pending) {
-    let pending = Box::new(pending);
-    machine.input(Input::Waiting { index, pending });
+fn wait(machine: &mut Machine, index: usize, on: Suspension) {
+    let (on, by) = (Box::new(on), SuspendedBy::Gate);
+    machine.input(Input::Suspended { index, on, by });
 }
 
 fn stored(state: &MachineState) -> MachineState {
@@ -179,23 +179,17 @@ fn a_refused_call_that_is_suspended_is_settled_with_its_refusal() {
 #[test]
 fn a_released_call_keeps_the_data_of_its_holder_after_a_crash() {
     let mut machine = round_of(&["pay", "pay"], rules(false));
-    wait(
-        &mut machine,
-        0,
-        Pending::held()
-            .by(SuspendedBy::Gate)
-            .with_state(json!("own")),
-    );
+    wait(&mut machine, 0, Suspension::held().with_state(json!("own")));
     wait(&mut machine, 1, asking("q"));
     let mut machine = resume(&mut machine, rules(false));
     reply(&mut machine, "q");
     drain(&mut machine);
     let mut machine = crash(&machine, rules(false));
     let round = drain(&mut machine).0;
-    let CallStage::Released(hold) = &round[0].state.stage else {
+    let CallStage::Released { on, .. } = &round[0].state.stage else {
         panic!("{round:?}")
     };
-    assert_eq!(hold.state, Some(Arc::new(json!("own"))));
+    assert_eq!(on.state, Some(Arc::new(json!("own"))));
     // A round whose calls were held is not decided about again.
     assert!(!machine.is_round_new());
     // A call that holds again without a reason fails.
@@ -203,10 +197,10 @@ fn a_released_call_keeps_the_data_of_its_holder_after_a_crash() {
         index: 1,
         outcome: ToolOutcome::done("paid"),
     });
-    wait(&mut machine, 0, Pending::held());
+    wait(&mut machine, 0, Suspension::held());
     machine.input(Input::RoundEnded);
     drain(&mut machine);
-    wait(&mut machine, 0, Pending::held());
+    wait(&mut machine, 0, Suspension::held());
     machine.input(Input::RoundEnded);
     let statuses = drain(&mut machine).2;
     assert_eq!(statuses, [ToolStatus::Unknown, ToolStatus::Done]);
@@ -215,7 +209,11 @@ fn a_released_call_keeps_the_data_of_its_holder_after_a_crash() {
 #[test]
 fn a_call_that_its_tool_held_may_have_executed() {
     let mut machine = round_of(&["pay", "pay"], rules(false));
-    wait(&mut machine, 0, Pending::held().by(SuspendedBy::Tool));
+    machine.input(Input::Suspended {
+        index: 0,
+        on: Box::new(Suspension::held()),
+        by: SuspendedBy::Tool,
+    });
     wait(&mut machine, 1, asking("q"));
     let mut machine = resume(&mut machine, rules(false));
     let statuses = [ToolStatus::Unknown, ToolStatus::Cancelled];
@@ -269,7 +267,7 @@ fn an_unverified_call_of_a_missing_tool_accepts_its_reply_and_is_refused() {
 
 #[test]
 fn an_earlier_attempt_survives_suspensions_and_holds() {
-    for again in [asking("r"), Pending::held().by(SuspendedBy::Gate)] {
+    for again in [asking("r"), Suspension::held()] {
         let mut machine = round_of(&["pay", "pay"], rules(false));
         let mut machine = {
             wait(&mut machine, 1, asking("q"));

@@ -3,10 +3,12 @@
 //! A failing case prints its seed, which is stored in `machine.proptest-regressions`.
 
 use concentric_proto::{
-    Answered, CallId, CancelReason, Effects, Error, ErrorKind, Event, Executor, FinishReason,
-    Interrupt, InterruptId, Message, MessageId, OpenRound, Origin, Outcome, Part, PartKind,
-    Pending, Reply, ReplyError, Role, ToolCallPart, ToolOutcome, ToolResult, ToolSpec, ToolSpecs,
-    ToolStatus, Transcript, Turn, Usage, interrupt,
+    CallId, CancelReason, Effects, Error, ErrorKind, Event, Executor, FinishReason, Interrupt,
+    InterruptId, Message, MessageId, OpenRound, Origin, Outcome, Part, PartKind, Reply, ReplyError,
+    Role, Suspension, ToolCallPart, ToolOutcome, ToolResult, ToolSpec, ToolSpecs, ToolStatus,
+    Transcript, Turn, Usage,
+    call::CallState,
+    interrupt::{self, SuspendedBy},
     machine::{Action, Input, Machine, MachineState, ModelStart, Rules, StateError},
 };
 use proptest::prelude::*;
@@ -124,7 +126,7 @@ struct Seen {
     // Calls that were handed out, by the id that the machine assigned.
     started: Vec<CallId>,
     may_run: Vec<CallId>,
-    answered: Vec<Answered>,
+    resumed: Vec<CallState>,
     refused: HashSet<CallId>,
     results: HashMap<CallId, Vec<ToolStatus>>,
     calls: Vec<(CallId, Executor)>,
@@ -166,7 +168,9 @@ impl Seen {
                     for call in calls {
                         let origin = call.origin();
                         let id = call.call.id.clone();
-                        self.answered.extend(call.answered());
+                        if origin == Origin::Replay {
+                            self.resumed.push(call.state.clone());
+                        }
                         // Resumed, after the call had only waited for other calls.
                         if origin == Origin::Replay && self.started.contains(&id) {
                             assert!(!self.results.contains_key(&id), "{id} is settled");
@@ -247,15 +251,16 @@ fn apply(machine: &mut Machine, step: &Move, seen: &mut Seen) {
             index: *index,
             outcome: outcome(*how),
         },
-        Move::Wait { index, held } => Input::Waiting {
+        Move::Wait { index, held } => Input::Suspended {
             index: *index,
-            pending: Box::new(match held {
-                true => Pending::held(),
+            on: Box::new(match held {
+                true => Suspension::held(),
                 false => {
                     let id = InterruptId::new(format!("i{index}"));
-                    Pending::asking(vec![Interrupt::new(id, interrupt::TOOL_CALL)])
+                    Suspension::new(vec![Interrupt::new(id, interrupt::TOOL_CALL)])
                 }
             }),
+            by: SuspendedBy::Gate,
         },
         Move::EndRound => Input::RoundEnded,
         Move::FailRound => Input::RoundFailed(Error::new(ErrorKind::Tool, "fatal")),
@@ -397,20 +402,20 @@ proptest! {
         for (at, how) in replied.iter().enumerate() {
             let id = CallId::new(format!("c{at}"));
             prop_assert_eq!(run.contains(&id), resumes);
-            if let Some(answered) = seen.answered.get(at) {
-                prop_assert_eq!(answered.replies.len(), usize::from(*how != 0));
+            if let Some(state) = seen.resumed.get(at) {
+                prop_assert_eq!(state.stage.replies().len(), usize::from(*how != 0));
             }
         }
-        for answered in &seen.answered {
-            prop_assert_eq!(&answered.pending, &None, "no suspension is recorded");
+        for state in &seen.resumed {
+            prop_assert!(state.resumed().is_none(), "no suspension is recorded");
         }
         for (index, settle) in settled.iter().enumerate().take(run.len()) {
             if *settle {
                 machine.input(Input::Settled { index, outcome: ToolOutcome::done("ok") });
                 // A second outcome and a late suspension of the same call are ignored.
                 machine.input(Input::Settled { index, outcome: ToolOutcome::failed("late") });
-                let pending = Box::new(Pending::held());
-                machine.input(Input::Waiting { index, pending });
+                let (on, by) = (Box::new(Suspension::held()), SuspendedBy::Gate);
+                machine.input(Input::Suspended { index, on, by });
             }
         }
         if !run.is_empty() && cancelled {
@@ -719,7 +724,7 @@ fn a_run_that_a_gate_suspended_finishes_once() {
         let mut machine = Machine::new(Transcript::new(), rules());
         machine.action().unwrap();
         let question = Interrupt::new(InterruptId::new("q"), "test");
-        let pending = Pending::asking(vec![question]);
+        let pending = Suspension::new(vec![question]);
         machine.input(Input::Ask(Box::new(pending)));
         machine
     };

@@ -3,8 +3,8 @@
 //! A failing case prints its seed, which is stored in `rounds.proptest-regressions`.
 
 use concentric_proto::{
-    Annotations, Answered, CallId, CancelReason, Event, Finish, FinishReason, Interrupt,
-    InterruptId, LimitOf, MessageId, Outcome, Pending, Refusal, Reply, ReplyError, RoundCall, Str,
+    Annotations, CallId, CancelReason, Event, Finish, FinishReason, Interrupt, InterruptId,
+    LimitOf, MessageId, Outcome, Refusal, Reply, ReplyError, RoundCall, Str, Suspension,
     ToolCallPart, ToolOutcome, ToolResult, ToolSpec, ToolSpecs, ToolStatus, Transcript, Usage,
     call::CallStage,
     interrupt::{self, SuspendedBy},
@@ -115,25 +115,59 @@ fn id(position: usize, call: &str) -> InterruptId {
     InterruptId::new(format!("m/{position}/{call}"))
 }
 
-/// A suspension without an origin is one by a gate.
-fn by_gate(mut answered: Answered) -> Answered {
-    answered.pending = answered
-        .pending
-        .map(|pending| pending.by(SuspendedBy::Gate));
-    answered
+/// A suspension with its replies.
+#[derive(Clone, Debug, PartialEq)]
+struct Answered {
+    on: Suspension,
+    replies: Vec<Reply>,
+    accepted_at: Option<SystemTime>,
 }
 
-fn asking(id: InterruptId) -> Pending {
-    Pending::asking(vec![Interrupt::new(id, interrupt::TOOL_CALL)])
+impl Answered {
+    fn new(on: Suspension, replies: Vec<Reply>) -> Self {
+        let accepted_at = (!replies.is_empty()).then(now);
+        Self {
+            on,
+            replies,
+            accepted_at,
+        }
+    }
+
+    /// What a call that is handed out was suspended on.
+    fn of(call: &RoundCall) -> Option<Self> {
+        match &call.state.stage {
+            CallStage::Resumed(resume) => Some(Self {
+                on: resume.on.clone(),
+                replies: resume.replies.clone(),
+                accepted_at: resume.accepted_at,
+            }),
+            CallStage::Released { on, .. } => Some(Self::new(Suspension::clone(on), Vec::new())),
+            _ => None,
+        }
+    }
+}
+
+fn asking(id: InterruptId) -> Suspension {
+    Suspension::new(vec![Interrupt::new(id, interrupt::TOOL_CALL)])
 }
 
 fn settle(machine: &mut Machine, index: usize, outcome: ToolOutcome) {
     machine.input(Input::Settled { index, outcome });
 }
 
-fn wait(machine: &mut Machine, index: usize, pending: Pending) {
-    let pending = Box::new(pending);
-    machine.input(Input::Waiting { index, pending });
+/// Suspends a call by a gate, or by a request for its outcome.
+fn wait(machine: &mut Machine, index: usize, on: Suspension) {
+    let mut asked = on.interrupts.iter();
+    let by = match asked.any(|asked| asked.reason == interrupt::UNKNOWN_EFFECT) {
+        true => SuspendedBy::UnknownEffect,
+        false => SuspendedBy::Gate,
+    };
+    wait_by(machine, index, on, by);
+}
+
+fn wait_by(machine: &mut Machine, index: usize, on: Suspension, by: SuspendedBy) {
+    let on = Box::new(on);
+    machine.input(Input::Suspended { index, on, by });
 }
 
 /// Serializes the state and reads it back.
@@ -256,9 +290,8 @@ fn play(kinds: &[Kind], seed: usize) {
         assert_eq!(drained.ids(), [ids[at].clone()]);
         let call = &drained.round.as_ref().unwrap()[0];
         assert_eq!((call.position, call.is_recovered()), (at, false));
-        let pending = Some(asking(id(at, &ids[at])));
-        let answered = Answered::new(pending, vec![reply]).accepted_at(now());
-        assert_eq!(call.answered(), Some(by_gate(answered)));
+        let answered = Answered::new(asking(id(at, &ids[at])), vec![reply]);
+        assert_eq!(Answered::of(call), Some(answered));
         expected[at] = Some(outcome.status);
         settle(&mut next, 0, outcome);
         next.input(Input::RoundEnded);
@@ -333,7 +366,7 @@ enum Known {
     Next(Option<Answered>),
     Running,
     Recovered,
-    Waits(Pending),
+    Waits(Suspension),
     Settled(ToolOutcome),
 }
 
@@ -494,7 +527,7 @@ impl World {
             assert_eq!(call.refusal(), self.refused[call.position].as_ref());
             assert_eq!(call.is_recovered(), self.recovered[call.position]);
             if let Known::Next(answered) = known {
-                assert_eq!(call.answered(), answered.clone().map(by_gate));
+                assert_eq!(Answered::of(call), *answered);
             }
             *known = Known::Running;
         }
@@ -507,7 +540,7 @@ impl World {
         // Whether each call had only waited for other calls before.
         let mut held = Vec::new();
         for call in calls {
-            held.push(matches!(call.state.stage, CallStage::Released(_)));
+            held.push(matches!(call.state.stage, CallStage::Released { .. }));
         }
         while !left.is_empty() {
             if self.choices.one_in(24) {
@@ -525,7 +558,7 @@ impl World {
             }
             // Further reports about a settled call are ignored.
             settle(&mut self.machine, index, ToolOutcome::done("twice"));
-            wait(&mut self.machine, index, Pending::held());
+            wait(&mut self.machine, index, Suspension::held());
             assert!(self.machine.action().is_none());
         }
         self.machine.input(Input::RoundEnded);
@@ -566,7 +599,7 @@ impl World {
         }
         for known in &mut self.calls {
             if let Known::Waits(pending) = known {
-                *known = Known::Next(Some(Answered::new(Some(pending.clone()), Vec::new())));
+                *known = Known::Next(Some(Answered::new(pending.clone(), Vec::new())));
             }
         }
     }
@@ -580,10 +613,10 @@ impl World {
             return;
         }
         if let Some(Answered {
-            pending: Some(pending),
+            on: pending,
             replies,
             ..
-        }) = call.answered()
+        }) = Answered::of(call)
         {
             let replied = |asked: &Interrupt| replies.iter().any(|r| r.interrupt_id == asked.id);
             let open: Vec<_> = pending
@@ -593,7 +626,7 @@ impl World {
                 .cloned()
                 .collect();
             if !open.is_empty() {
-                let pending = Pending::asking(open);
+                let pending = Suspension::new(open);
                 wait(&mut self.machine, index, pending.clone());
                 self.calls[known] = Known::Waits(pending);
                 return;
@@ -607,7 +640,7 @@ impl World {
         let outcome = match how {
             0..3 => {
                 *waited += 1;
-                let mut pending = Pending::asking(Vec::new());
+                let mut pending = Suspension::new(Vec::new());
                 for _ in 0..=self.choices.of(3) {
                     self.asked += 1;
                     let id = InterruptId::new(format!("i{}", self.asked));
@@ -628,8 +661,8 @@ impl World {
             }
             3 => {
                 *waited += 1;
-                wait(&mut self.machine, index, Pending::held());
-                self.calls[known] = Known::Waits(Pending::held());
+                wait(&mut self.machine, index, Suspension::held());
+                self.calls[known] = Known::Waits(Suspension::held());
                 return;
             }
             // No report.
@@ -750,7 +783,7 @@ impl World {
         }
         for (at, replies) in answered {
             if let Known::Waits(pending) = &self.calls[at] {
-                let answered = Answered::new(Some(pending.clone()), replies).accepted_at(now());
+                let answered = Answered::new(pending.clone(), replies);
                 self.calls[at] = Known::Next(Some(answered));
             }
         }
@@ -851,7 +884,7 @@ fn a_held_call_resumes_with_the_last_of_the_others() {
     wait(
         &mut machine,
         1,
-        Pending::held().with_state(json!("b's own")),
+        Suspension::held().with_state(json!("b's own")),
     );
     wait(&mut machine, 2, asking(id(2, "c")));
     machine.input(Input::RoundEnded);
@@ -869,11 +902,8 @@ fn a_held_call_resumes_with_the_last_of_the_others() {
         .unwrap();
     let drained = drain(&mut machine);
     assert_eq!(drained.ids(), ["b", "c"]);
-    let held = drained.round.unwrap()[0].answered().unwrap();
-    assert_eq!(
-        held.pending.unwrap().state,
-        Some(Arc::new(json!("b's own")))
-    );
+    let held = Answered::of(&drained.round.unwrap()[0]).unwrap();
+    assert_eq!(held.on.state, Some(Arc::new(json!("b's own"))));
     assert!(held.replies.is_empty());
 }
 
@@ -881,11 +911,11 @@ fn a_held_call_resumes_with_the_last_of_the_others() {
 fn a_held_call_without_waiting_siblings_fails() {
     let mut machine = round_of(rules(), [("a", "act"), ("b", "act")]);
     settle(&mut machine, 0, ToolOutcome::done("yes"));
-    wait(&mut machine, 1, Pending::held());
+    wait(&mut machine, 1, Suspension::held());
     machine.input(Input::RoundEnded);
     // The call is handed out once more, because it may have waited too early.
     assert_eq!(drain(&mut machine).ids(), ["b"]);
-    wait(&mut machine, 0, Pending::held());
+    wait(&mut machine, 0, Suspension::held());
     machine.input(Input::RoundEnded);
     let drained = drain(&mut machine);
     assert_eq!(drained.statuses(), [ToolStatus::Done, ToolStatus::Failed]);
@@ -898,14 +928,14 @@ fn a_call_with_several_interrupts_receives_all_replies() {
     let ask = ids
         .clone()
         .map(|id| Interrupt::new(id, interrupt::TOOL_CALL));
-    wait(&mut machine, 0, Pending::asking(ask.to_vec()));
+    wait(&mut machine, 0, Suspension::new(ask.to_vec()));
     machine.input(Input::RoundEnded);
     let mut machine = resume(drain(&mut machine), rules());
     let replies = ids.map(Reply::approve).to_vec();
     machine.reply(replies.clone(), now()).unwrap();
     let drained = drain(&mut machine);
     let round = drained.round.unwrap();
-    assert_eq!(round[0].answered().unwrap().replies, replies);
+    assert_eq!(Answered::of(&round[0]).unwrap().replies, replies);
 }
 
 #[test]
@@ -952,7 +982,7 @@ fn a_late_approval_is_rejected_but_not_a_denial() {
         let mut machine = round_of(rules(), [("a", "act")]);
         let until = now() + Duration::from_millis(1);
         let asked = Interrupt::new(id(0, "a"), interrupt::TOOL_CALL).until(until);
-        wait(&mut machine, 0, Pending::asking(vec![asked]));
+        wait(&mut machine, 0, Suspension::new(vec![asked]));
         machine.input(Input::RoundEnded);
         let mut machine = resume(drain(&mut machine), rules());
         let late = machine.reply(vec![Reply::approve(id(0, "a"))], until);
@@ -978,12 +1008,12 @@ fn a_recovered_call_keeps_its_replies() {
         assert!(refused.is_err(), "a reply is accepted once");
         let round = drain(&mut machine).round.unwrap();
         assert!(round[0].is_recovered());
-        let replies = &round[0].answered().unwrap().replies;
+        let replies = &Answered::of(&round[0]).unwrap().replies;
         assert_eq!(replies.as_slice(), std::slice::from_ref(&reply));
     }
     // The call may have executed, so it requests its outcome.
     let asked = Interrupt::new(InterruptId::new("m/0/a#2"), interrupt::UNKNOWN_EFFECT);
-    wait(&mut machine, 0, Pending::asking(vec![asked]));
+    wait(&mut machine, 0, Suspension::new(vec![asked]));
     machine.input(Input::RoundEnded);
     let mut machine = resume(drain(&mut machine), rules());
     let again = vec![Reply::approve(InterruptId::new("m/0/a#2"))];
@@ -994,13 +1024,13 @@ fn a_recovered_call_keeps_its_replies() {
     let reply = Reply::answer(InterruptId::new("m/0/a#2"), "it was paid");
     machine.reply(vec![reply], now()).unwrap();
     let round = drain(&mut machine).round.unwrap();
-    assert!(round[0].is_recovered() && round[0].answered().is_some());
+    assert!(round[0].is_recovered() && Answered::of(&round[0]).is_some());
 }
 
 // Case f044.
 #[test]
 fn a_started_call_is_unknown_without_an_outcome() {
-    for how in [asking(id(0, "a")), Pending::held()] {
+    for how in [asking(id(0, "a")), Suspension::held()] {
         let mut machine = round_of(rules(), [("a", "act"), ("b", "act"), ("c", "look")]);
         settle(&mut machine, 1, ToolOutcome::done("yes"));
         let mut machine = Machine::restore(round_trip(&machine.state().unwrap()), rules());
@@ -1024,7 +1054,7 @@ fn a_repeatedly_suspended_call_is_not_indeterminate() {
         let question = InterruptId::new(format!("{n}"));
         let reason = Str::from_static("its own");
         let asked = Interrupt::new(question.clone(), reason);
-        wait(&mut machine, 0, Pending::asking(vec![asked]));
+        wait(&mut machine, 0, Suspension::new(vec![asked]));
         machine.input(Input::RoundEnded);
         machine = resume(drain(&mut machine), rules());
         let reply = Reply::resolve(question, json!(n));
@@ -1038,11 +1068,10 @@ fn a_repeatedly_suspended_call_is_not_indeterminate() {
 }
 
 /// What a tool asks, which may have had an effect before.
-fn asked_by_tool(question: &str) -> Pending {
+fn asked_by_tool(question: &str) -> Suspension {
     let question = InterruptId::new(question);
     let asked = Interrupt::new(question, Str::from_static("choice"));
-    let pending = Pending::asking(vec![asked]);
-    pending.by(SuspendedBy::Tool)
+    Suspension::new(vec![asked])
 }
 
 #[test]
@@ -1051,7 +1080,7 @@ fn a_machine_that_settles_replies_keeps_a_begun_call_unknown() {
         let mut rules = rules();
         rules.resumes = false;
         let mut machine = round_of(rules.clone(), [("a", "act")]);
-        wait(&mut machine, 0, asked_by_tool("q"));
+        wait_by(&mut machine, 0, asked_by_tool("q"), SuspendedBy::Tool);
         machine.input(Input::RoundEnded);
         let mut machine = resume(drain(&mut machine), rules);
         let replies = vec![reply(InterruptId::new("q"))];
@@ -1062,9 +1091,9 @@ fn a_machine_that_settles_replies_keeps_a_begun_call_unknown() {
 
 #[test]
 fn a_begun_call_stays_unknown_when_it_waits_again() {
-    for how in [asking(id(0, "a")), Pending::held()] {
+    for how in [asking(id(0, "a")), Suspension::held()] {
         let mut machine = round_of(rules(), [("a", "act")]);
-        wait(&mut machine, 0, asked_by_tool("q"));
+        wait_by(&mut machine, 0, asked_by_tool("q"), SuspendedBy::Tool);
         machine.input(Input::RoundEnded);
         let mut machine = resume(drain(&mut machine), rules());
         let replies = vec![Reply::resolve(InterruptId::new("q"), json!(1))];
@@ -1083,7 +1112,7 @@ fn a_round_that_has_reported_is_not_decided_about_again() {
     rules.asks_before_round = true;
     let mut machine = round_of(rules.clone(), [("a", "act")]);
     assert!(machine.is_round_new());
-    wait(&mut machine, 0, asked_by_tool("q"));
+    wait_by(&mut machine, 0, asked_by_tool("q"), SuspendedBy::Tool);
     assert!(!machine.is_round_new());
     // The process ends before the round does.
     let mut machine = Machine::restore(round_trip(&machine.state().unwrap()), rules);
@@ -1106,7 +1135,7 @@ fn a_call_receives_the_time_its_reply_was_accepted() {
     // The stored time is the same.
     let mut machine = Machine::restore(round_trip(&machine.state().unwrap()), rules());
     let round = drain(&mut machine).round.unwrap();
-    let accepted_at = round[0].answered().unwrap().accepted_at;
+    let accepted_at = Answered::of(&round[0]).unwrap().accepted_at;
     assert_eq!(accepted_at, Some(now() + Duration::from_millis(1)));
 }
 
@@ -1114,14 +1143,14 @@ fn a_call_receives_the_time_its_reply_was_accepted() {
 fn an_interrupt_with_a_duplicate_id_fails_its_call() {
     let ask = |ids: &[&str]| {
         let asked = |id: &&str| Interrupt::new(InterruptId::new(*id), interrupt::TOOL_CALL);
-        Pending::asking(ids.iter().map(asked).collect())
+        Suspension::new(ids.iter().map(asked).collect())
     };
     let calls = ["a", "b", "c", "d"].map(|id| (id, "act"));
     let mut machine = round_of(rules(), calls);
     wait(&mut machine, 0, ask(&["x", "y", "x"]));
     wait(&mut machine, 2, ask(&["y", "z"]));
     wait(&mut machine, 1, ask(&["z"]));
-    wait(&mut machine, 3, Pending::held());
+    wait(&mut machine, 3, Suspension::held());
     machine.input(Input::RoundEnded);
     let drained = drain(&mut machine);
     let asked: Vec<_> = drained.finish.as_ref().unwrap().interrupts();

@@ -8,8 +8,9 @@
 use crate::v1;
 use concentric_proto::{
     Annotations, CallId, Event, Executor, Finish, FinishReason, Interrupt, InterruptId, Message,
-    MessageId, OpenRound, Outcome, Part, PartKind, Pending, ProviderData, Reply, Role, Round,
-    ToolCallPart, ToolOutcome, ToolResult, ToolSpec, ToolSpecs, Transcript, Turn, Usage, interrupt,
+    MessageId, OpenRound, Outcome, Part, PartKind, ProviderData, Reply, Role, Round, Suspension,
+    ToolCallPart, ToolOutcome, ToolResult, ToolSpec, ToolSpecs, Transcript, Turn, Usage,
+    interrupt::{self, SuspendedBy},
     machine::{Action, Input, Machine, MachineState, ModelStart, Rules, StateError},
 };
 use proptest::{prelude::*, test_runner::FileFailurePersistence};
@@ -116,9 +117,9 @@ fn settle(machine: &mut Machine, index: usize, outcome: ToolOutcome) {
     machine.input(Input::Settled { index, outcome });
 }
 
-fn wait(machine: &mut Machine, index: usize, pending: Pending) {
-    let pending = Box::new(pending);
-    machine.input(Input::Waiting { index, pending });
+fn wait(machine: &mut Machine, index: usize, on: Suspension) {
+    let (on, by) = (Box::new(on), SuspendedBy::Gate);
+    machine.input(Input::Suspended { index, on, by });
 }
 
 fn interrupted(mut machine: Machine) -> MachineState {
@@ -148,13 +149,13 @@ fn waiting() -> MachineState {
         ("call_5", "gone"),
     ]);
     let second = Interrupt::new(InterruptId::new("msg_2/0/call_1#2"), "choice");
-    let pending = Pending::asking(vec![asked(0, "call_1"), second]);
+    let pending = Suspension::new(vec![asked(0, "call_1"), second]);
     wait(
         &mut machine,
         0,
         pending.with_state(json!({"digest": "abc"})).together(),
     );
-    wait(&mut machine, 1, Pending::held());
+    wait(&mut machine, 1, Suspension::held());
     settle(
         &mut machine,
         2,
@@ -173,7 +174,7 @@ fn waiting() -> MachineState {
 /// A round that was resumed by a reply when its process ended.
 fn running() -> MachineState {
     let mut machine = round_of(&[("call_1", "pay"), ("call_2", "pay"), ("call_3", "search")]);
-    wait(&mut machine, 0, Pending::asking(vec![asked(0, "call_1")]));
+    wait(&mut machine, 0, Suspension::new(vec![asked(0, "call_1")]));
     settle(&mut machine, 1, ToolOutcome::done("paid"));
     settle(&mut machine, 2, ToolOutcome::cancelled("well"));
     let mut machine = Machine::restore(interrupted(machine), rules());
@@ -410,7 +411,7 @@ fn a_restored_state_keeps_calls_and_replies() {
         drain_until_round(&mut machine, |calls| {
             assert_eq!(calls.len(), 1);
             assert!(calls[0].is_recovered());
-            let replies = &calls[0].answered().unwrap().replies;
+            let replies = calls[0].state.stage.replies();
             assert_eq!(replies[0].token.as_deref(), Some("proof"));
         });
     }
@@ -629,13 +630,13 @@ fn around(inner: MachineState) -> MachineState {
 fn filled(depth: usize) -> Vec<(&'static str, MachineState)> {
     let asks = |interrupt: Interrupt| {
         let mut machine = round_of(&[("call_1", "pay")]);
-        wait(&mut machine, 0, Pending::asking(vec![interrupt]));
+        wait(&mut machine, 0, Suspension::new(vec![interrupt]));
         interrupted(machine)
     };
     let settled = |outcome: ToolOutcome| {
         let mut machine = round_of(&[("call_1", "pay"), ("call_2", "pay")]);
         settle(&mut machine, 0, outcome);
-        wait(&mut machine, 1, Pending::asking(vec![asked(1, "call_2")]));
+        wait(&mut machine, 1, Suspension::new(vec![asked(1, "call_2")]));
         interrupted(machine)
     };
     let by_provider = || {
@@ -643,7 +644,7 @@ fn filled(depth: usize) -> Vec<(&'static str, MachineState)> {
         Part::text("t").with_provider_data(Some(Arc::new(data)))
     };
     let own = Interrupt::new(InterruptId::new("q"), "its own");
-    let pending = Pending::asking(vec![own.clone()]).with_state(nested(depth));
+    let pending = Suspension::new(vec![own.clone()]).with_state(nested(depth));
     let mut waits = round_of(&[("call_1", "pay")]);
     wait(&mut waits, 0, pending);
     let replied = {
@@ -714,7 +715,7 @@ fn the_arguments_of_a_call_may_have_any_depth() {
         machine.input(Input::ModelEvent(finish));
         drain(&mut machine);
         settle(&mut machine, 0, ToolOutcome::done(nested_text(depth)));
-        wait(&mut machine, 1, Pending::asking(vec![asked(1, "call_2")]));
+        wait(&mut machine, 1, Suspension::new(vec![asked(1, "call_2")]));
         let state = interrupted(machine);
         for state in [around(state.clone()), state] {
             assert_eq!(read(&state.to_json().unwrap()), Ok(state), "{depth}");

@@ -2,7 +2,7 @@
 
 use concentric_core::{
     Agent, AgentLayer, Answer, CancelReason, ChatRequest, Effects, Error, ErrorKind, Event,
-    Interrupt, InterruptId, ModelService, Outcome, Pending, Reply, ToolOutcome, ToolSpec,
+    Interrupt, InterruptId, ModelService, Outcome, Reply, Suspension, ToolOutcome, ToolSpec,
     ToolStatus, Turn, Usage,
     machine::{Machine, MachineState, Rules},
     store::Checkpoint,
@@ -102,7 +102,7 @@ async fn a_scripted_call_waits_until_all_its_questions_have_a_reply() {
         .answers("pay", "paid")
         .waits("pay", |call| {
             let second = Interrupt::new(InterruptId::new("second"), "tool_call");
-            Pending::asking(vec![question(call), second])
+            Suspension::new(vec![question(call), second])
         });
     let model = ScriptedModel::new()
         .tool_call("pay", json!({}))
@@ -122,13 +122,13 @@ async fn a_tool_may_raise_its_own_interrupt() {
     let tools = ScriptedTools::new().service(
         ToolSpec::new("where", "", json!({"type": "object"})),
         tower::service_fn(
-            async |call: concentric_core::ToolCall| match call.answered() {
+            async |call: concentric_core::ToolCall| match call.resumed() {
                 None => {
                     let asked = Interrupt::new(call.context.interrupt_id().unwrap(), "choice");
-                    Err(Error::waiting(Pending::asking(vec![asked])))
+                    Err(Error::suspended(Suspension::new(vec![asked])))
                 }
-                Some(answered) => {
-                    let said = answered.replies[0].payload.clone().unwrap();
+                Some(resume) => {
+                    let said = resume.replies[0].payload.clone().unwrap();
                     Ok(ToolOutcome::done(said["city"].as_str().unwrap()))
                 }
             },

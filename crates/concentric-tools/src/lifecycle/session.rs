@@ -1,5 +1,7 @@
-use super::told::{give_up, notify};
-use crate::toolset::Toolset;
+use crate::{
+    pipeline::{cancel_interrupts, notify_decisions},
+    toolset::Toolset,
+};
 use concentric_core::{
     CancelReason, Context, Error, ErrorKind, Event, Executor, Finish, FinishReason, InterruptId,
     Message, MessageId, Outcome, PartKind, Reply, ReplyError, Round, RoundCall, RoundEvent, Str,
@@ -263,7 +265,7 @@ impl ToolLifecycle {
         state
             .check_replies(replies, self.context.now())
             .map_err(|error| unfit(&error))?;
-        notify(&self.tools, &self.context, state, replies).await;
+        notify_decisions(&self.tools, &self.context, state, replies).await;
         Ok(())
     }
 
@@ -421,7 +423,7 @@ impl ToolLifecycle {
     /// Ends the run, and notifies observers that its interrupts are cancelled.
     async fn stop_round(&mut self, stop: Input) {
         if let Some(state) = self.machine.state() {
-            give_up(&self.tools, &self.context, &state).await;
+            cancel_interrupts(&self.tools, &self.context, &state).await;
         }
         self.machine.input(stop);
     }

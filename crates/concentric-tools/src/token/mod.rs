@@ -99,10 +99,12 @@
 mod claims;
 mod error;
 mod keys;
+mod tokens;
 mod wire;
 
 pub use self::{
     claims::{Claims, Expected, Subject},
     error::{KeyError, SignError, TokenError},
     keys::{Key, Keys, MAX_TOKEN_LEN, Token},
+    tokens::Tokens,
 };

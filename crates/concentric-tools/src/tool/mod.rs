@@ -38,6 +38,7 @@
 //! A tool is always ready. Its service is cloned for each call, and the clone is called once it is
 //! ready; a tool that is not ready delays no other tool.
 
+mod access;
 mod blocking;
 mod body;
 mod function;
@@ -56,14 +57,12 @@ pub(crate) use self::service::Core;
 use self::{body::Body, guard::Limits, service::ServiceBody};
 use crate::{
     Overlong, ToolsetError,
-    arguments::{Checks, Validator, generate, normal},
+    arguments::{Checks, Validator, generate},
     layers::Layers,
-    lifecycle::Rules,
-    overlong::{Sink, limited},
+    overlong::Sink,
 };
 use concentric_core::{
-    Annotations, Arguments, BoxTool, Context, Seal, Str, ToolCall, ToolCallPart, ToolOutcome,
-    ToolService, ToolSpec, panic::catch,
+    Annotations, BoxTool, Context, Seal, Str, ToolCall, ToolOutcome, ToolService, ToolSpec,
 };
 use schemars::JsonSchema;
 use std::{
@@ -97,12 +96,19 @@ pub struct Tool {
     stack: Arc<OnceLock<BoxTool>>,
 }
 
-/// The toolset that contains a tool.
+/// The toolset of a tool.
 #[derive(Clone)]
 pub(crate) struct Home {
-    pub(crate) rules: Arc<Rules>,
-    /// Marks the calls made by the toolset's rounds.
+    pub(crate) arrive: Arc<dyn Arrive>,
+    /// Marks the calls of the toolset's rounds.
     pub(crate) seal: Seal,
+}
+
+/// Runs the calls that arrive at the tools of a toolset.
+pub(crate) trait Arrive: Send + Sync {
+    /// Calls `tool` if the call is unchanged since it was decided about; a changed call is decided
+    /// about again.
+    fn arrive(&self, tool: &Tool, call: ToolCall) -> ToolFuture;
 }
 
 /// A type that must be in the extensions of a run's context.
@@ -125,11 +131,6 @@ const MAX_ARGUMENT_BYTES: usize = 1024 * 1024;
 
 /// Default limit of nested agent runs.
 const MAX_DEPTH: usize = 4;
-
-/// The number of runs that contain the run of `context`.
-fn depth(context: &Context) -> usize {
-    std::iter::successors(context.parent(), |context| context.parent()).count()
-}
 
 impl Tool {
     /// Creates a tool that `service` executes.
@@ -229,44 +230,6 @@ impl Tool {
         self
     }
 
-    /// Assigns the tool to a toolset.
-    pub(crate) fn of_toolset(mut self, home: Home) -> Self {
-        self.home = Some(home);
-        self.stack = Arc::default();
-        self
-    }
-
-    pub(crate) fn calls_agent(&self) -> bool {
-        self.is_agent
-    }
-
-    /// Whether it makes other tools available.
-    #[cfg(feature = "lazy")]
-    pub(crate) const fn reveals(&self) -> bool {
-        self.reveals
-    }
-
-    /// Marks the tool as one that makes other tools available.
-    #[cfg(feature = "lazy")]
-    pub(crate) fn revealing(mut self) -> Self {
-        self.reveals = true;
-        self.stack = Arc::default();
-        self
-    }
-
-    /// Marks the tool as one that calls an agent.
-    #[cfg(feature = "agent-tool")]
-    pub(crate) fn calling_agent(mut self) -> Self {
-        self.is_agent = true;
-        self.stack = Arc::default();
-        self
-    }
-
-    /// Whether the tool is offered to the run of `context`.
-    pub(crate) fn is_offered_to(&self, context: &Context) -> bool {
-        !self.is_agent || depth(context) < self.max_depth
-    }
-
     /// Limits the depth of nested agent runs at which a tool that calls an agent is still offered;
     /// the default is 4. The outermost run has depth 0 and is always offered the tool: 0 counts as
     /// 1.
@@ -274,56 +237,6 @@ impl Tool {
     pub const fn max_depth(mut self, depth: usize) -> Self {
         self.max_depth = if depth == 0 { 1 } else { depth };
         self
-    }
-
-    /// The arguments as they are checked: `{}` if the model sent none.
-    pub(crate) fn normal(&self, arguments: &Arguments) -> Arguments {
-        normal(arguments)
-    }
-
-    /// Checks that the arguments of a call match the schema and decode to the function's type.
-    /// Returns an outcome that states the position and the reason.
-    pub(crate) fn validate(&self, call: &ToolCallPart) -> Result<(), ToolOutcome> {
-        match catch(|| self.core.body.validate(call, &self.core.checks)) {
-            Ok(result) => result,
-            Err(panic) => Err(panic.outcome(&call.name)),
-        }
-    }
-
-    pub(crate) fn may_run_again(&self) -> bool {
-        self.core.spec.may_run_again()
-    }
-
-    pub(crate) fn has_layers(&self) -> bool {
-        !self.layers.is_empty()
-    }
-
-    pub(crate) const fn has_reconcile(&self) -> bool {
-        self.reconcile.is_some()
-    }
-
-    /// The outcome of an abandoned call, if the tool can report it.
-    pub(crate) async fn reconciled(&self, call: &ToolCall) -> Option<ToolOutcome> {
-        let Reconcile(reconcile) = self.reconcile.as_ref()?;
-        reconcile(call.clone()).await
-    }
-
-    /// Truncates an outcome that did not come from the tool itself.
-    pub(crate) fn limited(&self, outcome: ToolOutcome) -> ToolOutcome {
-        limited(outcome, self.core.limits.max_result_bytes)
-    }
-
-    pub(crate) fn max_calls_of_run(&self) -> Option<(Str, u32)> {
-        Some((self.core.spec.name.clone(), self.max_calls?))
-    }
-
-    /// The first requirement of the tool that `context` does not meet.
-    pub(crate) fn misses(&self, context: &Context) -> Option<ToolsetError> {
-        let mut missing = self.requires.iter().filter(|r| !(r.is_met)(context));
-        missing.next().map(|missing| ToolsetError::MissingContext {
-            tool: self.core.spec.name.clone(),
-            type_name: missing.type_name,
-        })
     }
 
     /// Requires a `T` in the [extensions](concentric_core::Context::extensions) of the context of

@@ -4,13 +4,7 @@ use super::{
     future::State,
     guard::{Guard, Kept, Limits},
 };
-use crate::{
-    ToolsetError,
-    arguments::Checks,
-    fatal,
-    layers::Layers,
-    lifecycle::{Arrival, Rules, check_arrival, decide_changed, run_with_ledger},
-};
+use crate::{ToolsetError, arguments::Checks, fatal, layers::Layers};
 use concentric_core::{
     Arguments, BoxTool, Error, ToolCall, ToolCallPart, ToolOutcome, ToolService, ToolSpec,
     panic::catch,
@@ -95,47 +89,21 @@ impl Tool {
         ToolFuture(State::Layered(Box::new(Oneshot::new(stack.clone(), call))))
     }
 
-    /// Calls the tool if the call is unchanged since it was decided about; a changed call is
-    /// decided about again.
+    /// Calls the tool inside its layers.
     fn start_innermost(&self, call: ToolCall, outside: &str) -> ToolFuture {
         if let Some(outcome) = call.settled() {
             return ToolFuture::answered(outcome.clone());
         }
-        let Some(Home { rules, seal }) = &self.home else {
+        let Some(Home { arrive, seal }) = &self.home else {
             return self.core.start(call);
         };
         if !call.is_sealed(seal) {
             return ToolFuture::failed(Layers::forged(outside));
         }
-        match check_arrival(self, &call) {
-            Arrival::AsDecided => self.start_decided(rules, call),
-            Arrival::Refused(outcome) => ToolFuture::answered(outcome),
-            Arrival::Changed { decided, minded } => {
-                let (tool, rules) = (self.clone(), Arc::clone(rules));
-                ToolFuture::boxed(async move {
-                    match decide_changed(&rules, &tool, &call, &decided, minded).await {
-                        Ok(()) => tool.start_decided(&rules, call).await,
-                        Err(instead) => instead,
-                    }
-                })
-            }
-        }
+        arrive.arrive(self, call)
     }
 
     /// Calls the tool after all decisions have been made.
-    fn start_decided(&self, rules: &Arc<Rules>, mut call: ToolCall) -> ToolFuture {
-        if self.is_agent {
-            rules.bequeath(&mut call.context);
-        }
-        match &rules.effects {
-            Some(effects) if !self.core.spec.annotations.read_only => {
-                let (rules, effects) = (Arc::clone(rules), effects.clone());
-                ToolFuture::boxed(run_with_ledger(rules, effects, self.clone(), call))
-            }
-            _ => self.core.start(call),
-        }
-    }
-
     pub(crate) fn start_function(&self, call: ToolCall) -> ToolFuture {
         self.core.start(call)
     }

@@ -21,39 +21,34 @@
 //! A toolset is always ready. One clone of the layered stack makes all calls of a round, each once
 //! it is ready: a stack that is not ready delays later calls, but not running ones.
 
-mod outcomes;
+mod build;
 mod router;
-mod running;
-mod service;
+mod run_layers;
 mod stack;
 
-pub use self::outcomes::Outcomes;
+pub use self::run_layers::ToolLayers;
 pub use crate::layers::ObserveSettled;
 
-use self::{
-    router::{Router, Table},
-    stack::Stack,
-};
+pub(crate) use self::stack::{Stack, StackFuture};
+
+use self::build::{Built, Inner};
 use crate::{
     Approval, Tool, ToolError, ToolsetError,
     gate::Gate,
-    layers::{Layers, Observation},
-    lifecycle::{Effects, Prepare, Protocol, ProtocolEntry, Rules, Siblings},
-    tool::Home,
+    layers::Observation,
+    rules::{LedgerHandle, Prepare, Protocol, ProtocolEntry, Rules, Siblings},
 };
-use concentric_core::service::CloneService;
 use concentric_core::{
-    Arguments, BoxTool, Context, Error, Executor, Origin, RoundCall, Seal, Str, ToolCall,
-    ToolRound, ToolService, ToolSource, ToolSpecs,
+    Arguments, BoxTool, Context, Error, Seal, Str, ToolCall, ToolService, ToolSource, ToolSpecs,
     agent::ToolParts,
     machine::{self, CheckEdit},
-    panic::catch,
+    service::CloneService,
     store::{Ledger, Once},
 };
 use std::{
     fmt,
     future::Future,
-    sync::{Arc, Mutex, OnceLock},
+    sync::{Arc, OnceLock},
 };
 use tower_layer::Layer;
 
@@ -64,34 +59,6 @@ use tower_layer::Layer;
 pub struct Toolset {
     inner: Arc<Inner>,
 }
-
-struct Inner {
-    tools: Vec<Tool>,
-    layers: Layers,
-    hints: Vec<Arc<Hint>>,
-    rules: Arc<Rules>,
-    max_parallel: usize,
-    max_calls_per_round: Option<u32>,
-    errors_are_fatal: bool,
-    // Built from the fields above on first use; cleared when they change.
-    built: OnceLock<Built>,
-}
-
-/// Describes how the model can obtain a tool that it called and that was not offered.
-type Hint = dyn Fn(&ToolCall) -> Option<Str> + Send + Sync;
-
-/// The parts of a toolset that are built before its first use.
-struct Built {
-    specs: ToolSpecs,
-    table: Arc<Table>,
-    stack: Stack,
-    // A stack that a finished round returned: reusing it saves a box per layer.
-    idle: Mutex<Option<Stack>>,
-    fault: Option<ToolsetError>,
-}
-
-/// Default limit of concurrent calls of a round.
-const MAX_PARALLEL: usize = 16;
 
 impl Toolset {
     /// Creates an empty toolset.
@@ -279,7 +246,7 @@ impl Toolset {
     /// ([`Context::is_suspension_stored`]): the entry stays begun then.
     #[must_use]
     pub fn ledger(self, ledger: impl Ledger) -> Self {
-        self.rules_mut(|rules| rules.effects = Some(Effects::new(ledger)))
+        self.rules_mut(|rules| rules.ledger = Some(LedgerHandle::new(ledger)))
     }
 
     /// Passes each lifecycle step of each call to `sink`, for tests and audits. `sink` is called
@@ -300,7 +267,7 @@ impl Toolset {
     }
 
     /// The text for the refusal of `call`, whose tool was not offered.
-    fn hint_about(&self, call: impl FnOnce() -> ToolCall) -> Option<Str> {
+    pub(crate) fn hint_about(&self, call: impl FnOnce() -> ToolCall) -> Option<Str> {
         let hints = &self.inner.hints;
         if hints.is_empty() {
             return None;
@@ -355,7 +322,7 @@ impl Toolset {
         &self.inner.rules
     }
 
-    fn seal(&self) -> &Seal {
+    pub(crate) fn seal(&self) -> &Seal {
         &self.built().table.seal
     }
 
@@ -380,46 +347,36 @@ impl Toolset {
         self.built().table.names()
     }
 
-    /// Whether any gate decides about the calls of a run.
-    pub(crate) fn has_gates(&self, context: &Context) -> bool {
-        self.rules().gates(context).next().is_some()
-            || context.extensions().get::<Approval>().is_some()
+    /// The number of calls of a round that run concurrently.
+    pub(crate) fn parallel_calls(&self) -> usize {
+        self.inner.max_parallel
     }
 
-    /// Whether any decision is necessary before the calls of a round enter the stack.
-    fn decides(&self, round: &ToolRound) -> bool {
-        let rules = self.rules();
-        let decided = |call: &RoundCall| {
-            call.origin() == Origin::Replay || call.call.executor == Executor::Client
-        };
-        !rules.prepare.is_empty()
-            || rules.protocol.is_some()
-            || self.has_gates(&round.context)
-            || round.calls.iter().any(decided)
-    }
-
-    pub(crate) fn record(&self, entry: impl FnOnce() -> ProtocolEntry) {
-        if let Some(protocol) = &self.rules().protocol {
-            protocol.record(entry());
-        }
+    /// Whether the error of a layer fails the run.
+    pub(crate) fn has_fatal_errors(&self) -> bool {
+        self.inner.errors_are_fatal
     }
 
     /// Calls the hooks that observe a call which was settled before it entered the stack.
-    fn observe(&self, context: &Context, call: impl FnOnce() -> ToolCall) -> Option<Observation> {
+    pub(crate) fn observe(
+        &self,
+        context: &Context,
+        call: impl FnOnce() -> ToolCall,
+    ) -> Option<Observation> {
         match context.own().get::<ToolLayers>() {
             Some(own) => own.0.and(&self.inner.layers).observe(call),
             None => self.inner.layers.observe(call),
         }
     }
 
-    fn take_stack(&self, context: &Context) -> Stack {
+    pub(crate) fn take_stack(&self, context: &Context) -> Stack {
         match context.own().get::<ToolLayers>() {
             Some(own) => self.inner.stack(&self.built().table, &own.0),
             None => self.built().take_stack(),
         }
     }
 
-    fn put_back(&self, stack: Stack, context: &Context) {
+    pub(crate) fn put_back(&self, stack: Stack, context: &Context) {
         if context.own().get::<ToolLayers>().is_none() {
             self.built().put_back(stack);
         }
@@ -483,172 +440,9 @@ impl ToolSource for Toolset {
         rules.calls_per_round = self.inner.max_calls_per_round;
         rules.calls_per_tool = self.iter().filter_map(Tool::max_calls_of_run).collect();
         rules.resumes = true;
-        rules.ledger = self.inner.rules.effects.is_some();
+        rules.ledger = self.inner.rules.ledger.is_some();
         rules.edits = Some(self.check_edits());
         rules
-    }
-}
-
-/// Layers around the tool calls of one run, outside of the agent's layers. They are set in
-/// [`Context::own_mut`] of the run's request.
-///
-/// ```
-/// use concentric_core::{ChatRequest, ToolCall};
-/// use concentric_layers::{NextTool, tool_from_fn};
-/// use concentric_tools::ToolLayers;
-///
-/// let mut request = ChatRequest::user("hi");
-/// let own = ToolLayers::new().layer(tool_from_fn(async |call: ToolCall, mut next: NextTool| {
-///     next.run(call).await
-/// }));
-/// request.context.own_mut().insert(own);
-/// ```
-#[derive(Clone, Debug, Default)]
-pub struct ToolLayers(Layers);
-
-impl ToolLayers {
-    /// Creates an empty list of layers.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Adds a layer inside those that were added before.
-    #[must_use]
-    pub fn layer<L>(mut self, layer: L) -> Self
-    where
-        L: Layer<BoxTool> + Send + Sync + 'static,
-        L::Service: ToolService<Future: Send + 'static> + CloneService + Send + Sync + 'static,
-    {
-        self.0.push(layer);
-        self
-    }
-
-    /// Adds hooks that also observe calls that do not run: see [`Toolset::hooks`].
-    #[must_use]
-    pub fn hooks<L>(mut self, hooks: L) -> Self
-    where
-        L: ObserveSettled + Layer<BoxTool> + Send + Sync + 'static,
-        L::Service: ToolService<Future: Send + 'static> + Clone + Send + Sync + 'static,
-    {
-        self.0.push_hooks(hooks);
-        self
-    }
-}
-
-impl Inner {
-    /// Checks that the gates can decide about the tools.
-    fn check_gates(&self, specs: &ToolSpecs) -> Result<(), ToolsetError> {
-        for gate in &self.rules.gates {
-            match catch(|| gate.check(specs)) {
-                Ok(Ok(())) => {}
-                // The name may be that of a tool of a nested agent, whose calls these gates decide
-                // about, too.
-                Ok(Err(error)) => match ToolsetError::of_gate(&**gate, error) {
-                    ToolsetError::UnknownTool(name) if self.tools.iter().any(Tool::calls_agent) => {
-                        tracing::warn!(tool = %name, "a gate has a rule for a tool that is not in the toolset");
-                    }
-                    fault => return Err(fault),
-                },
-                Err(_) => {
-                    let policy = catch(|| gate.policy()).unwrap_or_default();
-                    return Err(ToolsetError::GatePanicked(policy));
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Builds the layers around the tools of `table`, those of the run outermost.
-    fn stack(&self, table: &Arc<Table>, of_run: &Layers) -> Stack {
-        let layers = of_run.and(&self.layers);
-        let router = Router::new(Arc::clone(table), layers.innermost());
-        if layers.is_empty() {
-            Stack::Bare(router)
-        } else {
-            Stack::Layered(layers.around(BoxTool::new(router), Some(&table.seal)))
-        }
-    }
-}
-
-impl Built {
-    fn new(inner: &Inner) -> Self {
-        let specs: ToolSpecs = inner.tools.iter().map(|tool| tool.spec().clone()).collect();
-        let duplicate = specs.duplicate().cloned();
-        let fault = match duplicate {
-            Some(name) => Some(ToolsetError::DuplicateName(name)),
-            None => inner.tools.iter().find_map(|tool| tool.check().err()),
-        };
-        let fault = fault.or_else(|| inner.check_gates(&specs).err());
-        let tools = inner.tools.iter().cloned();
-        let home = Home {
-            rules: Arc::clone(&inner.rules),
-            seal: Seal::new(),
-        };
-        let tools = tools.map(|tool| tool.of_toolset(home.clone()));
-        let table = Arc::new(Table::new(tools.collect(), home.seal.clone()));
-        let layered = catch(|| inner.stack(&table, &Layers::default()));
-        let (stack, fault) = match layered {
-            Ok(stack) => (stack, fault),
-            Err(panic) => {
-                tracing::error!(panic = panic.text(), "a layer on the tools panicked");
-                let bare = Stack::Bare(Router::new(Arc::clone(&table), "?"));
-                (bare, fault.or(Some(ToolsetError::LayerPanicked)))
-            }
-        };
-        Self {
-            specs,
-            table,
-            stack,
-            idle: Mutex::new(None),
-            fault,
-        }
-    }
-
-    /// Returns a stack for the calls of a round.
-    fn take_stack(&self) -> Stack {
-        let idle = match self.idle.try_lock() {
-            Ok(mut idle) => idle.take(),
-            Err(_) => None,
-        };
-        idle.unwrap_or_else(|| self.stack.clone())
-    }
-
-    /// Keeps a stack whose readiness was used by a call, for the next round.
-    fn put_back(&self, stack: Stack) {
-        if let Ok(mut idle) = self.idle.try_lock() {
-            *idle = Some(stack);
-        }
-    }
-}
-
-impl Default for Inner {
-    fn default() -> Self {
-        Self {
-            tools: Vec::new(),
-            layers: Layers::default(),
-            hints: Vec::new(),
-            rules: Arc::default(),
-            max_parallel: MAX_PARALLEL,
-            max_calls_per_round: None,
-            errors_are_fatal: false,
-            built: OnceLock::new(),
-        }
-    }
-}
-
-impl Clone for Inner {
-    /// Clones for a change: the built parts are not copied.
-    fn clone(&self) -> Self {
-        Self {
-            tools: self.tools.clone(),
-            layers: self.layers.clone(),
-            hints: self.hints.clone(),
-            rules: Arc::clone(&self.rules),
-            max_parallel: self.max_parallel,
-            max_calls_per_round: self.max_calls_per_round,
-            errors_are_fatal: self.errors_are_fatal,
-            built: OnceLock::new(),
-        }
     }
 }
 

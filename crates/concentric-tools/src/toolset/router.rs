@@ -35,7 +35,7 @@ impl Table {
 
 /// The service inside a toolset's layers: dispatches a call to its tool.
 #[derive(Clone)]
-pub(super) struct Router {
+pub(crate) struct Router {
     table: Arc<Table>,
     // The name of the innermost layer, for errors.
     outside: &'static str,

@@ -10,12 +10,12 @@ use tower_service::Service;
 
 /// The router, boxed only if there are layers around it.
 #[derive(Clone)]
-pub(super) enum Stack {
+pub(crate) enum Stack {
     Bare(Router),
     Layered(BoxTool),
 }
 
-pub(super) enum StackFuture {
+pub(crate) enum StackFuture {
     Bare(ToolFuture),
     Layered(BoxFuture<ToolOutcome>),
     /// A settled call that hooks observe.

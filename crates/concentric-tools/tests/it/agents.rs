@@ -476,9 +476,9 @@ async fn an_agent_that_halts_after_it_was_resumed_ends_its_own_run() {
         let inner =
             Toolset::new()
                 .tool(number("refund", &log))
-                .gate(gate_fn("gate", |call: &ToolCall| match call.answered() {
-                    Some(answered) if !answered.replies.is_empty() => Verdict::halt("enough"),
-                    _ => Verdict::ask(),
+                .gate(gate_fn("gate", |call: &ToolCall| match call.replies() {
+                    [] => Verdict::ask(),
+                    _ => Verdict::halt("enough"),
                 }));
         Toolset::new().tool(sub("a", inner, vec![vec![("refund", r#"{"n":1}"#)]]))
     };

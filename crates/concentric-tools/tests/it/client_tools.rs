@@ -174,8 +174,8 @@ async fn client_and(how: &'static str) {
                 ))
                 .max_parallel(1);
             let asked = log.clone();
-            tools.gate(gate_fn("ask", move |call| match call.answered() {
-                None if asked.lines().is_empty() => Verdict::ask(),
+            tools.gate(gate_fn("ask", move |call| match call.origin() {
+                Origin::Live if asked.lines().is_empty() => Verdict::ask(),
                 _ if how == "gate" => Verdict::halt("enough"),
                 _ => Verdict::ask(),
             }))

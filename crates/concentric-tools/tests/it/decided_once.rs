@@ -5,8 +5,9 @@ use crate::common::{Hook, Log, gate_fn, hook, pace, paced};
 use crate::kit::{Call, Memory, Model, Ran, Scene, drive, drive_with, number};
 use concentric_core::{
     Arguments, CallId, CancelReason, ChatRequest, Error, ErrorKind, Event, Executor, Interrupt,
-    LiveInterrupts, Message, MessageId, OpenRound, Outcome, Part, PartKind, Pending, Reply, Role,
-    ToolCall, ToolCallPart, ToolOutcome, ToolSpec, ToolStatus, Transcript, store::Tenant,
+    LiveInterrupts, Message, MessageId, OpenRound, Outcome, Part, PartKind, Reply, Role,
+    Suspension, ToolCall, ToolCallPart, ToolOutcome, ToolSpec, ToolStatus, Transcript,
+    store::Tenant,
 };
 use concentric_tools::{
     Approval, Matcher, RoundEnd, Siblings, Tokens, Tool, ToolLifecycle, Toolset, Verdict,
@@ -113,8 +114,8 @@ async fn f037_a_layer_that_asks_does_not_open_a_call_that_was_settled() {
         .gate(Approval::for_tools("refund").names_inner_tools())
         .layer(hook(|call: ToolCall| {
             let id = call.context.interrupt_id().unwrap();
-            let asks = Pending::asking(vec![Interrupt::new(id, "confirm")]);
-            Hook::Fail(Error::waiting(asks).into())
+            let asks = Suspension::new(vec![Interrupt::new(id, "confirm")]);
+            Hook::Fail(Error::suspended(asks).into())
         }));
     let call = ToolCallPart::new(CallId::new("c1"), "write", r#"{"n":1}"#);
     let part = Part::new(PartKind::ToolCall(call));
@@ -258,14 +259,14 @@ async fn an_older_state_is_older_also_if_a_tool_asks_the_same_again() {
             let log = charged.clone();
             async move {
                 pace().pass(&call.context).await;
-                let times = call.answered().map_or(0, |answered| answered.replies.len());
+                let times = call.replies().len();
                 if times > 0 {
                     log.add("charged");
                 }
                 let id = call.context.interrupt_id().unwrap();
                 let count = log.lines().len();
                 let ask = Interrupt::new(id, "more").with_metadata("count", count);
-                Err::<ToolOutcome, BoxError>(Error::waiting(Pending::asking(vec![ask])).into())
+                Err::<ToolOutcome, BoxError>(Error::suspended(Suspension::new(vec![ask])).into())
             }
         }),
     );

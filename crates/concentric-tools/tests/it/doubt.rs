@@ -6,8 +6,8 @@ use crate::common::{Hook, Log, gate_fn, hook, pace, paced, tool_with_context};
 use crate::kit::{Memory, Scene, by_person};
 use concentric_core::hooks::{BeforeCall, Flow};
 use concentric_core::{
-    Arguments, CancelReason, ChatRequest, Context, Interrupt, Outcome, Pending, Reply, ReplyKind,
-    Str, ToolCall, ToolOutcome, ToolSpec, ToolStatus, interrupt, machine::MachineState,
+    Arguments, CancelReason, ChatRequest, Context, Interrupt, Outcome, Reply, ReplyKind, Str,
+    Suspension, ToolCall, ToolOutcome, ToolSpec, ToolStatus, interrupt, machine::MachineState,
     store::Checkpoint,
 };
 use concentric_tools::{Approval, Decided, Gate, Tool, ToolError, Toolset, Verdict};
@@ -275,8 +275,8 @@ async fn f044_what_a_person_says_that_a_call_did_is_not_undone_by_a_layer_that_f
                 (true, "fails") => Hook::Fail("service overloaded".into()),
                 (true, "panics") => panic!("on purpose"),
                 (true, _) => {
-                    let asks = Pending::asking(vec![Interrupt::new(id, "confirm")]);
-                    Hook::Fail(concentric_core::Error::waiting(asks).into())
+                    let asks = Suspension::new(vec![Interrupt::new(id, "confirm")]);
+                    Hook::Fail(concentric_core::Error::suspended(asks).into())
                 }
             }
         }));
@@ -393,10 +393,12 @@ fn asks_itself(log: &Log) -> Tool {
             let log = log.clone();
             async move {
                 pace().pass(&call.context).await;
-                if call.answered().is_none() {
+                if call.resumed().is_none() {
                     let id = call.context.interrupt_id().unwrap();
                     let ask = Interrupt::new(id, "address").with_message("Where to?");
-                    return Err(concentric_core::Error::waiting(Pending::asking(vec![ask])).into());
+                    return Err(
+                        concentric_core::Error::suspended(Suspension::new(vec![ask])).into(),
+                    );
                 }
                 log.add(format!("pay {}", call.arguments().as_str()));
                 Ok::<_, BoxError>(ToolOutcome::done("paid"))

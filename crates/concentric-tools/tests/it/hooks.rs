@@ -8,7 +8,7 @@ use crate::common::{
 use concentric_core::hooks::{self, BeforeCall, Flow, Hooks, ToolHooksLayer};
 use concentric_core::{
     Annotations, BoxError, BoxTool, CancelReason, Context, Environment, Error, ErrorKind, Outcome,
-    Pending, Permit, Refusal, RoundCall, ToolCall, ToolOutcome, ToolService, ToolStatus,
+    Permit, Refusal, RoundCall, Suspension, ToolCall, ToolOutcome, ToolService, ToolStatus,
     Transcript,
     context::{Clock, Ids, Random, Sleep},
 };
@@ -721,14 +721,17 @@ async fn an_error_inside_may_become_an_outcome() {
 paced!(a_call_that_waits_passes_untouched);
 async fn a_call_that_waits_passes_untouched() {
     let log = Log::default();
-    let waits = || Error::waiting(Pending::held().with_state(json!(7)));
+    let waits = || Error::suspended(Suspension::held().with_state(json!(7)));
     let service = ServiceBuilder::new()
         .layer(recorder("A", &log))
         .layer(on_error(|| panic!("it is no error")))
         .service(failing(waits));
     let error = service.oneshot(call("t")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Waiting);
-    assert_eq!(error.pending(), Some(&Pending::held().with_state(json!(7))));
+    assert_eq!(
+        error.suspension().map(|(on, _)| on),
+        Some(&Suspension::held().with_state(json!(7)))
+    );
     assert_eq!(log.lines(), ["A before call-0 {}"]);
 
     // A hook may have a call wait, too.
@@ -737,7 +740,7 @@ async fn a_call_that_waits_passes_untouched() {
         .layer(before(move || Err(waits().into())))
         .service(failing(|| panic!("it is not called")));
     let error = service.oneshot(call("t")).await.unwrap_err();
-    assert!(error.pending().is_some());
+    assert!(error.suspension().is_some());
     assert_eq!(log.lines()[1..], ["B before call-0 {}"]);
 }
 
@@ -1270,7 +1273,7 @@ async fn s34_what_would_come_back_is_not_tried_again() {
     let error = |kind| move || Err(Error::new(kind, ""));
     let run = |answer: Answer| attempts(RetryTool::new(3), clock().context().build(), answer);
     assert_eq!(run(|| Err(Error::new(ErrorKind::Other, ""))).await, 3);
-    assert_eq!(run(|| Err(Error::waiting(Pending::held()))).await, 1);
+    assert_eq!(run(|| Err(Error::suspended(Suspension::held()))).await, 1);
     assert_eq!(run(|| Err(fatal("no"))).await, 1);
     assert_eq!(run(|| Ok(ToolOutcome::failed("no"))).await, 1);
     assert_eq!(run(|| Ok(ToolOutcome::done("yes"))).await, 1);

@@ -3,8 +3,8 @@
 use crate::common::{Log, pace, paced, tool};
 use crate::kit::{ANY_REPLY, Memory, Model, Scene, number};
 use concentric_core::{
-    Answered, Context, Error, ErrorKind, Interrupt, LiveInterrupts, Outcome, Pending, Reply,
-    ReplyKind, ToolCall, ToolOutcome, ToolSpec, ToolStatus,
+    Context, Error, ErrorKind, Interrupt, LiveInterrupts, Outcome, Reply, ReplyKind, Suspension,
+    ToolCall, ToolOutcome, ToolSpec, ToolStatus,
     interrupt::{RememberFor, RememberWhat},
 };
 use concentric_tools::{
@@ -208,18 +208,14 @@ async fn a_tool_keeps_a_state_that_looks_like_a_gates() {
             let (seen, state) = (Arc::clone(&of_tool), state_of.clone());
             async move {
                 pace().pass(&call.context).await;
-                let Some(Answered {
-                    pending: Some(pending),
-                    ..
-                }) = call.answered().filter(|it| !it.replies.is_empty())
-                else {
+                let Some(resume) = call.resumed() else {
                     let asks = Interrupt::new(call.context.interrupt_id().unwrap(), "address");
-                    let pending = Pending::asking(vec![asks]).with_state(state);
-                    return Err(BoxError::from(Error::waiting(pending)));
+                    let pending = Suspension::new(vec![asks]).with_state(state);
+                    return Err(BoxError::from(Error::suspended(pending)));
                 };
                 seen.lock()
                     .unwrap()
-                    .push(Value::clone(pending.state.as_ref().unwrap()));
+                    .push(Value::clone(resume.on.state.as_ref().unwrap()));
                 Ok(ToolOutcome::done("paid"))
             }
         });

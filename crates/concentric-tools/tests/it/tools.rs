@@ -373,6 +373,6 @@ fn services_and_streams_can_be_sent_and_shared() {
     fn send<T: Send + Unpin + 'static>() {}
     send_sync::<Tool>();
     send_sync::<Toolset>();
-    send::<concentric_tools::toolset::Outcomes>();
+    send::<concentric_tools::lifecycle::Outcomes>();
     send::<concentric_tools::tool::ToolFuture>();
 }

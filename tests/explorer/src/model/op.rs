@@ -2,7 +2,7 @@
 
 use super::proto::{
     CallId, CancelReason, Error, ErrorKind, Event, FinishReason, Interrupt, InterruptId, MessageId,
-    Pending, Reply, ToolCallPart, ToolOutcome, ToolSpec, ToolSpecs, Usage,
+    Reply, Suspension, ToolCallPart, ToolOutcome, ToolSpec, ToolSpecs, Usage,
     interrupt::{self, SuspendedBy},
     machine::{Input, ModelStart},
 };
@@ -120,7 +120,7 @@ impl Op {
             Self::ModelFailed => Input::ModelFailed(error("model")),
             Self::GateAsk(number) => {
                 let asked = Interrupt::new(InterruptId::new(format!("g{number}")), "gate");
-                Input::Ask(Box::new(Pending::asking(vec![asked])))
+                Input::Ask(Box::new(Suspension::new(vec![asked])))
             }
             Self::TakeBack => Input::TakeBack,
             Self::SkipRound => Input::SkipRound("skipped".into()),
@@ -129,10 +129,14 @@ impl Op {
                 index: index.into(),
                 outcome: how.outcome(),
             },
-            Self::Wait(index, why, question) => Input::Waiting {
-                index: index.into(),
-                pending: Box::new(why.pending(question)),
-            },
+            Self::Wait(index, why, question) => {
+                let (on, by) = why.suspension(question);
+                Input::Suspended {
+                    index: index.into(),
+                    on: Box::new(on),
+                    by,
+                }
+            }
             Self::RoundEnded => Input::RoundEnded,
             Self::RoundFailed => Input::RoundFailed(error("round")),
             Self::Finish => Input::Finish,
@@ -171,15 +175,15 @@ impl How {
 }
 
 impl Why {
-    fn pending(self, question: u8) -> Pending {
+    fn suspension(self, question: u8) -> (Suspension, SuspendedBy) {
         let (reason, by) = match self {
-            Self::Held => return Pending::held(),
+            Self::Held => return (Suspension::held(), SuspendedBy::Gate),
             Self::Gate => (interrupt::TOOL_CALL, SuspendedBy::Gate),
             Self::Unknown => (interrupt::UNKNOWN_EFFECT, SuspendedBy::UnknownEffect),
             Self::Tool => ("choice".into(), SuspendedBy::Tool),
         };
         let asked = Interrupt::new(InterruptId::new(format!("q{question}")), reason);
-        Pending::asking(vec![asked]).by(by)
+        (Suspension::new(vec![asked]), by)
     }
 }
 

@@ -5,7 +5,7 @@ use super::{
     proto::{
         Event, Outcome, ReplyError, RoundCall,
         call::CallStage,
-        interrupt::Answered,
+        interrupt::StepResume,
         machine::{Action, Input, Machine},
     },
     stored::Stored,
@@ -124,7 +124,7 @@ pub(super) struct Handed {
 pub(super) struct Fed {
     pub(super) actions: Vec<Action>,
     pub(super) reply: Option<Result<(), ReplyError>>,
-    pub(super) answers: Option<Box<Answered>>,
+    pub(super) answers: Option<Box<StepResume>>,
 }
 
 impl World {
@@ -679,7 +679,7 @@ impl World {
                 doubtful: call.is_recovered(),
                 repeated: matches!(&call.state.stage, CallStage::Resumed(it) if it.interrupted),
                 refused: call.refusal().is_some(),
-                released: matches!(call.state.stage, CallStage::Released(_)),
+                released: matches!(call.state.stage, CallStage::Released { .. }),
                 running: false,
                 done: false,
             };

@@ -8,8 +8,8 @@ use super::{
 };
 use concentric_core::{
     AgentLayer, Annotations, BoxModel, CallId, ChatRequest, ChatResponse, Context, Environment,
-    Error, Event, FinishReason, Interrupt, Pending, Role, Str, ToolCall, ToolCallPart, ToolOutcome,
-    ToolSpec, Usage,
+    Error, Event, FinishReason, Interrupt, Role, Str, Suspension, ToolCall, ToolCallPart,
+    ToolOutcome, ToolSpec, Usage,
     context::{Clock, Ids, Random, Sleep},
     store::RunClaim,
 };
@@ -221,11 +221,11 @@ impl Hands {
     /// Asks by itself before it does anything.
     async fn confirm(&self, call: ToolCall) -> Result<ToolOutcome, Error> {
         let id = call.id().as_str();
-        if call.answered().is_none() {
+        if call.resumed().is_none() {
             self.points.hit(&format!("tool.{id}:asks"));
             let question = call.context.interrupt_id().unwrap();
             let question = Interrupt::new(question, "confirm").about(call.id().clone());
-            return Err(Error::waiting(Pending::asking(vec![question])));
+            return Err(Error::suspended(Suspension::new(vec![question])));
         }
         let work = self.work(Class::AtMostOnce, id, &call.context).await;
         Ok(match work {

@@ -127,7 +127,7 @@ impl Spending {
 
     /// Records a failure: a suspended call is not charged, because it is made again.
     fn failed(&mut self, error: &Error) {
-        if error.pending().is_some() {
+        if error.suspension().is_some() {
             self.lease = None;
         }
     }

@@ -77,7 +77,11 @@ async fn a_tool_call_is_charged_however_it_ends() {
     assert_eq!(spent_by_tool(fails).await, one);
     let hangs = std::future::pending().boxed().shared();
     assert_eq!(spent_by_tool(hangs).await, one);
-    let waits = async { Err(Error::waiting(concentric_core::Pending::asking(Vec::new()))) };
+    let waits = async {
+        Err(Error::suspended(concentric_core::Suspension::new(
+            Vec::new(),
+        )))
+    };
     assert_eq!(spent_by_tool(waits.boxed().shared()).await, Amounts::new());
 }
 
@@ -106,11 +110,11 @@ async fn a_settled_call_costs_nothing() {
 #[tokio::test]
 async fn a_suspended_tool_call_is_charged_once() {
     let budget = BudgetPlugin::new(Limits::new().tool_calls(1));
-    let asks = service_fn(async |call: ToolCall| match call.answered() {
+    let asks = service_fn(async |call: ToolCall| match call.resumed() {
         None => {
             let id = call.context.interrupt_id().unwrap();
             let asked = concentric_core::Interrupt::new(id, "choice");
-            Err(Error::waiting(concentric_core::Pending::asking(vec![
+            Err(Error::suspended(concentric_core::Suspension::new(vec![
                 asked,
             ])))
         }

@@ -108,7 +108,7 @@ async fn a_reply_followed_only_by_reads_can_be_repeated() {
     let seen = service_fn(|_: ToolCall| async { Ok::<_, Error>(ToolOutcome::done("seen")) });
     let tools = ScriptedTools::new()
         .service(look, seen)
-        .waits("look", |call| Pending::asking(vec![question(call)]));
+        .waits("look", |call| Suspension::new(vec![question(call)]));
     let model = ScriptedModel::new()
         .tool_call("look", json!({}))
         .then()

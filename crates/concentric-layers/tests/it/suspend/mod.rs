@@ -16,7 +16,7 @@ mod withdraw;
 use concentric_core::{
     AgentLayer, BoxModel, CancelReason, ChatRequest, ChatResponse, Context, Error, ErrorKind,
     Event, EventStream, FinishReason, Interrupt, InterruptId, Message, MessageId, OpenRound,
-    Outcome, Pending, Reply, Resume, Role, RunId, Suspended, ThreadId, ToolCall, ToolOutcome,
+    Outcome, Reply, Resume, Role, RunId, Suspended, Suspension, ThreadId, ToolCall, ToolOutcome,
     ToolSpec, Transcript, Turn, Usage, interrupt,
     machine::MachineState,
     store::{
@@ -462,7 +462,7 @@ async fn died_with_replies(world: &TestEnvironment, store: &Flaky) -> Vec<Interr
         .waits("pay", move |call| {
             let id = call.context.interrupt_id().unwrap();
             let question = Interrupt::new(id, interrupt::TOOL_CALL).until(expires);
-            Pending::asking(vec![question])
+            Suspension::new(vec![question])
         });
     let questions = Process::new(store, tools, payer())
         .interrupted(world, "run")

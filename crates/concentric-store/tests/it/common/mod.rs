@@ -1,8 +1,9 @@
 //! States and names for the tests.
 
 use concentric_core::{
-    CallId, Event, FinishReason, Interrupt, InterruptId, MessageId, Pending, RunId, ThreadId,
-    ToolCallPart, ToolSpec, Transcript, Usage, interrupt,
+    CallId, Event, FinishReason, Interrupt, InterruptId, MessageId, RunId, Suspension, ThreadId,
+    ToolCallPart, ToolSpec, Transcript, Usage,
+    interrupt::{self, SuspendedBy},
     machine::{Action, Input, Machine, MachineState, ModelStart, Rules},
     store::{RunKey, Tenant},
 };
@@ -65,8 +66,11 @@ pub(crate) fn waiting(said: &str, id: &str) -> MachineState {
     let (mut machine, calls) = called(said);
     assert_eq!(calls, 1);
     let asked = Interrupt::new(question(id), interrupt::TOOL_CALL).about(CallId::new("c"));
-    let pending = Box::new(Pending::asking(vec![asked]));
-    machine.input(Input::Waiting { index: 0, pending });
+    machine.input(Input::Suspended {
+        index: 0,
+        on: Box::new(Suspension::new(vec![asked])),
+        by: SuspendedBy::Gate,
+    });
     machine.input(Input::RoundEnded);
     match machine.action() {
         Some(Action::Emit(Event::Finish(finish))) => *finish.state.unwrap(),

@@ -1,5 +1,4 @@
-use super::stack::StackFuture;
-use crate::panic::Caught;
+use crate::{panic::Caught, toolset::StackFuture};
 use concentric_core::{
     Attempts, Error, Permit, RoundCall, ToolOutcome, ToolStatus, panic::CaughtPanic,
 };
@@ -26,13 +25,32 @@ pub(super) struct Started {
     pub(super) permit: Permit,
     /// The attempts at the call, if layers may drop one.
     pub(super) attempts: Option<Attempts>,
-    /// The outcome was recovered after the call had been abandoned.
+    /// Whether repeating the call is harmless.
+    pub(super) can_repeat: bool,
+    /// Whether the outcome needs no recovery: it was recovered, or the call did not run.
     pub(super) is_recovered: bool,
-    /// A layer panicked, so the tool's outcome is lost.
+    /// Whether a layer panicked, so that the tool's outcome is lost.
     pub(super) has_panicked: bool,
 }
 
 impl Started {
+    pub(super) const fn new(
+        index: usize,
+        call: RoundCall,
+        permit: Permit,
+        attempts: Option<Attempts>,
+    ) -> Self {
+        Self {
+            index,
+            call,
+            permit,
+            attempts,
+            can_repeat: true,
+            is_recovered: false,
+            has_panicked: false,
+        }
+    }
+
     /// Records that a layer panicked, and returns the outcome.
     pub(super) fn panicked(&mut self, panic: &CaughtPanic) -> ToolOutcome {
         self.has_panicked = true;
@@ -42,18 +60,25 @@ impl Started {
         }
     }
 
-    /// Whether the tool may have executed the call although the stack has no outcome of it: an
-    /// attempt was dropped, or one ended but `result` is an error or a layer panicked.
-    pub(super) fn may_have_executed(&self, result: &Result<ToolOutcome, Error>) -> bool {
+    /// Whether an earlier process started the call and ended.
+    pub(super) const fn was_lost(&self) -> bool {
+        self.call.is_recovered() && !self.call.state.read_only
+    }
+
+    /// Whether the tool may have executed the call although `result` is not its outcome, so that the
+    /// call must not be repeated: an attempt was dropped, or one ended but `result` is an error or a
+    /// layer panicked.
+    pub(super) fn is_abandoned(&self, result: &Result<ToolOutcome, Error>) -> bool {
         let attempts = self.attempts.as_ref();
-        match result {
+        let may_have_executed = match result {
             Ok(outcome) => match outcome.status {
                 ToolStatus::Unknown => true,
                 ToolStatus::Done => false,
                 _ => attempts.is_some_and(|it| it.is_open() || self.has_panicked && it.is_done()),
             },
             Err(_) => attempts.is_some_and(|it| it.is_open() || it.is_done()),
-        }
+        };
+        !self.is_recovered && !self.can_repeat && may_have_executed
     }
 }
 

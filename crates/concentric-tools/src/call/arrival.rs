@@ -1,16 +1,60 @@
+//! The comparison of a call that arrives at its tool with the one that was decided about.
+
 use super::{
-    asked::{Asked, Bound, Why},
-    doubt::not_gone_on,
-    gating::{decide, definition, halting},
-    question,
-    rule::Rules,
-    told::tell_requested,
+    gates::{decide, definition, halting},
+    ledger,
+    notify::notify_requested,
+    prompt,
+    suspend_record::{Bound, SuspendRecord},
 };
-use crate::{Digest, Tool, gate::Verdict};
-use concentric_core::{Arguments, Error, Permit, Str, ToolCall, ToolOutcome};
+use crate::{
+    Digest, Tool,
+    gate::{Ask, Verdict},
+    rules::Rules,
+    tool::{Arrive, ToolFuture},
+};
+use concentric_core::{
+    Arguments, Error, Permit, Str, ToolCall, ToolOutcome, interrupt::SuspendedBy,
+};
+use std::sync::Arc;
+
+/// Runs the calls that arrive at the tools of a toolset.
+pub(crate) struct Arrivals(pub(crate) Arc<Rules>);
+
+impl Arrive for Arrivals {
+    fn arrive(&self, tool: &Tool, call: ToolCall) -> ToolFuture {
+        match check_arrival(tool, &call) {
+            Arrival::AsDecided => start_decided(&self.0, tool, call),
+            Arrival::Refused(outcome) => ToolFuture::answered(outcome),
+            Arrival::Changed { decided, by_gate } => {
+                let (tool, rules) = (tool.clone(), Arc::clone(&self.0));
+                ToolFuture::boxed(async move {
+                    match decide_changed(&rules, &tool, &call, &decided, by_gate).await {
+                        Ok(()) => start_decided(&rules, &tool, call).await,
+                        Err(instead) => instead,
+                    }
+                })
+            }
+        }
+    }
+}
+
+/// Calls the tool after all decisions have been made.
+fn start_decided(rules: &Arc<Rules>, tool: &Tool, mut call: ToolCall) -> ToolFuture {
+    if tool.calls_agent() {
+        rules.bequeath(&mut call.context);
+    }
+    match &rules.ledger {
+        Some(ledger) if !tool.spec().annotations.read_only => {
+            let (rules, ledger) = (Arc::clone(rules), ledger.clone());
+            ToolFuture::boxed(ledger::run(rules, ledger, tool.clone(), call))
+        }
+        _ => tool.start_function(call),
+    }
+}
 
 /// The result of comparing a call with the one that was decided about.
-pub(crate) enum Arrival {
+enum Arrival {
     /// The call is unchanged.
     AsDecided,
     /// The call must not run, and needs no decision.
@@ -20,13 +64,13 @@ pub(crate) enum Arrival {
         /// The arguments that were decided about.
         decided: Arguments,
         /// Whether a gate had decided about the call.
-        minded: bool,
+        by_gate: bool,
     },
 }
 
 /// Checks that a call arrives at its tool as it was decided about.
-pub(crate) fn check_arrival(tool: &Tool, call: &ToolCall) -> Arrival {
-    let (decided, minded) = match call.permit() {
+fn check_arrival(tool: &Tool, call: &ToolCall) -> Arrival {
+    let (decided, by_gate) = match call.permit() {
         Permit::Passed(arguments) => (arguments, false),
         Permit::Exactly(arguments) | Permit::AsAsked(arguments) => (arguments, true),
         // Unknown clearances are refused.
@@ -35,14 +79,14 @@ pub(crate) fn check_arrival(tool: &Tool, call: &ToolCall) -> Arrival {
         _ => {
             let unknown =
                 "The permission of this call could not be verified. The call was not run.";
-            return Arrival::Refused(not_gone_on(call, ToolOutcome::denied(unknown)));
+            return Arrival::Refused(call.state().settle_unexecuted(ToolOutcome::denied(unknown)));
         }
     };
     if same(decided, call.arguments()) {
         return Arrival::AsDecided;
     }
     let invalid = tool.validate(call.part()).is_err();
-    if invalid && !minded {
+    if invalid && !by_gate {
         // The tool itself reports the invalid arguments.
         return Arrival::AsDecided;
     }
@@ -52,33 +96,36 @@ pub(crate) fn check_arrival(tool: &Tool, call: &ToolCall) -> Arrival {
             "A layer changed the arguments of this call after its approval. The call was not \
              run.",
         ));
-        return Arrival::Refused(not_gone_on(call, changed));
+        return Arrival::Refused(call.state().settle_unexecuted(changed));
     }
     Arrival::Changed {
         decided: decided.clone(),
-        minded,
+        by_gate,
     }
 }
 
 /// Decides about a call that a layer has changed since `decided`. Returns an outcome if the call is
 /// denied, or a suspension if the changed call requires an approval.
-pub(crate) async fn decide_changed(
+async fn decide_changed(
     rules: &Rules,
     tool: &Tool,
     call: &ToolCall,
     decided: &Arguments,
-    minded: bool,
+    by_gate: bool,
 ) -> Result<(), Result<ToolOutcome, Error>> {
     let ask = match decide(rules, call).await {
-        Verdict::Deny(reason) => return Err(Ok(not_gone_on(call, ToolOutcome::denied(reason)))),
-        Verdict::Halt(reason) => return Err(Ok(not_gone_on(call, halting(reason)))),
+        Verdict::Deny(reason) => {
+            return Err(Ok(call
+                .state()
+                .settle_unexecuted(ToolOutcome::denied(reason))));
+        }
+        Verdict::Halt(reason) => return Err(Ok(call.state().settle_unexecuted(halting(reason)))),
         Verdict::Ask(ask) => ask,
-        Verdict::Pass | Verdict::Allow if !minded => return Ok(()),
+        Verdict::Pass | Verdict::Allow if !by_gate => return Ok(()),
         // The unchanged call was allowed or approved, which does not cover the changed one.
-        Verdict::Pass | Verdict::Allow => crate::gate::Ask::default(),
+        Verdict::Pass | Verdict::Allow => Ask::default(),
     };
-    let asked = Asked {
-        why: Why::Changed,
+    let record = SuspendRecord {
         // The call enters the stack again with the original arguments, and the layer changes them
         // again.
         arguments: decided.as_str().into(),
@@ -98,11 +145,12 @@ pub(crate) async fn decide_changed(
         "concentric/arrived",
         &[call.arguments().as_str().as_bytes()],
     );
-    let id = question::id(call, &format!("#{arrived}"));
-    let interrupt = question::approval(call, id, &ask, Some(message), ask.expires_after)
+    let id = prompt::id(call, &format!("#{arrived}"));
+    let interrupt = prompt::approval(call, id, &ask, Some(message), ask.expires_after)
         .with_metadata("changed", true);
-    tell_requested(rules, &ask, call, &interrupt).await;
-    Err(Err(Error::waiting(asked.pending(vec![interrupt]))))
+    notify_requested(rules, &ask, call, &interrupt).await;
+    let on = record.suspension(vec![interrupt]);
+    Err(Err(Error::suspended_by(SuspendedBy::Change, on)))
 }
 
 /// Whether two texts of arguments are the same JSON value.

@@ -66,28 +66,28 @@ pub(crate) trait VerifyReplies: fmt::Debug + Send + Sync {
 
 /// The reason why a reply is rejected: a code for logs and clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Invalid(pub(super) &'static str);
+pub(crate) struct Invalid(pub(crate) &'static str);
 
 impl Invalid {
     /// The reply has no proof.
-    pub(super) const MISSING: Self = Self("missing");
+    pub(crate) const MISSING: Self = Self("missing");
     /// The proof of the reply was used before.
-    pub(super) const USED: Self = Self("used");
+    pub(crate) const USED: Self = Self("used");
     /// Its interrupt does not accept such a reply.
-    pub(super) const NOT_ACCEPTED: Self = Self("reply_not_accepted");
+    pub(crate) const NOT_ACCEPTED: Self = Self("reply_not_accepted");
     /// Its edited arguments are not valid for the tool.
-    pub(super) const EDIT: Self = Self("invalid_edit");
+    pub(crate) const EDIT: Self = Self("invalid_edit");
     /// The tool has changed since the interrupt.
-    pub(super) const DEFINITION: Self = Self("definition");
+    pub(crate) const DEFINITION: Self = Self("definition");
     /// The policy has changed since the interrupt.
-    pub(super) const POLICY: Self = Self("policy");
+    pub(crate) const POLICY: Self = Self("policy");
 
-    pub(super) const fn code(self) -> &'static str {
+    pub(crate) const fn code(self) -> &'static str {
         self.0
     }
 
     /// Whether the tool or the policy has changed since the interrupt.
-    pub(super) fn is_drift(self) -> bool {
+    pub(crate) fn is_drift(self) -> bool {
         self == Self::DEFINITION || self == Self::POLICY
     }
 }

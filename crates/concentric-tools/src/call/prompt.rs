@@ -35,60 +35,40 @@ fn reply_schema(ask: &Ask) -> Arc<Value> {
 fn schema_of(accepted: &BTreeSet<ReplyKind>, remember: Option<Remember>) -> Value {
     let accepts = |kind| accepted.contains(&kind);
     let runs = accepts(ReplyKind::Approve) || accepts(ReplyKind::Edit);
+    let denies = accepts(ReplyKind::Deny);
     let mut properties = Map::new();
     let mut put = |name: &str, schema: Value| properties.insert(name.to_owned(), schema);
-    let description = "Whether the call may run.";
-    match (runs, accepts(ReplyKind::Deny)) {
-        (true, true) => {
-            put(
-                "approved",
-                json!({"type": "boolean", "description": description}),
-            );
-        }
-        (false, false) => {}
-        (only, _) => {
-            put(
-                "approved",
-                json!({"const": only, "description": description}),
-            );
+    if runs || denies {
+        let description = "Whether the call may run.";
+        let approved = match runs && denies {
+            true => json!({"type": "boolean", "description": description}),
+            false => json!({"const": runs, "description": description}),
+        };
+        put("approved", approved);
+        // A scope needs a decision to approve or deny.
+        if let Some(most) = remember {
+            put("remember", remember_schema(most));
         }
     }
     if accepts(ReplyKind::Edit) {
+        let description = "The arguments that replace those of the call.";
         put(
             "editedArgs",
-            json!({"type": "object", "description": "The arguments that replace those of the call."}),
+            json!({"type": "object", "description": description}),
         );
     }
-    if accepts(ReplyKind::Deny) {
+    if denies {
+        let description = "The reason for denying the call.";
         put(
             "reason",
-            json!({"type": "string", "description": "The reason for denying the call."}),
+            json!({"type": "string", "description": description}),
         );
     }
     if accepts(ReplyKind::Answer) {
-        put(
-            "result",
-            json!({"description": "The result of the call; the call is not run."}),
-        );
+        let description = "The result of the call; the call is not run.";
+        put("result", json!({"description": description}));
     }
-    // A scope needs a decision to approve or deny.
-    if let Some(most) = remember.filter(|_| runs || accepts(ReplyKind::Deny)) {
-        let what = [RememberWhat::Arguments, RememberWhat::Tool];
-        let what: Vec<_> = what.into_iter().filter(|it| *it <= most.what).collect();
-        let span = [RememberFor::Run, RememberFor::Thread, RememberFor::Always];
-        let span: Vec<_> = span.into_iter().filter(|it| *it <= most.span).collect();
-        put(
-            "remember",
-            json!({
-                "type": "object",
-                "description": "The further calls that this decision applies to.",
-                "properties": {"what": {"enum": what}, "for": {"enum": span}},
-                "required": ["what", "for"],
-                "additionalProperties": false
-            }),
-        );
-    }
-    let decides = (runs || accepts(ReplyKind::Deny)) && !accepts(ReplyKind::Answer);
+    let decides = (runs || denies) && !accepts(ReplyKind::Answer);
     let required: &[&str] = match decides {
         true => &["approved"],
         false => &[],
@@ -97,6 +77,21 @@ fn schema_of(accepted: &BTreeSet<ReplyKind>, remember: Option<Remember>) -> Valu
         "type": "object",
         "properties": properties,
         "required": required,
+        "additionalProperties": false
+    })
+}
+
+/// The schema of the scope of a decision, up to `most`.
+fn remember_schema(most: Remember) -> Value {
+    let what = [RememberWhat::Arguments, RememberWhat::Tool];
+    let what: Vec<_> = what.into_iter().filter(|it| *it <= most.what).collect();
+    let span = [RememberFor::Run, RememberFor::Thread, RememberFor::Always];
+    let span: Vec<_> = span.into_iter().filter(|it| *it <= most.span).collect();
+    json!({
+        "type": "object",
+        "description": "The further calls that this decision applies to.",
+        "properties": {"what": {"enum": what}, "for": {"enum": span}},
+        "required": ["what", "for"],
         "additionalProperties": false
     })
 }
@@ -112,7 +107,7 @@ static EFFECT: LazyLock<Arc<Value>> = LazyLock::new(|| {
 });
 
 /// The interrupt that asks whether `call` may run.
-pub(super) fn approval(
+pub(crate) fn approval(
     call: &ToolCall,
     id: InterruptId,
     ask: &Ask,
@@ -135,7 +130,7 @@ pub(super) fn approval(
 }
 
 /// The interrupt that asks for the outcome of `call`, which was abandoned or whose process ended.
-pub(super) fn effect(call: &ToolCall, id: InterruptId) -> Interrupt {
+pub(crate) fn effect(call: &ToolCall, id: InterruptId) -> Interrupt {
     let message = format!(
         "`{}` was started, and its outcome is unknown. Enter its result.",
         call.name()
@@ -186,7 +181,7 @@ fn is_deeper_than(levels: usize, value: &Value) -> bool {
 }
 
 /// The arguments in an interrupt.
-pub(super) fn arguments(asked: &Interrupt) -> Option<Arguments> {
+pub(crate) fn arguments(asked: &Interrupt) -> Option<Arguments> {
     Some(match asked.metadata.get("argumentsText") {
         Some(text) => Arguments::new(text.as_str()?),
         None => Arguments::new(asked.metadata.get("arguments")?.to_string()),
@@ -203,20 +198,20 @@ fn whole(time: SystemTime) -> SystemTime {
 }
 
 /// The interrupt id for `call`; `kind` distinguishes a second interrupt for it.
-pub(super) fn id(call: &ToolCall, kind: &str) -> InterruptId {
+pub(crate) fn id(call: &ToolCall, kind: &str) -> InterruptId {
     let id = call.context.interrupt_id();
     let id = id.map_or_else(|| call.id().to_string(), |id| id.to_string());
     InterruptId::new(id + kind)
 }
 
 /// The interrupt id for an edit of `call`, which replied to `answered`: each edit has its own.
-pub(super) fn edited_id(call: &ToolCall, answered: &InterruptId) -> InterruptId {
+pub(crate) fn edited_id(call: &ToolCall, answered: &InterruptId) -> InterruptId {
     let (before, count) = edit_of(call, answered).unwrap_or((answered.as_str(), 0));
     InterruptId::new(format!("{before}{EDIT}{}", count.saturating_add(1)))
 }
 
 /// Whether `id` is that of an interrupt about an edit of `call`.
-pub(super) fn is_edit(call: &ToolCall, id: &InterruptId) -> bool {
+pub(crate) fn is_edit(call: &ToolCall, id: &InterruptId) -> bool {
     edit_of(call, id).is_some()
 }
 

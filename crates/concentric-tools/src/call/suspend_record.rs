@@ -1,36 +1,37 @@
+//! The stored state of a suspended call.
+
 use crate::Digest;
-use concentric_core::{Arguments, Interrupt, Pending, Str, interrupt::SuspendedBy};
+use concentric_core::{Arguments, Interrupt, Str, Suspension, call::CallState};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::sync::Arc;
 
 /// The stored state of a suspended call, except for its interrupts.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Asked {
-    pub(super) why: Why,
+pub(crate) struct SuspendRecord {
     /// The arguments with which the call enters the stack.
-    pub(super) arguments: Str,
+    pub(crate) arguments: Str,
     /// The arguments that were decided about, if a layer had changed them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) arrived: Option<Str>,
+    pub(crate) arrived: Option<Str>,
     /// The check of the arguments when the call resumes.
-    pub(super) bound: Bound,
+    pub(crate) bound: Bound,
     /// The definition of the tool when the call was suspended.
-    pub(super) definition: Digest,
+    pub(crate) definition: Digest,
     /// The policy of the gates when the call was suspended.
-    pub(super) policy: Digest,
+    pub(crate) policy: Digest,
     /// The ledger key of an unknown effect.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) effect: Option<Str>,
+    pub(crate) effect: Option<Str>,
     /// The tool's own state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) inner: Option<Arc<Value>>,
+    pub(crate) inner: Option<Arc<Value>>,
 }
 
 /// The arguments that a suspended call may run with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Bound {
+pub(crate) enum Bound {
     /// Any arguments: there was no gate.
     No,
     /// The stored arguments, which the gates passed; the gates decide about others.
@@ -39,46 +40,26 @@ pub(super) enum Bound {
     ToDecision,
 }
 
-/// The reason why a call is suspended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum Why {
-    /// A gate requires an approval.
-    Gate,
-    /// A layer changed the arguments after the decision.
-    Changed,
-    /// The call was started, and its outcome is unknown.
-    Effect,
-    /// The tool raised an interrupt.
-    Tool,
-}
-
-impl Asked {
+impl SuspendRecord {
     /// Creates the suspension for `interrupts`.
-    pub(super) fn pending(&self, interrupts: Vec<Interrupt>) -> Pending {
+    pub(crate) fn suspension(&self, interrupts: Vec<Interrupt>) -> Suspension {
         // A struct of strings always serializes to JSON.
         let state = serde_json::to_value(self).unwrap_or_default();
-        Pending::asking(interrupts)
-            .with_state(state)
-            .by(match self.why {
-                Why::Gate => SuspendedBy::Gate,
-                Why::Changed => SuspendedBy::Change,
-                Why::Effect => SuspendedBy::UnknownEffect,
-                Why::Tool => SuspendedBy::Tool,
-            })
+        Suspension::new(interrupts).with_state(state)
     }
 
-    /// Parses the stored state; `None` if the lifecycle did not create it.
-    pub(super) fn of(pending: &Pending) -> Option<Self> {
-        Self::deserialize(&**pending.state.as_ref()?).ok()
+    /// The record of the suspension that the replies to a call are for; `None` if no toolset
+    /// suspended the call.
+    pub(crate) fn of(state: &CallState) -> Option<Self> {
+        Self::deserialize(&**state.resumed()?.on.state.as_ref()?).ok()
     }
 
-    pub(super) fn entering(&self) -> Arguments {
+    pub(crate) fn entering(&self) -> Arguments {
         Arguments::new(self.arguments.clone())
     }
 
     /// The arguments that were decided about.
-    pub(super) fn decided(&self) -> Arguments {
+    pub(crate) fn decided(&self) -> Arguments {
         Arguments::new(self.arrived.as_ref().unwrap_or(&self.arguments).clone())
     }
 }

@@ -1,4 +1,16 @@
-use super::{effects::Effects, record::Protocol, verify::VerifyReplies};
+//! The rules that a toolset applies to its calls.
+
+mod ledger;
+mod proof;
+mod trace;
+
+pub use self::trace::{ProtocolEntry, ProtocolStep};
+pub(crate) use self::{
+    ledger::LedgerHandle,
+    proof::{Invalid, Verified, VerifyReplies},
+    trace::Protocol,
+};
+
 use crate::{Approval, Digest, ToolError, gate::Gate};
 use concentric_core::{Arguments, Context, ToolCall, store::Once};
 use std::{fmt, future::Future, pin::Pin, sync::Arc};
@@ -29,7 +41,7 @@ pub(crate) struct Rules {
     pub(crate) together: bool,
     pub(crate) tokens: Option<Arc<dyn VerifyReplies>>,
     pub(crate) once: Option<Arc<dyn Once>>,
-    pub(crate) effects: Option<Effects>,
+    pub(crate) ledger: Option<LedgerHandle>,
     pub(crate) protocol: Option<Protocol>,
 }
 
@@ -43,6 +55,18 @@ impl Rules {
         let inherited = context.extensions().get::<Inherited>();
         let inherited = inherited.into_iter().flat_map(|inherited| &*inherited.0);
         self.gates.iter().chain(inherited)
+    }
+
+    /// Whether gates decide about the calls of a run.
+    pub(crate) fn has_gates(&self, context: &Context) -> bool {
+        self.gates(context).next().is_some() || context.extensions().get::<Approval>().is_some()
+    }
+
+    /// Records a step in the trace, if there is one.
+    pub(crate) fn record(&self, entry: impl FnOnce() -> ProtocolEntry) {
+        if let Some(protocol) = &self.protocol {
+            protocol.record(entry());
+        }
     }
 
     /// Makes the gates decide about the calls of agents that the run of `context` starts, too.

@@ -1,4 +1,5 @@
-use super::{Outcomes, Toolset};
+use super::Outcomes;
+use crate::toolset::Toolset;
 use concentric_core::{Error, Phase, ToolRound};
 use std::{
     future::{Ready, ready},

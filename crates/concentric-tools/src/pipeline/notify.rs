@@ -1,95 +1,71 @@
 //! Notification of observers, and storage of decisions for further calls.
 
-use super::{
-    asked::{Asked, Why},
-    gating::{Gating, definition},
-    question,
-    rule::Rules,
-};
+use super::Pipeline;
 use crate::{
     Approval, Digest,
     approval::run_of,
+    call::{
+        gates::{decide, decide_edited, definition},
+        notify::is_first,
+        prompt,
+    },
     gate::{ApprovalEvent, Ask, Verdict},
     panic::stored,
     toolset::Toolset,
 };
 use concentric_core::{
-    Arguments, Context, Interrupt, InterruptId, OpenRound, Reply, RoundCall, Ruling, Str, ToolCall,
-    interrupt::{self, RememberFor, RememberWhat},
+    Arguments, Context, InterruptId, OpenRound, Permit, Reply, RoundCall, Ruling, Str, ToolCall,
+    interrupt::{self, RememberFor, RememberWhat, SuspendedBy},
     machine::MachineState,
     store::{Remembered, Span, Tenant},
 };
 use serde_json::Value;
 use std::any::Any;
 
-/// How long notifications are remembered.
-const TOLD_FOR: std::time::Duration = std::time::Duration::from_secs(30 * 24 * 60 * 60);
-
-/// Notifies the observers of an interrupt for `call`, unless they were notified before.
-pub(super) async fn tell_requested(
-    rules: &Rules,
-    ask: &Ask,
-    call: &ToolCall,
-    interrupt: &Interrupt,
-) {
-    if ask.is_observed() && is_first(rules, "request", &interrupt.id, call).await {
-        ask.notify(&ApprovalEvent::Requested { call, interrupt });
-    }
-}
-
-/// Whether this is the first notification of this kind for an interrupt.
-async fn is_first(rules: &Rules, what: &str, id: &InterruptId, call: &ToolCall) -> bool {
-    let Some(once) = &rules.once else {
-        return true;
-    };
-    let key = format!("{what}:{id}");
-    let now = call.context.now();
-    let until = now.checked_add(TOLD_FOR).unwrap_or(now);
-    let first = stored(|| once.once(Tenant::of(&call.context), key.into(), until));
-    first.await.unwrap_or_else(|error| {
-        tracing::error!(%error, "looking up the notification of a {what} failed; notifying again");
-        true
-    })
-}
-
-impl Gating {
+impl Pipeline {
     /// The observers of the gates of this run, even if those gates would not raise the interrupt
     /// again.
-    pub(super) fn watchers(&self) -> Ask {
+    pub(super) fn observers(&self) -> Ask {
         let own = self.context.extensions().get::<Approval>();
-        let gates = self.toolset.rules().gates(&self.context);
+        let gates = self.rules().gates(&self.context);
         let approvals = gates.filter_map(|gate| (&**gate as &dyn Any).downcast_ref::<Approval>());
         let asks = approvals.chain(own).map(Approval::settings);
         asks.fold(Ask::default(), Ask::and).observers()
     }
 
     /// Notifies the observers that a waiting call is denied for `reason`.
-    pub(super) async fn tell_denied(&self, id: &InterruptId, call: &ToolCall, reason: Str) {
+    pub(super) async fn notify_denied(&self, id: &InterruptId, call: &ToolCall, reason: Str) {
         let ruling = Ruling::Denied {
             reason: Some(reason),
             remember: None,
         };
-        self.tell(&self.watchers(), id, call, &ruling).await;
+        self.notify_decision(&self.observers(), id, call, &ruling)
+            .await;
     }
 
     /// Notifies the observers that the tool of a waiting call no longer exists.
-    pub(super) async fn tell_gone(&self, call: &RoundCall) {
-        let Some(answered) = call.answered() else {
+    pub(super) async fn notify_missing_tool(&self, call: &RoundCall) {
+        let Some(resume) = call.state.resumed() else {
             return;
         };
-        let asked = answered.pending.as_ref().and_then(Asked::of);
-        if let (Some(reply), Some(Why::Gate | Why::Changed)) =
-            (answered.replies.first(), asked.map(|asked| asked.why))
+        if let (Some(reply), SuspendedBy::Gate | SuspendedBy::Change) =
+            (resume.replies.first(), resume.by)
         {
             let reason = Str::from_static("The tool no longer exists.");
-            self.tell_denied(&reply.interrupt_id, &self.view(call), reason)
+            self.notify_denied(&reply.interrupt_id, &self.view(call, Permit::Any), reason)
                 .await;
         }
     }
 
     /// Notifies the observers of a decision, unless they were notified before.
-    pub(super) async fn tell(&self, ask: &Ask, id: &InterruptId, call: &ToolCall, ruling: &Ruling) {
-        if !ask.is_observed() || !is_first(self.toolset.rules(), "decision", id, call).await {
+    pub(super) async fn notify_decision(
+        &self,
+        ask: &Ask,
+        id: &InterruptId,
+        call: &ToolCall,
+        ruling: &Ruling,
+    ) {
+        if !ask.is_observed() || !is_first(self.rules(), "decision", id, call).await {
             return;
         }
         ask.notify(&match ruling {
@@ -104,7 +80,7 @@ impl Gating {
     }
 
     /// Stores a decision for further calls.
-    pub(super) async fn remember(&self, call: &ToolCall, ask: &Ask, ruling: &Ruling) {
+    pub(super) async fn store_decision(&self, call: &ToolCall, ask: &Ask, ruling: &Ruling) {
         let (remember, allow, reason) = match ruling {
             Ruling::Approved { remember, .. } => (remember, true, None),
             Ruling::Denied { remember, reason } => (remember, false, reason.clone()),
@@ -155,21 +131,22 @@ impl Gating {
 }
 
 /// Notifies the observers of the decisions about the calls of a suspended round.
-pub(super) async fn notify(
+pub(crate) async fn notify_decisions(
     toolset: &Toolset,
     context: &Context,
     state: &MachineState,
     replies: &[Reply],
 ) {
-    let (gating, asked) = asked(toolset, context, state);
+    let (pipeline, asked) = asked(toolset, context, state);
     for (id, mut call) in asked {
         let reply = replies.iter().find(|reply| reply.interrupt_id == id);
         let Some(Ok(ruling)) = reply.map(Reply::ruling) else {
             continue;
         };
-        let (Some(tool), Verdict::Ask(ask)) =
-            (toolset.find(call.name()), gating.decide(&call).await)
-        else {
+        let (Some(tool), Verdict::Ask(ask)) = (
+            toolset.find(call.name()),
+            decide(pipeline.rules(), &call).await,
+        ) else {
             // Its observers are notified when the call resumes.
             continue;
         };
@@ -182,23 +159,25 @@ pub(super) async fn notify(
             call.set_arguments(Arguments::new(Value::Object(edited.clone()).to_string()));
             if tool.validate(call.part()).is_err()
                 || !matches!(
-                    gating.decide_edited(&before, &call).await,
+                    decide_edited(pipeline.rules(), &before, &call).await,
                     Verdict::Pass | Verdict::Allow
                 )
             {
                 continue;
             }
         }
-        gating.tell(&ask, &id, &call, &ruling).await;
+        pipeline.notify_decision(&ask, &id, &call, &ruling).await;
     }
 }
 
 /// Notifies the observers that the waiting calls of a round are cancelled.
-pub(super) async fn give_up(toolset: &Toolset, context: &Context, state: &MachineState) {
-    let (gating, asked) = asked(toolset, context, state);
-    let ask = gating.watchers();
+pub(crate) async fn cancel_interrupts(toolset: &Toolset, context: &Context, state: &MachineState) {
+    let (pipeline, asked) = asked(toolset, context, state);
+    let ask = pipeline.observers();
     for (id, call) in asked {
-        gating.tell(&ask, &id, &call, &Ruling::Cancelled).await;
+        pipeline
+            .notify_decision(&ask, &id, &call, &Ruling::Cancelled)
+            .await;
     }
 }
 
@@ -207,10 +186,10 @@ fn asked(
     toolset: &Toolset,
     context: &Context,
     state: &MachineState,
-) -> (Gating, Vec<(InterruptId, ToolCall)>) {
+) -> (Pipeline, Vec<(InterruptId, ToolCall)>) {
     let open = state.open_round();
     let message_id = open.as_ref().and_then(|open| open.message().id.clone());
-    let gating = Gating {
+    let pipeline = Pipeline {
         toolset: toolset.clone(),
         transcript: state.transcript().clone(),
         context: context.at_round(context.step(), message_id),
@@ -223,7 +202,7 @@ fn asked(
         call.spec = toolset
             .find(&call.call.name)
             .map(|tool| tool.spec().clone());
-        let id = question::id(&gating.view(&call), "");
+        let id = prompt::id(&pipeline.view(&call, Permit::Any), "");
         // Without the interrupts of agents that the call has started.
         let about = interrupts.iter().filter(|asked| {
             let rest = asked.id.as_str().strip_prefix(id.as_str());
@@ -231,11 +210,11 @@ fn asked(
                 && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('#'))
         });
         for asked in about {
-            if let Some(arguments) = question::arguments(asked) {
+            if let Some(arguments) = prompt::arguments(asked) {
                 call.call_mut().arguments = arguments;
             }
-            all.push((asked.id.clone(), gating.view(&call)));
+            all.push((asked.id.clone(), pipeline.view(&call, Permit::Any)));
         }
     }
-    (gating, all)
+    (pipeline, all)
 }

@@ -1,8 +1,8 @@
-use super::verify::{Invalid, Verified, VerifyReplies};
+use super::{Claims, Expected, Keys, Subject, TokenError};
 use crate::{
     Digest,
     panic::stored,
-    token::{Claims, Expected, Keys, Subject, TokenError},
+    rules::{Invalid, Verified, VerifyReplies},
 };
 use concentric_core::{
     Context, InterruptId, Reply, Ruling, Str, ToolCall,

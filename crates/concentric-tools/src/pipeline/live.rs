@@ -1,0 +1,120 @@
+//! Interrupts that a call waits on while its run stays open.
+
+use super::{Approvable, Entry, GateResult, Pipeline};
+use crate::{
+    call::notify::notify_requested,
+    gate::{ApprovalEvent, Ask},
+    rules::ProtocolStep,
+};
+use concentric_core::{
+    Interrupt, Permit, Reply, RoundCall, Str, Suspension, ToolCall, ToolOutcome, ask::Unanswered,
+};
+use std::{future::Future, pin::Pin, sync::Arc};
+
+/// Resolves when a call that waits in an open run may enter the stack, or must be suspended.
+pub(super) type LiveCall = Pin<Box<dyn Future<Output = Replied> + Send>>;
+
+/// The result of a reply to a call that waits in an open run.
+pub(super) enum Replied {
+    /// The call enters the stack.
+    Enter(Box<Entry>),
+    /// The call is suspended: the edited arguments require an approval that does not keep the
+    /// run open.
+    Suspend(usize, Box<Suspension>),
+}
+
+impl Pipeline {
+    /// Waits for a reply while the run stays open.
+    pub(super) async fn wait_live(
+        self,
+        index: usize,
+        mut call: RoundCall,
+        mut ask: Ask,
+        mut interrupt: Interrupt,
+    ) -> Replied {
+        let permit = loop {
+            let result = self.ask_live(&mut call, ask, interrupt).await;
+            match result.settle_unexecuted(&call) {
+                GateResult::Enter { permit, .. } => break permit,
+                GateResult::Halt(outcome) => break Permit::Settled(Arc::new(outcome)),
+                GateResult::Ask(next) => {
+                    let next: Approvable = *next;
+                    let view = self.view(&call, Permit::Any);
+                    notify_requested(self.rules(), &next.ask, &view, &next.interrupt).await;
+                    if next.ask.live.is_none() {
+                        self.record(&call, ProtocolStep::Suspended);
+                        return Replied::Suspend(index, Box::new(self.together(next.on)));
+                    }
+                    (ask, interrupt) = (next.ask, next.interrupt);
+                }
+                // A reply leads to neither.
+                GateResult::Suspend(_) | GateResult::Fail(_) => {
+                    let cancelled = ToolOutcome::cancelled("The call was cancelled.");
+                    break Permit::Settled(Arc::new(call.state.settle_unexecuted(cancelled)));
+                }
+            }
+        };
+        Replied::Enter(Box::new(Entry {
+            index,
+            call,
+            permit,
+        }))
+    }
+
+    /// Raises an interrupt while the run stays open, and applies the reply.
+    async fn ask_live(&self, call: &mut RoundCall, ask: Ask, interrupt: Interrupt) -> GateResult {
+        let view = self.view(call, Permit::Any);
+        let id = interrupt.id.clone();
+        let mut open = OpenInterrupt(Some((&ask, &view)));
+        let reply = match &ask.live {
+            Some((live, timeout)) => {
+                let (edits, part) = (self.toolset.check_edits(), Arc::clone(&call.call));
+                let check = move |reply: &Reply| edits.check(&part, reply);
+                let reply = live
+                    .ask_checked(interrupt, *timeout, &view.context, check)
+                    .await;
+                reply.inspect_err(log_unanswered).ok()
+            }
+            None => None,
+        };
+        // From here on observers receive the actual end.
+        open.0 = None;
+        drop(open);
+        if let Some(Ok(ruling)) = reply.as_ref().map(Reply::ruling) {
+            return match self.toolset.find(&call.call.name) {
+                Some(tool) => self.apply(tool, call, &ask, &id, ruling, None).await,
+                None => GateResult::settled(ToolOutcome::cancelled("The call was cancelled.")),
+            };
+        }
+        let reason = Str::from_static(match self.context.is_cancelled() {
+            true => "The run was stopped before the call was approved.",
+            false => "The call was not approved in time.",
+        });
+        ask.notify(&ApprovalEvent::Denied {
+            call: &view,
+            reason: Some(&reason),
+        });
+        GateResult::settled(ToolOutcome::denied(reason))
+    }
+}
+
+/// A live interrupt that waits for a reply: notifies the observers if it is dropped.
+struct OpenInterrupt<'a>(Option<(&'a Ask, &'a ToolCall)>);
+
+impl Drop for OpenInterrupt<'_> {
+    fn drop(&mut self) {
+        if let Some((ask, call)) = self.0 {
+            ask.notify(&ApprovalEvent::Cancelled { call });
+        }
+    }
+}
+
+/// Logs why a live interrupt has no reply: a warning if it was not delivered.
+fn log_unanswered(error: &Unanswered) {
+    match error {
+        Unanswered::Late | Unanswered::Cancelled => {
+            tracing::debug!(%error, "a live interrupt was not answered");
+        }
+        _ => tracing::warn!(%error, "a live interrupt was not delivered"),
+    }
+}

@@ -1,0 +1,63 @@
+//! Prepare: decodes, validates and edits the arguments of a call.
+
+use super::Pipeline;
+use crate::{
+    Tool,
+    panic::Caught,
+    rules::{Prepare, ProtocolStep},
+};
+use concentric_core::{Arguments, Permit, RoundCall, ToolOutcome, panic::catch};
+
+impl Pipeline {
+    /// Decodes, validates and edits the arguments. Returns an outcome with the position and the
+    /// reason if the arguments are invalid.
+    pub(super) async fn prepare(
+        &self,
+        tool: &Tool,
+        call: &mut RoundCall,
+    ) -> Result<(), ToolOutcome> {
+        let rules = self.rules();
+        call.call_mut().arguments = tool.normal(&call.call.arguments);
+        // Without gates and edits, the tool's own validation suffices.
+        let is_soon_enough = rules.prepare.is_empty() && !call.is_recovered();
+        if is_soon_enough && !rules.has_gates(&self.context) {
+            return Ok(());
+        }
+        tool.validate(&call.call)?;
+        for prepare in &rules.prepare {
+            call.call_mut().arguments = self.edit(tool, call, prepare).await?;
+            tool.validate(&call.call)?;
+        }
+        self.record(call, ProtocolStep::Prepared(call.call.arguments.clone()));
+        Ok(())
+    }
+
+    async fn edit(
+        &self,
+        tool: &Tool,
+        call: &RoundCall,
+        prepare: &Prepare,
+    ) -> Result<Arguments, ToolOutcome> {
+        let prepared = match catch(|| prepare.call(self.view(call, Permit::Any))) {
+            Ok(prepares) => Caught::new(prepares).await,
+            Err(panic) => Err(panic),
+        };
+        match prepared {
+            Ok(Ok(arguments)) => Ok(tool.normal(&arguments)),
+            Ok(Err(error)) => Err(error
+                .settle(&call.call.name)
+                .unwrap_or_else(|error| ToolOutcome::failed(error.message()))),
+            Err(panic) => Err(panic.outcome(&call.call.name)),
+        }
+    }
+
+    /// Prepares a call that only a client's history contains: its arguments are always validated.
+    pub(super) async fn prepare_unverified(
+        &self,
+        tool: &Tool,
+        call: &mut RoundCall,
+    ) -> Result<(), ToolOutcome> {
+        tool.validate(&call.call)?;
+        self.prepare(tool, call).await
+    }
+}
