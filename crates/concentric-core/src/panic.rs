@@ -48,6 +48,7 @@ impl fmt::Debug for CaughtPanic {
 /// # Errors
 ///
 /// The closure panicked.
+#[inline(always)]
 pub fn catch<T>(work: impl FnOnce() -> T) -> Result<T, CaughtPanic> {
     catch_unwind(AssertUnwindSafe(work)).map_err(CaughtPanic)
 }

@@ -286,7 +286,7 @@ where
 }
 
 /// Polls the model's body.
-#[inline]
+#[inline(always)]
 pub(super) fn poll_model<B>(
     body: Pin<&mut B>,
     cx: &mut Context<'_>,
