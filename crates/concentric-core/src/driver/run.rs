@@ -79,34 +79,41 @@ impl<M, R> Run<M, R> {
         }
         let client_tools = offer(&mut request, parts.specs)?;
         let checkpoint = request.context.take_own::<Checkpoint>();
-        let resumed = match request.resume.take() {
-            None => None,
-            Some(resumed) => Some(resume(&mut request, &resumed, Arc::clone(&rules))?),
+        let machine = match request.resume.take() {
+            None => Machine::new(std::mem::take(&mut request.transcript), rules),
+            Some(resumed) => resume(&mut request, &resumed, rules)?,
         };
-        Ok(Self {
-            // Made in place, since it is large.
-            machine: match resumed {
-                None => Machine::new(request.transcript, rules),
-                Some(machine) => machine,
-            },
-            model: parts.model,
-            rounds: parts.rounds,
-            client_tools,
-            message_id: None,
-            stops: None,
-            // Inside another loop's model call, the claim belongs to that loop.
-            claim: (request.context.phase() == Phase::Run).then(|| Claim::new(&request.context)),
-            checkpoint: checkpoint.map(Checkpointing::boxed),
-            takes_back: false,
-            uncounted: None,
-            gates,
-            layers: None,
-            polls: 0,
+        // Inside another loop's model call, the claim belongs to that loop.
+        let claim = (request.context.phase() == Phase::Run).then(|| Claim::new(&request.context));
+        let mut run = Self::of_machine(machine, parts.model, parts.rounds, request);
+        run.client_tools = client_tools;
+        run.gates = gates;
+        run.claim = claim;
+        run.checkpoint = checkpoint.map(Checkpointing::boxed);
+        Ok(run)
+    }
+
+    /// Creates a run without gates, checkpoint and claim.
+    pub(super) fn of_machine(machine: Machine, model: M, rounds: R, request: ChatRequest) -> Self {
+        Self {
+            machine,
+            model,
+            rounds,
             context: request.context,
             system: request.system,
             tools: request.tools,
             options: request.options,
-        })
+            client_tools: Arc::default(),
+            message_id: None,
+            stops: None,
+            claim: None,
+            checkpoint: None,
+            takes_back: false,
+            uncounted: None,
+            gates: None,
+            layers: None,
+            polls: 0,
+        }
     }
 
     /// Creates the call of the model for `step`.
