@@ -46,7 +46,7 @@ pub mod capability;
 mod capability_error;
 pub mod context;
 pub mod describe;
-mod driver;
+pub mod driver;
 mod end;
 mod environment;
 pub mod fatal;

@@ -112,7 +112,10 @@ impl Run {
 impl Drop for Run {
     // The last handle ends a run that failed before it had a body.
     fn drop(&mut self) {
-        self.start_deferred();
+        let deferred = self.deferred.get_mut();
+        if !deferred.unwrap_or_else(PoisonError::into_inner).is_empty() {
+            self.start_deferred();
+        }
     }
 }
 

@@ -1,9 +1,27 @@
 //! Persisting the state of a run.
 
-use super::run::Run;
-use crate::service::BoxFuture;
+use super::{nested::InnerState, run::Run};
+use crate::{service::BoxFuture, store::Checkpoint};
 use concentric_proto::{Error, Finish, run_state::MachineState};
 use std::future::ready;
+use tokio::sync::mpsc;
+
+/// Where the state of a run is persisted. Boxed, since few runs have it.
+pub(super) struct Checkpointing {
+    // Not in the context, since nested runs have their own states.
+    checkpoint: Checkpoint,
+    // Receives the states of an agent in the model's position, to persist them in this run's state.
+    pub(super) inner_states: Option<mpsc::UnboundedReceiver<InnerState>>,
+}
+
+impl Checkpointing {
+    pub(super) fn boxed(checkpoint: Checkpoint) -> Box<Self> {
+        Box::new(Self {
+            checkpoint,
+            inner_states: None,
+        })
+    }
+}
 
 impl<M, R> Run<M, R> {
     /// Persists the run's state, if the run has a checkpoint.
@@ -15,7 +33,7 @@ impl<M, R> Run<M, R> {
     }
 
     pub(super) fn save(&self, state: MachineState) -> Option<BoxFuture<()>> {
-        let checkpoint = self.checkpoint.as_ref()?;
+        let checkpoint = &self.checkpoint.as_ref()?.checkpoint;
         Some(match self.with_slots(state) {
             Ok(state) => checkpoint.save(state),
             Err(error) => Box::pin(ready(Err(error))),

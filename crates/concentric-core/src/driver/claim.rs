@@ -1,45 +1,51 @@
 //! The claim of a driver on its run.
 
+use super::run::Run;
 use crate::context::{Context, Release};
 use concentric_proto::Event;
 
-/// Marks a run as driven until it has its outcome or is dropped, and takes its emitted events.
+/// Marks a run as driven until it has its outcome or is dropped, and entitles its driver to the
+/// events that are emitted into the run.
 pub(super) struct Claim {
-    context: Option<Context>,
-    // How the run is released if it is dropped now.
-    release: Release,
+    // How the run is released if it is dropped now; `None` once it was released.
+    release: Option<Release>,
     // The number of emitted events that precede the start of the first step.
-    before_step: Option<usize>,
+    before_step: Option<u16>,
 }
 
 impl Claim {
-    pub(super) fn new(context: Context) -> Self {
+    pub(super) fn new(context: &Context) -> Self {
         context.claim();
         Self {
-            context: Some(context),
-            release: Release::Attempt,
+            release: Some(Release::Attempt),
             before_step: None,
         }
     }
+}
 
+impl<M, R> Run<M, R> {
     /// Records that a step starts now. The first one is yielded later, by the body, and precedes the
     /// events that its model call emits.
-    pub(super) fn step_started(&mut self) {
-        if let (Release::Attempt, Some(context)) = (self.release, &self.context)
-            && context.outbox().is_filled()
+    pub(super) fn mark_step(&mut self) {
+        let outbox = self.context.outbox();
+        if let Some(claim) = &mut self.claim
+            && claim.release == Some(Release::Attempt)
+            && outbox.is_filled()
         {
-            self.before_step = Some(context.outbox().len());
+            claim.before_step = u16::try_from(outbox.len()).ok();
         }
     }
 
-    /// Takes the next emitted event, if it precedes the next action of the machine.
+    /// Takes the next emitted event, if it precedes the next action of the machine. Only the
+    /// outermost of nested loops yields emitted events.
     pub(super) fn emitted(&mut self) -> Option<Event> {
-        let outbox = self.context.as_ref()?.outbox();
+        let claim = self.claim.as_mut()?;
+        let outbox = self.context.outbox();
         if !outbox.is_filled() {
             return None;
         }
-        let before = self.before_step.take();
-        self.before_step = before.and_then(|before| before.checked_sub(1));
+        let before = claim.before_step.take();
+        claim.before_step = before.and_then(|before| before.checked_sub(1));
         match before {
             Some(0) => None,
             _ => outbox.pop(),
@@ -48,24 +54,28 @@ impl Claim {
 
     /// Marks the run as committed: from now on its outcome is reported by the body.
     pub(super) const fn commit(&mut self) {
-        self.release = Release::Dropped;
+        if let Some(claim) = &mut self.claim {
+            claim.release = Some(Release::Dropped);
+        }
     }
 
     /// Releases the run after its outcome.
     pub(super) fn end(&mut self) {
-        self.release = Release::Outcome;
-        self.release();
-    }
-
-    fn release(&mut self) {
-        if let Some(context) = self.context.take() {
-            context.release(self.release);
+        self.stops = None;
+        if let Some(claim) = &mut self.claim
+            && claim.release.take().is_some()
+        {
+            self.context.release(Release::Outcome);
         }
     }
 }
 
-impl Drop for Claim {
+impl<M, R> Drop for Run<M, R> {
     fn drop(&mut self) {
-        self.release();
+        if let Some(claim) = &self.claim
+            && let Some(how) = claim.release
+        {
+            self.context.release(how);
+        }
     }
 }

@@ -60,9 +60,7 @@ where
         if let Some(error) = run.machine.take_failure() {
             return Poll::Ready(Err(error));
         }
-        if let Some(claim) = &mut run.claim {
-            claim.commit();
-        }
+        run.commit();
         // The model's tools are those of this loop, not those of a loop around it.
         head.tools = None;
         Poll::Ready(Ok(head))

@@ -15,13 +15,14 @@ pub(crate) enum Foreign {
 
 /// Calls code of a part of the stack and converts a panic into an error. The text of the panic is
 /// logged but not part of the error, which may be shown to clients.
-#[inline]
+// Inlined always: otherwise each event of a model's answer is moved through memory.
+#[inline(always)]
 pub(crate) fn attempt<T>(part: Foreign, work: impl FnOnce() -> T) -> Result<T, Error> {
     catch(work).map_err(|panic| panicked(part, &panic))
 }
 
 /// Polls a part of the stack: see [`attempt`].
-#[inline]
+#[inline(always)]
 pub(super) fn guarded<T>(
     part: Foreign,
     poll: impl FnOnce() -> Poll<T>,

@@ -1,5 +1,7 @@
-//! Drives a run: performs the actions of its [`Machine`](crate::machine::Machine), and reports
-//! their results.
+//! Drives a run: performs the actions of its [`Machine`], and reports their results.
+//!
+//! An [`Agent`](crate::Agent) has a driver for each run. [`Driver::for_rounds`] drives the rounds of
+//! another loop, which calls its model itself, as `ToolLifecycle` of `concentric-tools` does.
 
 mod checkpoint;
 mod claim;
@@ -20,17 +22,27 @@ use self::{
     work::{Work, WorkProj, poll_model},
 };
 use crate::{
-    request::ChatRequest, response::ChatResponse, step_gate::StepGates, tool_call::ToolRound,
+    context::Context,
+    request::ChatRequest,
+    response::ChatResponse,
+    service::{BoxModel, EventStream},
+    step_gate::StepGates,
+    tool_call::ToolRound,
 };
-use concentric_proto::{Error, Event, RoundEvent, ToolSpecs, machine::Rules};
+use concentric_proto::{
+    Error, ErrorKind, Event, RoundEvent, ToolSpecs, Transcript,
+    machine::{Machine, Rules},
+};
 use futures_core::Stream;
 use pin_project_lite::pin_project;
 use std::{
+    fmt,
+    future::ready,
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll, ready},
+    task::{self, Poll},
 };
-use tower::BoxError;
+use tower::{BoxError, service_fn};
 use tower_service::Service;
 
 /// The parts of an agent that drive one of its runs.
@@ -49,7 +61,9 @@ pub(crate) type BoxDriver<M, B, R, O> = Pin<Box<Driver<M, B, R, O>>>;
 
 pin_project! {
     /// Drives one run: the run, and the work that it waits for.
-    pub(crate) struct Driver<M, B, R, O>
+    ///
+    /// Dropping it drops the work in progress.
+    pub struct Driver<M, B, R, O>
     where
         M: Service<ChatRequest>,
         R: Service<ToolRound>,
@@ -82,6 +96,48 @@ where
     }
 }
 
+impl<R, O> Driver<BoxModel, EventStream, R, O>
+where
+    R: Service<ToolRound, Response = O>,
+{
+    /// Creates a driver of the rounds of `machine`, whose model is called elsewhere: the caller
+    /// passes the model's answers to the [machine](Self::machine_mut), and polls the driver until
+    /// the machine [requests](Machine::is_model_next) the next one.
+    ///
+    /// The driver does not take the events that are [emitted](Context::poll_emitted) into the run,
+    /// and does not end the run of `context`.
+    pub fn for_rounds(
+        machine: Machine,
+        rounds: R,
+        tools: ToolSpecs,
+        context: Context,
+    ) -> Pin<Box<Self>> {
+        let mut request = ChatRequest::new(Transcript::new()).with_context(context);
+        request.tools = tools;
+        let model = BoxModel::new(service_fn(|_: ChatRequest| {
+            let why = "the driver of the rounds has no model";
+            ready(Err::<ChatResponse<EventStream>, _>(Error::new(
+                ErrorKind::Configuration,
+                why,
+            )))
+        }));
+        Box::pin(Self {
+            work: Work::Idle,
+            run: Run::of_machine(machine, model, rounds, request),
+        })
+    }
+
+    /// The machine of the run.
+    pub fn machine(&self) -> &Machine {
+        &self.run.machine
+    }
+
+    /// The machine of the run, to pass the model's answers to it.
+    pub fn machine_mut(self: Pin<&mut Self>) -> &mut Machine {
+        &mut self.project().run.machine
+    }
+}
+
 impl<M, B, R, O> Driver<M, B, R, O>
 where
     M: Service<ChatRequest, Response = ChatResponse<B>> + Clone,
@@ -91,12 +147,12 @@ where
     R::Error: Into<BoxError>,
     O: Stream<Item = Result<RoundEvent, Error>>,
 {
-    /// Returns the next event of the run.
+    /// Returns the next event of the run; `None` after the last one.
     // Inlined always: nearly all events of a run are text deltas, and they take this short path.
     #[inline(always)]
-    pub(crate) fn poll_event(
+    pub fn poll_event(
         mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
+        cx: &mut task::Context<'_>,
     ) -> Poll<Option<Result<Event, Error>>> {
         let this = self.as_mut().project();
         let run = this.run;
@@ -120,7 +176,7 @@ where
     #[inline(never)]
     fn poll_run(
         self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
+        cx: &mut task::Context<'_>,
         mut read: Option<Poll<Option<Result<Event, Error>>>>,
     ) -> Poll<Option<Result<Event, Error>>> {
         let mut this = self.project();
@@ -159,11 +215,21 @@ where
             match run.poll_stop(cx) {
                 Poll::Ready(stop) => this.work.as_mut().stop(run, stop, cx),
                 Poll::Pending => {
-                    let event = ready!(run.poll_emitted(cx));
+                    let event = task::ready!(run.poll_emitted(cx));
                     run.count_event();
                     return Poll::Ready(Some(Ok(event)));
                 }
             }
         }
+    }
+}
+
+impl<M, B, R, O> fmt::Debug for Driver<M, B, R, O>
+where
+    M: Service<ChatRequest>,
+    R: Service<ToolRound>,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Driver").finish_non_exhaustive()
     }
 }

@@ -16,16 +16,17 @@ pub(super) struct InnerState {
 impl<M, R> Run<M, R> {
     /// Returns a checkpoint for the agent in the model's position, if this run has one.
     pub(super) fn inner_checkpoint(&mut self) -> Option<Checkpoint> {
-        self.checkpoint.as_ref()?;
+        let checkpoint = self.checkpoint.as_mut()?;
         // A channel for each call, so that remaining states of an earlier call are not persisted.
         let (states, inner_states) = mpsc::unbounded_channel();
-        self.inner_states = Some(inner_states);
+        checkpoint.inner_states = Some(inner_states);
         Some(through(states))
     }
 
     /// Persists the states of an agent in the model's position as part of this run's state.
     pub(super) fn poll_inner_states(&mut self, cx: &mut Context<'_>) {
-        while let Some(states) = &mut self.inner_states
+        while let Some(checkpoint) = &mut self.checkpoint
+            && let Some(states) = &mut checkpoint.inner_states
             && let Poll::Ready(Some(InnerState { state, save })) = states.poll_recv(cx)
         {
             if let Some(state) = self.machine.state_around(state)

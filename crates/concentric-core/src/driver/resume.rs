@@ -3,8 +3,8 @@ use crate::{
     resume::{Resume, Suspended},
 };
 use concentric_proto::{
-    Error, ErrorKind, Phase, Str,
-    machine::{Machine, Rules},
+    Error, ErrorKind, Message, Phase, Str,
+    machine::{Machine, Rules, UnexpectedMessage},
 };
 use std::sync::Arc;
 
@@ -25,40 +25,15 @@ pub fn resume(
     resumed: &Resume,
     rules: impl Into<Arc<Rules>>,
 ) -> Result<Machine, Error> {
-    let invalid =
-        |reason: String| Error::new(ErrorKind::InvalidRequest, reason).with_phase(Phase::Run);
-    let conflict = |reason: &'static str| {
-        Error::new(ErrorKind::Conflict, Str::from_static(reason)).with_phase(Phase::Run)
-    };
     let (suspended, replies) = resumed
         .take()
         .ok_or_else(|| conflict("the run was already resumed"))?;
-    let messages = resumed.messages().to_vec();
-    let mut machine = match suspended {
-        Suspended::State(mut state) => {
-            state
-                .push_messages(messages)
-                .map_err(|error| Error::from(error).with_phase(Phase::Run))?;
-            let slots = state.take_slots();
-            if !slots.is_empty() {
-                request.context.run_slots().resume(slots);
-            }
-            Machine::restore(*state, rules)
-        }
-        Suspended::Claimed(open) => {
-            let transcript = std::mem::take(&mut request.transcript);
-            let mut machine = Machine::claimed(transcript, open, &request.tools, rules);
-            machine
-                .push_messages(messages)
-                .map_err(|error| Error::from(error).with_phase(Phase::Run))?;
-            machine
-        }
-        Suspended::Elsewhere => {
-            return Err(conflict(
-                "there is no run to resume: no layer around the agent stores runs; add `SuspendLayer`",
-            ));
-        }
-    };
+    let mut machine = restore(
+        request,
+        suspended,
+        resumed.messages().to_vec(),
+        rules.into(),
+    )?;
     if machine.is_ended() {
         return Err(conflict("the run is over"));
     }
@@ -66,9 +41,43 @@ pub fn resume(
     machine
         .reply(replies, at.unwrap_or_else(|| request.context.now()))
         .map_err(|error| {
-            invalid(error.to_string())
+            Error::new(ErrorKind::InvalidRequest, error.to_string())
                 .with_code(error.code())
                 .with_source(error)
+                .with_phase(Phase::Run)
         })?;
     Ok(machine)
+}
+
+/// Restores a suspended run, and adds the messages that arrived with the replies.
+fn restore(
+    request: &mut ChatRequest,
+    suspended: Suspended,
+    messages: Vec<Message>,
+    rules: Arc<Rules>,
+) -> Result<Machine, Error> {
+    let unexpected = |error: UnexpectedMessage| Error::from(error).with_phase(Phase::Run);
+    match suspended {
+        Suspended::State(mut state) => {
+            state.push_messages(messages).map_err(unexpected)?;
+            let slots = state.take_slots();
+            if !slots.is_empty() {
+                request.context.run_slots().resume(slots);
+            }
+            Ok(Machine::restore(*state, rules))
+        }
+        Suspended::Claimed(open) => {
+            let transcript = std::mem::take(&mut request.transcript);
+            let mut machine = Machine::claimed(transcript, open, &request.tools, rules);
+            machine.push_messages(messages).map_err(unexpected)?;
+            Ok(machine)
+        }
+        Suspended::Elsewhere => Err(conflict(
+            "there is no run to resume: no layer around the agent stores runs; add `SuspendLayer`",
+        )),
+    }
+}
+
+fn conflict(reason: &'static str) -> Error {
+    Error::new(ErrorKind::Conflict, Str::from_static(reason)).with_phase(Phase::Run)
 }

@@ -2,9 +2,9 @@
 
 use super::{
     DriverParts,
+    checkpoint::Checkpointing,
     claim::Claim,
     guard::{Foreign, at, attempt},
-    nested::InnerState,
     resume::resume,
     stop::Stops,
 };
@@ -31,7 +31,6 @@ use std::{
     },
     task::{self, Poll},
 };
-use tokio::sync::mpsc;
 use tower::util::Oneshot;
 use tower_service::Service;
 
@@ -51,10 +50,7 @@ pub(super) struct Run<M, R> {
     // Cancellation and deadline; created when the run first waits.
     pub(super) stops: Option<Pin<Box<Stops>>>,
     pub(super) claim: Option<Claim>,
-    // Persists the run's state. Not in the context, since nested runs have their own states.
-    pub(super) checkpoint: Option<Checkpoint>,
-    // Receives the states of an agent in the model's position, to persist them in this run's state.
-    pub(super) inner_states: Option<mpsc::UnboundedReceiver<InnerState>>,
+    pub(super) checkpoint: Option<Box<Checkpointing>>,
     // Calls were taken from the machine and the round service was not called yet, so that a stop
     // takes the round back.
     pub(super) takes_back: bool,
@@ -87,28 +83,37 @@ impl<M, R> Run<M, R> {
             None => Machine::new(std::mem::take(&mut request.transcript), rules),
             Some(resumed) => resume(&mut request, &resumed, rules)?,
         };
-        Ok(Self {
+        // Inside another loop's model call, the claim belongs to that loop.
+        let claim = (request.context.phase() == Phase::Run).then(|| Claim::new(&request.context));
+        let mut run = Self::of_machine(machine, parts.model, parts.rounds, request);
+        run.client_tools = client_tools;
+        run.gates = gates;
+        run.claim = claim;
+        run.checkpoint = checkpoint.map(Checkpointing::boxed);
+        Ok(run)
+    }
+
+    /// Creates a run without gates, checkpoint and claim.
+    pub(super) fn of_machine(machine: Machine, model: M, rounds: R, request: ChatRequest) -> Self {
+        Self {
             machine,
-            model: parts.model,
-            rounds: parts.rounds,
-            client_tools,
-            message_id: None,
-            stops: None,
-            // Inside another loop's model call, the claim belongs to that loop.
-            claim: (request.context.phase() == Phase::Run)
-                .then(|| Claim::new(request.context.clone())),
-            checkpoint,
-            inner_states: None,
-            takes_back: false,
-            uncounted: None,
-            gates,
-            layers: None,
-            polls: 0,
+            model,
+            rounds,
             context: request.context,
             system: request.system,
             tools: request.tools,
             options: request.options,
-        })
+            client_tools: Arc::default(),
+            message_id: None,
+            stops: None,
+            claim: None,
+            checkpoint: None,
+            takes_back: false,
+            uncounted: None,
+            gates: None,
+            layers: None,
+            polls: 0,
+        }
     }
 
     /// Creates the call of the model for `step`.
@@ -157,9 +162,7 @@ impl<M, R> Run<M, R> {
         if let Some(id) = &self.message_id {
             self.machine.input(Input::StepStarted(id.clone()));
         }
-        if let Some(claim) = &mut self.claim {
-            claim.step_started();
-        }
+        self.mark_step();
     }
 
     /// Checks that the layers inside the agent satisfy the layers outside it, for models that have
@@ -251,11 +254,6 @@ impl<M, R> Run<M, R> {
         self.polls.is_multiple_of(64) || self.context.outbox().is_filled()
     }
 
-    /// Takes the next emitted event. Only the outermost of nested loops yields emitted events.
-    pub(super) fn emitted(&mut self) -> Option<Event> {
-        self.claim.as_mut()?.emitted()
-    }
-
     /// Takes an emitted event, or registers `cx` to be woken when there is one.
     ///
     /// A loop inside another loop's model call never waits here: the outer loop takes the events,
@@ -272,14 +270,6 @@ impl<M, R> Run<M, R> {
     pub(super) fn count_event(&self) {
         if self.claim.is_some() {
             self.context.count_event();
-        }
-    }
-
-    /// Releases the run after its outcome.
-    pub(super) fn end(&mut self) {
-        self.stops = None;
-        if let Some(claim) = &mut self.claim {
-            claim.end();
         }
     }
 }

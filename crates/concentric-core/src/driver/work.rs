@@ -162,6 +162,28 @@ where
         call.map_or(Self::Idle, |call| Self::Round { call })
     }
 
+    /// Runs a round whose state was persisted.
+    fn after_save(run: &mut Run<M, R>, round: Result<Option<ToolRound>, Error>) -> Self {
+        match round {
+            Ok(Some(round)) => Self::saved_round(run, round),
+            Ok(None) => Self::Idle,
+            Err(error) => {
+                let error = at(error, Phase::Round);
+                run.machine.input(Input::RoundRefused(error));
+                Self::Idle
+            }
+        }
+    }
+
+    /// Reads the model's answer. `commits` receives its head.
+    fn body(run: &mut Run<M, R>, answer: ChatResponse<B>, commits: Option<&mut Head>) -> Self {
+        if let Some(commits) = commits {
+            commits.clone_from(&answer.head);
+        }
+        run.model_started(answer.head);
+        Self::Body { body: answer.body }
+    }
+
     /// Drops the pending work and stops the machine.
     pub(super) fn stop(
         mut self: Pin<&mut Self>,
@@ -207,13 +229,7 @@ where
             WorkProj::Model { call } => {
                 let answer = ready!(poll_call(Foreign::Model, call, cx));
                 match answer.and_then(|answer| run.check_layers().map(|()| answer)) {
-                    Ok(ChatResponse { head, body, .. }) => {
-                        if let Some(commits) = commits {
-                            commits.clone_from(&head);
-                        }
-                        run.model_started(head);
-                        Self::Body { body }
-                    }
+                    Ok(answer) => Self::body(run, answer, commits),
                     Err(error) => {
                         let error = at(error, Phase::Model);
                         run.machine.input(Input::ModelFailed(error));
@@ -223,15 +239,8 @@ where
             }
             WorkProj::Save { save, round } => {
                 let saved = guarded(Foreign::Store, || save.as_mut().poll(cx), Err);
-                match (ready!(saved), round.take()) {
-                    (Ok(()), Some(round)) => Self::saved_round(run, round),
-                    (Ok(()), None) => Self::Idle,
-                    (Err(error), _) => {
-                        let error = at(error, Phase::Round);
-                        run.machine.input(Input::RoundRefused(error));
-                        Self::Idle
-                    }
-                }
+                let round = ready!(saved).map(|()| round.take());
+                Self::after_save(run, round)
             }
             WorkProj::Round { call } => {
                 let polled = poll_call(Foreign::Tools, call, cx);
@@ -286,7 +295,7 @@ where
 }
 
 /// Polls the model's body.
-#[inline]
+#[inline(always)]
 pub(super) fn poll_model<B>(
     body: Pin<&mut B>,
     cx: &mut Context<'_>,

@@ -1,23 +1,24 @@
 use crate::{
-    pipeline::{cancel_interrupts, notify_decisions},
+    pipeline::{Outcomes, cancel_interrupts, notify_decisions},
     toolset::Toolset,
 };
 use concentric_core::{
-    CancelReason, Context, Error, ErrorKind, Event, Executor, Finish, FinishReason, InterruptId,
-    Message, MessageId, Outcome, PartKind, Reply, ReplyError, Round, RoundCall, RoundEvent, Str,
-    ToolCallEvent, ToolRound, ToolSource, ToolSpecs, Transcript, Turn, Usage,
-    machine::{Action, Input, Machine, MachineState, ModelStart, Rules},
+    BoxModel, Context, Error, ErrorKind, Event, EventStream, Executor, Finish, FinishReason,
+    InterruptId, Message, MessageId, Outcome, PartKind, Reply, ReplyError, Round, Str,
+    ToolCallEvent, ToolSource, ToolSpecs, Transcript, Turn, Usage,
+    driver::Driver,
+    machine::{Input, Machine, MachineState, ModelStart, Rules},
 };
-use futures_util::{FutureExt, StreamExt, future::select};
+use futures_util::{FutureExt, future::select};
 use std::{
     collections::HashSet,
     fmt,
-    future::{pending, poll_fn},
-    pin::pin,
+    future::{Future, pending, poll_fn},
+    mem,
+    pin::{Pin, pin},
     sync::Arc,
-    task::Poll,
+    task::{self, Poll},
 };
-use tower::ServiceExt;
 
 /// The number of events that are processed before the task yields.
 const EVENTS_AT_ONCE: usize = 64;
@@ -53,7 +54,6 @@ pub struct ToolLifecycle {
     tools: Toolset,
     context: Context,
     client_tools: ToolSpecs,
-    // Has requested a model call, or has ended.
     machine: Machine,
     suspended: Option<MachineState>,
     // The answered interrupts of the open round: a state in which they are still open is outdated.
@@ -185,6 +185,8 @@ impl ToolLifecycle {
         start.tools = self.specs();
         start.head.tools.clone_from(&self.offered);
         start.client_tools = self.client_tools.iter().map(|s| s.name.clone()).collect();
+        // The action that requests the model call.
+        self.machine.action();
         self.machine.input(Input::ModelStarted(start));
         for part in message.parts {
             self.machine.input(Input::ModelEvent(match part.kind {
@@ -316,32 +318,39 @@ impl ToolLifecycle {
     }
 
     async fn drive(&mut self) -> Result<RoundEnd, Error> {
-        let outcome = loop {
-            if !self.machine.is_ended()
-                && let Some(stop) = self.stop()
-            {
-                self.stop_round(stop).await;
+        let context = self.context.clone();
+        let mut stopped = pin!(stopped(&context).fuse());
+        let mut given_up = None;
+        let mut round = Driven::new(self);
+        let last = loop {
+            let next = poll_fn(|cx| {
+                if stopped.as_mut().poll(cx).is_ready() {
+                    given_up = round.driver.machine().state();
+                }
+                round.poll(cx)
+            });
+            match next.await {
+                Some(Ok(event)) if !event.is_finish() => {}
+                end => break end.transpose(),
             }
-            match self.machine.action() {
-                Some(Action::RunTools {
-                    step,
-                    message_id,
-                    calls,
-                }) => self.run(step, message_id, calls).await?,
-                Some(Action::Emit(Event::Finish(finish))) => match finish.state {
-                    Some(state) => {
-                        let state = state.with_slots(self.context.stored_state()?);
-                        self.suspended = Some(state.clone());
-                        return Ok(RoundEnd::Suspended(Box::new(state)));
-                    }
-                    None => break Some(finish.outcome),
-                },
-                Some(Action::Fail(error)) => return Err(error),
-                // The round is closed; the caller calls the model.
-                Some(Action::CallModel { .. }) => break None,
-                Some(_) => {}
-                None => return Err(invalid("the run has no next action")),
-            }
+        };
+        drop(round);
+        // The observers of interrupts that the stop has cancelled.
+        if let Some(state) = given_up {
+            cancel_interrupts(&self.tools, &self.context, &state).await;
+        }
+        let outcome = match last? {
+            Some(Event::Finish(finish)) => match finish.state {
+                Some(state) => {
+                    let state = state.with_slots(self.context.stored_state()?);
+                    self.suspended = Some(state.clone());
+                    return Ok(RoundEnd::Suspended(Box::new(state)));
+                }
+                None => Some(finish.outcome),
+            },
+            // The round is closed; the caller calls the model.
+            None if !self.machine.is_ended() => None,
+            _ => return Err(invalid("the run has no next action")),
         };
         let last = self.machine.transcript().last();
         let Some(round) = last.and_then(Turn::as_round).cloned() else {
@@ -352,87 +361,49 @@ impl ToolLifecycle {
             None => RoundEnd::Closed(round),
         })
     }
+}
 
-    async fn run(
-        &mut self,
-        step: u32,
-        message_id: Option<MessageId>,
-        mut calls: Vec<RoundCall>,
-    ) -> Result<(), Error> {
-        let specs = self.specs();
-        for call in &mut calls {
-            call.spec = specs.get(&call.call.name).cloned();
-        }
-        let context = self.context.at_round(step, message_id);
-        let round = ToolRound::new(calls, context).after(self.machine.transcript().clone());
-        let mut events = match self.tools.clone().oneshot(round).await {
-            Ok(events) => events,
-            Err(error) => {
-                self.machine.input(Input::RoundFailed(error));
-                return Ok(());
-            }
-        };
-        let context = self.context.clone();
-        let mut stopped = pin!(stopped(&context));
-        loop {
-            let next = poll_fn(|cx| {
-                if stopped.as_mut().poll(cx).is_ready() {
-                    return Poll::Ready(Next::Stop);
-                }
-                for _ in 0..EVENTS_AT_ONCE {
-                    match context.poll_emitted(cx) {
-                        Poll::Ready(emitted) => (self.on_event)(emitted),
-                        Poll::Pending => return events.poll_next_unpin(cx).map(Next::Event),
-                    }
-                }
-                cx.waker().wake_by_ref();
-                Poll::Pending
-            });
-            match next.await {
-                Next::Event(Some(event)) => self.machine.input(Input::of_round(event)),
-                Next::Event(None) => break,
-                Next::Stop => {
-                    let stop = self.stop().unwrap_or(Input::Deadline);
-                    if let Input::Deadline = stop {
-                        // Running tools observe the cancellation.
-                        context.cancel(CancelReason::Other(Str::from_static("deadline")));
-                    }
-                    // The toolset settles calls that it has not started as cancelled.
-                    while let Some(Some(Ok(event))) = events.next().now_or_never() {
-                        self.machine.input(Input::of_round(Ok(event)));
-                    }
-                    drop(events);
-                    self.stop_round(stop).await;
-                    return Ok(());
-                }
-            }
-        }
-        self.machine.input(Input::RoundEnded);
-        Ok(())
+/// A round in progress. Dropping it drops the running tools and keeps the machine.
+struct Driven<'a> {
+    lifecycle: &'a mut ToolLifecycle,
+    driver: Pin<Box<Driver<BoxModel, EventStream, Toolset, Outcomes>>>,
+}
+
+impl<'a> Driven<'a> {
+    fn new(lifecycle: &'a mut ToolLifecycle) -> Self {
+        let none = Machine::new(Transcript::new(), Rules::default());
+        let driver = Driver::for_rounds(
+            mem::replace(&mut lifecycle.machine, none),
+            lifecycle.tools.clone(),
+            lifecycle.specs(),
+            lifecycle.context.clone(),
+        );
+        Self { lifecycle, driver }
     }
 
-    /// The input that stops the run now, if any.
-    fn stop(&self) -> Option<Input> {
-        let late = self.context.remaining().is_some_and(|left| left.is_zero());
-        match self.context.cancel_reason() {
-            Some(reason) => Some(Input::Cancel(reason)),
-            None => late.then_some(Input::Deadline),
+    /// Returns the next event of the machine; `None` if the caller calls the model next.
+    fn poll(&mut self, cx: &mut task::Context<'_>) -> Poll<Option<Result<Event, Error>>> {
+        for _ in 0..EVENTS_AT_ONCE {
+            match self.lifecycle.context.poll_emitted(cx) {
+                Poll::Ready(emitted) => (self.lifecycle.on_event)(emitted),
+                Poll::Pending if self.driver.machine().is_model_next() => {
+                    return Poll::Ready(None);
+                }
+                Poll::Pending => return self.driver.as_mut().poll_event(cx),
+            }
         }
-    }
-
-    /// Ends the run, and notifies observers that its interrupts are cancelled.
-    async fn stop_round(&mut self, stop: Input) {
-        if let Some(state) = self.machine.state() {
-            cancel_interrupts(&self.tools, &self.context, &state).await;
-        }
-        self.machine.input(stop);
+        cx.waker().wake_by_ref();
+        Poll::Pending
     }
 }
 
-/// The next event of a round.
-enum Next {
-    Event(Option<Result<RoundEvent, Error>>),
-    Stop,
+impl Drop for Driven<'_> {
+    fn drop(&mut self) {
+        mem::swap(
+            &mut self.lifecycle.machine,
+            self.driver.as_mut().machine_mut(),
+        );
+    }
 }
 
 /// Resolves when a run is cancelled, or its deadline has passed.
@@ -448,10 +419,7 @@ async fn stopped(context: &Context) {
 
 /// Creates the machine of a loop whose caller calls the model.
 fn begin(transcript: Transcript, tools: &Toolset) -> Machine {
-    let mut machine = Machine::new(transcript, rules(tools));
-    // Consumes the action that requests the model call.
-    machine.action();
-    machine
+    Machine::new(transcript, rules(tools))
 }
 
 /// The limits of the tools; the caller limits the model calls.

@@ -84,7 +84,10 @@ async fn a_cancel_ends_a_back_off_at_once() {
             // Inside it the loop drops the call, sleep and all.
             Ok(response) => {
                 let (events, _) = assert_finishes(response.body).await;
-                assert_eq!((outside, shape(&events).as_str()), (false, "finish"));
+                assert_eq!(
+                    (outside, shape(&events).as_str()),
+                    (false, "step_start finish")
+                );
             }
         }
         assert_eq!((test.clock().sleepers(), model.calls()), (0, before));
