@@ -520,14 +520,12 @@ async fn the_state_handle_is_in_the_context() {
     let mut input = input();
     input["state"] = json!({"n": 1});
     let events = send(service, post(input.to_string())).await.events();
+    // The first update was replaced before it was written.
     assert_eq!(
         of(&events, "STATE_SNAPSHOT")[0]["snapshot"],
-        json!({"n": 2})
+        json!({"n": 3})
     );
-    assert_eq!(
-        of(&events, "STATE_DELTA")[0]["delta"],
-        json!([{"op": "replace", "path": "/n", "value": 3}])
-    );
+    assert!(of(&events, "STATE_DELTA").is_empty());
 }
 
 #[tokio::test]
