@@ -81,7 +81,7 @@
 //! | tool call whose preview stops | a result with status `cancelled`, since a client takes an unanswered call for one of its own |
 //! | tool result | `TOOL_CALL_RESULT`; `metadata` has the `status` unless it is done, the `data`, and `source: "person"` if a person supplied the result (ignored in a history) |
 //! | image, audio or document | `CUSTOM` `concentric.part`, with the content part |
-//! | [`State`](concentric_core::Event::State) | `STATE_SNAPSHOT` first, since not every client keeps the state it sent; then `STATE_DELTA` |
+//! | [`State`](concentric_core::Event::State) | `STATE_SNAPSHOT` first, since not every client keeps the state it sent; then `STATE_DELTA` where it is shorter |
 //! | [`Reset`](concentric_core::Event::Reset) | `CUSTOM` `concentric.reset`, with the invalid `messageIds`; their calls get a result |
 //! | [`Completed`](concentric_core::Outcome::Completed) | `success`; `pendingToolCallIds` lists the calls that were not executed |
 //! | [`Interrupted`](concentric_core::Outcome::Interrupted), by client tools only | `success`, with `pendingToolCallIds` |
@@ -230,6 +230,7 @@
 //! | [`encode`] | writes an event as a frame of a `text/event-stream` |
 
 mod body;
+mod edit;
 pub mod encode;
 mod event;
 mod future;

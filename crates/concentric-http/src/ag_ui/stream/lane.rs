@@ -10,7 +10,10 @@ use concentric_core::{
 };
 use serde_json::{Value, json};
 
-use super::{super as wire, KnownCall, RunIds, state::State};
+use super::{
+    super as wire, KnownCall, RunIds,
+    state::{State, Update},
+};
 use wire::{Content, ContentPart, MediaPart, Metadata, PartSource, TextPart, encode};
 
 /// The metadata key of a tool result's status.
@@ -461,8 +464,12 @@ impl Lane {
     // ---- the rest ----
 
     fn state(&mut self, state: &Arc<Value>, out: &mut Out) {
-        if let Some(event) = out.state.event(state) {
-            self.write(event, out);
+        match out.state.update(state) {
+            Some(Update::Snapshot) => {
+                encode::state_snapshot(state, self.owner.as_deref(), &mut out.buffer);
+            }
+            Some(Update::Delta(delta)) => self.write(wire::StateDelta::new(delta), out),
+            None => {}
         }
     }
 
