@@ -237,6 +237,7 @@ mod future;
 mod input;
 mod layer;
 mod map;
+mod merge;
 mod message;
 mod policy;
 mod reply;

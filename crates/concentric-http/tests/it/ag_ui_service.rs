@@ -673,6 +673,58 @@ async fn chunks_stay_near_their_target_size() {
     legal(std::str::from_utf8(&text).unwrap());
 }
 
+/// An agent whose model has one event per wake-up, after a pause before each.
+fn one_event_per_wake(
+    pause: Duration,
+) -> impl Service<ChatRequest, Response = ChatResponse<BoxStream>, Error = Error, Future: Send>
++ Clone
++ Send
++ Sync
++ 'static {
+    service_fn(move |_: ChatRequest| async move {
+        let events = (0..50).map(|_| Event::text("twenty bytes of text"));
+        let events = stream::iter(events.chain([finish()]));
+        let body = futures_util::StreamExt::then(events, move |event| async move {
+            match pause.is_zero() {
+                true => tokio::task::yield_now().await,
+                false => tokio::time::sleep(pause).await,
+            }
+            Ok::<_, Error>(event)
+        });
+        Ok::<_, Error>(ChatResponse::new(Box::pin(body) as BoxStream))
+    })
+}
+
+type BoxStream = std::pin::Pin<Box<dyn Stream<Item = crate::support::Item> + Send>>;
+
+/// The number of text deltas in each chunk of a response.
+async fn deltas(pause: Duration) -> Vec<usize> {
+    let service = AgUiLayer::new().layer(one_event_per_wake(pause));
+    let response = service.oneshot(post(input().to_string())).await.unwrap();
+    let mut body = Box::pin(response.into_body());
+    let (mut deltas, mut text) = (Vec::new(), String::new());
+    while let Some(frame) = body.frame().await {
+        let data = frame.unwrap().into_data().unwrap();
+        let chunk = std::str::from_utf8(&data).unwrap();
+        deltas.push(chunk.matches("TEXT_MESSAGE_CONTENT").count());
+        text.push_str(chunk);
+    }
+    legal(&text);
+    deltas
+}
+
+#[tokio::test(start_paused = true)]
+async fn events_in_quick_succession_are_merged() {
+    // The first text is not held back.
+    assert_eq!(deltas(Duration::ZERO).await, [0, 1, 49]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn events_with_pauses_are_not_held_back() {
+    let expected: Vec<usize> = [0].into_iter().chain([1; 50]).chain([0]).collect();
+    assert_eq!(deltas(secs(1)).await, expected);
+}
+
 #[tokio::test]
 async fn an_agent_without_output_yields_to_other_tasks() {
     let silent = service_fn(async |_: ChatRequest| {
