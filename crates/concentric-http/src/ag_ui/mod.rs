@@ -230,6 +230,7 @@
 //! | [`encode`] | writes an event as a frame of a `text/event-stream` |
 
 mod body;
+mod content;
 mod edit;
 pub mod encode;
 mod event;
@@ -249,6 +250,7 @@ mod stream;
 mod verify;
 
 pub use self::body::ResponseBody;
+pub use self::content::{Content, ContentPart, MediaPart, PartSource, TextPart};
 pub use self::event::{
     ActivityDelta, ActivitySnapshot, Custom, EncryptedEntity, Event, Interrupt, MessagesSnapshot,
     PatchOperation, Raw, ReasoningEncryptedValue, ReasoningEnd, ReasoningMessageChunk,
@@ -263,9 +265,8 @@ pub use self::future::ResponseFuture;
 pub use self::input::{Context, InputError, ResumeEntry, ResumeStatus, RunAgentInput, Tool};
 pub use self::layer::AgUiLayer;
 pub use self::message::{
-    ActivityMessage, AssistantMessage, Content, ContentPart, DeveloperMessage, FunctionCall,
-    MediaPart, Message, PartSource, ReasoningMessage, SystemMessage, TextPart, ToolCall,
-    ToolCallType, ToolMessage, UserMessage,
+    ActivityMessage, AssistantMessage, DeveloperMessage, FunctionCall, Message, ReasoningMessage,
+    SystemMessage, ToolCall, ToolCallType, ToolMessage, UserMessage,
 };
 pub use self::policy::ClientPolicy;
 pub use self::service::AgUi;
