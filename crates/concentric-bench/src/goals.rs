@@ -65,6 +65,18 @@ pub(crate) fn of(work: &str, quantity: Quantity) -> Option<Goal> {
             "hooks-empty-k1" | "hooks-empty-k10" | "hooks-empty-model" | "hooks-empty-trivial",
             Allocations,
         ) => Goal::More(0.0),
+        // A box costs an indirect call for each event.
+        ("w1-box", Instructions) => Goal::More(30.0),
+        ("w4b-box", Instructions) => Goal::More(600.0),
+        // The run's ten values are stored once, and shared by its steps.
+        ("w6-extensions", Allocations) => Goal::More(5.0),
+        // The history is not read in each step.
+        (budgets, Nanoseconds) if budgets.starts_with("w6-budgets") => Goal::Times(2.0),
+        ("w6-state", Microseconds) => Goal::Most(50_000.0),
+        // The state itself, which the bare side holds as well.
+        ("w6-state", Bytes) => Goal::Times(1.1),
+        ("w5-closed", Microseconds) => Goal::Times(0.65),
+        ("w5-paced-first", Microseconds) => Goal::Times(1.25),
         ("disconnect-p99", Microseconds) => Goal::Most(100_000.0),
         _ => return None,
     })

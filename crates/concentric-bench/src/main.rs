@@ -30,6 +30,8 @@
 //! | decode | the complete provider layer reads an OpenAI stream with 229 bytes per chunk; bare: split, typed serde structs, drop | chunks |
 //! | decode-anthropic, -responses, -gemini, -ollama | the same for a stream of 1,000 text deltas in the format of each service, with its first and last events | text deltas |
 //! | decode-recorded, decode-anthropic-recorded, ... | the same for all recorded streams of a service that its vendor's SDK can read, including text, reasoning and tool calls | events on the wire |
+//! | W5 | a gateway over sockets, from an OpenAI-compatible service to AG-UI, each answer with 50 text events: 16 connections without pauses (`closed`), or 2 ms between events (`paced`); CPU time of the gateway's thread. Bare: each event decoded and encoded, without an agent | answers |
+//! | W6 | W2 with ten extensions, or with budgets after 10 to 10,000 messages; waiting runs as tasks; 101 changes of one field of an AG-UI state of 0.8 MB before the stream is written | steps, runs |
 //! | encode | an AG-UI `TEXT_MESSAGE_CONTENT` of 20 bytes | events |
 //! | hooks | W1 with ten `Hooks` that count the bytes, outside the loop (`run`) or inside (`model`), or with `Hooks` that implement nothing; bare: Concentric with ten [`inspect_events`] at the same place, or with none | chunks |
 //! | disconnect | 10,000 consumers (`--quick`: 1,000), 100 at a time, disconnect before or during a response that streams over a socket; measures the time until the service, on another thread, reads the end of the connection. Bare: the HTTP client alone | |
@@ -61,7 +63,6 @@
 //!   response head. They must read the same text.
 //! - Wall time is used for disks and connections.
 //!
-//!
 //! The goals ([`goals`]) are Concentric's own. The workload is fixed, so that other frameworks can
 //! be compared: on 2026-11-21, in process and by instructions, rig 0.44 took 7,836 Ir for an event
 //! of W1 (K=0), 650,000 for a step of W2 (K=5), and 204,000 for a trivial run.
@@ -86,6 +87,9 @@ const QUICK_SAMPLES: usize = 3;
 
 const DISCONNECTS: usize = 10_000;
 const QUICK_DISCONNECTS: usize = 1_000;
+
+const ANSWERS: usize = 6_000;
+const QUICK_ANSWERS: usize = 2_000;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -119,11 +123,11 @@ fn main() -> ExitCode {
     if !counts {
         eprintln!("valgrind not found: instructions are not counted");
     }
-    let (samples, disconnects) = match flag("--quick") {
-        true => (QUICK_SAMPLES, QUICK_DISCONNECTS),
-        false => (SAMPLES, DISCONNECTS),
+    let (samples, connections) = match flag("--quick") {
+        true => (QUICK_SAMPLES, [QUICK_DISCONNECTS, QUICK_ANSWERS]),
+        false => (SAMPLES, [DISCONNECTS, ANSWERS]),
     };
-    let table = match measure(&names, python.as_deref(), samples, disconnects, counts) {
+    let table = match measure(&names, python.as_deref(), samples, connections, counts) {
         Ok(table) => table,
         Err(error) => {
             eprintln!("failed to run the SDKs: {error}");
@@ -166,7 +170,7 @@ fn measure(
     names: &[String],
     python: Option<&str>,
     samples: usize,
-    disconnects: usize,
+    [disconnects, answers]: [usize; 2],
     counts: bool,
 ) -> io::Result<Table> {
     use Quantity::{Allocations, Bytes, Instructions, Microseconds, Nanoseconds};
@@ -232,6 +236,25 @@ fn measure(
         table.add("disconnect-p50", title, Microseconds, p50);
         let title = "disconnect to upstream closed, p99; wall time";
         table.add("disconnect-p99", title, Microseconds, p99);
+    }
+    if is_asked("w5-closed") {
+        let title = "W5 answer of 50 events, 16 connections; CPU";
+        let cpu = work::gateway::closed(answers);
+        table.add("w5-closed", title, Microseconds, cpu);
+    }
+    if is_asked("w5-paced") {
+        let [cpu, first] = work::gateway::paced(answers / 100);
+        let title = "W5 answer of 50 events, 2 ms between events; CPU";
+        table.add("w5-paced", title, Microseconds, cpu);
+        let title = "W5 first text, 2 ms between events; wall time";
+        table.add("w5-paced-first", title, Microseconds, first);
+    }
+    if is_asked("w6-state") {
+        use work::state::{bare, concentric, held};
+        let title = "W6 AG-UI state of 0.8 MB, 101 updates";
+        let micros = time::medians([bare, concentric], 1, samples).map(|ns| ns / 1e3);
+        table.add("w6-state", title, Microseconds, micros);
+        table.add("w6-state", title, Bytes, [bare, concentric].map(held));
     }
     for work in work::WAITING.iter().filter(|work| is_asked(work.name)) {
         let bytes = [work.bare, work.concentric].map(|bytes| bytes());

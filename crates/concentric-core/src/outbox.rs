@@ -1,18 +1,22 @@
 use concentric_proto::Event;
+use serde_json::Value;
 use std::{
     collections::VecDeque,
     error::Error as StdError,
     fmt,
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     task::{Poll, Waker},
 };
 use tokio::sync::Notify;
 
-/// The maximum number of emitted events that wait for the consumer.
+/// The number of emitted events that wait for the consumer at which only states are added.
 const CAPACITY: usize = 1024;
+
+/// The maximum number of states that wait for the consumer, since each may be large.
+const STATES: usize = 8;
 
 /// Events emitted into a run's stream by layers and tools, queued for the run's driver.
 ///
@@ -41,7 +45,7 @@ struct Queue {
 pub enum EmitError {
     /// Events of this kind can't be emitted.
     NotAllowed,
-    /// The queue is full because the consumer is too slow.
+    /// The queue is full because the consumer is too slow. Never returned for a state.
     Full,
     /// The run has ended.
     Ended,
@@ -59,6 +63,23 @@ impl fmt::Display for EmitError {
 
 impl StdError for EmitError {}
 
+impl Queue {
+    /// Removes the queued state that a new one replaces: the last event, or the last state if the
+    /// maximum number of states is queued.
+    fn take_superseded(&mut self) -> Option<Arc<Value>> {
+        let is_state = |event: &Event| matches!(event, Event::State(_));
+        let last = self.events.iter().rposition(is_state)?;
+        let is_full = || self.events.iter().filter(|it| is_state(it)).count() >= STATES;
+        if last + 1 != self.events.len() && !is_full() {
+            return None;
+        }
+        match self.events.remove(last) {
+            Some(Event::State(state)) => Some(state),
+            _ => None,
+        }
+    }
+}
+
 impl Outbox {
     fn lock(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
@@ -69,9 +90,11 @@ impl Outbox {
         if queue.closed {
             return Err((EmitError::Ended, event));
         }
-        if queue.events.len() == CAPACITY {
-            return Err((EmitError::Full, event));
-        }
+        let superseded = match &event {
+            Event::State(_) => queue.take_superseded(),
+            _ if queue.events.len() >= CAPACITY => return Err((EmitError::Full, event)),
+            _ => None,
+        };
         queue.events.push_back(event);
         self.filled.store(true, Ordering::Release);
         let driver = queue.driver.take();
@@ -79,7 +102,17 @@ impl Outbox {
         if let Some(driver) = driver {
             driver.wake();
         }
+        // A large state takes a while to free.
+        drop(superseded);
         Ok(())
+    }
+
+    /// Removes the state that the next one would replace.
+    pub(crate) fn take_state(&self) -> Option<Arc<Value>> {
+        let mut queue = self.lock();
+        let state = queue.take_superseded();
+        self.update_filled(&queue);
+        state
     }
 
     pub(crate) async fn send(&self, mut event: Event) -> Result<(), EmitError> {
@@ -119,9 +152,13 @@ impl Outbox {
 
     fn pop_front(&self, queue: &mut Queue) -> Option<Event> {
         let event = queue.events.pop_front()?;
+        self.update_filled(queue);
+        Some(event)
+    }
+
+    fn update_filled(&self, queue: &Queue) {
         let filled = queue.called || !queue.events.is_empty();
         self.filled.store(filled, Ordering::Release);
-        Some(event)
     }
 
     /// Takes the next event, or registers `waker` for the next push.

@@ -5,6 +5,7 @@
 
 pub(crate) mod agent;
 pub(crate) mod codec;
+pub(crate) mod gateway;
 pub(crate) mod layers;
 pub(crate) mod services;
 

@@ -21,6 +21,12 @@ pub(crate) fn allocations(run: fn(u64), ops: u64) -> f64 {
     (twice as f64 - once as f64) / (RUNS * ops) as f64
 }
 
+/// Returns the number of bytes in use.
+pub(crate) fn in_use() -> u64 {
+    let stats = ALLOCATOR.stats();
+    (stats.bytes_allocated - stats.bytes_deallocated) as u64
+}
+
 /// Returns the number of bytes that `work` allocates and does not free.
 pub(crate) fn kept(work: impl FnOnce()) -> u64 {
     let region = Region::new(ALLOCATOR);

@@ -7,7 +7,16 @@ use std::time::Duration;
 const SAMPLE: Duration = Duration::from_millis(4);
 
 fn now() -> Duration {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
+    read(ClockId::ProcessCPUTime)
+}
+
+/// Returns the CPU time of this thread.
+pub(crate) fn of_thread() -> Duration {
+    read(ClockId::ThreadCPUTime)
+}
+
+fn read(clock: ClockId) -> Duration {
+    let time = clock_gettime(clock);
     Duration::new(
         u64::try_from(time.tv_sec).unwrap_or_default(),
         u32::try_from(time.tv_nsec).unwrap_or_default(),
@@ -41,7 +50,7 @@ pub(crate) fn medians<const N: usize>(sides: [fn(u64); N], ops: u64, samples: us
 }
 
 /// Returns the median.
-pub(super) fn median(mut taken: Vec<f64>) -> f64 {
+pub(crate) fn median(mut taken: Vec<f64>) -> f64 {
     taken.sort_by(f64::total_cmp);
     taken.get(taken.len() / 2).copied().unwrap_or(f64::NAN)
 }

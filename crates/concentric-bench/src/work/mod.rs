@@ -1,16 +1,21 @@
 //! The works, each with a Concentric side and a bare side.
 
+mod boxed;
 mod codec;
 pub(crate) mod counters;
 pub(crate) mod disconnect;
 mod drive;
+pub(crate) mod gateway;
+mod growth;
 mod hooks;
 mod noop;
 pub(crate) mod recorded;
 mod script;
 mod services;
+pub(crate) mod state;
 mod stream;
 pub(crate) mod suspended;
+mod tasks;
 mod tools;
 mod waiting;
 mod wire;
@@ -118,6 +123,57 @@ pub(crate) const ALL: &[Work] = {
             4_000,
             k0::bare::<4_000>,
             k0::concentric::<4_000>,
+        ),
+        // In these works, "bare" is the same without a box or without extensions.
+        work(
+            "w1-box",
+            "W1 event, K=5, BoxModel; bare: none",
+            1_000,
+            k5::concentric::<1_000>,
+            boxed::concentric::<1_000>,
+        ),
+        work(
+            "w4b-box",
+            "W4b trivial run, K=5, BoxModel; bare: none",
+            1,
+            k5::concentric::<1>,
+            boxed::concentric::<1>,
+        ),
+        work(
+            "w6-extensions",
+            "W6 step with 10 extensions; bare: none",
+            10,
+            growth::without_budgets::<0>,
+            growth::with_extensions,
+        ),
+        // In these works, "bare" is the same without budgets.
+        work(
+            "w6-budgets-10",
+            "W6 step, budgets, 10 messages; bare: none",
+            10,
+            growth::without_budgets::<10>,
+            growth::with_budgets::<10>,
+        ),
+        work(
+            "w6-budgets-100",
+            "W6 step, budgets, 100 messages; bare: none",
+            10,
+            growth::without_budgets::<100>,
+            growth::with_budgets::<100>,
+        ),
+        work(
+            "w6-budgets-1000",
+            "W6 step, budgets, 1,000 messages; bare: none",
+            10,
+            growth::without_budgets::<1_000>,
+            growth::with_budgets::<1_000>,
+        ),
+        work(
+            "w6-budgets-10000",
+            "W6 step, budgets, 10,000 messages; bare: none",
+            10,
+            growth::without_budgets::<10_000>,
+            growth::with_budgets::<10_000>,
         ),
         work(
             "w2-k0",
@@ -340,5 +396,11 @@ pub(crate) const WAITING: &[Waiting] = &[
         title: "W4a waiting run, K=5",
         bare: waiting::k5::bare,
         concentric: waiting::k5::concentric,
+    },
+    Waiting {
+        name: "w6-tasks",
+        title: "W6 waiting run as a task, K=5",
+        bare: tasks::bare,
+        concentric: tasks::concentric,
     },
 ];

@@ -122,13 +122,18 @@ impl Service<ChatRequest> for Model {
     }
 
     fn call(&mut self, request: ChatRequest) -> Self::Future {
-        let answer = ITEMS.answer(self.0, request.transcript.len() - 1);
-        let reason = match answer.calls.len() {
-            0 => FinishReason::Stop,
-            _ => FinishReason::ToolCalls,
-        };
-        ready(Ok(ChatResponse::new(Body { answer, reason })))
+        respond(self.0, request.transcript.len() - 1)
     }
+}
+
+/// Returns the response of [`Model`] after the given number of turns.
+pub(super) fn respond(script: Script, turns: usize) -> Ready<Result<ChatResponse<Body>, Error>> {
+    let answer = ITEMS.answer(script, turns);
+    let reason = match answer.calls.len() {
+        0 => FinishReason::Stop,
+        _ => FinishReason::ToolCalls,
+    };
+    ready(Ok(ChatResponse::new(Body { answer, reason })))
 }
 
 impl Body {

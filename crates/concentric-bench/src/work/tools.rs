@@ -14,7 +14,7 @@ use concentric_core::AgentLayer;
 use concentric_tools::Toolset;
 use tower::{ServiceBuilder, service_fn};
 
-fn expected(calls: usize) -> Seen {
+pub(super) fn expected(calls: usize) -> Seen {
     Seen {
         text_bytes: CHUNK as u64,
         results: calls as u64,

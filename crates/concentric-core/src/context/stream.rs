@@ -4,10 +4,11 @@ use crate::{
     outbox::{EmitError, Outbox},
 };
 use concentric_proto::{Event, PartKind};
+use serde_json::Value;
 use std::{
     future::{Future, poll_fn},
     pin::pin,
-    sync::atomic::Ordering,
+    sync::{Arc, atomic::Ordering},
     task::{self, Poll},
 };
 
@@ -25,9 +26,13 @@ impl Context {
     /// Only an [`Event::State`], an [`Event::Custom`], an [`Event::SubAgent`] or an [`Event::Part`] can
     /// be emitted; tool calls, their results and the model's deltas come from the loop alone.
     ///
+    /// A state replaces a state that was emitted immediately before and that the consumer has not
+    /// read. At most 8 states wait for the consumer; a further state replaces the newest of them.
+    ///
     /// # Errors
     ///
-    /// The event is none of these, the consumer is 1,024 events behind, or the run has ended.
+    /// The event is none of these, the consumer is 1,024 events behind (unless the event is a state),
+    /// or the run has ended.
     pub fn emit(&self, event: Event) -> Result<(), EmitError> {
         if !may_emit(&event) {
             return Err(EmitError::NotAllowed);
@@ -66,6 +71,12 @@ impl Context {
             sent => sent,
         })
         .await
+    }
+
+    /// Removes and returns the emitted state that the next emitted state would
+    /// [replace](Self::emit), so that it can be changed without a copy and emitted again.
+    pub fn take_emitted_state(&self) -> Option<Arc<Value>> {
+        self.run.outbox.take_state()
     }
 
     /// Removes the next emitted event, or wakes `cx` when there is one.

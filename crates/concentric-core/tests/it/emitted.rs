@@ -1,13 +1,15 @@
 //! Events that are emitted into a run, and the tasks that they wake.
 
 use concentric_core::{
-    AgentLayer, BoxModel, CallId, CancelReason, ChatRequest, ChatResponse, Context, Custom, Error,
-    Event, FinishReason, NoTools, RequestId, RoundCall, StreamId, ThreadId, ToolCallPart, Usage,
+    AgentLayer, BoxModel, CallId, CancelReason, ChatRequest, ChatResponse, Context, Custom,
+    EmitError, Error, Event, FinishReason, NoTools, RequestId, RoundCall, StreamId, ThreadId,
+    ToolCallPart, Usage,
 };
 use futures_util::{StreamExt, stream};
 use serde_json::json;
 use std::{
     future::{pending, poll_fn},
+    sync::Arc,
     task::Poll,
 };
 use tokio_test::{assert_pending, assert_ready, task};
@@ -15,6 +17,67 @@ use tower::{Layer, ServiceExt, service_fn};
 
 fn note(n: u32) -> Event {
     Event::Custom(Box::new(Custom::new("note", json!(n))))
+}
+
+fn state(n: u32) -> Event {
+    Event::State(Arc::new(json!(n)))
+}
+
+/// Takes all events that wait for the consumer.
+fn emitted(context: &Context) -> Vec<Event> {
+    let mut emitted = task::spawn(poll_fn(|cx| context.poll_emitted(cx)));
+    std::iter::from_fn(|| match emitted.poll() {
+        Poll::Ready(event) => Some(event),
+        Poll::Pending => None,
+    })
+    .collect()
+}
+
+#[test]
+fn a_state_replaces_the_unread_state_before_it() {
+    let context = Context::new();
+    for event in [state(1), state(2), note(1), state(3), state(4), note(2)] {
+        context.emit(event).unwrap();
+    }
+    assert_eq!(emitted(&context), [state(2), note(1), state(4), note(2)]);
+    context.emit(state(5)).unwrap();
+    assert_eq!(emitted(&context), [state(5)]);
+}
+
+#[test]
+fn at_most_eight_states_wait_for_the_consumer() {
+    let context = Context::new();
+    for n in 0..1016 {
+        context.emit(note(n)).unwrap();
+        context.emit(state(n)).unwrap();
+    }
+    assert_eq!(context.emit(note(0)), Err(EmitError::Full));
+    context.emit(state(1016)).unwrap();
+    let events = emitted(&context);
+    let states: Vec<&Event> = events
+        .iter()
+        .filter(|it| matches!(it, Event::State(_)))
+        .collect();
+    assert_eq!(states.len(), 8);
+    assert_eq!(events.last(), Some(&state(1016)));
+    // The first states were not replaced.
+    let first: Vec<Event> = (0..7).flat_map(|n| [note(n), state(n)]).collect();
+    assert!(events.starts_with(&first), "{events:?}");
+}
+
+#[test]
+fn only_a_state_that_would_be_replaced_is_taken() {
+    let context = Context::new();
+    assert_eq!(context.take_emitted_state(), None);
+    context.emit(state(1)).unwrap();
+    context.emit(note(1)).unwrap();
+    assert_eq!(context.take_emitted_state(), None);
+    context.emit(state(2)).unwrap();
+    assert_eq!(context.take_emitted_state().as_deref(), Some(&json!(2)));
+    assert_eq!(emitted(&context), [state(1), note(1)]);
+    context.emit(state(3)).unwrap();
+    assert!(context.take_emitted_state().is_some());
+    assert_eq!(emitted(&context), []);
 }
 
 #[test]

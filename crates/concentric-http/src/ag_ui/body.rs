@@ -4,7 +4,7 @@ use std::{
     future::Future,
     pin::Pin,
     task::{Context, Poll, ready},
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -18,7 +18,9 @@ use pin_project_lite::pin_project;
 use tower::{BoxError, util::Oneshot};
 use tower_service::Service;
 
-use super::{layer::Config, map::Start, reply::Refused, shutdown::Guard, stream::Translator};
+use super::{
+    layer::Config, map::Start, merge::Merge, reply::Refused, shutdown::Guard, stream::Translator,
+};
 
 /// The size of a response chunk, in bytes, at which no further events are added to it.
 const PIECE: usize = 16 << 10;
@@ -33,6 +35,10 @@ const HELD: Duration = Duration::from_secs(5);
 ///
 /// Polling the body drives the run, and dropping the body drops the run. A panic of the agent ends
 /// the stream with `RUN_ERROR`; the agent is not polled again.
+///
+/// Events that are ready together are returned as one chunk, up to 16 KiB. While yielding to the
+/// other tasks of the thread brings further events, the body does so for up to 10 ms before it
+/// returns a chunk, but not for the first chunks after a pause.
 #[must_use = "bodies do nothing unless polled"]
 pub struct ResponseBody<A, B>
 where
@@ -94,6 +100,7 @@ struct RunHead {
     context: Run,
     // Whether the request has no replies.
     is_new: bool,
+    merge: Merge,
     keep_alive: Option<KeepAlive>,
     shutdown: Option<Guard>,
 }
@@ -117,6 +124,7 @@ where
             kind: Kind::Run(Box::pin(RunState {
                 head: RunHead {
                     translator,
+                    merge: Merge::new(),
                     keep_alive: config.keep_alive.map(KeepAlive::new),
                     context,
                     is_new,
@@ -288,21 +296,27 @@ impl RunHead {
             self.translator.panicked(&panic);
         }
 
-        if let Some(bytes) = self.translator.take() {
-            if let Some(keep_alive) = &mut self.keep_alive {
-                keep_alive.sent(&self.context);
+        let len = self.translator.len();
+        let is_done = matches!(*work, Work::Done);
+        if len == 0 {
+            if is_done {
+                return Poll::Ready(None);
             }
-            return Poll::Ready(Some(bytes));
+            let Some(keep_alive) = &mut self.keep_alive else {
+                return Poll::Pending;
+            };
+            ready!(keep_alive.poll_due(&self.context, cx));
+            self.translator.keep_alive();
         }
-        if matches!(*work, Work::Done) {
-            return Poll::Ready(None);
-        }
-        let Some(keep_alive) = &mut self.keep_alive else {
+        let now = self.context.environment().clock().monotonic();
+        if !is_done && (1..PIECE).contains(&len) && self.merge.waits(len, now) {
+            cx.waker().wake_by_ref();
             return Poll::Pending;
-        };
-        ready!(keep_alive.poll_due(&self.context, cx));
-        keep_alive.sent(&self.context);
-        self.translator.keep_alive();
+        }
+        self.merge.sent(now);
+        if let Some(keep_alive) = &mut self.keep_alive {
+            keep_alive.sent(now);
+        }
         Poll::Ready(self.translator.take())
     }
 
@@ -368,7 +382,8 @@ impl RunHead {
 /// time, and then for the rest since the last chunk.
 struct KeepAlive {
     silence: Duration,
-    sent: Option<SystemTime>,
+    // When the last chunk was sent (monotonic).
+    sent: Option<Duration>,
     // The current sleep, and whether nothing was sent since it began.
     sleep: Option<Sleep>,
     silent: bool,
@@ -384,8 +399,8 @@ impl KeepAlive {
         }
     }
 
-    fn sent(&mut self, context: &Run) {
-        self.sent = Some(context.now());
+    const fn sent(&mut self, now: Duration) {
+        self.sent = Some(now);
         self.silent = false;
     }
 
@@ -398,12 +413,10 @@ impl KeepAlive {
                     return Poll::Ready(());
                 }
             }
-            let past = self
-                .sent
-                .and_then(|sent| context.now().duration_since(sent).ok())
-                .unwrap_or_default();
-            let left = self.silence.saturating_sub(past);
-            self.sleep = Some(context.environment().clock().sleep(left));
+            let clock = context.environment().clock();
+            let past = self.sent.map(|sent| clock.monotonic().saturating_sub(sent));
+            let left = self.silence.saturating_sub(past.unwrap_or_default());
+            self.sleep = Some(clock.sleep(left));
             self.silent = true;
         }
     }

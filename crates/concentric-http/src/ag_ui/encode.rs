@@ -13,6 +13,7 @@
 //! [`BufMut`] of a fixed size is full.
 
 use bytes::BufMut;
+use serde_json::Value;
 
 use super::Event;
 
@@ -47,6 +48,21 @@ pub fn tool_call_args<B: BufMut>(tool_call_id: &str, delta: &str, buffer: &mut B
         delta,
         buffer,
     );
+}
+
+/// Appends a frame with the whole state (`STATE_SNAPSHOT`); `run` is the sub-agent's run, if any.
+///
+/// An [`Event`] would need a copy of the state.
+pub(super) fn state_snapshot<B: BufMut>(state: &Value, run: Option<&str>, buffer: &mut B) {
+    buffer.put_slice(br#"data: {"type":"STATE_SNAPSHOT","snapshot":"#);
+    // A `Value` is always JSON, and writes to a buffer do not fail.
+    serde_json::to_writer((&mut *buffer).writer(), state).expect("a value is always JSON");
+    if let Some(run) = run {
+        buffer.put_slice(br#","subagentRunId":""#);
+        escape(run, buffer);
+        buffer.put_slice(b"\"");
+    }
+    buffer.put_slice(b"}\n\n");
 }
 
 /// Appends a comment, which clients ignore and which keeps proxies from closing the connection.

@@ -1,12 +1,12 @@
-//! The events that a server sends.
+//! The events that a server sends: one table of wire types, and therefore one file.
 
 use serde::de::{self, Deserializer};
 use serde::ser::Serializer;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::message::{Content, Message};
 use super::{Metadata, Optional, RunAgentInput, wire};
+use super::{content::Content, message::Message};
 
 /// Declares the enum of all events, its names and its conversions.
 macro_rules! events {

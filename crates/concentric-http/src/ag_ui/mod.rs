@@ -81,7 +81,7 @@
 //! | tool call whose preview stops | a result with status `cancelled`, since a client takes an unanswered call for one of its own |
 //! | tool result | `TOOL_CALL_RESULT`; `metadata` has the `status` unless it is done, the `data`, and `source: "person"` if a person supplied the result (ignored in a history) |
 //! | image, audio or document | `CUSTOM` `concentric.part`, with the content part |
-//! | [`State`](concentric_core::Event::State) | `STATE_SNAPSHOT` first, since not every client keeps the state it sent; then `STATE_DELTA` |
+//! | [`State`](concentric_core::Event::State) | `STATE_SNAPSHOT` first, since not every client keeps the state it sent; then `STATE_DELTA` where it is shorter |
 //! | [`Reset`](concentric_core::Event::Reset) | `CUSTOM` `concentric.reset`, with the invalid `messageIds`; their calls get a result |
 //! | [`Completed`](concentric_core::Outcome::Completed) | `success`; `pendingToolCallIds` lists the calls that were not executed |
 //! | [`Interrupted`](concentric_core::Outcome::Interrupted), by client tools only | `success`, with `pendingToolCallIds` |
@@ -230,12 +230,15 @@
 //! | [`encode`] | writes an event as a frame of a `text/event-stream` |
 
 mod body;
+mod content;
+mod edit;
 pub mod encode;
 mod event;
 mod future;
 mod input;
 mod layer;
 mod map;
+mod merge;
 mod message;
 mod policy;
 mod reply;
@@ -247,6 +250,7 @@ mod stream;
 mod verify;
 
 pub use self::body::ResponseBody;
+pub use self::content::{Content, ContentPart, MediaPart, PartSource, TextPart};
 pub use self::event::{
     ActivityDelta, ActivitySnapshot, Custom, EncryptedEntity, Event, Interrupt, MessagesSnapshot,
     PatchOperation, Raw, ReasoningEncryptedValue, ReasoningEnd, ReasoningMessageChunk,
@@ -261,9 +265,8 @@ pub use self::future::ResponseFuture;
 pub use self::input::{Context, InputError, ResumeEntry, ResumeStatus, RunAgentInput, Tool};
 pub use self::layer::AgUiLayer;
 pub use self::message::{
-    ActivityMessage, AssistantMessage, Content, ContentPart, DeveloperMessage, FunctionCall,
-    MediaPart, Message, PartSource, ReasoningMessage, SystemMessage, TextPart, ToolCall,
-    ToolCallType, ToolMessage, UserMessage,
+    ActivityMessage, AssistantMessage, DeveloperMessage, FunctionCall, Message, ReasoningMessage,
+    SystemMessage, ToolCall, ToolCallType, ToolMessage, UserMessage,
 };
 pub use self::policy::ClientPolicy;
 pub use self::service::AgUi;

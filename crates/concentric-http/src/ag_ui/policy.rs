@@ -1,8 +1,8 @@
 use concentric_core::Str;
 
 use super::{
-    Content, ContentPart, PartSource, RunAgentInput, Tool, message::Message, reply::Refused,
-    state::json_len,
+    Content, ContentPart, PartSource, RunAgentInput, Tool, edit::json_len, message::Message,
+    reply::Refused,
 };
 
 /// Limits on the size and the content of client requests.

@@ -2,7 +2,7 @@
 
 use std::{
     error::Error,
-    fmt, io,
+    fmt,
     ops::Deref,
     sync::{Arc, Mutex, PoisonError},
 };
@@ -10,7 +10,7 @@ use std::{
 use concentric_core::{EmitError, Event};
 use serde_json::Value;
 
-use super::Context;
+use super::{Context, edit::Edit};
 
 /// Facts that the client's application offers to the agent: the input's `context`.
 ///
@@ -72,8 +72,9 @@ impl Deref for AgUiForwardedProps {
 /// A handle to the state that the agent shares with the client's application.
 ///
 /// An extension of the run's [`Context`](concentric_core::Context); clones share the state. The
-/// initial value is the input's `state` (`null` if absent). Each [`update`](Self::update) emits
-/// [`Event::State`], in order: the first is sent as `STATE_SNAPSHOT`, later ones as `STATE_DELTA`.
+/// initial value is the input's `state` (`null` if absent). Each change emits [`Event::State`]: the
+/// first is sent as `STATE_SNAPSHOT`, later ones as `STATE_DELTA` where that is shorter. Changes that
+/// follow one another before the client's stream is written are sent as one.
 ///
 /// ```
 /// use concentric_core::{ToolCall, ToolOutcome};
@@ -90,6 +91,17 @@ impl Deref for AgUiForwardedProps {
 /// }
 /// # let _ = add_to_cart;
 /// ```
+///
+/// [`update`](Self::update) copies and compares the whole state. For a large state,
+/// [`update_at`](Self::update_at) copies and compares only the value at a path:
+///
+/// ```
+/// # fn count(state: &concentric_http::ag_ui::AgUiState) -> Result<(), concentric_http::ag_ui::StateError> {
+/// state.update_at("/cart/items", |items| *items = (items.as_u64().unwrap_or(0) + 1).into())?;
+/// # Ok(())
+/// # }
+/// # let _ = count;
+/// ```
 #[derive(Clone)]
 pub struct AgUiState(Arc<Inner>);
 
@@ -97,24 +109,39 @@ pub struct AgUiState(Arc<Inner>);
 const ATTEMPTS: usize = 1024;
 
 struct Inner {
-    value: Mutex<Arc<Value>>,
+    current: Mutex<Current>,
     // A clone from before the state was added to the extensions, to avoid a reference cycle.
     context: concentric_core::Context,
     limit: usize,
 }
 
+struct Current {
+    // Changed in place unless it is shared.
+    value: Arc<Value>,
+    // The number of changes.
+    version: u64,
+    // The length as JSON; computed at the first change, since most runs change nothing.
+    len: Option<usize>,
+}
+
 impl AgUiState {
     pub(super) fn new(value: Value, limit: usize, context: concentric_core::Context) -> Self {
         Self(Arc::new(Inner {
-            value: Mutex::new(Arc::new(value)),
+            current: Mutex::new(Current {
+                value: Arc::new(value),
+                version: 0,
+                len: None,
+            }),
             context,
             limit,
         }))
     }
 
     /// Returns the current state.
+    ///
+    /// While the returned value exists, the next update copies the whole state.
     pub fn get(&self) -> Arc<Value> {
-        self.lock().clone()
+        self.lock().value.clone()
     }
 
     /// Changes the state and sends the new state to the client.
@@ -130,40 +157,81 @@ impl AgUiState {
     /// ([`AgUiLayer::state_limit`](super::AgUiLayer::state_limit)), it cannot be sent
     /// ([`Context::emit`](concentric_core::Context::emit)), or the state was changed during each of
     /// 1,024 attempts. This call then leaves the state unchanged.
-    pub fn update(&self, mut change: impl FnMut(&mut Value)) -> Result<Arc<Value>, StateError> {
-        let mut last = self.get();
+    pub fn update(&self, change: impl FnMut(&mut Value)) -> Result<Arc<Value>, StateError> {
+        self.update_at("", change)
+    }
+
+    /// Changes the value at `path`, a JSON Pointer (RFC 6901), as [`update`](Self::update) changes
+    /// the whole state.
+    ///
+    /// A missing value is `null` for `change`, and is added with the objects around it. The
+    /// index `-` appends to a list.
+    ///
+    /// # Errors
+    ///
+    /// As for [`update`](Self::update); or the path leads through a value that is neither an object
+    /// nor `null`, or to an element that a list does not have.
+    pub fn update_at(
+        &self,
+        path: &str,
+        mut change: impl FnMut(&mut Value),
+    ) -> Result<Arc<Value>, StateError> {
+        let limit = self.0.limit;
         for _ in 0..ATTEMPTS {
-            let mut value = Value::clone(&last);
-            change(&mut value);
-            let is_changed = value != *last;
-            if is_changed && json_len(&value, self.0.limit).is_none() {
-                return Err(StateError::TooLarge {
-                    limit: self.0.limit,
-                });
+            let (last, version, len) = {
+                let current = self.lock();
+                (current.value.clone(), current.version, current.len)
+            };
+            let old = last.pointer(path).unwrap_or(&Value::Null);
+            let mut new = old.clone();
+            change(&mut new);
+            if *old == new {
+                match self.lock().version == version {
+                    true => return Ok(last),
+                    false => continue,
+                }
             }
-            let value = Arc::new(value);
-            let mut state = self.lock();
-            if !Arc::ptr_eq(&state, &last) {
-                last = state.clone();
+            let edit = Edit::new(&last, path, new).ok_or(StateError::NoSuchPath)?;
+            let len = edit.len(&last, len, limit);
+            let len = len.ok_or(StateError::TooLarge { limit })?;
+            // So that the state can be changed in place.
+            drop(last);
+            let mut current = self.lock();
+            if current.version != version {
                 continue;
             }
-            if !is_changed {
-                return Ok(last);
-            }
-            // Sent under the lock, so that the last event always has the current state.
-            self.0
-                .context
-                .emit(Event::State(value.clone()))
-                .map_err(StateError::NotSent)?;
-            *state = value.clone();
-            return Ok(value);
+            return self.apply(&mut current, edit, len);
         }
         Err(StateError::Contended)
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Arc<Value>> {
-        // The value is replaced in one step, so it is valid even after a panic.
-        self.0.value.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Applies `edit` and emits the new state, or leaves the state unchanged.
+    fn apply(
+        &self,
+        current: &mut Current,
+        edit: Edit<'_>,
+        len: usize,
+    ) -> Result<Arc<Value>, StateError> {
+        // Otherwise the state would be copied for the sake of an event that the next one replaces.
+        drop(self.0.context.take_emitted_state());
+        let undo = edit.apply(Arc::make_mut(&mut current.value));
+        // Emitted under the lock, so that the last event always has the current state.
+        let event = Event::State(current.value.clone());
+        if let Err(error) = self.0.context.emit(event) {
+            undo.apply(Arc::make_mut(&mut current.value));
+            return Err(StateError::NotSent(error));
+        }
+        current.version += 1;
+        current.len = Some(len);
+        Ok(current.value.clone())
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Current> {
+        // No foreign code runs under the lock, so the state is valid even after a panic.
+        self.0
+            .current
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -173,7 +241,7 @@ impl fmt::Debug for AgUiState {
     }
 }
 
-/// Error of [`AgUiState::update`].
+/// Error of an update of [`AgUiState`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StateError {
@@ -183,6 +251,8 @@ pub enum StateError {
         /// The limit, in bytes of JSON.
         limit: usize,
     },
+    /// The state has no such path, and it cannot be added.
+    NoSuchPath,
     /// The new state cannot be sent to the client.
     NotSent(EmitError),
     /// The state was changed during each attempt.
@@ -193,6 +263,9 @@ impl fmt::Display for StateError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::TooLarge { limit } => write!(f, "state exceeds the limit of {limit} bytes"),
+            Self::NoSuchPath => {
+                f.write_str("state has no value at the path, and none can be added")
+            }
             Self::NotSent(_) => f.write_str("failed to send the state to the client"),
             Self::Contended => f.write_str(
                 "state was changed during each attempt to update it; do not update it in `change`",
@@ -204,35 +277,8 @@ impl fmt::Display for StateError {
 impl Error for StateError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
-            Self::TooLarge { .. } | Self::Contended => None,
+            Self::TooLarge { .. } | Self::NoSuchPath | Self::Contended => None,
             Self::NotSent(error) => Some(error),
         }
     }
-}
-
-/// The length of `value` as JSON; `None` if it exceeds `limit`.
-pub(super) fn json_len(value: &Value, limit: usize) -> Option<usize> {
-    struct Count {
-        len: usize,
-        limit: usize,
-    }
-
-    impl io::Write for Count {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.len = self.len.saturating_add(bytes.len());
-            if self.len > self.limit {
-                return Err(io::ErrorKind::StorageFull.into());
-            }
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-
-    let mut count = Count { len: 0, limit };
-    serde_json::to_writer(&mut count, value)
-        .is_ok()
-        .then_some(count.len)
 }

@@ -27,7 +27,7 @@ fn check(id: &str, delta: &str) {
 }
 
 #[test]
-fn a_frame_is_one_line_of_json_and_two_line_feeds() {
+fn a_frame_is_one_json_line_and_two_line_feeds() {
     let buffer = frame(RunError::new("a\r\nb\n\nc"));
     assert_eq!(
         buffer,

@@ -264,7 +264,7 @@ fn model(request: &ChatRequest) -> Vec<Event> {
             Event::finish(FinishReason::Stop, Usage::new(9, 3)),
         ];
     }
-    if !last.as_message().text().contains("folder") {
+    if !last.as_message().text().contains("files") {
         return vec![
             Event::ReasoningDelta("A greeting.".into()),
             Event::text("Hel"),

@@ -1,46 +1,54 @@
 //! The default estimate of the usage of a model call.
 
-use concentric_core::{ChatRequest, Part, PartKind, ToolContent, ToolResult, Usage};
-use std::fmt::{self, Write};
+use concentric_core::{ChatRequest, ToolSpec, ToolSpecs, Transcript, Usage};
+use std::{
+    fmt::{self, Write},
+    sync::{Arc, Mutex, PoisonError},
+};
 
 /// The assumed number of bytes of text per token.
 pub(super) const BYTES: u64 = 4;
 
-/// The assumed size of content other than text, in bytes.
-const MEDIA: u64 = 1_000 * BYTES;
-
-pub(super) fn rough(request: &ChatRequest) -> Usage {
-    let system = request.system.iter().map(|segment| length(&segment.text));
-    let tools = request.tools.iter().map(|tool| {
-        let mut schema = Length(0);
-        // `Length` never fails.
-        let _ = write!(schema, "{}", tool.input_schema);
-        length(&tool.name) + length(&tool.description) + schema.0
-    });
-    let turns = request.transcript.iter().map(|turn| {
-        let parts = turn.as_message().parts.iter().map(part);
-        parts.sum::<u64>() + turn.results().iter().map(result).sum::<u64>()
-    });
-    let bytes: u64 = system.chain(tools).chain(turns).sum();
-    let output = request.options.max_output_tokens.unwrap_or(0);
-    Usage::new(bytes / BYTES, u64::from(output))
+/// The default estimate. It keeps the sizes of the tools, most of which are those of the last call.
+#[derive(Default)]
+pub(super) struct Rough {
+    tools: Mutex<Sizes>,
 }
 
-fn part(part: &Part) -> u64 {
-    match &part.kind {
-        PartKind::Text(text) | PartKind::Reasoning(text) | PartKind::Refusal(text) => length(text),
-        PartKind::ToolCall(call) => length(&call.name) + length(call.arguments.as_str()),
-        PartKind::ToolResult(of) => result(of),
-        _ => MEDIA,
+/// Tools and their sizes in bytes.
+type Sizes = Arc<[(Arc<ToolSpec>, u64)]>;
+
+impl Rough {
+    /// Estimates a model call.
+    pub(super) fn call(&self, request: &ChatRequest) -> Usage {
+        let system = request.system.iter().map(|segment| length(&segment.text));
+        let bytes = system.sum::<u64>() + self.tools(&request.tools) + request.transcript.size();
+        let output = request.options.max_output_tokens.unwrap_or(0);
+        Usage::new(bytes / BYTES, u64::from(output))
+    }
+
+    /// Estimates a model call with nothing but a conversation.
+    pub(super) fn turns(transcript: &Transcript) -> Usage {
+        Usage::new(transcript.size() / BYTES, 0)
+    }
+
+    fn tools(&self, tools: &ToolSpecs) -> u64 {
+        let known = || self.tools.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sizes = known().clone();
+        let is_same = |((known, _), tool): (&(Arc<ToolSpec>, _), _)| Arc::ptr_eq(known, tool);
+        if sizes.len() != tools.len() || !sizes.iter().zip(tools).all(is_same) {
+            sizes = tools.iter().map(|it| (Arc::clone(it), tool(it))).collect();
+            *known() = Arc::clone(&sizes);
+        }
+        sizes.iter().map(|(_, size)| size).sum()
     }
 }
 
-fn result(result: &ToolResult) -> u64 {
-    match &result.outcome.content {
-        ToolContent::Text(text) => length(text),
-        ToolContent::Parts(parts) => parts.iter().map(part).sum(),
-        _ => MEDIA,
-    }
+fn tool(tool: &ToolSpec) -> u64 {
+    let mut schema = Length(0);
+    // `Length` never fails.
+    let _ = write!(schema, "{}", tool.input_schema);
+    length(&tool.name) + length(&tool.description) + schema.0
 }
 
 pub(super) const fn length(text: &str) -> u64 {
@@ -54,5 +62,38 @@ impl Write for Length {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         self.0 += length(text);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn changed_tools_are_read_again() {
+        let rough = Rough::default();
+        let of = |descriptions: &[&str]| {
+            let mut request = ChatRequest::user("four");
+            for description in descriptions {
+                let spec = ToolSpec::new("tool", *description, json!({}));
+                request.tools.push(Arc::new(spec));
+            }
+            let first = rough.call(&request);
+            assert_eq!(rough.call(&request), first);
+            first.input_tokens
+        };
+        assert_eq!(of(&[]), Some(1));
+        assert_eq!(of(&["123456"]), Some(4));
+        assert_eq!(of(&["1234567890"]), Some(5));
+        assert_eq!(of(&["1234567890", "123456"]), Some(8));
+        assert_eq!(of(&[]), Some(1));
+    }
+
+    #[test]
+    fn a_conversation_is_estimated_by_its_size() {
+        let request = ChatRequest::user("eight by");
+        assert_eq!(Rough::turns(&request.transcript), Usage::new(2, 0));
+        assert_eq!(Rough::default().call(&request), Usage::new(2, 0));
     }
 }

@@ -1,6 +1,6 @@
 use super::{Amounts, Budget, layer::Prices};
 use concentric_core::{
-    BoxError, ChatRequest, Error, Interrupt, Reply, Str,
+    BoxError, Error, Interrupt, Reply, Str,
     agent::{BeforeStep, StepGate, StepView},
     hooks::Interest,
     interrupt::ReplyStatus,
@@ -28,8 +28,8 @@ impl BudgetGate {
     /// The exact request, with its tools and without omitted turns, is known only to the layer
     /// around the model.
     fn next_call(&self, step: &StepView) -> Result<Amounts, BoxError> {
-        let said = ChatRequest::new(step.transcript.clone());
-        let said = self.prices.cost(&self.prices.estimate(&said));
+        let estimate = self.prices.estimate_turns(&step.transcript);
+        let said = self.prices.cost(&estimate);
         let last = step.context.update_state::<LastCall>(|last| Last {
             said: Some(said),
             ..*last

@@ -212,7 +212,9 @@ impl Budget {
 
     /// Checks that the spending from before a suspension can be read.
     pub(super) fn check_kept(&self) -> Result<(), SlotError> {
-        if let Some(context) = &self.0.run.kept {
+        if let Some(context) = &self.0.run.kept
+            && !self.0.state().is_read
+        {
             context.state::<Kept>()?;
         }
         match &self.0.parent {

@@ -1,8 +1,8 @@
 use super::{
-    Amounts, Budget, Limits, ModelBudget, RunBudget, ToolBudget, estimate::rough, gate::BudgetGate,
+    Amounts, Budget, Limits, ModelBudget, RunBudget, ToolBudget, estimate::Rough, gate::BudgetGate,
 };
 use concentric_core::{
-    ChatRequest, Context, Declares, Usage,
+    ChatRequest, Context, Declares, Transcript, Usage,
     agent::{Installer, Plugin},
     capability::{Around, Encloses, Expects, InLoop, Outside, Provides, Region, Requires, Within},
 };
@@ -31,11 +31,16 @@ pub struct BudgetPlugin {
 /// The estimate and the price of model calls.
 #[derive(Clone)]
 pub(super) struct Prices {
-    estimate: Arc<Estimate>,
+    estimate: Estimate,
     price: Arc<Price>,
 }
 
-type Estimate = dyn Fn(&ChatRequest) -> Usage + Send + Sync;
+#[derive(Clone)]
+enum Estimate {
+    Rough(Arc<Rough>),
+    Custom(Arc<dyn Fn(&ChatRequest) -> Usage + Send + Sync>),
+}
+
 type Price = dyn Fn(&Usage) -> u64 + Send + Sync;
 
 impl BudgetPlugin {
@@ -45,7 +50,7 @@ impl BudgetPlugin {
             limits,
             asks: None,
             prices: Prices {
-                estimate: Arc::new(rough),
+                estimate: Estimate::Rough(Arc::default()),
                 price: Arc::new(|_| 0),
             },
             charges: Arc::default(),
@@ -73,7 +78,7 @@ impl BudgetPlugin {
         mut self,
         estimate: impl Fn(&ChatRequest) -> Usage + Send + Sync + 'static,
     ) -> Self {
-        self.prices.estimate = Arc::new(estimate);
+        self.prices.estimate = Estimate::Custom(Arc::new(estimate));
         self
     }
 
@@ -132,7 +137,18 @@ impl Plugin for BudgetPlugin {
 
 impl Prices {
     pub(super) fn estimate(&self, request: &ChatRequest) -> Usage {
-        (self.estimate)(request)
+        match &self.estimate {
+            Estimate::Rough(rough) => rough.call(request),
+            Estimate::Custom(estimate) => estimate(request),
+        }
+    }
+
+    /// Returns the estimate of a model call with nothing but the conversation of a run.
+    pub(super) fn estimate_turns(&self, transcript: &Transcript) -> Usage {
+        match &self.estimate {
+            Estimate::Rough(_) => Rough::turns(transcript),
+            Estimate::Custom(estimate) => estimate(&ChatRequest::new(transcript.clone())),
+        }
     }
 
     /// Returns the amounts of a model call with this `usage`, except its time.

@@ -1,7 +1,14 @@
 use super::{History, HistoryError, Repair, Turn};
 use crate::{message::Message, text::Str};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use std::{fmt, iter::FusedIterator, sync::Arc};
+use std::{
+    fmt,
+    iter::FusedIterator,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
 
 /// The history of a conversation.
 ///
@@ -16,6 +23,8 @@ struct Node {
     turn: Turn,
     before: Transcript,
     len: usize,
+    // The size of the transcript up to this turn, plus 1; 0 if it was not computed yet.
+    size: AtomicU64,
 }
 
 impl Transcript {
@@ -48,6 +57,7 @@ impl Transcript {
             turn: turn.into(),
             before,
             len,
+            size: AtomicU64::new(0),
         }));
     }
 
@@ -59,6 +69,32 @@ impl Transcript {
     /// The number of turns.
     pub fn len(&self) -> usize {
         self.last.as_ref().map_or(0, |node| node.len)
+    }
+
+    /// The approximate size of the content in bytes: the length of the text, and 4,000 bytes for each
+    /// image, document or other content.
+    ///
+    /// The size is kept with the turns, so only new turns are measured.
+    pub fn size(&self) -> u64 {
+        let (mut size, mut list) = (0, self);
+        while let Some(node) = &list.last {
+            if let Some(known) = node.size.load(Relaxed).checked_sub(1) {
+                size += known;
+                break;
+            }
+            size += node.turn.size();
+            list = &node.before;
+        }
+        // All prefixes, since any of them may be shared with another transcript.
+        let (mut left, mut list) = (size, self);
+        while let Some(node) = &list.last
+            && node.size.load(Relaxed) == 0
+        {
+            node.size.store(left + 1, Relaxed);
+            left -= node.turn.size();
+            list = &node.before;
+        }
+        size
     }
 
     /// Returns whether there are no turns.
@@ -206,6 +242,21 @@ mod tests {
         assert_eq!((a.len(), b.len()), (1, 2));
         assert!(b.extends(&a) && !a.extends(&b));
         assert_eq!(b.iter().next(), a.iter().next());
+    }
+
+    #[test]
+    fn the_size_is_that_of_all_turns() {
+        let mut a = Transcript::new();
+        assert_eq!(a.size(), 0);
+        a.push_user("four");
+        a.push_user("");
+        let mut b = a.clone();
+        assert_eq!(a.size(), 4);
+        a.push_user("and more");
+        assert_eq!((a.size(), b.size(), a.size()), (12, 4, 12));
+        assert_eq!(a.before_last().unwrap().before_last().unwrap().size(), 4);
+        b.push_user("fork");
+        assert_eq!((a.size(), b.size()), (12, 8));
     }
 
     #[test]

@@ -11,6 +11,7 @@
 mod history;
 mod list;
 mod round;
+mod size;
 
 pub(crate) use self::round::{check_results, needs_outcome};
 pub use self::{

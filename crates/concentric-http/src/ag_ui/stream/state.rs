@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::super::{Event, PatchOperation, StateDelta, StateSnapshot, state::json_len};
+use super::super::{PatchOperation, edit::json_len};
 
 /// The state last sent to the client.
 ///
@@ -12,25 +12,32 @@ pub(super) struct State {
     sent: Option<Arc<Value>>,
 }
 
+/// The event that updates the client's state.
+pub(super) enum Update {
+    Snapshot,
+    Delta(Vec<PatchOperation>),
+}
+
 impl State {
-    /// The event that updates the client's state to `next`; `None` if it is unchanged.
-    pub(super) fn event(&mut self, next: &Arc<Value>) -> Option<Event> {
-        let sent = self.sent.replace(Arc::clone(next));
-        let snapshot = || Event::from(StateSnapshot::new(Value::clone(next)));
-        let Some(sent) = sent else {
-            return Some(snapshot());
+    /// The update of the client's state to `next`; `None` if it is unchanged.
+    pub(super) fn update(&mut self, next: &Arc<Value>) -> Option<Update> {
+        let Some(sent) = self.sent.replace(Arc::clone(next)) else {
+            return Some(Update::Snapshot);
         };
+        if Arc::ptr_eq(&sent, next) {
+            return None;
+        }
         if !matches!(
             (&*sent, &**next),
             (Value::Object(_), Value::Object(_)) | (Value::Array(_), Value::Array(_))
         ) {
-            return (sent != *next).then(snapshot);
+            return (sent != *next).then_some(Update::Snapshot);
         }
         match Patch::between(&sent, next) {
             Some(delta) if delta.is_empty() => None,
-            Some(delta) => Some(StateDelta::new(delta).into()),
+            Some(delta) => Some(Update::Delta(delta)),
             // For example, inserting an element at the front of a list changes all later elements.
-            None => Some(snapshot()),
+            None => Some(Update::Snapshot),
         }
     }
 }
