@@ -3,7 +3,7 @@
 use super::{
     counters,
     script::{BareModel, CHUNK, Model, Script},
-    stream::{agent, bare_agent, count},
+    stream::{agent, bare_model, count},
 };
 use crate::{bare, measure::heap};
 use concentric_core::{AgentLayer, ChatRequest, Error, Event, ModelService, NoTools};
@@ -76,6 +76,6 @@ pub(crate) fn concentric() -> f64 {
 }
 
 pub(crate) fn bare() -> f64 {
-    let agent = bare_agent!(Script::Wait, 0, 1, 2, 3, 4);
+    let agent = bare_model!(Script::Wait, 0, 1, 2, 3, 4);
     bytes(|| run_bare(agent.clone()))
 }

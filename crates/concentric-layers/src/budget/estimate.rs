@@ -81,7 +81,7 @@ mod tests {
             }
             let first = rough.call(&request);
             assert_eq!(rough.call(&request), first);
-            first.input_tokens
+            first.input_tokens()
         };
         assert_eq!(of(&[]), Some(1));
         assert_eq!(of(&["123456"]), Some(4));
