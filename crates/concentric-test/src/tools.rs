@@ -59,7 +59,7 @@
 //! | that a reply denies, cancels or answers | denied, cancelled, or done with that result; does not run |
 //! | with an interrupt that has no reply | waits again, with the same interrupts |
 //! | that waited only for other calls of its round | runs |
-//! | whose interrupts have another reason than [`TOOL_CALL`](interrupt::TOOL_CALL) | runs; the tool reads the replies from [`ToolCall::answered`] |
+//! | whose interrupts have another reason than [`TOOL_CALL`](interrupt::TOOL_CALL) | runs; the tool reads the replies from [`ToolCall::resumed`] |
 //! | that waits according to a history, but not according to a state | denied (`approval-invalid`) |
 //! | that the client executes | done with the client's result |
 //! | that was running when the process died | runs again if its tool is read-only, else unknown |

@@ -27,11 +27,11 @@
 //! # let _ = editor;
 //! ```
 
-use crate::{Tool, call::ledger::resumes_tool};
+use crate::Tool;
 use concentric_core::{
     ChatRequest, ChatResponse, Custom, Error, Event, Finish, Interrupt, MessageBuilder, Outcome,
     ReplyError, RunId, Str, SubAgentEvent, Suspension, ToolCall, ToolOutcome, ToolSpec,
-    call::CallResume, machine::MachineState,
+    call::CallResume, interrupt::SuspendedBy, machine::MachineState,
 };
 use futures_core::Stream;
 use futures_util::StreamExt;
@@ -149,7 +149,9 @@ impl Inner {
         A: DeserializeOwned,
     {
         // Replies to a gate of the call do not belong to the nested run.
-        let resumed = call.resumed().filter(|_| resumes_tool(call));
+        let resumed = call
+            .resumed()
+            .filter(|resume| resume.by == SuspendedBy::Tool);
         let waited = resumed.and_then(|resume| Some((resume.on.state.as_ref()?, resume)));
         let (run_id, request) = match waited {
             Some((state, resume)) => resume_run(state, resume).map_err(|error| {

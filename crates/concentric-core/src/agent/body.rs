@@ -1,5 +1,6 @@
 use crate::{
-    driver::BoxDriver, request::ChatRequest, response::ChatResponse, tool_call::ToolRound,
+    driver::BoxDriver, request::ChatRequest, response::ChatResponse, service::CloneService,
+    tool_call::ToolRound,
 };
 use concentric_proto::{Error, Event, RoundEvent};
 use futures_core::Stream;
@@ -35,7 +36,7 @@ where
 
 impl<M, B, R, O> Stream for AgentBody<M, B, R, O>
 where
-    M: Service<ChatRequest, Response = ChatResponse<B>> + Clone,
+    M: Service<ChatRequest, Response = ChatResponse<B>> + CloneService,
     M::Error: Into<BoxError>,
     B: Stream<Item = Result<Event, Error>>,
     R: Service<ToolRound, Response = O> + Clone,

@@ -3,6 +3,7 @@ use crate::{
     driver::{BoxDriver, discard},
     request::ChatRequest,
     response::ChatResponse,
+    service::CloneService,
     tool_call::ToolRound,
 };
 use concentric_proto::{Error, Event, RoundEvent};
@@ -46,7 +47,7 @@ where
 
 impl<M, B, R, O> Future for ResponseFuture<M, B, R, O>
 where
-    M: Service<ChatRequest, Response = ChatResponse<B>> + Clone,
+    M: Service<ChatRequest, Response = ChatResponse<B>> + CloneService,
     M::Error: Into<BoxError>,
     B: Stream<Item = Result<Event, Error>>,
     R: Service<ToolRound, Response = O> + Clone,

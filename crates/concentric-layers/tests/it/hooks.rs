@@ -1,7 +1,7 @@
 //! What [`Hooks`] are told, in which order, and what their failures change: nothing.
 
 use concentric_core::hooks::{
-    self, BeforeCall, End, Flow, HookFailure, HookFailures, Hooks, HooksLayer, Summary,
+    self, BeforeCall, End, Flow, HookFailure, HookFailures, Hooks, HooksLayer, Interest, Summary,
 };
 use concentric_core::{
     AgentLayer, BoxError, BoxModel, CallId, CancelReason, ChatRequest, ChatResponse, Context,
@@ -1186,6 +1186,10 @@ struct Nothing;
 impl Hooks for Nothing {
     fn id(&self) -> &str {
         "nothing"
+    }
+
+    fn interest(&self) -> Interest {
+        Interest::NONE
     }
 }
 

@@ -79,12 +79,6 @@ pub(crate) fn key_with_state(
     Some(key)
 }
 
-/// Whether the call resumes with replies to its tool's own interrupts.
-pub(crate) fn resumes_tool(call: &ToolCall) -> bool {
-    call.resumed()
-        .is_some_and(|resume| resume.by == SuspendedBy::Tool)
-}
-
 /// Identifies the tool's own suspension and the set of answered interrupts, independent of the
 /// replies' contents: the tool continues once from there. A tool that waits again uses another id
 /// or state.

@@ -393,7 +393,11 @@ impl<'a> Driven<'a> {
             }
         }
         cx.waker().wake_by_ref();
-        Poll::Pending
+        match self.driver.machine().is_model_next() {
+            true => Poll::Pending,
+            // The driver observes a stop, also while events do not end.
+            false => self.driver.as_mut().poll_event(cx),
+        }
     }
 }
 

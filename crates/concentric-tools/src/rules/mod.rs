@@ -4,10 +4,12 @@ mod ledger;
 mod proof;
 mod trace;
 
+#[cfg(feature = "approval-tokens")]
+pub(crate) use self::proof::Verified;
 pub use self::trace::{ProtocolEntry, ProtocolStep};
 pub(crate) use self::{
     ledger::LedgerHandle,
-    proof::{Invalid, Verified, VerifyReplies},
+    proof::{Invalid, VerifyReplies},
     trace::Protocol,
 };
 

@@ -93,7 +93,10 @@ async fn c092_what_was_remembered_is_not_asked_again() {
         let tools = remembering(&log, &store);
         decide(&world, &tools, 1, remember("tool", "run", approved)).await;
         assert_eq!(now(&world, &tools, "refund", 1).await, "ask", "another run");
-        assert!(matches!(store.remembered()[0].span, Span::Run { .. }));
+        assert!(matches!(
+            store.list(Tenant("acme".into())).await.unwrap()[0].span,
+            Span::Run { .. }
+        ));
     }
 }
 

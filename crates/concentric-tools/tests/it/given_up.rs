@@ -348,7 +348,8 @@ fn recorded(ledger: &Memory, log: &Log) -> [Toolset; 3] {
 
 paced!(paused with_a_ledger_a_person_is_asked_what_it_did);
 async fn with_a_ledger_a_person_is_asked_what_it_did() {
-    for way in 0..3 {
+    let ways = (0..3).flat_map(|way| [(way, true), (way, false)]);
+    for (way, answers) in ways {
         let (ledger, log) = (Memory::new(), Log::default());
         let tools = &recorded(&ledger, &log)[way];
         let agent = agent(tools);
@@ -361,16 +362,21 @@ async fn with_a_ledger_a_person_is_asked_what_it_did() {
         // It stays begun.
         assert_eq!(ledger.effects(), [None]);
         let state: MachineState = crate::kit::written(asked.finish.state.as_deref().unwrap());
-        let id = || asked.finish.interrupts()[0].id.clone();
-        let cancel = ChatRequest::resume(state.clone(), vec![Reply::cancel(id())]);
-        let after = ran(agent.clone(), cancel).await;
-        assert_eq!(statuses(&after), [ToolStatus::Unknown]);
-        let paid = Reply::answer(id(), serde_json::json!("paid"));
-        let after = ran(agent, ChatRequest::resume(state, vec![paid])).await;
-        let result = format!("call-0-0: {}", crate::kit::by_person("paid"));
-        assert_eq!(crate::common::results(&after), [result]);
+        let id = asked.finish.interrupts()[0].id.clone();
+        let reply = match answers {
+            true => Reply::answer(id, serde_json::json!("paid")),
+            false => Reply::cancel(id),
+        };
+        let after = ran(agent, ChatRequest::resume(state, vec![reply])).await;
         let recorded = ledger.effects()[0].as_ref().unwrap().status;
-        assert_eq!(recorded, ToolStatus::Done, "{way}");
+        if answers {
+            let result = format!("call-0-0: {}", crate::kit::by_person("paid"));
+            assert_eq!(crate::common::results(&after), [result]);
+            assert_eq!(recorded, ToolStatus::Done, "{way}");
+        } else {
+            assert_eq!(statuses(&after), [ToolStatus::Unknown]);
+            assert_eq!(recorded, ToolStatus::Unknown, "{way}");
+        }
         assert_eq!(log.count("acted"), 1);
     }
 }

@@ -70,10 +70,10 @@ fn history(world: &TestEnvironment, open: OpenRound, outcome: &ToolOutcome) -> C
 
 #[tokio::test]
 async fn client_tool_results_are_read_from_the_history() {
-    for outcome in [
-        ToolOutcome::done("paid"),
-        ToolOutcome::failed("no money"),
-        ToolOutcome::denied("no"),
+    for (outcome, text) in [
+        (ToolOutcome::done("paid"), "paid"),
+        (ToolOutcome::failed("no money"), "no money"),
+        (ToolOutcome::denied("no"), "The call was denied: no"),
     ] {
         let (world, store) = (TestEnvironment::new(), Flaky::default());
         let process = Process::new(&store, ScriptedTools::new(), payer());
@@ -89,8 +89,8 @@ async fn client_tool_results_are_read_from_the_history() {
         let results: Vec<_> = results.map(|result| &result.outcome).collect();
         assert_eq!(results.len(), 1);
         assert_eq!(
-            (results[0].status, results[0].content.text()),
-            (outcome.status, outcome.content.text())
+            (results[0].status, &*results[0].content.text()),
+            (outcome.status, text)
         );
         assert_eq!(status(&store, "run").await, RunStatus::Ended);
         assert!(is_unknown(&store, "next"));
