@@ -30,7 +30,7 @@
 //! # Place in the stack
 //!
 //! Outside of layers for each attempt, such as a timeout; inside of layers for each call, such as
-//! [hooks](crate::hooks). A retry waits until the inner service is ready again.
+//! [hooks](concentric_core::hooks). A retry waits until the inner service is ready again.
 //!
 //! # Cancel safety
 //!

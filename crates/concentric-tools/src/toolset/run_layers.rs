@@ -3,7 +3,7 @@ use concentric_core::{BoxTool, ToolService, service::CloneService};
 use tower_layer::Layer;
 
 /// Layers around the tool calls of one run, outside of the agent's layers. They are set in
-/// [`Context::own_mut`] of the run's request.
+/// [`Context::own_mut`](concentric_core::Context::own_mut) of the run's request.
 ///
 /// ```
 /// use concentric_core::{ChatRequest, ToolCall};
@@ -36,7 +36,7 @@ impl ToolLayers {
         self
     }
 
-    /// Adds hooks that also observe calls that do not run: see [`Toolset::hooks`].
+    /// Adds hooks that also observe calls that do not run: see [`Toolset::hooks`](crate::Toolset::hooks).
     #[must_use]
     pub fn hooks<L>(mut self, hooks: L) -> Self
     where
