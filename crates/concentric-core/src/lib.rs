@@ -49,6 +49,7 @@ pub mod describe;
 pub mod driver;
 mod end;
 mod environment;
+mod erased_layers;
 pub mod fatal;
 pub mod gate;
 pub mod hooks;

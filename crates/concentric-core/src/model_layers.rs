@@ -1,9 +1,11 @@
 //! The layers around the model calls of one run.
 
-use crate::service::{BoxModel, ModelService};
+use crate::{
+    erased_layers::ErasedLayers,
+    service::{BoxModel, ModelService},
+};
 use concentric_proto::{Error, ErrorKind};
 use std::{
-    any::type_name,
     fmt,
     sync::{
         Arc,
@@ -18,12 +20,10 @@ use tower_layer::Layer;
 /// See the [module docs](crate::of_run) for an example.
 #[derive(Clone, Default)]
 pub struct ModelLayers {
-    layers: Arc<Vec<(&'static str, Around)>>,
+    layers: Arc<ErasedLayers>,
     // Set once they are applied to a model call.
     applied: Arc<AtomicBool>,
 }
-
-type Around = Arc<dyn Fn(BoxModel) -> BoxModel + Send + Sync>;
 
 impl ModelLayers {
     /// Creates an empty set of layers.
@@ -42,17 +42,13 @@ impl ModelLayers {
             + Sync
             + 'static,
     {
-        let around = move |inner| BoxModel::new(layer.layer(inner));
-        Arc::make_mut(&mut self.layers).push((type_name::<L>(), Arc::new(around)));
+        Arc::make_mut(&mut self.layers).push(layer);
         self
     }
 
     pub(crate) fn around(&self, model: BoxModel) -> BoxModel {
         self.applied.store(true, Ordering::Relaxed);
-        self.layers
-            .iter()
-            .rev()
-            .fold(model, |model, (_, around)| around(model))
+        self.layers.around(model)
     }
 
     /// Returns the same layers, for one model call.
@@ -72,7 +68,7 @@ impl ModelLayers {
 /// Prints the names of the layers, outermost first.
 impl fmt::Display for ModelLayers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (at, (name, _)) in self.layers.iter().enumerate() {
+        for (at, name) in self.layers.names().enumerate() {
             if at > 0 {
                 f.write_str(", ")?;
             }
@@ -85,7 +81,7 @@ impl fmt::Display for ModelLayers {
 impl fmt::Debug for ModelLayers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ModelLayers")
-            .field("layers", &self.layers.len())
+            .field("layers", &self.layers)
             .finish()
     }
 }

@@ -1,7 +1,9 @@
 use super::{AgentLayer, Installer, Plugin, ToolSource};
-use crate::service::{BoxModel, ModelService, RoundService};
+use crate::{
+    erased_layers::ErasedLayers,
+    service::{BoxModel, ModelService, RoundService},
+};
 use concentric_proto::Error;
-use std::{any::type_name, fmt, sync::Arc};
 use tower_layer::Layer;
 
 /// The layers that plugins installed around an agent and around its model.
@@ -12,40 +14,6 @@ pub struct Plugins {
     pub(super) run: ErasedLayers,
     pub(super) model: ErasedLayers,
     pub(super) fault: Option<Error>,
-}
-
-/// Layers around a boxed model, the first outermost.
-#[derive(Clone, Default)]
-pub(super) struct ErasedLayers(Vec<(&'static str, Around)>);
-
-type Around = Arc<dyn Fn(BoxModel) -> BoxModel + Send + Sync>;
-
-impl ErasedLayers {
-    pub(super) fn push<L>(&mut self, layer: L)
-    where
-        L: Layer<BoxModel> + Send + Sync + 'static,
-        L::Service: ModelService<Body: Send + 'static, Future: Send + 'static>
-            + Clone
-            + Send
-            + Sync
-            + 'static,
-    {
-        let around = move |inner| BoxModel::new(layer.layer(inner));
-        self.0.push((type_name::<L>(), Arc::new(around)));
-    }
-
-    fn around(&self, model: BoxModel) -> BoxModel {
-        let layers = self.0.iter().rev();
-        layers.fold(model, |model, (_, around)| around(model))
-    }
-}
-
-impl fmt::Debug for ErasedLayers {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list()
-            .entries(self.0.iter().map(|(name, _)| name))
-            .finish()
-    }
 }
 
 impl<R> AgentLayer<R> {
