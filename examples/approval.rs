@@ -46,7 +46,7 @@ fn agent(store: &SqliteStore) -> Result<BoxModel, Error> {
         .ledger(store.clone()); // records each write before it starts, and its outcome
 
     let agent = ServiceBuilder::new()
-        .layer(DefaultsLayer::new().system("Work on the files in the current folder."))
+        .layer(RequestDefaultsLayer::new().system("Work on the files in the current folder."))
         .layer(SuspendLayer::new(Arc::new(store.clone())).lease(LEASE)) // persists interrupted runs
         .layer(AgentLayer::new(tools).step_limit(16))
         .service(model()?);

@@ -17,7 +17,7 @@ use concentric::{
     ToolOutcome,
     event::StepFinish,
     hooks::{End, Flow, Hooks, Interest, Summary},
-    layers::DefaultsLayer,
+    layers::RequestDefaultsLayer,
     message::Arguments,
     state::{Scope, Slot, SlotError, Transient},
 };
@@ -194,7 +194,7 @@ async fn ask(question: String) -> Result<Outcome, Error> {
         writing,
     };
     let agent = ServiceBuilder::new()
-        .layer(DefaultsLayer::new().system(
+        .layer(RequestDefaultsLayer::new().system(
             "Answer questions about the files in the current folder. Inspect the files before you \
              answer. Be brief.",
         ))

@@ -13,7 +13,7 @@
 
 use bytes::Bytes;
 use concentric::{
-    AgentLayer, BoxModel, ChatRequest, Error, Outcome, Transcript, layers::DefaultsLayer,
+    AgentLayer, BoxModel, ChatRequest, Error, Outcome, Transcript, layers::RequestDefaultsLayer,
     message::ProviderData, providers::HttpClient,
 };
 use concentric_examples::services;
@@ -53,7 +53,7 @@ async fn converse() -> Result<Outcome, Error> {
         terminal::status(format_args!("\n{}: {question}", speaker.provider.name));
         transcript.push_user(question);
         let agent = ServiceBuilder::new()
-            .layer(DefaultsLayer::new().system(
+            .layer(RequestDefaultsLayer::new().system(
                 "Answer questions about the files in the current folder. Inspect the files before \
                  you answer. Be brief.",
             ))

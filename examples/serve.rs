@@ -19,7 +19,7 @@ use axum::{Router, http::StatusCode, http::header, routing::get};
 use concentric::{
     AgentLayer, BoxModel, Error, ErrorKind,
     http::ag_ui::{AgUiLayer, Shutdown},
-    layers::{DefaultsLayer, SuspendLayer},
+    layers::{RequestDefaultsLayer, SuspendLayer},
     tools::Approval,
 };
 use concentric_examples::{local, store};
@@ -109,7 +109,7 @@ fn agent() -> Result<BoxModel, Error> {
         .gate(Approval::for_tools("write_file"))
         .ledger(store.clone());
     let agent = ServiceBuilder::new()
-        .layer(DefaultsLayer::new().system(
+        .layer(RequestDefaultsLayer::new().system(
             "Answer questions about the files in the current folder. Inspect the files before you \
              answer. Be brief.",
         ))

@@ -12,8 +12,8 @@ use concentric::{
     AgentLayer, BoxModel, Error, Message, Part, Role,
     id::ThreadId,
     layers::{
-        DefaultsLayer, Steering,
-        session::{Session, SessionTarget, Sessions},
+        RequestDefaultsLayer, Steering,
+        session::{MakeSession, Session, SessionTarget},
     },
 };
 use quickstart::{files, model::model, terminal};
@@ -42,10 +42,10 @@ async fn main() -> ExitCode {
 async fn chat() -> Result<(), Error> {
     let steering = Steering::new(QUEUE);
     let agent = ServiceBuilder::new()
-        .layer(DefaultsLayer::new().system("Answer questions about the files in a folder."))
+        .layer(RequestDefaultsLayer::new().system("Answer questions about the files in a folder."))
         .layer(AgentLayer::new(files::tools(".")?).gate(steering.gate()))
         .service(model()?);
-    let session = Sessions::new(BoxModel::new(agent))
+    let session = MakeSession::new(BoxModel::new(agent))
         .queue(QUEUE)
         .on_end(|turns| terminal::status(format_args!("({} turns)", turns.len())))
         .oneshot(SessionTarget::new(ThreadId::new("chat")))

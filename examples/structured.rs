@@ -9,7 +9,7 @@
 //! quickstart.
 
 use concentric::{
-    AgentLayer, ChatRequest, Error, Event, Outcome, layers::DefaultsLayer, tools::output,
+    AgentLayer, ChatRequest, Error, Event, Outcome, layers::RequestDefaultsLayer, tools::output,
 };
 use futures_util::StreamExt;
 use quickstart::{files, model::model, terminal};
@@ -67,7 +67,7 @@ async fn ask(question: String) -> Result<Outcome, Error> {
     let folder = output::<Folder>("folder");
     let agent =
         ServiceBuilder::new()
-            .layer(DefaultsLayer::new().system(
+            .layer(RequestDefaultsLayer::new().system(
                 "Answer questions about the files in the current folder. Inspect them first.",
             ))
             // A value that does not match is corrected before the run may finish.

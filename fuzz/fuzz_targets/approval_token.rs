@@ -5,7 +5,7 @@ use arbitrary::Arbitrary;
 use concentric_core::{CallId, InterruptId, MessageId, RunId, store::Tenant};
 use concentric_tools::{
     Digest,
-    token::{Claims, Expected, Key, Keys, Subject},
+    token::{Claims, Expected, Key, TokenKeys, Subject},
 };
 use libfuzzer_sys::fuzz_target;
 use std::time::{Duration, SystemTime};
@@ -67,7 +67,7 @@ fn subject(fields: &Fields) -> Subject {
 }
 
 fuzz_target!(|case: Case| {
-    let keys = |byte| Keys::new(Key::new("k", vec![byte; 32]).expect("a key"));
+    let keys = |byte| TokenKeys::new(Key::new("k", vec![byte; 32]).expect("a key"));
     let issued = SystemTime::UNIX_EPOCH + Duration::from_secs(case.issued.into());
     let lifetime = Duration::from_secs(case.lifetime.into());
     let claims = Claims::new(

@@ -8,7 +8,7 @@ use arbitrary::{Arbitrary, Unstructured};
 use concentric_core::{
     AgentLayer, BoxModel, ChatRequest, ChatResponse, Error, Event, FinishReason, Interrupt, Reply,
     Str, ToolCall, ToolOutcome, ToolSpec, Usage,
-    machine::{MachineState, StateError},
+    machine::{RunState, StateError},
 };
 use concentric_fuzz::{Json, block_on};
 use concentric_tools::{Approval, Tool, Toolset};
@@ -150,13 +150,13 @@ fuzz_target!(|bytes: &[u8]| {
             Err(_) => return,
         },
     };
-    let Ok(state) = MachineState::from_json(json.as_bytes(), 1 << 20) else {
+    let Ok(state) = RunState::from_json(json.as_bytes(), 1 << 20) else {
         assert!(changed, "a kept state is refused");
         return;
     };
     match state.to_json() {
         Ok(json) => {
-            let again = MachineState::from_json(json.as_bytes(), 4 << 20);
+            let again = RunState::from_json(json.as_bytes(), 4 << 20);
             assert_eq!(again.as_ref(), Ok(&state), "it reads another way");
         }
         Err(error) => assert_eq!(error, StateError::TooDeep),

@@ -1,7 +1,7 @@
 //! A value of a schema, shown while it is written.
 #![no_main]
 
-use concentric_core::{Custom, Event, FinishReason, StepFinish, Usage};
+use concentric_core::{CustomEvent, Event, FinishReason, StepFinish, Usage};
 use concentric_tools::output::{VALUE_FOLLOWS, output};
 use libfuzzer_sys::fuzz_target;
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 fuzz_target!(|input: (String, Vec<u8>)| {
     let (text, lengths) = input;
     let mut partials = output::<Value>("value").partials::<Value>();
-    let follows = Custom::new(VALUE_FOLLOWS, json!({"schema": "value"}));
+    let follows = CustomEvent::new(VALUE_FOLLOWS, json!({"schema": "value"}));
     partials.push(&Event::Custom(Box::new(follows)));
     let mut rest = text.as_str();
     let mut lengths = lengths.iter().cycle();

@@ -8,8 +8,8 @@ use concentric_providers::{
 };
 use concentric_store::MemoryStore;
 use concentric_tools::{
-    Approval, Tokens, Toolset,
-    token::{Key, Keys},
+    Approval, ApprovalTokens, Toolset,
+    token::{Key, TokenKeys},
     tool,
 };
 use http_body_util::{BodyExt, Full};
@@ -131,12 +131,12 @@ pub fn served(provider: Provider, body: Bytes) -> Came {
         })
     };
     let store: Arc<dyn RunStore> = Arc::new(MemoryStore::new());
-    let keys = Keys::new(Key::new("k", vec![7; 32]).expect("a key"));
+    let keys = TokenKeys::new(Key::new("k", vec![7; 32]).expect("a key"));
     let tools = Toolset::new()
         .tool(work("look").read_only())
         .tool(work("pay"))
         .gate(Approval::for_tools("pay"))
-        .tokens(Tokens::new(keys, "fuzz", MemoryStore::new()));
+        .tokens(ApprovalTokens::new(keys, "fuzz", MemoryStore::new()));
     let agent = ServiceBuilder::new()
         .layer(SuspendLayer::new(store))
         .layer(AgentLayer::new(tools))

@@ -1,14 +1,14 @@
 //! Runs behind AG-UI that are refused: the client reads why, and the server's log names the thing.
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a test")]
 
-use concentric_core::{AgentLayer, BoxModel, LiveInterrupts};
+use concentric_core::{AgentLayer, BoxModel, InterruptHub};
 use concentric_http::ag_ui::AgUiLayer;
 use concentric_layers::SuspendLayer;
 use concentric_store::SqliteStore;
 use concentric_test::{ScriptedModel, ScriptedTools};
 use concentric_tools::{
-    Approval, NoArguments, Tokens, Toolset,
-    token::{Key, Keys},
+    Approval, ApprovalTokens, NoArguments, Toolset,
+    token::{Key, TokenKeys},
     tool,
 };
 use http_body_util::{BodyExt, Full};
@@ -134,11 +134,11 @@ async fn an_unknown_effect_fails_no_run_that_is_not_stored() {
         let approval = Approval::for_tools("refund");
         let tools = match has_tokens {
             true => {
-                let keys = Keys::new(Key::new("k", vec![7; 32]).unwrap());
-                let tokens = Tokens::new(keys, "https://agent.example", store);
+                let keys = TokenKeys::new(Key::new("k", vec![7; 32]).unwrap());
+                let tokens = ApprovalTokens::new(keys, "https://agent.example", store);
                 tools.gate(approval).tokens(tokens)
             }
-            false => tools.gate(approval.live(&LiveInterrupts::new(), Duration::ZERO)),
+            false => tools.gate(approval.live(&InterruptHub::new(), Duration::ZERO)),
         };
         let model = ScriptedModel::new()
             .tool_call("pay", json!({}))

@@ -31,8 +31,8 @@ use concentric_providers::{ApiKey, HttpClient, OpenAiLayer};
 use concentric_store::SqliteStore;
 use concentric_test::cassette::RecordLayer;
 use concentric_tools::{
-    Approval, Tokens, ToolError, Toolset,
-    token::{Key, Keys},
+    Approval, ApprovalTokens, ToolError, Toolset,
+    token::{Key, TokenKeys},
     tool,
 };
 use http::Request;
@@ -162,7 +162,7 @@ struct Account {
 }
 
 fn tools(store: &SqliteStore) -> Toolset {
-    let keys = Keys::new(Key::new("k1", TOKEN_KEY.as_bytes().to_vec()).unwrap());
+    let keys = TokenKeys::new(Key::new("k1", TOKEN_KEY.as_bytes().to_vec()).unwrap());
     let pay = tool("pay", "Pays.", |Account { account }: Account| async move {
         format!("{} bytes", account.len())
     });
@@ -180,7 +180,11 @@ fn tools(store: &SqliteStore) -> Toolset {
         .tool(pay)
         .tool(fail)
         .gate(Approval::for_tools(["pay"]))
-        .tokens(Tokens::new(keys, "https://one.example", store.clone()))
+        .tokens(ApprovalTokens::new(
+            keys,
+            "https://one.example",
+            store.clone(),
+        ))
         .ledger(store.clone())
 }
 

@@ -5,7 +5,7 @@
 //! the reply may take longer than a connection lives.
 //!
 //! ```
-//! use concentric_core::{Context, Interrupt, InterruptId, Reply, ask::Unanswered};
+//! use concentric_core::{Context, Interrupt, InterruptId, Reply, ask::AskError};
 //! use serde::Deserialize;
 //! use std::time::Duration;
 //!
@@ -15,7 +15,7 @@
 //! }
 //!
 //! /// In a tool:
-//! async fn choose(context: &Context) -> Result<u8, Unanswered> {
+//! async fn choose(context: &Context) -> Result<u8, AskError> {
 //!     let id = InterruptId::new(context.new_id("ask_"));
 //!     let ask = Interrupt::new(id, "seat").with_message("Which row?");
 //!     let reply = context.ask(ask, Duration::from_secs(60)).await?;
@@ -31,17 +31,17 @@
 //! # let _ = (choose, chosen);
 //! ```
 
-pub use crate::hub::Unanswered;
+pub use crate::hub::AskError;
 
 use crate::{
     context::Context,
-    hub::{Check, LiveInterrupts},
+    hub::{Check, InterruptHub},
     run_key::Tenant,
 };
-use concentric_proto::{Custom, ErrorKind, Event, Interrupt, Reply, ReplyError};
+use concentric_proto::{CustomEvent, ErrorKind, Event, Interrupt, Reply, ReplyError};
 use std::{sync::Arc, time::Duration};
 
-impl LiveInterrupts {
+impl InterruptHub {
     /// Raises an interrupt in the run of `context` and waits for the reply, for at most `timeout`.
     ///
     /// The timeout includes the wait for capacity in the run's stream. Cancellation and the
@@ -59,7 +59,7 @@ impl LiveInterrupts {
         interrupt: Interrupt,
         timeout: Duration,
         context: &Context,
-    ) -> Result<Reply, Unanswered> {
+    ) -> Result<Reply, AskError> {
         self.ask_with(interrupt, timeout, context, None).await
     }
 
@@ -67,10 +67,10 @@ impl LiveInterrupts {
     /// Other replies are refused with the error of `check`, and the interrupt stays open.
     ///
     /// ```
-    /// use concentric_core::{Context, Interrupt, LiveInterrupts, Reply, ReplyError, ask::Unanswered};
+    /// use concentric_core::{Context, Interrupt, InterruptHub, Reply, ReplyError, ask::AskError};
     /// use std::time::Duration;
     ///
-    /// async fn seat(live: &LiveInterrupts, ask: Interrupt, context: &Context) -> Result<u8, Unanswered> {
+    /// async fn seat(live: &InterruptHub, ask: Interrupt, context: &Context) -> Result<u8, AskError> {
     ///     let check = |reply: &Reply| reply.read::<u8>().map(drop);
     ///     let reply = live.ask_checked(ask, Duration::from_secs(60), context, check).await?;
     ///     Ok(reply.read()?)
@@ -91,7 +91,7 @@ impl LiveInterrupts {
         timeout: Duration,
         context: &Context,
         check: impl Fn(&Reply) -> Result<(), ReplyError> + Send + Sync + 'static,
-    ) -> Result<Reply, Unanswered> {
+    ) -> Result<Reply, AskError> {
         let check: Arc<Check> = Arc::new(check);
         self.ask_with(interrupt, timeout, context, Some(check))
             .await
@@ -103,8 +103,8 @@ impl LiveInterrupts {
         timeout: Duration,
         context: &Context,
         check: Option<Arc<Check>>,
-    ) -> Result<Reply, Unanswered> {
-        let mut event = Custom::new(
+    ) -> Result<Reply, AskError> {
+        let mut event = CustomEvent::new(
             "interrupt",
             serde_json::to_value(&interrupt).unwrap_or_default(),
         );
@@ -112,8 +112,8 @@ impl LiveInterrupts {
         let shown = context.send(Event::Custom(Box::new(event)));
         let ended = async {
             match context.sleep(timeout).await {
-                Err(error) if error.kind() == ErrorKind::Cancelled => Unanswered::Cancelled,
-                _ => Unanswered::Late,
+                Err(error) if error.kind() == ErrorKind::Cancelled => AskError::Cancelled,
+                _ => AskError::TimedOut,
             }
         };
         self.wait(Tenant::of(context), interrupt, check, shown, ended)
@@ -135,7 +135,7 @@ impl Context {
     /// # Cancel safety
     ///
     /// Dropping the future withdraws the interrupt.
-    pub async fn ask(&self, interrupt: Interrupt, timeout: Duration) -> Result<Reply, Unanswered> {
+    pub async fn ask(&self, interrupt: Interrupt, timeout: Duration) -> Result<Reply, AskError> {
         self.live().ask(interrupt, timeout, self).await
     }
 

@@ -26,7 +26,7 @@ use tokio::sync::oneshot;
 /// Open interrupts have unique ids: while one is open, another with the same id and tenant is
 /// rejected, since a reply would be ambiguous.
 #[derive(Clone, Default)]
-pub struct LiveInterrupts(Arc<Mutex<HashMap<(Tenant, InterruptId), Waiting>>>);
+pub struct InterruptHub(Arc<Mutex<HashMap<(Tenant, InterruptId), Waiting>>>);
 
 struct Waiting {
     interrupt: Interrupt,
@@ -41,20 +41,20 @@ pub(crate) type Check = dyn Fn(&Reply) -> Result<(), ReplyError> + Send + Sync;
 /// The reason why an interrupt has no reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Unanswered {
+pub enum AskError {
     /// No reply arrived before the timeout or the run's deadline.
-    Late,
+    TimedOut,
     /// The run was cancelled.
     Cancelled,
     /// Another interrupt with this id is open.
-    Asked(InterruptId),
+    DuplicateId(InterruptId),
     /// The interrupt was not emitted into the run's stream.
-    NotShown(EmitError),
+    NotDelivered(EmitError),
     /// The reply does not have the required form.
     Malformed(ReplyError),
 }
 
-impl LiveInterrupts {
+impl InterruptHub {
     /// Creates a handle without open interrupts.
     pub fn new() -> Self {
         Self::default()
@@ -120,12 +120,12 @@ impl LiveInterrupts {
         interrupt: Interrupt,
         check: Option<Arc<Check>>,
         shown: impl Future<Output = Result<(), EmitError>>,
-        ended: impl Future<Output = Unanswered>,
-    ) -> Result<Reply, Unanswered> {
+        ended: impl Future<Output = AskError>,
+    ) -> Result<Reply, AskError> {
         let key = (tenant, interrupt.id.clone());
         let (sender, mut receiver) = oneshot::channel();
         match self.lock().entry(key.clone()) {
-            Entry::Occupied(_) => return Err(Unanswered::Asked(interrupt.id)),
+            Entry::Occupied(_) => return Err(AskError::DuplicateId(interrupt.id)),
             Entry::Vacant(free) => free.insert(Waiting {
                 interrupt,
                 check,
@@ -135,8 +135,8 @@ impl LiveInterrupts {
         let _asked = Asked { of: self, key };
         let unanswered = {
             let mut answered = pin!(async {
-                shown.await.map_err(Unanswered::NotShown)?;
-                (&mut receiver).await.map_err(|_| Unanswered::Late)
+                shown.await.map_err(AskError::NotDelivered)?;
+                (&mut receiver).await.map_err(|_| AskError::TimedOut)
             });
             let mut ended = pin!(ended);
             // The code below checks for a reply that arrived by the end of the wait.
@@ -157,7 +157,7 @@ impl LiveInterrupts {
 
 /// Withdraws an interrupt when its future is dropped.
 struct Asked<'a> {
-    of: &'a LiveInterrupts,
+    of: &'a InterruptHub,
     key: (Tenant, InterruptId),
 }
 
@@ -167,29 +167,29 @@ impl Drop for Asked<'_> {
     }
 }
 
-impl fmt::Debug for LiveInterrupts {
+impl fmt::Debug for InterruptHub {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LiveInterrupts")
+        f.debug_struct("InterruptHub")
             .field("waiting", &self.lock().len())
             .finish()
     }
 }
 
-impl fmt::Display for Unanswered {
+impl fmt::Display for AskError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Late => f.write_str("no reply arrived in time"),
+            Self::TimedOut => f.write_str("no reply arrived in time"),
             Self::Cancelled => f.write_str("the run was cancelled before a reply arrived"),
-            Self::Asked(id) => write!(f, "another interrupt with the id `{id}` is open"),
-            Self::NotShown(error) => write!(f, "the interrupt was not emitted: {error}"),
+            Self::DuplicateId(id) => write!(f, "another interrupt with the id `{id}` is open"),
+            Self::NotDelivered(error) => write!(f, "the interrupt was not emitted: {error}"),
             Self::Malformed(error) => error.fmt(f),
         }
     }
 }
 
-impl StdError for Unanswered {}
+impl StdError for AskError {}
 
-impl From<ReplyError> for Unanswered {
+impl From<ReplyError> for AskError {
     fn from(error: ReplyError) -> Self {
         Self::Malformed(error)
     }

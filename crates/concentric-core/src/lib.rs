@@ -78,11 +78,11 @@ pub use self::{
     describe::Description,
     environment::Environment,
     hooks::Hooks,
-    hub::LiveInterrupts,
+    hub::InterruptHub,
     outbox::EmitError,
     request::ChatRequest,
     response::{Answer, ChatResponse, Incomplete},
-    resume::{Resume, Suspended},
+    resume::{Resume, ResumePoint},
     service::{BoxModel, BoxTool, EventStream, ModelService, RoundService, ToolService},
     tool_call::{Attempt, Attempts, Seal, ToolCall, ToolRound},
 };

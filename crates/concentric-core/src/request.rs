@@ -1,11 +1,11 @@
 use crate::{
     context::Context,
     outbox::EmitError,
-    resume::{Resume, Suspended},
+    resume::{Resume, ResumePoint},
 };
 use concentric_proto::{
     ChatOptions, Event, OpenRound, Reply, Str, System, SystemSegment, ToolSpecs, Transcript,
-    run_state::MachineState,
+    run_state::RunState,
 };
 use std::sync::Arc;
 
@@ -55,18 +55,18 @@ impl ChatRequest {
     ///
     /// `state` is the state that the run ended with ([`Finish::state`](crate::Finish::state)), or
     /// that a trusted store has kept. If a reply is missing, the run is interrupted again.
-    pub fn resume(state: MachineState, replies: Vec<Reply>) -> Self {
+    pub fn resume(state: RunState, replies: Vec<Reply>) -> Self {
         let mut request = Self::new(Transcript::new());
-        let state = Suspended::State(Box::new(state));
+        let state = ResumePoint::State(Box::new(state));
         request.set_resume(Resume::new(state, replies));
         request
     }
 
     /// Creates a request to resume a run that a layer around the agent stores
-    /// ([`Suspended::Elsewhere`]): the run of the context's conversation that `replies` refer to.
+    /// ([`ResumePoint::InStore`]): the run of the context's conversation that `replies` refer to.
     pub fn replying(replies: Vec<Reply>) -> Self {
         let mut request = Self::new(Transcript::new());
-        request.resume = Some(Resume::new(Suspended::Elsewhere, replies));
+        request.resume = Some(Resume::new(ResumePoint::InStore, replies));
         request
     }
 
@@ -75,7 +75,7 @@ impl ChatRequest {
     /// A reply is accepted only with a proof ([`Reply::token`]).
     pub fn resume_history(transcript: Transcript, open: OpenRound, replies: Vec<Reply>) -> Self {
         let mut request = Self::new(transcript);
-        request.resume = Some(Resume::new(Suspended::Claimed(open), replies));
+        request.resume = Some(Resume::new(ResumePoint::UnverifiedHistory(open), replies));
         request
     }
 

@@ -1,4 +1,4 @@
-use concentric_proto::{Error, Event, Finish, Head, Message, MessageBuilder, Transcript};
+use concentric_proto::{Error, Event, Finish, Message, MessageBuilder, ResponseHead, Transcript};
 use futures_core::Stream;
 use std::{fmt, pin::pin};
 
@@ -19,7 +19,7 @@ use std::{fmt, pin::pin};
 #[non_exhaustive]
 pub struct ChatResponse<B> {
     /// The part of the answer that is known as soon as the service accepts the request.
-    pub head: Head,
+    pub head: ResponseHead,
     /// Values of any type from a layer to the layers outside it.
     pub extensions: http::Extensions,
     /// The events.
@@ -30,7 +30,7 @@ impl<B> ChatResponse<B> {
     /// Creates an answer with an empty head.
     pub fn new(body: B) -> Self {
         Self {
-            head: Head::default(),
+            head: ResponseHead::default(),
             extensions: http::Extensions::new(),
             body,
         }
@@ -38,7 +38,7 @@ impl<B> ChatResponse<B> {
 
     /// Sets the head.
     #[must_use]
-    pub fn with_head(mut self, head: Head) -> Self {
+    pub fn with_head(mut self, head: ResponseHead) -> Self {
         self.head = head;
         self
     }
@@ -112,7 +112,7 @@ where
 #[non_exhaustive]
 pub struct Answer {
     /// The head of the answer.
-    pub head: Head,
+    pub head: ResponseHead,
     /// The whole answer in one message; for an agent, with the text, tool calls and results of all
     /// steps.
     pub message: Message,

@@ -1,7 +1,7 @@
 use concentric_proto::{
     Message, OpenRound, Reply,
     machine::ModelResume,
-    run_state::{MachineState, StoredSlot},
+    run_state::{RunState, StoredSlot},
 };
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -18,23 +18,23 @@ pub struct Resume {
     messages: Vec<Message>,
 }
 
-type Untaken = Option<(Suspended, Vec<Reply>)>;
+type Untaken = Option<(ResumePoint, Vec<Reply>)>;
 
 /// The known state of a run to resume.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub enum Suspended {
+pub enum ResumePoint {
     /// The state of the run, as persisted by a trusted process.
-    State(Box<MachineState>),
+    State(Box<RunState>),
     /// An open round from an unverified history.
-    Claimed(OpenRound),
+    UnverifiedHistory(OpenRound),
     /// No state: a layer outside the agent stores the run and resumes it.
-    Elsewhere,
+    InStore,
 }
 
 impl From<ModelResume> for Resume {
     fn from(resume: ModelResume) -> Self {
-        let state = Suspended::State(Box::new(resume.state));
+        let state = ResumePoint::State(Box::new(resume.state));
         let mut run = Self::new(state, resume.replies);
         run.accepted_at = resume.accepted_at;
         run
@@ -43,7 +43,7 @@ impl From<ModelResume> for Resume {
 
 impl Resume {
     /// Creates the resumption of a run.
-    pub fn new(suspended: Suspended, replies: Vec<Reply>) -> Self {
+    pub fn new(suspended: ResumePoint, replies: Vec<Reply>) -> Self {
         Self {
             run: Arc::new(Mutex::new(Some((suspended, replies)))),
             accepted_at: None,
@@ -52,14 +52,14 @@ impl Resume {
     }
 
     /// Adds `messages`, which the user sent with the replies, to the run once its open round is closed
-    /// ([`MachineState::push_messages`]). Messages whose id the run already has are skipped.
+    /// ([`RunState::push_messages`]). Messages whose id the run already has are skipped.
     ///
     /// ```
-    /// use concentric_core::{InterruptId, Message, MessageId, Reply, Resume, Suspended};
+    /// use concentric_core::{InterruptId, Message, MessageId, Reply, Resume, ResumePoint};
     ///
     /// let replies = vec![Reply::cancel(InterruptId::new("m1/0/call_0"))];
     /// let message = Message::user("Ask them first.").with_id(MessageId::new("m2"));
-    /// let resume = Resume::new(Suspended::Elsewhere, replies).with_messages(vec![message]);
+    /// let resume = Resume::new(ResumePoint::InStore, replies).with_messages(vec![message]);
     /// assert_eq!(resume.messages().len(), 1);
     /// ```
     #[must_use]
@@ -90,27 +90,27 @@ impl Resume {
     pub(crate) fn slots(&self) -> Option<Vec<StoredSlot>> {
         let run = self.run.lock().unwrap_or_else(PoisonError::into_inner);
         match run.as_ref() {
-            Some((Suspended::State(state), _)) => Some(state.slots().to_vec()),
+            Some((ResumePoint::State(state), _)) => Some(state.slots().to_vec()),
             _ => None,
         }
     }
 
     /// Takes the run and the replies, unless another attempt has taken them.
-    pub fn take(&self) -> Option<(Suspended, Vec<Reply>)> {
+    pub fn take(&self) -> Option<(ResumePoint, Vec<Reply>)> {
         self.run
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .take()
     }
 
-    /// Returns whether the run is stored by a layer ([`Suspended::Elsewhere`]) and not taken yet.
+    /// Returns whether the run is stored by a layer ([`ResumePoint::InStore`]) and not taken yet.
     pub fn is_elsewhere(&self) -> bool {
         let run = self.run.lock().unwrap_or_else(PoisonError::into_inner);
-        matches!(*run, Some((Suspended::Elsewhere, _)))
+        matches!(*run, Some((ResumePoint::InStore, _)))
     }
 
     /// Returns the [taken](Self::take) run for another attempt, if this one had no effect.
-    pub fn give_back(&self, suspended: Suspended, replies: Vec<Reply>) {
+    pub fn give_back(&self, suspended: ResumePoint, replies: Vec<Reply>) {
         let mut run = self.run.lock().unwrap_or_else(PoisonError::into_inner);
         *run = Some((suspended, replies));
     }

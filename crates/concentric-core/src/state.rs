@@ -36,7 +36,7 @@
 //! # Persistence
 //!
 //! A [`Durable`] slot is persisted together with the run's state
-//! ([`MachineState`](crate::machine::MachineState)): when the run waits, and before its tools
+//! ([`RunState`](crate::machine::RunState)): when the run waits, and before its tools
 //! start. A crash loses later changes, as it loses the rest of the step. The slots of a
 //! conversation are stored in [`Slots`], by the host that stores the conversation. Each stored
 //! value has a [version](Slot::VERSION), so that newer code can read values of older code.
@@ -100,7 +100,7 @@ impl Context {
     }
 
     /// Serializes the values of the run's own durable slots, to be stored with its state
-    /// ([`MachineState::with_slots`](crate::machine::MachineState::with_slots)). Only for custom
+    /// ([`RunState::with_slots`](crate::machine::RunState::with_slots)). Only for custom
     /// loops: an agent stores them itself.
     ///
     /// # Errors
@@ -112,7 +112,7 @@ impl Context {
     }
 
     /// Restores the run's own durable slots
-    /// ([`MachineState::slots`](crate::machine::MachineState::slots)). Only the first call has an
+    /// ([`RunState::slots`](crate::machine::RunState::slots)). Only the first call has an
     /// effect.
     pub fn restore_state(&self, stored: &[StoredSlot]) {
         if !stored.is_empty() {

@@ -2,8 +2,8 @@
 
 use crate::context::Context;
 use concentric_proto::{
-    Arguments, CallId, Origin, Permit, Refusal, Reply, RoundCall, Str, ToolCallPart, ToolOutcome,
-    ToolSpec, ToolStatus, Transcript,
+    Arguments, CallId, Clearance, Delivery, Refusal, Reply, RoundCall, Str, ToolCallPart,
+    ToolOutcome, ToolSpec, ToolStatus, Transcript,
     call::{CallResume, CallState},
 };
 use std::sync::{
@@ -89,7 +89,7 @@ pub struct ToolCall {
 struct CallData {
     part: Arc<ToolCallPart>,
     spec: Option<Arc<ToolSpec>>,
-    permit: Permit,
+    clearance: Clearance,
     state: CallState,
     position: usize,
     seal: Option<Seal>,
@@ -104,7 +104,7 @@ impl ToolCall {
             call: Arc::new(CallData {
                 part: Arc::new(call),
                 spec: None,
-                permit: Permit::Any,
+                clearance: Clearance::Ungated,
                 state: CallState::ready(false),
                 position: 0,
                 seal: None,
@@ -118,14 +118,14 @@ impl ToolCall {
     /// Creates the request of a tool service from a call of a round.
     pub fn of_round(
         call: RoundCall,
-        permit: Permit,
+        clearance: Clearance,
         transcript: Transcript,
         context: &Context,
     ) -> Self {
         Self {
             context: context.at_call(&call),
             call: Arc::new(CallData {
-                permit,
+                clearance,
                 state: call.state,
                 part: call.call,
                 spec: call.spec,
@@ -204,15 +204,15 @@ impl ToolCall {
     }
 
     /// The clearance of the call by the round service.
-    pub fn permit(&self) -> &Permit {
-        &self.call.permit
+    pub fn clearance(&self) -> &Clearance {
+        &self.call.clearance
     }
 
     /// The outcome of a call that layers only observe, since it was refused or denied, or executed
     /// elsewhere.
     pub fn settled(&self) -> Option<&ToolOutcome> {
-        match &self.call.permit {
-            Permit::Settled(outcome) => Some(outcome),
+        match &self.call.clearance {
+            Clearance::Settled(outcome) => Some(outcome),
             _ => None,
         }
     }
@@ -234,8 +234,8 @@ impl ToolCall {
     }
 
     /// Whether the call is executed for the first time or resumed.
-    pub fn origin(&self) -> Origin {
-        self.call.state.origin()
+    pub fn delivery(&self) -> Delivery {
+        self.call.state.delivery()
     }
 
     /// Whether an earlier process started the call and ended without a recorded outcome.

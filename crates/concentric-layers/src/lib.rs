@@ -9,7 +9,7 @@
 //! | change a request, skip a call, repeat a call | [`from_fn()`], [`tool_from_fn`] | three boxes per call, one indirect call per event |
 //! | do any of these without overhead, or control readiness | a [`Layer`] and a [`Service`] | none |
 //!
-//! [`DefaultsLayer`] adds a system prompt and options, [`CommitLayer`] sets the commit point of a response,
+//! [`RequestDefaultsLayer`] adds a system prompt and options, [`CommitLayer`] sets the commit point of a response,
 //! [`on_end()`] reports the end of a response once, and [`DebugLayer`] logs requests and events.
 //!
 //! All of them forward readiness, and work outside and inside the loop. They do not require `Clone`, `Send`
@@ -25,7 +25,7 @@
 //! | `DetachLayer` | `detach` | completes a run after its consumer has disconnected |
 //! | `Envelopes` | `envelope` | numbers and correlates the events of a run |
 //! | `InFlightLimitLayer` | `in-flight` | limits calls until their bodies end |
-//! | `Sessions` | `session` | keeps a conversation, with one turn at a time |
+//! | `MakeSession` | `session` | keeps a conversation, with one turn at a time |
 //! | `Steering` | `steering` | adds messages to a run in progress |
 //! | `StopWhen`, `LoopDetector` and others in `stop` | `stop` | end a run, or continue it |
 //! | `SuspendLayer` | `suspend` | persists interrupted runs, and resumes runs whose process died |
@@ -71,7 +71,7 @@ mod wait;
 pub use self::{
     commit::CommitLayer,
     debug::DebugLayer,
-    defaults::DefaultsLayer,
+    defaults::RequestDefaultsLayer,
     from_fn::{Next, NextTool, from_fn, tool_from_fn},
     map_events::{inspect_events, map_events},
     on_end::{End, on_end},
@@ -87,7 +87,7 @@ pub use self::envelope::{Envelope, Envelopes};
 #[cfg(feature = "in-flight")]
 pub use self::in_flight::InFlightLimitLayer;
 #[cfg(feature = "session")]
-pub use self::session::{Session, Sessions};
+pub use self::session::{MakeSession, Session};
 #[cfg(feature = "steering")]
 pub use self::steering::Steering;
 #[cfg(feature = "stop")]

@@ -2,7 +2,7 @@ use crate::{
     event::{Event, ToolCallEvent},
     id::MessageId,
     message::{Author, Message, Part, PartKind, ProviderData, Role, joined},
-    response_head::Head,
+    response_head::ResponseHead,
 };
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ enum Open {
 
 impl MessageBuilder {
     /// Creates an empty message, authored by the model in `head`.
-    pub fn new(head: &Head) -> Self {
+    pub fn new(head: &ResponseHead) -> Self {
         let author = match (&head.provider, &head.model) {
             (None, None) => Author::Unknown,
             (provider, model) => Author::Model {

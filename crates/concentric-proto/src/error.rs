@@ -27,7 +27,7 @@ pub struct Error(Arc<Inner>);
 struct Inner {
     kind: ErrorKind,
     phase: Option<Phase>,
-    effects: Effects,
+    effects: SideEffects,
     message: Str,
     code: Option<Str>,
     type_: Option<Str>,
@@ -45,7 +45,7 @@ struct Inner {
 pub enum ErrorKind {
     /// The API key is missing or invalid (HTTP 401).
     Authentication,
-    /// The API key is valid, but does not permit the request (HTTP 403).
+    /// The API key is valid, but does not clearance the request (HTTP 403).
     Permission,
     /// The model or resource does not exist (HTTP 404).
     NotFound,
@@ -147,7 +147,7 @@ impl fmt::Display for ErrorKind {
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 #[serde(rename_all = "snake_case")]
-pub enum Effects {
+pub enum SideEffects {
     /// No tool was started.
     #[default]
     None,
@@ -163,7 +163,7 @@ impl Error {
         Self(Arc::new(Inner {
             kind,
             phase: None,
-            effects: Effects::None,
+            effects: SideEffects::None,
             message: message.into(),
             code: None,
             type_: None,
@@ -188,7 +188,7 @@ impl Error {
 
     /// Sets whether tools may have had side effects.
     #[must_use]
-    pub fn with_effects(self, effects: Effects) -> Self {
+    pub fn with_effects(self, effects: SideEffects) -> Self {
         self.with(|e| e.effects = effects)
     }
 
@@ -291,7 +291,7 @@ impl Error {
     }
 
     /// Whether tools may have had side effects before the error.
-    pub fn effects(&self) -> Effects {
+    pub fn effects(&self) -> SideEffects {
         self.0.effects
     }
 
@@ -335,7 +335,7 @@ impl Error {
     /// This applies only if the call's future failed. After a body has emitted content, the call is
     /// never retried.
     pub fn is_retryable(&self) -> bool {
-        self.effects() == Effects::None
+        self.effects() == SideEffects::None
             && matches!(
                 self.kind(),
                 ErrorKind::RateLimited

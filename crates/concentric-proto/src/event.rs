@@ -48,7 +48,7 @@ pub enum Event {
     /// `STATE_DELTA`).
     State(Arc<Value>),
     /// An application-defined event of a layer or a tool.
-    Custom(Box<Custom>),
+    Custom(Box<CustomEvent>),
     /// An event of a nested run.
     SubAgent(Box<SubAgentEvent>),
     /// The end of a model call that does not end the run.
@@ -227,7 +227,7 @@ impl SubAgentEvent {
 /// An application-defined event of a layer or a tool (AG-UI `CUSTOM`).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
-pub struct Custom {
+pub struct CustomEvent {
     /// The name of the event.
     pub name: Str,
     /// The payload.
@@ -237,7 +237,7 @@ pub struct Custom {
     pub call_id: Option<CallId>,
 }
 
-impl Custom {
+impl CustomEvent {
     /// Creates an event named `name`.
     pub fn new(name: impl Into<Str>, value: Value) -> Self {
         Self {

@@ -1,6 +1,6 @@
 use crate::{
     interrupt::Interrupt,
-    run_state::MachineState,
+    run_state::RunState,
     text::Str,
     transcript::Transcript,
     usage::{FinishReason, Outcome, Usage},
@@ -37,7 +37,7 @@ pub struct Finish {
     /// The state is not serialized with the finish: a writer of a run's state controls which tools
     /// run.
     #[serde(skip)]
-    pub state: Option<Box<MachineState>>,
+    pub state: Option<Box<RunState>>,
 }
 
 impl Finish {
@@ -60,17 +60,17 @@ impl Finish {
     /// these interrupts has already counted the tokens.
     ///
     /// ```
-    /// use concentric_proto::{Finish, Outcome, run_state::MachineState};
+    /// use concentric_proto::{Finish, Outcome, run_state::RunState};
     ///
-    /// fn show_again(stored: MachineState) -> Finish {
+    /// fn show_again(stored: RunState) -> Finish {
     ///     let finish = Finish::waiting(stored);
     ///     assert_eq!(finish.outcome, Outcome::Interrupted);
     ///     finish
     /// }
     /// # let _ = show_again;
     /// ```
-    pub fn waiting(state: MachineState) -> Self {
-        let MachineState(run) = &state;
+    pub fn waiting(state: RunState) -> Self {
+        let RunState(run) = &state;
         let reason = run.reason.clone().unwrap_or(FinishReason::Stop);
         let mut finish = Self::new(reason, run.usage).with_outcome(Outcome::Interrupted);
         finish.report(run.usage, Usage::default());
@@ -106,7 +106,7 @@ impl Finish {
     /// The interrupts that the run waits for, if the outcome is [`Outcome::Interrupted`].
     pub fn interrupts(&self) -> Vec<&Interrupt> {
         let state = self.state.as_deref();
-        state.map(MachineState::interrupts).unwrap_or_default()
+        state.map(RunState::interrupts).unwrap_or_default()
     }
 
     /// Sets the finish reason as the provider reported it.

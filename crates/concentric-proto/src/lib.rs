@@ -46,22 +46,22 @@ mod usage;
 
 pub use self::{
     builder::MessageBuilder,
-    call::{LimitOf, Origin, Permit, Refusal, RoundCall, RoundEvent},
-    error::{BoxError, Effects, Error, ErrorKind},
+    call::{Clearance, Delivery, LimitScope, Refusal, RoundCall, RoundEvent},
+    error::{BoxError, Error, ErrorKind, SideEffects},
     event::{
-        Custom, Event, PartEnd, StepFinish, StepStart, SubAgentEvent, ToolCallDelta, ToolCallEvent,
-        ToolCallStart,
+        CustomEvent, Event, PartEnd, StepFinish, StepStart, SubAgentEvent, ToolCallDelta,
+        ToolCallEvent, ToolCallStart,
     },
     finish::Finish,
     id::{CallId, InterruptId, MessageId, RequestId, RunId, StreamId, ThreadId},
-    interrupt::{Interrupt, Reply, ReplyError, ReplyKind, ReplyStatus, Ruling, Suspension},
+    interrupt::{Decision, Interrupt, Reply, ReplyError, ReplyKind, ReplyStatus, Suspension},
     message::{
         Arguments, Author, Executor, Media, MediaSource, Message, OutcomeSource, Part, PartKind,
         ProviderData, Role, ToolCallPart, ToolContent, ToolOutcome, ToolResult, ToolStatus,
     },
     options::{ChatOptions, OutputSchema, Stability, System, SystemSegment, ToolChoice},
     phase::Phase,
-    response_head::Head,
+    response_head::ResponseHead,
     spec::{Annotations, ToolNameTaken, ToolSpec, ToolSpecs},
     text::Str,
     transcript::{History, HistoryError, OpenRound, Repair, Round, Transcript, Turn},

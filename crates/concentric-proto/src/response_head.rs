@@ -4,7 +4,7 @@ use std::sync::Arc;
 /// The part of a response that is known before its body.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
-pub struct Head {
+pub struct ResponseHead {
     /// The provider (`gen_ai.provider.name`).
     pub provider: Option<Str>,
     /// The model, which may be more specific than the requested one (`gen_ai.response.model`).
@@ -17,7 +17,7 @@ pub struct Head {
     pub tools: Option<Arc<[Str]>>,
 }
 
-impl Head {
+impl ResponseHead {
     /// Creates the head of a response from `model` of `provider`.
     pub fn new(provider: impl Into<Str>, model: impl Into<Str>) -> Self {
         Self {

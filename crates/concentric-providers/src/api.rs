@@ -1,7 +1,7 @@
 //! The interface between a provider's API and its [`Model`](crate::Model).
 
 use crate::{ApiKey, Capabilities, Limits, Timeouts, Unsupported, failure::Origin, scrub::Secrets};
-use concentric_core::{ChatRequest, Context, Error, ErrorKind, Event, Head, Str};
+use concentric_core::{ChatRequest, Context, Error, ErrorKind, Event, ResponseHead, Str};
 use http::{HeaderValue, Uri, uri::Authority};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -152,7 +152,7 @@ pub enum Framing {
 #[derive(Debug)]
 pub struct Answer {
     pub(crate) context: Context,
-    pub(crate) head: Head,
+    pub(crate) head: ResponseHead,
     /// Events that have not been polled yet.
     pub(crate) events: VecDeque<Event>,
     pub(crate) provider: Str,

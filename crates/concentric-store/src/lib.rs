@@ -8,7 +8,7 @@
 //! ```
 //! use concentric_core::{
 //!     RunId, ThreadId, Transcript,
-//!     machine::{Machine, Rules},
+//!     machine::{Machine, RunLimits},
 //!     store::{RunKey, RunStore, StoreError, Tenant},
 //! };
 //! use concentric_store::SqliteStore;
@@ -20,7 +20,7 @@
 //! # let path = dir.path().join("runs.db");
 //! let store = SqliteStore::open(&path)?;
 //! let key = RunKey::new(Tenant("acme".into()), ThreadId::new("thread_1"), RunId::new("run_1"));
-//! # let machine = Machine::new(Transcript::new(), Rules::default());
+//! # let machine = Machine::new(Transcript::new(), RunLimits::default());
 //! # let state = || machine.state().ok_or("a model stream is half read");
 //! let (now, lease) = (SystemTime::now(), Duration::from_secs(30));
 //! // A client may reuse the id of its request; the key is unique.

@@ -1,9 +1,9 @@
-//! Rules shared by both stores.
+//! RunLimits shared by both stores.
 
 use crate::{Fault, Options};
 use concentric_core::{
     InterruptId, MessageId, Reply, ToolOutcome, ToolStatus,
-    machine::{MachineState, StateError},
+    machine::{RunState, StateError},
     store::{RunKey, RunRecord, RunStatus, StoreError},
 };
 use std::{
@@ -83,7 +83,7 @@ pub(crate) struct Written {
     pub(crate) message: Option<MessageId>,
 }
 
-pub(crate) fn write_state(state: &MachineState, max: usize) -> Result<Written, StoreError> {
+pub(crate) fn write_state(state: &RunState, max: usize) -> Result<Written, StoreError> {
     let json = state.to_json().map_err(StoreError::unwritable)?;
     check_text(&json, max)?;
     let asks = state.interrupts().into_iter();
@@ -95,7 +95,7 @@ pub(crate) fn write_state(state: &MachineState, max: usize) -> Result<Written, S
 }
 
 /// The message whose round is open in `state`.
-pub(crate) fn message_of(state: &MachineState) -> Option<MessageId> {
+pub(crate) fn message_of(state: &RunState) -> Option<MessageId> {
     state
         .open_round()
         .and_then(|round| round.message().id.clone())
@@ -144,8 +144,8 @@ pub(crate) fn same_arguments(one: &str, other: &str) -> bool {
     one == other || read(one).is_some_and(|one| Some(one) == read(other))
 }
 
-pub(crate) fn read_state(key: &RunKey, json: &str, max: usize) -> Result<MachineState, StoreError> {
-    MachineState::from_json(json.as_bytes(), max).map_err(|error| match error {
+pub(crate) fn read_state(key: &RunKey, json: &str, max: usize) -> Result<RunState, StoreError> {
+    RunState::from_json(json.as_bytes(), max).map_err(|error| match error {
         StateError::TooLarge(bytes) => Fault::TooLarge { bytes, max }.into(),
         // The state is intact, but of a version that this code cannot read.
         StateError::Version(_) => StoreError::failed(error),

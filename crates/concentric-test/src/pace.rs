@@ -1,4 +1,4 @@
-use concentric_core::{Context, Custom, Event};
+use concentric_core::{Context, CustomEvent, Event};
 use serde_json::Value;
 use std::{
     future::{Future, ready},
@@ -61,7 +61,7 @@ impl Pace {
         }
         if self == Self::AfterEvent {
             // The run may have ended, which does not matter to the double.
-            let _ = context.emit(Event::Custom(Box::new(Custom::new(PACE, Value::Null))));
+            let _ = context.emit(Event::Custom(Box::new(CustomEvent::new(PACE, Value::Null))));
         }
         // `yield_now` would be ready at the second poll even if no other task ran.
         let _ = tokio::spawn(ready(())).await;

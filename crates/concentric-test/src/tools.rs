@@ -66,12 +66,12 @@
 
 use crate::Pace;
 use concentric_core::{
-    Arguments, BoxTool, Error, Executor, Interrupt, Permit, Refusal, Reply, RoundCall, RoundEvent,
-    Ruling, Str, Suspension, ToolCall, ToolCallPart, ToolContent, ToolOutcome, ToolRound,
+    Arguments, BoxTool, Clearance, Decision, Error, Executor, Interrupt, Refusal, Reply, RoundCall,
+    RoundEvent, Str, Suspension, ToolCall, ToolCallPart, ToolContent, ToolOutcome, ToolRound,
     ToolService, ToolSource, ToolSpec, ToolSpecs, Transcript,
     call::{CallStage, CallState},
     interrupt::{self, SuspendedBy},
-    machine::Rules,
+    machine::RunLimits,
 };
 use futures_util::{
     FutureExt, Stream,
@@ -238,8 +238,8 @@ impl ToolSource for ScriptedTools {
         self.tools.iter().map(|(spec, _)| spec.clone()).collect()
     }
 
-    fn rules(&self) -> Rules {
-        let mut rules = Rules::default();
+    fn rules(&self) -> RunLimits {
+        let mut rules = RunLimits::default();
         rules.resumes = true;
         rules
     }
@@ -326,8 +326,8 @@ impl ScriptedTools {
             return Begun::Settled(ToolOutcome::unknown("The process died while the tool ran."));
         }
         let state = call.state.clone();
-        let mut call =
-            ToolCall::of_round(call, Permit::Any, transcript, context).with_spec(Arc::clone(spec));
+        let mut call = ToolCall::of_round(call, Clearance::Ungated, transcript, context)
+            .with_spec(Arc::clone(spec));
         match replied(&state, call.arguments()) {
             None => {
                 let mut questions = self.questions.0.iter();
@@ -380,15 +380,15 @@ fn replied(state: &CallState, arguments: &Arguments) -> Option<Replied> {
         .iter()
         .filter(|asked| asked.reason == interrupt::TOOL_CALL)
     {
-        let Some(Ok(ruling)) = reply_to(asked).map(Reply::ruling) else {
+        let Some(Ok(decision)) = reply_to(asked).map(Reply::decision) else {
             let invalid = ToolOutcome::denied("approval-invalid: not a decision.");
             return Some(Replied::Settled(invalid));
         };
-        match (state.decide(arguments, None, &ruling), ruling) {
+        match (state.decide(arguments, None, &decision), decision) {
             (Err(outcome), _) => return Some(Replied::Settled(outcome)),
             (
-                Ok(Permit::Exactly(to)),
-                Ruling::Approved {
+                Ok(Clearance::Decided(to)),
+                Decision::Approved {
                     edited: Some(_), ..
                 },
             ) => edited = Some(to),
@@ -400,12 +400,12 @@ fn replied(state: &CallState, arguments: &Arguments) -> Option<Replied> {
 
 /// The outcome of a call that the client executes.
 fn of_client(call: &RoundCall) -> ToolOutcome {
-    match call.state.stage.replies().first().map(Reply::ruling) {
-        Some(Ok(Ruling::Approved { .. }) | Err(_)) | None => {
+    match call.state.stage.replies().first().map(Reply::decision) {
+        Some(Ok(Decision::Approved { .. }) | Err(_)) | None => {
             ToolOutcome::denied("approval-invalid: the client executes this call.")
         }
-        Some(Ok(ruling)) => {
-            let decided = call.state.decide(&call.call.arguments, None, &ruling);
+        Some(Ok(decision)) => {
+            let decided = call.state.decide(&call.call.arguments, None, &decision);
             decided
                 .err()
                 .unwrap_or_else(|| ToolOutcome::cancelled("The call was cancelled."))

@@ -29,9 +29,9 @@
 
 use crate::Tool;
 use concentric_core::{
-    ChatRequest, ChatResponse, Custom, Error, Event, Finish, Interrupt, MessageBuilder, Outcome,
-    ReplyError, RunId, Str, SubAgentEvent, Suspension, ToolCall, ToolOutcome, ToolSpec,
-    call::CallResume, interrupt::SuspendedBy, machine::MachineState,
+    ChatRequest, ChatResponse, CustomEvent, Error, Event, Finish, Interrupt, MessageBuilder,
+    Outcome, ReplyError, RunId, Str, SubAgentEvent, Suspension, ToolCall, ToolOutcome, ToolSpec,
+    call::CallResume, interrupt::SuspendedBy, machine::RunState,
 };
 use futures_core::Stream;
 use futures_util::StreamExt;
@@ -261,7 +261,7 @@ impl Inner {
         let named = interrupts.map(|interrupt| self.named(interrupt));
         let on = Suspension::new(named.collect()).with_state(state);
         let state = finish.state.as_deref();
-        Error::suspended(match state.is_some_and(MachineState::asks_together) {
+        Error::suspended(match state.is_some_and(RunState::asks_together) {
             true => on.together(),
             false => on,
         })
@@ -279,7 +279,7 @@ impl Inner {
         let state = serde_json::to_value(written).ok()?;
         tracing::warn!(%error, agent = %self.agent, "a nested agent refused a reply");
         let value = json!({"tool": self.agent, "code": error.code()});
-        let event = Custom::new("approval-invalid", value).for_call(self.call.id().clone());
+        let event = CustomEvent::new("approval-invalid", value).for_call(self.call.id().clone());
         // The outcome does not depend on a slow consumer.
         let _ = self.call.context.emit(Event::Custom(Box::new(event)));
         let mut on = Suspension::new(waited.interrupts.clone()).with_state(state);
@@ -298,7 +298,7 @@ impl Inner {
     }
 }
 
-fn written(run_id: RunId, state: &MachineState) -> Result<Value, BoxError> {
+fn written(run_id: RunId, state: &RunState) -> Result<Value, BoxError> {
     let state = serde_json::from_str(&state.to_json()?)?;
     let refused = 0;
     Ok(serde_json::to_value(Written {
@@ -310,7 +310,7 @@ fn written(run_id: RunId, state: &MachineState) -> Result<Value, BoxError> {
 
 fn resume_run(state: &Value, resume: &CallResume) -> Result<(RunId, ChatRequest), BoxError> {
     let Written { run_id, state, .. } = Written::deserialize(state)?;
-    let state = MachineState::from_json(state.to_string().as_bytes(), MAX_STATE)?;
+    let state = RunState::from_json(state.to_string().as_bytes(), MAX_STATE)?;
     let mut request = ChatRequest::resume(state, resume.replies.clone());
     if let Some(at) = resume.accepted_at {
         request.resume = request.resume.map(|resume| resume.accepted_at(at));

@@ -48,7 +48,7 @@
 //! 1. Prepare: if there is a gate or a prepare stage, the arguments are decoded and validated.
 //!    [`Toolset::prepare`] may edit them.
 //! 2. Gate: [`Toolset::gate`]. The strictest verdict applies. A call that needs an approval waits
-//!    ([`approval`]); [`Siblings`] determines whether the other calls wait, too.
+//!    ([`approval`]); [`SiblingPolicy`] determines whether the other calls wait, too.
 //! 3. Execute, from the outermost layer to the innermost. Only a call that may run enters the
 //!    layers. A call that already has an outcome ([`ToolCall::settled`]: refused, denied, executed
 //!    elsewhere, or of an unknown tool) skips the layers, so that no layer can replace the outcome;
@@ -121,7 +121,6 @@ pub mod matcher;
 mod outcome;
 #[cfg(feature = "output")]
 pub mod output;
-mod overlong;
 mod panic;
 mod pipeline;
 pub mod retry;
@@ -133,6 +132,7 @@ pub mod skills;
 pub mod token;
 pub mod tool;
 pub mod toolset;
+mod truncation;
 
 #[cfg(feature = "agent-tool")]
 pub use self::agent::{agent_tool, agent_tool_with};
@@ -143,7 +143,7 @@ pub use self::output::{Output, OutputError, output};
 #[cfg(feature = "skills")]
 pub use self::skills::{Skill, Skills};
 #[cfg(feature = "approval-tokens")]
-pub use self::token::Tokens;
+pub use self::token::ApprovalTokens;
 pub use concentric_core::fatal::{fatal, is_fatal};
 
 pub use self::{
@@ -151,13 +151,13 @@ pub use self::{
     arguments::NoArguments,
     digest::Digest,
     error::{ToolError, ToolsetError},
-    gate::{ApprovalEvent, Ask, Decided, Gate, Pins, Verdict, gate_fn},
-    lifecycle::{ProtocolEntry, ProtocolStep, RoundEnd, Siblings, ToolLifecycle},
+    gate::{ApprovalEvent, Ask, Decided, Gate, ToolPins, Verdict, gate_fn},
+    lifecycle::{RoundEnd, SiblingPolicy, ToolLifecycle, TraceEntry, TraceStep},
     matcher::Matcher,
     outcome::{IntoOutcome, Json},
-    overlong::Overlong,
     retry::RetryTool,
     scoped::{ScopedExt, ScopedLayer},
     tool::{Tool, blocking_tool, blocking_tool_with_context, tool, tool_with_context},
     toolset::{ToolLayers, Toolset},
+    truncation::Truncation,
 };

@@ -70,10 +70,10 @@
 
 pub use concentric_core::{
     Agent, AgentLayer, Answer, BoxError, BoxModel, BoxTool, CancelReason, ChatOptions, ChatRequest,
-    ChatResponse, Context, Environment, Error, ErrorKind, Event, EventStream, Finish, FinishReason,
-    Head, Hooks, Interrupt, Media, Message, ModelService, NoTools, Outcome, Part, PartKind, Plugin,
-    Reply, Role, Ruling, Str, System, ToolCall, ToolChoice, ToolOutcome, ToolService, ToolSpec,
-    Transcript, Turn, Usage,
+    ChatResponse, Context, Decision, Environment, Error, ErrorKind, Event, EventStream, Finish,
+    FinishReason, Hooks, Interrupt, Media, Message, ModelService, NoTools, Outcome, Part, PartKind,
+    Plugin, Reply, ResponseHead, Role, Str, System, ToolCall, ToolChoice, ToolOutcome, ToolService,
+    ToolSpec, Transcript, Turn, Usage,
     agent::StepGate,
     gate::{Gate, Verdict},
 };
@@ -96,7 +96,7 @@ pub use concentric_tools as tools;
 pub mod ask {
     //! Interrupts that are answered while a run continues.
 
-    pub use concentric_core::{LiveInterrupts, ask::*};
+    pub use concentric_core::{InterruptHub, ask::*};
 }
 
 pub mod call {
@@ -112,8 +112,8 @@ pub mod chat {
     //! Parts of requests and responses.
 
     pub use concentric_core::{
-        Answer, ChatOptions, ChatRequest, ChatResponse, Head, Incomplete, OutputSchema, Resume,
-        Stability, Suspended, System, SystemSegment, ToolChoice,
+        Answer, ChatOptions, ChatRequest, ChatResponse, Incomplete, OutputSchema, ResponseHead,
+        Resume, ResumePoint, Stability, System, SystemSegment, ToolChoice,
     };
 }
 
@@ -121,8 +121,8 @@ pub mod event {
     //! The events of a response body, and errors.
 
     pub use concentric_core::{
-        CancelReason, Custom, Effects, Error, ErrorKind, Event, Finish, FinishReason, Outcome,
-        PartEnd, Phase, StepFinish, StepStart, SubAgentEvent, ToolCallDelta, ToolCallEvent,
+        CancelReason, CustomEvent, Error, ErrorKind, Event, Finish, FinishReason, Outcome, PartEnd,
+        Phase, SideEffects, StepFinish, StepStart, SubAgentEvent, ToolCallDelta, ToolCallEvent,
         ToolCallStart, Usage,
     };
 }
@@ -151,7 +151,7 @@ pub mod layers {
     //! | change a request, skip a call, repeat a call | [`from_fn()`], [`tool_from_fn`] | three boxes per call, one indirect call per event |
     //! | do any of these without overhead, or control readiness | a `tower::Layer` and a `tower::Service` | none |
     //!
-    //! [`DefaultsLayer`] adds a system prompt and options, [`CommitLayer`] sets the commit point of
+    //! [`RequestDefaultsLayer`] adds a system prompt and options, [`CommitLayer`] sets the commit point of
     //! a response, [`on_end()`] reports the end of a response once, and [`DebugLayer`] logs
     //! requests and events.
     //!
@@ -176,7 +176,7 @@ pub mod layers {
     //! | `BudgetPlugin` | `budget` | limits the cost, tokens, calls and time of runs |
     //! | `DetachLayer` | `detach` | completes a run after its consumer has disconnected |
     //! | `InFlightLimitLayer` | `in_flight` | limits calls until their bodies end |
-    //! | `Sessions` | `session` | keeps a conversation, with one turn at a time |
+    //! | `MakeSession` | `session` | keeps a conversation, with one turn at a time |
     //! | `Steering` | `steering` | adds messages to a run in progress |
     //! | `StopWhen`, `LoopDetector` and others | `stop` | end a run, or continue it |
     //! | `SuspendLayer` | `suspend` | persists interrupted runs, and resumes runs whose process died |
@@ -235,7 +235,7 @@ pub mod prelude {
         AgentLayer, BoxModel, ChatRequest, ChatResponse, Error, Event, EventStream,
     };
     pub use concentric_layers::{
-        DefaultsLayer, Transform,
+        RequestDefaultsLayer, Transform,
         from_fn::{Next, from_fn},
     };
 }

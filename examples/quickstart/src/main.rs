@@ -12,7 +12,7 @@
 //! access. `RUST_LOG=tower_http=debug` logs the HTTP requests. Ctrl-C cancels the run.
 
 use concentric::{
-    AgentLayer, CancelReason, ChatRequest, Context, Error, Outcome, layers::DefaultsLayer,
+    AgentLayer, CancelReason, ChatRequest, Context, Error, Outcome, layers::RequestDefaultsLayer,
 };
 use quickstart::{files, model::model, terminal};
 use std::process::ExitCode;
@@ -39,7 +39,7 @@ async fn main() -> ExitCode {
 async fn ask(question: String) -> Result<Outcome, Error> {
     let agent = ServiceBuilder::new()
         // Once per run.
-        .layer(DefaultsLayer::new().system(
+        .layer(RequestDefaultsLayer::new().system(
             "Answer questions about the files in the current folder. Inspect the files before you \
              answer. Be brief.",
         ))

@@ -13,8 +13,8 @@ mod value;
 
 use self::plan::{Call, Plan};
 use concentric::{
-    ChatRequest, ChatResponse, Context as Run, Error, Event, FinishReason, Head, PartKind, Str,
-    Transcript, Usage,
+    ChatRequest, ChatResponse, Context as Run, Error, Event, FinishReason, PartKind, ResponseHead,
+    Str, Transcript, Usage,
     context::Sleep,
     event::{ToolCallDelta, ToolCallStart},
     id::CallId,
@@ -88,7 +88,7 @@ impl Service<ChatRequest> for Offline {
         let usage = Usage::new(input_words(&request), words as u64);
         events.push_back(Event::finish(reason, usage));
 
-        let mut head = Head::default();
+        let mut head = ResponseHead::default();
         head.provider = Some(Str::from_static("offline"));
         head.model = Some(Str::from_static(MODEL));
         let speech = Speech {

@@ -12,8 +12,8 @@ use concentric_providers::{
 };
 use concentric_store::SqliteStore;
 use concentric_tools::{
-    Approval, LazyTools, Skill, Skills, Tokens, Toolset,
-    token::{Key, Keys},
+    Approval, ApprovalTokens, LazyTools, Skill, Skills, Toolset,
+    token::{Key, TokenKeys},
     tool,
 };
 use futures_core::Stream;
@@ -105,11 +105,15 @@ pub(crate) fn build(name: &str, limits: Limits) -> Result<(Served, Sent), BoxErr
         .unlocks(["refund"]),
     );
     let store = SqliteStore::open_in_memory()?;
-    let keys = Keys::new(Key::new("k", vec![7; 32])?);
+    let keys = TokenKeys::new(Key::new("k", vec![7; 32])?);
     let tools = tools
         .gate(Approval::for_tools("pay"))
         .gate(Approval::for_tools(skills.active("refunds")))
-        .tokens(Tokens::new(keys, "https://agent.example", store.clone()));
+        .tokens(ApprovalTokens::new(
+            keys,
+            "https://agent.example",
+            store.clone(),
+        ));
     let (tools, lazy) = LazyTools::new(["crm_*"]).wrap(tools);
     let (tools, skills) = skills.wrap(tools)?;
     let agent = ServiceBuilder::new()

@@ -24,7 +24,7 @@ use crate::durable::{
     power, setting,
     world::{Class, Entry, World},
 };
-use concentric_core::{ChatRequest, machine::MachineState};
+use concentric_core::{ChatRequest, machine::RunState};
 use std::{
     fs::{self, OpenOptions},
     io::Write,
@@ -61,7 +61,7 @@ fn keeper() {
     let request = match world.lines("state").last() {
         None => beginning(&environment),
         Some(state) => {
-            let state = MachineState::from_json(state.as_bytes(), usize::MAX).unwrap();
+            let state = RunState::from_json(state.as_bytes(), usize::MAX).unwrap();
             let asked = state.interrupts();
             let replies = asked.iter().map(|asked| answer(&world, asked)).collect();
             ChatRequest::resume(state, replies)

@@ -23,8 +23,8 @@ use concentric_core::{
 };
 use concentric_store::SqliteStore;
 use concentric_tools::{
-    Approval, Tokens, Toolset,
-    token::{Key, Keys},
+    Approval, ApprovalTokens, Toolset,
+    token::{Key, TokenKeys},
     tool,
 };
 use futures_util::{StreamExt, stream};
@@ -91,7 +91,7 @@ impl Case {
 
     fn agent(&self, world: &World) -> BoxModel {
         let store = SqliteStore::open(world.db()).unwrap();
-        let keys = Keys::new(Key::new("key", self.secret.as_bytes().to_vec()).unwrap());
+        let keys = TokenKeys::new(Key::new("key", self.secret.as_bytes().to_vec()).unwrap());
         let work = |name: &'static str| {
             let (world, description) = (world.clone(), self.description.clone());
             tool(name, description, move |Amount { amount }: Amount| {
@@ -110,7 +110,7 @@ impl Case {
             .tool(tool("look", "Looks.", |_: Amount| async { "seen" }).read_only())
             .gate(Approval::for_tools(["wire", self.also_asks_about.as_str()]))
             .gate(Approval::for_tools("send"))
-            .tokens(Tokens::new(keys, self.audience.as_str(), store));
+            .tokens(ApprovalTokens::new(keys, self.audience.as_str(), store));
         let calls = self.calls.clone();
         let model = service_fn(move |request: ChatRequest| {
             let is_first = request

@@ -2,7 +2,7 @@
 
 use concentric_core::{
     AgentLayer, BoxModel, InterruptId, MessageId, Reply, RunId, ThreadId,
-    machine::MachineState,
+    machine::RunState,
     store::{RunKey, RunRecord, RunStore, RunSummary, StoreFuture, Tenant},
 };
 use concentric_http::ag_ui::{AgUi, AgUiLayer, Shutdown};
@@ -84,7 +84,7 @@ fn never<T: Send + 'static>() -> StoreFuture<T> {
 }
 
 impl RunStore for Never {
-    fn begin(&self, _: RunKey, _: RunId, _: MachineState, _: SystemTime) -> StoreFuture<u64> {
+    fn begin(&self, _: RunKey, _: RunId, _: RunState, _: SystemTime) -> StoreFuture<u64> {
         never()
     }
 
@@ -107,7 +107,7 @@ impl RunStore for Never {
         never()
     }
 
-    fn save(&self, _: RunKey, _: u64, _: MachineState, _: SystemTime) -> StoreFuture<()> {
+    fn save(&self, _: RunKey, _: u64, _: RunState, _: SystemTime) -> StoreFuture<()> {
         never()
     }
 
@@ -115,11 +115,11 @@ impl RunStore for Never {
         never()
     }
 
-    fn suspend(&self, _: RunKey, _: u64, _: MachineState, _: SystemTime) -> StoreFuture<()> {
+    fn suspend(&self, _: RunKey, _: u64, _: RunState, _: SystemTime) -> StoreFuture<()> {
         never()
     }
 
-    fn amend(&self, _: RunKey, _: u64, _: MachineState, _: SystemTime) -> StoreFuture<u64> {
+    fn amend(&self, _: RunKey, _: u64, _: RunState, _: SystemTime) -> StoreFuture<u64> {
         never()
     }
 
@@ -131,11 +131,16 @@ impl RunStore for Never {
         never()
     }
 
-    fn asking(&self, _: Tenant, _: ThreadId, _: Vec<InterruptId>) -> StoreFuture<RunRecord> {
+    fn find_by_interrupt(
+        &self,
+        _: Tenant,
+        _: ThreadId,
+        _: Vec<InterruptId>,
+    ) -> StoreFuture<RunRecord> {
         never()
     }
 
-    fn of_thread(
+    fn list_by_thread(
         &self,
         _: Tenant,
         _: ThreadId,

@@ -4,7 +4,7 @@ use concentric_core::{
     AgentLayer, Answer, BoxError, BoxModel, ChatRequest, Event, Finish, FinishReason, Message,
     MessageId, Outcome, Reply, Role, StepStart, Turn, Usage,
     agent::{BeforeFinish, StepGate, StepView},
-    machine::MachineState,
+    machine::RunState,
     store::Checkpoint,
 };
 use concentric_layers::stop::{Judgement, OutputConstraint};
@@ -236,7 +236,7 @@ async fn tokens_of_a_resumed_run_are_reported_once() {
 #[tokio::test]
 async fn tokens_before_a_crash_are_reported_after_it() {
     for levels in 0..=2 {
-        let saved = Arc::new(Mutex::new(Vec::<MachineState>::new()));
+        let saved = Arc::new(Mutex::new(Vec::<RunState>::new()));
         let agent = |model: ScriptedModel| {
             let tools = ScriptedTools::new().answers("pay", "paid");
             let agent = BoxModel::new(AgentLayer::new(tools).layer(model));
@@ -255,7 +255,7 @@ async fn tokens_before_a_crash_are_reported_after_it() {
         ask(&agent(pays()), request).await;
         // Another process continues with what was stored before the second round.
         let stored = saved.lock().unwrap()[1].to_json().unwrap();
-        let state = MachineState::from_json(stored.as_bytes(), stored.len()).unwrap();
+        let state = RunState::from_json(stored.as_bytes(), stored.len()).unwrap();
         let left = ScriptedModel::new()
             .usage(Usage::new(400, 40))
             .text("Paid.");

@@ -3,7 +3,7 @@
 use concentric_core::{AgentLayer, BoxModel, ChatRequest, Description, Event};
 use concentric_layers::InFlightLimitLayer;
 use concentric_layers::{
-    CommitLayer, DefaultsLayer, Emit, End, Next, Transform, TransformLayer, from_fn,
+    CommitLayer, Emit, End, Next, RequestDefaultsLayer, Transform, TransformLayer, from_fn,
     inspect_events, on_end,
 };
 use concentric_test::{ScriptedModel, ScriptedTools};
@@ -23,7 +23,7 @@ impl Transform for Same {
 fn a_whole_stack_in_order() {
     let agent = ServiceBuilder::new()
         .layer(on_end(|_: End<'_>| {}))
-        .layer(DefaultsLayer::new().system("Be brief."))
+        .layer(RequestDefaultsLayer::new().system("Be brief."))
         .timeout(Duration::from_secs(30))
         .layer(AgentLayer::new(ScriptedTools::new()))
         .layer(from_fn(async |request: ChatRequest, mut next: Next| {

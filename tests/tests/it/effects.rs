@@ -2,7 +2,7 @@
 
 use concentric_core::{
     AgentLayer, BoxModel, ChatRequest, Context, RunId, ToolOutcome, ToolStatus, Turn,
-    store::{Effect, EffectKey, Intent, Ledger, StoreFuture},
+    store::{EffectKey, Intent, Ledger, LedgerEntry, StoreFuture},
 };
 use concentric_store::{MemoryStore, SqliteStore};
 use concentric_test::ScriptedModel;
@@ -25,7 +25,7 @@ struct Keys<L> {
 }
 
 impl<L: Ledger> Ledger for Keys<L> {
-    fn begin(&self, key: EffectKey, intent: Intent) -> StoreFuture<Effect> {
+    fn begin(&self, key: EffectKey, intent: Intent) -> StoreFuture<LedgerEntry> {
         self.keys.lock().unwrap().push(key.clone());
         self.inner.begin(key, intent)
     }
@@ -34,7 +34,7 @@ impl<L: Ledger> Ledger for Keys<L> {
         self.inner.finish(key, outcome)
     }
 
-    fn known(&self, key: EffectKey) -> StoreFuture<Effect> {
+    fn known(&self, key: EffectKey) -> StoreFuture<LedgerEntry> {
         self.inner.known(key)
     }
 
@@ -91,7 +91,7 @@ async fn a_repeated_call_is_recorded_as_done(ledger: impl Ledger + Clone) {
         assert_eq!(keys_of_call[0], keys_of_call[1]);
         // A process that resumes the run reads the success.
         let known = ledger.known(keys_of_call[0].clone()).await.unwrap();
-        let Effect::Done(recorded) = known else {
+        let LedgerEntry::Finished(recorded) = known else {
             panic!("the effect is not finished: {known:?}");
         };
         assert_eq!(recorded.status, ToolStatus::Done);

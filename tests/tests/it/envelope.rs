@@ -2,8 +2,7 @@
 
 use concentric_core::{
     AgentLayer, BoxError, BoxModel, CallId, ChatRequest, Context, Event, EventStream, ModelService,
-    Reply, RunId, Str, ToolCallDelta, ToolCallPart, ToolCallStart, ToolStatus,
-    machine::MachineState,
+    Reply, RunId, Str, ToolCallDelta, ToolCallPart, ToolCallStart, ToolStatus, machine::RunState,
 };
 use concentric_layers::{Envelope, Envelopes};
 use concentric_test::ScriptedModel;
@@ -184,7 +183,7 @@ async fn c124_a_run_that_was_asked_about_goes_on_under_the_same_ids() {
     let state = finish.state.as_ref().unwrap().to_json().unwrap();
 
     // In another process, of which the first has told only how far it came.
-    let state = MachineState::from_json(state.as_bytes(), state.len()).unwrap();
+    let state = RunState::from_json(state.as_bytes(), state.len()).unwrap();
     let replies = state.interrupts().into_iter();
     let replies = replies
         .map(|asked| Reply::approve(asked.id.clone()))

@@ -1,14 +1,14 @@
 //! The faults of FAULTS.md that a stack must survive: F11, F12, F13, F58.
 
 use concentric_core::{
-    Agent, AgentLayer, BoxModel, CancelReason, ChatRequest, ChatResponse, Custom, EmitError, Error,
-    ErrorKind, Event, EventStream, FinishReason, Outcome, Reply, ToolOutcome, Usage,
-    machine::MachineState, of_run::OfRunLayer,
+    Agent, AgentLayer, BoxModel, CancelReason, ChatRequest, ChatResponse, CustomEvent, EmitError,
+    Error, ErrorKind, Event, EventStream, FinishReason, Outcome, Reply, ToolOutcome, Usage,
+    machine::RunState, of_run::OfRunLayer,
 };
 use concentric_layers::InFlightLimitLayer;
 use concentric_layers::{
-    CommitLayer, DebugLayer, DefaultsLayer, Emit, End, Next, Transform, TransformLayer, from_fn,
-    inspect_events, map_events, on_end,
+    CommitLayer, DebugLayer, Emit, End, Next, RequestDefaultsLayer, Transform, TransformLayer,
+    from_fn, inspect_events, map_events, on_end,
 };
 use concentric_test::{
     ScriptedModel, ScriptedTools, Strict, TestEnvironment, TestModel, assert_fails,
@@ -101,7 +101,7 @@ async fn f011_the_steps_behind_a_stopped_consumer_do_not_begin() {
 }
 
 fn said() -> Event {
-    Event::Custom(Box::new(Custom::new("said", serde_json::Value::Null)))
+    Event::Custom(Box::new(CustomEvent::new("said", serde_json::Value::Null)))
 }
 
 #[tokio::test]
@@ -277,7 +277,7 @@ async fn f012_a_run_dropped_at_any_point_takes_all_with_it_and_ends_once() {
 }
 
 /// The state of a run that asks whether a call of `tool` may run.
-async fn interrupted(tool: &'static str) -> MachineState {
+async fn interrupted(tool: &'static str) -> RunState {
     let agent = AgentLayer::new(ScriptedTools::new().asks(tool, "done"))
         .layer(ScriptedModel::new().tool_call(tool, json!({})));
     let response = agent.oneshot(request()).await.unwrap();
@@ -285,7 +285,7 @@ async fn interrupted(tool: &'static str) -> MachineState {
 }
 
 /// A request to go on with a run, all of whose questions are answered with yes.
-fn approved(state: MachineState) -> ChatRequest {
+fn approved(state: RunState) -> ChatRequest {
     let asked = state.interrupts();
     let replies = asked.iter().map(|asked| Reply::approve(asked.id.clone()));
     let replies = replies.collect();
@@ -446,7 +446,7 @@ fn our_layers() -> Vec<Erased> {
         Erased::new("transform", TransformLayer::new(|_: &ChatRequest| Same)),
         Erased::new("commit", CommitLayer::first_sentence()),
         Erased::new("commit whole", CommitLayer::whole()),
-        Erased::new("defaults", DefaultsLayer::new().system("Be brief.")),
+        Erased::new("defaults", RequestDefaultsLayer::new().system("Be brief.")),
         Erased::new("debug", DebugLayer::new("here")),
         Erased::new("on_end", on_end(|_: End<'_>| {})),
         Erased::new("of_run", OfRunLayer::new()),
@@ -472,7 +472,7 @@ async fn f058_each_layer_keeps_the_contract() {
     check_layer(CommitLayer::first_event()).await;
     check_layer(CommitLayer::first_sentence()).await;
     check_layer(CommitLayer::whole()).await;
-    check_layer(DefaultsLayer::new().system("Be brief.")).await;
+    check_layer(RequestDefaultsLayer::new().system("Be brief.")).await;
     check_layer(DebugLayer::new("here")).await;
     check_layer(on_end(|_: End<'_>| {})).await;
     check_layer(OfRunLayer::new()).await;
@@ -713,7 +713,7 @@ fn fails_once() -> Agent<ScriptedModel, ScriptedTools> {
 #[tokio::test]
 async fn what_is_emitted_between_two_attempts_reaches_the_consumer() {
     let agent = tries_twice(|request| {
-        let retrying = Custom::new("retrying", json!(1));
+        let retrying = CustomEvent::new("retrying", json!(1));
         assert_eq!(request.emit(Event::Custom(Box::new(retrying))), Ok(()));
     })
     .layer(fails_once());

@@ -4,8 +4,8 @@ use concentric_core::{
     AgentLayer, Answer, BoxModel, CallId, ChatRequest, ChatResponse, Context, Error, Event,
     FinishReason, InterruptId, Reply, RunId, Str, ThreadId, ToolCallPart, ToolOutcome, Turn, Usage,
     store::{
-        Decisions, Effect, EffectKey, Intent, Ledger, Remembered, RunStatus, RunStore, StoreFuture,
-        Tenant,
+        Decisions, EffectKey, Intent, Ledger, LedgerEntry, RunStatus, RunStore, StoreFuture,
+        StoredDecision, Tenant,
     },
 };
 use concentric_layers::SuspendLayer;
@@ -98,7 +98,9 @@ impl Scene {
         timeout(LONG, async {
             loop {
                 let thread = ThreadId::new("t");
-                let runs = self.store.of_thread(Tenant::default(), thread, None, 2);
+                let runs = self
+                    .store
+                    .list_by_thread(Tenant::default(), thread, None, 2);
                 match runs.await.unwrap().first().map(|run| run.status) {
                     Some(RunStatus::Running) => yield_now().await,
                     status => return status == Some(RunStatus::Suspended),
@@ -173,7 +175,7 @@ struct Held {
 }
 
 impl Ledger for Held {
-    fn begin(&self, key: EffectKey, intent: Intent) -> StoreFuture<Effect> {
+    fn begin(&self, key: EffectKey, intent: Intent) -> StoreFuture<LedgerEntry> {
         let (inner, held_up) = (self.inner.clone(), self.held_up);
         let (reached, resolves) = (Arc::clone(&self.reached), Arc::clone(&self.resolves));
         Box::pin(async move {
@@ -196,7 +198,7 @@ impl Ledger for Held {
         self.inner.finish(key, outcome)
     }
 
-    fn known(&self, key: EffectKey) -> StoreFuture<Effect> {
+    fn known(&self, key: EffectKey) -> StoreFuture<LedgerEntry> {
         self.inner.known(key)
     }
 
@@ -282,7 +284,7 @@ struct HeldDecisions {
 }
 
 impl Decisions for HeldDecisions {
-    fn remember(&self, decision: Remembered) -> StoreFuture<()> {
+    fn remember(&self, decision: StoredDecision) -> StoreFuture<()> {
         let (inner, stage) = (self.inner.clone(), self.stage);
         let (reached, resolves) = (Arc::clone(&self.reached), Arc::clone(&self.resolves));
         Box::pin(async move {
@@ -313,7 +315,7 @@ impl Decisions for HeldDecisions {
         tool: Str,
         run: RunId,
         thread: Option<ThreadId>,
-    ) -> StoreFuture<Vec<Remembered>> {
+    ) -> StoreFuture<Vec<StoredDecision>> {
         if self.stage == Stage::BeforeWrite {
             self.reached.notify_one();
             return Box::pin(pending());
@@ -321,7 +323,7 @@ impl Decisions for HeldDecisions {
         self.inner.recall(tenant, tool, run, thread)
     }
 
-    fn list(&self, tenant: Tenant) -> StoreFuture<Vec<Remembered>> {
+    fn list(&self, tenant: Tenant) -> StoreFuture<Vec<StoredDecision>> {
         self.inner.list(tenant)
     }
 

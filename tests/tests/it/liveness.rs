@@ -2,8 +2,8 @@
 //! none of them spins, and the consumer sees at once what is emitted.
 
 use concentric_core::{
-    AgentLayer, BoxModel, CancelReason, ChatRequest, Context, Custom, Event, Finish, Interrupt,
-    InterruptId, Outcome, Reply,
+    AgentLayer, BoxModel, CancelReason, ChatRequest, Context, CustomEvent, Event, Finish,
+    Interrupt, InterruptId, Outcome, Reply,
 };
 use concentric_layers::{CommitLayer, Emit, Transform, TransformLayer};
 use concentric_test::{PACE, Pace, ScriptedModel, ScriptedTools, watched};
@@ -128,7 +128,7 @@ async fn drive(agent: BoxModel, context: Context, reply: impl Fn(InterruptId) ->
 }
 
 fn note() -> Event {
-    Event::Custom(Box::new(Custom::new("note", json!(1))))
+    Event::Custom(Box::new(CustomEvent::new("note", json!(1))))
 }
 
 /// Runs `tools` in each shape, at each pace; the consumer must see exactly `customs`.

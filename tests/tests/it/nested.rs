@@ -195,7 +195,9 @@ fn f044_what_a_dead_process_began_in_a_models_place_is_asked_about_and_not_repea
         let run = tokio::spawn(async move { ask(&agent, request, "t").await });
         began.notified().await;
         let thread = ThreadId::new("t");
-        let runs = store.of_thread(Tenant::default(), thread, None, 1).await;
+        let runs = store
+            .list_by_thread(Tenant::default(), thread, None, 1)
+            .await;
         let key = runs.unwrap().remove(0).key;
         let written = store.get(key).await.unwrap().state;
         run.abort();

@@ -3,11 +3,11 @@
 use concentric_core::{
     AgentLayer, Answer, BoxModel, CallId, ChatRequest, ChatResponse, Context, Error, ErrorKind,
     Event, FinishReason, Interrupt, InterruptId, NoTools, Outcome, PartKind, Reply, Resume,
-    RoundEvent, Suspended, Suspension, ToolCallPart, ToolOutcome, ToolRound, ToolSpec, ToolSpecs,
+    ResumePoint, RoundEvent, Suspension, ToolCallPart, ToolOutcome, ToolRound, ToolSpec, ToolSpecs,
     Transcript, Usage,
     agent::ToolSource,
     interrupt::{self, SuspendedBy},
-    machine::{MachineState, Rules},
+    machine::{RunLimits, RunState},
     store::Checkpoint,
 };
 use concentric_layers::CommitLayer;
@@ -104,8 +104,8 @@ impl ToolSource for Tool {
         ToolSpecs::new([Arc::new(ToolSpec::new(self.name, "", json!({})))])
     }
 
-    fn rules(&self) -> Rules {
-        let mut rules = Rules::default();
+    fn rules(&self) -> RunLimits {
+        let mut rules = RunLimits::default();
         rules.resumes = true;
         rules
     }
@@ -154,7 +154,7 @@ impl Service<ToolRound> for Tool {
 
 /// A place where states are written to.
 #[derive(Clone, Default)]
-struct Saved(Arc<Mutex<Vec<MachineState>>>);
+struct Saved(Arc<Mutex<Vec<RunState>>>);
 
 impl Saved {
     fn checkpoint(&self) -> Checkpoint {
@@ -165,7 +165,7 @@ impl Saved {
                 // Not at once, as a database.
                 tokio::task::yield_now().await;
                 let json = state.to_json().unwrap();
-                let read = MachineState::from_json(json.as_bytes(), json.len()).unwrap();
+                let read = RunState::from_json(json.as_bytes(), json.len()).unwrap();
                 assert_eq!(read, state);
                 saved.0.lock().unwrap().push(read);
                 Ok(())
@@ -173,7 +173,7 @@ impl Saved {
         })
     }
 
-    fn all(&self) -> Vec<MachineState> {
+    fn all(&self) -> Vec<RunState> {
         self.0.lock().unwrap().clone()
     }
 }
@@ -199,7 +199,7 @@ fn nested(levels: usize, tool: &Tool, model: &Model) -> BoxModel {
 }
 
 /// The state of the agent that is so many levels within.
-fn within(state: &MachineState, levels: usize) -> Value {
+fn within(state: &RunState, levels: usize) -> Value {
     let state: Value = serde_json::from_str(&state.to_json().unwrap()).unwrap();
     (0..levels).fold(state, |state, _| state["stage"]["inner"]["state"].clone())
 }
@@ -385,7 +385,7 @@ fn a_reply_that_was_accepted_in_time_is_not_late_within() {
                 asked.into_iter().map(Reply::approve).collect()
             };
             let resumed = |accepted: Option<SystemTime>| {
-                let resume = Resume::new(Suspended::State(state.clone()), replies());
+                let resume = Resume::new(ResumePoint::State(state.clone()), replies());
                 let mut request = ChatRequest::new(Transcript::new());
                 request.resume = Some(match accepted {
                     Some(at) => resume.accepted_at(at),

@@ -3,7 +3,7 @@
 use concentric_core::{
     AgentLayer, BoxModel, ChatRequest, ChatResponse, Context as RunContext, EmitError, Error,
     ErrorKind, Event, FinishReason, Outcome, Phase, ToolSource, ToolSpecs, ToolStatus, Usage,
-    machine::Rules, store::Checkpoint,
+    machine::RunLimits, store::Checkpoint,
 };
 use concentric_layers::{Next, from_fn, map_events, on_end};
 use concentric_test::{Pace, ScriptedModel, ScriptedTools, watched};
@@ -235,7 +235,7 @@ fn a_round_service_that_panics_closes_its_round() {
             read(BoxModel::new(agent), ChatRequest::user("hi")).await
         });
         check(&error, Phase::Round);
-        assert!(error.effects() >= concentric_core::Effects::Possible);
+        assert!(error.effects() >= concentric_core::SideEffects::Possible);
         let results = events.iter().filter_map(|event| match event {
             Event::ToolResult(result) => Some(result.outcome.status),
             _ => None,
@@ -376,7 +376,7 @@ impl<S: ToolSource> ToolSource for Fused<S> {
         self.inner.offers(tool, context)
     }
 
-    fn rules(&self) -> Rules {
+    fn rules(&self) -> RunLimits {
         self.reach("rules");
         self.inner.rules()
     }
@@ -452,7 +452,7 @@ fn a_part_that_panics_whenever_it_is_called_fails_the_run() {
                         assert_eq!(error.kind(), ErrorKind::Other, "{part} {at} {pace:?}");
                         assert!(error.message().ends_with("panicked"), "{error}");
                         assert!(!format!("{error:?}").contains(SECRET), "{error:?}");
-                        let may = error.effects() >= concentric_core::Effects::Possible;
+                        let may = error.effects() >= concentric_core::SideEffects::Possible;
                         assert!(may || tools.calls().is_empty(), "{part} {at} {pace:?}");
                     }
                 }

@@ -1,8 +1,8 @@
 //! The futures and bodies of the core, polled without a wake and dropped wherever they wait.
 
 use concentric_core::{
-    AgentLayer, BoxError, BoxModel, ChatRequest, Context, Custom, Event, Interrupt, InterruptId,
-    Reply,
+    AgentLayer, BoxError, BoxModel, ChatRequest, Context, CustomEvent, Event, Interrupt,
+    InterruptId, Reply,
     agent::{BeforeFinish, BeforeRound, BeforeStep, StepGate, StepView},
     store::{Checkpoint, Tenant},
 };
@@ -161,7 +161,7 @@ fn emitted_events_that_wait_for_room_all_arrive_without_a_wake() {
                 let context = context.clone();
                 tokio::spawn(async move {
                     for _ in 0..MANY {
-                        let event = Event::Custom(Box::new(Custom::new("note", json!(1))));
+                        let event = Event::Custom(Box::new(CustomEvent::new("note", json!(1))));
                         Spurious::new(std::pin::pin!(context.send(event)))
                             .await
                             .unwrap();

@@ -4,8 +4,8 @@ use concentric_core::{
     AgentLayer, Answer, BoxModel, ChatRequest, Context, Error, ErrorKind, Event, Interrupt,
     InterruptId, Outcome, Reply, ToolSpecs, ToolStatus, Transcript, Turn,
     agent::{ToolSource, WithTools},
-    ask::Unanswered,
-    machine::{Machine, MachineState, Rules},
+    ask::AskError,
+    machine::{Machine, RunLimits, RunState},
 };
 use concentric_layers::CommitLayer;
 use concentric_test::{Pace, ScriptedModel, ScriptedTools, watched};
@@ -102,14 +102,14 @@ fn a_call_limit_of_nothing_refuses_the_first_call() {
 
 /// Tools with rules of their own.
 #[derive(Clone)]
-struct Ruled(ScriptedTools, Rules);
+struct Ruled(ScriptedTools, RunLimits);
 
 impl ToolSource for Ruled {
     fn specs(&self) -> ToolSpecs {
         self.0.specs()
     }
 
-    fn rules(&self) -> Rules {
+    fn rules(&self) -> RunLimits {
         self.1.clone()
     }
 }
@@ -119,7 +119,7 @@ fn limits_per_round_and_per_tool_refuse_what_is_over_them() {
     at_each_pace(|pace| async move {
         for (limit, ran) in [(0, 0), (1, 1), (u32::MAX, 2)] {
             for per_tool in [false, true] {
-                let mut rules = Rules::default();
+                let mut rules = RunLimits::default();
                 match per_tool {
                     true => rules.calls_per_tool = vec![("look".into(), limit)],
                     false => rules.calls_per_round = Some(limit),
@@ -203,7 +203,7 @@ fn a_question_with_no_time_is_late_and_one_with_all_is_answered() {
             let context = Context::new();
             context.ask(interrupt(&context), timeout).await.map(drop)
         });
-        assert_eq!(late, Err(Unanswered::Late), "{timeout:?}");
+        assert_eq!(late, Err(AskError::TimedOut), "{timeout:?}");
     }
     let answered = watched(async move {
         let context = Context::new();
@@ -238,7 +238,7 @@ fn a_sleep_of_nothing_ends_and_one_of_all_time_is_cancelled() {
 
 #[test]
 fn a_state_is_read_only_within_its_limit() {
-    let state = Machine::new(Transcript::new(), Rules::default())
+    let state = Machine::new(Transcript::new(), RunLimits::default())
         .state()
         .unwrap();
     let json = state.to_json().unwrap();
@@ -250,7 +250,7 @@ fn a_state_is_read_only_within_its_limit() {
         (usize::MAX, true),
     ] {
         assert_eq!(
-            MachineState::from_json(json.as_bytes(), limit).is_ok(),
+            RunState::from_json(json.as_bytes(), limit).is_ok(),
             fits,
             "{limit}"
         );

@@ -9,7 +9,7 @@ use concentric_core::{
 };
 use concentric_layers::InFlightLimitLayer;
 use concentric_layers::{
-    CommitLayer, DefaultsLayer, Emit, End, Next, Transform, TransformLayer, from_fn,
+    CommitLayer, Emit, End, Next, RequestDefaultsLayer, Transform, TransformLayer, from_fn,
     inspect_events, map_events, on_end,
 };
 use concentric_test::{
@@ -43,7 +43,7 @@ fn stack(
     check_model(shared(
         ServiceBuilder::new()
             .layer(on_end(|_: End<'_>| {}))
-            .layer(DefaultsLayer::new().system("Be brief."))
+            .layer(RequestDefaultsLayer::new().system("Be brief."))
             .layer(from_fn(async |request: ChatRequest, mut next: Next| {
                 next.run(request).await
             }))

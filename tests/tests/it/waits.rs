@@ -1,10 +1,10 @@
 //! Waits that are not for a model or a tool: they end when their run is cancelled or late.
 
 use concentric_core::{
-    AgentLayer, BoxError, BoxModel, CancelReason, ChatRequest, Context, Custom, EmitError,
+    AgentLayer, BoxError, BoxModel, CancelReason, ChatRequest, Context, CustomEvent, EmitError,
     ErrorKind, Event, Interrupt, InterruptId, Outcome,
     agent::{BeforeFinish, BeforeRound, BeforeStep, StepGate, StepView},
-    ask::Unanswered,
+    ask::AskError,
     store::{Checkpoint, Tenant},
 };
 use concentric_test::{ScriptedModel, ScriptedTools, TestEnvironment};
@@ -15,7 +15,7 @@ use tokio_test::{assert_pending, assert_ready, task};
 use tower::{Layer, ServiceExt};
 
 fn note(n: u32) -> Event {
-    Event::Custom(Box::new(Custom::new("note", json!(n))))
+    Event::Custom(Box::new(CustomEvent::new("note", json!(n))))
 }
 
 fn with_deadline(left: Duration) -> (TestEnvironment, Context) {
@@ -52,8 +52,8 @@ fn waits_of_a_context_end_when_its_run_is_cancelled_or_late() {
         assert_eq!(assert_ready!(sleeps.poll()).unwrap_err().kind(), kind);
         assert_eq!(assert_ready!(sends.poll()), Err(EmitError::Full));
         let unanswered = match late {
-            false => Unanswered::Cancelled,
-            true => Unanswered::Late,
+            false => AskError::Cancelled,
+            true => AskError::TimedOut,
         };
         assert_eq!(assert_ready!(asks.poll()), Err(unanswered));
         drop(asks);

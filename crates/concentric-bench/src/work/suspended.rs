@@ -6,7 +6,7 @@ use super::{
 };
 use concentric_core::{
     AgentLayer, ChatRequest, Context, Event, Finish, ModelService, Outcome, Reply, ThreadId,
-    machine::MachineState,
+    machine::RunState,
 };
 use concentric_layers::suspend::SuspendLayer;
 use concentric_store::SqliteStore;
@@ -61,7 +61,7 @@ async fn in_memory(tools: &Toolset) {
     let replies = approve(&finish);
     let state = finish.state.expect("a suspended run");
     let json = state.to_json().expect("valid JSON");
-    let state = MachineState::from_json(json.as_bytes(), 1 << 20).expect("a valid state");
+    let state = RunState::from_json(json.as_bytes(), 1 << 20).expect("a valid state");
     let resumed = self::finish(agent(), ChatRequest::resume(state, replies)).await;
     assert_eq!(resumed.outcome, Outcome::Completed);
 }

@@ -4,7 +4,7 @@ use crate::{
     driver::{Foreign, attempt},
     step_gate::{StepGate, StepGates},
 };
-use concentric_proto::{Error, machine::Rules};
+use concentric_proto::{Error, machine::RunLimits};
 use tower_layer::Layer;
 
 /// [`Layer`] that turns a model into an [`Agent`].
@@ -91,7 +91,7 @@ where
     R: ToolSource + Clone,
 {
     pub(super) fn agent<M>(&self, model: M, fault: Option<Error>) -> Agent<M, R> {
-        let limits = |mut rules: Rules| {
+        let limits = |mut rules: RunLimits| {
             rules.steps = self.step_limit;
             rules.calls = self.call_limit;
             rules.asks_to_finish = self.gates.ask_to_finish();

@@ -8,7 +8,7 @@ use crate::{
     step_gate::StepGates,
     tool_call::ToolRound,
 };
-use concentric_proto::machine::Rules;
+use concentric_proto::machine::RunLimits;
 use concentric_proto::{Error, Event, Phase, RoundEvent, ToolSpecs};
 use futures_core::Stream;
 use std::{
@@ -29,7 +29,7 @@ pub struct Agent<M, R> {
     specs: ToolSpecs,
     // The configuration error that fails each run.
     fault: Option<Error>,
-    rules: Arc<Rules>,
+    rules: Arc<RunLimits>,
     gates: StepGates,
 }
 
@@ -37,7 +37,7 @@ impl<M, R> Agent<M, R> {
     pub(super) fn new(
         model: M,
         tools: Result<R, Error>,
-        limits: impl FnOnce(Rules) -> Rules,
+        limits: impl FnOnce(RunLimits) -> RunLimits,
         gates: StepGates,
         fault: Option<Error>,
     ) -> Self
@@ -51,7 +51,7 @@ impl<M, R> Agent<M, R> {
             })
         });
         let (specs, invalid, rules) =
-            read.unwrap_or_else(|error| (ToolSpecs::default(), Some(error), Rules::default()));
+            read.unwrap_or_else(|error| (ToolSpecs::default(), Some(error), RunLimits::default()));
         Self {
             specs,
             fault: fault.or(invalid).or_else(|| gates.check().err()),

@@ -1,7 +1,7 @@
 use super::ToolParts;
 use crate::{context::Context, tool_call::ToolRound};
 use concentric_proto::{
-    Error, ErrorKind, Refusal, RoundCall, RoundEvent, Str, ToolSpecs, machine::Rules,
+    Error, ErrorKind, Refusal, RoundCall, RoundEvent, Str, ToolSpecs, machine::RunLimits,
 };
 use futures_core::Stream;
 use std::{
@@ -68,9 +68,9 @@ pub trait ToolSource {
     }
 
     /// Returns the limits of the tools, and whether they accept calls that waited for a reply
-    /// ([`Rules::resumes`]). By default there is no limit, and such calls are not accepted.
-    fn rules(&self) -> Rules {
-        Rules::default()
+    /// ([`RunLimits::resumes`]). By default there is no limit, and such calls are not accepted.
+    fn rules(&self) -> RunLimits {
+        RunLimits::default()
     }
 }
 
@@ -125,7 +125,7 @@ where
         self.tools.offers(tool, context)
     }
 
-    fn rules(&self) -> Rules {
+    fn rules(&self) -> RunLimits {
         self.tools.rules()
     }
 }

@@ -21,7 +21,7 @@ use std::{
 ///
 /// ```
 /// use concentric_core::{Declares, Layers, capability::{Encloses, Outside, Region}};
-/// use concentric_layers::DefaultsLayer;
+/// use concentric_layers::RequestDefaultsLayer;
 ///
 /// enum Transaction {}
 ///
@@ -34,7 +34,7 @@ use std::{
 ///     type Capabilities = (Encloses<Transaction>, Outside<Transaction>);
 /// }
 ///
-/// let _ = Layers::new().with(TransactionLayer).layer(DefaultsLayer::new());
+/// let _ = Layers::new().with(TransactionLayer).layer(RequestDefaultsLayer::new());
 /// ```
 pub trait Region: 'static {
     /// Returns the name of the layer that encloses the region, if `context` is inside the region.

@@ -32,7 +32,7 @@ pub(crate) use self::{cancel::cancelled, deferred::Release};
 
 use self::{build::RunIds, deferred::Deferred, head::Holds};
 use crate::{
-    hub::LiveInterrupts,
+    hub::InterruptHub,
     marks::{Marks, Noted},
     outbox::Outbox,
     slots::Slots,
@@ -120,7 +120,7 @@ struct Run {
     deferred: Mutex<Vec<Deferred>>,
     holds: Holds,
     // Created with the first interrupt.
-    live: OnceLock<LiveInterrupts>,
+    live: OnceLock<InterruptHub>,
     // Created at the first use of a slot.
     slots: OnceLock<Slots>,
     // Created when a layer inside a model call has an expectation of the layers inside it.

@@ -49,12 +49,12 @@ impl Context {
     /// A tool adds it to the events that it emits:
     ///
     /// ```
-    /// use concentric_core::{Context, Custom, EmitError, Event};
+    /// use concentric_core::{Context, CustomEvent, EmitError, Event};
     /// use serde_json::json;
     ///
     /// /// In a tool.
     /// fn progress(context: &Context, percent: u8) -> Result<(), EmitError> {
-    ///     let mut event = Custom::new("progress", json!(percent));
+    ///     let mut event = CustomEvent::new("progress", json!(percent));
     ///     event.call_id = context.call_id().cloned();
     ///     context.emit(Event::Custom(Box::new(event)))
     /// }

@@ -1,6 +1,6 @@
 use super::Context;
 use crate::{
-    hub::LiveInterrupts,
+    hub::InterruptHub,
     outbox::{EmitError, Outbox},
 };
 use concentric_proto::{Event, PartKind};
@@ -89,10 +89,10 @@ impl Context {
 
     /// The interrupts that wait for a reply while the run stays open; nested runs share those of the
     /// outermost run.
-    pub fn live(&self) -> &LiveInterrupts {
+    pub fn live(&self) -> &InterruptHub {
         match self.parent() {
             Some(outer) => outer.live(),
-            None => self.run.live.get_or_init(LiveInterrupts::new),
+            None => self.run.live.get_or_init(InterruptHub::new),
         }
     }
 

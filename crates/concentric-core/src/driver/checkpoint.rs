@@ -2,7 +2,7 @@
 
 use super::{nested::InnerState, run::Run};
 use crate::{service::BoxFuture, store::Checkpoint};
-use concentric_proto::{Error, Finish, run_state::MachineState};
+use concentric_proto::{Error, Finish, run_state::RunState};
 use std::future::ready;
 use tokio::sync::mpsc;
 
@@ -32,7 +32,7 @@ impl<M, R> Run<M, R> {
         saved
     }
 
-    pub(super) fn save(&self, state: MachineState) -> Option<BoxFuture<()>> {
+    pub(super) fn save(&self, state: RunState) -> Option<BoxFuture<()>> {
         let checkpoint = &self.checkpoint.as_ref()?.checkpoint;
         Some(match self.with_slots(state) {
             Ok(state) => checkpoint.save(state),
@@ -45,7 +45,7 @@ impl<M, R> Run<M, R> {
     /// # Errors
     ///
     /// A value can't be serialized.
-    fn with_slots(&self, state: MachineState) -> Result<MachineState, Error> {
+    fn with_slots(&self, state: RunState) -> Result<RunState, Error> {
         // Inside another loop's model call, that loop stores the slots.
         match self.context.slots_of_run() {
             Some(slots) if self.claim.is_some() => Ok(state.with_slots(slots.snapshot()?)),

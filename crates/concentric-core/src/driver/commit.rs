@@ -2,7 +2,7 @@
 
 use super::{Driver, work::Work};
 use crate::{request::ChatRequest, response::ChatResponse, tool_call::ToolRound};
-use concentric_proto::{Error, Event, Head, RoundEvent};
+use concentric_proto::{Error, Event, ResponseHead, RoundEvent};
 use futures_core::Stream;
 use std::{
     pin::Pin,
@@ -31,10 +31,10 @@ where
     pub(crate) fn poll_commit(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Result<Head, Error>> {
+    ) -> Poll<Result<ResponseHead, Error>> {
         let mut this = self.project();
         let run = this.run;
-        let mut head = Head::default();
+        let mut head = ResponseHead::default();
         // A run that resumes an open round, or that a gate has stopped, has a body at once.
         while !run.machine.is_ended()
             && (run.machine.is_model_next()

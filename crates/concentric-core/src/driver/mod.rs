@@ -31,7 +31,7 @@ use crate::{
 };
 use concentric_proto::{
     Error, ErrorKind, Event, RoundEvent, ToolSpecs, Transcript,
-    machine::{Machine, Rules},
+    machine::{Machine, RunLimits},
 };
 use futures_core::Stream;
 use pin_project_lite::pin_project;
@@ -51,7 +51,7 @@ pub(crate) struct DriverParts<'a, M, R> {
     pub(crate) rounds: R,
     /// The agent's tools.
     pub(crate) specs: &'a ToolSpecs,
-    pub(crate) rules: Arc<Rules>,
+    pub(crate) rules: Arc<RunLimits>,
     /// The agent's gates.
     pub(crate) gates: &'a StepGates,
 }

@@ -2,13 +2,13 @@
 
 use super::run::Run;
 use crate::{context::cancelled, service::BoxFuture, store::Checkpoint};
-use concentric_proto::run_state::MachineState;
+use concentric_proto::run_state::RunState;
 use std::task::{Context, Poll};
 use tokio::sync::{mpsc, oneshot};
 
 /// A state of an agent in the model's position that must be persisted.
 pub(super) struct InnerState {
-    state: MachineState,
+    state: RunState,
     // Receives the future that persists it.
     save: oneshot::Sender<BoxFuture<()>>,
 }

@@ -1,10 +1,10 @@
 use crate::{
     request::ChatRequest,
-    resume::{Resume, Suspended},
+    resume::{Resume, ResumePoint},
 };
 use concentric_proto::{
     Error, ErrorKind, Message, Phase, Str,
-    machine::{Machine, Rules, UnexpectedMessage},
+    machine::{Machine, RunLimits, UnexpectedMessage},
 };
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ use std::sync::Arc;
 pub fn resume(
     request: &mut ChatRequest,
     resumed: &Resume,
-    rules: impl Into<Arc<Rules>>,
+    rules: impl Into<Arc<RunLimits>>,
 ) -> Result<Machine, Error> {
     let (suspended, replies) = resumed
         .take()
@@ -52,13 +52,13 @@ pub fn resume(
 /// Restores a suspended run, and adds the messages that arrived with the replies.
 fn restore(
     request: &mut ChatRequest,
-    suspended: Suspended,
+    suspended: ResumePoint,
     messages: Vec<Message>,
-    rules: Arc<Rules>,
+    rules: Arc<RunLimits>,
 ) -> Result<Machine, Error> {
     let unexpected = |error: UnexpectedMessage| Error::from(error).with_phase(Phase::Run);
     match suspended {
-        Suspended::State(mut state) => {
+        ResumePoint::State(mut state) => {
             state.push_messages(messages).map_err(unexpected)?;
             let slots = state.take_slots();
             if !slots.is_empty() {
@@ -66,13 +66,13 @@ fn restore(
             }
             Ok(Machine::restore(*state, rules))
         }
-        Suspended::Claimed(open) => {
+        ResumePoint::UnverifiedHistory(open) => {
             let transcript = std::mem::take(&mut request.transcript);
             let mut machine = Machine::claimed(transcript, open, &request.tools, rules);
             machine.push_messages(messages).map_err(unexpected)?;
             Ok(machine)
         }
-        Suspended::Elsewhere => Err(conflict(
+        ResumePoint::InStore => Err(conflict(
             "there is no run to resume: no layer around the agent stores runs; add `SuspendLayer`",
         )),
     }

@@ -18,7 +18,7 @@ use crate::{
     tool_call::ToolRound,
 };
 use concentric_proto::{
-    ChatOptions, Error, ErrorKind, Event, Head, MessageId, Phase, RoundCall, Str, System,
+    ChatOptions, Error, ErrorKind, Event, MessageId, Phase, ResponseHead, RoundCall, Str, System,
     ToolNameTaken, ToolSpecs,
     machine::{Input, Machine, ModelResume, ModelStart},
 };
@@ -179,7 +179,7 @@ impl<M, R> Run<M, R> {
     }
 
     /// Passes the head of the model's answer to the machine.
-    pub(super) fn model_started(&mut self, head: Head) {
+    pub(super) fn model_started(&mut self, head: ResponseHead) {
         if let Some(message_id) = self.message_id.take() {
             let mut start = ModelStart::new(message_id);
             start.head = head;

@@ -13,7 +13,7 @@ use crate::{
     tool_call::ToolRound,
 };
 use concentric_proto::{
-    Error, Event, Head, Phase, RoundEvent,
+    Error, Event, Phase, ResponseHead, RoundEvent,
     machine::{Action, Input, ModelResume},
 };
 use futures_core::Stream;
@@ -176,7 +176,11 @@ where
     }
 
     /// Reads the model's answer. `commits` receives its head.
-    fn body(run: &mut Run<M, R>, answer: ChatResponse<B>, commits: Option<&mut Head>) -> Self {
+    fn body(
+        run: &mut Run<M, R>,
+        answer: ChatResponse<B>,
+        commits: Option<&mut ResponseHead>,
+    ) -> Self {
         if let Some(commits) = commits {
             commits.clone_from(&answer.head);
         }
@@ -216,7 +220,7 @@ where
     pub(super) fn poll(
         mut self: Pin<&mut Self>,
         run: &mut Run<M, R>,
-        commits: Option<&mut Head>,
+        commits: Option<&mut ResponseHead>,
         cx: &mut Context<'_>,
     ) -> Poll<()> {
         let next = match self.as_mut().project() {

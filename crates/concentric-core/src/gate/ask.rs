@@ -1,5 +1,5 @@
-use crate::{hub::LiveInterrupts, panic::catch, store::Decisions, tool_call::ToolCall};
-use concentric_proto::{Interrupt, ReplyKind, Str, interrupt::Remember};
+use crate::{hub::InterruptHub, panic::catch, store::Decisions, tool_call::ToolCall};
+use concentric_proto::{Interrupt, ReplyKind, Str, interrupt::DecisionScope};
 use serde_json::Value;
 use std::{collections::BTreeSet, fmt, sync::Arc, time::Duration};
 
@@ -12,11 +12,11 @@ pub struct Ask {
     /// How long the interrupt can be approved.
     pub expires_after: Option<Duration>,
     /// The hub that accepts the reply while the run stays open, and how long it waits.
-    pub live: Option<(LiveInterrupts, Duration)>,
+    pub live: Option<(InterruptHub, Duration)>,
     /// The store of replies that apply to further calls.
     pub decisions: Option<Arc<dyn Decisions>>,
     /// The limit of the calls that a reply may apply to.
-    pub remember_at_most: Option<Remember>,
+    pub remember_at_most: Option<DecisionScope>,
     replies: Option<Arc<BTreeSet<ReplyKind>>>,
     watchers: Vec<Watcher>,
 }
@@ -62,10 +62,13 @@ impl Ask {
         (kinds != DEFAULT_REPLIES.into()).then_some(kinds)
     }
 
-    /// Calls `watch` when the interrupt is raised and when it ends.
+    /// Calls `callback` when the interrupt is raised and when it ends.
     #[must_use]
-    pub fn watch(mut self, watch: impl Fn(&ApprovalEvent<'_>) + Send + Sync + 'static) -> Self {
-        self.watchers.push(Arc::new(watch));
+    pub fn on_approval(
+        mut self,
+        callback: impl Fn(&ApprovalEvent<'_>) + Send + Sync + 'static,
+    ) -> Self {
+        self.watchers.push(Arc::new(callback));
         self
     }
 
@@ -134,7 +137,7 @@ impl Ask {
     pub fn notify(&self, event: &ApprovalEvent<'_>) {
         for watch in &self.watchers {
             if catch(|| watch(event)).is_err() {
-                tracing::error!("the `watch` callback of an approval panicked");
+                tracing::error!("the `on_approval` callback of an approval panicked");
             }
         }
     }
@@ -146,8 +149,8 @@ impl Ask {
 }
 
 /// The scope that both limits allow.
-fn narrower(a: Remember, b: Remember) -> Remember {
-    Remember {
+fn narrower(a: DecisionScope, b: DecisionScope) -> DecisionScope {
+    DecisionScope {
         what: a.what.min(b.what),
         span: a.span.min(b.span),
     }
@@ -165,7 +168,7 @@ impl fmt::Debug for Ask {
     }
 }
 
-/// An event of an interrupt's life; see [`Ask::watch`].
+/// An event of an interrupt's life; see [`Ask::on_approval`].
 ///
 /// Each interrupt is requested, and ends with one of the other events.
 #[derive(Clone, Debug)]

@@ -3,7 +3,7 @@ use crate::{context::Context, driver::resume, end::End, request::ChatRequest, re
 use concentric_proto::{
     Error, Event, Finish, FinishReason, Outcome, Phase, StepFinish, StepStart, Str, ToolResult,
     Usage,
-    machine::{Action, Machine, Rules},
+    machine::{Action, Machine, RunLimits},
 };
 use std::sync::Arc;
 use tower::BoxError;
@@ -158,7 +158,7 @@ pub(super) fn end_run(
     text: Option<Str>,
     outcome: Outcome,
 ) -> Result<Vec<Event>, Error> {
-    let mut rules = Rules::default();
+    let mut rules = RunLimits::default();
     // The replies to calls and the decisions about them are not applied here.
     rules.resumes = true;
     let resumed = request.resume.take();

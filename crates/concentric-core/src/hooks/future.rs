@@ -6,7 +6,7 @@ use super::{
     watch::Watch,
 };
 use crate::{panic::caught, request::ChatRequest, response::ChatResponse};
-use concentric_proto::{Error, ErrorKind, Event, Head, Outcome, Phase, Str};
+use concentric_proto::{Error, ErrorKind, Event, Outcome, Phase, ResponseHead, Str};
 use futures_core::Stream;
 use pin_project_lite::pin_project;
 use std::{
@@ -137,7 +137,7 @@ where
                     Ok((request, Some(answer))) => {
                         request.context.skip_stack_check();
                         let mut watch = this.watch.take().expect("polled after completion");
-                        watch.answered(&Head::default());
+                        watch.answered(&ResponseHead::default());
                         let body = HooksBody::answer(answer, watch);
                         return Poll::Ready(Ok(ChatResponse::new(body)));
                     }

@@ -77,7 +77,7 @@
 //! | | an inner layer or the tool returns an error | [`on_call_error`](Hooks::on_call_error) |
 //! | | the future of the call is dropped first | [`call_cancelled`](Hooks::call_cancelled) |
 //! | | the call [is suspended](crate::Error::suspension) | none: it will be made again |
-//! | `Sessions::hooks` | at the start and the end of a session | [`session_started`](Hooks::session_started), [`session_ended`](Hooks::session_ended) |
+//! | `MakeSession::hooks` | at the start and the end of a session | [`session_started`](Hooks::session_started), [`session_ended`](Hooks::session_ended) |
 //!
 //! Each tool call ends in exactly one of `after_call`, `on_call_error`, `call_cancelled` and a
 //! suspension. To change an answer or to wrap a call, use a layer, such as `map_events`, a

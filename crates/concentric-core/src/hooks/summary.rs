@@ -1,5 +1,5 @@
 use crate::context::Context;
-use concentric_proto::{Event, Head, Message, MessageBuilder, Usage};
+use concentric_proto::{Event, Message, MessageBuilder, ResponseHead, Usage};
 use std::time::{Duration, SystemTime};
 
 /// The progress of a run or a model call when a hook is called.
@@ -18,13 +18,13 @@ impl Summary {
             started: context.now(),
             took: Duration::ZERO,
             usage: Usage::default(),
-            message: MessageBuilder::new(&Head::default()),
+            message: MessageBuilder::new(&ResponseHead::default()),
             context,
         }
     }
 
     /// Sets the head of the answer.
-    pub(super) fn of_model(&mut self, head: &Head) {
+    pub(super) fn of_model(&mut self, head: &ResponseHead) {
         self.message = MessageBuilder::new(head);
     }
 

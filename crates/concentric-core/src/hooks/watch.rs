@@ -10,7 +10,7 @@ use crate::{
     end::End,
     panic::{CaughtPanic, catch},
 };
-use concentric_proto::{Error, Event, Finish, Head, Phase, ToolResult};
+use concentric_proto::{Error, Event, Finish, Phase, ResponseHead, ToolResult};
 use std::{
     future::Future,
     pin::Pin,
@@ -165,7 +165,7 @@ where
     }
 
     /// Records that the call has a body.
-    pub(super) fn answered(&mut self, head: &Head) {
+    pub(super) fn answered(&mut self, head: &ResponseHead) {
         if let Some(progress) = &mut self.progress {
             progress.has_body = true;
             Arc::make_mut(&mut progress.summary).of_model(head);

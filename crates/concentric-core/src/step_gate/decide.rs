@@ -33,9 +33,9 @@ impl Moment {
 
 /// An evaluation of gates in progress.
 pub(crate) enum Deciding {
-    Step(Decision<Said<StepVerdict>>),
-    Round(Decision<RoundVerdict>),
-    Finish(Decision<Said<FinishVerdict>>),
+    Step(PendingDecision<Said<StepVerdict>>),
+    Round(PendingDecision<RoundVerdict>),
+    Finish(PendingDecision<Said<FinishVerdict>>),
 }
 
 /// The combined decision of all gates before a step or before the end.
@@ -69,7 +69,7 @@ pub(crate) enum FinishVerdict {
 }
 
 /// The pending decision of one gate, or of all.
-pub(super) type Decision<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>;
+pub(super) type PendingDecision<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>;
 
 impl StepGates {
     /// Starts the evaluation of all gates at `moment`; `None` if no gate decides about it.

@@ -11,7 +11,7 @@ pub use self::{
 
 pub(crate) use self::decide::{Deciding, FinishVerdict, Moment, RoundVerdict, Said, StepVerdict};
 
-use self::decide::Decision;
+use self::decide::PendingDecision;
 use crate::{
     context::Context,
     interest::Interest,
@@ -261,9 +261,9 @@ impl StepGates {
 trait Erased: Send + Sync {
     fn id(&self) -> &str;
     fn order(&self) -> GateOrder;
-    fn before_step(self: Arc<Self>, view: Arc<StepView>) -> Decision<BeforeStep>;
-    fn before_round(self: Arc<Self>, view: Arc<StepView>) -> Decision<BeforeRound>;
-    fn before_finish(self: Arc<Self>, view: Arc<StepView>) -> Decision<BeforeFinish>;
+    fn before_step(self: Arc<Self>, view: Arc<StepView>) -> PendingDecision<BeforeStep>;
+    fn before_round(self: Arc<Self>, view: Arc<StepView>) -> PendingDecision<BeforeRound>;
+    fn before_finish(self: Arc<Self>, view: Arc<StepView>) -> PendingDecision<BeforeFinish>;
 }
 
 impl<G> Erased for G
@@ -278,21 +278,21 @@ where
         StepGate::order(self)
     }
 
-    fn before_step(self: Arc<Self>, view: Arc<StepView>) -> Decision<BeforeStep> {
+    fn before_step(self: Arc<Self>, view: Arc<StepView>) -> PendingDecision<BeforeStep> {
         Box::pin(async move {
             let said = caught(|| G::before_step(&self, &view)).await;
             heard(self.name(), said)
         })
     }
 
-    fn before_round(self: Arc<Self>, view: Arc<StepView>) -> Decision<BeforeRound> {
+    fn before_round(self: Arc<Self>, view: Arc<StepView>) -> PendingDecision<BeforeRound> {
         Box::pin(async move {
             let said = caught(|| G::before_round(&self, &view)).await;
             heard(self.name(), said)
         })
     }
 
-    fn before_finish(self: Arc<Self>, view: Arc<StepView>) -> Decision<BeforeFinish> {
+    fn before_finish(self: Arc<Self>, view: Arc<StepView>) -> PendingDecision<BeforeFinish> {
         Box::pin(async move {
             let said = caught(|| G::before_finish(&self, &view)).await;
             heard(self.name(), said)

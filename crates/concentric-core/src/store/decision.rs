@@ -15,7 +15,7 @@ shared! {
     /// Stores decisions that apply to more than one call.
     pub trait Decisions: Send + Sync + 'static {
         /// Stores a decision, replacing an earlier one for the same calls.
-        fn remember(&self, decision: Remembered) -> StoreFuture<()>;
+        fn remember(&self, decision: StoredDecision) -> StoreFuture<()>;
 
         /// Returns the decisions about calls of `tool` for this `run`, for `thread`, and for all
         /// threads.
@@ -25,10 +25,10 @@ shared! {
             tool: Str,
             run: RunId,
             thread: Option<ThreadId>,
-        ) -> StoreFuture<Vec<Remembered>>;
+        ) -> StoreFuture<Vec<StoredDecision>>;
 
         /// Returns all stored decisions of a tenant, newest first.
-        fn list(&self, tenant: Tenant) -> StoreFuture<Vec<Remembered>>;
+        fn list(&self, tenant: Tenant) -> StoreFuture<Vec<StoredDecision>>;
 
         /// Deletes a decision, and returns whether it existed.
         fn revoke(&self, tenant: Tenant, id: Str) -> StoreFuture<bool>;
@@ -38,7 +38,7 @@ shared! {
 /// A decision that applies to more than one call.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
-pub struct Remembered {
+pub struct StoredDecision {
     /// The id of the decision; equal for the same calls and span.
     pub id: Str,
     /// The owner of the decision.
@@ -50,7 +50,7 @@ pub struct Remembered {
     /// The digest of the arguments it applies to; `None` for any.
     pub arguments: Option<Str>,
     /// How long the decision applies.
-    pub span: Span,
+    pub span: StoredScope,
     /// Whether the calls may run.
     pub allow: bool,
     /// The reason for a denial.
@@ -63,7 +63,7 @@ pub struct Remembered {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
-pub enum Span {
+pub enum StoredScope {
     /// In this run, of this conversation if it has one.
     Run {
         /// The conversation; run ids may be chosen by clients and repeat across conversations.
@@ -77,7 +77,7 @@ pub enum Span {
     Always,
 }
 
-impl Remembered {
+impl StoredDecision {
     /// Creates a decision.
     #[allow(
         clippy::too_many_arguments,
@@ -88,19 +88,19 @@ impl Remembered {
         tool: Str,
         definition: Str,
         arguments: Option<Str>,
-        span: Span,
+        span: StoredScope,
         allow: bool,
         reason: Option<Str>,
         at: SystemTime,
     ) -> Self {
         let kind = match &span {
             // Quoted, so that ids are unique.
-            Span::Run { thread, run } => match thread {
+            StoredScope::Run { thread, run } => match thread {
                 Some(thread) => format!("run:{:?}/{run}", thread.as_str()),
                 None => format!("run:/{run}"),
             },
-            Span::Thread(thread) => format!("thread:{thread}"),
-            Span::Always => "always".to_owned(),
+            StoredScope::Thread(thread) => format!("thread:{thread}"),
+            StoredScope::Always => "always".to_owned(),
         };
         let of = arguments.as_ref().map_or("*", Str::as_str);
         Self {

@@ -12,7 +12,7 @@ shared! {
         ///
         /// [`StoreError::Stale`](super::StoreError::Stale) if there is a newer claim of the run. [`StoreError::Mismatch`](super::StoreError::Mismatch) if the
         /// ledger has an effect with this key for another tool or with other arguments.
-        fn begin(&self, key: EffectKey, intent: Intent) -> StoreFuture<Effect>;
+        fn begin(&self, key: EffectKey, intent: Intent) -> StoreFuture<LedgerEntry>;
 
         /// Records the outcome of the effect. The first outcome is kept, with one exception: if the
         /// effect was started as [repeatable](Intent::repeatable), an outcome that is
@@ -25,7 +25,7 @@ shared! {
         fn finish(&self, key: EffectKey, outcome: ToolOutcome) -> StoreFuture<()>;
 
         /// Returns the recorded state of the effect with `key`, without starting it.
-        fn known(&self, key: EffectKey) -> StoreFuture<Effect>;
+        fn known(&self, key: EffectKey) -> StoreFuture<LedgerEntry>;
 
         /// Deletes an effect that has no outcome, because its call was dropped before it started.
         /// Succeeds if there is no such effect.
@@ -98,11 +98,11 @@ impl Intent {
 /// The recorded state of an effect in a [`Ledger`].
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
-pub enum Effect {
+pub enum LedgerEntry {
     /// Not recorded: the effect may take place now.
     New,
     /// Started, without a recorded outcome.
-    Begun,
+    Started,
     /// Finished with this outcome.
-    Done(Box<ToolOutcome>),
+    Finished(Box<ToolOutcome>),
 }

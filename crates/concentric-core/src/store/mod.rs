@@ -15,8 +15,8 @@ mod run;
 mod run_context;
 
 pub use self::{
-    decision::{Decisions, Once, Remembered, Span},
-    ledger::{Effect, EffectKey, Intent, Ledger},
+    decision::{Decisions, Once, StoredDecision, StoredScope},
+    ledger::{EffectKey, Intent, Ledger, LedgerEntry},
     run::{LEASE, RunRecord, RunStatus, RunStore, RunSummary, waiting},
     run_context::{Checkpoint, ClaimCell, OpenInterrupts, Resumable, StatelessCaller},
 };

@@ -1,6 +1,6 @@
 use super::{RunKey, StoreError, StoreFuture, Tenant, shared};
 use concentric_proto::{
-    Interrupt, InterruptId, MessageId, Reply, RunId, ThreadId, run_state::MachineState,
+    Interrupt, InterruptId, MessageId, Reply, RunId, ThreadId, run_state::RunState,
 };
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, SystemTime};
@@ -26,7 +26,7 @@ pub struct RunRecord {
     /// The end of the owner's lease.
     pub lease_until: SystemTime,
     /// The state of the run.
-    pub state: MachineState,
+    pub state: RunState,
     /// The replies that the run was claimed with, until the next state is saved.
     pub replies: Vec<Reply>,
     /// The time at which the replies were accepted.
@@ -37,7 +37,7 @@ pub struct RunRecord {
 
 impl RunRecord {
     /// Creates a record of a run that was started by a request with the run id `client_id`.
-    pub fn new(key: RunKey, client_id: RunId, state: MachineState) -> Self {
+    pub fn new(key: RunKey, client_id: RunId, state: RunState) -> Self {
         Self {
             key,
             client_id,
@@ -120,7 +120,7 @@ shared! {
             &self,
             key: RunKey,
             client_id: RunId,
-            state: MachineState,
+            state: RunState,
             lease_until: SystemTime,
         ) -> StoreFuture<u64>;
 
@@ -167,7 +167,7 @@ shared! {
             &self,
             key: RunKey,
             version: u64,
-            state: MachineState,
+            state: RunState,
             now: SystemTime,
         ) -> StoreFuture<u64>;
 
@@ -176,7 +176,7 @@ shared! {
             &self,
             key: RunKey,
             fence: u64,
-            state: MachineState,
+            state: RunState,
             lease_until: SystemTime,
         ) -> StoreFuture<()>;
 
@@ -194,7 +194,7 @@ shared! {
             &self,
             key: RunKey,
             fence: u64,
-            state: MachineState,
+            state: RunState,
             now: SystemTime,
         ) -> StoreFuture<()>;
 
@@ -210,7 +210,7 @@ shared! {
         /// # Errors
         ///
         /// [`StoreError::NotFound`].
-        fn asking(
+        fn find_by_interrupt(
             &self,
             tenant: Tenant,
             thread: ThreadId,
@@ -220,7 +220,7 @@ shared! {
         /// Returns at most `limit` runs of a conversation that have not ended: first those that wait
         /// for replies, oldest first, then running ones, by the end of their leases. With a `message`,
         /// returns only runs whose open round belongs to this message. States are not loaded.
-        fn of_thread(
+        fn list_by_thread(
             &self,
             tenant: Tenant,
             thread: ThreadId,
@@ -247,7 +247,9 @@ pub async fn waiting<St>(
 where
     St: RunStore + ?Sized,
 {
-    let runs = store.of_thread(tenant, thread, None, usize::MAX).await?;
+    let runs = store
+        .list_by_thread(tenant, thread, None, usize::MAX)
+        .await?;
     let waiting = runs
         .into_iter()
         .filter(|run| run.status == RunStatus::Suspended);

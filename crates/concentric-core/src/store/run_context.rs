@@ -6,7 +6,7 @@ use crate::{
     context::Context,
     service::BoxFuture,
 };
-use concentric_proto::run_state::MachineState;
+use concentric_proto::run_state::RunState;
 use std::sync::{Arc, OnceLock};
 
 impl Tenant {
@@ -159,15 +159,15 @@ impl Context {
 /// Also called before the rounds of an agent in the model's position, whose state is part of the
 /// run's. Not called before the rounds of an agent that is a tool.
 #[derive(Clone)]
-pub struct Checkpoint(Arc<dyn Fn(MachineState) -> BoxFuture<()> + Send + Sync>);
+pub struct Checkpoint(Arc<dyn Fn(RunState) -> BoxFuture<()> + Send + Sync>);
 
 impl Checkpoint {
     /// Creates a checkpoint that calls `save`.
-    pub fn new(save: impl Fn(MachineState) -> BoxFuture<()> + Send + Sync + 'static) -> Self {
+    pub fn new(save: impl Fn(RunState) -> BoxFuture<()> + Send + Sync + 'static) -> Self {
         Self(Arc::new(save))
     }
 
-    pub(crate) fn save(&self, state: MachineState) -> BoxFuture<()> {
+    pub(crate) fn save(&self, state: RunState) -> BoxFuture<()> {
         (self.0)(state)
     }
 }

@@ -1,7 +1,7 @@
 //! Events that are emitted into a run, and the tasks that they wake.
 
 use concentric_core::{
-    AgentLayer, BoxModel, CallId, CancelReason, ChatRequest, ChatResponse, Context, Custom,
+    AgentLayer, BoxModel, CallId, CancelReason, ChatRequest, ChatResponse, Context, CustomEvent,
     EmitError, Error, Event, FinishReason, NoTools, RequestId, RoundCall, StreamId, ThreadId,
     ToolCallPart, Usage,
 };
@@ -16,7 +16,7 @@ use tokio_test::{assert_pending, assert_ready, task};
 use tower::{Layer, ServiceExt, service_fn};
 
 fn note(n: u32) -> Event {
-    Event::Custom(Box::new(Custom::new("note", json!(n))))
+    Event::Custom(Box::new(CustomEvent::new("note", json!(n))))
 }
 
 fn state(n: u32) -> Event {

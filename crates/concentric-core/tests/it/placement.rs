@@ -13,7 +13,7 @@ use concentric_core::{
     },
     of_run::{ModelLayers, OfRunLayer},
 };
-use concentric_layers::{DefaultsLayer, Next, from_fn, inspect_events};
+use concentric_layers::{Next, RequestDefaultsLayer, from_fn, inspect_events};
 use futures_util::stream;
 use std::{
     error::Error as StdError,
@@ -210,7 +210,7 @@ async fn a_layer_inside_a_region_it_avoids_fails_the_call() {
     let model = Model::default();
     let stack = ServiceBuilder::new()
         .layer(Enters(RoomLayer))
-        .layer(DefaultsLayer::new())
+        .layer(RequestDefaultsLayer::new())
         .layer(Enters(OutdoorLayer))
         .service(model.clone());
     let error = ask(stack).await.unwrap_err();
@@ -486,7 +486,7 @@ async fn a_model_layer_around_an_agent_fails() {
         let agent = AgentLayer::new(NoTools).layer(boxed.clone());
         let wrong = ServiceBuilder::new()
             .layer(Enters(PerCallLayer))
-            .layer(DefaultsLayer::new())
+            .layer(RequestDefaultsLayer::new())
             .service(agent.clone());
         let error = ask(wrong).await.unwrap_err();
         let CapabilityError::Inside { layer, outer } = fault(&error) else {

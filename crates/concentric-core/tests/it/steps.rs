@@ -2,8 +2,8 @@
 
 use concentric_core::{
     AgentLayer, BoxError, BoxModel, CallId, CancelReason, ChatRequest, ChatResponse, Context,
-    Custom, Error, ErrorKind, Event, FinishReason, NoTools, Phase, ToolCallEvent, ToolCallPart,
-    Usage,
+    CustomEvent, Error, ErrorKind, Event, FinishReason, NoTools, Phase, ToolCallEvent,
+    ToolCallPart, Usage,
     agent::{BeforeStep, StepGate, StepView},
 };
 use futures_util::{StreamExt, stream};
@@ -15,7 +15,7 @@ use std::{
 use tower::{Layer, ServiceExt, service_fn};
 
 fn emit(context: &Context, name: &'static str) {
-    let event = Custom::new(name, Value::Null);
+    let event = CustomEvent::new(name, Value::Null);
     context.emit(Event::Custom(Box::new(event))).unwrap();
 }
 

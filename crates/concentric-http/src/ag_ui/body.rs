@@ -53,12 +53,12 @@ where
 {
     Whole { bytes: Option<Bytes> },
     // Boxed, since it is polled, and therefore pinned, before the body is returned.
-    Run(Pin<Box<RunState<A, B>>>),
+    Run(Pin<Box<RunParts<A, B>>>),
 }
 
 pin_project! {
     #[project = RunStateProj]
-    struct RunState<A, B>
+    struct RunParts<A, B>
     where
         A: Service<ChatRequest>,
     {
@@ -67,7 +67,7 @@ pin_project! {
         work: Work<A, B>,
     }
 
-    impl<A, B> PinnedDrop for RunState<A, B>
+    impl<A, B> PinnedDrop for RunParts<A, B>
     where
         A: Service<ChatRequest>,
     {
@@ -121,7 +121,7 @@ where
         let is_new = request.resume.is_none();
         let translator = Translator::new(context.clone(), ids, config.error_message.clone());
         Self {
-            kind: Kind::Run(Box::pin(RunState {
+            kind: Kind::Run(Box::pin(RunParts {
                 head: RunHead {
                     translator,
                     merge: Merge::new(),

@@ -673,13 +673,13 @@ pub struct TokenUsage {
     /// The model (`gen_ai.response.model`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// Tokens in the requests (`gen_ai.usage.input_tokens`).
+    /// ApprovalTokens in the requests (`gen_ai.usage.input_tokens`).
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "count")]
     pub input_tokens: Option<u64>,
-    /// Tokens in the answers (`gen_ai.usage.output_tokens`).
+    /// ApprovalTokens in the answers (`gen_ai.usage.output_tokens`).
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "count")]
     pub output_tokens: Option<u64>,
-    /// Tokens in requests and answers.
+    /// ApprovalTokens in requests and answers.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "count")]
     pub total_tokens: Option<u64>,
     /// Reasoning tokens, which are included in the output tokens.

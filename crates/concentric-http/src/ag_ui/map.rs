@@ -7,8 +7,8 @@ use std::{
 
 use concentric_core::{
     Author, CallId, ChatRequest, Context, Executor, History, Media, MediaSource, Message,
-    MessageId, OpenRound, Part, PartKind, Repair, RequestId, Resume, Role, RunId, Str, StreamId,
-    Suspended, SystemSegment, ThreadId, ToolCallPart, ToolContent, ToolOutcome, ToolResult,
+    MessageId, OpenRound, Part, PartKind, Repair, RequestId, Resume, ResumePoint, Role, RunId, Str,
+    StreamId, SystemSegment, ThreadId, ToolCallPart, ToolContent, ToolOutcome, ToolResult,
     ToolSpec, ToolSpecs, Transcript, Turn,
     store::{OpenInterrupts, StatelessCaller},
 };
@@ -88,7 +88,7 @@ pub(super) fn start(input: RunAgentInput, parts: Parts, config: &Config) -> Resu
     let mut request = match open {
         Some(open) if !replies.is_empty() => {
             let mut request = ChatRequest::new(transcript);
-            let resume = Resume::new(Suspended::Claimed(open), replies);
+            let resume = Resume::new(ResumePoint::UnverifiedHistory(open), replies);
             request.resume = Some(resume.with_messages(new_messages));
             request
         }
@@ -96,7 +96,7 @@ pub(super) fn start(input: RunAgentInput, parts: Parts, config: &Config) -> Resu
         None if !replies.is_empty() => {
             let mut request = ChatRequest::new(transcript);
             request.resume =
-                Some(Resume::new(Suspended::Elsewhere, replies).with_messages(new_messages));
+                Some(Resume::new(ResumePoint::InStore, replies).with_messages(new_messages));
             request
         }
         Some(open) if is_owed(&open) => {

@@ -123,8 +123,8 @@
 //!
 //! | history | agent's request |
 //! |---|---|
-//! | ends with open calls, and `resume` has entries | [`Suspended::Claimed`](concentric_core::Suspended::Claimed) with the round of the history, including results of client tools, and the replies |
-//! | has no open calls, and `resume` has entries | [`Suspended::Elsewhere`](concentric_core::Suspended::Elsewhere) and the replies |
+//! | ends with open calls, and `resume` has entries | [`ResumePoint::UnverifiedHistory`](concentric_core::ResumePoint::UnverifiedHistory) with the round of the history, including results of client tools, and the replies |
+//! | has no open calls, and `resume` has entries | [`ResumePoint::InStore`](concentric_core::ResumePoint::InStore) and the replies |
 //! | ends with results of client tools | the conversation; a layer that has stored the run (`SuspendLayer` of `concentric-layers`) finds the results as [`Round::client_replies`](concentric_core::transcript::Round::client_replies) of the last round, and resumes that run |
 //! | has a newer message after open calls | the conversation; the calls are closed as unknown |
 //!

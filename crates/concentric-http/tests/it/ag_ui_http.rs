@@ -16,8 +16,8 @@ use concentric_core::{
 use concentric_http::ag_ui::{AgUiLayer, Shutdown};
 use concentric_store::MemoryStore;
 use concentric_tools::{
-    Approval, Tokens, ToolError, Toolset,
-    token::{Key, Keys},
+    Approval, ApprovalTokens, ToolError, Toolset,
+    token::{Key, TokenKeys},
     tool,
 };
 use futures_util::stream;
@@ -328,12 +328,12 @@ async fn unmodified_clients_reply_to_interrupts() {
         Ok::<_, Error>(ChatResponse::new(stream::iter(events)))
     });
     let done = |_: serde_json::Map<String, Value>| async { Ok::<_, ToolError>("done") };
-    let keys = Keys::new(Key::new("k", vec![7; 32]).unwrap());
+    let keys = TokenKeys::new(Key::new("k", vec![7; 32]).unwrap());
     let tools = Toolset::new()
         .tool(tool("look", "Looks.", done).read_only())
         .tool(tool("refund", "Pays the money back.", done))
         .gate(Approval::for_tools("refund"))
-        .tokens(Tokens::new(keys, "test", MemoryStore::new()));
+        .tokens(ApprovalTokens::new(keys, "test", MemoryStore::new()));
     let agent = AgUiLayer::new().layer(AgentLayer::new(tools).layer(model));
     let address = serve(Router::new().route_service("/agent", agent)).await;
     let url = format!("http://{address}/agent");
@@ -376,7 +376,7 @@ async fn the_reference_verifier_agrees_with_ours() {
         Ok(step(1, "m")),
         Ok(Event::Part(Box::new(Part::new(PartKind::Image(image))))),
         Ok(Event::Custom(Box::new(
-            concentric_core::Custom::new("n", Value::Null).for_call(CallId::new("c")),
+            concentric_core::CustomEvent::new("n", Value::Null).for_call(CallId::new("c")),
         ))),
     ];
     let ends: [(&str, Option<Item>); 5] = [

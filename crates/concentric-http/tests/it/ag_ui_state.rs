@@ -3,7 +3,7 @@
 use crate::support::{Asked, Item, finish, input, post, real, send};
 use axum::Router;
 use concentric_core::{
-    AgentLayer, ChatRequest, ChatResponse, Custom, EmitError, Error, Event, NoTools,
+    AgentLayer, ChatRequest, ChatResponse, CustomEvent, EmitError, Error, Event, NoTools,
 };
 use concentric_http::ag_ui::{AgUiLayer, AgUiState, StateError};
 use futures_util::{Stream, StreamExt, stream};
@@ -187,7 +187,7 @@ async fn unread_updates_are_sent_as_one() {
         for n in 0..101 {
             state.update_at("/n", |value| *value = n.into()).unwrap();
         }
-        let note = Event::Custom(Box::new(Custom::new("note", json!(1))));
+        let note = Event::Custom(Box::new(CustomEvent::new("note", json!(1))));
         request.context.emit(note).unwrap();
         for n in 0..101 {
             state
@@ -309,7 +309,7 @@ fn async_updates(request: ChatRequest) -> impl Stream<Item = Item> + Send {
                 Some(change) => drop(change(state).unwrap()),
                 None => {
                     let value = Value::clone(&state.get());
-                    let done = Event::Custom(Box::new(Custom::new("state", value)));
+                    let done = Event::Custom(Box::new(CustomEvent::new("state", value)));
                     context.emit(done).unwrap();
                     return Ok(finish());
                 }

@@ -1,5 +1,5 @@
 use super::{CommitBody, policy::CommitPolicy};
-use concentric_core::{ChatResponse, Context, Effects, Error, ErrorKind, Event};
+use concentric_core::{ChatResponse, Context, Error, ErrorKind, Event, SideEffects};
 use futures_core::Stream;
 use pin_project_lite::pin_project;
 use std::{
@@ -52,7 +52,7 @@ where
         let fail = |error: Error| match this.context.effect_count() == *this.effects {
             true => error,
             false => {
-                let effects = error.effects().max(Effects::Possible);
+                let effects = error.effects().max(SideEffects::Possible);
                 error.with_effects(effects)
             }
         };

@@ -7,7 +7,7 @@ use tower_layer::Layer;
 ///
 /// See the [module docs](super) for an example.
 #[derive(Clone, Debug, Default)]
-pub struct DefaultsLayer {
+pub struct RequestDefaultsLayer {
     pub(super) values: Arc<Values>,
 }
 
@@ -17,7 +17,7 @@ pub(super) struct Values {
     pub(super) options: ChatOptions,
 }
 
-impl DefaultsLayer {
+impl RequestDefaultsLayer {
     /// Creates a layer without defaults.
     pub fn new() -> Self {
         Self::default()
@@ -51,7 +51,7 @@ impl DefaultsLayer {
     }
 }
 
-impl<S> Layer<S> for DefaultsLayer {
+impl<S> Layer<S> for RequestDefaultsLayer {
     type Service = Defaults<S>;
 
     fn layer(&self, inner: S) -> Self::Service {

@@ -1,14 +1,14 @@
 //! A layer that sets defaults of requests: the system prompt, the model, and other options.
 //!
 //! ```
-//! use concentric_layers::DefaultsLayer;
+//! use concentric_layers::RequestDefaultsLayer;
 //! use concentric_core::BoxModel;
 //! use tower::ServiceBuilder;
 //!
 //! fn polite(model: BoxModel) -> BoxModel {
 //!     BoxModel::new(
 //!         ServiceBuilder::new()
-//!             .layer(DefaultsLayer::new().system("You are polite.").options(|options| {
+//!             .layer(RequestDefaultsLayer::new().system("You are polite.").options(|options| {
 //!                 options.temperature = Some(0.2);
 //!                 options.max_output_tokens = Some(1_000);
 //!             }))
@@ -30,4 +30,4 @@
 mod layer;
 mod service;
 
-pub use self::{layer::DefaultsLayer, service::Defaults};
+pub use self::{layer::RequestDefaultsLayer, service::Defaults};

@@ -181,7 +181,7 @@ impl<B> Envelopes<B> {
     }
 
     /// Sets the round that the run resumes, as returned by
-    /// [`MachineState::open_round`](concentric_core::machine::MachineState::open_round) or
+    /// [`RunState::open_round`](concentric_core::machine::RunState::open_round) or
     /// [`History`](concentric_core::History).
     pub fn with_open_round(mut self, round: &OpenRound) -> Self {
         self.threads.take_up(round);

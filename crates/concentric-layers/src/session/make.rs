@@ -22,7 +22,7 @@ use tower_service::Service;
 ///
 /// See the [module docs](super) for an example.
 #[derive(Clone)]
-pub struct Sessions<A> {
+pub struct MakeSession<A> {
     agent: A,
     queue: usize,
     watches: Vec<Arc<dyn Watch>>,
@@ -68,7 +68,7 @@ impl SessionTarget {
     }
 }
 
-impl<A> Sessions<A> {
+impl<A> MakeSession<A> {
     /// Creates a factory of sessions without a queue: a session refuses a turn while another one is
     /// active.
     pub const fn new(agent: A) -> Self {
@@ -150,7 +150,7 @@ impl<A> Sessions<A> {
 
 /// A session must be outside layers that store runs, outside the loop, and not inside another
 /// session.
-impl<A> Declares for Sessions<A> {
+impl<A> Declares for MakeSession<A> {
     type Capabilities = (
         Encloses<SessionTurn>,
         Outside<SessionTurn>,
@@ -159,7 +159,7 @@ impl<A> Declares for Sessions<A> {
     );
 }
 
-impl<A> Service<SessionTarget> for Sessions<A>
+impl<A> Service<SessionTarget> for MakeSession<A>
 where
     A: Clone,
 {
@@ -179,12 +179,12 @@ where
     }
 }
 
-/// The future that [`Sessions`] returns.
+/// The future that [`MakeSession`] returns.
 #[must_use = "futures do nothing unless you `.await` or poll them"]
 pub struct MakeFuture<A> {
     starting: Starting,
     // Taken when the future resolves.
-    made: Option<Sessions<A>>,
+    made: Option<MakeSession<A>>,
 }
 
 // `starting` is boxed, and `made` is never pinned.
@@ -200,9 +200,9 @@ impl<A> Future for MakeFuture<A> {
     }
 }
 
-impl<A> fmt::Debug for Sessions<A> {
+impl<A> fmt::Debug for MakeSession<A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sessions")
+        f.debug_struct("MakeSession")
             .field("queue", &self.queue)
             .finish_non_exhaustive()
     }

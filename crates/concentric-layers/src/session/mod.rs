@@ -1,16 +1,16 @@
 //! A conversation with an agent, one turn at a time.
 //!
-//! [`Sessions`] makes [`Session`]s of an agent. It is a tower `MakeService`. A session is a service
+//! [`MakeSession`] makes [`Session`]s of an agent. It is a tower `MakeService`. A session is a service
 //! from a [`ChatRequest`](concentric_core::ChatRequest) to an answer: it appends the messages of a
 //! request to the history of the conversation, and stores the resulting history for the next turn.
 //!
 //! ```
 //! use concentric_core::{BoxModel, Error, ThreadId};
-//! use concentric_layers::session::{SessionTarget, Sessions};
+//! use concentric_layers::session::{SessionTarget, MakeSession};
 //! use tower::ServiceExt;
 //!
 //! async fn chat(agent: BoxModel) -> Result<(), Error> {
-//!     let sessions = Sessions::new(agent).queue(4);
+//!     let sessions = MakeSession::new(agent).queue(4);
 //!     let session = sessions.oneshot(SessionTarget::new(ThreadId::new("t"))).await?;
 //!
 //!     let hello = session.clone().oneshot(session.user("I am Ada.")).await?;
@@ -24,7 +24,7 @@
 //!
 //! # Turns
 //!
-//! Only one turn is active at a time. A further turn waits if the [queue](Sessions::queue) has
+//! Only one turn is active at a time. A further turn waits if the [queue](MakeSession::queue) has
 //! room. Otherwise, it fails at once with
 //! [`ErrorKind::Overloaded`](concentric_core::ErrorKind::Overloaded), with the code `busy` if there
 //! is no queue, or `queue_full`. A turn ends when its body has ended or is dropped, so a consumer
@@ -96,6 +96,6 @@ mod watch;
 pub use self::{
     body::TurnBody,
     future::ResponseFuture,
-    make::{MakeFuture, SessionTarget, Sessions},
+    make::{MakeFuture, MakeSession, SessionTarget},
     service::Session,
 };

@@ -1,9 +1,9 @@
 use super::{
-    ResponseFuture, Sessions, TurnBody,
+    MakeSession, ResponseFuture, TurnBody,
     state::{Shared, State, Turn},
 };
 use concentric_core::{
-    ChatRequest, ChatResponse, Error, ErrorKind, Event, Interrupt, Reply, Resume, Str, Suspended,
+    ChatRequest, ChatResponse, Error, ErrorKind, Event, Interrupt, Reply, Resume, ResumePoint, Str,
     ThreadId, Transcript,
     state::{SessionSlots, SlotError, Slots, ThreadSlots},
 };
@@ -198,7 +198,7 @@ pub(super) fn prepare<A>(
     mut request: ChatRequest,
 ) -> Result<ChatRequest, Error> {
     let shared = Arc::clone(turn.shared());
-    request.context.enter::<Sessions<()>>()?;
+    request.context.enter::<MakeSession<()>>()?;
     let mut state = shared.lock();
     let slots = match (state.suspended.take(), request.resume.take()) {
         (None, None) => {
@@ -228,7 +228,7 @@ pub(super) fn prepare<A>(
             // Taken once, so that the replies are not applied twice.
             turn.resume(suspended.clone());
             let messages = resume.messages().to_vec();
-            let resume = Resume::new(Suspended::State(suspended.state), replies);
+            let resume = Resume::new(ResumePoint::State(suspended.state), replies);
             request.set_resume(resume.with_messages(messages));
             turn.draft(&suspended.slots)
         }

@@ -1,7 +1,7 @@
 use super::watch::Entered;
 use concentric_core::{
     CancelReason, Context, Error, ErrorKind, Finish, Interrupt, Outcome, Str, ThreadId, Transcript,
-    machine::MachineState, state::Slots,
+    machine::RunState, state::Slots,
 };
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -33,7 +33,7 @@ pub(super) struct State<A> {
 /// A suspended turn.
 #[derive(Clone)]
 pub(super) struct Waits {
-    pub(super) state: Box<MachineState>,
+    pub(super) state: Box<RunState>,
     /// The conversation's slots as the turn left them.
     pub(super) slots: Slots,
 }
@@ -184,7 +184,7 @@ impl<A> Turn<A> {
 
     /// Records a failure. When dropped, the turn is suspended again unless it has had effects.
     pub(super) fn fail(&mut self, error: &Error) {
-        // Effects that the stored state reports are not new.
+        // SideEffects that the stored state reports are not new.
         self.resumed
             .take_if(|resumed| error.effects() > resumed.waits.state.effects());
     }

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::wait::Stop;
 use concentric_core::{
-    BoxModel, ChatRequest, ChatResponse, Error, EventStream, Finish, Phase, Resume, Suspended,
+    BoxModel, ChatRequest, ChatResponse, Error, EventStream, Finish, Phase, Resume, ResumePoint,
     context::HeadHold,
     service::BoxFuture,
     store::{Resumable, RunClaim, RunRecord, RunStore},
@@ -192,7 +192,7 @@ where
 {
     drive.resume(RunClaim::new(record.key, record.fence), origin);
     request.transcript = record.state.transcript().clone();
-    let state = Suspended::State(Box::new(record.state));
+    let state = ResumePoint::State(Box::new(record.state));
     let resume = Resume::new(state, record.replies);
     request.set_resume(match record.replied_at {
         Some(at) => resume.accepted_at(at),

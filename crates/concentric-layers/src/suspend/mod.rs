@@ -178,7 +178,7 @@
 //! | an open interrupt, but is invalid, expired, or incomplete | [`InvalidRequest`](concentric_core::ErrorKind::InvalidRequest), with the code of the [`ReplyError`](concentric_core::ReplyError); nothing is executed, and the run still waits |
 //! | an interrupt with an accepted reply | [`Conflict`](concentric_core::ErrorKind::Conflict), `already_resumed` |
 //! | an interrupt of a run that has ended, or that the store has purged | [`Conflict`](concentric_core::ErrorKind::Conflict), `run_ended` |
-//! | an unknown interrupt, with a history ([`Suspended::Claimed`](concentric_core::Suspended::Claimed)) | passed to the agent, which requires an approval token |
+//! | an unknown interrupt, with a history ([`ResumePoint::UnverifiedHistory`](concentric_core::ResumePoint::UnverifiedHistory)) | passed to the agent, which requires an approval token |
 //! | an unknown interrupt, without a history | [`NotFound`](concentric_core::ErrorKind::NotFound), `run_not_found` |
 //! | nothing, because there are no replies | the waiting or abandoned run of the conversation is resumed, and is interrupted again; `ambiguous_resume` if there are several |
 //!
@@ -186,7 +186,7 @@
 //!
 //! | the history | effect |
 //! |---|---|
-//! | is declared to be open ([`Suspended::Claimed`](concentric_core::Suspended::Claimed)) | the results in it that the run waits for are added to the replies |
+//! | is declared to be open ([`ResumePoint::UnverifiedHistory`](concentric_core::ResumePoint::UnverifiedHistory)) | the results in it that the run waits for are added to the replies |
 //! | ends with results of the client's tools, without a `resume` | the run that requested them is resumed with them; its other interrupts are emitted again |
 //! | the same, and the run has ended or is unknown | a new run starts |
 //! | ends otherwise, without a `resume` | a new run starts. The store is read only to check whether a [run with its id](#repeated-run-ids) is live, and for runs that the request [withdraws](#withdrawn-interrupts) |

@@ -1,6 +1,6 @@
 use super::take_up::Abandoned;
 use concentric_core::{
-    ChatRequest, Context, Environment, Resume, Suspended,
+    ChatRequest, Context, Environment, Resume, ResumePoint,
     store::{RunStore, StoreError},
 };
 
@@ -47,7 +47,7 @@ where
             context.extensions_mut().insert(key.tenant.clone());
             context.extensions_mut().insert(Abandoned { key, version });
             let mut request = ChatRequest::new(record.state.transcript().clone());
-            request.resume = Some(Resume::new(Suspended::Elsewhere, Vec::new()));
+            request.resume = Some(Resume::new(ResumePoint::InStore, Vec::new()));
             request.with_context(context)
         })
         .collect())

@@ -2,9 +2,9 @@
 
 use super::live::LiveRun;
 use concentric_core::{
-    CancelReason, Context, Effects, Environment, Error, ErrorKind, Phase, RunId, Str, ThreadId,
+    CancelReason, Context, Environment, Error, ErrorKind, Phase, RunId, SideEffects, Str, ThreadId,
     context::Sleep,
-    machine::MachineState,
+    machine::RunState,
     store::{Checkpoint, ClaimCell, RunClaim, RunKey, RunStore, StoreError, StoreFuture, Tenant},
 };
 use std::{
@@ -122,7 +122,7 @@ where
     }
 
     /// Stores the run for the first time.
-    async fn begin(&self, state: MachineState) -> Result<RunClaim, StoreError> {
+    async fn begin(&self, state: RunState) -> Result<RunClaim, StoreError> {
         {
             let (key, client_id) = (self.key.clone(), self.client_id.clone());
             let begin = self.store.begin(key, client_id, state, self.until());
@@ -166,7 +166,7 @@ where
     }
 
     /// Stores the run as waiting in `state`, or as ended if the state cannot be stored.
-    pub(super) fn suspend(self: &Arc<Self>, state: MachineState) -> StoreFuture<()> {
+    pub(super) fn suspend(self: &Arc<Self>, state: RunState) -> StoreFuture<()> {
         let kept = Arc::clone(self);
         let now = self.now();
         Box::pin(async move {
@@ -230,7 +230,7 @@ where
 /// The stored state of a run that is resumed.
 pub(super) enum Origin {
     /// The run waited in this state.
-    Waited(Box<MachineState>),
+    Waited(Box<RunState>),
     /// The process of the run died.
     Left,
 }
@@ -318,8 +318,8 @@ where
     /// Converts `error`, and adds whether this attempt may have had effects.
     fn tell(&self, error: StoreError) -> Error {
         let effects = match self.has_effects() {
-            true => Effects::Possible,
-            false => Effects::None,
+            true => SideEffects::Possible,
+            false => SideEffects::None,
         };
         Error::from(error)
             .with_phase(Phase::Run)
@@ -329,7 +329,7 @@ where
     // ---- the ends ----
 
     /// Records that the run waits in `state`.
-    pub(super) fn suspend(&mut self, state: MachineState) {
+    pub(super) fn suspend(&mut self, state: RunState) {
         self.last = Some(self.kept.suspend(state));
     }
 
@@ -348,7 +348,7 @@ where
         }
         match self.origin.take() {
             None => self.end(),
-            // Effects that the stored state reports are not new.
+            // SideEffects that the stored state reports are not new.
             Some(Origin::Waited(state))
                 if error.is_some_and(|error| error.effects() > state.effects()) =>
             {

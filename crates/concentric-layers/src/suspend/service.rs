@@ -5,7 +5,7 @@ use super::{
     take_up::{self, Lookup},
 };
 use concentric_core::{
-    BoxModel, ChatRequest, ChatResponse, Error, ModelService, Phase, Suspended, store::RunStore,
+    BoxModel, ChatRequest, ChatResponse, Error, ModelService, Phase, ResumePoint, store::RunStore,
 };
 use std::{
     fmt,
@@ -113,7 +113,7 @@ where
         match resume.take() {
             // Another attempt has taken the replies; the agent returns the error.
             None => ResponseFuture::call(inner, request, drive),
-            Some((state @ Suspended::State(_), replies)) => {
+            Some((state @ ResumePoint::State(_), replies)) => {
                 resume.give_back(state, replies);
                 ResponseFuture::call(inner, request, drive)
             }

@@ -5,10 +5,10 @@ use super::{
     run::{Drive, Kept, Origin},
 };
 use concentric_core::{
-    Error, ErrorKind, InterruptId, Message, OpenRound, Phase, Reply, ReplyError, Resume, Role,
-    Suspended, Transcript, Turn,
+    Error, ErrorKind, InterruptId, Message, OpenRound, Phase, Reply, ReplyError, Resume,
+    ResumePoint, Role, Transcript, Turn,
     interrupt::CLIENT_TOOL,
-    machine::MachineState,
+    machine::RunState,
     service::BoxFuture,
     store::{OpenInterrupts, RunKey, RunRecord, RunStatus, RunStore, StoreError},
     transcript::Round,
@@ -48,9 +48,9 @@ pub(super) enum Found {
     /// A claimed run.
     Run(Box<RunRecord>, Origin),
     /// The store does not contain the run.
-    None(Suspended, Vec<Reply>),
+    None(ResumePoint, Vec<Reply>),
     /// A run that waits in this state and is not claimed.
-    Waiting(Box<MachineState>),
+    Waiting(Box<RunState>),
     /// No run waits for the results in the history.
     Nothing,
 }
@@ -58,7 +58,7 @@ pub(super) enum Found {
 /// The taken replies of a request, which are returned to it on drop unless they are used.
 struct Loan {
     resume: Resume,
-    taken: Option<(Suspended, Vec<Reply>)>,
+    taken: Option<(ResumePoint, Vec<Reply>)>,
 }
 
 impl Drop for Loan {
@@ -72,7 +72,7 @@ impl Drop for Loan {
 pub(super) fn take_up<St>(
     lookup: Lookup<St>,
     resume: Resume,
-    taken: (Suspended, Vec<Reply>),
+    taken: (ResumePoint, Vec<Reply>),
 ) -> BoxFuture<Found>
 where
     St: RunStore + ?Sized,
@@ -167,7 +167,9 @@ where
 {
     let RunKey { tenant, thread, .. } = kept.key().clone();
     let store = kept.store();
-    let mut runs = store.of_thread(tenant, thread, None, usize::MAX).await?;
+    let mut runs = store
+        .list_by_thread(tenant, thread, None, usize::MAX)
+        .await?;
     // Waiting runs come first, the oldest before the newer ones.
     let waiting = runs.partition_point(|run| run.status == RunStatus::Suspended);
     let waiting = if waiting == 0 { runs.len() } else { waiting };
@@ -228,7 +230,7 @@ where
     let RunKey { tenant, thread, .. } = kept.key().clone();
     let store = kept.store();
     // Waiting runs come first. Mostly there are none, and nothing is written.
-    let open = store.of_thread(tenant.clone(), thread.clone(), None, 1);
+    let open = store.list_by_thread(tenant.clone(), thread.clone(), None, 1);
     if open
         .await?
         .iter()
@@ -283,7 +285,11 @@ where
 {
     let (tenant, thread) = (kept.key().tenant.clone(), kept.key().thread.clone());
     let questions = questions(&results)?;
-    let record = match kept.store().asking(tenant, thread, questions).await {
+    let record = match kept
+        .store()
+        .find_by_interrupt(tenant, thread, questions)
+        .await
+    {
         Ok(record) => record,
         Err(StoreError::NotFound) => return Ok(None),
         Err(error) => return Err(error.into()),
@@ -297,7 +303,7 @@ where
 }
 
 /// Returns those of `results` that a run in `state` waits for.
-fn awaited(state: &MachineState, mut results: Vec<Reply>) -> Vec<Reply> {
+fn awaited(state: &RunState, mut results: Vec<Reply>) -> Vec<Reply> {
     let waiting = state.interrupts().into_iter();
     let waiting = waiting.filter(|asked| asked.reason == CLIENT_TOOL);
     let waiting: HashSet<&InterruptId> = waiting.map(|asked| &asked.id).collect();
@@ -307,7 +313,7 @@ fn awaited(state: &MachineState, mut results: Vec<Reply>) -> Vec<Reply> {
 
 async fn find<St>(
     lookup: &Lookup<St>,
-    suspended: &Suspended,
+    suspended: &ResumePoint,
     replies: &[Reply],
     messages: Vec<Message>,
 ) -> Result<Option<(RunRecord, Origin)>, Error>
@@ -325,25 +331,25 @@ where
     // Without a conversation, only a reply identifies a run.
     if questions.is_empty() && thread.as_str().is_empty() {
         return match suspended {
-            Suspended::Elsewhere => Err(StoreError::NotFound.into()),
+            ResumePoint::InStore => Err(StoreError::NotFound.into()),
             _ => Ok(None),
         };
     }
     let found = match questions.is_empty() {
         true => only(kept, suspended).await,
-        false => match store.asking(tenant, thread, questions).await {
+        false => match store.find_by_interrupt(tenant, thread, questions).await {
             Err(StoreError::NotFound) => Ok(None),
             other => other.map(Some).map_err(Error::from),
         },
     };
     let Some(record) = found? else {
         return match suspended {
-            Suspended::Elsewhere => Err(StoreError::NotFound.into()),
+            ResumePoint::InStore => Err(StoreError::NotFound.into()),
             _ => Ok(None),
         };
     };
     let mut all = replies.to_vec();
-    if let Suspended::Claimed(open) = suspended {
+    if let ResumePoint::UnverifiedHistory(open) = suspended {
         // The history contains the results of the client's tools.
         let replied: HashSet<_> = replies.iter().map(|reply| &reply.interrupt_id).collect();
         let mut results = open.client_replies();
@@ -437,20 +443,23 @@ fn contradicts<'a>(reply: &Reply, taken: impl IntoIterator<Item = &'a Reply>) ->
 
 /// Returns the run of the conversation that a request without replies resumes. No other state is
 /// loaded.
-async fn only<St>(kept: &Kept<St>, suspended: &Suspended) -> Result<Option<RunRecord>, Error>
+async fn only<St>(kept: &Kept<St>, suspended: &ResumePoint) -> Result<Option<RunRecord>, Error>
 where
     St: RunStore + ?Sized,
 {
     let RunKey { tenant, thread, .. } = kept.key().clone();
     let message = match suspended {
-        Suspended::Claimed(open) => match open.message().id.clone() {
+        ResumePoint::UnverifiedHistory(open) => match open.message().id.clone() {
             None => return Ok(None),
             message => message,
         },
         _ => None,
     };
     // Runs that are not driven come first, so two entries show whether there are several.
-    let runs = kept.store().of_thread(tenant, thread, message, 2).await?;
+    let runs = kept
+        .store()
+        .list_by_thread(tenant, thread, message, 2)
+        .await?;
     let now = kept.now();
     if runs.len() > 1 && runs.iter().all(|run| !run.is_driven(now)) {
         return Err(Error::new(
@@ -468,14 +477,14 @@ where
     };
     // The run may have changed in the meantime.
     let is_meant = match suspended {
-        Suspended::Claimed(open) => is_same(&record.state, open),
+        ResumePoint::UnverifiedHistory(open) => is_same(&record.state, open),
         _ => true,
     };
     Ok(is_meant.then_some(record))
 }
 
 /// Returns whether `state` waits in the round of the same message as `open`.
-fn is_same(state: &MachineState, open: &OpenRound) -> bool {
+fn is_same(state: &RunState, open: &OpenRound) -> bool {
     let round = state.open_round();
     let id = round.as_ref().and_then(|round| round.message().id.as_ref());
     id.is_some() && id == open.message().id.as_ref()

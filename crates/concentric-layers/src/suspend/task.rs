@@ -3,7 +3,7 @@
 use super::run::Drive;
 use crate::wait::Stop;
 use concentric_core::{
-    ChatResponse, Effects, Error, ErrorKind, Event, EventStream, Outcome, Phase, panic::catch,
+    ChatResponse, Error, ErrorKind, Event, EventStream, Outcome, Phase, SideEffects, panic::catch,
     service::BoxFuture, store::RunStore,
 };
 use futures_core::Stream;
@@ -246,7 +246,7 @@ pub(super) fn stopped() -> Error {
     Error::new(ErrorKind::Cancelled, stopped)
         .with_code("task_stopped")
         .with_phase(Phase::Run)
-        .with_effects(Effects::Possible)
+        .with_effects(SideEffects::Possible)
 }
 
 /// Drives a run to its end.
@@ -267,7 +267,7 @@ where
                 let error = panic
                     .error()
                     .with_phase(Phase::Run)
-                    .with_effects(Effects::Possible);
+                    .with_effects(SideEffects::Possible);
                 if has_panicked {
                     let _ = steps.send((Some(Step::Item(Err(error))), None));
                     return;

@@ -4,11 +4,11 @@
 //! `envelope.proptest-regressions`.
 
 use concentric_core::{
-    CallId, Context, Custom, Error, ErrorKind, Event, Executor, FinishReason, Interrupt,
+    CallId, Context, CustomEvent, Error, ErrorKind, Event, Executor, FinishReason, Interrupt,
     InterruptId, Message, MessageId, OpenRound, Outcome, Part, PartKind, Reply, Role, RunId,
     StepFinish, StepStart, SubAgentEvent, Suspension, ThreadId, ToolCallDelta, ToolCallPart,
     ToolCallStart, ToolOutcome, ToolResult, ToolSpec, ToolSpecs, Transcript, Usage, interrupt,
-    machine::{Action, Input, Machine, MachineState, ModelStart, Rules},
+    machine::{Action, Input, Machine, ModelStart, RunLimits, RunState},
 };
 use concentric_layers::{Envelope, Envelopes};
 use futures_util::{FutureExt, Stream, StreamExt, stream};
@@ -82,7 +82,7 @@ fn result(id: &str) -> Event {
 }
 
 fn custom(id: Option<&str>) -> Event {
-    let custom = Custom::new("progress", json!(1));
+    let custom = CustomEvent::new("progress", json!(1));
     Event::Custom(Box::new(match id {
         Some(id) => custom.for_call(CallId::new(id)),
         None => custom,
@@ -453,8 +453,8 @@ fn outcome(how: u8) -> ToolOutcome {
     }
 }
 
-fn rules() -> Rules {
-    let mut rules = Rules::default();
+fn rules() -> RunLimits {
+    let mut rules = RunLimits::default();
     rules.resumes = true;
     rules
 }
@@ -592,7 +592,7 @@ impl World {
             return;
         }
         let state = finish.state.as_ref().unwrap().to_json().unwrap();
-        let state = MachineState::from_json(state.as_bytes(), state.len()).unwrap();
+        let state = RunState::from_json(state.as_bytes(), state.len()).unwrap();
         let asked = state.interrupts().into_iter();
         let replies = asked
             .map(|asked| Reply::approve(asked.id.clone()))

@@ -7,7 +7,7 @@ use concentric_core::{
     agent::{BeforeFinish, BeforeRound, BeforeStep, StepGates, StepView},
     of_run::{ModelLayers, OfRunLayer},
 };
-use concentric_layers::session::{SessionTarget, Sessions};
+use concentric_layers::session::{MakeSession, SessionTarget};
 use concentric_layers::{Next, from_fn};
 use concentric_test::{ScriptedModel, assert_fails, assert_finishes};
 use concentric_tools::{NoArguments, ToolLayers, Toolset, tool, tool_with_context};
@@ -249,7 +249,7 @@ async fn an_agent_in_the_models_place_does_not_take_the_layers_of_the_run() {
 async fn a_session_tells_hooks_of_its_start_and_its_end_in_reverse() {
     let log = Log::default();
     let model = ScriptedModel::new().text("hi").repeat();
-    let sessions = Sessions::new(AgentLayer::new(Toolset::new()).layer(model))
+    let sessions = MakeSession::new(AgentLayer::new(Toolset::new()).layer(model))
         .hooks(Arc::new(Everywhere("a", log.clone())))
         .hooks(Arc::new(Everywhere("b", log.clone())))
         .hooks(Arc::new(Everywhere("c", log.clone())));

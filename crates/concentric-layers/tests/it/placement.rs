@@ -13,7 +13,7 @@ use concentric_core::{
 use concentric_layers::{
     BudgetPlugin, DetachLayer, Steering,
     budget::{Budget, Limits},
-    session::{Session, SessionTarget, Sessions},
+    session::{MakeSession, Session, SessionTarget},
     stop::{Judgement, OutputConstraint},
 };
 use concentric_layers::{Next, from_fn};
@@ -368,11 +368,11 @@ async fn layers_for_runs_fail_around_the_model_of_a_loop() {
 #[tokio::test]
 async fn a_session_in_a_models_place_fails() {
     let model = talker();
-    let inner = Sessions::new(BoxModel::new(no_tools().layer(model.clone())));
+    let inner = MakeSession::new(BoxModel::new(no_tools().layer(model.clone())));
     let target = SessionTarget::new(ThreadId::new("inner"));
     let inner = inner.oneshot(target).await.unwrap();
     let agent = BoxModel::new(no_tools().layer(inner));
-    assert_wrong(agent, &model, ["Sessions", "AgentLayer"]).await;
+    assert_wrong(agent, &model, ["MakeSession", "AgentLayer"]).await;
 }
 
 #[tokio::test]
@@ -401,7 +401,7 @@ async fn hooks_and_budgets_are_checked_by_the_compiler_and_a_table() {
         CapabilityTable::new()
             .with(&OfRunLayer::new())
             .with(&no_tools()),
-        loops().and(CapabilityTable::new().of::<Sessions<BoxModel>>()),
+        loops().and(CapabilityTable::new().of::<MakeSession<BoxModel>>()),
     ] {
         let errors = wrong.errors();
         assert!(
@@ -441,21 +441,21 @@ async fn a_detach_layer_inside_of_another_fails_the_first_call() {
 async fn a_session_of_a_session_fails_the_first_turn() {
     async fn session(agent: BoxModel) -> Session<BoxModel> {
         let target = SessionTarget::new(ThreadId::new("t"));
-        Sessions::new(agent).oneshot(target).await.unwrap()
+        MakeSession::new(agent).oneshot(target).await.unwrap()
     }
 
     for plain in Plain::both() {
         let inner = session(BoxModel::new(no_tools().layer(plain.model.clone()))).await;
         let outer = session(BoxModel::new(inner.clone())).await;
         let error = outer.clone().oneshot(outer.user("hi")).await.unwrap_err();
-        assert_names(&error, ["`Sessions<", "another `Sessions<"]);
+        assert_names(&error, ["`MakeSession<", "another `MakeSession<"]);
         assert_eq!(plain.calls(), 0);
         // By itself it may be called.
         inner.clone().oneshot(inner.user("hi")).await.unwrap();
     }
     let twice = CapabilityTable::new()
-        .of::<Sessions<BoxModel>>()
-        .of::<Sessions<BoxModel>>();
+        .of::<MakeSession<BoxModel>>()
+        .of::<MakeSession<BoxModel>>();
     let errors = twice.errors();
     assert!(
         matches!(errors[..], [CapabilityError::Inside { .. }]),
@@ -551,7 +551,7 @@ async fn gates_in_a_wrong_order_fail_every_run() {
 
 #[tokio::test]
 async fn a_session_as_a_tool_is_no_part_of_the_run_around_it() {
-    let inner = Sessions::new(BoxModel::new(no_tools().layer(talker())));
+    let inner = MakeSession::new(BoxModel::new(no_tools().layer(talker())));
     let target = SessionTarget::new(ThreadId::new("inner"));
     let inner = inner.oneshot(target).await.unwrap();
     let tools = ScriptedTools::new().tool("ask", move |call| {
@@ -567,7 +567,7 @@ async fn a_session_as_a_tool_is_no_part_of_the_run_around_it() {
         .then()
         .text("Done.");
     let outer = BoxModel::new(AgentLayer::new(tools).layer(model));
-    let outer = Sessions::new(outer);
+    let outer = MakeSession::new(outer);
     let target = SessionTarget::new(ThreadId::new("outer"));
     let outer = outer.oneshot(target).await.unwrap();
     let answer = outer.clone().oneshot(outer.user("hi")).await.unwrap();

@@ -1,12 +1,12 @@
 //! Conversations: turns one by one, and what the next one goes on with.
 
 use concentric_core::{
-    AgentLayer, Answer, BoxError, BoxModel, CancelReason, ChatRequest, Effects, Error, ErrorKind,
-    Event, Interrupt, Outcome, Reply, Suspension, ThreadId, ToolCall, ToolOutcome, ToolSpec,
+    AgentLayer, Answer, BoxError, BoxModel, CancelReason, ChatRequest, Error, ErrorKind, Event,
+    Interrupt, Outcome, Reply, SideEffects, Suspension, ThreadId, ToolCall, ToolOutcome, ToolSpec,
     agent::{BeforeStep, StepGate, StepView},
     state::{Durable, Scope, Slot, Slots, ThreadSlots},
 };
-use concentric_layers::session::{Session, SessionTarget, Sessions};
+use concentric_layers::session::{MakeSession, Session, SessionTarget};
 use concentric_test::{
     Pace, ScriptedModel, ScriptedTools, Spurious, drop_at_each_wait, tools::question, watched,
 };
@@ -30,13 +30,13 @@ fn talker() -> ScriptedModel {
     ScriptedModel::new().text("Yes.").repeat()
 }
 
-async fn open(sessions: Sessions<BoxModel>) -> Session<BoxModel> {
+async fn open(sessions: MakeSession<BoxModel>) -> Session<BoxModel> {
     let target = SessionTarget::new(ThreadId::new("t"));
     sessions.oneshot(target).await.unwrap()
 }
 
 async fn session(model: &ScriptedModel) -> Session<BoxModel> {
-    open(Sessions::new(agent(model, &ScriptedTools::new()))).await
+    open(MakeSession::new(agent(model, &ScriptedTools::new()))).await
 }
 
 async fn say(session: &Session<BoxModel>, text: &'static str) -> Result<Answer, Error> {
@@ -65,7 +65,7 @@ async fn c122_a_turn_more_than_there_is_room_for_is_refused_at_once() {
     for (queue, code) in [(0, "busy"), (2, "queue_full")] {
         let model = ScriptedModel::new().never().repeat();
         let agent = agent(&model, &ScriptedTools::new());
-        let session = open(Sessions::new(agent).queue(queue)).await;
+        let session = open(MakeSession::new(agent).queue(queue)).await;
         let mut turns: Vec<_> = (0..=queue)
             .map(|_| spawn(session.clone().oneshot(session.user("hi"))))
             .collect();
@@ -87,7 +87,7 @@ async fn c122_a_turn_more_than_there_is_room_for_is_refused_at_once() {
 async fn c123_a_cancelled_turn_has_its_outcome_and_the_next_one_begins() {
     let model = ScriptedModel::new().text("I ").never().then().text("Yes.");
     let agent = agent(&model, &ScriptedTools::new());
-    let session = open(Sessions::new(agent).queue(2)).await;
+    let session = open(MakeSession::new(agent).queue(2)).await;
     let first = session.clone().oneshot(session.user("one")).await.unwrap();
     let mut first = Box::pin(first.body);
     while !matches!(first.next().await.unwrap().unwrap(), Event::TextDelta(_)) {}
@@ -163,7 +163,7 @@ fn payer() -> (ScriptedModel, ScriptedTools) {
 #[tokio::test]
 async fn a_turn_that_asks_waits_for_replies_and_nothing_else() {
     let (model, tools) = payer();
-    let session = open(Sessions::new(agent(&model, &tools))).await;
+    let session = open(MakeSession::new(agent(&model, &tools))).await;
     let refused = session.clone().oneshot(session.replying(vec![])).await;
     assert_eq!(refused.unwrap_err().code(), Some("run_not_found"));
 
@@ -204,7 +204,7 @@ async fn replies_are_taken_once_also_if_the_turn_fails_then() {
         .then()
         .text("Yes.");
     let tools = ScriptedTools::new().asks("pay", "done");
-    let session = open(Sessions::new(agent(&model, &tools))).await;
+    let session = open(MakeSession::new(agent(&model, &tools))).await;
     say(&session, "pay").await.unwrap();
     let id = session.interrupts()[0].id.clone();
     let again = || session.replying(vec![Reply::approve(id.clone())]);
@@ -212,7 +212,7 @@ async fn replies_are_taken_once_also_if_the_turn_fails_then() {
     let failed = body.collect().await.unwrap_err();
     assert_ne!(
         Error::from(failed).effects(),
-        concentric_core::Effects::None
+        concentric_core::SideEffects::None
     );
     assert_eq!(tools.done(), 1);
     let refused = session.clone().oneshot(again()).await.unwrap_err();
@@ -252,7 +252,7 @@ async fn a_reply_whose_turn_is_dropped_before_it_did_anything_can_be_given_again
             }
         }
     });
-    let session = open(Sessions::new(BoxModel::new(slowly)).queue(1)).await;
+    let session = open(MakeSession::new(BoxModel::new(slowly)).queue(1)).await;
     say(&session, "pay").await.unwrap();
     let asked = session.interrupts();
 
@@ -297,12 +297,12 @@ async fn a_reply_whose_turn_fails_after_a_tool_that_changes_nothing_can_be_given
     let tools = ScriptedTools::new()
         .service(look, seen)
         .waits("look", |call| Suspension::new(vec![question(call)]));
-    let session = open(Sessions::new(agent(&model, &tools))).await;
+    let session = open(MakeSession::new(agent(&model, &tools))).await;
     say(&session, "look").await.unwrap();
     let asked = session.interrupts();
     for done in [1, 2] {
         let error = approve(&session).await.unwrap_err();
-        assert_eq!((error.effects(), tools.done()), (Effects::None, done));
+        assert_eq!((error.effects(), tools.done()), (SideEffects::None, done));
         assert_eq!(session.interrupts(), asked);
     }
     assert_eq!(approve(&session).await.unwrap().text(), "Seen.");
@@ -340,7 +340,7 @@ async fn a_reply_to_a_gate_whose_turn_is_dropped_or_fails_can_be_given_again() {
         .text("Paid.");
     let tools = ScriptedTools::new().answers("pay", "done");
     let agent = AgentLayer::new(tools.clone()).gate(MayGoOn);
-    let session = open(Sessions::new(BoxModel::new(agent.layer(model)))).await;
+    let session = open(MakeSession::new(BoxModel::new(agent.layer(model)))).await;
     say(&session, "pay").await.unwrap();
     let asked = session.interrupts();
 
@@ -352,7 +352,7 @@ async fn a_reply_to_a_gate_whose_turn_is_dropped_or_fails_can_be_given_again() {
 
     // What was paid before the question is told of by the error, and is not of this turn.
     let error = approve(&session).await.unwrap_err();
-    assert_eq!(error.effects(), Effects::Committed);
+    assert_eq!(error.effects(), SideEffects::Committed);
     assert_eq!(session.interrupts(), asked);
 
     assert_eq!(approve(&session).await.unwrap().text(), "Paid.");
@@ -365,7 +365,7 @@ async fn a_reply_whose_turn_is_dropped_once_its_tool_was_started_is_not_taken_ag
     let tools = ScriptedTools::new()
         .never("pay")
         .waits("pay", |call| Suspension::new(vec![question(call)]));
-    let session = open(Sessions::new(agent(&model, &tools))).await;
+    let session = open(MakeSession::new(agent(&model, &tools))).await;
     say(&session, "pay").await.unwrap();
     let request = approving(&session);
     let mut body = Box::pin(session.clone().oneshot(request).await.unwrap().body);
@@ -403,7 +403,7 @@ async fn a_turn_that_a_hook_ends_when_it_is_replied_to_is_in_the_history() {
     ] {
         let (model, tools) = payer();
         let agent = hooks::run(Arc::new(Closed(flow))).layer(agent(&model, &tools));
-        let session = open(Sessions::new(BoxModel::new(agent))).await;
+        let session = open(MakeSession::new(BoxModel::new(agent))).await;
         say(&session, "pay").await.unwrap();
         let answer = approve(&session).await.unwrap();
         assert_eq!(answer.finish.outcome, outcome);
@@ -418,7 +418,7 @@ async fn a_turn_that_a_hook_ends_when_it_is_replied_to_is_in_the_history() {
 #[tokio::test]
 async fn a_turn_that_waits_can_be_given_up() {
     let (model, tools) = payer();
-    let session = open(Sessions::new(agent(&model, &tools))).await;
+    let session = open(MakeSession::new(agent(&model, &tools))).await;
     say(&session, "pay").await.unwrap();
     assert!(session.give_up());
     assert!(!session.give_up());
@@ -459,7 +459,7 @@ async fn c112_a_fork_goes_on_by_itself() {
         .tool_call("count", json!({}))
         .then()
         .text("One more.");
-    let session = open(Sessions::new(agent(&counting, &tools))).await;
+    let session = open(MakeSession::new(agent(&counting, &tools))).await;
     say(&session, "count").await.unwrap();
     let fork = session.fork(ThreadId::new("fork")).unwrap();
     say(&fork, "count").await.unwrap();
@@ -484,7 +484,7 @@ async fn what_a_conversation_was_is_given_when_it_is_opened() {
     let target = SessionTarget::new(ThreadId::new("t"))
         .after(first.history())
         .with_slots(Slots::restore(first.slots().snapshot().unwrap()));
-    let sessions = Sessions::new(agent(&model, &ScriptedTools::new()));
+    let sessions = MakeSession::new(agent(&model, &ScriptedTools::new()));
     let second = sessions.oneshot(target).await.unwrap();
     say(&second, "again").await.unwrap();
     assert_eq!(second.history().len(), 4);
@@ -494,7 +494,7 @@ async fn what_a_conversation_was_is_given_when_it_is_opened() {
 async fn a_start_may_refuse_and_an_end_comes_once() {
     let (model, ended) = (talker(), Arc::new(Mutex::new(Vec::new())));
     let ends = ended.clone();
-    let sessions = Sessions::new(agent(&model, &ScriptedTools::new()))
+    let sessions = MakeSession::new(agent(&model, &ScriptedTools::new()))
         .on_start(|target| {
             let known = target.thread.as_str() == "t";
             async move {
@@ -544,7 +544,7 @@ async fn a_turn_that_is_closed_is_in_the_history_at_the_end() {
         .then()
         .text("It is ")
         .never();
-    let sessions = Sessions::new(agent(&model, &tools))
+    let sessions = MakeSession::new(agent(&model, &tools))
         .on_end(move |history| ends.lock().unwrap().push(history.len()));
     let session = open(sessions).await;
     let turn = session.clone().oneshot(session.user("pay")).await.unwrap();
@@ -566,7 +566,7 @@ async fn a_turn_that_is_closed_is_in_the_history_at_the_end() {
 async fn a_queued_turn_does_not_hold_up_the_end() {
     let ended = Arc::new(AtomicUsize::new(0));
     let ends = ended.clone();
-    let sessions = Sessions::new(agent(&talker(), &ScriptedTools::new()))
+    let sessions = MakeSession::new(agent(&talker(), &ScriptedTools::new()))
         .queue(1)
         .on_end(move |_| {
             ends.fetch_add(1, Ordering::SeqCst);
@@ -581,7 +581,7 @@ async fn a_queued_turn_does_not_hold_up_the_end() {
 async fn an_end_that_panics_does_not_keep_the_others_from_theirs() {
     let ended = Arc::new(AtomicUsize::new(0));
     let ends = ended.clone();
-    let sessions = Sessions::new(agent(&talker(), &ScriptedTools::new()))
+    let sessions = MakeSession::new(agent(&talker(), &ScriptedTools::new()))
         .on_end(move |_| {
             ends.fetch_add(1, Ordering::SeqCst);
         })
@@ -609,7 +609,7 @@ async fn a_turn_that_failed_leaves_no_trace_in_slots() {
         .tool_call("count", json!({}))
         .then()
         .text("One.");
-    let session = open(Sessions::new(agent(
+    let session = open(MakeSession::new(agent(
         &model,
         &counts(|| ToolOutcome::done("counted")),
     )))
@@ -628,7 +628,7 @@ async fn a_turn_that_was_dropped_leaves_no_trace_in_slots() {
         .text("One.")
         .never();
     let tools = counts(|| ToolOutcome::done("counted"));
-    let session = open(Sessions::new(agent(&model, &tools))).await;
+    let session = open(MakeSession::new(agent(&model, &tools))).await;
     let turn = session.clone().oneshot(session.user("hi")).await.unwrap();
     let mut body = turn.body;
     while tools.done() == 0 {
@@ -654,7 +654,7 @@ async fn a_turn_that_waits_has_its_slots_when_it_continues() {
             .tool_call("count", json!({}))
             .then()
             .text("Paid.");
-        open(Sessions::new(agent(&model, &tools)))
+        open(MakeSession::new(agent(&model, &tools)))
     };
     let session = make().await;
     say(&session, "pay").await.unwrap();
@@ -682,7 +682,7 @@ async fn what_others_change_in_slots_during_a_turn_is_kept() {
         .then()
         .text("One.");
     let tools = counts(|| ToolOutcome::done("counted"));
-    let session = open(Sessions::new(agent(&model, &tools))).await;
+    let session = open(MakeSession::new(agent(&model, &tools))).await;
     let mut host = concentric_core::Context::new();
     host.extensions_mut()
         .insert(ThreadSlots(session.slots().clone()));
@@ -697,7 +697,7 @@ async fn what_others_change_in_slots_during_a_turn_is_kept() {
 #[tokio::test(start_paused = true)]
 async fn a_queued_turn_ends_with_the_deadline_of_its_run() {
     let model = ScriptedModel::new().text("I ").never().repeat();
-    let session = open(Sessions::new(agent(&model, &ScriptedTools::new())).queue(2)).await;
+    let session = open(MakeSession::new(agent(&model, &ScriptedTools::new())).queue(2)).await;
     let held = session.clone().oneshot(session.user("hi")).await.unwrap();
     for seconds in [0, 5] {
         let context = concentric_core::Context::new();
@@ -722,7 +722,7 @@ async fn dropped_wherever_it_waits_a_turn_leaves_the_session_idle() {
         .paced(Pace::NextTick)
         .text("Yes.")
         .repeat();
-    let session = open(Sessions::new(agent(&model, &ScriptedTools::new())).queue(1)).await;
+    let session = open(MakeSession::new(agent(&model, &ScriptedTools::new())).queue(1)).await;
     let run = || {
         let session = session.clone();
         async move { tokio::join!(say(&session, "one"), say(&session, "two")) }
@@ -740,7 +740,7 @@ fn turns_that_are_polled_for_nothing_are_woken_all_the_same() {
     for pace in Pace::ALL {
         let turns = watched(async move {
             let model = ScriptedModel::new().paced(pace).text("Yes.").repeat();
-            let sessions = Sessions::new(agent(&model, &ScriptedTools::new())).queue(2);
+            let sessions = MakeSession::new(agent(&model, &ScriptedTools::new())).queue(2);
             let session = open(sessions).await;
             let turn = async |text| {
                 let call = session.clone().oneshot(session.user(text));
@@ -758,7 +758,7 @@ fn turns_that_are_polled_for_nothing_are_woken_all_the_same() {
 async fn turns_from_many_tasks_run_one_by_one_and_none_is_lost() {
     let model = talker();
     let agent = agent(&model, &ScriptedTools::new());
-    let session = open(Sessions::new(agent).queue(100)).await;
+    let session = open(MakeSession::new(agent).queue(100)).await;
     let done = Arc::new(AtomicUsize::new(0));
     let tasks: Vec<_> = (0..100)
         .map(|at| {

@@ -9,7 +9,7 @@ use concentric_core::{
 use concentric_layers::{
     BudgetPlugin, DetachLayer, InFlightLimitLayer, Steering,
     budget::{Amounts, Budget, Limits},
-    session::{SessionTarget, Sessions},
+    session::{MakeSession, SessionTarget},
     steering::SteerError,
     stop::{
         ErrorLimit, Judgement, LoopDetector, OutputConstraint, StepApproval, StopWhen,
@@ -136,7 +136,7 @@ fn queues_of_sessions() {
         for queue in [0, 1, usize::MAX] {
             let model = ScriptedModel::new().text("I ").never().repeat();
             let agent = BoxModel::new(AgentLayer::new(tools()).layer(model));
-            let sessions = Sessions::new(agent).queue(queue);
+            let sessions = MakeSession::new(agent).queue(queue);
             let target = SessionTarget::new(ThreadId::new("t"));
             let session = sessions.oneshot(target).await.unwrap();
             let held = session.clone().oneshot(session.user("hi")).await.unwrap();

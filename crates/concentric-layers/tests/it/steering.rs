@@ -5,7 +5,7 @@ use concentric_core::{
     Message, MessageId, ModelService, Outcome, Part, PartKind, Reply, Role, ToolCallPart,
     ToolOutcome, Transcript,
     agent::{BeforeStep, StepGate, StepGates, StepView},
-    machine::MachineState,
+    machine::RunState,
 };
 use concentric_layers::{Steering, steering::SteerError};
 use concentric_test::{Pace, ScriptedModel, ScriptedTools, Spurious, drop_at_each_wait, watched};
@@ -193,7 +193,7 @@ async fn a_message_that_was_not_said_when_the_run_waits_is_said_when_it_goes_on(
 
     let state = waits.finish.state.unwrap();
     let json = state.to_json().unwrap();
-    let state = MachineState::from_json(json.as_bytes(), json.len()).unwrap();
+    let state = RunState::from_json(json.as_bytes(), json.len()).unwrap();
     let replies = vec![Reply::approve(state.interrupts()[0].id.clone())];
     let request = steered(ChatRequest::resume(state, replies), by(&steering));
     let answer = run(&agent, request).await;
@@ -315,7 +315,7 @@ async fn a_message_is_said_once_though_somebody_is_asked_at_the_same_time() {
     let state = waits.finish.state.unwrap();
     assert_eq!(texts(state.transcript()), ["a", "I work."]);
     let json = state.to_json().unwrap();
-    let state = MachineState::from_json(json.as_bytes(), json.len()).unwrap();
+    let state = RunState::from_json(json.as_bytes(), json.len()).unwrap();
     let replies = vec![Reply::resolve(state.interrupts()[0].id.clone(), json!({}))];
     let request = steered(ChatRequest::resume(state, replies), by(&steering));
     assert_eq!(

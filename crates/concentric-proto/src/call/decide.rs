@@ -1,6 +1,6 @@
-use super::{CallStage, CallState, Permit};
+use super::{CallStage, CallState, Clearance};
 use crate::{
-    interrupt::{Ruling, SuspendedBy},
+    interrupt::{Decision, SuspendedBy},
     message::{Arguments, ToolOutcome},
     text::Str,
 };
@@ -19,34 +19,36 @@ impl CallState {
         &self,
         arguments: &Arguments,
         arrived: Option<&Arguments>,
-        decision: &Ruling,
-    ) -> Result<Permit, ToolOutcome> {
+        decision: &Decision,
+    ) -> Result<Clearance, ToolOutcome> {
         let by = match &self.stage {
             CallStage::Resumed(resume) => Some(resume.by),
             _ => None,
         };
         let outcome = match (by, decision) {
-            (Some(SuspendedBy::Client), Ruling::Answered(result)) => ToolOutcome::of_value(result),
-            (_, Ruling::Answered(result)) => ToolOutcome::by_person(result),
+            (Some(SuspendedBy::Client), Decision::Answered(result)) => {
+                ToolOutcome::of_value(result)
+            }
+            (_, Decision::Answered(result)) => ToolOutcome::by_person(result),
             (Some(SuspendedBy::UnknownEffect), _) => ToolOutcome::indeterminate(),
-            (Some(SuspendedBy::Client), Ruling::Approved { .. }) | (_, Ruling::Cancelled) => {
+            (Some(SuspendedBy::Client), Decision::Approved { .. }) | (_, Decision::Cancelled) => {
                 ToolOutcome::cancelled("The call was cancelled.")
             }
-            (_, Ruling::Approved { edited, .. }) => {
+            (_, Decision::Approved { edited, .. }) => {
                 return Ok(match (edited, arrived) {
                     (Some(edited), _) => {
                         let edited = Value::Object(edited.clone());
-                        Permit::Exactly(Arguments::new(edited.to_string()))
+                        Clearance::Decided(Arguments::new(edited.to_string()))
                     }
-                    (None, Some(arrived)) => Permit::AsAsked(arrived.clone()),
-                    (None, None) => Permit::Exactly(arguments.clone()),
+                    (None, Some(arrived)) => Clearance::Approved(arrived.clone()),
+                    (None, None) => Clearance::Decided(arguments.clone()),
                 });
             }
-            (_, Ruling::Denied { reason, .. }) => ToolOutcome::denied(match reason {
+            (_, Decision::Denied { reason, .. }) => ToolOutcome::denied(match reason {
                 Some(reason) => format!("The call was denied: {reason}").into(),
                 None => Str::from_static("The call was denied."),
             }),
-            (_, Ruling::Failed(error)) => ToolOutcome::failed(error.clone()),
+            (_, Decision::Failed(error)) => ToolOutcome::failed(error.clone()),
         };
         Err(self.settle_unexecuted(outcome))
     }

@@ -1,7 +1,7 @@
 //! Tool calls: their state, and the calls of a round as the loop passes them to a round service.
 
+mod clearance;
 mod decide;
-mod permit;
 mod refusal;
 mod round;
 mod state;
@@ -9,8 +9,8 @@ mod state;
 mod tests;
 
 pub use self::{
-    permit::Permit,
-    refusal::{LimitOf, Refusal},
-    round::{Origin, RoundCall, RoundEvent},
+    clearance::Clearance,
+    refusal::{LimitScope, Refusal},
+    round::{Delivery, RoundCall, RoundEvent},
     state::{CallResume, CallStage, CallState, EarlierAttempt, Unverified},
 };

@@ -15,13 +15,14 @@ pub enum Refusal {
     /// Another call of the same answer has the same id.
     DuplicateId,
     /// The answer was truncated before the arguments of the call.
-    CutShort,
+    #[serde(rename = "cut_short")]
+    Truncated,
     /// The call exceeds a limit on calls.
     Limit {
         /// The limit.
         calls: u32,
         /// The scope of the limit.
-        of: LimitOf,
+        of: LimitScope,
     },
 }
 
@@ -29,7 +30,7 @@ pub enum Refusal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
-pub enum LimitOf {
+pub enum LimitScope {
     /// All calls of a run.
     Run,
     /// All calls of a round.
@@ -56,15 +57,15 @@ impl Refusal {
             Self::DuplicateId => {
                 "The call was not run: another call in the same answer has the same id.".to_owned()
             }
-            Self::CutShort => {
+            Self::Truncated => {
                 "The call was not run: the answer was truncated before its arguments.".to_owned()
             }
             Self::Limit { calls, of } => format!(
                 "The call was not run: the limit is {calls} calls {}.",
                 match of {
-                    LimitOf::Run => "in total".to_owned(),
-                    LimitOf::Round => "in one answer".to_owned(),
-                    LimitOf::Tool => format!("of `{}`", call.name),
+                    LimitScope::Run => "in total".to_owned(),
+                    LimitScope::Round => "in one answer".to_owned(),
+                    LimitScope::Tool => format!("of `{}`", call.name),
                 }
             ),
         })

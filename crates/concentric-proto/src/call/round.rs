@@ -56,19 +56,19 @@ impl RoundCall {
     }
 
     /// Whether the call is executed for the first time or resumed.
-    pub const fn origin(&self) -> Origin {
-        self.state.origin()
+    pub const fn delivery(&self) -> Delivery {
+        self.state.delivery()
     }
 }
 
 /// Whether a call is executed for the first time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Origin {
+pub enum Delivery {
     /// The call is executed for the first time.
-    Live,
+    First,
     /// The call was suspended, or its process ended.
-    Replay,
+    Resumed,
 }
 
 /// The outcome or the suspension of one call: the item of a `RoundService`'s stream.

@@ -1,4 +1,4 @@
-use super::{Origin, Refusal};
+use super::{Delivery, Refusal};
 use crate::{
     interrupt::{Reply, SuspendedBy, Suspension},
     message::ToolOutcome,
@@ -153,13 +153,13 @@ impl CallState {
     }
 
     /// Whether the call is executed for the first time, or was suspended, held or started before.
-    pub const fn origin(&self) -> Origin {
+    pub const fn delivery(&self) -> Delivery {
         match self.stage {
             CallStage::Resumed(_) | CallStage::Unverified(_) | CallStage::Released { .. } => {
-                Origin::Replay
+                Delivery::Resumed
             }
-            _ if self.is_recovered() => Origin::Replay,
-            _ => Origin::Live,
+            _ if self.is_recovered() => Delivery::Resumed,
+            _ => Delivery::First,
         }
     }
 

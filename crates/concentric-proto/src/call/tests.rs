@@ -1,9 +1,9 @@
 use super::{
-    CallResume, CallStage, CallState, EarlierAttempt, Permit, Refusal, RoundCall, Unverified,
+    CallResume, CallStage, CallState, Clearance, EarlierAttempt, Refusal, RoundCall, Unverified,
 };
 use crate::{
     id::InterruptId,
-    interrupt::{Interrupt, Reply, Ruling, SuspendedBy, Suspension, TOOL_CALL},
+    interrupt::{Decision, Interrupt, Reply, SuspendedBy, Suspension, TOOL_CALL},
     message::{Arguments, OutcomeSource, ToolOutcome, ToolStatus},
 };
 use serde_json::{Map, json};
@@ -167,13 +167,13 @@ fn an_outcome_without_execution_is_unknown_if_it_may_have_executed() {
     }
 }
 
-fn decisions() -> Vec<Ruling> {
+fn decisions() -> Vec<Decision> {
     let edited = Map::from_iter([("eur".to_owned(), json!(4))]);
-    let approved = |edited| Ruling::Approved {
+    let approved = |edited| Decision::Approved {
         edited,
         remember: None,
     };
-    let denied = |reason| Ruling::Denied {
+    let denied = |reason| Decision::Denied {
         reason,
         remember: None,
     };
@@ -182,9 +182,9 @@ fn decisions() -> Vec<Ruling> {
         approved(Some(edited)),
         denied(None),
         denied(Some("too much".into())),
-        Ruling::Answered(json!("paid")),
-        Ruling::Failed("broken".into()),
-        Ruling::Cancelled,
+        Decision::Answered(json!("paid")),
+        Decision::Failed("broken".into()),
+        Decision::Cancelled,
     ]
 }
 
@@ -200,33 +200,35 @@ fn a_decision_has_one_meaning_in_each_state() {
             for decision in decisions() {
                 let decided = state.decide(&asked, changed, &decision);
                 let may_run = !matches!(by, Some(SuspendedBy::UnknownEffect | SuspendedBy::Client));
-                if let Ruling::Approved { edited, .. } = &decision
+                if let Decision::Approved { edited, .. } = &decision
                     && may_run
                 {
                     let expected = match (edited, changed) {
-                        (Some(_), _) => Permit::Exactly(Arguments::new(r#"{"eur":4}"#)),
-                        (None, Some(arrived)) => Permit::AsAsked(arrived.clone()),
-                        (None, None) => Permit::Exactly(asked.clone()),
+                        (Some(_), _) => Clearance::Decided(Arguments::new(r#"{"eur":4}"#)),
+                        (None, Some(arrived)) => Clearance::Approved(arrived.clone()),
+                        (None, None) => Clearance::Decided(asked.clone()),
                     };
                     assert_eq!(decided, Ok(expected));
                     continue;
                 }
                 let outcome = decided.unwrap_err();
                 let (status, text) = match (&decision, by) {
-                    (Ruling::Answered(_), Some(SuspendedBy::Client)) => (ToolStatus::Done, "paid"),
-                    (Ruling::Answered(_), _) => {
+                    (Decision::Answered(_), Some(SuspendedBy::Client)) => {
+                        (ToolStatus::Done, "paid")
+                    }
+                    (Decision::Answered(_), _) => {
                         assert_eq!(outcome.source, OutcomeSource::Person);
                         let text = "A person supplied this result, not the tool:\npaid";
                         (ToolStatus::Done, text)
                     }
                     (_, Some(SuspendedBy::UnknownEffect)) => (ToolStatus::Unknown, ""),
-                    (Ruling::Denied { reason: None, .. }, _) => {
+                    (Decision::Denied { reason: None, .. }, _) => {
                         (ToolStatus::Denied, "The call was denied.")
                     }
-                    (Ruling::Denied { .. }, _) => {
+                    (Decision::Denied { .. }, _) => {
                         (ToolStatus::Denied, "The call was denied: too much")
                     }
-                    (Ruling::Failed(_), _) => (ToolStatus::Failed, "broken"),
+                    (Decision::Failed(_), _) => (ToolStatus::Failed, "broken"),
                     _ => (ToolStatus::Cancelled, "The call was cancelled."),
                 };
                 let expected = match may_have_executed && status != ToolStatus::Done {

@@ -1,7 +1,7 @@
 //! Interrupts, which a run waits on, and the replies to them.
 //!
 //! A run whose outcome is [`Outcome::Interrupted`](crate::Outcome::Interrupted) waits for replies
-//! to its [interrupts](crate::machine::MachineState::interrupts). To resume it, send a request with
+//! to its [interrupts](crate::machine::RunState::interrupts). To resume it, send a request with
 //! its state and the replies (`ChatRequest::resume`).
 //!
 //! ```
@@ -23,8 +23,8 @@ mod suspension;
 mod tests;
 
 pub use self::{
-    reply::{Reply, ReplyError, ReplyKind, ReplyStatus, Ruling},
-    scope::{Remember, RememberFor, RememberWhat},
+    reply::{Decision, Reply, ReplyError, ReplyKind, ReplyStatus},
+    scope::{DecisionScope, ScopeCalls, ScopeLifetime},
     suspension::{StepResume, SuspendedBy, Suspension},
 };
 
@@ -182,19 +182,19 @@ impl Interrupt {
                 _ => Ok(()),
             };
         }
-        let ruling = reply.ruling()?;
-        let fits = match &ruling {
-            Ruling::Cancelled | Ruling::Answered(_) => true,
-            Ruling::Denied { .. } => self.reason != UNKNOWN_EFFECT,
+        let decision = reply.decision()?;
+        let fits = match &decision {
+            Decision::Cancelled | Decision::Answered(_) => true,
+            Decision::Denied { .. } => self.reason != UNKNOWN_EFFECT,
             // Only the client that executed the call can report its failure.
-            Ruling::Failed(_) => self.reason == CLIENT_TOOL,
+            Decision::Failed(_) => self.reason == CLIENT_TOOL,
             // Only calls that this process executes can be approved.
-            Ruling::Approved { .. } => self.reason == TOOL_CALL,
+            Decision::Approved { .. } => self.reason == TOOL_CALL,
         };
         if !fits {
             return Err(reply.malformed("this decision is not valid for this interrupt"));
         }
-        if let Some(kind) = ruling.kind()
+        if let Some(kind) = decision.kind()
             && !self.accepts(kind)
         {
             let kind = kind.as_str();
@@ -202,13 +202,13 @@ impl Interrupt {
                 reply.malformed(format!("the interrupt does not accept the reply `{kind}`"))
             );
         }
-        match &ruling {
-            Ruling::Approved { remember, .. } | Ruling::Denied { remember, .. }
+        match &decision {
+            Decision::Approved { remember, .. } | Decision::Denied { remember, .. }
                 if remember.is_some_and(|remember| !self.allows(remember)) =>
             {
                 Err(reply.malformed("the interrupt does not allow this `remember` scope"))
             }
-            Ruling::Cancelled | Ruling::Denied { .. } => Ok(()),
+            Decision::Cancelled | Decision::Denied { .. } => Ok(()),
             _ if late => expired(),
             _ => Ok(()),
         }
@@ -216,7 +216,7 @@ impl Interrupt {
 
     /// Returns whether the schema of the reply allows the scope `remember`. Without a schema, all
     /// scopes are allowed.
-    fn allows(&self, remember: Remember) -> bool {
+    fn allows(&self, remember: DecisionScope) -> bool {
         let Some(schema) = self.response_schema.as_deref() else {
             return true;
         };

@@ -1,4 +1,4 @@
-use super::{Remember, RememberFor, RememberWhat};
+use super::{DecisionScope, ScopeCalls, ScopeLifetime};
 use crate::{id::InterruptId, text::Str};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value, json};
@@ -86,7 +86,7 @@ impl Reply {
     /// Applies an approval or a denial to other calls as well. The interrupt's schema must allow
     /// `remember`.
     #[must_use]
-    pub fn remembered(mut self, what: RememberWhat, span: RememberFor) -> Self {
+    pub fn remembered(mut self, what: ScopeCalls, span: ScopeLifetime) -> Self {
         if let Some(Value::Object(payload)) = &mut self.payload {
             payload.insert("remember".to_owned(), json!({"what": what, "for": span}));
         }
@@ -120,9 +120,9 @@ impl Reply {
     /// # Errors
     ///
     /// [`ReplyError::Malformed`]: the payload contains no decision, or contradicts itself.
-    pub fn ruling(&self) -> Result<Ruling, ReplyError> {
+    pub fn decision(&self) -> Result<Decision, ReplyError> {
         let payload = match (self.status, &self.payload) {
-            (ReplyStatus::Cancelled, None) => return Ok(Ruling::Cancelled),
+            (ReplyStatus::Cancelled, None) => return Ok(Decision::Cancelled),
             (ReplyStatus::Cancelled, Some(_)) => {
                 return Err(self.malformed("a cancellation must not have a payload"));
             }
@@ -146,7 +146,7 @@ impl Reply {
                 && result.is_none()
                 && remember.is_none();
             return match alone {
-                true => Ok(Ruling::Failed(error)),
+                true => Ok(Decision::Failed(error)),
                 false => Err(self.malformed("the fields contradict each other")),
             };
         }
@@ -154,13 +154,15 @@ impl Reply {
             (None | Some(true), Some(result))
                 if edited_args.is_none() && reason.is_none() && remember.is_none() =>
             {
-                Ok(Ruling::Answered(result))
+                Ok(Decision::Answered(result))
             }
-            (Some(true), None) if reason.is_none() => Ok(Ruling::Approved {
+            (Some(true), None) if reason.is_none() => Ok(Decision::Approved {
                 edited: edited_args,
                 remember,
             }),
-            (Some(false), None) if edited_args.is_none() => Ok(Ruling::Denied { reason, remember }),
+            (Some(false), None) if edited_args.is_none() => {
+                Ok(Decision::Denied { reason, remember })
+            }
             (None, None) => {
                 Err(self.malformed("one of `approved`, `result` and `error` is required"))
             }
@@ -187,7 +189,7 @@ struct Payload {
     #[serde(default, deserialize_with = "some")]
     result: Option<Value>,
     error: Option<Str>,
-    remember: Option<Remember>,
+    remember: Option<DecisionScope>,
 }
 
 fn some<'de, D>(deserializer: D) -> Result<Option<Value>, D::Error>
@@ -200,20 +202,20 @@ where
 /// The decision about a tool call.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
-pub enum Ruling {
+pub enum Decision {
     /// The call may run.
     Approved {
         /// The new arguments, if they were edited.
         edited: Option<Map<String, Value>>,
         /// The other calls that the approval applies to.
-        remember: Option<Remember>,
+        remember: Option<DecisionScope>,
     },
     /// The call must not run.
     Denied {
         /// The reason for the denial.
         reason: Option<Str>,
         /// The other calls that the denial applies to.
-        remember: Option<Remember>,
+        remember: Option<DecisionScope>,
     },
     /// The call does not run, and this is its result.
     Answered(Value),
@@ -223,7 +225,7 @@ pub enum Ruling {
     Cancelled,
 }
 
-impl Ruling {
+impl Decision {
     /// The kind of reply; `None` for a cancellation and for a failure that the client reports.
     pub const fn kind(&self) -> Option<ReplyKind> {
         Some(match self {

@@ -3,18 +3,18 @@ use serde::{Deserialize, Serialize};
 /// The scope of a decision that also applies to other calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Remember {
+pub struct DecisionScope {
     /// The calls that the decision applies to.
-    pub what: RememberWhat,
+    pub what: ScopeCalls,
     /// The lifetime of the decision.
     #[serde(rename = "for")]
-    pub span: RememberFor,
+    pub span: ScopeLifetime,
 }
 
 /// The calls that a stored decision applies to, ordered from the narrowest scope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum RememberWhat {
+pub enum ScopeCalls {
     /// Calls of the same tool with the same arguments.
     Arguments,
     /// Calls of the same tool.
@@ -24,7 +24,7 @@ pub enum RememberWhat {
 /// The lifetime of a stored decision, ordered from the shortest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum RememberFor {
+pub enum ScopeLifetime {
     /// The current run.
     Run,
     /// The current conversation.

@@ -1,28 +1,28 @@
 use super::{
-    CLIENT_TOOL, Interrupt, RememberFor, RememberWhat, Reply, ReplyError, ReplyKind, Ruling,
+    CLIENT_TOOL, Decision, Interrupt, Reply, ReplyError, ReplyKind, ScopeCalls, ScopeLifetime,
     TOOL_CALL, UNKNOWN_EFFECT,
 };
 use crate::{id::InterruptId, text::Str};
 use serde_json::{Value, json};
 use std::time::SystemTime;
 
-fn ruling(payload: Value) -> Result<Ruling, ReplyError> {
-    Reply::resolve(InterruptId::new("i"), payload).ruling()
+fn decision(payload: Value) -> Result<Decision, ReplyError> {
+    Reply::resolve(InterruptId::new("i"), payload).decision()
 }
 
 #[test]
 fn a_reply_contains_exactly_one_decision() {
     assert!(matches!(
-        ruling(json!({"approved": true})),
-        Ok(Ruling::Approved { edited: None, .. })
+        decision(json!({"approved": true})),
+        Ok(Decision::Approved { edited: None, .. })
     ));
     assert!(matches!(
-        ruling(json!({"result": null})),
-        Ok(Ruling::Answered(Value::Null))
+        decision(json!({"result": null})),
+        Ok(Decision::Answered(Value::Null))
     ));
     assert!(matches!(
-        ruling(json!({"approved": false, "reason": "no"})),
-        Ok(Ruling::Denied { .. })
+        decision(json!({"approved": false, "reason": "no"})),
+        Ok(Decision::Denied { .. })
     ));
     for wrong in [
         json!({}),
@@ -37,7 +37,7 @@ fn a_reply_contains_exactly_one_decision() {
         json!({"error": "no", "approved": false}),
         json!({"error": {"code": 1}}),
     ] {
-        assert!(ruling(wrong.clone()).is_err(), "{wrong}");
+        assert!(decision(wrong.clone()).is_err(), "{wrong}");
     }
 }
 
@@ -45,7 +45,7 @@ fn a_reply_contains_exactly_one_decision() {
 fn only_client_tools_can_be_reported_as_failed() {
     let id = InterruptId::new("i");
     let reply = Reply::answer_failed(id.clone(), "no camera");
-    assert_eq!(reply.ruling(), Ok(Ruling::Failed("no camera".into())));
+    assert_eq!(reply.decision(), Ok(Decision::Failed("no camera".into())));
     for (reason, fits) in [
         (CLIENT_TOOL, true),
         (TOOL_CALL, false),
@@ -87,9 +87,9 @@ fn a_decision_scope_is_limited_by_the_interrupt() {
     let silent = asked(json!({}));
     let without = Interrupt::new(id.clone(), TOOL_CALL);
     for (what, span, allowed) in [
-        (RememberWhat::Arguments, RememberFor::Thread, true),
-        (RememberWhat::Arguments, RememberFor::Always, false),
-        (RememberWhat::Tool, RememberFor::Run, false),
+        (ScopeCalls::Arguments, ScopeLifetime::Thread, true),
+        (ScopeCalls::Arguments, ScopeLifetime::Always, false),
+        (ScopeCalls::Tool, ScopeLifetime::Run, false),
     ] {
         for reply in [Reply::approve(id.clone()), Reply::deny(id.clone(), "no")] {
             let reply = reply.remembered(what, span);
@@ -121,7 +121,7 @@ fn replies_of_unaccepted_kinds_are_rejected() {
         let kinds = (0..4).filter(in_set).map(|at| all[at].0);
         let asked = Interrupt::new(id.clone(), TOOL_CALL).with_replies(kinds);
         for (at, (kind, reply)) in all.iter().enumerate() {
-            assert_eq!(reply.ruling().unwrap().kind(), Some(*kind));
+            assert_eq!(reply.decision().unwrap().kind(), Some(*kind));
             assert_eq!(asked.check(reply, now).is_ok(), in_set(&at), "{asked:?}");
         }
         assert_eq!(asked.check(&Reply::cancel(id.clone()), now), Ok(()));
@@ -138,7 +138,7 @@ fn replies_of_unaccepted_kinds_are_rejected() {
 #[test]
 fn a_cancellation_has_no_payload() {
     let mut reply = Reply::cancel(InterruptId::new("i"));
-    assert_eq!(reply.ruling(), Ok(Ruling::Cancelled));
+    assert_eq!(reply.decision(), Ok(Decision::Cancelled));
     reply.payload = Some(json!({"approved": true}));
-    assert!(reply.ruling().is_err());
+    assert!(reply.decision().is_err());
 }

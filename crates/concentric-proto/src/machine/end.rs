@@ -6,7 +6,7 @@ use crate::{
     error::{Error, ErrorKind},
     event::Event,
     finish::Finish,
-    response_head::Head,
+    response_head::ResponseHead,
     run_state::Stage,
     text::Str,
     transcript::{HistoryError, Turn},
@@ -42,7 +42,7 @@ impl Machine {
         self.close_round("The run was stopped before the call completed.");
         if let Some(text) = text {
             let event = Event::TextDelta(text);
-            let mut message = MessageBuilder::new(&Head::default());
+            let mut message = MessageBuilder::new(&ResponseHead::default());
             message.push(&event);
             let message = message.build();
             if !message.parts.is_empty()

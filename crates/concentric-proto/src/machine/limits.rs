@@ -1,6 +1,6 @@
 use crate::{
-    call::{LimitOf, Refusal},
-    interrupt::{Reply, ReplyError, Ruling},
+    call::{LimitScope, Refusal},
+    interrupt::{Decision, Reply, ReplyError},
     message::{Arguments, ToolCallPart},
     run_state::{Calls, StoredCall},
     text::Str,
@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// the run's state.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct Rules {
+pub struct RunLimits {
     /// The maximum number of steps; 32 by default. Steps that are free of charge
     /// ([`ToolOutcome::free`](crate::ToolOutcome::free)) do not count, up to the same number.
     pub steps: u32,
@@ -44,7 +44,7 @@ pub struct Rules {
 /// ```
 /// use concentric_proto::{
 ///     CallId, InterruptId, Reply, ToolCallPart,
-///     machine::{CheckEdit, Rules},
+///     machine::{CheckEdit, RunLimits},
 /// };
 /// use serde_json::json;
 ///
@@ -57,7 +57,7 @@ pub struct Rules {
 /// assert!(small.check(&call, &edit(5)).is_ok());
 /// assert_eq!(small.check(&call, &edit(u64::MAX)).unwrap_err().code(), "malformed_reply");
 ///
-/// let mut rules = Rules::default();
+/// let mut rules = RunLimits::default();
 /// rules.edits = Some(small);
 /// ```
 #[derive(Clone)]
@@ -78,10 +78,10 @@ impl CheckEdit {
     ///
     /// [`ReplyError::Malformed`]: the check rejects the edited arguments.
     pub fn check(&self, call: &ToolCallPart, reply: &Reply) -> Result<(), ReplyError> {
-        let Ok(Ruling::Approved {
+        let Ok(Decision::Approved {
             edited: Some(edited),
             ..
-        }) = reply.ruling()
+        }) = reply.decision()
         else {
             return Ok(());
         };
@@ -96,7 +96,7 @@ impl CheckEdit {
 
 crate::opaque_debug!(CheckEdit);
 
-impl Default for Rules {
+impl Default for RunLimits {
     fn default() -> Self {
         Self {
             steps: 32,
@@ -112,7 +112,7 @@ impl Default for Rules {
     }
 }
 
-impl Rules {
+impl RunLimits {
     /// Counts the calls of a new round, and refuses those over a limit. Refused and denied calls
     /// count.
     pub(super) fn count(&self, calls: &mut Calls, stored: &mut [StoredCall]) {
@@ -125,11 +125,11 @@ impl Rules {
             let per_tool = per_tool.map(|(_, limit)| {
                 let count = calls.by_tool.entry(name.clone()).or_default();
                 *count = count.saturating_add(1);
-                (Some(*limit), *count, LimitOf::Tool)
+                (Some(*limit), *count, LimitScope::Tool)
             });
             let limits = [
-                Some((self.calls, calls.total, LimitOf::Run)),
-                Some((self.calls_per_round, in_round, LimitOf::Round)),
+                Some((self.calls, calls.total, LimitScope::Run)),
+                Some((self.calls_per_round, in_round, LimitScope::Round)),
                 per_tool,
             ];
             let over = limits.into_iter().flatten().find_map(|(limit, count, of)| {

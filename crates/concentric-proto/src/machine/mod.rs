@@ -5,10 +5,10 @@
 //! driver; a durable execution engine can be another.
 //!
 //! ```
-//! use concentric_proto::machine::{Action, Input, Machine, ModelStart, Rules};
+//! use concentric_proto::machine::{Action, Input, Machine, ModelStart, RunLimits};
 //! use concentric_proto::{Event, FinishReason, MessageId, Transcript, Usage};
 //!
-//! let mut machine = Machine::new(Transcript::new(), Rules::default());
+//! let mut machine = Machine::new(Transcript::new(), RunLimits::default());
 //! assert!(matches!(machine.action(), Some(Action::CallModel { step: 0, .. })));
 //!
 //! machine.input(Input::ModelStarted(ModelStart::new(MessageId::new("m"))));
@@ -42,16 +42,16 @@ mod step;
 
 pub use self::{
     input::Input,
-    limits::{CheckEdit, Rules},
+    limits::{CheckEdit, RunLimits},
     nested::ModelResume,
     step::ModelStart,
 };
-pub use crate::run_state::{MachineState, StateError, UnexpectedMessage};
+pub use crate::run_state::{RunState, StateError, UnexpectedMessage};
 
 use self::step::Step;
 use crate::{
     call::RoundCall,
-    error::{Effects, Error},
+    error::{Error, SideEffects},
     event::Event,
     finish::Finish,
     id::{CallId, InterruptId, MessageId},
@@ -79,7 +79,7 @@ pub enum Action {
         /// The state to resume the model from, if it is an agent that was interrupted.
         resume: Option<Box<ModelResume>>,
     },
-    /// Run these calls. If all calls are client calls and [`Rules::asks_before_round`] is set, the
+    /// Run these calls. If all calls are client calls and [`RunLimits::asks_before_round`] is set, the
     /// list is empty; then the driver only reports [`Input::RoundEnded`].
     RunTools {
         /// The step that made the calls.
@@ -90,7 +90,7 @@ pub enum Action {
         calls: Vec<RoundCall>,
     },
     /// Decide whether the run may finish, and report [`Input::Finish`], [`Input::Continue`],
-    /// [`Input::Reject`] or [`Input::Ask`]. Occurs with [`Rules::asks_to_finish`], and when a run
+    /// [`Input::Reject`] or [`Input::Ask`]. Occurs with [`RunLimits::asks_to_finish`], and when a run
     /// is resumed that was suspended at this point.
     MayFinish,
     /// Pass this event on to the consumer.
@@ -103,7 +103,7 @@ pub enum Action {
 #[derive(Debug)]
 pub struct Machine {
     state: Data,
-    rules: Arc<Rules>,
+    rules: Arc<RunLimits>,
     // The model stream that is partially read, if there is one; not part of the state.
     stream: Option<Step>,
     // Whether the model was called and has not answered yet.
@@ -122,7 +122,7 @@ pub struct Machine {
     )]
     asked_ids: Option<Box<HashSet<InterruptId>>>,
     // The effects before the current calls were handed out.
-    effects_before: Effects,
+    effects_before: SideEffects,
     // The end of a run that waits for permission to finish; boxed, because few runs have one.
     finishing: Option<Box<Finishing>>,
     // The replies for an interrupted nested agent, and the time at which they were accepted.
@@ -150,7 +150,7 @@ struct Finishing {
 
 impl Machine {
     /// Creates a machine that continues `transcript`.
-    pub fn new(transcript: Transcript, rules: impl Into<Arc<Rules>>) -> Self {
+    pub fn new(transcript: Transcript, rules: impl Into<Arc<RunLimits>>) -> Self {
         Self::of(Data::new(transcript), rules.into())
     }
 
@@ -165,7 +165,7 @@ impl Machine {
         transcript: Transcript,
         open: OpenRound,
         tools: &ToolSpecs,
-        rules: impl Into<Arc<Rules>>,
+        rules: impl Into<Arc<RunLimits>>,
     ) -> Self {
         let mut state = Data::new(transcript);
         state.stage = Stage::claimed(open, tools);
@@ -175,9 +175,9 @@ impl Machine {
     /// Resumes a stored run.
     ///
     /// Calls that were running are handed out again as [recovered](RoundCall::is_recovered) if they are
-    /// read-only or [`Rules::resumes`] is set. The outcome of the others is
+    /// read-only or [`RunLimits::resumes`] is set. The outcome of the others is
     /// [`Unknown`](crate::ToolStatus::Unknown).
-    pub fn restore(MachineState(mut state): MachineState, rules: impl Into<Arc<Rules>>) -> Self {
+    pub fn restore(RunState(mut state): RunState, rules: impl Into<Arc<RunLimits>>) -> Self {
         let rules = rules.into();
         if let Stage::Round(round) = &mut state.stage {
             for call in &mut round.calls {
@@ -188,7 +188,7 @@ impl Machine {
         Self::of(state, rules)
     }
 
-    fn of(state: Data, rules: Arc<Rules>) -> Self {
+    fn of(state: Data, rules: Arc<RunLimits>) -> Self {
         let mut machine = Self {
             state,
             rules,
@@ -200,7 +200,7 @@ impl Machine {
             offered: false,
             asked_ids: None,
             finishing: None,
-            effects_before: Effects::None,
+            effects_before: SideEffects::None,
             replies: None,
             interrupted: None,
         };
@@ -214,8 +214,8 @@ impl Machine {
     }
 
     /// The state of the run; `None` while a model stream is partially read or an action is pending.
-    pub fn state(&self) -> Option<MachineState> {
-        self.is_quiet().then(|| MachineState(self.state.clone()))
+    pub fn state(&self) -> Option<RunState> {
+        self.is_quiet().then(|| RunState(self.state.clone()))
     }
 
     fn is_quiet(&self) -> bool {
@@ -266,7 +266,7 @@ impl Machine {
     }
 
     /// Whether tools may have had side effects so far.
-    pub fn effects(&self) -> Effects {
+    pub fn effects(&self) -> SideEffects {
         self.state.effects
     }
 
@@ -280,7 +280,7 @@ impl Machine {
         self.offered || !self.dispatched.is_empty()
     }
 
-    /// Like [`MachineState::push_messages`], for a run that resumes from a client's history.
+    /// Like [`RunState::push_messages`], for a run that resumes from a client's history.
     pub fn push_messages(&mut self, messages: Vec<Message>) -> Result<(), UnexpectedMessage> {
         self.state.push_messages(messages)
     }

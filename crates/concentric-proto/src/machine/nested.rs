@@ -3,7 +3,7 @@
 use super::{Action, Machine};
 use crate::{
     interrupt::Reply,
-    run_state::{Inner, MachineState, Said},
+    run_state::{Inner, RunState, Said},
 };
 use std::time::SystemTime;
 
@@ -12,7 +12,7 @@ use std::time::SystemTime;
 #[non_exhaustive]
 pub struct ModelResume {
     /// The state of the agent when it was interrupted.
-    pub state: MachineState,
+    pub state: RunState,
     /// The replies to its interrupts.
     pub replies: Vec<Reply>,
     /// The time at which the replies were accepted; `None` without replies.
@@ -24,7 +24,7 @@ impl Machine {
     /// is being called or read.
     ///
     /// Used by drivers that store the run before the nested agent starts its tools.
-    pub fn state_around(&self, inner: MachineState) -> Option<MachineState> {
+    pub fn state_around(&self, inner: RunState) -> Option<RunState> {
         let used = self.state.usage;
         let said = match (&self.stream, &self.interrupted) {
             (Some(step), _) => step.said(used),
@@ -47,7 +47,7 @@ impl Machine {
         Action::CallModel {
             step: self.state.step,
             resume: Some(Box::new(ModelResume {
-                state: MachineState(inner.state),
+                state: RunState(inner.state),
                 replies,
                 accepted_at,
             })),

@@ -16,7 +16,7 @@ impl Machine {
     ///
     /// A reply is for an unknown interrupt, too late or malformed; two replies are for the same
     /// interrupt; a reply is missing for interrupts that must be replied to together; or
-    /// [`Rules::edits`](super::Rules::edits) rejects edited arguments.
+    /// [`RunLimits::edits`](super::RunLimits::edits) rejects edited arguments.
     pub fn reply(&mut self, replies: Vec<Reply>, now: SystemTime) -> Result<(), ReplyError> {
         check_replies(&self.state, &replies, now)?;
         self.check_edits(&replies)?;

@@ -3,11 +3,11 @@
 use super::{Action, Dispatched, Machine};
 use crate::{
     call::{CallStage, RoundCall},
-    error::Effects,
+    error::SideEffects,
     event::Event,
     interrupt::{SuspendedBy, Suspension},
     message::{Message, ToolOutcome, ToolResult, ToolStatus},
-    run_state::{MachineState, RoundState, Stage, StoredCall},
+    run_state::{RoundState, RunState, Stage, StoredCall},
     text::Str,
     transcript::Round,
     usage::Outcome,
@@ -109,7 +109,7 @@ impl Machine {
                 self.dispatched.push(Dispatched { at, released });
                 call.state.hand_out(self.rules.ledger);
                 if call.state.may_have_executed() {
-                    self.state.effects = self.state.effects.max(Effects::Possible);
+                    self.state.effects = self.state.effects.max(SideEffects::Possible);
                 }
             }
         }
@@ -127,7 +127,7 @@ impl Machine {
             return;
         }
         if outcome.status == ToolStatus::Done && !call.state.read_only {
-            self.state.effects = Effects::Committed;
+            self.state.effects = SideEffects::Committed;
         }
         round.settle(at, outcome);
         round.begun = true;
@@ -283,7 +283,7 @@ impl Machine {
         let mut state = self.state.clone();
         // A suspension before the end has no replies yet.
         state.at_end |= self.finishing.is_some();
-        finish.state = Some(Box::new(MachineState(state)));
+        finish.state = Some(Box::new(RunState(state)));
         self.emit(Event::Finish(finish));
         self.state.stage = Stage::Ended;
     }

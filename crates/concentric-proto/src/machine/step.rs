@@ -4,7 +4,7 @@ use crate::{
     event::{Event, StepStart, ToolCallEvent},
     id::{CallId, MessageId},
     message::{Executor, Message, Part, PartKind},
-    response_head::Head,
+    response_head::ResponseHead,
     run_state::{Said, StoredCall, check_calls},
     spec::ToolSpecs,
     text::Str,
@@ -23,7 +23,7 @@ pub struct ModelStart {
     /// The id of the message that the model writes.
     pub message_id: MessageId,
     /// The response head.
-    pub head: Head,
+    pub head: ResponseHead,
     /// The tools that the request offered; calls of other tools are refused.
     pub tools: ToolSpecs,
     /// The names of the tools that the client executes.
@@ -35,7 +35,7 @@ impl ModelStart {
     pub fn new(message_id: MessageId) -> Self {
         Self {
             message_id,
-            head: Head::default(),
+            head: ResponseHead::default(),
             tools: ToolSpecs::default(),
             client_tools: Arc::default(),
         }
@@ -238,7 +238,7 @@ impl Step {
             && let Some(last) = self.calls.last_mut()
             && last.call.arguments.as_str().trim_ascii().is_empty()
         {
-            last.refuse(Refusal::CutShort);
+            last.refuse(Refusal::Truncated);
         }
         let message = self.builder.build();
         check_calls(&message, &self.calls)?;

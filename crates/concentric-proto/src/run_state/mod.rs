@@ -21,7 +21,7 @@ use self::{
     round::check_open,
 };
 use crate::{
-    error::{Effects, Error, ErrorKind},
+    error::{Error, ErrorKind, SideEffects},
     id::MessageId,
     interrupt::{Interrupt, Reply, StepResume, Suspension},
     message::{Executor, Message, Role, ToolOutcome, ToolResult},
@@ -36,7 +36,7 @@ use std::{
     fmt,
 };
 
-/// The current version of [`MachineState`].
+/// The current version of [`RunState`].
 const VERSION: u16 = 2;
 
 /// The state of a run, as plain data that can be stored.
@@ -45,7 +45,7 @@ const VERSION: u16 = 2;
 /// code writes. [`from_json`](Self::from_json) reads states of this version of the library and of
 /// all earlier releases.
 #[derive(Clone, Debug, PartialEq)]
-pub struct MachineState(pub(crate) Data);
+pub struct RunState(pub(crate) Data);
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Data {
@@ -62,7 +62,7 @@ pub(crate) struct Data {
     // The part of `usage` that no finish of an earlier attempt has reported.
     #[serde(default, skip_serializing_if = "is_nothing")]
     pub(crate) unreported: Usage,
-    pub(crate) effects: Effects,
+    pub(crate) effects: SideEffects,
     pub(crate) reason: Option<FinishReason>,
     pub(crate) provider_reason: Option<Str>,
     // The suspension by a gate between two steps, before a round, or before the end.
@@ -101,7 +101,7 @@ impl Data {
             calls: Calls::default(),
             usage: Usage::default(),
             unreported: Usage::default(),
-            effects: Effects::None,
+            effects: SideEffects::None,
             reason: None,
             provider_reason: None,
             gate: None,
@@ -176,7 +176,7 @@ impl Data {
         Ok(())
     }
 
-    pub(crate) fn effects(&self) -> Effects {
+    pub(crate) fn effects(&self) -> SideEffects {
         match &self.stage {
             Stage::Inner(inner) => self.effects.max(inner.state.effects()),
             _ => self.effects,
@@ -238,7 +238,7 @@ impl Data {
     }
 }
 
-impl MachineState {
+impl RunState {
     /// Reads a state of at most `max_bytes`.
     ///
     /// # Errors
@@ -297,7 +297,7 @@ impl MachineState {
     }
 
     /// Whether tools may have had side effects so far.
-    pub fn effects(&self) -> Effects {
+    pub fn effects(&self) -> SideEffects {
         self.0.effects()
     }
 

@@ -1,6 +1,6 @@
 //! The state of a nested agent, which is used as the model of another agent.
 
-use super::{Data, MachineState, Stage, StoredCall};
+use super::{Data, RunState, Stage, StoredCall};
 use crate::{
     id::CallId,
     message::{Executor, Message, Part, PartKind, Role},
@@ -77,10 +77,10 @@ impl Said {
 impl Data {
     /// Returns the state of the outer run while its nested agent is in the state `inner` and has
     /// written `said`.
-    pub(crate) fn around(mut self, said: Said, MachineState(inner): MachineState) -> MachineState {
+    pub(crate) fn around(mut self, said: Said, RunState(inner): RunState) -> RunState {
         self.usage = said.used;
         self.usage += inner.usage;
         self.stage = Stage::Inner(Box::new(Inner { state: inner, said }));
-        MachineState(self)
+        RunState(self)
     }
 }

@@ -1,14 +1,14 @@
 //! Validation of replies against the interrupts of a run.
 
-use super::{Data, MachineState, Stage};
+use super::{Data, RunState, Stage};
 use crate::{
-    interrupt::{Interrupt, Reply, ReplyError, Ruling},
+    interrupt::{Decision, Interrupt, Reply, ReplyError},
     message::Executor,
     text::Str,
 };
 use std::{collections::HashSet, time::SystemTime};
 
-impl MachineState {
+impl RunState {
     /// Checks `replies` like [`Machine::reply`](crate::machine::Machine::reply), except for edited
     /// arguments, without applying them.
     ///
@@ -54,14 +54,14 @@ pub(crate) fn check_replies(
             Some((_, Some(interrupt))) => interrupt.check(reply, now)?,
             // The time of the interrupt is not recorded; the approval token contains it.
             Some((at, None)) if claimed.insert(at) => {
-                let ruling = reply.ruling()?;
+                let decision = reply.decision()?;
                 let is_clients = round
                     .calls
                     .get(at)
                     .is_some_and(|call| call.call.executor == Executor::Client);
-                let why = match ruling {
-                    Ruling::Approved { .. } if is_clients => "a client call cannot be approved",
-                    Ruling::Failed(_) if !is_clients => {
+                let why = match decision {
+                    Decision::Approved { .. } if is_clients => "a client call cannot be approved",
+                    Decision::Failed(_) if !is_clients => {
                         "only a client call can be reported as failed"
                     }
                     _ => "",

@@ -3,7 +3,7 @@
 use crate::{
     call::{CallResume, CallStage, CallState, EarlierAttempt, Refusal, RoundCall, Unverified},
     id::{CallId, InterruptId},
-    interrupt::{self, Interrupt, Reply, Ruling, SuspendedBy, Suspension, millis},
+    interrupt::{self, Decision, Interrupt, Reply, SuspendedBy, Suspension, millis},
     message::{Executor, Message, ToolCallPart, ToolOutcome},
 };
 use serde::{Deserialize, Serialize};
@@ -141,9 +141,9 @@ impl StoredCall {
         if self.call.executor != Executor::Client {
             return None;
         }
-        match self.state.stage.replies().first()?.ruling().ok()? {
-            Ruling::Answered(result) => Some(ToolOutcome::of_value(&result)),
-            Ruling::Failed(error) => Some(ToolOutcome::failed(error)),
+        match self.state.stage.replies().first()?.decision().ok()? {
+            Decision::Answered(result) => Some(ToolOutcome::of_value(&result)),
+            Decision::Failed(error) => Some(ToolOutcome::failed(error)),
             _ => None,
         }
     }
@@ -167,12 +167,15 @@ impl StoredCall {
 
     /// The outcome of a call that has a reply, for round services that cannot resume calls.
     pub(crate) fn outcome_of_reply(&self) -> Option<ToolOutcome> {
-        let ruling = self.state.stage.replies().first()?.ruling();
+        let decision = self.state.stage.replies().first()?.decision();
         if let Some(outcome) = self.client_outcome() {
             return Some(outcome);
         }
-        if let Ok(ruling @ (Ruling::Denied { .. } | Ruling::Cancelled)) = &ruling {
-            return self.state.decide(&self.call.arguments, None, ruling).err();
+        if let Ok(decision @ (Decision::Denied { .. } | Decision::Cancelled)) = &decision {
+            return self
+                .state
+                .decide(&self.call.arguments, None, decision)
+                .err();
         }
         let invalid =
             ToolOutcome::denied("approval-invalid: No approval was requested for this call.");

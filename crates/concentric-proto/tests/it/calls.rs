@@ -7,15 +7,15 @@ use concentric_proto::{
     Suspension, ToolCallPart, ToolOutcome, ToolSpec, ToolSpecs, ToolStatus, Transcript, Usage,
     call::{CallStage, EarlierAttempt},
     interrupt::{self, SuspendedBy},
-    machine::{Action, Input, Machine, MachineState, ModelStart, Rules},
+    machine::{Action, Input, Machine, ModelStart, RunLimits, RunState},
 };
 use serde_json::json;
 use std::{sync::Arc, time::SystemTime};
 
 const NOW: SystemTime = SystemTime::UNIX_EPOCH;
 
-fn rules(ledger: bool) -> Rules {
-    let mut rules = Rules::default();
+fn rules(ledger: bool) -> RunLimits {
+    let mut rules = RunLimits::default();
     (rules.resumes, rules.ledger) = (true, ledger);
     rules.calls_per_round = Some(3);
     rules.asks_before_round = true;
@@ -51,7 +51,7 @@ fn drain(machine: &mut Machine) -> (Vec<RoundCall>, Option<Finish>, Vec<ToolStat
 }
 
 /// A machine that has handed out calls of these tools.
-fn round_of(names: &[&str], rules: Rules) -> Machine {
+fn round_of(names: &[&str], rules: RunLimits) -> Machine {
     let mut machine = Machine::new(Transcript::new(), rules);
     drain(&mut machine);
     let mut start = ModelStart::new(MessageId::new("m"));
@@ -77,23 +77,23 @@ fn wait(machine: &mut Machine, index: usize, on: Suspension) {
     machine.input(Input::Suspended { index, on, by });
 }
 
-fn stored(state: &MachineState) -> MachineState {
+fn stored(state: &RunState) -> RunState {
     let json = state.to_json().unwrap();
-    let read = MachineState::from_json(json.as_bytes(), json.len()).unwrap();
+    let read = RunState::from_json(json.as_bytes(), json.len()).unwrap();
     assert_eq!(read, *state);
     let old = v1::text(&json);
-    let upgraded = MachineState::from_json(old.as_bytes(), old.len()).unwrap();
+    let upgraded = RunState::from_json(old.as_bytes(), old.len()).unwrap();
     assert_eq!(upgraded, *state);
     read
 }
 
 /// The process ends, and another one continues with the stored run.
-fn crash(machine: &Machine, rules: Rules) -> Machine {
+fn crash(machine: &Machine, rules: RunLimits) -> Machine {
     Machine::restore(stored(&machine.state().unwrap()), rules)
 }
 
 /// The round ends, and another process resumes the suspended run.
-fn resume(machine: &mut Machine, rules: Rules) -> Machine {
+fn resume(machine: &mut Machine, rules: RunLimits) -> Machine {
     machine.input(Input::RoundEnded);
     let finish = drain(machine).1.unwrap();
     assert_eq!(finish.outcome, Outcome::Interrupted);

@@ -3,13 +3,13 @@
 //! A failing case prints its seed, which is stored in `machine.proptest-regressions`.
 
 use concentric_proto::{
-    CallId, CancelReason, Effects, Error, ErrorKind, Event, Executor, FinishReason, Interrupt,
-    InterruptId, Message, MessageId, OpenRound, Origin, Outcome, Part, PartKind, Reply, ReplyError,
-    Role, Suspension, ToolCallPart, ToolOutcome, ToolResult, ToolSpec, ToolSpecs, ToolStatus,
-    Transcript, Turn, Usage,
+    CallId, CancelReason, Delivery, Error, ErrorKind, Event, Executor, FinishReason, Interrupt,
+    InterruptId, Message, MessageId, OpenRound, Outcome, Part, PartKind, Reply, ReplyError, Role,
+    SideEffects, Suspension, ToolCallPart, ToolOutcome, ToolResult, ToolSpec, ToolSpecs,
+    ToolStatus, Transcript, Turn, Usage,
     call::CallState,
     interrupt::{self, SuspendedBy},
-    machine::{Action, Input, Machine, MachineState, ModelStart, Rules, StateError},
+    machine::{Action, Input, Machine, ModelStart, RunLimits, RunState, StateError},
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -21,14 +21,14 @@ use std::{
 
 const STEP_LIMIT: u32 = 4;
 
-fn rules() -> Rules {
-    let mut rules = Rules::default();
+fn rules() -> RunLimits {
+    let mut rules = RunLimits::default();
     rules.steps = STEP_LIMIT;
     rules
 }
 
 /// The rules of an agent whose round service can resume calls.
-fn resuming() -> Rules {
+fn resuming() -> RunLimits {
     let mut rules = rules();
     rules.resumes = true;
     rules
@@ -42,8 +42,8 @@ fn serialized(machine: &Machine) -> String {
     machine.state().unwrap().to_json().unwrap()
 }
 
-fn read(json: &str) -> Result<MachineState, StateError> {
-    MachineState::from_json(json.as_bytes(), 1 << 20)
+fn read(json: &str) -> Result<RunState, StateError> {
+    RunState::from_json(json.as_bytes(), 1 << 20)
 }
 
 /// A step of the environment, valid or not.
@@ -166,13 +166,13 @@ impl Seen {
                     self.after_stop |= self.stopped;
                     self.running = true;
                     for call in calls {
-                        let origin = call.origin();
+                        let delivery = call.delivery();
                         let id = call.call.id.clone();
-                        if origin == Origin::Replay {
+                        if delivery == Delivery::Resumed {
                             self.resumed.push(call.state.clone());
                         }
                         // Resumed, after the call had only waited for other calls.
-                        if origin == Origin::Replay && self.started.contains(&id) {
+                        if delivery == Delivery::Resumed && self.started.contains(&id) {
                             assert!(!self.results.contains_key(&id), "{id} is settled");
                             continue;
                         }
@@ -453,7 +453,7 @@ fn asked(at: usize, call: &str) -> InterruptId {
 }
 
 /// The state, after the pending actions were taken.
-fn machine_state(machine: &mut Machine) -> Option<MachineState> {
+fn machine_state(machine: &mut Machine) -> Option<RunState> {
     if machine.state().is_none() {
         assert!(matches!(
             machine.action(),
@@ -464,7 +464,7 @@ fn machine_state(machine: &mut Machine) -> Option<MachineState> {
 }
 
 /// A machine with one running call, `a`.
-fn running(rules: Rules) -> Machine {
+fn running(rules: RunLimits) -> Machine {
     let mut machine = Machine::new(Transcript::new(), rules);
     let mut seen = Seen::default();
     seen.drain(&mut machine);
@@ -489,7 +489,7 @@ fn a_call_that_ran_when_its_process_ended_is_recovered() {
     };
     assert_eq!(calls.len(), 1);
     assert!(calls[0].is_recovered());
-    assert_eq!(calls[0].origin(), Origin::Replay);
+    assert_eq!(calls[0].delivery(), Delivery::Resumed);
 }
 
 #[test]
@@ -560,7 +560,7 @@ fn a_client_call_cannot_be_approved() {
 }
 
 /// A machine that resumes a run with an open client call, `a`.
-fn running_client(rules: Rules) -> Machine {
+fn running_client(rules: RunLimits) -> Machine {
     let mut machine = Machine::new(Transcript::new(), rules.clone());
     let mut seen = Seen::default();
     seen.drain(&mut machine);
@@ -659,7 +659,7 @@ fn a_refused_round_has_no_effects() {
         }
     }
     assert_eq!(statuses, [ToolStatus::Cancelled]);
-    assert_eq!(effects, Some(Effects::None));
+    assert_eq!(effects, Some(SideEffects::None));
 }
 
 #[test]

@@ -4,11 +4,11 @@
 
 use concentric_proto::{
     Annotations, CallId, CancelReason, Event, Finish, FinishReason, Interrupt, InterruptId,
-    LimitOf, MessageId, Outcome, Refusal, Reply, ReplyError, RoundCall, Str, Suspension,
+    LimitScope, MessageId, Outcome, Refusal, Reply, ReplyError, RoundCall, Str, Suspension,
     ToolCallPart, ToolOutcome, ToolResult, ToolSpec, ToolSpecs, ToolStatus, Transcript, Usage,
     call::CallStage,
     interrupt::{self, SuspendedBy},
-    machine::{Action, Input, Machine, MachineState, ModelStart, Rules},
+    machine::{Action, Input, Machine, ModelStart, RunLimits, RunState},
 };
 use proptest::{prelude::*, test_runner::FileFailurePersistence};
 use serde_json::json;
@@ -24,8 +24,8 @@ fn now() -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_secs(1_000)
 }
 
-fn rules() -> Rules {
-    let mut rules = Rules::default();
+fn rules() -> RunLimits {
+    let mut rules = RunLimits::default();
     rules.resumes = true;
     rules
 }
@@ -103,7 +103,7 @@ fn answer<'a>(machine: &mut Machine, calls: impl IntoIterator<Item = (&'a str, &
 }
 
 /// A machine that has handed out these calls.
-fn round_of<'a>(rules: Rules, calls: impl IntoIterator<Item = (&'a str, &'a str)>) -> Machine {
+fn round_of<'a>(rules: RunLimits, calls: impl IntoIterator<Item = (&'a str, &'a str)>) -> Machine {
     let mut machine = Machine::new(Transcript::new(), rules);
     assert_eq!(drain(&mut machine).step, Some(0));
     answer(&mut machine, calls);
@@ -171,13 +171,13 @@ fn wait_by(machine: &mut Machine, index: usize, on: Suspension, by: SuspendedBy)
 }
 
 /// Serializes the state and reads it back.
-fn round_trip(state: &MachineState) -> MachineState {
+fn round_trip(state: &RunState) -> RunState {
     let json = state.to_json().unwrap();
-    let read = MachineState::from_json(json.as_bytes(), json.len()).unwrap();
+    let read = RunState::from_json(json.as_bytes(), json.len()).unwrap();
     assert_eq!(&read, state, "{json}");
     assert_eq!(read.to_json().unwrap(), json);
     let v1 = crate::v1::text(&json);
-    let upgraded = MachineState::from_json(v1.as_bytes(), v1.len()).unwrap();
+    let upgraded = RunState::from_json(v1.as_bytes(), v1.len()).unwrap();
     assert_eq!(&upgraded, state, "{v1}");
     read
 }
@@ -187,7 +187,7 @@ fn is_resumed(machine: &mut Machine) -> bool {
     matches!(machine.action(), Some(Action::Emit(Event::Resumed)))
 }
 
-fn resume(drained: Drained, rules: Rules) -> Machine {
+fn resume(drained: Drained, rules: RunLimits) -> Machine {
     let finish = drained.finish.expect("the run has ended");
     assert_eq!(finish.outcome, Outcome::Interrupted);
     Machine::restore(round_trip(&finish.state.unwrap()), rules)
@@ -373,7 +373,7 @@ enum Known {
 /// A run and its expected state.
 struct World {
     machine: Machine,
-    rules: Rules,
+    rules: RunLimits,
     choices: Choices,
     // The open round.
     ids: Vec<String>,
@@ -392,7 +392,7 @@ struct World {
 }
 
 impl World {
-    fn new(rules: Rules, choices: Vec<u8>) -> Self {
+    fn new(rules: RunLimits, choices: Vec<u8>) -> Self {
         Self {
             machine: Machine::new(Transcript::new(), rules.clone()),
             rules,
@@ -492,8 +492,8 @@ impl World {
         for (at, name) in (1..).zip(names) {
             self.total += 1;
             let limits = [
-                (self.rules.calls, self.total, LimitOf::Run),
-                (self.rules.calls_per_round, at, LimitOf::Round),
+                (self.rules.calls, self.total, LimitScope::Run),
+                (self.rules.calls_per_round, at, LimitScope::Round),
             ];
             let mut over = limits.into_iter().find_map(|(limit, count, of)| {
                 let calls = limit.filter(|limit| count > *limit)?;
@@ -504,7 +504,7 @@ impl World {
             {
                 self.of_tool += 1;
                 if self.of_tool > *calls {
-                    let of = LimitOf::Tool;
+                    let of = LimitScope::Tool;
                     over = over.or(Some(Refusal::Limit { calls: *calls, of }));
                 }
             }
@@ -842,7 +842,7 @@ impl World {
     }
 }
 
-fn limits() -> impl Strategy<Value = Rules> {
+fn limits() -> impl Strategy<Value = RunLimits> {
     let limit = || prop_oneof![3 => Just(None), 1 => (0..9_u32).prop_map(Some)];
     (1..8_u32, limit(), limit(), limit()).prop_map(|(steps, calls, per_round, per_tool)| {
         let mut limits = rules();
@@ -1269,7 +1269,7 @@ fn a_call_over_the_limit_fails_and_no_step_starts() {
     let drained = drain(&mut machine);
     let refused = Refusal::Limit {
         calls: 2,
-        of: LimitOf::Run,
+        of: LimitScope::Run,
     };
     let round = drained.round.as_ref().unwrap();
     assert_eq!(
@@ -1314,7 +1314,7 @@ fn round_and_tool_limits_refuse_calls_but_continue_the_run() {
         });
         refused.collect::<Vec<_>>()
     };
-    assert_eq!(of(&drained), [None, None, Some(LimitOf::Round)]);
+    assert_eq!(of(&drained), [None, None, Some(LimitScope::Round)]);
     assert_eq!(settle_all(&mut machine, &drained).step, Some(1));
     answer(&mut machine, [("d", "look")]);
     let drained = drain(&mut machine);
@@ -1322,7 +1322,7 @@ fn round_and_tool_limits_refuse_calls_but_continue_the_run() {
     assert_eq!(settle_all(&mut machine, &drained).step, Some(2));
     answer(&mut machine, [("e", "look"), ("f", "act")]);
     let drained = drain(&mut machine);
-    assert_eq!(of(&drained), [Some(LimitOf::Tool), None]);
+    assert_eq!(of(&drained), [Some(LimitScope::Tool), None]);
     assert_eq!(settle_all(&mut machine, &drained).step, Some(3));
 }
 

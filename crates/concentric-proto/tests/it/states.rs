@@ -11,7 +11,7 @@ use concentric_proto::{
     MessageId, OpenRound, Outcome, Part, PartKind, ProviderData, Reply, Role, Round, Suspension,
     ToolCallPart, ToolOutcome, ToolResult, ToolSpec, ToolSpecs, Transcript, Turn, Usage,
     interrupt::{self, SuspendedBy},
-    machine::{Action, Input, Machine, MachineState, ModelStart, Rules, StateError},
+    machine::{Action, Input, Machine, ModelStart, RunLimits, RunState, StateError},
 };
 use proptest::{prelude::*, test_runner::FileFailurePersistence};
 use serde_json::{Value, json};
@@ -31,16 +31,16 @@ fn now() -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_secs(1_000)
 }
 
-fn rules() -> Rules {
-    let mut rules = Rules::default();
+fn rules() -> RunLimits {
+    let mut rules = RunLimits::default();
     rules.resumes = true;
     rules.calls_per_round = Some(8);
     rules.calls_per_tool = vec![("pay".into(), 8)];
     rules
 }
 
-fn read(json: &str) -> Result<MachineState, StateError> {
-    MachineState::from_json(json.as_bytes(), MAX)
+fn read(json: &str) -> Result<RunState, StateError> {
+    RunState::from_json(json.as_bytes(), MAX)
 }
 
 // ---- states ----
@@ -122,7 +122,7 @@ fn wait(machine: &mut Machine, index: usize, on: Suspension) {
     machine.input(Input::Suspended { index, on, by });
 }
 
-fn interrupted(mut machine: Machine) -> MachineState {
+fn interrupted(mut machine: Machine) -> RunState {
     machine.input(Input::RoundEnded);
     let finish = drain(&mut machine).unwrap();
     assert_eq!(finish.outcome, Outcome::Interrupted);
@@ -140,7 +140,7 @@ fn asked(position: usize, call: &str) -> Interrupt {
 }
 
 /// A round with one suspended call and one call of each other kind.
-fn waiting() -> MachineState {
+fn waiting() -> RunState {
     let mut machine = round_of(&[
         ("call_1", "pay"),
         ("call_2", "pay"),
@@ -172,7 +172,7 @@ fn waiting() -> MachineState {
 }
 
 /// A round that was resumed by a reply when its process ended.
-fn running() -> MachineState {
+fn running() -> RunState {
     let mut machine = round_of(&[("call_1", "pay"), ("call_2", "pay"), ("call_3", "search")]);
     wait(&mut machine, 0, Suspension::new(vec![asked(0, "call_1")]));
     settle(&mut machine, 1, ToolOutcome::done("paid"));
@@ -186,7 +186,7 @@ fn running() -> MachineState {
 }
 
 /// The state of [`running`] after another process has restored it.
-fn recovered() -> MachineState {
+fn recovered() -> RunState {
     let mut machine = Machine::restore(running(), rules());
     assert!(matches!(
         machine.action(),
@@ -196,7 +196,7 @@ fn recovered() -> MachineState {
 }
 
 /// A run with a suspended nested agent.
-fn inner() -> MachineState {
+fn inner() -> RunState {
     let mut machine = Machine::new(transcript(), rules());
     drain(&mut machine);
     machine.input(Input::ModelStarted(start(&["locate"])));
@@ -211,7 +211,7 @@ fn inner() -> MachineState {
 }
 
 /// A run whose model is called next.
-fn model() -> MachineState {
+fn model() -> RunState {
     let mut machine = round_of(&[("call_1", "pay")]);
     settle(&mut machine, 0, ToolOutcome::done("paid"));
     machine.input(Input::RoundEnded);
@@ -222,7 +222,7 @@ fn model() -> MachineState {
 }
 
 /// An open round from a history.
-fn claimed() -> MachineState {
+fn claimed() -> RunState {
     let calls = [call("call_1", "pay"), call("call_2", "pay")];
     let parts = calls.map(|call| Part::new(PartKind::ToolCall(call)));
     let mut open = OpenRound::new(Message::new(Role::Assistant, parts.into())).unwrap();
@@ -237,8 +237,8 @@ fn claimed() -> MachineState {
     machine.state().unwrap()
 }
 
-fn states() -> [(&'static str, MachineState); 6] {
-    static STATES: LazyLock<[(&'static str, MachineState); 6]> = LazyLock::new(|| {
+fn states() -> [(&'static str, RunState); 6] {
+    static STATES: LazyLock<[(&'static str, RunState); 6]> = LazyLock::new(|| {
         [
             ("model", model()),
             ("waiting", waiting()),
@@ -260,7 +260,7 @@ fn golden(version: u16, name: &str) -> PathBuf {
 }
 
 /// The observable content of a state.
-fn meaning(state: &MachineState) -> Value {
+fn meaning(state: &RunState) -> Value {
     let open = state.open_round().map(|open| {
         let calls = open.calls().iter();
         let outcome = |outcome: &Option<ToolOutcome>| outcome.as_ref().map(|o| o.status);
@@ -334,7 +334,7 @@ fn a_state_has_the_format_of_its_version() {
         assert_eq!(
             json,
             file,
-            "\n\nThe format of `MachineState` has changed ({name}). If version {VERSION} is released, \
+            "\n\nThe format of `RunState` has changed ({name}). If version {VERSION} is released, \
              set `VERSION` in src/run_state/mod.rs and in this test to {next}, read both versions in \
              `from_json`, keep {kept}, and write the new files with `WRITE_GOLDEN=1`.\n",
             next = VERSION + 1,
@@ -354,7 +354,7 @@ fn states_of_every_version_keep_their_meaning() {
             }
             let path = golden(version, name);
             let json = std::fs::read(&path).unwrap();
-            let state = MachineState::from_json(&json, MAX)
+            let state = RunState::from_json(&json, MAX)
                 .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
             assert_eq!(meaning(&state), expected, "{}", path.display());
             // The state is written in the current format, with the same meaning.
@@ -377,7 +377,7 @@ fn a_state_of_version_1_is_read_as_the_same_state() {
     for (name, state) in states() {
         let json = std::fs::read(golden(1, name)).unwrap();
         assert_eq!(
-            MachineState::from_json(&json, MAX).as_ref(),
+            RunState::from_json(&json, MAX).as_ref(),
             Ok(&state),
             "{name}"
         );
@@ -434,7 +434,7 @@ fn drain_until_round(machine: &mut Machine, check: impl FnOnce(&[concentric_prot
 // ---- invalid states ----
 
 /// Resumes a state and drives the run to its end.
-fn drive(state: &MachineState) {
+fn drive(state: &RunState) {
     for resumes in [true, false] {
         let mut rules = rules();
         rules.steps = 3;
@@ -510,7 +510,7 @@ fn a_truncated_state_is_rejected() {
     for (_, state) in states() {
         let json = state.to_json().unwrap();
         for len in 0..json.len() {
-            let cut = MachineState::from_json(&json.as_bytes()[..len], MAX);
+            let cut = RunState::from_json(&json.as_bytes()[..len], MAX);
             assert!(matches!(cut, Err(StateError::Malformed(_))), "{len} bytes");
         }
         assert!(read(&format!("{json}{json}")).is_err());
@@ -527,7 +527,7 @@ fn a_state_with_a_flipped_bit_fails_or_ends() {
             for bit in [at % 8, (at / 8 + 3) % 8] {
                 let mut flipped = json.clone();
                 flipped[at] ^= 1 << bit;
-                if let Ok(state) = MachineState::from_json(&flipped, MAX) {
+                if let Ok(state) = RunState::from_json(&flipped, MAX) {
                     drive(&state);
                 }
             }
@@ -539,10 +539,10 @@ fn a_state_with_a_flipped_bit_fails_or_ends() {
 fn a_state_that_is_too_large_is_rejected() {
     let json = waiting().to_json().unwrap();
     let bytes = json.as_bytes();
-    assert!(MachineState::from_json(bytes, bytes.len()).is_ok());
-    let refused = MachineState::from_json(bytes, bytes.len() - 1);
+    assert!(RunState::from_json(bytes, bytes.len()).is_ok());
+    let refused = RunState::from_json(bytes, bytes.len() - 1);
     assert_eq!(refused, Err(StateError::TooLarge(bytes.len())));
-    let refused = MachineState::from_json(&vec![b' '; MAX + 1], MAX);
+    let refused = RunState::from_json(&vec![b' '; MAX + 1], MAX);
     assert_eq!(refused, Err(StateError::TooLarge(MAX + 1)));
 }
 
@@ -575,14 +575,14 @@ fn a_state_that_is_nested_too_deeply_is_rejected() {
     ];
     on_a_small_stack(move || {
         for json in hostile {
-            let refused = MachineState::from_json(json.as_bytes(), 16 << 20);
+            let refused = RunState::from_json(json.as_bytes(), 16 << 20);
             assert!(matches!(refused, Err(StateError::Malformed(_))));
         }
     });
     // Unknown fields are skipped, at any depth.
     let unknown = within("unknown", &nested("[", "]"));
     on_a_small_stack(move || {
-        assert!(MachineState::from_json(unknown.as_bytes(), 16 << 20).is_ok());
+        assert!(RunState::from_json(unknown.as_bytes(), 16 << 20).is_ok());
     });
 }
 
@@ -615,7 +615,7 @@ fn nested(depth: usize) -> Value {
 }
 
 /// The state of a run whose nested agent is in the state `inner`.
-fn around(inner: MachineState) -> MachineState {
+fn around(inner: RunState) -> RunState {
     let mut machine = Machine::new(Transcript::new(), rules());
     drain(&mut machine);
     machine.input(Input::ModelStarted(start(&[])));
@@ -627,7 +627,7 @@ fn around(inner: MachineState) -> MachineState {
 }
 
 /// States with a value of this depth, for each place that can contain external data.
-fn filled(depth: usize) -> Vec<(&'static str, MachineState)> {
+fn filled(depth: usize) -> Vec<(&'static str, RunState)> {
     let asks = |interrupt: Interrupt| {
         let mut machine = round_of(&[("call_1", "pay")]);
         wait(&mut machine, 0, Suspension::new(vec![interrupt]));
@@ -966,6 +966,6 @@ proptest! {
 
     #[test]
     fn arbitrary_bytes_are_not_a_state(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-        prop_assert!(MachineState::from_json(&bytes, MAX).is_err());
+        prop_assert!(RunState::from_json(&bytes, MAX).is_err());
     }
 }

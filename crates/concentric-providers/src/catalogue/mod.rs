@@ -63,7 +63,7 @@ pub use self::{
     price::{Above, Cost, Price},
 };
 
-use concentric_core::{Error, ErrorKind, Head, Str};
+use concentric_core::{Error, ErrorKind, ResponseHead, Str};
 use serde::Deserialize;
 use std::sync::{Arc, LazyLock};
 
@@ -220,7 +220,7 @@ impl Catalogue {
     }
 
     /// The model that produced a response.
-    pub fn for_response(&self, head: &Head) -> Option<&ModelInfo> {
+    pub fn for_response(&self, head: &ResponseHead) -> Option<&ModelInfo> {
         self.get(head.provider.as_deref()?, head.model.as_deref()?)
     }
 }

@@ -4,7 +4,7 @@ use super::{
 };
 use crate::api::{Answer, Api, Decoder};
 use bytes::Bytes;
-use concentric_core::{BoxError, Error, ErrorKind, Event, Head};
+use concentric_core::{BoxError, Error, ErrorKind, Event, ResponseHead};
 use futures_core::Stream;
 use http::HeaderMap;
 use std::{
@@ -61,7 +61,7 @@ where
         }
     }
 
-    pub(super) fn head(&self) -> &Head {
+    pub(super) fn head(&self) -> &ResponseHead {
         &self.answer.head
     }
 }

@@ -5,7 +5,7 @@ use crate::{
     capabilities::{invalid, refused},
 };
 use bytes::Bytes;
-use concentric_core::{BoxError, ChatRequest, ChatResponse, Error, Head};
+use concentric_core::{BoxError, ChatRequest, ChatResponse, Error, ResponseHead};
 use http::Method;
 use http_body_util::Full;
 use std::{
@@ -136,7 +136,7 @@ where
         *upstream.method_mut() = Method::POST;
         *upstream.uri_mut() = self.api.endpoint(&target.base, &call)?;
         *upstream.headers_mut() = headers;
-        let mut head = Head::default();
+        let mut head = ResponseHead::default();
         head.provider = Some(self.api.provider().clone());
         // The model cannot call tools that an outer layer has removed.
         head.tools = (!request.options.provider.contains_key("tools"))

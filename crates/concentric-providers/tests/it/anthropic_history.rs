@@ -3,8 +3,8 @@
 use crate::anthropic::*;
 use crate::common::{End, Script};
 use concentric_core::{
-    Author, CallId, ChatRequest, Event, Executor, Head, Media, MediaSource, Message,
-    MessageBuilder, Part, PartKind, ProviderData, Role, Round, ToolCallPart, ToolOutcome, Turn,
+    Author, CallId, ChatRequest, Event, Executor, Media, MediaSource, Message, MessageBuilder,
+    Part, PartKind, ProviderData, ResponseHead, Role, Round, ToolCallPart, ToolOutcome, Turn,
 };
 use concentric_providers::AnthropicLayer;
 use futures_util::StreamExt;
@@ -126,7 +126,7 @@ async fn a_response_is_sent_back_unchanged() {
     assert_eq!(ids, ["toolu_1", "toolu_2", "toolu_3"]);
 }
 
-async fn call_with(layer: &AnthropicLayer, script: Script) -> (Head, Vec<Event>) {
+async fn call_with(layer: &AnthropicLayer, script: Script) -> (ResponseHead, Vec<Event>) {
     let response = crate::common::call(layer, http::Response::new(script))
         .await
         .unwrap();

@@ -1,6 +1,6 @@
 //! The data of models, and the costs of their calls.
 
-use concentric_core::{ErrorKind, Head, Usage};
+use concentric_core::{ErrorKind, ResponseHead, Usage};
 use concentric_providers::{
     Capabilities, Catalogue, Sources,
     catalogue::{Cost, ModelInfo, Price},
@@ -158,7 +158,7 @@ fn the_longest_matching_name_wins() {
 
 #[test]
 fn a_response_is_matched_to_its_model() {
-    let mut head = Head::default();
+    let mut head = ResponseHead::default();
     assert!(Catalogue::builtin().for_response(&head).is_none());
     head.provider = Some("openai".into());
     head.model = Some("gpt-5.5-2026-04-23".into());

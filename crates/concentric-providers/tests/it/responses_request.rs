@@ -2,8 +2,8 @@
 
 use crate::common::*;
 use concentric_core::{
-    Author, CallId, ChatRequest, Event, Executor, Head, Media, MediaSource, Message,
-    MessageBuilder, OutputSchema, Part, PartKind, ProviderData, Role, Round, Stability,
+    Author, CallId, ChatRequest, Event, Executor, Media, MediaSource, Message, MessageBuilder,
+    OutputSchema, Part, PartKind, ProviderData, ResponseHead, Role, Round, Stability,
     SystemSegment, ToolCallPart, ToolChoice, ToolOutcome, ToolResult, ToolSpec, Transcript, Turn,
 };
 use concentric_providers::{ApiKey, Capabilities, OpenAiResponsesLayer, responses::Compat};
@@ -269,7 +269,7 @@ fn after(output: &Value, result: &ToolOutcome) -> Transcript {
     let read = read_script(&layer, script);
     let (events, error) = futures_util::FutureExt::now_or_never(read).unwrap();
     assert!(error.is_none(), "{error:?}");
-    let mut builder = MessageBuilder::new(&Head::new("openai", "gpt-test-1"));
+    let mut builder = MessageBuilder::new(&ResponseHead::new("openai", "gpt-test-1"));
     events.iter().for_each(|event: &Event| builder.push(event));
     let message = builder.build();
     let results: Vec<ToolResult> = message

@@ -1,11 +1,11 @@
 use super::MemoryStore;
 use concentric_core::{
     RunId, Str, ThreadId,
-    store::{Decisions, Remembered, Span, StoreFuture, Tenant},
+    store::{Decisions, StoreFuture, StoredDecision, StoredScope, Tenant},
 };
 
 impl Decisions for MemoryStore {
-    fn remember(&self, decision: Remembered) -> StoreFuture<()> {
+    fn remember(&self, decision: StoredDecision) -> StoreFuture<()> {
         self.work(move |kept| {
             kept.decisions
                 .retain(|d| (&d.tenant, &d.id) != (&decision.tenant, &decision.id));
@@ -20,16 +20,16 @@ impl Decisions for MemoryStore {
         tool: Str,
         run: RunId,
         thread: Option<ThreadId>,
-    ) -> StoreFuture<Vec<Remembered>> {
+    ) -> StoreFuture<Vec<StoredDecision>> {
         self.work(move |kept| {
-            let holds = |decision: &&Remembered| {
+            let holds = |decision: &&StoredDecision| {
                 let here = match &decision.span {
-                    Span::Run {
+                    StoredScope::Run {
                         thread: within,
                         run: of,
                     } => (within, of) == (&thread, &run),
-                    Span::Thread(of) => thread.as_ref() == Some(of),
-                    Span::Always => true,
+                    StoredScope::Thread(of) => thread.as_ref() == Some(of),
+                    StoredScope::Always => true,
                     _ => false,
                 };
                 here && decision.tenant == tenant && decision.tool == tool
@@ -39,7 +39,7 @@ impl Decisions for MemoryStore {
         })
     }
 
-    fn list(&self, tenant: Tenant) -> StoreFuture<Vec<Remembered>> {
+    fn list(&self, tenant: Tenant) -> StoreFuture<Vec<StoredDecision>> {
         self.work(move |kept| {
             let all = kept.decisions.iter().rev();
             Ok(all.filter(|d| d.tenant == tenant).cloned().collect())

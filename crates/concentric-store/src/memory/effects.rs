@@ -2,7 +2,9 @@ use super::{Kept, MemoryStore};
 use crate::rules::{check_text, replaces, same_arguments};
 use concentric_core::{
     Str, ToolOutcome,
-    store::{Effect, EffectKey, Intent, Ledger, Once, RunKey, StoreError, StoreFuture, Tenant},
+    store::{
+        EffectKey, Intent, Ledger, LedgerEntry, Once, RunKey, StoreError, StoreFuture, Tenant,
+    },
 };
 use std::time::SystemTime;
 
@@ -17,17 +19,17 @@ pub(super) struct Entry {
 }
 
 impl Kept {
-    fn effect(&self, key: &EffectKey) -> Effect {
+    fn effect(&self, key: &EffectKey) -> LedgerEntry {
         match self.effects.get(key).map(|entry| &entry.outcome) {
-            None => Effect::New,
-            Some(None) => Effect::Begun,
-            Some(Some(outcome)) => Effect::Done(Box::new(outcome.clone())),
+            None => LedgerEntry::New,
+            Some(None) => LedgerEntry::Started,
+            Some(Some(outcome)) => LedgerEntry::Finished(Box::new(outcome.clone())),
         }
     }
 }
 
 impl Ledger for MemoryStore {
-    fn begin(&self, key: EffectKey, intent: Intent) -> StoreFuture<Effect> {
+    fn begin(&self, key: EffectKey, intent: Intent) -> StoreFuture<LedgerEntry> {
         self.work(move |kept| {
             if let Some(claim) = &intent.claim {
                 let row = kept.runs.get(&claim.key).ok_or(StoreError::Stale)?;
@@ -52,7 +54,7 @@ impl Ledger for MemoryStore {
                         outcome: None,
                     };
                     kept.effects.insert(key, entry);
-                    return Ok(Effect::New);
+                    return Ok(LedgerEntry::New);
                 }
             }
             Ok(kept.effect(&key))
@@ -72,7 +74,7 @@ impl Ledger for MemoryStore {
         })
     }
 
-    fn known(&self, key: EffectKey) -> StoreFuture<Effect> {
+    fn known(&self, key: EffectKey) -> StoreFuture<LedgerEntry> {
         self.work(move |kept| Ok(kept.effect(&key)))
     }
 

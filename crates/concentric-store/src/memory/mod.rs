@@ -6,7 +6,9 @@ use self::{effects::Entry, runs::Row};
 use crate::{Options, rules::is_over};
 use concentric_core::{
     Str, ThreadId,
-    store::{EffectKey, Remembered, RunKey, RunStatus, Span, StoreError, StoreFuture, Tenant},
+    store::{
+        EffectKey, RunKey, RunStatus, StoreError, StoreFuture, StoredDecision, StoredScope, Tenant,
+    },
 };
 use std::{
     collections::{HashMap, HashSet},
@@ -51,7 +53,7 @@ struct Kept {
     // The number of keys used so far.
     used: u64,
     // In the order of insertion.
-    decisions: Vec<Remembered>,
+    decisions: Vec<StoredDecision>,
 }
 
 impl MemoryStore {
@@ -116,7 +118,7 @@ impl Kept {
             }
         });
         self.decisions.retain(|decision| match &decision.span {
-            Span::Run { thread, run } => {
+            StoredScope::Run { thread, run } => {
                 let thread = thread.clone().unwrap_or_else(|| ThreadId::new(""));
                 !gone.contains(&RunKey::new(decision.tenant.clone(), thread, run.clone()))
             }

@@ -8,7 +8,7 @@ use crate::{
 };
 use concentric_core::{
     InterruptId, MessageId, Reply, RunId, ThreadId,
-    machine::MachineState,
+    machine::RunState,
     store::{RunKey, RunRecord, RunStatus, RunStore, RunSummary, StoreError, StoreFuture, Tenant},
 };
 use std::{
@@ -146,7 +146,7 @@ impl RunStore for MemoryStore {
         &self,
         key: RunKey,
         client_id: RunId,
-        state: MachineState,
+        state: RunState,
         lease_until: SystemTime,
     ) -> StoreFuture<u64> {
         let Self { options, .. } = *self;
@@ -231,7 +231,7 @@ impl RunStore for MemoryStore {
         &self,
         key: RunKey,
         version: u64,
-        state: MachineState,
+        state: RunState,
         now: SystemTime,
     ) -> StoreFuture<u64> {
         let Self { options, .. } = *self;
@@ -251,7 +251,7 @@ impl RunStore for MemoryStore {
         &self,
         key: RunKey,
         fence: u64,
-        state: MachineState,
+        state: RunState,
         lease_until: SystemTime,
     ) -> StoreFuture<()> {
         let max = self.options.max_state_bytes;
@@ -276,7 +276,7 @@ impl RunStore for MemoryStore {
         &self,
         key: RunKey,
         fence: u64,
-        state: MachineState,
+        state: RunState,
         now: SystemTime,
     ) -> StoreFuture<()> {
         let Self { options, .. } = *self;
@@ -328,7 +328,7 @@ impl RunStore for MemoryStore {
         })
     }
 
-    fn asking(
+    fn find_by_interrupt(
         &self,
         tenant: Tenant,
         thread: ThreadId,
@@ -348,7 +348,7 @@ impl RunStore for MemoryStore {
         })
     }
 
-    fn of_thread(
+    fn list_by_thread(
         &self,
         tenant: Tenant,
         thread: ThreadId,

@@ -2,12 +2,12 @@ use super::{SqliteStore, values::failed};
 use crate::{Fault, rules::check_text};
 use concentric_core::{
     RunId, Str, ThreadId,
-    store::{Decisions, Remembered, Span, StoreError, StoreFuture, Tenant},
+    store::{Decisions, StoreError, StoreFuture, StoredDecision, StoredScope, Tenant},
 };
 use rusqlite::{Params, Transaction};
 
 impl Decisions for SqliteStore {
-    fn remember(&self, decision: Remembered) -> StoreFuture<()> {
+    fn remember(&self, decision: StoredDecision) -> StoreFuture<()> {
         self.write(move |tx, _| remember(tx, &decision))
     }
 
@@ -17,11 +17,11 @@ impl Decisions for SqliteStore {
         tool: Str,
         run: RunId,
         thread: Option<ThreadId>,
-    ) -> StoreFuture<Vec<Remembered>> {
+    ) -> StoreFuture<Vec<StoredDecision>> {
         self.read(move |tx, _| recall(tx, &tenant, &tool, &run, thread.as_ref()))
     }
 
-    fn list(&self, tenant: Tenant) -> StoreFuture<Vec<Remembered>> {
+    fn list(&self, tenant: Tenant) -> StoreFuture<Vec<StoredDecision>> {
         self.read(move |tx, _| list(tx, &tenant))
     }
 
@@ -30,13 +30,13 @@ impl Decisions for SqliteStore {
     }
 }
 
-fn remember(tx: &Transaction<'_>, decision: &Remembered) -> Result<(), StoreError> {
+fn remember(tx: &Transaction<'_>, decision: &StoredDecision) -> Result<(), StoreError> {
     let json = serde_json::to_string(decision).map_err(StoreError::unwritable)?;
     check_text(&json, usize::MAX)?;
     let (span, thread, run) = match &decision.span {
-        Span::Run { thread, run } => ("run", name(thread.as_ref()), run.as_str()),
-        Span::Thread(thread) => ("thread", thread.as_str(), ""),
-        Span::Always => ("always", "", ""),
+        StoredScope::Run { thread, run } => ("run", name(thread.as_ref()), run.as_str()),
+        StoredScope::Thread(thread) => ("thread", thread.as_str(), ""),
+        StoredScope::Always => ("always", "", ""),
         other => {
             let unknown = format!("unsupported span of a decision: {other:?}");
             return Err(StoreError::failed(unknown));
@@ -68,7 +68,7 @@ fn recall(
     tool: &Str,
     run: &RunId,
     thread: Option<&ThreadId>,
-) -> Result<Vec<Remembered>, StoreError> {
+) -> Result<Vec<StoredDecision>, StoreError> {
     let find = "SELECT id, decision FROM decisions
                 WHERE tenant = ?1 AND tool = ?2
                   AND (span = 'always' OR (thread = ?4 AND (span = 'thread' OR run = ?3)))
@@ -83,7 +83,7 @@ fn name(thread: Option<&ThreadId>) -> &str {
     thread.map_or("", ThreadId::as_str)
 }
 
-fn list(tx: &Transaction<'_>, tenant: &Tenant) -> Result<Vec<Remembered>, StoreError> {
+fn list(tx: &Transaction<'_>, tenant: &Tenant) -> Result<Vec<StoredDecision>, StoreError> {
     let find = "SELECT id, decision FROM decisions WHERE tenant = ?1 ORDER BY n DESC";
     select(tx, find, [tenant.0.as_str()])
 }
@@ -92,7 +92,7 @@ fn select(
     tx: &Transaction<'_>,
     find: &str,
     params: impl Params,
-) -> Result<Vec<Remembered>, StoreError> {
+) -> Result<Vec<StoredDecision>, StoreError> {
     let rows: Vec<(String, String)> = tx
         .prepare_cached(find)
         .and_then(|mut find| {

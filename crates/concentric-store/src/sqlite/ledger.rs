@@ -9,13 +9,13 @@ use crate::{
 };
 use concentric_core::{
     Str, ToolOutcome,
-    store::{Effect, EffectKey, Intent, Ledger, Once, StoreError, StoreFuture, Tenant},
+    store::{EffectKey, Intent, Ledger, LedgerEntry, Once, StoreError, StoreFuture, Tenant},
 };
 use rusqlite::{OptionalExtension, Transaction, params};
 use std::time::SystemTime;
 
 impl Ledger for SqliteStore {
-    fn begin(&self, key: EffectKey, intent: Intent) -> StoreFuture<Effect> {
+    fn begin(&self, key: EffectKey, intent: Intent) -> StoreFuture<LedgerEntry> {
         self.write(move |tx, _| begin(tx, &key, &intent))
     }
 
@@ -23,7 +23,7 @@ impl Ledger for SqliteStore {
         self.write(move |tx, _| finish(tx, &key, &outcome))
     }
 
-    fn known(&self, key: EffectKey) -> StoreFuture<Effect> {
+    fn known(&self, key: EffectKey) -> StoreFuture<LedgerEntry> {
         self.read(move |tx, _| known(tx, &key))
     }
 
@@ -38,7 +38,11 @@ impl Once for SqliteStore {
     }
 }
 
-fn begin(tx: &Transaction<'_>, key: &EffectKey, intent: &Intent) -> Result<Effect, StoreError> {
+fn begin(
+    tx: &Transaction<'_>,
+    key: &EffectKey,
+    intent: &Intent,
+) -> Result<LedgerEntry, StoreError> {
     if let Some(claim) = &intent.claim {
         let standing = standing_of(tx, &claim.key)?.ok_or(StoreError::Stale)?;
         let checked = standing.check_fence(claim.fence);
@@ -78,19 +82,19 @@ fn begin(tx: &Transaction<'_>, key: &EffectKey, intent: &Intent) -> Result<Effec
     tx.prepare_cached(insert)
         .and_then(|mut insert| insert.execute(row))
         .map_err(failed)?;
-    Ok(Effect::New)
+    Ok(LedgerEntry::New)
 }
 
-fn known(tx: &Transaction<'_>, key: &EffectKey) -> Result<Effect, StoreError> {
+fn known(tx: &Transaction<'_>, key: &EffectKey) -> Result<LedgerEntry, StoreError> {
     let names = [key.tenant.0.as_str(), key.key.as_str()];
     let row: Option<Option<String>> = tx
         .prepare_cached("SELECT outcome FROM effects WHERE tenant = ?1 AND key = ?2")
         .and_then(|mut find| find.query_row(names, |row| row.get(0)).optional())
         .map_err(failed)?;
     Ok(match row {
-        None => Effect::New,
-        Some(None) => Effect::Begun,
-        Some(Some(outcome)) => Effect::Done(
+        None => LedgerEntry::New,
+        Some(None) => LedgerEntry::Started,
+        Some(Some(outcome)) => LedgerEntry::Finished(
             serde_json::from_str(&outcome)
                 .map_err(|error| Fault::corrupt(format!("effect `{}`", key.key), error))?,
         ),
@@ -108,7 +112,7 @@ fn finish(tx: &Transaction<'_>, key: &EffectKey, outcome: &ToolOutcome) -> Resul
         .map_err(failed)?;
     let repeatable = repeatable.ok_or(StoreError::NotFound)?;
     let update = match known(tx, key)? {
-        Effect::Done(first) if !replaces(&first, outcome, repeatable) => return Ok(()),
+        LedgerEntry::Finished(first) if !replaces(&first, outcome, repeatable) => return Ok(()),
         _ => "UPDATE effects SET outcome = ?3 WHERE tenant = ?1 AND key = ?2",
     };
     tx.prepare_cached(update)

@@ -4,8 +4,8 @@ use crate::common::{at, client, key, question, running, tenant, waiting};
 use concentric_core::{
     Context, MessageId, Reply, RunId, ThreadId, ToolOutcome,
     store::{
-        Decisions, EffectKey, Intent, Ledger, Once, Remembered, RunClaim, RunStore, Span,
-        StoreError, StoreFuture,
+        Decisions, EffectKey, Intent, Ledger, Once, RunClaim, RunStore, StoreError, StoreFuture,
+        StoredDecision, StoredScope,
     },
 };
 use concentric_store::{MemoryStore, Options, SqliteStore};
@@ -73,17 +73,17 @@ fn name(n: u8) -> String {
     format!("n{n}")
 }
 
-fn decision(tool: u8, span: u8, allow: bool) -> Remembered {
+fn decision(tool: u8, span: u8, allow: bool) -> StoredDecision {
     let span = match span {
-        0 => Span::Run {
+        0 => StoredScope::Run {
             thread: Some(ThreadId::new("thread")),
             run: RunId::new("n0"),
         },
-        1 => Span::Thread(ThreadId::new("thread")),
-        _ => Span::Always,
+        1 => StoredScope::Thread(ThreadId::new("thread")),
+        _ => StoredScope::Always,
     };
     let (tenant, tool) = (tenant("acme"), name(tool).into());
-    Remembered::new(tenant, tool, "d".into(), None, span, allow, None, at(0))
+    StoredDecision::new(tenant, tool, "d".into(), None, span, allow, None, at(0))
 }
 
 /// The result as text, for comparison.
@@ -165,12 +165,13 @@ where
         }
         Op::Asking(questions) => {
             let questions = questions.iter().map(|q| question(&name(*q))).collect();
-            result(store.asking(tenant("acme"), ThreadId::new("thread"), questions)).await
+            result(store.find_by_interrupt(tenant("acme"), ThreadId::new("thread"), questions))
+                .await
         }
         Op::OfThread(message, limit) => {
             let message = message.map(|m| MessageId::new(["m", "other"][usize::from(m)]));
             let thread = ThreadId::new("thread");
-            result(store.of_thread(tenant("acme"), thread, message, *limit)).await
+            result(store.list_by_thread(tenant("acme"), thread, message, *limit)).await
         }
         Op::Live(run) => {
             let thread = ThreadId::new("thread");

@@ -7,7 +7,8 @@ use crate::common::{at, client, key, question, running, tenant, waiting};
 use concentric_core::{
     Context, Reply, ThreadId, ToolOutcome,
     store::{
-        Effect, EffectKey, Intent, Ledger, RunClaim, RunStatus, RunStore, StoreError, StoreFuture,
+        EffectKey, Intent, Ledger, LedgerEntry, RunClaim, RunStatus, RunStore, StoreError,
+        StoreFuture,
     },
 };
 use concentric_store::{Options, SqliteStore};
@@ -142,7 +143,7 @@ fn intent(run: &str, fence: u64) -> Intent {
 fn racer() {
     let Some((store, run)) = part() else { return };
     let thread = || ThreadId::new("thread");
-    let find = || block(store.asking(tenant("acme"), thread(), vec![question(&run)]));
+    let find = || block(store.find_by_interrupt(tenant("acme"), thread(), vec![question(&run)]));
     let seen = find().unwrap();
     report("ready");
     wait();
@@ -159,7 +160,7 @@ fn racer() {
             let state = running("on");
             block(store.save(key(&run), fence, state, at(30))).unwrap();
             let begun = block(Ledger::begin(&store, effect(&run), intent(&run, fence)));
-            assert_eq!(begun.unwrap(), Effect::New);
+            assert_eq!(begun.unwrap(), LedgerEntry::New);
             block(store.finish(effect(&run), ToolOutcome::done("paid"))).unwrap();
             block(store.end(key(&run), fence, at(1))).unwrap();
             report("won");
@@ -324,7 +325,7 @@ fn a_run_is_either_resumed_or_withdrawn() {
             );
         }
         assert_eq!(withdrawn, usize::from(!won).to_string(), "{replied}");
-        let done = block(store.known(effect(&run))).unwrap() != Effect::New;
+        let done = block(store.known(effect(&run))).unwrap() != LedgerEntry::New;
         assert_eq!(done, won);
         let record = block(store.get(key(&run))).unwrap();
         assert_eq!(record.status, RunStatus::Ended);
@@ -347,7 +348,7 @@ fn a_process_that_missed_its_lease_cannot_write() {
     let new = block(claim).unwrap().fence;
     assert!(new > old);
     let begun = Ledger::begin(&store, effect("run"), intent("run", new));
-    assert_eq!(block(begun).unwrap(), Effect::New);
+    assert_eq!(block(begun).unwrap(), LedgerEntry::New);
     let record = block(store.get(key("run"))).unwrap();
 
     zombie.signal("-CONT");

@@ -130,7 +130,7 @@ async fn an_effect_without_a_run_is_removed_after_its_retention() {
         store.forget(0).await;
         store.forget(1).await;
         let known = store.known(effect()).await.unwrap();
-        assert_eq!(known == concentric_core::store::Effect::New, forgotten);
+        assert_eq!(known == concentric_core::store::LedgerEntry::New, forgotten);
     }
     let keep = |time| Options::new().keep_effects(time);
     each!(
@@ -178,7 +178,7 @@ async fn the_limit_of_waiting_runs_is_enforced() {
         for (run, expected) in ["a", "b"].into_iter().zip(expected) {
             assert_eq!(code(suspend(&store, run).await), expected);
         }
-        let asking = store.asking(
+        let asking = store.find_by_interrupt(
             tenant("acme"),
             concentric_core::ThreadId::new("thread"),
             vec![question("a")],

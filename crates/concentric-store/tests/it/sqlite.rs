@@ -4,7 +4,8 @@ use crate::common::{at, client, key, question, running, tenant, waiting};
 use concentric_core::{
     MessageId, Reply, ThreadId, ToolOutcome,
     store::{
-        Decisions, Effect, EffectKey, Ledger, Once, RunStatus, RunStore, StoreError, StoreFuture,
+        Decisions, EffectKey, Ledger, LedgerEntry, Once, RunStatus, RunStore, StoreError,
+        StoreFuture,
     },
 };
 use concentric_store::{Fault, Options, SqliteStore};
@@ -149,7 +150,7 @@ async fn a_modified_row_is_rejected() {
 
 /// The runs of the thread that have not ended.
 async fn listed(store: &SqliteStore) -> Result<Vec<String>, StoreError> {
-    let found = store.of_thread(tenant("acme"), ThreadId::new("thread"), None, 9);
+    let found = store.list_by_thread(tenant("acme"), ThreadId::new("thread"), None, 9);
     let found = found.await?;
     Ok(found.iter().map(|run| run.key.run.to_string()).collect())
 }
@@ -469,7 +470,7 @@ async fn interrupts_may_exceed_the_parameter_limit_of_sqlite() {
     let waits = store.suspend(key("run"), fence, waiting("hi", "q"), at(0));
     waits.await.unwrap();
     let mut asked: Vec<_> = (0..70_000).map(|n| question(&format!("\"{n}'"))).collect();
-    let asking = |ids| store.asking(tenant("acme"), ThreadId::new("thread"), ids);
+    let asking = |ids| store.find_by_interrupt(tenant("acme"), ThreadId::new("thread"), ids);
     assert!(matches!(
         asking(asked.clone()).await,
         Err(StoreError::NotFound)
@@ -519,7 +520,7 @@ async fn a_file_of_the_first_version_is_migrated() {
 
     let store = SqliteStore::open(&path).unwrap();
     let thread = || ThreadId::new("thread");
-    let asking = store.asking(tenant("acme"), thread(), vec![question("q")]);
+    let asking = store.find_by_interrupt(tenant("acme"), thread(), vec![question("q")]);
     let record = asking.await.unwrap();
     assert_eq!(
         (&record.key, &record.client_id),
@@ -530,7 +531,7 @@ async fn a_file_of_the_first_version_is_migrated() {
     assert_eq!(record.state.transcript(), waiting("hi", "q").transcript());
     // The migration fills the message of the open round.
     let message = |id| Some(MessageId::new(id));
-    let found = store.of_thread(tenant("acme"), thread(), message("m"), 9);
+    let found = store.list_by_thread(tenant("acme"), thread(), message("m"), 9);
     let found: Vec<_> = found
         .await
         .unwrap()
@@ -538,7 +539,7 @@ async fn a_file_of_the_first_version_is_migrated() {
         .map(|run| run.key)
         .collect();
     assert_eq!(found, [key("waits"), key("left")]);
-    let found = store.of_thread(tenant("acme"), thread(), message("other"), 9);
+    let found = store.list_by_thread(tenant("acme"), thread(), message("other"), 9);
     assert!(found.await.unwrap().is_empty());
 
     let replies = vec![Reply::approve(question("q"))];
@@ -553,9 +554,9 @@ async fn a_file_of_the_first_version_is_migrated() {
     let left = store.abandoned(at(60), 9).await.unwrap();
     assert_eq!((left.len(), &left[0].key), (1, &key("left")));
     assert_eq!(left[0].state.transcript(), running("left").transcript());
-    // Effects, used keys and decisions are kept.
+    // SideEffects, used keys and decisions are kept.
     let effect = EffectKey::new(tenant("acme"), "effect");
-    let done = Effect::Done(Box::new(ToolOutcome::done("paid")));
+    let done = LedgerEntry::Finished(Box::new(ToolOutcome::done("paid")));
     assert_eq!(store.known(effect).await.unwrap(), done);
     assert!(
         !store

@@ -1,5 +1,7 @@
 use crate::{Gate, Pace};
-use concentric_core::{ChatRequest, Error, ErrorKind, Event, Finish, FinishReason, Head, Usage};
+use concentric_core::{
+    ChatRequest, Error, ErrorKind, Event, Finish, FinishReason, ResponseHead, Usage,
+};
 use std::{collections::VecDeque, time::Duration};
 
 /// One step of a response.
@@ -18,7 +20,7 @@ pub(super) enum Op {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Script {
     pub(super) ops: VecDeque<Op>,
-    pub(super) head: Head,
+    pub(super) head: ResponseHead,
     pub(super) usage: Usage,
     pub(super) unary: bool,
     pub(super) pace: Pace,

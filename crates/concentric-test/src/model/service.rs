@@ -4,8 +4,8 @@ use super::{
 };
 use crate::{Gate, Pace};
 use concentric_core::{
-    Arguments, CallId, ChatRequest, ChatResponse, Error, Event, Finish, Head, Str, ToolCallPart,
-    Usage,
+    Arguments, CallId, ChatRequest, ChatResponse, Error, Event, Finish, ResponseHead, Str,
+    ToolCallPart, Usage,
 };
 use std::{
     future::Future,
@@ -163,7 +163,7 @@ impl ScriptedModel {
 
     /// Sets the head of this response.
     #[must_use]
-    pub fn head(self, head: Head) -> Self {
+    pub fn head(self, head: ResponseHead) -> Self {
         self.write(|script| script.head = head)
     }
 

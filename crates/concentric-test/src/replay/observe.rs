@@ -1,6 +1,7 @@
 use crate::TestEnvironment;
 use concentric_core::{
-    BoxError, ChatRequest, ChatResponse, Error, ErrorKind, Event, Executor, Head, PartKind, Str,
+    BoxError, ChatRequest, ChatResponse, Error, ErrorKind, Event, Executor, PartKind, ResponseHead,
+    Str,
 };
 use futures_util::{Stream, StreamExt};
 use serde_json::{Value, json};
@@ -12,7 +13,7 @@ use tower::{Service, ServiceExt};
 #[non_exhaustive]
 pub struct Observed {
     /// The response head, if there was a response.
-    pub head: Option<Head>,
+    pub head: Option<ResponseHead>,
     /// The events, in order.
     pub events: Vec<Event>,
     /// The error that ended the response, if any.

@@ -1,10 +1,10 @@
 //! Interrupted and resumed runs: checkpoints, and agents as models.
 
 use concentric_core::{
-    Agent, AgentLayer, Answer, CancelReason, ChatRequest, Effects, Error, ErrorKind, Event,
-    Interrupt, InterruptId, ModelService, Outcome, Reply, Suspension, ToolOutcome, ToolSpec,
+    Agent, AgentLayer, Answer, CancelReason, ChatRequest, Error, ErrorKind, Event, Interrupt,
+    InterruptId, ModelService, Outcome, Reply, SideEffects, Suspension, ToolOutcome, ToolSpec,
     ToolStatus, Turn, Usage,
-    machine::{Machine, MachineState, Rules},
+    machine::{Machine, RunLimits, RunState},
     store::Checkpoint,
 };
 use concentric_test::{ScriptedModel, ScriptedTools, assert_finishes, shape, tools::question};
@@ -13,15 +13,15 @@ use serde_json::json;
 use std::sync::{Arc, Mutex};
 use tower::{Layer, ServiceExt};
 
-fn written(state: &MachineState) -> MachineState {
+fn written(state: &RunState) -> RunState {
     let json = state.to_json().unwrap();
-    let read = MachineState::from_json(json.as_bytes(), json.len()).unwrap();
+    let read = RunState::from_json(json.as_bytes(), json.len()).unwrap();
     assert_eq!(&read, state);
     read
 }
 
 /// Creates a request that resumes a run of `agent`, with a reply to each interrupt.
-fn resume(state: &MachineState, reply: impl Fn(InterruptId) -> Reply) -> ChatRequest {
+fn resume(state: &RunState, reply: impl Fn(InterruptId) -> Reply) -> ChatRequest {
     let asked = state.interrupts();
     let replies = asked.iter().map(|asked| reply(asked.id.clone())).collect();
     ChatRequest::resume(written(state), replies)
@@ -41,7 +41,7 @@ where
         .unwrap()
 }
 
-fn state_of(answer: &Answer) -> MachineState {
+fn state_of(answer: &Answer) -> RunState {
     assert_eq!(answer.finish.outcome, Outcome::Interrupted);
     (**answer.finish.state.as_ref().unwrap()).clone()
 }
@@ -169,7 +169,7 @@ async fn a_scripted_call_suspended_only_by_a_history_is_denied() {
 
 /// Stored states, each with the number of calls that had been started.
 #[derive(Clone, Default)]
-struct Saved(Arc<Mutex<Vec<(MachineState, usize)>>>);
+struct Saved(Arc<Mutex<Vec<(RunState, usize)>>>);
 
 impl Saved {
     fn checkpoint(&self, tools: &ScriptedTools) -> Checkpoint {
@@ -186,7 +186,7 @@ impl Saved {
         })
     }
 
-    fn all(&self) -> Vec<(MachineState, usize)> {
+    fn all(&self) -> Vec<(RunState, usize)> {
         self.0.lock().unwrap().clone()
     }
 }
@@ -260,7 +260,7 @@ async fn a_run_that_cannot_be_persisted_starts_no_tool() {
     let error = items.pop().unwrap().unwrap_err();
     assert_eq!(
         (error.kind(), error.effects()),
-        (ErrorKind::Server, Effects::None)
+        (ErrorKind::Server, SideEffects::None)
     );
     assert!(tools.calls().is_empty());
     assert_eq!((context.effect_count(), model.calls()), (0, 1));
@@ -350,8 +350,8 @@ async fn a_finished_run_cannot_be_resumed() {
     let agent = AgentLayer::new(ScriptedTools::new()).layer(ScriptedModel::new().text("ok"));
     let ended = r#"{"version":1,"transcript":[],"step":1,"usage":{},"effects":"none","reason":null,
         "provider_reason":null,"stage":"ended"}"#;
-    let state = MachineState::from_json(ended.as_bytes(), 1 << 10).unwrap();
-    assert!(Machine::restore(state.clone(), Rules::default()).is_ended());
+    let state = RunState::from_json(ended.as_bytes(), 1 << 10).unwrap();
+    assert!(Machine::restore(state.clone(), RunLimits::default()).is_ended());
     let refused = agent.oneshot(ChatRequest::resume(state, Vec::new())).await;
     assert_eq!(refused.unwrap_err().kind(), ErrorKind::Conflict);
 }

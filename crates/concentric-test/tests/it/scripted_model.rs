@@ -1,7 +1,8 @@
 //! The scripted model, with one test per row of the table in its docs.
 
 use concentric_core::{
-    ChatRequest, Error, ErrorKind, Event, Executor, Finish, FinishReason, Head, ToolCallPart, Usage,
+    ChatRequest, Error, ErrorKind, Event, Executor, Finish, FinishReason, ResponseHead,
+    ToolCallPart, Usage,
 };
 use concentric_test::{
     Gate, ScriptedModel, TestEnvironment, assert_ends_early, assert_fails, assert_finishes,
@@ -168,7 +169,7 @@ async fn a_repeating_script_repeats_its_last_response() {
 
 #[tokio::test]
 async fn a_model_has_a_head_and_may_fail_readiness() {
-    let mut head = Head::default();
+    let mut head = ResponseHead::default();
     head.model = Some("small-1".into());
     let model = ScriptedModel::new().text("a").head(head.clone());
     assert_eq!(model.clone().oneshot(request()).await.unwrap().head, head);

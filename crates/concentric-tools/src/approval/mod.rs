@@ -104,8 +104,8 @@ use crate::{
     matcher::{Exactness, Matched},
 };
 use concentric_core::{
-    BoxError, LiveInterrupts, ReplyKind, Str, ToolCall, ToolSpecs,
-    interrupt::{Remember, RememberFor, RememberWhat},
+    BoxError, InterruptHub, ReplyKind, Str, ToolCall, ToolSpecs,
+    interrupt::{DecisionScope, ScopeCalls, ScopeLifetime},
     panic::catch,
     store::Decisions,
 };
@@ -253,18 +253,21 @@ impl Approval {
         self
     }
 
-    /// Calls `watch` when an interrupt is raised and when it ends.
+    /// Calls `callback` when an interrupt is raised and when it ends.
     ///
     /// If the reply is an edit for which a gate requires another approval, the interrupt ends with
     /// the one that follows. Both events are sent once across all processes that share the store of
-    /// [`Toolset::tell_once`](crate::Toolset::tell_once), or else once in each process that handles
+    /// [`Toolset::notify_once`](crate::Toolset::notify_once), or else once in each process that handles
     /// the run. If the tool or the gates changed in between, all observers receive the end. A
     /// suspended run that is never resumed has no end, unless its host [reports
-    /// it](crate::ToolLifecycle::notify_decisions). `watch` is called while the round is polled,
+    /// it](crate::ToolLifecycle::notify_decisions). `callback` is called while the round is polled,
     /// and must not block.
     #[must_use]
-    pub fn watch(mut self, watch: impl Fn(&ApprovalEvent<'_>) + Send + Sync + 'static) -> Self {
-        self.ask = self.ask.watch(watch);
+    pub fn on_approval(
+        mut self,
+        callback: impl Fn(&ApprovalEvent<'_>) + Send + Sync + 'static,
+    ) -> Self {
+        self.ask = self.ask.on_approval(callback);
         self
     }
 
@@ -294,19 +297,19 @@ impl Approval {
     /// are refused.
     ///
     /// ```
-    /// use concentric_core::interrupt::{RememberFor, RememberWhat};
+    /// use concentric_core::interrupt::{ScopeLifetime, ScopeCalls};
     /// use concentric_tools::Approval;
     /// # use concentric_core::store::Decisions;
     ///
     /// # fn approval(store: impl Decisions) -> Approval {
     /// Approval::for_tools("refund")
     ///     .remember(store)
-    ///     .remember_at_most(RememberWhat::Arguments, RememberFor::Thread)
+    ///     .remember_at_most(ScopeCalls::Arguments, ScopeLifetime::Thread)
     /// # }
     /// ```
     #[must_use]
-    pub fn remember_at_most(mut self, what: RememberWhat, span: RememberFor) -> Self {
-        self.ask.remember_at_most = Some(Remember { what, span });
+    pub fn remember_at_most(mut self, what: ScopeCalls, span: ScopeLifetime) -> Self {
+        self.ask.remember_at_most = Some(DecisionScope { what, span });
         self
     }
 
@@ -314,7 +317,7 @@ impl Approval {
     /// emitted as an event, and `live` accepts the reply. After `timeout` without a reply the call
     /// is denied. An interrupt for a call that a layer changed still suspends the run.
     #[must_use]
-    pub fn live(mut self, live: &LiveInterrupts, timeout: Duration) -> Self {
+    pub fn live(mut self, live: &InterruptHub, timeout: Duration) -> Self {
         self.ask.live = Some((live.clone(), timeout));
         self
     }

@@ -7,7 +7,7 @@ mod validate;
 
 pub(crate) use self::{schema::generate, validate::Validator};
 
-use crate::overlong::short;
+use crate::truncation::short;
 use concentric_core::{Arguments, ToolCallPart, ToolOutcome};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;

@@ -1,5 +1,5 @@
 use super::plain::Plain;
-use crate::overlong::short;
+use crate::truncation::short;
 #[cfg(feature = "schema-validation")]
 use jsonschema::PatternOptions;
 use serde_json::Value;

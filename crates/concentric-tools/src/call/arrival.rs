@@ -10,16 +10,16 @@ use super::{
 use crate::{
     Digest, Tool,
     gate::{Ask, Verdict},
-    rules::Rules,
+    rules::Policy,
     tool::{Arrive, ToolFuture},
 };
 use concentric_core::{
-    Arguments, Error, Permit, Str, ToolCall, ToolOutcome, interrupt::SuspendedBy,
+    Arguments, Clearance, Error, Str, ToolCall, ToolOutcome, interrupt::SuspendedBy,
 };
 use std::sync::Arc;
 
 /// Runs the calls that arrive at the tools of a toolset.
-pub(crate) struct Arrivals(pub(crate) Arc<Rules>);
+pub(crate) struct Arrivals(pub(crate) Arc<Policy>);
 
 impl Arrive for Arrivals {
     fn arrive(&self, tool: &Tool, call: ToolCall) -> ToolFuture {
@@ -40,7 +40,7 @@ impl Arrive for Arrivals {
 }
 
 /// Calls the tool after all decisions have been made.
-fn start_decided(rules: &Arc<Rules>, tool: &Tool, mut call: ToolCall) -> ToolFuture {
+fn start_decided(rules: &Arc<Policy>, tool: &Tool, mut call: ToolCall) -> ToolFuture {
     if tool.calls_agent() {
         rules.bequeath(&mut call.context);
     }
@@ -70,12 +70,12 @@ enum Arrival {
 
 /// Checks that a call arrives at its tool as it was decided about.
 fn check_arrival(tool: &Tool, call: &ToolCall) -> Arrival {
-    let (decided, by_gate) = match call.permit() {
-        Permit::Passed(arguments) => (arguments, false),
-        Permit::Exactly(arguments) | Permit::AsAsked(arguments) => (arguments, true),
+    let (decided, by_gate) = match call.clearance() {
+        Clearance::Passed(arguments) => (arguments, false),
+        Clearance::Decided(arguments) | Clearance::Approved(arguments) => (arguments, true),
         // Unknown clearances are refused.
-        Permit::Any => return Arrival::AsDecided,
-        Permit::Settled(outcome) => return Arrival::Refused((**outcome).clone()),
+        Clearance::Ungated => return Arrival::AsDecided,
+        Clearance::Settled(outcome) => return Arrival::Refused((**outcome).clone()),
         _ => {
             let unknown =
                 "The permission of this call could not be verified. The call was not run.";
@@ -90,7 +90,7 @@ fn check_arrival(tool: &Tool, call: &ToolCall) -> Arrival {
         // The tool itself reports the invalid arguments.
         return Arrival::AsDecided;
     }
-    if invalid || matches!(call.permit(), Permit::AsAsked(_)) {
+    if invalid || matches!(call.clearance(), Clearance::Approved(_)) {
         tracing::warn!(tool = %call.name(), "a layer changed a call after its approval");
         let changed = ToolOutcome::denied(Str::from_static(
             "A layer changed the arguments of this call after its approval. The call was not \
@@ -107,7 +107,7 @@ fn check_arrival(tool: &Tool, call: &ToolCall) -> Arrival {
 /// Decides about a call that a layer has changed since `decided`. Returns an outcome if the call is
 /// denied, or a suspension if the changed call requires an approval.
 async fn decide_changed(
-    rules: &Rules,
+    rules: &Policy,
     tool: &Tool,
     call: &ToolCall,
     decided: &Arguments,

@@ -6,18 +6,18 @@ use super::{
     prompt,
     suspend_record::{Bound, SuspendRecord},
 };
-use crate::{Tool, panic::Caught, rules::Rules};
+use crate::{Tool, panic::Caught, rules::Policy};
 use concentric_core::{
     Error, Suspension, ToolCall, ToolOutcome,
     interrupt::SuspendedBy,
-    store::{Effect, EffectKey},
+    store::{EffectKey, LedgerEntry},
 };
 use std::sync::Arc;
 
 /// Recovers the outcome of a call that was abandoned while it ran, as after a crash. Returns a
 /// suspension if the run must ask for the outcome, or an error if the ledger fails.
 pub(crate) async fn find_outcome(
-    rules: Arc<Rules>,
+    rules: Arc<Policy>,
     tool: Tool,
     call: ToolCall,
     unknown: ToolOutcome,
@@ -25,7 +25,7 @@ pub(crate) async fn find_outcome(
     let ledger = rules.ledger.as_ref();
     let effect = ledger.zip(key_of(&call));
     if let Some((ledger, key)) = &effect
-        && let Effect::Done(outcome) = ledger.known(key.clone()).await?
+        && let LedgerEntry::Finished(outcome) = ledger.known(key.clone()).await?
     {
         // The call ended before an outer layer abandoned it.
         return Ok(*outcome);
@@ -57,7 +57,7 @@ pub(crate) async fn reconciled(tool: &Tool, call: &ToolCall) -> Option<ToolOutco
 /// Returns an unknown outcome if an interrupted run is not stored, so that no reply could be
 /// accepted. The ledger entry stays started.
 pub(crate) fn ask_effect(
-    rules: &Rules,
+    rules: &Policy,
     tool: Option<&Tool>,
     call: &ToolCall,
     key: Option<EffectKey>,

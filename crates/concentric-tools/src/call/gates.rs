@@ -4,14 +4,14 @@ use crate::{
     Approval, Digest,
     gate::{Decided, Gate, Verdict},
     panic::Caught,
-    rules::Rules,
+    rules::Policy,
 };
 use concentric_core::{BoxError, Str, ToolCall, ToolOutcome, ToolSpec, panic::catch};
 use futures_util::future::join_all;
 use std::{any::Any, sync::Arc};
 
 /// The strictest verdict of the gates.
-pub(crate) async fn decide(rules: &Rules, call: &ToolCall) -> Verdict {
+pub(crate) async fn decide(rules: &Policy, call: &ToolCall) -> Verdict {
     strictest(decide_each(rules, call).await)
 }
 
@@ -20,7 +20,7 @@ fn strictest(verdicts: impl IntoIterator<Item = Verdict>) -> Verdict {
 }
 
 /// The verdicts of the gates, in their order.
-async fn decide_each(rules: &Rules, call: &ToolCall) -> Vec<Verdict> {
+async fn decide_each(rules: &Policy, call: &ToolCall) -> Vec<Verdict> {
     let own = call.context.extensions().get::<Approval>();
     let gates = || rules.gates(&call.context).map(|gate| &**gate);
     // An agent's `Approval` takes the run's own into account.
@@ -56,7 +56,7 @@ fn undecided(gate: &dyn Gate, error: &BoxError) -> Verdict {
 
 /// Decides about `edited`, which is `call` with arguments that an approver edited. Another approval
 /// is required only if a gate requires one that did not require one for `call`.
-pub(crate) async fn decide_edited(rules: &Rules, call: &ToolCall, edited: &ToolCall) -> Verdict {
+pub(crate) async fn decide_edited(rules: &Policy, call: &ToolCall, edited: &ToolCall) -> Verdict {
     let verdicts = decide_each(rules, edited).await;
     if !matches!(strictest(verdicts.clone()), Verdict::Ask(_)) {
         return strictest(verdicts);

@@ -3,20 +3,20 @@
 use super::effect::{ask_effect, reconciled};
 use crate::{
     Digest, Tool,
-    rules::{LedgerHandle, Rules},
+    rules::{LedgerHandle, Policy},
 };
 use concentric_core::{
     Context, Error, Interrupt, InterruptId, Str, ToolCall, ToolOutcome, ToolStatus,
     call::CallResume,
     interrupt::SuspendedBy,
-    store::{Effect, EffectKey, Intent},
+    store::{EffectKey, Intent, LedgerEntry},
 };
 use serde_json::Value;
 use std::sync::Arc;
 
 /// Calls `tool`, unless the ledger has an entry of the call.
 pub(super) async fn run(
-    rules: Arc<Rules>,
+    rules: Arc<Policy>,
     ledger: LedgerHandle,
     tool: Tool,
     call: ToolCall,
@@ -28,13 +28,15 @@ pub(super) async fn run(
     let intent =
         Intent::new(call.name().clone(), arguments, &call.context).repeatable(tool.may_run_again());
     match ledger.begin(&call.context, key.clone(), intent).await? {
-        Effect::New => {}
+        LedgerEntry::New => {}
         // A failed call may be repeated if that is harmless; its success then replaces the failure
         // in the ledger.
-        Effect::Done(outcome) if outcome.status == ToolStatus::Done || !tool.may_run_again() => {
+        LedgerEntry::Finished(outcome)
+            if outcome.status == ToolStatus::Done || !tool.may_run_again() =>
+        {
             return Ok(*outcome);
         }
-        Effect::Begun if !tool.may_run_again() => {
+        LedgerEntry::Started if !tool.may_run_again() => {
             let Some(outcome) = reconciled(&tool, &call).await else {
                 return match ask_effect(&rules, Some(&tool), &call, Some(key)) {
                     Ok(on) => Err(Error::suspended_by(SuspendedBy::UnknownEffect, on)),

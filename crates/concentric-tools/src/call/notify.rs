@@ -3,7 +3,7 @@
 use crate::{
     gate::{ApprovalEvent, Ask},
     panic::stored,
-    rules::Rules,
+    rules::Policy,
 };
 use concentric_core::{Interrupt, InterruptId, ToolCall, store::Tenant};
 use std::time::Duration;
@@ -13,7 +13,7 @@ const REMEMBERED_FOR: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
 /// Notifies the observers of an interrupt for `call`, unless they were notified before.
 pub(crate) async fn notify_requested(
-    rules: &Rules,
+    rules: &Policy,
     ask: &Ask,
     call: &ToolCall,
     interrupt: &Interrupt,
@@ -24,7 +24,12 @@ pub(crate) async fn notify_requested(
 }
 
 /// Whether this is the first notification of this kind for an interrupt.
-pub(crate) async fn is_first(rules: &Rules, what: &str, id: &InterruptId, call: &ToolCall) -> bool {
+pub(crate) async fn is_first(
+    rules: &Policy,
+    what: &str,
+    id: &InterruptId,
+    call: &ToolCall,
+) -> bool {
     let Some(once) = &rules.once else {
         return true;
     };

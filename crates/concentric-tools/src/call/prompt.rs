@@ -4,7 +4,7 @@ use crate::Digest;
 use crate::gate::Ask;
 use concentric_core::{
     Arguments, Interrupt, InterruptId, ReplyKind, Str, ToolCall,
-    interrupt::{self, Remember, RememberFor, RememberWhat},
+    interrupt::{self, DecisionScope, ScopeCalls, ScopeLifetime},
 };
 use serde_json::{Map, Value, json};
 use std::{
@@ -21,9 +21,9 @@ fn reply_schema(ask: &Ask) -> Arc<Value> {
     if ask.decisions.is_none() && accepted == Ask::default().accepted() {
         return Arc::clone(&DEFAULT);
     }
-    let most = Remember {
-        what: RememberWhat::Tool,
-        span: RememberFor::Always,
+    let most = DecisionScope {
+        what: ScopeCalls::Tool,
+        span: ScopeLifetime::Always,
     };
     let remember = ask
         .decisions
@@ -32,7 +32,7 @@ fn reply_schema(ask: &Ask) -> Arc<Value> {
     Arc::new(schema_of(&accepted, remember))
 }
 
-fn schema_of(accepted: &BTreeSet<ReplyKind>, remember: Option<Remember>) -> Value {
+fn schema_of(accepted: &BTreeSet<ReplyKind>, remember: Option<DecisionScope>) -> Value {
     let accepts = |kind| accepted.contains(&kind);
     let runs = accepts(ReplyKind::Approve) || accepts(ReplyKind::Edit);
     let denies = accepts(ReplyKind::Deny);
@@ -82,10 +82,14 @@ fn schema_of(accepted: &BTreeSet<ReplyKind>, remember: Option<Remember>) -> Valu
 }
 
 /// The schema of the scope of a decision, up to `most`.
-fn remember_schema(most: Remember) -> Value {
-    let what = [RememberWhat::Arguments, RememberWhat::Tool];
+fn remember_schema(most: DecisionScope) -> Value {
+    let what = [ScopeCalls::Arguments, ScopeCalls::Tool];
     let what: Vec<_> = what.into_iter().filter(|it| *it <= most.what).collect();
-    let span = [RememberFor::Run, RememberFor::Thread, RememberFor::Always];
+    let span = [
+        ScopeLifetime::Run,
+        ScopeLifetime::Thread,
+        ScopeLifetime::Always,
+    ];
     let span: Vec<_> = span.into_iter().filter(|it| *it <= most.span).collect();
     json!({
         "type": "object",

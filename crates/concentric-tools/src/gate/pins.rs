@@ -12,20 +12,20 @@ use std::collections::BTreeMap;
 ///
 /// ```
 /// use concentric_core::ToolSource;
-/// use concentric_tools::{NoArguments, Pins, Toolset, tool};
+/// use concentric_tools::{NoArguments, ToolPins, Toolset, tool};
 ///
 /// let tools = Toolset::new().tool(tool("now", "Returns the time.", |NoArguments {}| async { "noon" }));
-/// let pins = Pins::of(&tools.specs());
+/// let pins = ToolPins::of(&tools.specs());
 /// assert!(pins.drifted(&tools.specs()).is_empty());
 /// let tools = tools.gate(pins);
 /// # let _ = tools;
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Pins(BTreeMap<Str, Digest>);
+pub struct ToolPins(BTreeMap<Str, Digest>);
 
-impl Pins {
-    /// Pins the definitions of `specs`.
+impl ToolPins {
+    /// ToolPins the definitions of `specs`.
     pub fn of(specs: &ToolSpecs) -> Self {
         let pin = |spec: &std::sync::Arc<_>| digest(spec);
         Self(specs.iter().map(pin).collect())
@@ -46,7 +46,7 @@ fn digest(spec: &concentric_core::ToolSpec) -> (Str, Digest) {
     (spec.name.clone(), Digest::of_spec(spec))
 }
 
-impl Gate for Pins {
+impl Gate for ToolPins {
     fn policy(&self) -> Str {
         Str::from_static("pins")
     }

@@ -30,7 +30,7 @@
 //!
 //! | event | effect |
 //! |---|---|
-//! | the model is called | hidden tools are removed from this request; the response head lists the offered ones ([`Head::tools`]) |
+//! | the model is called | hidden tools are removed from this request; the response head lists the offered ones ([`ResponseHead::tools`]) |
 //! | it calls `find_tools` | the result has the names and descriptions of matching tools; from the next step on they are offered, after the others and in the order they were found |
 //! | a search finds a new tool | the step is [not charged](concentric_core::ToolOutcome::free_of_charge) to the step limit, if it made no other calls |
 //! | it calls a hidden tool | the call is not run; the model reads how to find the tool |
@@ -51,7 +51,7 @@
 //! the tools of skills are hidden by both. The tools that load skills and find tools are never
 //! hidden.
 //!
-//! [`Head::tools`]: concentric_core::Head::tools
+//! [`ResponseHead::tools`]: concentric_core::ResponseHead::tools
 
 mod future;
 mod offer;

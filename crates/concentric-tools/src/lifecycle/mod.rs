@@ -9,5 +9,5 @@ mod session;
 pub use self::session::{RoundEnd, ToolLifecycle};
 pub use crate::{
     pipeline::Outcomes,
-    rules::{ProtocolEntry, ProtocolStep, Siblings},
+    rules::{SiblingPolicy, TraceEntry, TraceStep},
 };

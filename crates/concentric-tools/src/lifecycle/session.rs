@@ -7,7 +7,7 @@ use concentric_core::{
     InterruptId, Message, MessageId, Outcome, PartKind, Reply, ReplyError, Round, Str,
     ToolCallEvent, ToolSource, ToolSpecs, Transcript, Turn, Usage,
     driver::Driver,
-    machine::{Input, Machine, MachineState, ModelStart, Rules},
+    machine::{Input, Machine, ModelStart, RunLimits, RunState},
 };
 use futures_util::{FutureExt, future::select};
 use std::{
@@ -55,7 +55,7 @@ pub struct ToolLifecycle {
     context: Context,
     client_tools: ToolSpecs,
     machine: Machine,
-    suspended: Option<MachineState>,
+    suspended: Option<RunState>,
     // The answered interrupts of the open round: a state in which they are still open is outdated.
     replied: HashSet<InterruptId>,
     // The offered tools; all if `None`.
@@ -71,7 +71,7 @@ pub enum RoundEnd {
     /// Every call has an outcome; the model can be called with them.
     Closed(Round),
     /// Calls are suspended; [`ToolLifecycle::resume`] continues the round.
-    Suspended(Box<MachineState>),
+    Suspended(Box<RunState>),
     /// Every call has an outcome, and the loop must end.
     Ended {
         /// The round.
@@ -220,7 +220,7 @@ impl ToolLifecycle {
     /// See [`execute_round`](Self::execute_round). The replies are kept.
     pub async fn resume(
         &mut self,
-        state: MachineState,
+        state: RunState,
         replies: Vec<Reply>,
     ) -> Result<RoundEnd, Error> {
         let mut asked = state.interrupts().into_iter();
@@ -253,17 +253,13 @@ impl ToolLifecycle {
     }
 
     /// Notifies the observers of [`Approval`](crate::Approval)s of decisions that another process
-    /// will apply, without running anything. With [`Toolset::tell_once`] that process does not
+    /// will apply, without running anything. With [`Toolset::notify_once`] that process does not
     /// notify them again.
     ///
     /// # Errors
     ///
     /// Returns an error, without a notification, if a reply does not match an open interrupt.
-    pub async fn notify_decisions(
-        &self,
-        state: &MachineState,
-        replies: &[Reply],
-    ) -> Result<(), Error> {
+    pub async fn notify_decisions(&self, state: &RunState, replies: &[Reply]) -> Result<(), Error> {
         state
             .check_replies(replies, self.context.now())
             .map_err(|error| unfit(&error))?;
@@ -273,7 +269,7 @@ impl ToolLifecycle {
 
     /// The state to store of a suspended round, or of one whose future was dropped, with the values
     /// of the run's durable [slots](concentric_core::state).
-    pub fn suspend(&self) -> Option<MachineState> {
+    pub fn suspend(&self) -> Option<RunState> {
         let dropped = || {
             let state = self
                 .machine
@@ -371,7 +367,7 @@ struct Driven<'a> {
 
 impl<'a> Driven<'a> {
     fn new(lifecycle: &'a mut ToolLifecycle) -> Self {
-        let none = Machine::new(Transcript::new(), Rules::default());
+        let none = Machine::new(Transcript::new(), RunLimits::default());
         let driver = Driver::for_rounds(
             mem::replace(&mut lifecycle.machine, none),
             lifecycle.tools.clone(),
@@ -427,7 +423,7 @@ fn begin(transcript: Transcript, tools: &Toolset) -> Machine {
 }
 
 /// The limits of the tools; the caller limits the model calls.
-fn rules(tools: &Toolset) -> Rules {
+fn rules(tools: &Toolset) -> RunLimits {
     let mut rules = ToolSource::rules(tools);
     rules.steps = u32::MAX;
     rules

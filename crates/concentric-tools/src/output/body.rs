@@ -1,5 +1,5 @@
 use super::VALUE_FOLLOWS;
-use concentric_core::{Custom, Error, Event, Str};
+use concentric_core::{CustomEvent, Error, Event, Str};
 use futures_core::Stream;
 use pin_project_lite::pin_project;
 use serde_json::json;
@@ -44,7 +44,7 @@ where
         if *this.due {
             *this.due = false;
             let value = json!({ "schema": this.schema });
-            let event = Custom::new(VALUE_FOLLOWS, value);
+            let event = CustomEvent::new(VALUE_FOLLOWS, value);
             return Poll::Ready(Some(Ok(Event::Custom(Box::new(event)))));
         }
         let polled = this.inner.poll_next(cx);

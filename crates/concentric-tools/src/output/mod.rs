@@ -134,7 +134,7 @@ pub use self::{
 
 use crate::{
     arguments::{Validator, decode, generate},
-    overlong::short,
+    truncation::short,
 };
 use concentric_core::{
     Answer, Error, ErrorKind, Finish, OutputSchema, Str,

@@ -1,5 +1,5 @@
 use super::{VALUE_FOLLOWS, opened, unfenced};
-use concentric_core::{Custom, Event, PartKind, Str};
+use concentric_core::{CustomEvent, Event, PartKind, Str};
 use jiter::{JsonValue, PartialMode};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Number, Value};
@@ -12,7 +12,7 @@ use std::{fmt, marker::PhantomData};
 /// value is complete ([`Output::of_finish`](super::Output::of_finish)).
 ///
 /// ```
-/// use concentric_core::{Custom, Event};
+/// use concentric_core::{CustomEvent, Event};
 /// use concentric_tools::output::{VALUE_FOLLOWS, output};
 /// use schemars::JsonSchema;
 /// use serde::Deserialize;
@@ -33,7 +33,7 @@ use std::{fmt, marker::PhantomData};
 ///
 /// let mut partials = output::<Folder>("folder").partials::<Sketch>();
 /// // The layer emits this event before the value.
-/// let follows = Custom::new(VALUE_FOLLOWS, json!({"schema": "folder"}));
+/// let follows = CustomEvent::new(VALUE_FOLLOWS, json!({"schema": "folder"}));
 /// assert!(partials.push(&Event::Custom(Box::new(follows))).is_none());
 ///
 /// let sketch = partials.push(&Event::text(r#"{"purpose": "te"#)).unwrap();
@@ -144,7 +144,7 @@ where
         }
     }
 
-    fn follows(&self, custom: &Custom) -> bool {
+    fn follows(&self, custom: &CustomEvent) -> bool {
         let schema = custom.value.get("schema").and_then(Value::as_str);
         custom.name == VALUE_FOLLOWS && schema == Some(&*self.schema)
     }

@@ -9,32 +9,32 @@ use crate::{
         suspend_record::{Bound, SuspendRecord},
     },
     gate::{Ask, Verdict},
-    rules::ProtocolStep,
+    rules::TraceStep,
 };
-use concentric_core::{InterruptId, Permit, RoundCall, ToolCall, ToolOutcome};
+use concentric_core::{Clearance, InterruptId, RoundCall, ToolCall, ToolOutcome};
 
 impl Pipeline {
     /// Decides about a call without an interrupt.
     pub(super) async fn gate_fresh(&self, tool: &Tool, call: &mut RoundCall) -> GateResult {
         let has_gates = self.rules().has_gates(&self.context);
-        let enter = |permit| GateResult::Enter {
-            permit,
+        let enter = |clearance| GateResult::Enter {
+            clearance,
             may_hold: true,
         };
         if let Err(outcome) = self.prepare(tool, call).await {
             if has_gates {
-                self.record(call, ProtocolStep::Invalid);
+                self.record(call, TraceStep::Invalid);
             }
             // Settled, so that the arguments, which no gate has checked, cannot run.
             return GateResult::settled(outcome);
         }
         if !has_gates {
-            return enter(Permit::Any);
+            return enter(Clearance::Ungated);
         }
         let (view, verdict) = self.verdict(call).await;
         match verdict {
-            Verdict::Pass => enter(Permit::Passed(call.call.arguments.clone())),
-            Verdict::Allow => enter(Permit::Exactly(call.call.arguments.clone())),
+            Verdict::Pass => enter(Clearance::Passed(call.call.arguments.clone())),
+            Verdict::Allow => enter(Clearance::Decided(call.call.arguments.clone())),
             Verdict::Ask(ask) => self.ask(tool, &view, ask),
             Verdict::Deny(reason) => GateResult::settled(ToolOutcome::denied(reason)),
             Verdict::Halt(reason) => GateResult::halt(reason),
@@ -43,9 +43,9 @@ impl Pipeline {
 
     /// The call as gates receive it, and the strictest verdict of the gates.
     pub(super) async fn verdict(&self, call: &RoundCall) -> (ToolCall, Verdict) {
-        let view = self.view(call, Permit::Any);
+        let view = self.view(call, Clearance::Ungated);
         let verdict = decide(self.rules(), &view).await;
-        self.record(call, ProtocolStep::Gated(verdict.as_str()));
+        self.record(call, TraceStep::Gated(verdict.as_str()));
         (view, verdict)
     }
 

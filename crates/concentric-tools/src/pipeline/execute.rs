@@ -12,11 +12,11 @@ use crate::{
     call::effect::find_outcome,
     layers::Observation,
     panic::Caught,
-    rules::ProtocolStep,
+    rules::TraceStep,
     toolset::{Stack, StackFuture, Toolset},
 };
 use concentric_core::{
-    Attempts, Error, Permit, Phase, Refusal, RoundCall, RoundEvent, ToolCall, ToolOutcome,
+    Attempts, Clearance, Error, Phase, Refusal, RoundCall, RoundEvent, ToolCall, ToolOutcome,
     ToolRound,
     interrupt::SuspendedBy,
     panic::{CaughtPanic, catch},
@@ -246,7 +246,7 @@ impl Round {
     }
 
     fn is_exclusive(&self, entry: &Entry) -> bool {
-        !matches!(entry.permit, Permit::Settled(_))
+        !matches!(entry.clearance, Clearance::Settled(_))
             && self
                 .tools()
                 .find(&entry.call.call.name)
@@ -323,7 +323,7 @@ impl Round {
         let Entry {
             index,
             mut call,
-            permit,
+            clearance,
         } = entry;
         // Layers receive the spec of the tool in this toolset.
         let tool = self.pipeline.find(&mut call);
@@ -336,12 +336,12 @@ impl Round {
         let attempts = has_layers.then(Attempts::new);
         let mut request = self
             .pipeline
-            .view(&call, permit.clone())
+            .view(&call, clearance.clone())
             .sealed(self.tools().seal());
         if let Some(attempts) = &attempts {
             request = request.with_attempts(attempts.clone());
         }
-        let mut started = Started::new(index, call, permit, attempts);
+        let mut started = Started::new(index, call, clearance, attempts);
         started.can_repeat = tool.is_none_or(Tool::may_run_again);
         (started, request)
     }
@@ -349,7 +349,7 @@ impl Round {
     /// Whether the next call already has an outcome.
     fn next_is_settled(&self) -> bool {
         let next = self.waiting.front();
-        next.is_some_and(|next| matches!(next.permit, Permit::Settled(_)))
+        next.is_some_and(|next| matches!(next.clearance, Clearance::Settled(_)))
     }
 
     /// Settles the next call, which already has an outcome and skips the layers. Returns `None` if
@@ -373,28 +373,28 @@ impl Round {
         let Entry {
             index,
             mut call,
-            permit,
+            clearance,
         } = entry;
         self.pipeline.find(&mut call);
-        let mut outcome = match &permit {
-            Permit::Settled(outcome) => ToolOutcome::clone(outcome),
+        let mut outcome = match &clearance {
+            Clearance::Settled(outcome) => ToolOutcome::clone(outcome),
             _ => ToolOutcome::cancelled("The call was not run."),
         };
         if let Some(Refusal::NotOffered(_)) = call.refusal()
             && let Some(hint) = self
                 .tools()
-                .hint_about(|| self.pipeline.view(&call, permit.clone()))
+                .hint_about(|| self.pipeline.view(&call, clearance.clone()))
         {
             outcome.content = hint.into();
         }
-        let permit = Permit::Settled(Arc::new(outcome.clone()));
-        let mut started = Started::new(index, call, permit, None);
+        let clearance = Clearance::Settled(Arc::new(outcome.clone()));
+        let mut started = Started::new(index, call, clearance, None);
         started.is_recovered = true;
         (started, outcome)
     }
 
     fn observe(&self, started: &Started) -> Option<Observation> {
-        let view = || self.pipeline.view(&started.call, started.permit.clone());
+        let view = || self.pipeline.view(&started.call, started.clearance.clone());
         self.tools().observe(&self.pipeline.context, view)
     }
 
@@ -416,7 +416,7 @@ impl Round {
         let asking = self.asking.drain(..).map(|(index, call)| Entry {
             index,
             call,
-            permit: Permit::Any,
+            clearance: Clearance::Ungated,
         });
         self.waiting.extend(asking);
     }
@@ -437,7 +437,7 @@ impl Round {
                 outcome
             }
             End::Suspended(on, by) => {
-                pipeline.record(&started.call, ProtocolStep::Suspended);
+                pipeline.record(&started.call, TraceStep::Suspended);
                 let tool = self.tools().find(&started.call.call.name);
                 let (rules, context) = (pipeline.rules(), &pipeline.context);
                 let on = suspend_started(rules, context, tool, &started, on, by);
@@ -451,7 +451,7 @@ impl Round {
                 return Some(Err(error));
             }
         };
-        pipeline.record(&started.call, ProtocolStep::Settled(outcome.status));
+        pipeline.record(&started.call, TraceStep::Settled(outcome.status));
         self.stopped |= outcome.halt.is_some();
         Some(Ok(RoundEvent::settled(started.index, outcome)))
     }
@@ -466,7 +466,7 @@ impl Round {
         if is_over || (rules.ledger.is_none() && !tool.has_reconcile()) {
             return None;
         }
-        let call = self.pipeline.view(&started.call, started.permit.clone());
+        let call = self.pipeline.view(&started.call, started.clearance.clone());
         let found = find_outcome(Arc::clone(rules), tool.clone(), call, unknown.clone());
         Some(StackFuture::Recovered(Box::pin(found)))
     }

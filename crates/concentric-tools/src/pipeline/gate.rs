@@ -3,9 +3,9 @@
 use super::{
     Approvable, Entry, GateResult, Pipeline, client, live::LiveCall, recovery::replied_effect,
 };
-use crate::{call::notify::notify_requested, rules::ProtocolStep, toolset::Toolset};
+use crate::{call::notify::notify_requested, rules::TraceStep, toolset::Toolset};
 use concentric_core::{
-    Error, Executor, Origin, Permit, Refusal, RoundCall, RoundEvent, Suspension, ToolOutcome,
+    Clearance, Delivery, Error, Executor, Refusal, RoundCall, RoundEvent, Suspension, ToolOutcome,
     ToolRound, call::CallStage, interrupt::SuspendedBy,
 };
 use futures_util::future::join_all;
@@ -33,28 +33,28 @@ pub(super) struct Gated {
 pub(super) fn needs_decisions(tools: &Toolset, round: &ToolRound) -> bool {
     let rules = tools.rules();
     let is_decided = |call: &RoundCall| {
-        call.origin() == Origin::Replay || call.call.executor == Executor::Client
+        call.delivery() == Delivery::Resumed || call.call.executor == Executor::Client
     };
     !rules.prepare.is_empty()
-        || rules.protocol.is_some()
+        || rules.trace.is_some()
         || rules.has_gates(&round.context)
         || round.calls.iter().any(is_decided)
 }
 
 /// Returns the entry of a call that no gate decides about.
 pub(super) fn enter(tools: &Toolset, index: usize, call: RoundCall) -> Entry {
-    let settled = |refusal: &Refusal| Permit::Settled(Arc::new(refusal.outcome(&call.call)));
-    let permit = match call.refusal() {
+    let settled = |refusal: &Refusal| Clearance::Settled(Arc::new(refusal.outcome(&call.call)));
+    let clearance = match call.refusal() {
         Some(refusal) => settled(refusal),
         None if tools.find(&call.call.name).is_none() => {
             settled(&Refusal::NotOffered(tools.names()))
         }
-        None => Permit::Any,
+        None => Clearance::Ungated,
     };
     Entry {
         index,
         call,
-        permit,
+        clearance,
     }
 }
 
@@ -69,8 +69,8 @@ pub(super) async fn gate_round(toolset: Toolset, round: ToolRound) -> Result<Gat
     let (mut calls, mut gated) = (round.calls, Gated::default());
     let Some(results) = pipeline.gate_calls(&mut calls).await else {
         for (index, call) in calls.into_iter().enumerate() {
-            let permit = Permit::Settled(Arc::new(stopped(&call)));
-            gated.enter(index, call, permit);
+            let clearance = Clearance::Settled(Arc::new(stopped(&call)));
+            gated.enter(index, call, clearance);
         }
         return Ok(gated);
     };
@@ -82,8 +82,8 @@ pub(super) async fn gate_round(toolset: Toolset, round: ToolRound) -> Result<Gat
         match result {
             GateResult::Fail(error) => return Err(error),
             result if halted => {
-                let permit = Permit::Settled(result.into_halted(&call));
-                gated.enter(index, call, permit);
+                let clearance = Clearance::Settled(result.into_halted(&call));
+                gated.enter(index, call, clearance);
             }
             GateResult::Enter { may_hold: true, .. } if waiting && pipeline.holds(&call) => {
                 gated.suspend(
@@ -94,13 +94,13 @@ pub(super) async fn gate_round(toolset: Toolset, round: ToolRound) -> Result<Gat
                     SuspendedBy::Gate,
                 );
             }
-            GateResult::Enter { permit, .. } => gated.enter(index, call, permit),
+            GateResult::Enter { clearance, .. } => gated.enter(index, call, clearance),
             GateResult::Suspend(on) => {
                 gated.suspend(&pipeline, index, &call, on, SuspendedBy::UnknownEffect);
             }
             GateResult::Ask(asked) => gated.ask(&pipeline, index, call, *asked).await,
             GateResult::Halt(outcome) => {
-                gated.enter(index, call, Permit::Settled(Arc::new(outcome)));
+                gated.enter(index, call, Clearance::Settled(Arc::new(outcome)));
             }
         }
     }
@@ -108,11 +108,11 @@ pub(super) async fn gate_round(toolset: Toolset, round: ToolRound) -> Result<Gat
 }
 
 impl Gated {
-    fn enter(&mut self, index: usize, call: RoundCall, permit: Permit) {
+    fn enter(&mut self, index: usize, call: RoundCall, clearance: Clearance) {
         self.entries.push(Entry {
             index,
             call,
-            permit,
+            clearance,
         });
     }
 
@@ -124,7 +124,7 @@ impl Gated {
         on: Suspension,
         by: SuspendedBy,
     ) {
-        pipeline.record(call, ProtocolStep::Suspended);
+        pipeline.record(call, TraceStep::Suspended);
         let on = pipeline.together(on);
         self.suspended.push(RoundEvent::suspended(index, on, by));
     }
@@ -132,7 +132,7 @@ impl Gated {
     /// Suspends a call that requires an approval, or waits for it while the run stays open.
     async fn ask(&mut self, pipeline: &Pipeline, index: usize, call: RoundCall, asked: Approvable) {
         let Approvable { ask, interrupt, on } = asked;
-        let view = pipeline.view(&call, Permit::Any);
+        let view = pipeline.view(&call, Clearance::Ungated);
         notify_requested(pipeline.rules(), &ask, &view, &interrupt).await;
         if ask.live.is_some() {
             self.asking.push((index, call.clone()));
@@ -151,7 +151,7 @@ impl GateResult {
             Self::Halt(outcome) => Arc::new(outcome),
             // Already settled: the client executed it, or it was refused.
             Self::Enter {
-                permit: Permit::Settled(outcome),
+                clearance: Clearance::Settled(outcome),
                 ..
             } => outcome,
             // Its effect is unknown.
@@ -165,8 +165,8 @@ impl Entry {
     /// Settles the call without running it.
     pub(super) fn give_up(&mut self) {
         // Otherwise it is already settled: the client executed it, or it was refused.
-        if !matches!(self.permit, Permit::Settled(_)) {
-            self.permit = Permit::Settled(Arc::new(stopped(&self.call)));
+        if !matches!(self.clearance, Clearance::Settled(_)) {
+            self.clearance = Clearance::Settled(Arc::new(stopped(&self.call)));
         }
     }
 }
@@ -222,7 +222,7 @@ impl Pipeline {
         let is_unverified = matches!(call.state.stage, CallStage::Unverified(_));
         match self.gate_accepted(call).await.settle_unexecuted(call) {
             GateResult::Enter {
-                permit: Permit::Settled(outcome),
+                clearance: Clearance::Settled(outcome),
                 ..
             } if is_unverified && !call.state.read_only => {
                 self.unless_started(call, Arc::unwrap_or_clone(outcome))

@@ -4,10 +4,10 @@ use super::{Approvable, Entry, GateResult, Pipeline};
 use crate::{
     call::notify::notify_requested,
     gate::{ApprovalEvent, Ask},
-    rules::ProtocolStep,
+    rules::TraceStep,
 };
 use concentric_core::{
-    Interrupt, Permit, Reply, RoundCall, Str, Suspension, ToolCall, ToolOutcome, ask::Unanswered,
+    Clearance, Interrupt, Reply, RoundCall, Str, Suspension, ToolCall, ToolOutcome, ask::AskError,
 };
 use std::{future::Future, pin::Pin, sync::Arc};
 
@@ -32,17 +32,17 @@ impl Pipeline {
         mut ask: Ask,
         mut interrupt: Interrupt,
     ) -> Replied {
-        let permit = loop {
+        let clearance = loop {
             let result = self.ask_live(&mut call, ask, interrupt).await;
             match result.settle_unexecuted(&call) {
-                GateResult::Enter { permit, .. } => break permit,
-                GateResult::Halt(outcome) => break Permit::Settled(Arc::new(outcome)),
+                GateResult::Enter { clearance, .. } => break clearance,
+                GateResult::Halt(outcome) => break Clearance::Settled(Arc::new(outcome)),
                 GateResult::Ask(next) => {
                     let next: Approvable = *next;
-                    let view = self.view(&call, Permit::Any);
+                    let view = self.view(&call, Clearance::Ungated);
                     notify_requested(self.rules(), &next.ask, &view, &next.interrupt).await;
                     if next.ask.live.is_none() {
-                        self.record(&call, ProtocolStep::Suspended);
+                        self.record(&call, TraceStep::Suspended);
                         return Replied::Suspend(index, Box::new(self.together(next.on)));
                     }
                     (ask, interrupt) = (next.ask, next.interrupt);
@@ -50,20 +50,20 @@ impl Pipeline {
                 // A reply leads to neither.
                 GateResult::Suspend(_) | GateResult::Fail(_) => {
                     let cancelled = ToolOutcome::cancelled("The call was cancelled.");
-                    break Permit::Settled(Arc::new(call.state.settle_unexecuted(cancelled)));
+                    break Clearance::Settled(Arc::new(call.state.settle_unexecuted(cancelled)));
                 }
             }
         };
         Replied::Enter(Box::new(Entry {
             index,
             call,
-            permit,
+            clearance,
         }))
     }
 
     /// Raises an interrupt while the run stays open, and applies the reply.
     async fn ask_live(&self, call: &mut RoundCall, ask: Ask, interrupt: Interrupt) -> GateResult {
-        let view = self.view(call, Permit::Any);
+        let view = self.view(call, Clearance::Ungated);
         let id = interrupt.id.clone();
         let mut open = OpenInterrupt(Some((&ask, &view)));
         let reply = match &ask.live {
@@ -80,9 +80,9 @@ impl Pipeline {
         // From here on observers receive the actual end.
         open.0 = None;
         drop(open);
-        if let Some(Ok(ruling)) = reply.as_ref().map(Reply::ruling) {
+        if let Some(Ok(decision)) = reply.as_ref().map(Reply::decision) {
             return match self.toolset.find(&call.call.name) {
-                Some(tool) => self.apply(tool, call, &ask, &id, ruling, None).await,
+                Some(tool) => self.apply(tool, call, &ask, &id, decision, None).await,
                 None => GateResult::settled(ToolOutcome::cancelled("The call was cancelled.")),
             };
         }
@@ -110,9 +110,9 @@ impl Drop for OpenInterrupt<'_> {
 }
 
 /// Logs why a live interrupt has no reply: a warning if it was not delivered.
-fn log_unanswered(error: &Unanswered) {
+fn log_unanswered(error: &AskError) {
     match error {
-        Unanswered::Late | Unanswered::Cancelled => {
+        AskError::TimedOut | AskError::Cancelled => {
             tracing::debug!(%error, "a live interrupt was not answered");
         }
         _ => tracing::warn!(%error, "a live interrupt was not delivered"),

@@ -23,11 +23,11 @@ pub(crate) use self::notify::{cancel_interrupts, notify_decisions};
 use crate::{
     Tool,
     gate::Ask,
-    rules::{ProtocolEntry, ProtocolStep, Rules, Siblings},
+    rules::{Policy, SiblingPolicy, TraceEntry, TraceStep},
     toolset::Toolset,
 };
 use concentric_core::{
-    Context, Error, Interrupt, Permit, RoundCall, Str, Suspension, ToolCall, ToolOutcome,
+    Clearance, Context, Error, Interrupt, RoundCall, Str, Suspension, ToolCall, ToolOutcome,
     Transcript,
 };
 use std::sync::Arc;
@@ -37,14 +37,14 @@ use std::sync::Arc;
 struct Entry {
     index: usize,
     call: RoundCall,
-    permit: Permit,
+    clearance: Clearance,
 }
 
 /// The result of the gates for a call.
 enum GateResult {
     /// The call enters the stack.
     Enter {
-        permit: Permit,
+        clearance: Clearance,
         /// Whether the call may be held with its siblings, because no interrupt was raised for it.
         may_hold: bool,
     },
@@ -72,14 +72,14 @@ impl GateResult {
 
     fn settled(outcome: ToolOutcome) -> Self {
         Self::Enter {
-            permit: Permit::Settled(Arc::new(outcome)),
+            clearance: Clearance::Settled(Arc::new(outcome)),
             may_hold: false,
         }
     }
 
-    const fn enter(permit: Permit) -> Self {
+    const fn enter(clearance: Clearance) -> Self {
         Self::Enter {
-            permit,
+            clearance,
             may_hold: false,
         }
     }
@@ -90,7 +90,7 @@ impl GateResult {
         let settle = |outcome| call.state.settle_unexecuted(outcome);
         match self {
             Self::Enter {
-                permit: Permit::Settled(outcome),
+                clearance: Clearance::Settled(outcome),
                 ..
             } => Self::settled(settle(Arc::unwrap_or_clone(outcome))),
             Self::Halt(outcome) => Self::Halt(settle(outcome)),
@@ -108,15 +108,15 @@ struct Pipeline {
 }
 
 impl Pipeline {
-    fn rules(&self) -> &Arc<Rules> {
+    fn rules(&self) -> &Arc<Policy> {
         self.toolset.rules()
     }
 
-    fn record(&self, call: &RoundCall, step: ProtocolStep) {
-        self.rules().record(|| ProtocolEntry {
+    fn record(&self, call: &RoundCall, step: TraceStep) {
+        self.rules().record(|| TraceEntry {
             call_id: call.call.id.clone(),
             tool: call.call.name.clone(),
-            origin: call.origin(),
+            delivery: call.delivery(),
             step,
         });
     }
@@ -124,9 +124,9 @@ impl Pipeline {
     /// Whether a call without an interrupt waits for its siblings with one.
     fn holds(&self, call: &RoundCall) -> bool {
         match self.rules().siblings {
-            Siblings::RunAll => false,
-            Siblings::RunReadOnly => !call.state.read_only,
-            Siblings::HoldAll => true,
+            SiblingPolicy::RunAll => false,
+            SiblingPolicy::RunReadOnly => !call.state.read_only,
+            SiblingPolicy::HoldAll => true,
         }
     }
 
@@ -138,8 +138,13 @@ impl Pipeline {
     }
 
     /// The call as gates, approvers and observers receive it.
-    fn view(&self, call: &RoundCall, permit: Permit) -> ToolCall {
-        ToolCall::of_round(call.clone(), permit, self.transcript.clone(), &self.context)
+    fn view(&self, call: &RoundCall, clearance: Clearance) -> ToolCall {
+        ToolCall::of_round(
+            call.clone(),
+            clearance,
+            self.transcript.clone(),
+            &self.context,
+        )
     }
 
     /// The tool of a call. Its spec in the toolset applies, not the one that the model received.

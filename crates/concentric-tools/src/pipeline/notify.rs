@@ -14,10 +14,11 @@ use crate::{
     toolset::Toolset,
 };
 use concentric_core::{
-    Arguments, Context, InterruptId, OpenRound, Permit, Reply, RoundCall, Ruling, Str, ToolCall,
-    interrupt::{self, RememberFor, RememberWhat, SuspendedBy},
-    machine::MachineState,
-    store::{Remembered, Span, Tenant},
+    Arguments, Clearance, Context, Decision, InterruptId, OpenRound, Reply, RoundCall, Str,
+    ToolCall,
+    interrupt::{self, ScopeCalls, ScopeLifetime, SuspendedBy},
+    machine::RunState,
+    store::{StoredDecision, StoredScope, Tenant},
 };
 use serde_json::Value;
 use std::any::Any;
@@ -35,11 +36,11 @@ impl Pipeline {
 
     /// Notifies the observers that a waiting call is denied for `reason`.
     pub(super) async fn notify_denied(&self, id: &InterruptId, call: &ToolCall, reason: Str) {
-        let ruling = Ruling::Denied {
+        let decision = Decision::Denied {
             reason: Some(reason),
             remember: None,
         };
-        self.notify_decision(&self.observers(), id, call, &ruling)
+        self.notify_decision(&self.observers(), id, call, &decision)
             .await;
     }
 
@@ -52,8 +53,12 @@ impl Pipeline {
             (resume.replies.first(), resume.by)
         {
             let reason = Str::from_static("The tool no longer exists.");
-            self.notify_denied(&reply.interrupt_id, &self.view(call, Permit::Any), reason)
-                .await;
+            self.notify_denied(
+                &reply.interrupt_id,
+                &self.view(call, Clearance::Ungated),
+                reason,
+            )
+            .await;
         }
     }
 
@@ -63,27 +68,27 @@ impl Pipeline {
         ask: &Ask,
         id: &InterruptId,
         call: &ToolCall,
-        ruling: &Ruling,
+        decision: &Decision,
     ) {
         if !ask.is_observed() || !is_first(self.rules(), "decision", id, call).await {
             return;
         }
-        ask.notify(&match ruling {
-            Ruling::Approved { .. } => ApprovalEvent::Approved { call },
-            Ruling::Denied { reason, .. } => ApprovalEvent::Denied {
+        ask.notify(&match decision {
+            Decision::Approved { .. } => ApprovalEvent::Approved { call },
+            Decision::Denied { reason, .. } => ApprovalEvent::Denied {
                 call,
                 reason: reason.as_ref(),
             },
-            Ruling::Answered(result) => ApprovalEvent::Answered { call, result },
+            Decision::Answered(result) => ApprovalEvent::Answered { call, result },
             _ => ApprovalEvent::Cancelled { call },
         });
     }
 
     /// Stores a decision for further calls.
-    pub(super) async fn store_decision(&self, call: &ToolCall, ask: &Ask, ruling: &Ruling) {
-        let (remember, allow, reason) = match ruling {
-            Ruling::Approved { remember, .. } => (remember, true, None),
-            Ruling::Denied { remember, reason } => (remember, false, reason.clone()),
+    pub(super) async fn store_decision(&self, call: &ToolCall, ask: &Ask, decision: &Decision) {
+        let (remember, allow, reason) = match decision {
+            Decision::Approved { remember, .. } => (remember, true, None),
+            Decision::Denied { remember, reason } => (remember, false, reason.clone()),
             _ => return,
         };
         let (Some(remember), Some(decisions)) = (remember, &ask.decisions) else {
@@ -97,21 +102,21 @@ impl Pipeline {
         }
         let context = &call.context;
         let span = match (remember.span, context.thread_id()) {
-            (RememberFor::Always, _) => Span::Always,
-            (RememberFor::Thread, Some(thread)) => Span::Thread(thread.clone()),
-            (RememberFor::Thread, None) | (RememberFor::Run, _) => Span::Run {
+            (ScopeLifetime::Always, _) => StoredScope::Always,
+            (ScopeLifetime::Thread, Some(thread)) => StoredScope::Thread(thread.clone()),
+            (ScopeLifetime::Thread, None) | (ScopeLifetime::Run, _) => StoredScope::Run {
                 thread: context.thread_id().cloned(),
                 run: run_of(context),
             },
         };
         let arguments = match remember.what {
-            RememberWhat::Tool => None,
-            RememberWhat::Arguments => match Digest::of_json(call.arguments().as_str()) {
+            ScopeCalls::Tool => None,
+            ScopeCalls::Arguments => match Digest::of_json(call.arguments().as_str()) {
                 Ok(digest) => Some(digest.to_string().into()),
                 Err(_) => return,
             },
         };
-        let kept = Remembered::new(
+        let kept = StoredDecision::new(
             Tenant::of(context),
             call.name().clone(),
             definition(call.spec()).to_string().into(),
@@ -134,13 +139,13 @@ impl Pipeline {
 pub(crate) async fn notify_decisions(
     toolset: &Toolset,
     context: &Context,
-    state: &MachineState,
+    state: &RunState,
     replies: &[Reply],
 ) {
     let (pipeline, asked) = asked(toolset, context, state);
     for (id, mut call) in asked {
         let reply = replies.iter().find(|reply| reply.interrupt_id == id);
-        let Some(Ok(ruling)) = reply.map(Reply::ruling) else {
+        let Some(Ok(decision)) = reply.map(Reply::decision) else {
             continue;
         };
         let (Some(tool), Verdict::Ask(ask)) = (
@@ -150,10 +155,10 @@ pub(crate) async fn notify_decisions(
             // Its observers are notified when the call resumes.
             continue;
         };
-        if let Ruling::Approved {
+        if let Decision::Approved {
             edited: Some(edited),
             ..
-        } = &ruling
+        } = &decision
         {
             let before = call.clone();
             call.set_arguments(Arguments::new(Value::Object(edited.clone()).to_string()));
@@ -166,17 +171,17 @@ pub(crate) async fn notify_decisions(
                 continue;
             }
         }
-        pipeline.notify_decision(&ask, &id, &call, &ruling).await;
+        pipeline.notify_decision(&ask, &id, &call, &decision).await;
     }
 }
 
 /// Notifies the observers that the waiting calls of a round are cancelled.
-pub(crate) async fn cancel_interrupts(toolset: &Toolset, context: &Context, state: &MachineState) {
+pub(crate) async fn cancel_interrupts(toolset: &Toolset, context: &Context, state: &RunState) {
     let (pipeline, asked) = asked(toolset, context, state);
     let ask = pipeline.observers();
     for (id, call) in asked {
         pipeline
-            .notify_decision(&ask, &id, &call, &Ruling::Cancelled)
+            .notify_decision(&ask, &id, &call, &Decision::Cancelled)
             .await;
     }
 }
@@ -185,7 +190,7 @@ pub(crate) async fn cancel_interrupts(toolset: &Toolset, context: &Context, stat
 fn asked(
     toolset: &Toolset,
     context: &Context,
-    state: &MachineState,
+    state: &RunState,
 ) -> (Pipeline, Vec<(InterruptId, ToolCall)>) {
     let open = state.open_round();
     let message_id = open.as_ref().and_then(|open| open.message().id.clone());
@@ -202,7 +207,7 @@ fn asked(
         call.spec = toolset
             .find(&call.call.name)
             .map(|tool| tool.spec().clone());
-        let id = prompt::id(&pipeline.view(&call, Permit::Any), "");
+        let id = prompt::id(&pipeline.view(&call, Clearance::Ungated), "");
         // Without the interrupts of agents that the call has started.
         let about = interrupts.iter().filter(|asked| {
             let rest = asked.id.as_str().strip_prefix(id.as_str());
@@ -213,7 +218,7 @@ fn asked(
             if let Some(arguments) = prompt::arguments(asked) {
                 call.call_mut().arguments = arguments;
             }
-            all.push((asked.id.clone(), pipeline.view(&call, Permit::Any)));
+            all.push((asked.id.clone(), pipeline.view(&call, Clearance::Ungated)));
         }
     }
     (pipeline, all)

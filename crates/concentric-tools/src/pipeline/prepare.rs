@@ -4,9 +4,9 @@ use super::Pipeline;
 use crate::{
     Tool,
     panic::Caught,
-    rules::{Prepare, ProtocolStep},
+    rules::{Prepare, TraceStep},
 };
-use concentric_core::{Arguments, Permit, RoundCall, ToolOutcome, panic::catch};
+use concentric_core::{Arguments, Clearance, RoundCall, ToolOutcome, panic::catch};
 
 impl Pipeline {
     /// Decodes, validates and edits the arguments. Returns an outcome with the position and the
@@ -28,7 +28,7 @@ impl Pipeline {
             call.call_mut().arguments = self.edit(tool, call, prepare).await?;
             tool.validate(&call.call)?;
         }
-        self.record(call, ProtocolStep::Prepared(call.call.arguments.clone()));
+        self.record(call, TraceStep::Prepared(call.call.arguments.clone()));
         Ok(())
     }
 
@@ -38,7 +38,7 @@ impl Pipeline {
         call: &RoundCall,
         prepare: &Prepare,
     ) -> Result<Arguments, ToolOutcome> {
-        let prepared = match catch(|| prepare.call(self.view(call, Permit::Any))) {
+        let prepared = match catch(|| prepare.call(self.view(call, Clearance::Ungated))) {
             Ok(prepares) => Caught::new(prepares).await,
             Err(panic) => Err(panic),
         };

@@ -9,10 +9,11 @@ use crate::{
         suspend_record::{Bound, SuspendRecord},
     },
     gate::{Ask, Verdict},
-    rules::{Invalid, ProtocolStep},
+    rules::{Invalid, TraceStep},
 };
 use concentric_core::{
-    Arguments, Custom, Event, Permit, Reply, RoundCall, Str, ToolOutcome, store::Effect,
+    Arguments, Clearance, CustomEvent, Event, Reply, RoundCall, Str, ToolOutcome,
+    store::LedgerEntry,
 };
 use serde_json::json;
 
@@ -31,7 +32,7 @@ impl Pipeline {
             .map_err(GateResult::settled)?;
         let rules = self.rules();
         let (definition, policy) = (definition(Some(tool.spec())), rules.policy(&self.context));
-        let view = self.view(call, Permit::Any);
+        let view = self.view(call, Clearance::Ungated);
         let mut verdict = Verdict::Pass;
         let proved = match &rules.tokens {
             Some(tokens) => match tokens.check(reply, &view, definition, policy) {
@@ -96,10 +97,13 @@ impl Pipeline {
         reply: &Reply,
         verdict: &Verdict,
     ) -> Option<GateResult> {
-        let kind = reply.ruling().ok()?.kind()?;
+        let kind = reply.decision().ok()?.kind()?;
         match verdict {
             Verdict::Ask(ask) => {
-                let (view, id) = (self.view(call, Permit::Any), reply.interrupt_id.clone());
+                let (view, id) = (
+                    self.view(call, Clearance::Ungated),
+                    reply.interrupt_id.clone(),
+                );
                 let asked = prompt::approval(&view, id.clone(), ask, None, None);
                 let why = match asked.check(reply, view.context.now()) {
                     Err(_) => Invalid::NOT_ACCEPTED,
@@ -134,8 +138,8 @@ impl Pipeline {
         let code = why.code();
         let tool = &call.call.name;
         tracing::warn!(%tool, code, "a reply to the interrupt of a tool call is invalid");
-        self.record(call, ProtocolStep::Resumed("invalid"));
-        let event = Custom::new("approval-invalid", json!({"tool": tool, "code": code}))
+        self.record(call, TraceStep::Resumed("invalid"));
+        let event = CustomEvent::new("approval-invalid", json!({"tool": tool, "code": code}))
             .for_call(call.call.id.clone());
         // The outcome does not depend on a slow consumer.
         let _ = self.context.emit(Event::Custom(Box::new(event)));
@@ -148,8 +152,8 @@ impl Pipeline {
             return denied;
         }
         match self.effect_of(call).await {
-            Ok(Some(Effect::Done(outcome))) => GateResult::settled(*outcome),
-            Ok(Some(Effect::Begun)) => self
+            Ok(Some(LedgerEntry::Finished(outcome))) => GateResult::settled(*outcome),
+            Ok(Some(LedgerEntry::Started)) => self
                 .resolve_effect(Some(tool), call)
                 .await
                 .unwrap_or_else(GateResult::Fail),

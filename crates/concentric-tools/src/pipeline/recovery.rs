@@ -12,14 +12,14 @@ use crate::{
         ledger::key_with_state,
         suspend_record::SuspendRecord,
     },
-    overlong::limited,
-    rules::ProtocolStep,
+    rules::TraceStep,
     tool::MAX_RESULT_BYTES,
+    truncation::limited,
 };
 use concentric_core::{
-    Arguments, Error, Permit, Reply, RoundCall, Ruling, ToolCall, ToolOutcome, ToolStatus,
+    Arguments, Clearance, Decision, Error, Reply, RoundCall, ToolCall, ToolOutcome, ToolStatus,
     interrupt::SuspendedBy,
-    store::{Effect, EffectKey, Tenant},
+    store::{EffectKey, LedgerEntry, Tenant},
 };
 use serde_json::Value;
 
@@ -31,7 +31,7 @@ impl Pipeline {
         call.call_mut().arguments = record.entering();
         self.record(
             call,
-            ProtocolStep::Resumed(match outcome.status {
+            TraceStep::Resumed(match outcome.status {
                 ToolStatus::Unknown => "cancelled",
                 _ => "answered",
             }),
@@ -57,11 +57,13 @@ impl Pipeline {
         let again = tool.is_some_and(Tool::may_run_again);
         match self.effect_of(call).await? {
             // A ledger that was added later has no entry.
-            Some(Effect::New) if call.is_recorded() => {
+            Some(LedgerEntry::New) if call.is_recorded() => {
                 call.state.earlier = None;
                 Ok(None)
             }
-            Some(Effect::Done(outcome)) if outcome.status == ToolStatus::Done || !again => {
+            Some(LedgerEntry::Finished(outcome))
+                if outcome.status == ToolStatus::Done || !again =>
+            {
                 Ok(Some(GateResult::settled(*outcome)))
             }
             _ if again => Ok(None),
@@ -70,7 +72,7 @@ impl Pipeline {
     }
 
     /// The ledger entry of a call; `None` without a ledger.
-    pub(super) async fn effect_of(&self, call: &RoundCall) -> Result<Option<Effect>, Error> {
+    pub(super) async fn effect_of(&self, call: &RoundCall) -> Result<Option<LedgerEntry>, Error> {
         match (&self.rules().ledger, self.effect_key(call)) {
             (Some(ledger), Some(key)) => ledger.known(key).await.map(Some),
             _ => Ok(None),
@@ -110,10 +112,10 @@ impl Pipeline {
         let resume = call.state.resumed();
         let replied = resume.and_then(|it| it.replies.first());
         let is_by_tool = resume.is_some_and(|it| it.by == SuspendedBy::Tool);
-        match (SuspendRecord::of(&call.state), replied.map(Reply::ruling)) {
+        match (SuspendRecord::of(&call.state), replied.map(Reply::decision)) {
             (
                 Some(_),
-                Some(Ok(Ruling::Approved {
+                Some(Ok(Decision::Approved {
                     edited: Some(edited),
                     ..
                 })),
@@ -130,7 +132,7 @@ impl Pipeline {
                 }
             }
         }
-        self.view(&started, Permit::Any)
+        self.view(&started, Clearance::Ungated)
     }
 
     /// Converts the outcome of a call that only a client's history contains and that will not run
@@ -142,8 +144,10 @@ impl Pipeline {
     ) -> GateResult {
         match self.effect_of(call).await {
             // The ledger has no entry of an execution.
-            Ok(None | Some(Effect::New)) => GateResult::settled(outcome),
-            Ok(Some(Effect::Done(known))) if *known == outcome => GateResult::settled(*known),
+            Ok(None | Some(LedgerEntry::New)) => GateResult::settled(outcome),
+            Ok(Some(LedgerEntry::Finished(known))) if *known == outcome => {
+                GateResult::settled(*known)
+            }
             Ok(Some(_)) => GateResult::settled(outcome.into_indeterminate()),
             Err(error) => GateResult::Fail(error),
         }
@@ -156,11 +160,11 @@ pub(super) fn replied_effect(tool: Option<&Tool>, call: &RoundCall) -> Option<To
     if resume.by != SuspendedBy::UnknownEffect {
         return None;
     }
-    let ruling = resume.replies.first()?.ruling();
+    let decision = resume.replies.first()?.decision();
     let decided = call.state.decide(
         &call.call.arguments,
         None,
-        &ruling.unwrap_or(Ruling::Cancelled),
+        &decision.unwrap_or(Decision::Cancelled),
     );
     decided.err().map(|outcome| limit(tool, outcome))
 }

@@ -9,10 +9,10 @@ use crate::{
         suspend_record::{Bound, SuspendRecord},
     },
     gate::{Ask, Verdict},
-    rules::{Invalid, ProtocolStep},
+    rules::{Invalid, TraceStep},
 };
 use concentric_core::{
-    Arguments, InterruptId, Permit, Reply, RoundCall, Ruling, Str, ToolCall, ToolOutcome,
+    Arguments, Clearance, Decision, InterruptId, Reply, RoundCall, Str, ToolCall, ToolOutcome,
     call::{CallResume, CallStage},
     interrupt::SuspendedBy,
 };
@@ -64,9 +64,9 @@ impl Pipeline {
             Ok(proved) => proved,
             Err(result) => return result,
         };
-        match reply.ruling() {
-            Ok(ruling) => {
-                self.apply_reply(tool, call, reply, ruling, &record, Some(verdict))
+        match reply.decision() {
+            Ok(decision) => {
+                self.apply_reply(tool, call, reply, decision, &record, Some(verdict))
                     .await
             }
             Err(_) => self.invalid(call, Invalid::MISSING),
@@ -90,7 +90,7 @@ impl Pipeline {
         if resume.by == SuspendedBy::Tool {
             return self.call_again(tool, call, record).await;
         }
-        let Ok(ruling) = reply.ruling() else {
+        let Ok(decision) = reply.decision() else {
             return self.invalid(call, Invalid::MISSING);
         };
         if let Some(tokens) = &self.rules().tokens
@@ -106,7 +106,7 @@ impl Pipeline {
                 Err(invalid) => return self.invalid(call, invalid),
             }
         }
-        self.apply_reply(tool, call, reply, ruling, &record, None)
+        self.apply_reply(tool, call, reply, decision, &record, None)
             .await
     }
 
@@ -117,17 +117,17 @@ impl Pipeline {
         tool: &Tool,
         call: &mut RoundCall,
         reply: &Reply,
-        ruling: Ruling,
+        decision: Decision,
         record: &SuspendRecord,
         verdict: Option<Verdict>,
     ) -> GateResult {
         let id = &reply.interrupt_id;
         let arrived = record.arrived.clone().map(Arguments::new);
-        let mut view = self.view(call, Permit::Any);
+        let mut view = self.view(call, Clearance::Ungated);
         if let Some(arrived) = &arrived {
             view.set_arguments(arrived.clone());
         }
-        if self.has_drifted(tool, record) && matches!(ruling, Ruling::Approved { .. }) {
+        if self.has_drifted(tool, record) && matches!(decision, Decision::Approved { .. }) {
             return self.changed_since(call, id, &view).await;
         }
         // The gates determine the observers, and a gate may deny the call now.
@@ -137,7 +137,7 @@ impl Pipeline {
         };
         let ask = match verdict {
             Verdict::Deny(reason) => {
-                self.record(call, ProtocolStep::Resumed("denied"));
+                self.record(call, TraceStep::Resumed("denied"));
                 self.notify_denied(id, &view, reason.clone()).await;
                 return GateResult::settled(ToolOutcome::denied(reason));
             }
@@ -148,10 +148,10 @@ impl Pipeline {
             Verdict::Ask(ask) => ask,
             Verdict::Pass | Verdict::Allow => self.observers(),
         };
-        if is_refused_kind(call, id, &ask, &ruling) {
+        if is_refused_kind(call, id, &ask, &decision) {
             return self.changed_since(call, id, &view).await;
         }
-        self.apply(tool, call, &ask, id, ruling, arrived).await
+        self.apply(tool, call, &ask, id, decision, arrived).await
     }
 
     /// Applies a decision to a call; `arrived` contains the arguments that were decided about, if a
@@ -162,39 +162,39 @@ impl Pipeline {
         call: &mut RoundCall,
         ask: &Ask,
         id: &InterruptId,
-        ruling: Ruling,
+        decision: Decision,
         arrived: Option<Arguments>,
     ) -> GateResult {
         let decided = call
             .state
-            .decide(&call.call.arguments, arrived.as_ref(), &ruling);
+            .decide(&call.call.arguments, arrived.as_ref(), &decision);
         // Observers receive the call as it was decided about; the same is stored.
-        let mut view = self.view(call, Permit::Any);
+        let mut view = self.view(call, Clearance::Ungated);
         if let Some(arrived) = arrived {
             view.set_arguments(arrived);
         }
-        if let Ruling::Approved {
+        if let Decision::Approved {
             edited: Some(edited),
             ..
-        } = &ruling
+        } = &decision
         {
             match self.edit_call(tool, call, ask, id, edited, &view).await {
                 Ok(edited) => view = edited,
                 Err(result) => return result,
             }
         }
-        let (how, result) = match (&ruling, decided) {
-            (_, Ok(permit)) => ("approved", GateResult::enter(permit)),
-            (Ruling::Denied { .. }, Err(outcome)) => ("denied", GateResult::settled(outcome)),
-            (Ruling::Answered(_), Err(outcome)) => {
+        let (how, result) = match (&decision, decided) {
+            (_, Ok(clearance)) => ("approved", GateResult::enter(clearance)),
+            (Decision::Denied { .. }, Err(outcome)) => ("denied", GateResult::settled(outcome)),
+            (Decision::Answered(_), Err(outcome)) => {
                 let outcome = limit(Some(tool), outcome);
                 ("answered", GateResult::settled(outcome))
             }
             (_, Err(outcome)) => ("cancelled", GateResult::settled(outcome)),
         };
-        self.record(call, ProtocolStep::Resumed(how));
-        self.store_decision(&view, ask, &ruling).await;
-        self.notify_decision(ask, id, &view, &ruling).await;
+        self.record(call, TraceStep::Resumed(how));
+        self.store_decision(&view, ask, &decision).await;
+        self.notify_decision(ask, id, &view, &decision).await;
         result
     }
 
@@ -210,7 +210,7 @@ impl Pipeline {
         before: &ToolCall,
     ) -> Result<ToolCall, GateResult> {
         call.call_mut().arguments = Arguments::new(Value::Object(edited.clone()).to_string());
-        let view = self.view(call, Permit::Any);
+        let view = self.view(call, Clearance::Ungated);
         let (reason, result) = match tool.validate(&call.call) {
             Err(outcome) => (
                 outcome.content.text().into_owned().into(),
@@ -220,7 +220,7 @@ impl Pipeline {
                 // The gates decide as if there were no reply.
                 let mut fresh = call.clone();
                 fresh.state.stage = CallStage::Ready;
-                let fresh = self.view(&fresh, Permit::Any);
+                let fresh = self.view(&fresh, Clearance::Ungated);
                 match decide_edited(self.rules(), before, &fresh).await {
                     Verdict::Pass | Verdict::Allow => return Ok(view),
                     Verdict::Deny(reason) => {
@@ -230,15 +230,15 @@ impl Pipeline {
                     Verdict::Halt(reason) => (reason.clone(), GateResult::halt(reason)),
                     // The next interrupt's end ends this one.
                     Verdict::Ask(ask) => {
-                        self.record(call, ProtocolStep::Resumed("edited"));
+                        self.record(call, TraceStep::Resumed("edited"));
                         let id = prompt::edited_id(&view, id);
                         return Err(self.ask_as(tool, &view, ask, id));
                     }
                 }
             }
         };
-        self.record(call, ProtocolStep::Resumed("denied"));
-        let denied = Ruling::Denied {
+        self.record(call, TraceStep::Resumed("denied"));
+        let denied = Decision::Denied {
             reason: Some(reason),
             remember: None,
         };
@@ -260,10 +260,10 @@ impl Pipeline {
             ))
         };
         if self.has_drifted(tool, &record) {
-            self.record(call, ProtocolStep::Resumed("invalid"));
+            self.record(call, TraceStep::Resumed("invalid"));
             return cannot_continue();
         }
-        let mut view = self.view(call, Permit::Any);
+        let mut view = self.view(call, Clearance::Ungated);
         view.set_arguments(record.decided());
         let refused = match decide(self.rules(), &view).await {
             Verdict::Deny(reason) => Some(GateResult::settled(ToolOutcome::denied(reason))),
@@ -273,21 +273,21 @@ impl Pipeline {
             Verdict::Ask(_) | Verdict::Pass | Verdict::Allow => None,
         };
         if let Some(result) = refused {
-            self.record(call, ProtocolStep::Resumed("denied"));
+            self.record(call, TraceStep::Resumed("denied"));
             return result;
         }
-        self.record(call, ProtocolStep::Resumed("approved"));
-        let permit = match (record.bound, &record.arrived) {
-            (Bound::No, _) => Permit::Any,
-            (Bound::ToGates, _) => Permit::Passed(call.call.arguments.clone()),
-            (Bound::ToDecision, None) => Permit::Exactly(call.call.arguments.clone()),
-            (Bound::ToDecision, Some(_)) => Permit::AsAsked(record.decided()),
+        self.record(call, TraceStep::Resumed("approved"));
+        let clearance = match (record.bound, &record.arrived) {
+            (Bound::No, _) => Clearance::Ungated,
+            (Bound::ToGates, _) => Clearance::Passed(call.call.arguments.clone()),
+            (Bound::ToDecision, None) => Clearance::Decided(call.call.arguments.clone()),
+            (Bound::ToDecision, Some(_)) => Clearance::Approved(record.decided()),
         };
         // The tool receives its own state.
         if let CallStage::Resumed(resume) = &mut call.state.stage {
             resume.on.state = record.inner;
         }
-        GateResult::enter(permit)
+        GateResult::enter(clearance)
     }
 
     /// Whether the tool or the rules have changed since a call was suspended.
@@ -303,7 +303,7 @@ impl Pipeline {
         id: &InterruptId,
         view: &ToolCall,
     ) -> GateResult {
-        self.record(call, ProtocolStep::Resumed("invalid"));
+        self.record(call, TraceStep::Resumed("invalid"));
         self.notify_denied(id, view, CHANGED_SINCE).await;
         GateResult::settled(ToolOutcome::denied(CHANGED_SINCE))
     }
@@ -311,11 +311,11 @@ impl Pipeline {
 
 /// Whether a reply is of a kind that the interrupt does not accept. Replies are checked on arrival
 /// if the interrupt lists the accepted kinds; those of older versions do not.
-fn is_refused_kind(call: &RoundCall, id: &InterruptId, ask: &Ask, ruling: &Ruling) -> bool {
+fn is_refused_kind(call: &RoundCall, id: &InterruptId, ask: &Ask, decision: &Decision) -> bool {
     let by_gate = call.state.resumed().filter(|it| it.by == SuspendedBy::Gate);
     let mut interrupts = by_gate.into_iter().flat_map(|it| &it.on.interrupts);
     interrupts.any(|interrupt| interrupt.id == *id && !interrupt.lists_replies())
-        && ruling
+        && decision
             .kind()
             .is_some_and(|kind| !ask.accepted().contains(&kind))
 }

@@ -1,6 +1,6 @@
 use crate::{panic::Caught, toolset::StackFuture};
 use concentric_core::{
-    Attempts, Error, Permit, RoundCall, ToolOutcome, ToolStatus, panic::CaughtPanic,
+    Attempts, Clearance, Error, RoundCall, ToolOutcome, ToolStatus, panic::CaughtPanic,
 };
 use futures_core::Stream;
 use futures_util::stream::FuturesUnordered;
@@ -22,7 +22,7 @@ pub(super) struct Started {
     pub(super) index: usize,
     pub(super) call: RoundCall,
     /// The clearance of the call.
-    pub(super) permit: Permit,
+    pub(super) clearance: Clearance,
     /// The attempts at the call, if layers may drop one.
     pub(super) attempts: Option<Attempts>,
     /// Whether repeating the call is harmless.
@@ -37,13 +37,13 @@ impl Started {
     pub(super) const fn new(
         index: usize,
         call: RoundCall,
-        permit: Permit,
+        clearance: Clearance,
         attempts: Option<Attempts>,
     ) -> Self {
         Self {
             index,
             call,
-            permit,
+            clearance,
             attempts,
             can_repeat: true,
             is_recovered: false,
@@ -54,8 +54,8 @@ impl Started {
     /// Records that a layer panicked, and returns the outcome.
     pub(super) fn panicked(&mut self, panic: &CaughtPanic) -> ToolOutcome {
         self.has_panicked = true;
-        match &self.permit {
-            Permit::Settled(outcome) => ToolOutcome::clone(outcome),
+        match &self.clearance {
+            Clearance::Settled(outcome) => ToolOutcome::clone(outcome),
             _ => panic.outcome(&self.call.call.name),
         }
     }

@@ -9,10 +9,10 @@ use crate::{
     },
     error::for_model,
     is_fatal, panic,
-    rules::Rules,
+    rules::Policy,
 };
 use concentric_core::{
-    Context, Error, ErrorKind, Permit, Phase, Suspension, ToolOutcome, ToolStatus,
+    Clearance, Context, Error, ErrorKind, Phase, Suspension, ToolOutcome, ToolStatus,
     interrupt::SuspendedBy,
 };
 
@@ -71,7 +71,7 @@ pub(super) fn classify(
 
 /// The suspension of a started call, with the record for calling its tool again.
 pub(super) fn suspend_started(
-    rules: &Rules,
+    rules: &Policy,
     context: &Context,
     tool: Option<&Tool>,
     started: &Started,
@@ -85,14 +85,14 @@ pub(super) fn suspend_started(
     }
     let record = SuspendRecord {
         arguments: started.call.call.arguments.as_str().into(),
-        bound: match &started.permit {
-            Permit::Any => Bound::No,
-            Permit::Passed(_) => Bound::ToGates,
+        bound: match &started.clearance {
+            Clearance::Ungated => Bound::No,
+            Clearance::Passed(_) => Bound::ToGates,
             // Unknown variants get the strictest bound.
             _ => Bound::ToDecision,
         },
-        arrived: match &started.permit {
-            Permit::AsAsked(arrived) => Some(arrived.as_str().into()),
+        arrived: match &started.clearance {
+            Clearance::Approved(arrived) => Some(arrived.as_str().into()),
             _ => None,
         },
         definition: definition(tool.map(Tool::spec)),
@@ -114,7 +114,7 @@ mod tests {
 
     fn started(can_repeat: bool, attempts: Option<Attempts>) -> Started {
         let part = ToolCallPart::new(CallId::new("c"), "pay", "{}");
-        let mut started = Started::new(0, RoundCall::new(0, part), Permit::Any, attempts);
+        let mut started = Started::new(0, RoundCall::new(0, part), Clearance::Ungated, attempts);
         started.can_repeat = can_repeat;
         started
     }

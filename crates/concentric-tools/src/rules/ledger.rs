@@ -1,7 +1,7 @@
 use crate::{fatal, panic::stored};
 use concentric_core::{
     Context, Error, ToolOutcome,
-    store::{Effect, EffectKey, Intent, Ledger, StoreError, StoreFuture},
+    store::{EffectKey, Intent, Ledger, LedgerEntry, StoreError, StoreFuture},
 };
 use std::{
     fmt,
@@ -26,7 +26,7 @@ impl LedgerHandle {
         context: &Context,
         key: EffectKey,
         intent: Intent,
-    ) -> Result<Effect, Error> {
+    ) -> Result<LedgerEntry, Error> {
         Begin::new(context, self, key, intent).await.map_err(failed)
     }
 
@@ -39,7 +39,7 @@ impl LedgerHandle {
     }
 
     /// Returns the ledger entry of `key`.
-    pub(crate) async fn known(&self, key: EffectKey) -> Result<Effect, Error> {
+    pub(crate) async fn known(&self, key: EffectKey) -> Result<LedgerEntry, Error> {
         stored(|| self.0.known(key)).await.map_err(failed)
     }
 
@@ -65,7 +65,7 @@ impl LedgerHandle {
             .await
             .map_err(failed)?;
         Ok(match self.known(key).await? {
-            Effect::Done(first) => *first,
+            LedgerEntry::Finished(first) => *first,
             // The ledger has lost the outcome.
             _ => outcome,
         })
@@ -87,7 +87,7 @@ struct Begin<'a> {
     ledger: &'a LedgerHandle,
     key: EffectKey,
     // Taken when the future resolves.
-    record: Option<StoreFuture<Effect>>,
+    record: Option<StoreFuture<LedgerEntry>>,
 }
 
 impl<'a> Begin<'a> {
@@ -104,7 +104,7 @@ impl<'a> Begin<'a> {
 }
 
 impl Future for Begin<'_> {
-    type Output = Result<Effect, StoreError>;
+    type Output = Result<LedgerEntry, StoreError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<Self::Output> {
         let Some(record) = &mut self.record else {
@@ -124,7 +124,7 @@ impl Drop for Begin<'_> {
         let (ledger, key) = (Arc::clone(&self.ledger.0), self.key.clone());
         self.context.defer(async move {
             // Another attempt may have created the entry.
-            if let Ok(Effect::New) = record.await
+            if let Ok(LedgerEntry::New) = record.await
                 && let Err(error) = stored(|| ledger.retract(key)).await
             {
                 tracing::warn!(%error, "retracting the ledger entry of a call that never started failed");

@@ -6,11 +6,11 @@ mod trace;
 
 #[cfg(feature = "approval-tokens")]
 pub(crate) use self::proof::Verified;
-pub use self::trace::{ProtocolEntry, ProtocolStep};
+pub use self::trace::{TraceEntry, TraceStep};
 pub(crate) use self::{
     ledger::LedgerHandle,
     proof::{Invalid, VerifyReplies},
-    trace::Protocol,
+    trace::Trace,
 };
 
 use crate::{Approval, Digest, ToolError, gate::Gate};
@@ -20,7 +20,7 @@ use std::{fmt, future::Future, pin::Pin, sync::Arc};
 /// The treatment of the other calls of a round while some wait for an approval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Siblings {
+pub enum SiblingPolicy {
     /// Calls of read-only tools run at once; the others wait.
     #[default]
     RunReadOnly,
@@ -36,18 +36,18 @@ struct Inherited(Arc<[Arc<dyn Gate>]>);
 
 /// The rules that a toolset applies to calls before they enter the stack.
 #[derive(Clone, Default)]
-pub(crate) struct Rules {
+pub(crate) struct Policy {
     pub(crate) gates: Vec<Arc<dyn Gate>>,
     pub(crate) prepare: Vec<Prepare>,
-    pub(crate) siblings: Siblings,
+    pub(crate) siblings: SiblingPolicy,
     pub(crate) together: bool,
     pub(crate) tokens: Option<Arc<dyn VerifyReplies>>,
     pub(crate) once: Option<Arc<dyn Once>>,
     pub(crate) ledger: Option<LedgerHandle>,
-    pub(crate) protocol: Option<Protocol>,
+    pub(crate) trace: Option<Trace>,
 }
 
-impl Rules {
+impl Policy {
     /// The gates that decide about the calls of a run: those of the toolset and of the outer
     /// agents.
     pub(crate) fn gates<'a>(
@@ -65,9 +65,9 @@ impl Rules {
     }
 
     /// Records a step in the trace, if there is one.
-    pub(crate) fn record(&self, entry: impl FnOnce() -> ProtocolEntry) {
-        if let Some(protocol) = &self.protocol {
-            protocol.record(entry());
+    pub(crate) fn record(&self, entry: impl FnOnce() -> TraceEntry) {
+        if let Some(trace) = &self.trace {
+            trace.record(entry());
         }
     }
 
@@ -91,10 +91,10 @@ impl Rules {
     }
 }
 
-impl fmt::Debug for Rules {
+impl fmt::Debug for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let gates: Vec<_> = self.gates.iter().map(|gate| gate.policy()).collect();
-        f.debug_struct("Rules")
+        f.debug_struct("Policy")
             .field("gates", &gates)
             .field("siblings", &self.siblings)
             .field("together", &self.together)

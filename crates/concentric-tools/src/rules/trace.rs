@@ -1,29 +1,29 @@
-use concentric_core::{Arguments, CallId, Origin, Str, ToolStatus, panic::catch};
+use concentric_core::{Arguments, CallId, Delivery, Str, ToolStatus, panic::catch};
 use serde::Serialize;
 use std::{fmt, sync::Arc};
 
 /// A trace entry of a lifecycle step, for tests and audits.
 ///
-/// Two ways to execute the same calls have the same trace, except for [`origin`](Self::origin). See
-/// [`Toolset::protocol`](crate::Toolset::protocol).
+/// Two ways to execute the same calls have the same trace, except for [`delivery`](Self::delivery). See
+/// [`Toolset::trace`](crate::Toolset::trace).
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
-pub struct ProtocolEntry {
+pub struct TraceEntry {
     /// The call.
     pub call_id: CallId,
     /// The tool.
     pub tool: Str,
     /// Whether the call is executed for the first time or resumed.
-    pub origin: Origin,
+    pub delivery: Delivery,
     /// The step.
-    pub step: ProtocolStep,
+    pub step: TraceStep,
 }
 
 /// A step in the lifecycle of a call.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
-pub enum ProtocolStep {
+pub enum TraceStep {
     /// The arguments were decoded, validated and prepared, with this result.
     Prepared(Arguments),
     /// The arguments are invalid.
@@ -41,18 +41,18 @@ pub enum ProtocolStep {
 
 /// The callback that receives the trace.
 #[derive(Clone)]
-pub(crate) struct Protocol(pub(crate) Arc<dyn Fn(ProtocolEntry) + Send + Sync>);
+pub(crate) struct Trace(pub(crate) Arc<dyn Fn(TraceEntry) + Send + Sync>);
 
-impl Protocol {
-    pub(crate) fn record(&self, entry: ProtocolEntry) {
+impl Trace {
+    pub(crate) fn record(&self, entry: TraceEntry) {
         if catch(|| (self.0)(entry)).is_err() {
-            tracing::error!("the `protocol` callback of a toolset panicked");
+            tracing::error!("the `trace` callback of a toolset panicked");
         }
     }
 }
 
-impl fmt::Debug for Protocol {
+impl fmt::Debug for Trace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Protocol").finish_non_exhaustive()
+        f.debug_struct("Trace").finish_non_exhaustive()
     }
 }

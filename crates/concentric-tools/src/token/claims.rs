@@ -8,7 +8,7 @@ use std::time::SystemTime;
 /// There is no constructor: a struct literal ensures that every field is set, and that a new field
 /// is a compile error.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Subject {
+pub struct TokenSubject {
     /// The tenant of the call, from the request's authentication.
     pub tenant: Tenant,
     /// The service that issues the token, and that alone accepts it.
@@ -38,7 +38,7 @@ pub struct Subject {
 #[non_exhaustive]
 pub struct Claims {
     /// The subject of the approval.
-    pub subject: Subject,
+    pub subject: TokenSubject,
     /// The run that raised the interrupt. Another run may receive the reply.
     pub run_id: RunId,
     /// The step that raised the interrupt, from 0.
@@ -56,7 +56,7 @@ pub struct Claims {
 impl Claims {
     /// Creates the claims for an interrupt that was raised by `step` of the run at `issued_at`.
     pub fn new(
-        subject: Subject,
+        subject: TokenSubject,
         run_id: RunId,
         step: u32,
         nonce: impl Into<Str>,
@@ -74,7 +74,7 @@ impl Claims {
         }
     }
 
-    /// Sets the edited arguments that the interrupt is about; [`Subject::arguments`] must be their
+    /// Sets the edited arguments that the interrupt is about; [`TokenSubject::arguments`] must be their
     /// digest.
     #[must_use]
     pub fn edited(mut self, arguments: impl Into<Str>) -> Self {
@@ -85,14 +85,14 @@ impl Claims {
 
 /// The expectations of a verifier, from its own knowledge.
 ///
-/// The whole [`Subject`] is expected: the call and its arguments are in the resumed transcript, the
+/// The whole [`TokenSubject`] is expected: the call and its arguments are in the resumed transcript, the
 /// tool and the policy are configured, the tenant is authenticated. The issuing run is only known
 /// to a verifier that stores runs: a client resumes in a new run, whose steps start at 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Expected {
     /// The expected subject.
-    pub subject: Subject,
+    pub subject: TokenSubject,
     /// The expected issuing run; any, if `None`.
     pub run_id: Option<RunId>,
     /// The expected issuing step; any, if `None`.
@@ -101,7 +101,7 @@ pub struct Expected {
 
 impl Expected {
     /// Expects an approval of `subject`, issued by any run.
-    pub const fn new(subject: Subject) -> Self {
+    pub const fn new(subject: TokenSubject) -> Self {
         Self {
             subject,
             run_id: None,
@@ -119,7 +119,7 @@ impl Expected {
 
     pub(super) fn check(&self, claims: &Claims) -> Result<(), TokenError> {
         // Destructured, so that a new field is a compile error here.
-        let Subject {
+        let TokenSubject {
             tenant,
             audience,
             message_id,

@@ -112,7 +112,7 @@ pub enum SignError {
     /// have any length.
     TooLong,
     /// The token would expire before its issue or exceed the [maximum
-    /// lifetime](super::Keys::max_lifetime), or was issued before 1970.
+    /// lifetime](super::TokenKeys::max_lifetime), or was issued before 1970.
     Times,
 }
 

@@ -81,24 +81,24 @@ const _: fn() = || {
 /// The key that signs tokens, and further keys whose tokens are accepted.
 ///
 /// ```
-/// use concentric_tools::token::{Key, KeyError, Keys};
+/// use concentric_tools::token::{Key, KeyError, TokenKeys};
 /// use std::time::{Duration, SystemTime};
 ///
 /// # let (new, old) = (vec![1; 32], vec![2; 32]);
-/// let keys = Keys::new(Key::new("2026-11", new)?)
+/// let keys = TokenKeys::new(Key::new("2026-11", new)?)
 ///     .accept_until(Key::new("2026-10", old)?, SystemTime::now() + Duration::from_secs(3600))?
 ///     .max_lifetime(Duration::from_secs(3600));
 /// # Ok::<(), KeyError>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct Keys {
+pub struct TokenKeys {
     current: Key,
     accepted: Vec<Key>,
     max_skew: Duration,
     max_lifetime: Duration,
 }
 
-impl Keys {
+impl TokenKeys {
     /// Signs with `current`, and accepts its tokens.
     pub const fn new(current: Key) -> Self {
         Self {

@@ -2,19 +2,19 @@
 //!
 //! A run that requires an approval ends, and the reply arrives with another request, from a client
 //! that stored the transcript with the call and its arguments. The interrupt contains the token,
-//! and the reply returns it. The token is a MAC (HMAC-SHA-256) of the [`Subject`], so the reply is
+//! and the reply returns it. The token is a MAC (HMAC-SHA-256) of the [`TokenSubject`], so the reply is
 //! valid only for that subject.
 //!
 //! ```
 //! use concentric_core::{CallId, InterruptId, MessageId, RunId, store::Tenant};
-//! use concentric_tools::{Digest, token::{Claims, Expected, Key, Keys, Subject, TokenError}};
+//! use concentric_tools::{Digest, token::{Claims, Expected, Key, TokenKeys, TokenSubject, TokenError}};
 //! use std::time::{Duration, SystemTime};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let (secret, definition) = (vec![7; 32], Digest::of_fields("doc", &[]));
 //! // Both sides use the same function, with values that each determines itself.
-//! let subject = |arguments: &str| -> Result<Subject, serde_json::Error> {
-//!     Ok(Subject {
+//! let subject = |arguments: &str| -> Result<TokenSubject, serde_json::Error> {
+//!     Ok(TokenSubject {
 //!         tenant: Tenant("acme".into()),
 //!         audience: "billing-agent".into(),
 //!         message_id: Some(MessageId::new("msg-1")),
@@ -27,7 +27,7 @@
 //!         arguments: Digest::of_json(arguments)?,
 //!     })
 //! };
-//! let keys = Keys::new(Key::new("2026-10", secret)?);
+//! let keys = TokenKeys::new(Key::new("2026-10", secret)?);
 //! let now = SystemTime::now();
 //!
 //! // When the run raises the interrupt:
@@ -68,13 +68,13 @@
 //!   values.
 //! - A token does not cover arguments that the reply changes. The gates decide about them again,
 //!   and an interrupt about them has its own token, which contains them ([`Claims::edited`]).
-//! - A token covers only the [`Subject`]. A verifier that copies a field from the request, instead
+//! - A token covers only the [`TokenSubject`]. A verifier that copies a field from the request, instead
 //!   of determining it itself, has not checked that field.
 //!
 //! # Keys
 //!
 //! A key has at least 32 random bytes. To rotate it, make the new key current and
-//! [accept](Keys::accept) the old one until the last of its tokens has expired; with several
+//! [accept](TokenKeys::accept) the old one until the last of its tokens has expired; with several
 //! verifying processes, first accept the new key in all of them.
 //!
 //! # Format
@@ -103,8 +103,8 @@ mod tokens;
 mod wire;
 
 pub use self::{
-    claims::{Claims, Expected, Subject},
+    claims::{Claims, Expected, TokenSubject},
     error::{KeyError, SignError, TokenError},
-    keys::{Key, Keys, MAX_TOKEN_LEN, Token},
-    tokens::Tokens,
+    keys::{Key, MAX_TOKEN_LEN, Token, TokenKeys},
+    tokens::ApprovalTokens,
 };

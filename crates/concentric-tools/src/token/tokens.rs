@@ -1,11 +1,11 @@
-use super::{Claims, Expected, Keys, Subject, TokenError};
+use super::{Claims, Expected, TokenError, TokenKeys, TokenSubject};
 use crate::{
     Digest,
     panic::stored,
     rules::{Invalid, Verified, VerifyReplies},
 };
 use concentric_core::{
-    Context, InterruptId, Reply, Ruling, Str, ToolCall,
+    Context, Decision, InterruptId, Reply, Str, ToolCall,
     store::{Once, Tenant},
 };
 use std::{
@@ -23,23 +23,23 @@ use std::{
 /// [`RunStore`](concentric_core::store::RunStore), or in the process that raised them.
 ///
 /// ```
-/// use concentric_tools::{Tokens, Toolset, token::{Key, Keys}};
+/// use concentric_tools::{ApprovalTokens, Toolset, token::{Key, TokenKeys}};
 /// # use concentric_core::{Str, store::{Once, StoreFuture, Tenant}};
 /// # use std::time::SystemTime;
 ///
 /// # fn tools(store: impl Once, secret: Vec<u8>) -> Result<Toolset, Box<dyn std::error::Error>> {
-/// let keys = Keys::new(Key::new("2026-11", secret)?);
+/// let keys = TokenKeys::new(Key::new("2026-11", secret)?);
 /// // All processes that accept replies share `store`.
-/// let tools = Toolset::new().tokens(Tokens::new(keys, "https://agent.example", store));
+/// let tools = Toolset::new().tokens(ApprovalTokens::new(keys, "https://agent.example", store));
 /// # Ok(tools)
 /// # }
 /// ```
 #[derive(Clone)]
-pub struct Tokens(Arc<Inner>);
+pub struct ApprovalTokens(Arc<Inner>);
 
 #[derive(Clone)]
 struct Inner {
-    keys: Keys,
+    keys: TokenKeys,
     audience: Str,
     once: Arc<dyn Once>,
     lifetime: Duration,
@@ -57,10 +57,10 @@ const UNSURE: Invalid = Invalid("unsure");
 /// A hundred years: longer times may overflow a `SystemTime`.
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
-impl Tokens {
+impl ApprovalTokens {
     /// Creates tokens for `audience`, the name of this service; `once` ensures that each interrupt
     /// is answered once, even if it was raised repeatedly.
-    pub fn new(keys: Keys, audience: impl Into<Str>, once: impl Once) -> Self {
+    pub fn new(keys: TokenKeys, audience: impl Into<Str>, once: impl Once) -> Self {
         Self(Arc::new(Inner {
             keys,
             audience: audience.into(),
@@ -71,7 +71,7 @@ impl Tokens {
 
     /// Sets the lifetime of interrupts that do not set their own; the default is one day.
     ///
-    /// The lifetime is limited by [`Keys::max_lifetime`]. With zero, such an interrupt has no
+    /// The lifetime is limited by [`TokenKeys::max_lifetime`]. With zero, such an interrupt has no
     /// token, and cannot be answered with one.
     #[must_use]
     pub fn lifetime(mut self, lifetime: Duration) -> Self {
@@ -85,9 +85,9 @@ impl Tokens {
         id: InterruptId,
         definition: Digest,
         policy: Digest,
-    ) -> Option<Subject> {
+    ) -> Option<TokenSubject> {
         let context = &call.context;
-        Some(Subject {
+        Some(TokenSubject {
             tenant: Tenant::of(context),
             audience: self.0.audience.clone(),
             message_id: context.message_id().cloned(),
@@ -127,7 +127,7 @@ impl Tokens {
     }
 }
 
-impl VerifyReplies for Tokens {
+impl VerifyReplies for ApprovalTokens {
     fn lifetime_of(&self, wanted: Option<Duration>) -> Duration {
         let lifetime = wanted.unwrap_or(self.0.lifetime);
         lifetime.min(self.0.keys.longest()).min(LONGEST)
@@ -209,8 +209,8 @@ fn later(now: SystemTime, by: Duration) -> SystemTime {
 /// Whether a reply denies or cancels its call.
 fn denies(reply: &Reply) -> bool {
     matches!(
-        reply.ruling(),
-        Ok(Ruling::Denied { .. } | Ruling::Cancelled)
+        reply.decision(),
+        Ok(Decision::Denied { .. } | Decision::Cancelled)
     )
 }
 
@@ -224,9 +224,9 @@ impl From<TokenError> for Invalid {
     }
 }
 
-impl fmt::Debug for Tokens {
+impl fmt::Debug for ApprovalTokens {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tokens")
+        f.debug_struct("ApprovalTokens")
             .field("audience", &self.0.audience)
             .field("lifetime", &self.0.lifetime)
             .finish_non_exhaustive()

@@ -1,6 +1,6 @@
 //! The binary encoding of a token.
 
-use super::{Claims, Subject};
+use super::{Claims, TokenSubject};
 use crate::Digest;
 use concentric_core::{CallId, InterruptId, MessageId, RunId, store::Tenant};
 use std::time::{Duration, SystemTime};
@@ -21,7 +21,7 @@ pub(super) fn encode(key_id: &str, claims: &Claims) -> Option<Vec<u8>> {
         issued_at,
         expires_at,
     } = claims;
-    let Subject {
+    let TokenSubject {
         tenant,
         audience,
         message_id,
@@ -105,8 +105,8 @@ impl<'a> Reader<'a> {
         self.0.is_empty().then_some(claims)
     }
 
-    fn subject(&mut self) -> Option<Subject> {
-        Some(Subject {
+    fn subject(&mut self) -> Option<TokenSubject> {
+        Some(TokenSubject {
             tenant: Tenant(self.text()?.into()),
             audience: self.text()?.into(),
             message_id: match self.array()? {

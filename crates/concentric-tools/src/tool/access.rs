@@ -1,7 +1,7 @@
 //! What the toolset and the pipeline read of a tool.
 
 use super::{Home, Reconcile, Tool};
-use crate::{ToolsetError, arguments::normal, overlong::limited};
+use crate::{ToolsetError, arguments::normal, truncation::limited};
 use concentric_core::{Arguments, Context, Str, ToolCall, ToolCallPart, ToolOutcome, panic::catch};
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
 use super::{Core, blocking::StartOnce, body::Work};
 use crate::{
-    Overlong, fatal,
-    overlong::{Sink, cut},
+    Truncation, fatal,
     panic::Caught,
+    truncation::{Sink, cut},
 };
 use concentric_core::{
     Attempt, Attempts, Context, Environment, Error, ErrorKind, Str, ToolCall, ToolCallPart,
@@ -22,7 +22,7 @@ pub(crate) struct Limits {
     pub(super) timeout: Option<Duration>,
     pub(super) timeout_is_fatal: bool,
     pub(super) max_result_bytes: usize,
-    pub(super) on_overlong: Option<Sink>,
+    pub(super) on_truncation: Option<Sink>,
 }
 
 /// Parts of a call that its guard needs later; empty for most tools.
@@ -37,7 +37,7 @@ impl Kept {
         Self {
             clock: limits.timeout.map(|_| call.context.environment().clone()),
             call: limits
-                .on_overlong
+                .on_truncation
                 .as_ref()
                 .map(|_| Box::new((call.part().clone(), call.context.clone()))),
             attempts: call.attempts().cloned(),
@@ -134,13 +134,13 @@ impl Guard {
         let limits = &self.core.limits;
         if let Some(short) = cut(&outcome.content, limits.max_result_bytes) {
             let whole = std::mem::replace(&mut outcome.content, short);
-            if let (Some(Sink(sink)), Some(call)) = (&limits.on_overlong, self.kept.call.take()) {
+            if let (Some(Sink(sink)), Some(call)) = (&limits.on_truncation, self.kept.call.take()) {
                 let (call, context) = *call;
-                let overlong = Overlong::new(call, context, whole);
+                let truncation = Truncation::new(call, context, whole);
                 // The call has succeeded, so a failing callback must not change its outcome.
-                if catch(|| sink(overlong)).is_err() {
+                if catch(|| sink(truncation)).is_err() {
                     let tool = &self.core.spec.name;
-                    tracing::error!(%tool, "the `on_overlong` callback panicked");
+                    tracing::error!(%tool, "the `on_truncation` callback panicked");
                 }
             }
         }

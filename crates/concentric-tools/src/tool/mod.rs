@@ -56,10 +56,10 @@ pub(crate) use self::service::Core;
 
 use self::{body::Body, guard::Limits, service::ServiceBody};
 use crate::{
-    Overlong, ToolsetError,
+    ToolsetError, Truncation,
     arguments::{Checks, Validator, generate},
     layers::Layers,
-    overlong::Sink,
+    truncation::Sink,
 };
 use concentric_core::{
     Annotations, BoxTool, Context, Seal, Str, ToolCall, ToolOutcome, ToolService, ToolSpec,
@@ -170,7 +170,7 @@ impl Tool {
                     timeout: None,
                     timeout_is_fatal: false,
                     max_result_bytes: MAX_RESULT_BYTES,
-                    on_overlong: None,
+                    on_truncation: None,
                 },
                 fault,
             }),
@@ -395,8 +395,8 @@ impl Tool {
     ///
     /// `sink` is called while the call is polled, and must not block.
     #[must_use]
-    pub fn on_overlong(self, sink: impl Fn(Overlong) + Send + Sync + 'static) -> Self {
-        self.change(|core| core.limits.on_overlong = Some(Sink(Arc::new(sink))))
+    pub fn on_truncation(self, sink: impl Fn(Truncation) + Send + Sync + 'static) -> Self {
+        self.change(|core| core.limits.on_truncation = Some(Sink(Arc::new(sink))))
     }
 
     /// Limits the arguments of a call (bytes); the default is 1 MiB. With a limit below 2, the

@@ -2,7 +2,7 @@ use super::{
     router::{Router, Table},
     stack::Stack,
 };
-use crate::{Tool, ToolsetError, call::Arrivals, layers::Layers, rules::Rules, tool::Home};
+use crate::{Tool, ToolsetError, call::Arrivals, layers::Layers, rules::Policy, tool::Home};
 use concentric_core::{BoxTool, Seal, Str, ToolCall, ToolSpecs, panic::catch};
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -11,7 +11,7 @@ pub(super) struct Inner {
     pub(super) tools: Vec<Tool>,
     pub(super) layers: Layers,
     pub(super) hints: Vec<Arc<Hint>>,
-    pub(super) rules: Arc<Rules>,
+    pub(super) rules: Arc<Policy>,
     pub(super) max_parallel: usize,
     pub(super) max_calls_per_round: Option<u32>,
     pub(super) errors_are_fatal: bool,

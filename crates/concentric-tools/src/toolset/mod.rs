@@ -36,7 +36,7 @@ use crate::{
     Approval, Tool, ToolError, ToolsetError,
     gate::Gate,
     layers::Observation,
-    rules::{LedgerHandle, Prepare, Protocol, ProtocolEntry, Rules, Siblings},
+    rules::{LedgerHandle, Policy, Prepare, SiblingPolicy, Trace, TraceEntry},
 };
 use concentric_core::{
     Arguments, BoxTool, Context, Error, Seal, Str, ToolCall, ToolService, ToolSource, ToolSpecs,
@@ -204,9 +204,9 @@ impl Toolset {
     }
 
     /// Sets the treatment of the other calls of a round while some wait for an approval; the
-    /// default is [`Siblings::RunReadOnly`].
+    /// default is [`SiblingPolicy::RunReadOnly`].
     #[must_use]
-    pub fn siblings(self, siblings: Siblings) -> Self {
+    pub fn siblings(self, siblings: SiblingPolicy) -> Self {
         self.rules_mut(|rules| rules.siblings = siblings)
     }
 
@@ -218,17 +218,17 @@ impl Toolset {
     }
 
     /// Accepts replies to interrupts that are not stored, if each carries a signed proof; see
-    /// [`Tokens`](crate::Tokens).
+    /// [`ApprovalTokens`](crate::ApprovalTokens).
     #[cfg(feature = "approval-tokens")]
     #[must_use]
-    pub fn tokens(self, tokens: crate::Tokens) -> Self {
+    pub fn tokens(self, tokens: crate::ApprovalTokens) -> Self {
         self.rules_mut(|rules| rules.tokens = Some(Arc::new(tokens)))
     }
 
     /// Notifies observers of each interrupt and of its end once, across all processes that share
     /// `once`.
     #[must_use]
-    pub fn tell_once(self, once: impl Once) -> Self {
+    pub fn notify_once(self, once: impl Once) -> Self {
         self.rules_mut(|rules| rules.once = Some(Arc::new(once)))
     }
 
@@ -252,8 +252,8 @@ impl Toolset {
     /// Passes each lifecycle step of each call to `sink`, for tests and audits. `sink` is called
     /// while the round is polled, and must not block.
     #[must_use]
-    pub fn protocol(self, sink: impl Fn(ProtocolEntry) + Send + Sync + 'static) -> Self {
-        self.rules_mut(|rules| rules.protocol = Some(Protocol(Arc::new(sink))))
+    pub fn trace(self, sink: impl Fn(TraceEntry) + Send + Sync + 'static) -> Self {
+        self.rules_mut(|rules| rules.trace = Some(Trace(Arc::new(sink))))
     }
 
     /// Adds a text for the model to the refusal of a call whose tool was not offered.
@@ -276,7 +276,7 @@ impl Toolset {
         hints.iter().find_map(|hint| hint(&call))
     }
 
-    fn rules_mut(self, change: impl FnOnce(&mut Rules)) -> Self {
+    fn rules_mut(self, change: impl FnOnce(&mut Policy)) -> Self {
         self.change(|inner| change(Arc::make_mut(&mut inner.rules)))
     }
 
@@ -318,7 +318,7 @@ impl Toolset {
         self.inner.built.get_or_init(|| Built::new(&self.inner))
     }
 
-    pub(crate) fn rules(&self) -> &Arc<Rules> {
+    pub(crate) fn rules(&self) -> &Arc<Policy> {
         &self.inner.rules
     }
 
@@ -435,8 +435,8 @@ impl ToolSource for Toolset {
             .is_none_or(|tool| tool.is_offered_to(context))
     }
 
-    fn rules(&self) -> machine::Rules {
-        let mut rules = machine::Rules::default();
+    fn rules(&self) -> machine::RunLimits {
+        let mut rules = machine::RunLimits::default();
         rules.calls_per_round = self.inner.max_calls_per_round;
         rules.calls_per_tool = self.iter().filter_map(Tool::max_calls_of_run).collect();
         rules.resumes = true;

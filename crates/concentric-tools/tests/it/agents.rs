@@ -3,10 +3,10 @@
 use crate::common::{Log, gate_fn, pace, paced, tool_with_context};
 use crate::kit::{ANY_REPLY, Call, Model, Ran, Scene, drive, drive_with, halting, number};
 use concentric_core::{
-    AgentLayer, BoxModel, CancelReason, ChatRequest, Context, Event, LiveInterrupts, Outcome,
-    Reply, SubAgentEvent, ToolCall, ToolStatus, interrupt, store::Tenant,
+    AgentLayer, BoxModel, CancelReason, ChatRequest, Context, Event, InterruptHub, Outcome, Reply,
+    SubAgentEvent, ToolCall, ToolStatus, interrupt, store::Tenant,
 };
-use concentric_tools::{Approval, NoArguments, Siblings, Tool, Toolset, Verdict, agent_tool};
+use concentric_tools::{Approval, NoArguments, SiblingPolicy, Tool, Toolset, Verdict, agent_tool};
 use std::{
     sync::{Arc, Mutex},
     time::Duration,
@@ -495,7 +495,11 @@ async fn an_agent_that_halts_after_it_was_resumed_ends_its_own_run() {
 
 paced!(siblings_of_an_agent_that_asks_are_not_run_again);
 async fn siblings_of_an_agent_that_asks_are_not_run_again() {
-    for siblings in [Siblings::RunReadOnly, Siblings::RunAll, Siblings::HoldAll] {
+    for siblings in [
+        SiblingPolicy::RunReadOnly,
+        SiblingPolicy::RunAll,
+        SiblingPolicy::HoldAll,
+    ] {
         let log = Log::default();
         let tools = || {
             Toolset::new()
@@ -590,7 +594,7 @@ async fn the_outer_consumer_sees_inner_events_while_they_happen() {
 
 paced!(a_live_question_of_an_inner_run_is_in_the_outer_stream);
 async fn a_live_question_of_an_inner_run_is_in_the_outer_stream() {
-    let (log, live) = (Log::default(), LiveInterrupts::new());
+    let (log, live) = (Log::default(), InterruptHub::new());
     let inner = Toolset::new()
         .tool(number("refund", &log))
         .gate(Approval::for_tools("refund").live(&live, Duration::from_secs(60)));

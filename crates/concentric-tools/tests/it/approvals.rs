@@ -6,11 +6,11 @@ use crate::kit::{
     number, panicking, quietly, told,
 };
 use concentric_core::{
-    ErrorKind, Event, LiveInterrupts, Origin, Outcome, Reply, ReplyKind, ToolCall, ToolStatus,
+    Delivery, ErrorKind, Event, InterruptHub, Outcome, Reply, ReplyKind, ToolCall, ToolStatus,
     Turn, interrupt, store::Tenant,
 };
 use concentric_tools::{
-    Approval, Matcher, NoArguments, Pins, ProtocolStep, Siblings, Toolset, Verdict,
+    Approval, Matcher, NoArguments, SiblingPolicy, ToolPins, Toolset, TraceStep, Verdict,
 };
 use serde_json::json;
 use std::{
@@ -192,7 +192,7 @@ async fn c078_a_read_only_sibling_runs_at_once_and_is_not_run_again() {
 paced!(c079_held_siblings_run_in_order_when_the_run_goes_on);
 async fn c079_held_siblings_run_in_order_when_the_run_goes_on() {
     let log = Log::default();
-    let tools = || gated(&log).siblings(Siblings::HoldAll).max_parallel(1);
+    let tools = || gated(&log).siblings(SiblingPolicy::HoldAll).max_parallel(1);
     let scene = Scene::round(vec![
         ("read", r#"{"n":1}"#),
         ("refund", r#"{"n":2}"#),
@@ -209,7 +209,11 @@ async fn c079_held_siblings_run_in_order_when_the_run_goes_on() {
 
 paced!(c080_every_call_has_one_result_whatever_becomes_of_siblings);
 async fn c080_every_call_has_one_result_whatever_becomes_of_siblings() {
-    for siblings in [Siblings::RunReadOnly, Siblings::RunAll, Siblings::HoldAll] {
+    for siblings in [
+        SiblingPolicy::RunReadOnly,
+        SiblingPolicy::RunAll,
+        SiblingPolicy::HoldAll,
+    ] {
         for together in [false, true] {
             let log = Log::default();
             let tools = || {
@@ -225,8 +229,8 @@ async fn c080_every_call_has_one_result_whatever_becomes_of_siblings() {
             let ran = scene.start(&tools()).await;
             let (reads, writes) = (log.count("read 2"), log.count("write 3"));
             match siblings {
-                Siblings::RunReadOnly => assert_eq!((reads, writes), (1, 0)),
-                Siblings::RunAll => assert_eq!((reads, writes), (1, 1)),
+                SiblingPolicy::RunReadOnly => assert_eq!((reads, writes), (1, 0)),
+                SiblingPolicy::RunAll => assert_eq!((reads, writes), (1, 1)),
                 _ => assert_eq!((reads, writes), (0, 0)),
             }
             let first = Reply::approve(ran.ask("call-0-0").id);
@@ -397,7 +401,7 @@ async fn c083_edited_arguments_run_after_they_were_validated() {
                 Approval::for_tools("refund")
                     .replies([ReplyKind::Edit])
                     .deny(unlucky.clone(), "unlucky")
-                    .watch(told(&watched)),
+                    .on_approval(told(&watched)),
             )
         };
         let scene = Scene::round(vec![("refund", r#"{"n":1}"#)]);
@@ -544,7 +548,7 @@ async fn a_runs_own_approval_tells_its_own_watchers_beside_a_gate() {
     let mut context = scene.world.context();
     let own = Approval::for_tools("refund")
         .message(|_| "Really?".to_owned())
-        .watch(told(&watched));
+        .on_approval(told(&watched));
     context.extensions_mut().insert(own);
     let ran = scene.start_in(context, &tools).await;
     assert_eq!(ran.ask("call-0-0").message.unwrap(), "Really?");
@@ -560,7 +564,7 @@ async fn watchers_are_told_once_of_each_decision() {
         Toolset::new().tool(number("refund", &log)).gate(
             Approval::for_tools("refund")
                 .replies(crate::kit::ANY_REPLY)
-                .watch(told(&watched)),
+                .on_approval(told(&watched)),
         )
     };
     let scene = Scene::round(vec![
@@ -603,8 +607,8 @@ async fn c087_a_decision_is_told_once_over_two_processes_that_share_a_store() {
     let tools = || {
         Toolset::new()
             .tool(number("refund", &log))
-            .gate(Approval::for_tools("refund").watch(told(&watched)))
-            .tell_once(store.clone())
+            .gate(Approval::for_tools("refund").on_approval(told(&watched)))
+            .notify_once(store.clone())
     };
     let scene = Scene::round(vec![("refund", r#"{"n":1}"#), ("refund", r#"{"n":2}"#)]);
     let ran = scene.start(&tools()).await;
@@ -630,7 +634,7 @@ async fn a_watcher_that_panics_changes_nothing() {
     let tools = || {
         Toolset::new()
             .tool(number("refund", &log))
-            .gate(Approval::for_tools("refund").watch(|_| panic!("on purpose")))
+            .gate(Approval::for_tools("refund").on_approval(|_| panic!("on purpose")))
     };
     let scene = Scene::round(vec![("refund", r#"{"n":1}"#)]);
     let ran = scene.start(&tools()).await;
@@ -644,7 +648,7 @@ async fn a_watcher_that_panics_changes_nothing() {
 
 paced!(c089_live_and_resumed_execution_are_the_same);
 async fn c089_live_and_resumed_execution_are_the_same() {
-    let build = |log: &Log, minutes: &Minutes, live: Option<&LiveInterrupts>| {
+    let build = |log: &Log, minutes: &Minutes, live: Option<&InterruptHub>| {
         let approval = Approval::for_tools("refund");
         let approval = match live {
             Some(live) => approval.live(live, Duration::from_secs(60)),
@@ -657,7 +661,7 @@ async fn c089_live_and_resumed_execution_are_the_same() {
             .layer(note("outer", log))
             .layer(note("inner", log))
             .gate(approval)
-            .protocol(minutes.sink())
+            .trace(minutes.sink())
             .max_parallel(1)
     };
     let calls = || {
@@ -669,7 +673,7 @@ async fn c089_live_and_resumed_execution_are_the_same() {
     };
     let (live_log, live_minutes) = (Log::default(), Minutes::default());
     let scene = Scene::round(calls());
-    let live = LiveInterrupts::new();
+    let live = InterruptHub::new();
     let tools = build(&live_log, &live_minutes, Some(&live));
     let request = concentric_core::ChatRequest::user("go").with_context(scene.world.context());
     let now = scene.world.now();
@@ -706,18 +710,18 @@ async fn c089_live_and_resumed_execution_are_the_same() {
         sent(&scene.model),
         "the model sees the same"
     );
-    // What tells them apart is the origin.
-    let origins = |minutes: &Minutes, step: fn(&ProtocolStep) -> bool| {
+    // What tells them apart is the delivery.
+    let origins = |minutes: &Minutes, step: fn(&TraceStep) -> bool| {
         let all = minutes.all().into_iter();
         let mut of = all.filter(|e| e.call_id.as_str() == "call-0-0" && step(&e.step));
-        of.next().unwrap().origin
+        of.next().unwrap().delivery
     };
-    let settled = |step: &ProtocolStep| matches!(step, ProtocolStep::Settled(_));
-    let taken_up = |step: &ProtocolStep| matches!(step, ProtocolStep::Resumed(_));
-    assert_eq!(origins(&live_minutes, settled), Origin::Live);
-    assert_eq!(origins(&minutes, settled), Origin::Replay);
-    assert_eq!(origins(&live_minutes, taken_up), Origin::Live);
-    assert_eq!(origins(&minutes, taken_up), Origin::Replay);
+    let settled = |step: &TraceStep| matches!(step, TraceStep::Settled(_));
+    let taken_up = |step: &TraceStep| matches!(step, TraceStep::Resumed(_));
+    assert_eq!(origins(&live_minutes, settled), Delivery::First);
+    assert_eq!(origins(&minutes, settled), Delivery::Resumed);
+    assert_eq!(origins(&live_minutes, taken_up), Delivery::First);
+    assert_eq!(origins(&minutes, taken_up), Delivery::Resumed);
 }
 
 paced!(c090_of_two_calls_of_a_tool_only_the_approved_one_runs);
@@ -1005,7 +1009,7 @@ async fn f053_after_untrusted_output_nothing_has_an_effect_without_approval() {
 paced!(f054_a_pinned_tool_that_changed_is_not_run);
 async fn f054_a_pinned_tool_that_changed_is_not_run() {
     let log = Log::default();
-    let pins = Pins::of(&concentric_core::ToolSource::specs(
+    let pins = ToolPins::of(&concentric_core::ToolSource::specs(
         &Toolset::new().tool(number("refund", &log)),
     ));
     let tools = Toolset::new()

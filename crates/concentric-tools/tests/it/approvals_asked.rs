@@ -3,10 +3,10 @@
 use crate::common::{Log, gate_fn, paced, tool};
 use crate::kit::{Memory, Ran, Scene, World, drive, drive_with, number, told};
 use concentric_core::{
-    CancelReason, ChatRequest, Context, Event, Interrupt, LiveInterrupts, Message, Outcome, Part,
+    CancelReason, ChatRequest, Context, Event, Interrupt, InterruptHub, Message, Outcome, Part,
     PartKind, Reply, Role, ToolStatus,
-    interrupt::{RememberFor, RememberWhat},
-    store::{Span, Tenant},
+    interrupt::{ScopeCalls, ScopeLifetime},
+    store::{StoredScope, Tenant},
 };
 use concentric_tools::{Approval, ToolLifecycle, Toolset, Verdict};
 use serde_json::json;
@@ -23,7 +23,7 @@ fn refunds() -> Scene {
 fn limited(store: &Memory) -> Approval {
     Approval::for_tools("refund")
         .remember(store.clone())
-        .remember_at_most(RememberWhat::Arguments, RememberFor::Thread)
+        .remember_at_most(ScopeCalls::Arguments, ScopeLifetime::Thread)
 }
 
 fn remembering(log: &Log, approval: Approval) -> Toolset {
@@ -43,9 +43,9 @@ async fn a_reply_holds_for_no_more_than_the_host_allows() {
     assert_eq!(remember["for"]["enum"], json!(["run", "thread"]));
 
     for (what, span) in [
-        (RememberWhat::Tool, RememberFor::Run),
-        (RememberWhat::Arguments, RememberFor::Always),
-        (RememberWhat::Tool, RememberFor::Always),
+        (ScopeCalls::Tool, ScopeLifetime::Run),
+        (ScopeCalls::Arguments, ScopeLifetime::Always),
+        (ScopeCalls::Tool, ScopeLifetime::Always),
     ] {
         for reply in [
             Reply::approve(ask.id.clone()),
@@ -58,17 +58,17 @@ async fn a_reply_holds_for_no_more_than_the_host_allows() {
     }
     assert!(log.lines().is_empty() && store.remembered().is_empty());
 
-    let reply = Reply::approve(ask.id).remembered(RememberWhat::Arguments, RememberFor::Thread);
+    let reply = Reply::approve(ask.id).remembered(ScopeCalls::Arguments, ScopeLifetime::Thread);
     let ran = scene.resume(&tools, asked.state(), vec![reply]).await;
     assert_eq!(*ran.outcome(), Outcome::Completed);
-    assert!(matches!(store.remembered()[0].span, Span::Thread(_)));
+    assert!(matches!(store.remembered()[0].span, StoredScope::Thread(_)));
 }
 
 paced!(of_two_limits_the_narrower_holds);
 async fn of_two_limits_the_narrower_holds() {
     let (log, store) = (Log::default(), Memory::new());
     let other =
-        Approval::for_tools("refund").remember_at_most(RememberWhat::Tool, RememberFor::Run);
+        Approval::for_tools("refund").remember_at_most(ScopeCalls::Tool, ScopeLifetime::Run);
     let tools = remembering(&log, limited(&store)).gate(other);
     let ask = refunds().start(&tools).await.ask("call-0-0");
     let schema = ask.response_schema.as_ref().unwrap();
@@ -84,7 +84,7 @@ async fn what_was_asked_before_there_was_a_limit_holds_for_its_call_only() {
     let scene = refunds();
     let asked = scene.start(&free).await;
     let reply = Reply::approve(asked.ask("call-0-0").id)
-        .remembered(RememberWhat::Tool, RememberFor::Always);
+        .remembered(ScopeCalls::Tool, ScopeLifetime::Always);
     let tools = remembering(&log, limited(&store));
     let ran = scene.resume(&tools, asked.state(), vec![reply]).await;
     assert_eq!(ran.result("call-0-0").0, ToolStatus::Done);
@@ -125,8 +125,11 @@ paced!(a_question_that_is_asked_again_is_told_once);
 async fn a_question_that_is_asked_again_is_told_once() {
     let (log, watched, store) = (Log::default(), Log::default(), Memory::new());
     let tools = || {
-        remembering(&log, Approval::for_tools("refund").watch(told(&watched)))
-            .tell_once(store.clone())
+        remembering(
+            &log,
+            Approval::for_tools("refund").on_approval(told(&watched)),
+        )
+        .notify_once(store.clone())
     };
     let scene = refunds();
     let asked = scene.start(&tools()).await;
@@ -176,13 +179,13 @@ async fn a_question_has_one_end_also_if_its_call_does_not_run() {
         let approval = || {
             Approval::for_tools("refund")
                 .names_inner_tools()
-                .watch(told(&watched))
+                .on_approval(told(&watched))
         };
         let with = |approval: Approval, verdict: fn() -> Verdict| {
             Toolset::new()
                 .gate(approval)
                 .gate(gate(verdict))
-                .tell_once(store.clone())
+                .notify_once(store.clone())
         };
         let refund = || number("refund", &log);
         let then = with(approval(), || Verdict::Pass).tool(refund());
@@ -209,7 +212,7 @@ async fn a_question_that_no_gate_would_ask_any_more_has_its_end() {
     // The rule is gone, and nobody remembers who was told that it asked.
     let (log, watched, store) = (Log::default(), Log::default(), Memory::new());
     let tools = |approval: Approval| {
-        remembering(&log, approval.watch(told(&watched))).tell_once(store.clone())
+        remembering(&log, approval.on_approval(told(&watched))).notify_once(store.clone())
     };
     let ran = approved(
         &tools(Approval::for_tools("refund")),
@@ -226,8 +229,11 @@ async fn a_cancel_of_a_round_ends_the_questions_beside_it() {
     let forever = tool("read", "", |crate::kit::Number { .. }| async {
         pending::<String>().await
     });
-    let tools = remembering(&log, Approval::for_tools("refund").watch(told(&watched)))
-        .tool(forever.read_only());
+    let tools = remembering(
+        &log,
+        Approval::for_tools("refund").on_approval(told(&watched)),
+    )
+    .tool(forever.read_only());
     let mut here = ToolLifecycle::new(tools).with_context(context.clone());
     let parts = ["refund", "read"].into_iter().enumerate().map(|(i, name)| {
         let call = crate::kit::call_part(0, i, &(name, N).into());
@@ -260,7 +266,7 @@ fn asks(event: &Event) -> Option<Interrupt> {
 
 paced!(a_live_question_is_not_lost_to_another_of_its_id);
 async fn a_live_question_is_not_lost_to_another_of_its_id() {
-    let (log, live) = (Log::default(), LiveInterrupts::new());
+    let (log, live) = (Log::default(), InterruptHub::new());
     let tools = remembering(
         &log,
         Approval::for_tools("refund").live(&live, Duration::from_secs(60)),

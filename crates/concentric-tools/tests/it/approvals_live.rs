@@ -3,8 +3,8 @@
 use crate::common::{Log, gate_fn, paced};
 use crate::kit::{ANY_REPLY, Ran, Scene, World, drive_with, halting, number, told};
 use concentric_core::{
-    CancelReason, Context, Event, LiveInterrupts, Outcome, Reply, Str, ToolStatus,
-    interrupt::{RememberFor, RememberWhat},
+    CancelReason, Context, Event, InterruptHub, Outcome, Reply, Str, ToolStatus,
+    interrupt::{ScopeCalls, ScopeLifetime},
     store::Tenant,
 };
 use concentric_tools::{Approval, Toolset, Verdict};
@@ -39,11 +39,11 @@ async fn live_run(
     .await
 }
 
-fn live_tools(log: &Log, watched: &Log, live: &LiveInterrupts) -> Toolset {
+fn live_tools(log: &Log, watched: &Log, live: &InterruptHub) -> Toolset {
     let approval = Approval::for_tools("refund")
         .replies(ANY_REPLY)
         .live(live, Duration::from_secs(60))
-        .watch(told(watched));
+        .on_approval(told(watched));
     Toolset::new()
         .tool(number("refund", log))
         .tool(halting("halting", log).read_only())
@@ -53,7 +53,7 @@ fn live_tools(log: &Log, watched: &Log, live: &LiveInterrupts) -> Toolset {
 
 paced!(c091_a_live_question_that_nobody_answers_in_time_denies);
 async fn c091_a_live_question_that_nobody_answers_in_time_denies() {
-    let (log, watched, live) = (Log::default(), Log::default(), LiveInterrupts::new());
+    let (log, watched, live) = (Log::default(), Log::default(), InterruptHub::new());
     let scene = Scene::round(vec![("refund", r#"{"n":1}"#)]);
     let clock = scene.world.clock.clone();
     let tools = live_tools(&log, &watched, &live);
@@ -90,7 +90,7 @@ async fn c091_a_live_question_is_answered_denied_or_cancelled() {
         (|id| Reply::answer(id, "paid"), ToolStatus::Done, &[]),
     ];
     for (reply, status, ran_with) in replies {
-        let (log, watched, live) = (Log::default(), Log::default(), LiveInterrupts::new());
+        let (log, watched, live) = (Log::default(), Log::default(), InterruptHub::new());
         let scene =
             Scene::round(vec![("refund", r#"{"n":1}"#)]).with_world(World::new().tenant("acme"));
         let tools = live_tools(&log, &watched, &live);
@@ -106,7 +106,7 @@ async fn c091_a_live_question_is_answered_denied_or_cancelled() {
                 // The tool does not take these arguments.
                 Reply::approve_edited(ask.id.clone(), json!({"n": 700})),
                 // The question does not offer this.
-                Reply::approve(ask.id.clone()).remembered(RememberWhat::Tool, RememberFor::Always),
+                Reply::approve(ask.id.clone()).remembered(ScopeCalls::Tool, ScopeLifetime::Always),
             ] {
                 let error = live.reply(&tenant, malformed, now).unwrap_err();
                 assert_eq!(error.code(), "malformed_reply");
@@ -126,7 +126,7 @@ async fn c091_a_live_question_is_answered_denied_or_cancelled() {
 
 paced!(c091_a_cancelled_run_takes_its_live_question_back);
 async fn c091_a_cancelled_run_takes_its_live_question_back() {
-    let (log, watched, live) = (Log::default(), Log::default(), LiveInterrupts::new());
+    let (log, watched, live) = (Log::default(), Log::default(), InterruptHub::new());
     let scene = Scene::round(vec![("refund", r#"{"n":1}"#)]);
     let tools = live_tools(&log, &watched, &live);
     let context = scene.world.context();
@@ -148,7 +148,7 @@ async fn c091_a_cancelled_run_takes_its_live_question_back() {
 
 paced!(c091_a_call_that_waits_live_is_not_said_to_have_been_started);
 async fn c091_a_call_that_waits_live_is_not_said_to_have_been_started() {
-    let (log, watched, live) = (Log::default(), Log::default(), LiveInterrupts::new());
+    let (log, watched, live) = (Log::default(), Log::default(), InterruptHub::new());
     let scene = Scene::round(vec![("refund", r#"{"n":1}"#)]);
     let tools = live_tools(&log, &watched, &live);
     let context = scene.world.context();
@@ -168,7 +168,7 @@ paced!(c091_a_dropped_run_takes_its_live_question_back);
 async fn c091_a_dropped_run_takes_its_live_question_back() {
     use futures_util::StreamExt;
     use tower::ServiceExt;
-    let (log, watched, live) = (Log::default(), Log::default(), LiveInterrupts::new());
+    let (log, watched, live) = (Log::default(), Log::default(), InterruptHub::new());
     let scene = Scene::round(vec![("refund", r#"{"n":1}"#)]);
     let tools = live_tools(&log, &watched, &live);
     let request = concentric_core::ChatRequest::user("go").with_context(scene.world.context());
@@ -198,7 +198,7 @@ async fn c091_a_dropped_run_takes_its_live_question_back() {
 
 paced!(paused a_halt_does_not_wait_for_a_live_question);
 async fn a_halt_does_not_wait_for_a_live_question() {
-    let (log, watched, live) = (Log::default(), Log::default(), LiveInterrupts::new());
+    let (log, watched, live) = (Log::default(), Log::default(), InterruptHub::new());
     let scene = Scene::round(vec![("refund", r#"{"n":1}"#), ("halting", r#"{"n":2}"#)]);
     let tools = live_tools(&log, &watched, &live);
     let run = live_run(&scene, &tools, scene.world.context(), |_| {});
@@ -213,7 +213,7 @@ async fn a_halt_does_not_wait_for_a_live_question() {
 
 paced!(a_live_approval_with_edits_that_a_gate_halts_on_halts);
 async fn a_live_approval_with_edits_that_a_gate_halts_on_halts() {
-    let (log, watched, live) = (Log::default(), Log::default(), LiveInterrupts::new());
+    let (log, watched, live) = (Log::default(), Log::default(), InterruptHub::new());
     let scene = Scene::round(vec![("refund", r#"{"n":1}"#)]);
     let tools = live_tools(&log, &watched, &live).gate(gate_fn("13", |call| {
         match call.arguments().as_str().contains("13") {
@@ -248,7 +248,7 @@ async fn no_time_limit_of_the_stack_runs_while_somebody_decides() {
     let ran = scene.resume(&tools(), ran.state(), vec![reply]).await;
     assert_eq!(ran.result("call-0-0").0, ToolStatus::Done);
     // The same live.
-    let (log, watched, live) = (Log::default(), Log::default(), LiveInterrupts::new());
+    let (log, watched, live) = (Log::default(), Log::default(), InterruptHub::new());
     let scene = Scene::round(vec![("refund", r#"{"n":1}"#)]);
     let tools = live_tools(&log, &watched, &live).layer(limit());
     let now = scene.world.now();

@@ -4,7 +4,7 @@ use crate::common::{Log, paced};
 use crate::kit::{Memory, Scene, World, number, told};
 use concentric_core::{
     Outcome, Reply, RunId, ThreadId, ToolStatus,
-    store::{ClaimCell, Decisions, RunClaim, RunKey, Span, Tenant},
+    store::{ClaimCell, Decisions, RunClaim, RunKey, StoredScope, Tenant},
 };
 use concentric_tools::{Approval, Toolset};
 use serde_json::json;
@@ -71,7 +71,7 @@ async fn c092_what_was_remembered_is_not_asked_again() {
         // It is listed, and can be revoked.
         let kept = store.list(Tenant("acme".into())).await.unwrap();
         assert_eq!(kept.len(), 1);
-        assert_eq!(kept[0].span, Span::Always);
+        assert_eq!(kept[0].span, StoredScope::Always);
         assert!(
             store
                 .revoke(Tenant("acme".into()), kept[0].id.clone())
@@ -95,7 +95,7 @@ async fn c092_what_was_remembered_is_not_asked_again() {
         assert_eq!(now(&world, &tools, "refund", 1).await, "ask", "another run");
         assert!(matches!(
             store.list(Tenant("acme".into())).await.unwrap()[0].span,
-            Span::Run { .. }
+            StoredScope::Run { .. }
         ));
     }
 }
@@ -176,7 +176,7 @@ async fn c092_for_the_run_means_also_when_it_goes_on_elsewhere() {
     assert_eq!(*ran.outcome(), Outcome::Completed);
     assert_eq!(log.lines(), ["refund 1", "refund 2"]);
     let (thread, run) = (None, RunId::new("first"));
-    assert_eq!(store.remembered()[0].span, Span::Run { thread, run });
+    assert_eq!(store.remembered()[0].span, StoredScope::Run { thread, run });
 }
 
 paced!(c092_one_answer_that_is_remembered_does_not_hide_the_other);
@@ -186,7 +186,7 @@ async fn c092_one_answer_that_is_remembered_does_not_hide_the_other() {
         Toolset::new().tool(number("refund", &log)).gate(
             Approval::for_tools("refund")
                 .remember(store.clone())
-                .watch(told(&watched)),
+                .on_approval(told(&watched)),
         )
     };
     let scene = Scene::round(vec![("refund", r#"{"n":1}"#), ("refund", r#"{"n":2}"#)]);

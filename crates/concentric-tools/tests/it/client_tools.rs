@@ -3,8 +3,8 @@
 use crate::common::{Hook, Log, gate_fn, hook, paced, tool};
 use crate::kit::{Ran, Scene, drive, halting, number};
 use concentric_core::{
-    CancelReason, Context, Error, ErrorKind, Origin, Outcome, Permit, Reply, ToolCall, ToolSpec,
-    ToolSpecs, ToolStatus, interrupt,
+    CancelReason, Clearance, Context, Delivery, Error, ErrorKind, Outcome, Reply, ToolCall,
+    ToolSpec, ToolSpecs, ToolStatus, interrupt,
 };
 use concentric_tools::{Approval, NoArguments, ToolError, Toolset, Verdict};
 use serde_json::json;
@@ -174,8 +174,8 @@ async fn client_and(how: &'static str) {
                 ))
                 .max_parallel(1);
             let asked = log.clone();
-            tools.gate(gate_fn("ask", move |call| match call.origin() {
-                Origin::Live if asked.lines().is_empty() => Verdict::ask(),
+            tools.gate(gate_fn("ask", move |call| match call.delivery() {
+                Delivery::First if asked.lines().is_empty() => Verdict::ask(),
                 _ if how == "gate" => Verdict::halt("enough"),
                 _ => Verdict::ask(),
             }))
@@ -210,14 +210,14 @@ async fn layers_see_no_call_that_was_denied() {
     let watch = {
         let seen = seen.clone();
         hook(move |call: ToolCall| {
-            let kind = match call.permit() {
-                Permit::Exactly(_) => "exactly",
-                Permit::Settled(_) => "settled",
+            let kind = match call.clearance() {
+                Clearance::Decided(_) => "exactly",
+                Clearance::Settled(_) => "settled",
                 _ => "other",
             };
             seen.lock()
                 .unwrap()
-                .push((call.name().to_string(), kind, call.origin()));
+                .push((call.name().to_string(), kind, call.delivery()));
             Hook::Call(call)
         })
     };
@@ -228,7 +228,7 @@ async fn layers_see_no_call_that_was_denied() {
     let _ = scene.resume(&tools, ran.state(), vec![reply]).await;
     assert_eq!(
         *seen.lock().unwrap(),
-        [("read".to_owned(), "other", Origin::Live)]
+        [("read".to_owned(), "other", Delivery::First)]
     );
 }
 
@@ -254,13 +254,12 @@ async fn a_state_that_somebody_has_cut_or_bent_is_refused() {
     let scene = Scene::round(vec![("refund", r#"{"n":1}"#), ("refund", r#"{"n":2}"#)]);
     let ran = scene.start(&gated(&log)).await;
     let json = ran.state().to_json().unwrap();
-    let read =
-        |json: &str| concentric_core::machine::MachineState::from_json(json.as_bytes(), 1 << 20);
+    let read = |json: &str| concentric_core::machine::RunState::from_json(json.as_bytes(), 1 << 20);
     for end in 0..json.len() {
         assert!(read(&json[..end]).is_err());
     }
     assert!(
-        concentric_core::machine::MachineState::from_json(json.as_bytes(), json.len() - 1).is_err()
+        concentric_core::machine::RunState::from_json(json.as_bytes(), json.len() - 1).is_err()
     );
     for (from, to) in [
         ("\"version\":2", "\"version\":3"),

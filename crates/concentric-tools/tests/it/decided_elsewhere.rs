@@ -9,12 +9,12 @@ use concentric_core::{
     AgentLayer, BoxError, BoxModel, ChatRequest, Context, Event, Interrupt, Outcome, Reply,
     ToolCall, ToolSpec, ToolStatus,
     agent::{BeforeRound, StepGate, StepView},
-    machine::MachineState,
+    machine::RunState,
     store::Checkpoint,
 };
 use concentric_tools::{
-    Approval, Tokens, Tool, Toolset, Verdict, agent_tool,
-    token::{Key, Keys},
+    Approval, ApprovalTokens, Tool, Toolset, Verdict, agent_tool,
+    token::{Key, TokenKeys},
 };
 use serde_json::json;
 use std::{
@@ -24,9 +24,9 @@ use std::{
 };
 use tower::Layer;
 
-fn tokens(store: &Memory) -> Tokens {
+fn tokens(store: &Memory) -> ApprovalTokens {
     let key = Key::new("k1".to_owned(), vec![7; 32]).unwrap();
-    Tokens::new(Keys::new(key), "here", store.clone())
+    ApprovalTokens::new(TokenKeys::new(key), "here", store.clone())
 }
 
 /// Hangs with n = 1.
@@ -53,12 +53,12 @@ async fn hangs(agent: BoxModel, request: ChatRequest) {
 }
 
 /// Runs until it hangs, and returns what was written down last.
-async fn died(agent: BoxModel, request: ChatRequest, mut context: Context) -> MachineState {
+async fn died(agent: BoxModel, request: ChatRequest, mut context: Context) -> RunState {
     let states = Arc::new(Mutex::new(Vec::new()));
     let saved = states.clone();
     context
         .own_mut()
-        .insert(Checkpoint::new(move |state: MachineState| {
+        .insert(Checkpoint::new(move |state: RunState| {
             saved.lock().unwrap().push(crate::kit::written(&state));
             Box::pin(async {
                 pace().pass(&Context::new()).await;
@@ -69,7 +69,7 @@ async fn died(agent: BoxModel, request: ChatRequest, mut context: Context) -> Ma
     states.lock().unwrap().pop().unwrap()
 }
 
-fn history(scene: &Scene, state: &MachineState, replies: Vec<Reply>) -> ChatRequest {
+fn history(scene: &Scene, state: &RunState, replies: Vec<Reply>) -> ChatRequest {
     ChatRequest::resume_history(
         state.transcript().clone(),
         state.open_round().unwrap(),
@@ -443,7 +443,7 @@ async fn f044_a_new_ledger_knows_nothing_of_what_was_begun_without_it() {
     let mut context = scene.world.context();
     context
         .own_mut()
-        .insert(Checkpoint::new(move |state: MachineState| {
+        .insert(Checkpoint::new(move |state: RunState| {
             saved.lock().unwrap().push(crate::kit::written(&state));
             Box::pin(async {
                 pace().pass(&Context::new()).await;
@@ -559,5 +559,9 @@ async fn effects_of_earlier_rounds_are_said_when_a_resumed_run_fails() {
     let request = ChatRequest::resume(ran.state(), vec![reply]).with_context(scene.world.context());
     let ran = drive(agent(), request).await;
     let error = ran.end.unwrap_err();
-    assert_ne!(error.effects(), concentric_core::Effects::None, "{error:?}");
+    assert_ne!(
+        error.effects(),
+        concentric_core::SideEffects::None,
+        "{error:?}"
+    );
 }

@@ -5,14 +5,13 @@ use crate::common::{Hook, Log, gate_fn, hook, pace, paced};
 use crate::kit::{Call, Memory, Model, Ran, Scene, drive, drive_with, number};
 use concentric_core::{
     Arguments, CallId, CancelReason, ChatRequest, Error, ErrorKind, Event, Executor, Interrupt,
-    LiveInterrupts, Message, MessageId, OpenRound, Outcome, Part, PartKind, Reply, Role,
-    Suspension, ToolCall, ToolCallPart, ToolOutcome, ToolSpec, ToolStatus, Transcript,
-    store::Tenant,
+    InterruptHub, Message, MessageId, OpenRound, Outcome, Part, PartKind, Reply, Role, Suspension,
+    ToolCall, ToolCallPart, ToolOutcome, ToolSpec, ToolStatus, Transcript, store::Tenant,
 };
 use concentric_tools::{
-    Approval, Matcher, RoundEnd, Siblings, Tokens, Tool, ToolLifecycle, Toolset, Verdict,
-    agent_tool,
-    token::{Key, Keys},
+    Approval, ApprovalTokens, Matcher, RoundEnd, SiblingPolicy, Tool, ToolLifecycle, Toolset,
+    Verdict, agent_tool,
+    token::{Key, TokenKeys},
 };
 use serde_json::json;
 use std::{
@@ -21,16 +20,16 @@ use std::{
 };
 use tower::{BoxError, service_fn};
 
-fn tokens(store: &Memory) -> Tokens {
+fn tokens(store: &Memory) -> ApprovalTokens {
     let key = Key::new("k1".to_owned(), vec![7; 32]).unwrap();
-    Tokens::new(Keys::new(key), "here", store.clone())
+    ApprovalTokens::new(TokenKeys::new(key), "here", store.clone())
 }
 
 /// Answers live questions as they come, and returns them.
 async fn run_live(
     scene: &Scene,
     tools: &Toolset,
-    live: &LiveInterrupts,
+    live: &InterruptHub,
     mut reply: impl FnMut(&Interrupt) -> Reply,
 ) -> (Ran, Vec<Interrupt>) {
     let (world, mut asked) = (scene.world.clone(), Vec::new());
@@ -53,7 +52,7 @@ async fn run_live(
 
 paced!(f038_what_is_asked_live_leaves_no_proof_behind);
 async fn f038_what_is_asked_live_leaves_no_proof_behind() {
-    let (log, store, live) = (Log::default(), Memory::new(), LiveInterrupts::new());
+    let (log, store, live) = (Log::default(), Memory::new(), InterruptHub::new());
     let tools = Toolset::new()
         .tool(number("refund", &log))
         .gate(Approval::for_tools("refund").live(&live, Duration::from_secs(60)))
@@ -164,7 +163,7 @@ async fn f044_an_agent_that_has_done_something_and_asks_is_not_said_not_to_have_
                     false => Verdict::Pass,
                 }
             }))
-            .siblings(Siblings::RunAll);
+            .siblings(SiblingPolicy::RunAll);
         let scene = Scene::round(vec![("deeper", r#"{"task":"x"}"#), ("pay", r#"{"n":9}"#)]);
         let ran = scene.start(&tools).await;
         assert_eq!(log.lines(), ["write 1"]);
@@ -198,7 +197,7 @@ async fn what_a_client_has_done_is_kept_when_the_run_stops() {
 
 paced!(a_call_that_is_held_twice_for_live_questions_runs);
 async fn a_call_that_is_held_twice_for_live_questions_runs() {
-    let (log, live) = (Log::default(), LiveInterrupts::new());
+    let (log, live) = (Log::default(), InterruptHub::new());
     let strict = Arc::new(Mutex::new(false));
     let is_strict = strict.clone();
     let minds = Matcher::when(move |call: &ToolCall| match call.name().as_str() {

@@ -7,7 +7,7 @@ use crate::kit::{Memory, Scene, by_person};
 use concentric_core::hooks::{BeforeCall, Flow};
 use concentric_core::{
     Arguments, CancelReason, ChatRequest, Context, Interrupt, Outcome, Reply, ReplyKind, Str,
-    Suspension, ToolCall, ToolOutcome, ToolSpec, ToolStatus, interrupt, machine::MachineState,
+    Suspension, ToolCall, ToolOutcome, ToolSpec, ToolStatus, interrupt, machine::RunState,
     store::Checkpoint,
 };
 use concentric_tools::{Approval, Decided, Gate, Tool, ToolError, Toolset, Verdict};
@@ -103,10 +103,10 @@ fn after(log: &Log, class: Class, asks: bool, ledger: Option<&Memory>, since: Si
 }
 
 /// Runs a call of `pay` until its process dies, and returns what was written down last.
-async fn died(scene: &Scene, tools: &Toolset, asks: bool) -> MachineState {
+async fn died(scene: &Scene, tools: &Toolset, asks: bool) -> RunState {
     let states = Arc::new(Mutex::new(Vec::new()));
     let saved = states.clone();
-    let checkpoint = Checkpoint::new(move |state: MachineState| {
+    let checkpoint = Checkpoint::new(move |state: RunState| {
         saved.lock().unwrap().push(crate::kit::written(&state));
         Box::pin(async {
             pace().pass(&Context::new()).await;

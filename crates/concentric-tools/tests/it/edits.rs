@@ -3,9 +3,9 @@
 use crate::common::{Log, gate_fn, paced};
 use crate::kit::{ANY_REPLY, Chance, Memory, Model, Ran, Scene, drive_with, env_or, number, told};
 use concentric_core::{
-    ErrorKind, Event, Interrupt, InterruptId, LiveInterrupts, Outcome, OutcomeSource, Reply,
+    ErrorKind, Event, Interrupt, InterruptHub, InterruptId, Outcome, OutcomeSource, Reply,
     ReplyError, ReplyKind, ToolCall, ToolOutcome, ToolStatus, Turn, interrupt,
-    interrupt::{RememberFor, RememberWhat},
+    interrupt::{ScopeCalls, ScopeLifetime},
     store::Tenant,
 };
 use concentric_tools::{Approval, Ask, Matcher, Toolset, Verdict, agent_tool};
@@ -145,9 +145,9 @@ async fn watchers_see_both_questions_and_one_end() {
             .gate(
                 Approval::for_tools("pay")
                     .replies(ANY_REPLY)
-                    .watch(told(&watched)),
+                    .on_approval(told(&watched)),
             )
-            .tell_once(store.clone())
+            .notify_once(store.clone())
     };
     let scene = Scene::round(vec![PAY]);
     let ran = scene.start(&tools()).await;
@@ -179,7 +179,7 @@ async fn an_edit_that_is_asked_about_is_not_remembered() {
     let scene = Scene::new(vec![vec![PAY], vec![("pay", r#"{"n":200}"#)]]);
     let ran = scene.start(&tools()).await;
     let reply =
-        edit(&ran.ask("call-0-0").id, 200).remembered(RememberWhat::Tool, RememberFor::Always);
+        edit(&ran.ask("call-0-0").id, 200).remembered(ScopeCalls::Tool, ScopeLifetime::Always);
     let ran = scene.resume(&tools(), ran.state(), vec![reply]).await;
     let reply = Reply::deny(ran.ask("call-0-0").id, "no");
     let ran = scene.resume(&tools(), ran.state(), vec![reply]).await;
@@ -192,7 +192,7 @@ async fn an_edit_that_is_asked_about_is_not_remembered() {
 async fn live_run(
     scene: &Scene,
     tools: &Toolset,
-    live: &LiveInterrupts,
+    live: &InterruptHub,
     mut reply: impl FnMut(&Interrupt) -> Reply,
 ) -> (Ran, Vec<Interrupt>) {
     let now = scene.world.now();
@@ -214,7 +214,7 @@ async fn live_run(
 paced!(a_live_edit_is_asked_about_while_the_run_stays_open);
 async fn a_live_edit_is_asked_about_while_the_run_stays_open() {
     for second_is_live in [true, false] {
-        let (log, live) = (Log::default(), LiveInterrupts::new());
+        let (log, live) = (Log::default(), InterruptHub::new());
         let minute = Duration::from_secs(60);
         let manager = Approval::new().ask(large());
         let manager = match second_is_live {
@@ -258,7 +258,7 @@ async fn an_edit_that_does_not_fit_the_tool_leaves_the_question_open() {
         let approval = Approval::for_tools("pay").replies(ANY_REPLY);
         Toolset::new()
             .tool(number("pay", &log))
-            .gate(approval.watch(told(&watched)))
+            .gate(approval.on_approval(told(&watched)))
     };
     let scene = Scene::round(vec![PAY]);
     let ran = scene.start(&tools()).await;
@@ -338,7 +338,7 @@ async fn a_reply_remembers_only_where_its_question_offers_it() {
             Reply::approve(asked.id.clone()),
             Reply::deny(asked.id, "no"),
         ] {
-            let reply = reply.remembered(RememberWhat::Arguments, RememberFor::Run);
+            let reply = reply.remembered(ScopeCalls::Arguments, ScopeLifetime::Run);
             let after = scene.resume(&tools, ran.state(), vec![reply]).await;
             match offers {
                 true => assert_eq!(*after.outcome(), Outcome::Completed),
@@ -504,7 +504,7 @@ async fn what_an_older_version_asked_is_answered_as_the_gate_accepts_now() {
         state["version"] = json!(1);
         assert_eq!(remove(&mut state, "replies"), 1, "{state}");
         let json = state.to_string();
-        let state = concentric_core::machine::MachineState::from_json(json.as_bytes(), 1 << 20);
+        let state = concentric_core::machine::RunState::from_json(json.as_bytes(), 1 << 20);
         let reply = vec![reply_of(kind, &ran.ask("call-0-0").id)];
         let ran = scene.resume(&tools(), state.unwrap(), reply).await;
         assert_eq!(ran.result("call-0-0").0, status, "{kind:?}");
@@ -655,7 +655,7 @@ async fn check_random(seed: u64) {
             0 => vec![reply.clone(), reply.clone()],
             _ => vec![reply.clone()],
         };
-        let kind = reply.ruling().ok().and_then(|ruling| ruling.kind());
+        let kind = reply.decision().ok().and_then(|decision| decision.kind());
         let fits = !matches!(&reply.payload, Some(it) if it["editedArgs"]["n"].is_string());
         let expected_accepted = asked.id == reply.interrupt_id
             && replies.len() == 1

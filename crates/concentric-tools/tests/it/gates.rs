@@ -365,11 +365,11 @@ async fn what_was_changed_on_the_way_is_told_and_remembered_as_it_runs() {
             .tool(number("refund", &log))
             .gate(
                 Approval::for_tools("refund")
-                    .watch(told(&watched))
+                    .on_approval(told(&watched))
                     .remember(store.clone()),
             )
             .layer(rewrite("1", "11"))
-            .tell_once(store.clone())
+            .notify_once(store.clone())
     };
     let scene = Scene::round(vec![("refund", r#"{"n":1}"#)]);
     let ran = scene.start(&tools()).await;

@@ -3,18 +3,18 @@
 use crate::common::{Log, agent_in, one, pace, paced, tool};
 use crate::kit::Memory;
 use concentric_core::{
-    Annotations, Answer, BoxModel, BoxTool, ChatRequest, Context, Error, ErrorKind, LiveInterrupts,
+    Annotations, Answer, BoxModel, BoxTool, ChatRequest, Context, Error, ErrorKind, InterruptHub,
     Outcome, Reply, ToolCall, ToolOutcome, ToolSpec, ToolStatus,
     capability::{Declares, Encloses, StoredRun},
     interrupt,
-    machine::MachineState,
+    machine::RunState,
     store::StatelessCaller,
 };
 use concentric_layers::{NextTool, tool_from_fn};
 use concentric_tools::{
-    Approval, NoArguments, RetryTool, ScopedExt, Tokens, Tool, ToolError, ToolLayers, Toolset,
-    agent_tool, blocking_tool,
-    token::{Key, Keys},
+    Approval, ApprovalTokens, NoArguments, RetryTool, ScopedExt, Tool, ToolError, ToolLayers,
+    Toolset, agent_tool, blocking_tool,
+    token::{Key, TokenKeys},
 };
 use futures_util::StreamExt;
 use std::{
@@ -361,7 +361,7 @@ async fn with_a_ledger_a_person_is_asked_what_it_did() {
         );
         // It stays begun.
         assert_eq!(ledger.effects(), [None]);
-        let state: MachineState = crate::kit::written(asked.finish.state.as_deref().unwrap());
+        let state: RunState = crate::kit::written(asked.finish.state.as_deref().unwrap());
         let id = asked.finish.interrupts()[0].id.clone();
         let reply = match answers {
             true => Reply::answer(id, serde_json::json!("paid")),
@@ -385,13 +385,13 @@ async fn with_a_ledger_a_person_is_asked_what_it_did() {
 const WAYS_TO_ASK: [fn(Toolset, &Memory) -> Toolset; 3] = [
     |tools, _| tools,
     |tools, store| {
-        let keys = Keys::new(Key::new("k", vec![7; 32]).unwrap());
-        let tokens = Tokens::new(keys, "https://agent.example", store.clone());
+        let keys = TokenKeys::new(Key::new("k", vec![7; 32]).unwrap());
+        let tokens = ApprovalTokens::new(keys, "https://agent.example", store.clone());
         tools.gate(Approval::for_tools("other")).tokens(tokens)
     },
     |tools, _| {
         let approval = Approval::for_tools("other");
-        tools.gate(approval.live(&LiveInterrupts::new(), SECOND))
+        tools.gate(approval.live(&InterruptHub::new(), SECOND))
     },
 ];
 

@@ -7,9 +7,9 @@ use crate::common::{
 };
 use concentric_core::hooks::{self, BeforeCall, Flow, Hooks, ToolHooksLayer};
 use concentric_core::{
-    Annotations, BoxError, BoxTool, CancelReason, Context, Environment, Error, ErrorKind, Outcome,
-    Permit, Refusal, RoundCall, Suspension, ToolCall, ToolOutcome, ToolService, ToolStatus,
-    Transcript,
+    Annotations, BoxError, BoxTool, CancelReason, Clearance, Context, Environment, Error,
+    ErrorKind, Outcome, Refusal, RoundCall, Suspension, ToolCall, ToolOutcome, ToolService,
+    ToolStatus, Transcript,
     context::{Clock, Ids, Random, Sleep},
 };
 use concentric_tools::{
@@ -494,8 +494,8 @@ async fn of_a_call_that_was_settled_before_a_hook_is_told_what_came_of_it_and_no
     let log = Log::default();
     let mut refused = RoundCall::new(0, part(0, "t", "{}"));
     refused.state.stage = concentric_core::call::CallStage::Rejected(Refusal::DuplicateId);
-    let permit = Permit::Settled(Arc::new(ToolOutcome::denied("no")));
-    let call = ToolCall::of_round(refused, permit, Transcript::new(), &Context::new());
+    let clearance = Clearance::Settled(Arc::new(ToolOutcome::denied("no")));
+    let call = ToolCall::of_round(refused, clearance, Transcript::new(), &Context::new());
     let inner = BoxTool::new(service_fn(async |call: ToolCall| {
         pace().pass(&call.context).await;
         Ok::<_, Error>(call.settled().unwrap().clone())

@@ -7,14 +7,14 @@ use concentric_core::{
     Executor, Finish, FinishReason, Interrupt, InterruptId, Outcome, Reply, ReplyKind, RunId, Str,
     ThreadId, ToolCallPart, ToolOutcome, ToolStatus, Transcript, Usage,
     context::{Clock, ContextBuilder},
-    machine::MachineState,
+    machine::RunState,
     store::{
-        Decisions, Effect, EffectKey, Intent, Ledger, Once, Remembered, StoreError, StoreFuture,
-        Tenant,
+        Decisions, EffectKey, Intent, Ledger, LedgerEntry, Once, StoreError, StoreFuture,
+        StoredDecision, Tenant,
     },
 };
 use concentric_test::{ManualClock, MemoryStore, TestEnvironment};
-use concentric_tools::{ApprovalEvent, ProtocolEntry, ProtocolStep, Tool, ToolError, Toolset};
+use concentric_tools::{ApprovalEvent, Tool, ToolError, Toolset, TraceEntry, TraceStep};
 use futures_util::{FutureExt, Stream, StreamExt, stream};
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -227,7 +227,7 @@ impl Ran {
     }
 
     /// The state, as another process reads it.
-    pub fn state(&self) -> MachineState {
+    pub fn state(&self) -> RunState {
         assert_eq!(*self.outcome(), Outcome::Interrupted);
         written(self.finish().state.as_ref().unwrap())
     }
@@ -273,9 +273,9 @@ impl Ran {
     }
 }
 
-pub fn written(state: &MachineState) -> MachineState {
+pub fn written(state: &RunState) -> RunState {
     let json = state.to_json().unwrap();
-    MachineState::from_json(json.as_bytes(), 1 << 20).unwrap()
+    RunState::from_json(json.as_bytes(), 1 << 20).unwrap()
 }
 
 pub fn results_of(events: &[Event]) -> Vec<Result3> {
@@ -380,7 +380,7 @@ impl Scene {
         drive(self.model.agent(tools), request).await
     }
 
-    pub async fn resume(&self, tools: &Toolset, state: MachineState, replies: Vec<Reply>) -> Ran {
+    pub async fn resume(&self, tools: &Toolset, state: RunState, replies: Vec<Reply>) -> Ran {
         self.resume_in(self.world.context(), tools, state, replies)
             .await
     }
@@ -389,7 +389,7 @@ impl Scene {
         &self,
         context: Context,
         tools: &Toolset,
-        state: MachineState,
+        state: RunState,
         replies: Vec<Reply>,
     ) -> Ran {
         let request = ChatRequest::resume(state, replies).with_context(context);
@@ -485,23 +485,23 @@ pub fn told(log: &Log) -> impl Fn(&ApprovalEvent<'_>) + Send + Sync + 'static {
 
 /// The protocol of a toolset.
 #[derive(Clone, Default)]
-pub struct Minutes(Arc<Mutex<Vec<ProtocolEntry>>>);
+pub struct Minutes(Arc<Mutex<Vec<TraceEntry>>>);
 
 impl Minutes {
-    pub fn sink(&self) -> impl Fn(ProtocolEntry) + Send + Sync + 'static {
+    pub fn sink(&self) -> impl Fn(TraceEntry) + Send + Sync + 'static {
         let minutes = self.clone();
         move |entry| minutes.0.lock().unwrap().push(entry)
     }
 
-    pub fn all(&self) -> Vec<ProtocolEntry> {
+    pub fn all(&self) -> Vec<TraceEntry> {
         self.0.lock().unwrap().clone()
     }
 
-    /// The steps of each call but those of its suspension, and without the origin.
+    /// The steps of each call but those of its suspension, and without the delivery.
     pub fn lasting(&self) -> std::collections::BTreeMap<String, Vec<String>> {
         let mut calls = std::collections::BTreeMap::<String, Vec<String>>::new();
         for entry in self.all() {
-            if matches!(entry.step, ProtocolStep::Suspended) {
+            if matches!(entry.step, TraceStep::Suspended) {
                 continue;
             }
             calls
@@ -570,7 +570,7 @@ impl Memory {
     }
 
     /// The decisions of the default tenant.
-    pub fn remembered(&self) -> Vec<Remembered> {
+    pub fn remembered(&self) -> Vec<StoredDecision> {
         now(self.0.store.list(Tenant::default())).unwrap()
     }
 
@@ -585,8 +585,8 @@ impl Memory {
         keys.dedup();
         let known = keys.into_iter().map(|key| now(self.0.store.known(key)));
         let recorded = known.filter_map(|effect| match effect.unwrap() {
-            Effect::Begun => Some(None),
-            Effect::Done(outcome) => Some(Some(*outcome)),
+            LedgerEntry::Started => Some(None),
+            LedgerEntry::Finished(outcome) => Some(Some(*outcome)),
             _ => None,
         });
         recorded.collect()
@@ -600,7 +600,7 @@ impl Once for Memory {
 }
 
 impl Decisions for Memory {
-    fn remember(&self, decision: Remembered) -> StoreFuture<()> {
+    fn remember(&self, decision: StoredDecision) -> StoreFuture<()> {
         unless(&self.0.fails_rest, || self.0.store.remember(decision))
     }
 
@@ -610,13 +610,13 @@ impl Decisions for Memory {
         tool: Str,
         run: RunId,
         thread: Option<ThreadId>,
-    ) -> StoreFuture<Vec<Remembered>> {
+    ) -> StoreFuture<Vec<StoredDecision>> {
         unless(&self.0.fails_rest, || {
             self.0.store.recall(tenant, tool, run, thread)
         })
     }
 
-    fn list(&self, tenant: Tenant) -> StoreFuture<Vec<Remembered>> {
+    fn list(&self, tenant: Tenant) -> StoreFuture<Vec<StoredDecision>> {
         done(self.0.store.list(tenant))
     }
 
@@ -626,7 +626,7 @@ impl Decisions for Memory {
 }
 
 impl Ledger for Memory {
-    fn begin(&self, key: EffectKey, mut intent: Intent) -> StoreFuture<Effect> {
+    fn begin(&self, key: EffectKey, mut intent: Intent) -> StoreFuture<LedgerEntry> {
         unless(&self.0.fails_begin, || {
             let begun = (key.clone(), intent.clone());
             self.0.begun.lock().unwrap().push(begun);
@@ -640,7 +640,7 @@ impl Ledger for Memory {
         unless(&self.0.fails_finish, || self.0.store.finish(key, outcome))
     }
 
-    fn known(&self, key: EffectKey) -> StoreFuture<Effect> {
+    fn known(&self, key: EffectKey) -> StoreFuture<LedgerEntry> {
         done(self.0.store.known(key))
     }
 

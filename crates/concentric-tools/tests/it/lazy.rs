@@ -2,8 +2,8 @@
 
 use crate::common::{Script, pace, paced, results, tool};
 use concentric_core::{
-    AgentLayer, Answer, CallId, ChatRequest, ChatResponse, Error, Event, EventStream, Head,
-    Message, Outcome, Part, PartKind, Repair, Role, ToolCallPart, ToolChoice, ToolOutcome,
+    AgentLayer, Answer, CallId, ChatRequest, ChatResponse, Error, Event, EventStream, Message,
+    Outcome, Part, PartKind, Repair, ResponseHead, Role, ToolCallPart, ToolChoice, ToolOutcome,
     ToolResult, ToolStatus, Transcript,
 };
 use concentric_tools::{
@@ -302,7 +302,7 @@ async fn the_head_says_what_was_offered_and_the_innermost_knows_best() {
     async fn head(keep: &'static str, inner: Option<&'static str>) -> Option<Vec<String>> {
         let model = service_fn(move |request: ChatRequest| async move {
             pace().pass(&request.context).await;
-            let mut head = Head::default();
+            let mut head = ResponseHead::default();
             head.tools = inner.map(|name| vec![name.into()].into());
             let body = futures_util::stream::iter([Ok::<Event, Error>(Event::text("hi"))]);
             Ok::<_, Error>(ChatResponse::new(body).with_head(head))

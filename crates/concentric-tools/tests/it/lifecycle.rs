@@ -3,10 +3,10 @@
 use crate::common::{Hook, Log, hook, pace, paced, tool_with_context};
 use crate::kit::{Call, Memory, Model, Ran, Scene, World, call_part, drive, number, quietly, told};
 use concentric_core::{
-    Annotations, CallId, CancelReason, ChatRequest, Context, Custom, ErrorKind, Event, Executor,
-    Message, MessageId, Outcome, Part, PartKind, ProviderData, Reply, Role, ToolCall, ToolCallPart,
-    ToolOutcome, ToolSpec, ToolSpecs, ToolStatus, Transcript, Turn, interrupt,
-    machine::MachineState,
+    Annotations, CallId, CancelReason, ChatRequest, Context, CustomEvent, ErrorKind, Event,
+    Executor, Message, MessageId, Outcome, Part, PartKind, ProviderData, Reply, Role, ToolCall,
+    ToolCallPart, ToolOutcome, ToolSpec, ToolSpecs, ToolStatus, Transcript, Turn, interrupt,
+    machine::RunState,
     store::{Checkpoint, ClaimCell, RunClaim, RunKey, Tenant},
 };
 use concentric_tools::{
@@ -46,10 +46,10 @@ fn effect(name: &'static str, log: &Log, hangs: bool) -> Tool {
 }
 
 /// Runs until nothing happens any more; what was written down last is what another process finds.
-async fn crash(scene: &Scene, tools: &Toolset, request: ChatRequest) -> MachineState {
+async fn crash(scene: &Scene, tools: &Toolset, request: ChatRequest) -> RunState {
     let states = Arc::new(Mutex::new(Vec::new()));
     let saved = states.clone();
-    let checkpoint = Checkpoint::new(move |state: MachineState| {
+    let checkpoint = Checkpoint::new(move |state: RunState| {
         saved.lock().unwrap().push(crate::kit::written(&state));
         Box::pin(async {
             pace().pass(&Context::new()).await;
@@ -71,10 +71,7 @@ async fn crash(scene: &Scene, tools: &Toolset, request: ChatRequest) -> MachineS
     states.lock().unwrap().pop().unwrap()
 }
 
-async fn crashed(
-    tools: &Toolset,
-    calls: Vec<(&'static str, &'static str)>,
-) -> (Scene, MachineState) {
+async fn crashed(tools: &Toolset, calls: Vec<(&'static str, &'static str)>) -> (Scene, RunState) {
     let scene = Scene::round(calls);
     let state = crash(&scene, tools, ChatRequest::user("go")).await;
     (scene, state)
@@ -402,10 +399,14 @@ async fn f044_an_approval_by_token_that_was_taken_up_before_the_crash_is_in_doub
     let (log, store) = (Log::default(), Memory::new());
     let tools = |hangs| {
         let key = concentric_tools::token::Key::new("k", vec![7; 32]).unwrap();
-        let keys = concentric_tools::token::Keys::new(key);
+        let keys = concentric_tools::token::TokenKeys::new(key);
         classes(&log, hangs)
             .gate(Approval::for_tools("once"))
-            .tokens(concentric_tools::Tokens::new(keys, "here", store.clone()))
+            .tokens(concentric_tools::ApprovalTokens::new(
+                keys,
+                "here",
+                store.clone(),
+            ))
     };
     let scene = Scene::round(vec![("once", r#"{"n":1}"#)]);
     let ran = scene.start(&tools(false)).await;
@@ -448,7 +449,7 @@ fn lifecycle(world: &World, tools: Toolset) -> ToolLifecycle {
         .after(before)
 }
 
-fn suspended(end: RoundEnd) -> MachineState {
+fn suspended(end: RoundEnd) -> RunState {
     match end {
         RoundEnd::Suspended(state) => crate::kit::written(&state),
         other => panic!("{other:?}"),
@@ -798,7 +799,7 @@ async fn nothing_runs_in_a_round_that_begins_or_goes_on_too_late() {
             Toolset::new()
                 .tool(number("refund", &log))
                 .tool(number("write", &log))
-                .gate(Approval::for_tools("refund").watch(told(&watched)))
+                .gate(Approval::for_tools("refund").on_approval(told(&watched)))
         };
         let stopped = || {
             let context = world.builder().deadline(world.now()).build();
@@ -855,7 +856,7 @@ paced!(events_that_never_end_let_others_have_their_turn);
 async fn events_that_never_end_let_others_have_their_turn() {
     for echoes in [false, true] {
         let context = World::new().context();
-        let x = || Event::Custom(Box::new(Custom::new("x", json!(1))));
+        let x = || Event::Custom(Box::new(CustomEvent::new("x", json!(1))));
         let says = move |crate::kit::Number { .. }, cx: Context| async move {
             while cx.send(x()).await.is_ok() && !echoes {}
             std::future::pending::<()>().await;
@@ -893,8 +894,8 @@ async fn decisions_are_told_ahead_and_not_again() {
     let tools = || {
         Toolset::new()
             .tool(number("refund", &log))
-            .gate(Approval::for_tools("refund").watch(told(&watched)))
-            .tell_once(store.clone())
+            .gate(Approval::for_tools("refund").on_approval(told(&watched)))
+            .notify_once(store.clone())
     };
     let mut here = lifecycle(&world, tools());
     let calls = vec![("refund", r#"{"n":1}"#), ("refund", r#"{"n":2}"#)];
@@ -941,13 +942,13 @@ async fn a_decision_that_is_told_ahead_is_about_what_will_run() {
             .gate(
                 Approval::for_tools("refund")
                     .replies(crate::kit::ANY_REPLY)
-                    .watch(told(&watched)),
+                    .on_approval(told(&watched)),
             )
             .prepare(async |call: ToolCall| {
                 let text = call.arguments().as_str().replace('1', "5");
                 Ok(text.as_str().into())
             })
-            .tell_once(store.clone())
+            .notify_once(store.clone())
     };
     let mut here = lifecycle(&world, tools());
     let calls = vec![("refund", r#"{"n":1}"#), ("refund", r#"{"n":2}"#)];
@@ -976,13 +977,13 @@ async fn a_decision_about_a_changed_call_is_told_ahead_too() {
     let tools = || {
         Toolset::new()
             .tool(number("refund", &log))
-            .gate(Approval::for_tools("refund").watch(told(&watched)))
+            .gate(Approval::for_tools("refund").on_approval(told(&watched)))
             .layer(hook(|mut call: ToolCall| {
                 let text = call.arguments().as_str().replace('1', "5");
                 call.set_arguments(text.as_str().into());
                 Hook::Call(call)
             }))
-            .tell_once(store.clone())
+            .notify_once(store.clone())
     };
     let mut here = lifecycle(&world, tools());
     let first = message("m1", vec![("refund", r#"{"n":1}"#)]);

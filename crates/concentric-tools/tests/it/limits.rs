@@ -5,7 +5,7 @@ use concentric_core::{
     ErrorKind, Media, MediaSource, Part, PartKind, Phase, ToolCall, ToolContent, ToolOutcome,
     ToolStatus,
 };
-use concentric_tools::{NoArguments, Overlong, Tool, ToolError, Toolset};
+use concentric_tools::{NoArguments, Tool, ToolError, Toolset, Truncation};
 use proptest::prelude::*;
 use std::{
     future::pending,
@@ -203,11 +203,11 @@ paced!(whoever_wants_it_is_given_the_whole_of_a_long_result);
 async fn whoever_wants_it_is_given_the_whole_of_a_long_result() {
     let whole = Arc::new(Mutex::new(Vec::new()));
     let sink = Arc::clone(&whole);
-    let tool = long("0123456789", 5).on_overlong(move |overlong: Overlong| {
-        let text = overlong.content.text().into_owned();
+    let tool = long("0123456789", 5).on_truncation(move |truncation: Truncation| {
+        let text = truncation.content.text().into_owned();
         sink.lock()
             .unwrap()
-            .push((overlong.call.id.to_string(), text));
+            .push((truncation.call.id.to_string(), text));
     });
     text(&Toolset::new().tool(tool), "t", "").await;
     assert_eq!(
@@ -218,7 +218,7 @@ async fn whoever_wants_it_is_given_the_whole_of_a_long_result() {
 
 paced!(a_sink_that_panics_does_not_undo_what_the_tool_did);
 async fn a_sink_that_panics_does_not_undo_what_the_tool_did() {
-    let tool = long("0123456789", 5).on_overlong(|_| panic!("the disk is full"));
+    let tool = long("0123456789", 5).on_truncation(|_| panic!("the disk is full"));
     let outcome = one(&Toolset::new().tool(tool), "t", "").await;
     assert_eq!(outcome.status, ToolStatus::Done);
 }

@@ -8,7 +8,10 @@ use concentric_core::{
     AgentLayer, Arguments, BoxError, BoxTool, CancelReason, ChatRequest, ChatResponse, Error,
     Event, Outcome, Str, ToolCall, ToolOutcome, ToolSpec, ToolStatus,
     agent::ToolSource,
-    store::{Decisions, Effect, EffectKey, Intent, Ledger, Once, Remembered, StoreFuture, Tenant},
+    store::{
+        Decisions, EffectKey, Intent, Ledger, LedgerEntry, Once, StoreFuture, StoredDecision,
+        Tenant,
+    },
 };
 use concentric_test::{Pace, ScriptedModel, watched};
 use concentric_tools::{
@@ -249,7 +252,7 @@ fn a_tool_that_panics_has_an_outcome() {
         Toolset::new().tool(tool("act", "", fails))
     });
     check("sink of long results", Call(Done, 1), |act, _| {
-        Toolset::new().tool(act.max_result_bytes(1).on_overlong(|_| boom()))
+        Toolset::new().tool(act.max_result_bytes(1).on_truncation(|_| boom()))
     });
     check("reconcile", Call(Unknown, 0), |_, _| {
         let panics = |NoArguments {}| async { boom::<()>() };
@@ -577,7 +580,7 @@ impl Store {
 }
 
 impl Ledger for Store {
-    fn begin(&self, key: EffectKey, intent: Intent) -> StoreFuture<Effect> {
+    fn begin(&self, key: EffectKey, intent: Intent) -> StoreFuture<LedgerEntry> {
         self.reach("begin");
         let begins = self.1.begin(key, intent);
         let store = self.clone();
@@ -592,7 +595,7 @@ impl Ledger for Store {
         self.1.finish(key, outcome)
     }
 
-    fn known(&self, key: EffectKey) -> StoreFuture<Effect> {
+    fn known(&self, key: EffectKey) -> StoreFuture<LedgerEntry> {
         self.reach("known");
         self.1.known(key)
     }
@@ -611,7 +614,7 @@ impl Once for Store {
 }
 
 impl Decisions for Store {
-    fn remember(&self, _: Remembered) -> StoreFuture<()> {
+    fn remember(&self, _: StoredDecision) -> StoreFuture<()> {
         Box::pin(ready(Ok(())))
     }
 
@@ -621,12 +624,12 @@ impl Decisions for Store {
         _: Str,
         _: concentric_core::RunId,
         _: Option<concentric_core::ThreadId>,
-    ) -> StoreFuture<Vec<Remembered>> {
+    ) -> StoreFuture<Vec<StoredDecision>> {
         self.reach("recall");
         Box::pin(ready(Ok(Vec::new())))
     }
 
-    fn list(&self, _: Tenant) -> StoreFuture<Vec<Remembered>> {
+    fn list(&self, _: Tenant) -> StoreFuture<Vec<StoredDecision>> {
         Box::pin(ready(Ok(Vec::new())))
     }
 
@@ -646,7 +649,7 @@ fn an_approval_that_panics_asks() {
         Toolset::new().tool(act).gate(approval)
     });
     check("watch", Asks, |act, _| {
-        let approval = Approval::for_tools("act").watch(|_| boom());
+        let approval = Approval::for_tools("act").on_approval(|_| boom());
         Toolset::new().tool(act).gate(approval)
     });
     check("matcher", Asks, |act, _| {
@@ -658,11 +661,11 @@ fn an_approval_that_panics_asks() {
         Toolset::new().tool(act).gate(approval)
     });
     check("once", Asks, |act, _| {
-        let approval = Approval::for_tools("act").watch(|_| {});
+        let approval = Approval::for_tools("act").on_approval(|_| {});
         Toolset::new()
             .tool(act)
             .gate(approval)
-            .tell_once(store("once"))
+            .notify_once(store("once"))
     });
 }
 
@@ -676,7 +679,7 @@ fn what_prepares_and_records_a_call_may_panic() {
         Toolset::new().tool(act).prepare(async |_| boom())
     });
     check("protocol", Call(Done, 1), |act, _| {
-        Toolset::new().tool(act).protocol(|_| boom())
+        Toolset::new().tool(act).trace(|_| boom())
     });
 }
 

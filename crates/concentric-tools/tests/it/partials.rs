@@ -1,6 +1,6 @@
 //! Values that are shown while they are written.
 
-use concentric_core::{Custom, Event, FinishReason, MessageId, Part, StepStart, Usage};
+use concentric_core::{CustomEvent, Event, FinishReason, MessageId, Part, StepStart, Usage};
 use concentric_tools::output::{Partials, VALUE_FOLLOWS, output};
 use proptest::prelude::*;
 use schemars::JsonSchema;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 struct Folder {}
 
 fn follows(schema: &str) -> Event {
-    let custom = Custom::new(VALUE_FOLLOWS, json!({ "schema": schema }));
+    let custom = CustomEvent::new(VALUE_FOLLOWS, json!({ "schema": schema }));
     Event::Custom(Box::new(custom))
 }
 

@@ -9,12 +9,12 @@ use crate::kit::{
     env_or, failing, number, panicking, quietly, written,
 };
 use concentric_core::{
-    ChatRequest, Event, Executor, Interrupt, LiveInterrupts, Message, MessageId, Outcome, Part,
+    ChatRequest, Event, Executor, Interrupt, InterruptHub, Message, MessageId, Outcome, Part,
     PartKind, Reply, Role, ToolSpec, ToolSpecs, ToolStatus, Transcript, Turn, interrupt,
     store::Tenant,
 };
 use concentric_test::Pace;
-use concentric_tools::{Approval, ProtocolStep, RoundEnd, Siblings, ToolLifecycle, Toolset};
+use concentric_tools::{Approval, RoundEnd, SiblingPolicy, ToolLifecycle, Toolset, TraceStep};
 use serde_json::json;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -36,8 +36,8 @@ const NAMES: [&str; 9] = [
 fn tools(
     log: &Log,
     minutes: &Minutes,
-    siblings: Siblings,
-    live: Option<&LiveInterrupts>,
+    siblings: SiblingPolicy,
+    live: Option<&InterruptHub>,
 ) -> Toolset {
     let approval = Approval::for_tools("ask*").replies(ANY_REPLY);
     let approval = match live {
@@ -55,7 +55,7 @@ fn tools(
         .tool(panicking("ask_panicking", log))
         .gate(approval)
         .siblings(siblings)
-        .protocol(minutes.sink())
+        .trace(minutes.sink())
 }
 
 fn client() -> ToolSpecs {
@@ -69,7 +69,7 @@ fn client() -> ToolSpecs {
 #[derive(Clone, Debug)]
 struct Script {
     rounds: Vec<Vec<Call>>,
-    siblings: Siblings,
+    siblings: SiblingPolicy,
     // What is replied to a question is a matter of its call.
     salt: u64,
 }
@@ -98,7 +98,11 @@ impl Script {
         };
         Self {
             rounds: (0..rounds).map(|_| round()).collect(),
-            siblings: [Siblings::RunReadOnly, Siblings::RunAll, Siblings::HoldAll][chance.below(3)],
+            siblings: [
+                SiblingPolicy::RunReadOnly,
+                SiblingPolicy::RunAll,
+                SiblingPolicy::HoldAll,
+            ][chance.below(3)],
             salt: chance.next(),
         }
     }
@@ -173,7 +177,7 @@ fn came(transcript: &Transcript, log: &Log, minutes: &Minutes) -> Came {
 }
 
 async fn live(script: &Script) -> Came {
-    let (log, minutes, live) = (Log::default(), Minutes::default(), LiveInterrupts::new());
+    let (log, minutes, live) = (Log::default(), Minutes::default(), InterruptHub::new());
     let scene = Scene::new(script.rounds.clone());
     let tools = tools(&log, &minutes, script.siblings, Some(&live));
     let now = scene.world.now();
@@ -333,7 +337,7 @@ fn mixes() -> impl Iterator<Item = Vec<Fate>> {
     })
 }
 
-fn fate_tools(log: &Log, minutes: &Minutes, siblings: Siblings) -> Toolset {
+fn fate_tools(log: &Log, minutes: &Minutes, siblings: SiblingPolicy) -> Toolset {
     Toolset::new()
         .tool(number("done", log).read_only())
         .tool(number("does", log))
@@ -341,7 +345,7 @@ fn fate_tools(log: &Log, minutes: &Minutes, siblings: Siblings) -> Toolset {
         .tool(number("ask", log))
         .gate(Approval::for_tools("ask"))
         .siblings(siblings)
-        .protocol(minutes.sink())
+        .trace(minutes.sink())
 }
 
 /// Counts of rounds whose calls have one fate each.
@@ -356,7 +360,7 @@ struct Figures {
     unapproved: usize,
 }
 
-async fn check_mix(seed: u64, fates: &[Fate], siblings: Siblings, figures: &mut Figures) {
+async fn check_mix(seed: u64, fates: &[Fate], siblings: SiblingPolicy, figures: &mut Figures) {
     let mut chance = Chance::new(seed);
     let calls: Vec<Call> = fates
         .iter()
@@ -468,7 +472,7 @@ async fn check_mix(seed: u64, fates: &[Fate], siblings: Siblings, figures: &mut 
     let asked = minutes
         .all()
         .into_iter()
-        .filter(|e| e.step == ProtocolStep::Gated("ask"));
+        .filter(|e| e.step == TraceStep::Gated("ask"));
     assert_eq!(
         asked.count(),
         fates.iter().filter(|f| asked_about(**f)).count()
@@ -478,7 +482,11 @@ async fn check_mix(seed: u64, fates: &[Fate], siblings: Siblings, figures: &mut 
 paced!(f042_every_mix_of_fates_in_rounds_of_up_to_five_calls);
 async fn f042_every_mix_of_fates_in_rounds_of_up_to_five_calls() {
     let seed = env_or("CONCENTRIC_SEED", 0);
-    let all = [Siblings::RunReadOnly, Siblings::RunAll, Siblings::HoldAll];
+    let all = [
+        SiblingPolicy::RunReadOnly,
+        SiblingPolicy::RunAll,
+        SiblingPolicy::HoldAll,
+    ];
     let mut figures = Figures::default();
     let part = Pace::ALL.iter().position(|of| *of == pace()).unwrap() as u64;
     for (at, fates) in mixes().enumerate() {

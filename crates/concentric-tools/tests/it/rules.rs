@@ -3,14 +3,14 @@
 use crate::common::{Log, pace, paced, tool};
 use crate::kit::{ANY_REPLY, Memory, Model, Scene, number};
 use concentric_core::{
-    Context, Error, ErrorKind, Interrupt, LiveInterrupts, Outcome, Reply, ReplyKind, Suspension,
+    Context, Error, ErrorKind, Interrupt, InterruptHub, Outcome, Reply, ReplyKind, Suspension,
     ToolCall, ToolOutcome, ToolSpec, ToolStatus,
-    interrupt::{RememberFor, RememberWhat},
+    interrupt::{ScopeCalls, ScopeLifetime},
 };
 use concentric_tools::{
-    Approval, Digest, LazyTools, Matcher, NoArguments, Skill, Skills, Tokens, Tool, Toolset,
-    ToolsetError, agent_tool,
-    token::{Key, Keys},
+    Approval, ApprovalTokens, Digest, LazyTools, Matcher, NoArguments, Skill, Skills, Tool,
+    Toolset, ToolsetError, agent_tool,
+    token::{Key, TokenKeys},
 };
 use serde_json::{Value, json};
 use std::{
@@ -163,7 +163,7 @@ async fn what_a_run_remembers_does_not_loosen_its_agent() {
     let tools = of(&log, Approval::for_tools("pay"));
     let ran = scene.start_in(own(), &tools).await;
     let reply =
-        Reply::approve(ran.ask("call-0-0").id).remembered(RememberWhat::Tool, RememberFor::Always);
+        Reply::approve(ran.ask("call-0-0").id).remembered(ScopeCalls::Tool, ScopeLifetime::Always);
     let ran = scene
         .resume_in(own(), &tools, ran.state(), vec![reply])
         .await;
@@ -274,8 +274,8 @@ async fn token_lifetimes_take_zero_one_and_the_maximum() {
         for lifetime in times {
             for skew in times {
                 let log = Log::default();
-                let keys = Keys::new(key()).max_lifetime(longest).max_skew(skew);
-                let tokens = Tokens::new(keys, "here", Memory::new()).lifetime(lifetime);
+                let keys = TokenKeys::new(key()).max_lifetime(longest).max_skew(skew);
+                let tokens = ApprovalTokens::new(keys, "here", Memory::new()).lifetime(lifetime);
                 let tools = of(&log, Approval::for_tools("pay")).tokens(tokens);
                 let scene = Scene::round(vec![PAY]);
                 let ran = scene.start(&tools).await;
@@ -303,7 +303,7 @@ async fn a_live_question_takes_zero_and_the_maximum() {
         (Duration::ZERO, ToolStatus::Denied),
         (Duration::MAX, ToolStatus::Done),
     ] {
-        let (log, live) = (Log::default(), LiveInterrupts::new());
+        let (log, live) = (Log::default(), InterruptHub::new());
         let tools = of(&log, Approval::for_tools("pay").live(&live, timeout));
         let context = Context::new();
         let now = context.now();
@@ -327,8 +327,8 @@ async fn a_live_question_takes_zero_and_the_maximum() {
 paced!(what_may_be_remembered_takes_the_least_and_the_most);
 async fn what_may_be_remembered_takes_the_least_and_the_most() {
     for (what, span, accepts_most) in [
-        (RememberWhat::Arguments, RememberFor::Run, false),
-        (RememberWhat::Tool, RememberFor::Always, true),
+        (ScopeCalls::Arguments, ScopeLifetime::Run, false),
+        (ScopeCalls::Tool, ScopeLifetime::Always, true),
     ] {
         let log = Log::default();
         let approval = Approval::for_tools("pay")
@@ -339,8 +339,8 @@ async fn what_may_be_remembered_takes_the_least_and_the_most() {
         let ran = scene.start(&tools).await;
         let asked = ran.ask("call-0-0");
         for (what, span, accepted) in [
-            (RememberWhat::Arguments, RememberFor::Run, true),
-            (RememberWhat::Tool, RememberFor::Always, accepts_most),
+            (ScopeCalls::Arguments, ScopeLifetime::Run, true),
+            (ScopeCalls::Tool, ScopeLifetime::Always, accepts_most),
         ] {
             let reply = Reply::approve(asked.id.clone()).remembered(what, span);
             assert_eq!(asked.check(&reply, scene.world.now()).is_ok(), accepted);

@@ -2,8 +2,8 @@
 
 use crate::common::{Log, one, pace, paced, round_in, run, tool};
 use concentric_core::{
-    AgentLayer, Answer, BoxModel, ChatRequest, ChatResponse, Context, Custom, Event, FinishReason,
-    Outcome, ToolStatus, Turn, Usage, agent::ToolSource,
+    AgentLayer, Answer, BoxModel, ChatRequest, ChatResponse, Context, CustomEvent, Event,
+    FinishReason, Outcome, ToolStatus, Turn, Usage, agent::ToolSource,
 };
 use concentric_tools::{
     NoArguments, RetryTool, Tool, Toolset, agent_tool,
@@ -302,7 +302,7 @@ fn partial_values_read_at_most_the_bytes_set() {
         (usize::MAX, Some(json!({}))),
     ] {
         let mut partials = output::<Value>("any").partials::<Value>().max_bytes(bytes);
-        let follows = Custom::new(VALUE_FOLLOWS, json!({ "schema": "any" }));
+        let follows = CustomEvent::new(VALUE_FOLLOWS, json!({ "schema": "any" }));
         partials.push(&Event::Custom(Box::new(follows)));
         assert_eq!(partials.push(&Event::text("{}")), shown, "{bytes}");
     }

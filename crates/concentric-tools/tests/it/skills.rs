@@ -5,7 +5,7 @@ use concentric_core::{
     AgentLayer, CallId, ChatRequest, ChatResponse, Error, ErrorKind, Event, EventStream, Finish,
     Message, Outcome, Part, PartKind, Repair, Reply, Role, Stability, SystemSegment, ToolCallPart,
     ToolOutcome, ToolResult, ToolStatus, Transcript,
-    machine::MachineState,
+    machine::RunState,
     state::{Slots, StoredSlot, ThreadSlots},
 };
 use concentric_tools::{
@@ -308,7 +308,7 @@ async fn c129_a_run_that_is_suspended_and_resumed_elsewhere_still_knows_its_skil
     let id = finish.interrupts()[0].id.clone();
 
     let seen = Seen::default();
-    let state = MachineState::from_json(json.as_bytes(), 1 << 20).unwrap();
+    let state = RunState::from_json(json.as_bytes(), 1 << 20).unwrap();
     let request = ChatRequest::resume(state, vec![Reply::approve(id)]);
     let script = vec![vec![
         LOAD_REFUNDS,

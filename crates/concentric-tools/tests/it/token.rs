@@ -6,7 +6,10 @@ use concentric_core::{
 };
 use concentric_tools::{
     Digest,
-    token::{Claims, Expected, Key, KeyError, Keys, MAX_TOKEN_LEN, SignError, Subject, TokenError},
+    token::{
+        Claims, Expected, Key, KeyError, MAX_TOKEN_LEN, SignError, TokenError, TokenKeys,
+        TokenSubject,
+    },
 };
 use proptest::{
     prelude::*,
@@ -26,8 +29,8 @@ fn key(id: &str, byte: u8) -> Key {
     Key::new(id, vec![byte; 32]).unwrap()
 }
 
-fn keys() -> Keys {
-    Keys::new(key("k1", 1))
+fn keys() -> TokenKeys {
+    TokenKeys::new(key("k1", 1))
 }
 
 /// 2026-10-01T00:00:00Z.
@@ -40,7 +43,7 @@ fn digest(of: &str) -> Digest {
 }
 
 fn claims() -> Claims {
-    let subject = Subject {
+    let subject = TokenSubject {
         tenant: Tenant("acme".into()),
         audience: "billing".into(),
         message_id: Some(MessageId::new("msg-1")),
@@ -421,7 +424,7 @@ fn the_run_that_asked_is_told_and_need_not_be_known() {
 fn a_rotated_key_counts_as_long_as_it_is_accepted() {
     let wanted = expected(&claims());
     let old = token();
-    let new = Keys::new(key("k2", 2));
+    let new = TokenKeys::new(key("k2", 2));
     assert_eq!(
         new.verify(&old, &wanted, now()),
         Err(TokenError::UnknownKey)
@@ -449,13 +452,13 @@ fn a_rotated_key_counts_as_long_as_it_is_accepted() {
 #[test]
 fn a_key_does_not_sign_for_another_of_its_id_or_under_another_id() {
     let wanted = expected(&claims());
-    let other = Keys::new(key("k1", 9));
+    let other = TokenKeys::new(key("k1", 9));
     assert_eq!(
         other.verify(&token(), &wanted, now()),
         Err(TokenError::Forged)
     );
     // The id is signed, too: the same secret under another id makes another tag.
-    let same = Keys::new(key("k2", 1)).accept(key("k1", 1)).unwrap();
+    let same = TokenKeys::new(key("k2", 1)).accept(key("k1", 1)).unwrap();
     let mut bytes = URL_SAFE_NO_PAD.decode(token()).unwrap();
     assert_eq!(&bytes[5..7], b"k1");
     bytes[6] = b'2';
@@ -475,16 +478,16 @@ fn keys_that_are_none_are_refused() {
     assert_eq!(new("k", 1000), Ok(()));
     assert_eq!(new("", 32), Err(KeyError::Id));
     assert_eq!(new(&"k".repeat(65), 32), Err(KeyError::Id));
-    let twice = |keys: Keys| keys.accept(key("k1", 2)).unwrap_err();
+    let twice = |keys: TokenKeys| keys.accept(key("k1", 2)).unwrap_err();
     assert_eq!(twice(keys()), KeyError::DuplicateId("k1".into()));
-    let accepted = Keys::new(key("k0", 0)).accept(key("k1", 1)).unwrap();
+    let accepted = TokenKeys::new(key("k0", 0)).accept(key("k1", 1)).unwrap();
     assert_eq!(twice(accepted), KeyError::DuplicateId("k1".into()));
 }
 
 #[test]
 fn a_token_counts_from_its_issue_to_its_expiry() {
     let (token, wanted) = (token(), expected(&claims()));
-    let at = |keys: &Keys, now| keys.verify(&token, &wanted, now).map(drop);
+    let at = |keys: &TokenKeys, now| keys.verify(&token, &wanted, now).map(drop);
     let (issued, expires) = (claims().issued_at, claims().expires_at);
     let ms = Duration::from_millis(1);
     let keys = keys();
@@ -545,7 +548,7 @@ fn times_are_kept_to_the_millisecond() {
 #[test]
 fn nothing_secret_is_shown() {
     let secret = b"correct horse battery staple etc";
-    let keys = Keys::new(Key::new("k1", secret.to_vec()).unwrap());
+    let keys = TokenKeys::new(Key::new("k1", secret.to_vec()).unwrap());
     let shown = format!("{keys:?}");
     assert!(shown.contains("k1"));
     assert!(

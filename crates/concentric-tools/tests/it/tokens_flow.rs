@@ -6,12 +6,12 @@ use crate::kit::{ANY_REPLY, Call, Memory, Ran, Scene, World, drive, number, told
 use concentric_core::{
     Arguments, ChatRequest, Interrupt, Message, OpenRound, Outcome, Part, PartKind, Reply,
     ReplyKind, Str, ToolCall, ToolStatus, Transcript,
-    interrupt::{RememberFor, RememberWhat},
+    interrupt::{ScopeCalls, ScopeLifetime},
     store::{Once, StoreFuture, Tenant},
 };
 use concentric_tools::{
-    Approval, Tokens, Toolset, Verdict,
-    token::{Key, Keys},
+    Approval, ApprovalTokens, Toolset, Verdict,
+    token::{Key, TokenKeys},
 };
 use serde_json::json;
 use std::{
@@ -24,9 +24,9 @@ fn key(id: &str, byte: u8) -> Key {
     Key::new(id.to_owned(), vec![byte; 32]).unwrap()
 }
 
-fn tokens(store: &Memory) -> Tokens {
-    Tokens::new(
-        Keys::new(key("k1", 7)),
+fn tokens(store: &Memory) -> ApprovalTokens {
+    ApprovalTokens::new(
+        TokenKeys::new(key("k1", 7)),
         "https://agent.example",
         store.clone(),
     )
@@ -252,23 +252,27 @@ async fn c073_f037_a_wrong_or_missing_token_runs_nothing() {
         .tool(number("write", &log))
         .tool(number("read", &log).read_only())
         .gate(Approval::for_tools("refund"));
-    let keys = |byte| Keys::new(key("k1", byte));
+    let keys = |byte| TokenKeys::new(key("k1", byte));
     let cases = [
         (
-            forger
-                .clone()
-                .tokens(Tokens::new(keys(8), "https://agent.example", store.clone())),
+            forger.clone().tokens(ApprovalTokens::new(
+                keys(8),
+                "https://agent.example",
+                store.clone(),
+            )),
             "forged",
         ),
         (
-            forger
-                .clone()
-                .tokens(Tokens::new(keys(7), "https://other.example", store.clone())),
+            forger.clone().tokens(ApprovalTokens::new(
+                keys(7),
+                "https://other.example",
+                store.clone(),
+            )),
             "audience",
         ),
         (
-            forger.clone().tokens(Tokens::new(
-                Keys::new(key("k2", 7)),
+            forger.clone().tokens(ApprovalTokens::new(
+                TokenKeys::new(key("k2", 7)),
                 "https://agent.example",
                 store.clone(),
             )),
@@ -606,8 +610,8 @@ async fn f040_no_question_outlives_the_longest_token_and_none_goes_without() {
     }
     // Keys that last for ever do not, either.
     let store = Memory::new();
-    let keys = Keys::new(key("k1", 7)).max_lifetime(Duration::MAX);
-    let tokens = Tokens::new(keys, "here", store).lifetime(Duration::MAX);
+    let keys = TokenKeys::new(key("k1", 7)).max_lifetime(Duration::MAX);
+    let tokens = ApprovalTokens::new(keys, "here", store).lifetime(Duration::MAX);
     let tools = Toolset::new()
         .tool(number("refund", &log))
         .gate(refund())
@@ -623,7 +627,7 @@ async fn what_a_token_approves_holds_for_no_more_than_the_host_allows() {
     let tools = || {
         let approval = Approval::for_tools("refund")
             .remember(store.clone())
-            .remember_at_most(RememberWhat::Arguments, RememberFor::Run);
+            .remember_at_most(ScopeCalls::Arguments, ScopeLifetime::Run);
         Toolset::new()
             .tool(number("refund", &log))
             .gate(approval)
@@ -632,13 +636,13 @@ async fn what_a_token_approves_holds_for_no_more_than_the_host_allows() {
     let (scene, held) = suspended(&tools(), vec![("refund", r#"{"n":1}"#)]).await;
     let approve = held
         .approve(0)
-        .remembered(RememberWhat::Tool, RememberFor::Always);
+        .remembered(ScopeCalls::Tool, ScopeLifetime::Always);
     let ran = resume(&scene, &tools(), &held, vec![approve]).await;
     assert_asked_again(&ran, &held, "reply_not_accepted");
     assert!(store.remembered().is_empty());
     let approve = held
         .approve(0)
-        .remembered(RememberWhat::Arguments, RememberFor::Run);
+        .remembered(ScopeCalls::Arguments, ScopeLifetime::Run);
     let ran = resume(&scene, &tools(), &held, vec![approve]).await;
     assert_eq!(ran.result("call-0-0").0, ToolStatus::Done);
     assert_eq!(store.remembered().len(), 1);
@@ -659,7 +663,7 @@ async fn a_token_remembers_only_what_its_question_offers() {
     let (scene, held) = suspended(&tools(&log, &store), vec![("refund", r#"{"n":1}"#)]).await;
     let remember = held
         .approve(0)
-        .remembered(RememberWhat::Arguments, RememberFor::Run);
+        .remembered(ScopeCalls::Arguments, ScopeLifetime::Run);
     let ran = resume(&scene, &tools(&log, &store), &held, vec![remember]).await;
     assert_asked_again(&ran, &held, "reply_not_accepted");
     assert!(log.lines().is_empty());
@@ -692,15 +696,19 @@ async fn an_edit_that_does_not_fit_the_tool_uses_no_token_up() {
 paced!(f040_a_key_is_rotated);
 async fn f040_a_key_is_rotated() {
     let (log, store) = (Log::default(), Memory::new());
-    let with = |keys: Keys| {
+    let with = |keys: TokenKeys| {
         Toolset::new()
             .tool(number("refund", &log))
             .gate(Approval::for_tools("refund"))
-            .tokens(Tokens::new(keys, "https://agent.example", store.clone()))
+            .tokens(ApprovalTokens::new(
+                keys,
+                "https://agent.example",
+                store.clone(),
+            ))
     };
-    let old = with(Keys::new(key("k1", 7)));
+    let old = with(TokenKeys::new(key("k1", 7)));
     let (scene, held) = suspended(&old, vec![("refund", r#"{"n":1}"#)]).await;
-    let gone = with(Keys::new(key("k2", 9)));
+    let gone = with(TokenKeys::new(key("k2", 9)));
     let ran = resume(&scene, &gone, &held, vec![held.approve(0)]).await;
     assert_invalid(&ran, "call-0-0", "unknown_key");
 }
@@ -838,9 +846,9 @@ async fn c087_a_decision_without_a_record_is_told_once() {
     let tools = || {
         Toolset::new()
             .tool(number("refund", &log))
-            .gate(Approval::for_tools("refund").watch(told(&watched)))
+            .gate(Approval::for_tools("refund").on_approval(told(&watched)))
             .tokens(tokens(&store))
-            .tell_once(store.clone())
+            .notify_once(store.clone())
     };
     let (scene, held) = suspended(&tools(), vec![("refund", r#"{"n":1}"#)]).await;
     for _ in 0..2 {
@@ -992,8 +1000,9 @@ async fn a_used_question_is_known_as_long_as_any_token_counts() {
     let scene = Scene::round(vec![("refund", r#"{"n":1}"#)]);
     let store = Forgetful(scene.world.clone(), Arc::default());
     let tools = || {
-        let keys = Keys::new(key("k1", 7)).max_lifetime(90 * day);
-        let tokens = Tokens::new(keys, "https://agent.example", store.clone()).lifetime(90 * day);
+        let keys = TokenKeys::new(key("k1", 7)).max_lifetime(90 * day);
+        let tokens =
+            ApprovalTokens::new(keys, "https://agent.example", store.clone()).lifetime(90 * day);
         Toolset::new()
             .tool(number("refund", &log))
             .gate(Approval::for_tools("refund"))

@@ -2,7 +2,7 @@
 
 use super::proto::{
     Interrupt, Transcript,
-    machine::{Machine, MachineState, Rules},
+    machine::{Machine, RunLimits, RunState},
 };
 use crate::{Bounds, seen::Encoding};
 use std::{collections::HashMap, hash::Hasher, sync::Arc};
@@ -13,9 +13,9 @@ pub(super) const PROPERTY: &str = "a_state_survives_its_text";
 
 /// The distinct states that were stored, as they were read back from their texts.
 pub(super) struct Stored {
-    rules: [Arc<Rules>; 2],
+    rules: [Arc<RunLimits>; 2],
     by_text: HashMap<u128, u32>,
-    states: Vec<(MachineState, Box<[Interrupt]>)>,
+    states: Vec<(RunState, Box<[Interrupt]>)>,
 }
 
 impl Stored {
@@ -25,7 +25,7 @@ impl Stored {
     )]
     pub(super) fn new(bounds: &Bounds) -> Self {
         let rules = [false, true].map(|resumes| {
-            let mut rules = Rules::default();
+            let mut rules = RunLimits::default();
             rules.steps = u32::from(bounds.rounds) + 1;
             rules.resumes = resumes;
             rules.ledger = true;
@@ -56,7 +56,7 @@ impl Stored {
     }
 
     /// Stores the text of a state, reads it, and returns its number.
-    pub(super) fn save(&mut self, state: &MachineState) -> Result<u32, &'static str> {
+    pub(super) fn save(&mut self, state: &RunState) -> Result<u32, &'static str> {
         let text = state.to_json().map_err(|_| PROPERTY)?;
         let mut encoding = Encoding::default();
         encoding.write(text.as_bytes());
@@ -64,7 +64,7 @@ impl Stored {
         if let Some(number) = self.by_text.get(&hash) {
             return Ok(*number);
         }
-        let read = MachineState::from_json(text.as_bytes(), 1 << 20).map_err(|_| PROPERTY)?;
+        let read = RunState::from_json(text.as_bytes(), 1 << 20).map_err(|_| PROPERTY)?;
         if read != *state {
             return Err(PROPERTY);
         }

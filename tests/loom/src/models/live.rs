@@ -1,9 +1,9 @@
 //! Live interrupts of runs.
 
-use super::source::{LiveInterrupts, Unanswered};
+use super::source::{AskError, InterruptHub};
 use crate::outbox::source::Outbox;
 use crate::{Context, block_on, poll_once, run_key::Tenant, stand_in::Token};
-use concentric_core::{Custom, Event, Interrupt, InterruptId, Reply, ReplyError};
+use concentric_core::{CustomEvent, Event, Interrupt, InterruptId, Reply, ReplyError};
 use loom::thread;
 use serde_json::json;
 use std::{pin::pin, sync::Arc, time::SystemTime};
@@ -19,26 +19,26 @@ fn context() -> Arc<Context> {
     })
 }
 
-async fn ask(hub: &LiveInterrupts, context: &Context) -> Result<Reply, Unanswered> {
+async fn ask(hub: &InterruptHub, context: &Context) -> Result<Reply, AskError> {
     let question = Interrupt::new(id(), "test");
-    let shown = context.send(Event::Custom(Box::new(Custom::new(
+    let shown = context.send(Event::Custom(Box::new(CustomEvent::new(
         "interrupt",
         json!(question),
     ))));
     let ended = async {
         context.sleep().await;
-        Unanswered::Late
+        AskError::TimedOut
     };
     hub.wait(Tenant, question, None, shown, ended).await
 }
 
-fn reply(hub: &LiveInterrupts, value: usize) -> Result<(), ReplyError> {
+fn reply(hub: &InterruptHub, value: usize) -> Result<(), ReplyError> {
     let reply = Reply::resolve(id(), json!(value));
     hub.reply(&Tenant, reply, SystemTime::UNIX_EPOCH)
 }
 
 pub(crate) fn an_accepted_reply_is_delivered() {
-    let (hub, context) = (LiveInterrupts::new(), context());
+    let (hub, context) = (InterruptHub::new(), context());
     let asker = thread::spawn({
         let (hub, context) = (hub.clone(), Arc::clone(&context));
         move || block_on(ask(&hub, &context))
@@ -56,7 +56,7 @@ pub(crate) fn an_accepted_reply_is_delivered() {
 }
 
 pub(crate) fn one_of_two_replies_is_accepted() {
-    let (hub, context) = (LiveInterrupts::new(), context());
+    let (hub, context) = (InterruptHub::new(), context());
     let repliers = [1, 2].map(|value| {
         let (hub, context) = (hub.clone(), Arc::clone(&context));
         thread::spawn(move || {
@@ -80,7 +80,7 @@ pub(crate) fn one_of_two_replies_is_accepted() {
 }
 
 pub(crate) fn a_dropped_interrupt_is_withdrawn() {
-    let (hub, context) = (LiveInterrupts::new(), context());
+    let (hub, context) = (InterruptHub::new(), context());
     let replier = thread::spawn({
         let hub = hub.clone();
         move || drop(reply(&hub, 1))

@@ -2,12 +2,12 @@
 
 use super::source::{EmitError, Outbox};
 use crate::{block_on, poll_once};
-use concentric_core::{Custom, Event};
+use concentric_core::{CustomEvent, Event};
 use loom::thread;
 use std::{future::poll_fn, pin::pin, sync::Arc};
 
 fn event(name: &'static str) -> Event {
-    Event::Custom(Box::new(Custom::new(name, serde_json::Value::Null)))
+    Event::Custom(Box::new(CustomEvent::new(name, serde_json::Value::Null)))
 }
 
 /// Waits for the next event, and returns its name.

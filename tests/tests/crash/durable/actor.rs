@@ -8,7 +8,7 @@ use super::{
 };
 use concentric_core::{
     BoxModel, ChatRequest, Context, Environment, Error, Event, Interrupt, InterruptId, Outcome,
-    Reply, Resume, RunId, Suspended, ThreadId, Transcript, interrupt,
+    Reply, Resume, ResumePoint, RunId, ThreadId, Transcript, interrupt,
     store::{RunKey, RunStatus, RunStore, StoreError, Tenant},
 };
 use concentric_layers::suspend::abandoned;
@@ -223,7 +223,7 @@ fn context(environment: &Environment) -> Context {
 /// The request that brings replies; all that a host has.
 pub fn replying(environment: &Environment, replies: Vec<Reply>) -> ChatRequest {
     let mut request = ChatRequest::new(Transcript::new()).with_context(context(environment));
-    request.resume = Some(Resume::new(Suspended::Elsewhere, replies));
+    request.resume = Some(Resume::new(ResumePoint::InStore, replies));
     request
 }
 

@@ -245,7 +245,7 @@ pub fn tools(world: &World, points: &Points) -> Toolset {
     let asking = hands.clone();
     let confirm = ToolSpec::new("confirm", "Does it.", json!({"type": "object"}));
     let watcher = world.clone();
-    let approval = Approval::for_tools(["refund", "wire"]).watch(move |event| {
+    let approval = Approval::for_tools(["refund", "wire"]).on_approval(move |event| {
         if let ApprovalEvent::Approved { call } = event {
             watcher.log(&Entry::Approved(call.id().to_string()));
         }
@@ -289,7 +289,7 @@ pub fn bare(script: &'static [Calls], store: &Pointed) -> BoxModel {
     let (world, points) = (&store.world, &store.points);
     let tools = tools(world, points)
         .ledger(store.clone())
-        .tell_once(store.clone());
+        .notify_once(store.clone());
     BoxModel::new(AgentLayer::new(tools).layer(model(script, points.clone())))
 }
 

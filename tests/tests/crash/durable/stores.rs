@@ -6,9 +6,9 @@ use super::{
 };
 use concentric_core::{
     InterruptId, MessageId, Reply, RunId, Str, ThreadId, ToolOutcome,
-    machine::MachineState,
+    machine::RunState,
     store::{
-        Effect, EffectKey, Intent, Ledger, Once, RunKey, RunRecord, RunStore, RunSummary,
+        EffectKey, Intent, Ledger, LedgerEntry, Once, RunKey, RunRecord, RunStore, RunSummary,
         StoreFuture, Tenant,
     },
 };
@@ -54,7 +54,7 @@ impl RunStore for Pointed {
         &self,
         key: RunKey,
         client_id: RunId,
-        state: MachineState,
+        state: RunState,
         until: SystemTime,
     ) -> StoreFuture<u64> {
         let work = RunStore::begin(&self.inner, key, client_id, state, until);
@@ -89,19 +89,13 @@ impl RunStore for Pointed {
         &self,
         key: RunKey,
         version: u64,
-        state: MachineState,
+        state: RunState,
         now: SystemTime,
     ) -> StoreFuture<u64> {
         self.at("amend".into(), self.inner.amend(key, version, state, now))
     }
 
-    fn save(
-        &self,
-        key: RunKey,
-        fence: u64,
-        state: MachineState,
-        until: SystemTime,
-    ) -> StoreFuture<()> {
+    fn save(&self, key: RunKey, fence: u64, state: RunState, until: SystemTime) -> StoreFuture<()> {
         let work = self.inner.save(key, fence, state, until);
         self.noting(self.at("save".into(), work), |()| Some(Entry::Checkpointed))
     }
@@ -114,7 +108,7 @@ impl RunStore for Pointed {
         &self,
         key: RunKey,
         fence: u64,
-        state: MachineState,
+        state: RunState,
         now: SystemTime,
     ) -> StoreFuture<()> {
         let work = self.inner.suspend(key, fence, state, now);
@@ -129,23 +123,23 @@ impl RunStore for Pointed {
         self.at("withdraw".into(), self.inner.withdraw(tenant, thread, now))
     }
 
-    fn asking(
+    fn find_by_interrupt(
         &self,
         tenant: Tenant,
         thread: ThreadId,
         questions: Vec<InterruptId>,
     ) -> StoreFuture<RunRecord> {
-        self.inner.asking(tenant, thread, questions)
+        self.inner.find_by_interrupt(tenant, thread, questions)
     }
 
-    fn of_thread(
+    fn list_by_thread(
         &self,
         tenant: Tenant,
         thread: ThreadId,
         message: Option<MessageId>,
         limit: usize,
     ) -> StoreFuture<Vec<RunSummary>> {
-        self.inner.of_thread(tenant, thread, message, limit)
+        self.inner.list_by_thread(tenant, thread, message, limit)
     }
 
     fn abandoned(&self, now: SystemTime, limit: usize) -> StoreFuture<Vec<RunRecord>> {
@@ -154,7 +148,7 @@ impl RunStore for Pointed {
 }
 
 impl Ledger for Pointed {
-    fn begin(&self, key: EffectKey, intent: Intent) -> StoreFuture<Effect> {
+    fn begin(&self, key: EffectKey, intent: Intent) -> StoreFuture<LedgerEntry> {
         let name = format!("ledger.begin.{}", call_of(&key.key));
         let work = Ledger::begin(&self.inner, key, intent);
         self.at(name, work)
@@ -165,7 +159,7 @@ impl Ledger for Pointed {
         self.at(name, self.inner.finish(key, outcome))
     }
 
-    fn known(&self, key: EffectKey) -> StoreFuture<Effect> {
+    fn known(&self, key: EffectKey) -> StoreFuture<LedgerEntry> {
         let name = format!("ledger.known.{}", call_of(&key.key));
         self.at(name, self.inner.known(key))
     }

@@ -71,7 +71,9 @@ async fn the_commit_layer_holds_events_until_its_point() {
 
 #[tokio::test]
 async fn defaults_apply_equally_inside_and_outside_the_loop() {
-    let defaults = DefaultsLayer::new().system("Be brief.").model("small");
+    let defaults = RequestDefaultsLayer::new()
+        .system("Be brief.")
+        .model("small");
     let script = || {
         ScriptedModel::new()
             .tool_call("search", json!({}))

@@ -36,8 +36,8 @@ use concentric_core::{
     Event, EventStream, FinishReason, Outcome, ToolCall, ToolOutcome, ToolSpec, Usage,
 };
 use concentric_layers::{
-    CommitLayer, DefaultsLayer, Emit, End, Next, NextTool, Transform, TransformLayer, from_fn,
-    inspect_events, map_events, on_end, tool_from_fn,
+    CommitLayer, Emit, End, Next, NextTool, RequestDefaultsLayer, Transform, TransformLayer,
+    from_fn, inspect_events, map_events, on_end, tool_from_fn,
 };
 use concentric_test::{
     Gate, ScriptedModel, ScriptedTools, TestEnvironment, assert_fails, assert_finishes,

@@ -5,7 +5,7 @@ use concentric_core::{
     AgentLayer, Answer, BoxModel, ChatRequest, Message, Outcome, OutputSchema, Reply, Str,
     ToolOutcome, Turn,
     agent::{BeforeFinish, StepGate, StepGates, StepView},
-    machine::MachineState,
+    machine::RunState,
 };
 use concentric_layers::{
     Steering,
@@ -91,7 +91,7 @@ fn written(answer: &Answer) -> String {
 }
 
 fn resumed(json: &str) -> ChatRequest {
-    let state = MachineState::from_json(json.as_bytes(), json.len()).unwrap();
+    let state = RunState::from_json(json.as_bytes(), json.len()).unwrap();
     let reply = Reply::resolve(state.interrupts()[0].id.clone(), json!({}));
     ChatRequest::resume(state, vec![reply])
 }

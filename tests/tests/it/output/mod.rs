@@ -6,7 +6,7 @@ use concentric_core::{
     AgentLayer, Answer, ChatRequest, ErrorKind, Event, FinishReason, Interrupt, Outcome,
     OutputSchema, Reply, Usage,
     agent::{BeforeStep, StepGate, StepView},
-    machine::MachineState,
+    machine::RunState,
 };
 use concentric_test::{ScriptedModel, assert_fails, check_layer};
 use concentric_tools::{
@@ -240,7 +240,7 @@ async fn a_run_that_waits_before_its_last_call_goes_on_with_it_elsewhere() {
     let asked = asked.collect().await.unwrap();
     assert_eq!(asked.finish.outcome, Outcome::Interrupted);
     let json = asked.finish.state.as_ref().unwrap().to_json().unwrap();
-    let state = MachineState::from_json(json.as_bytes(), json.len()).unwrap();
+    let state = RunState::from_json(json.as_bytes(), json.len()).unwrap();
     let reply = Reply::resolve(state.interrupts()[0].id.clone(), json!({}));
     let request = ChatRequest::resume(state, vec![reply]);
     let mut body = agent().oneshot(request).await.unwrap().body;

@@ -1,9 +1,9 @@
 use bytes::{Bytes, BytesMut};
 use concentric_core::{
-    CancelReason, Context, Error, ErrorKind, Event, Finish, Head, Interrupt, OpenRound, Outcome,
-    Phase, Str, ToolCallPart, ToolNameTaken, ToolResult, Usage,
+    CancelReason, Context, Error, ErrorKind, Event, Finish, Interrupt, OpenRound, Outcome, Phase,
+    ResponseHead, Str, ToolCallPart, ToolNameTaken, ToolResult, Usage,
     interrupt::{CLIENT_TOOL, TOOL_CALL},
-    machine::MachineState,
+    machine::RunState,
     panic::{CaughtPanic, catch},
     store::Resumable,
 };
@@ -86,7 +86,7 @@ impl Translator {
     }
 
     /// Records the provider and model, and whether the run can be resumed from a store.
-    pub(in crate::ag_ui) fn head(&mut self, head: &Head, extensions: &http::Extensions) {
+    pub(in crate::ag_ui) fn head(&mut self, head: &ResponseHead, extensions: &http::Extensions) {
         self.resumable = extensions.get::<Resumable>().is_some();
         self.provider.clone_from(&head.provider);
         self.model.clone_from(&head.model);
@@ -190,7 +190,7 @@ impl Translator {
     /// The run emits these results only when the round is closed, possibly in another process that
     /// gets the round from this client's history.
     fn round_so_far(&mut self, finish: &Finish) {
-        let open = finish.state.as_deref().and_then(MachineState::open_round);
+        let open = finish.state.as_deref().and_then(RunState::open_round);
         if let Some(open) = &open {
             self.lane.missed(open, &mut self.out);
         }

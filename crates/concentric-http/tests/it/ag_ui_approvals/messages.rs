@@ -134,7 +134,7 @@ async fn a_reply_may_carry_a_message_and_a_client_result() {
 #[tokio::test]
 async fn a_session_adds_a_message_that_accompanies_a_reply() {
     let ran = Ran::default();
-    let sessions = Sessions::new(attentive(tools(&ran), refund()));
+    let sessions = MakeSession::new(attentive(tools(&ran), refund()));
     let target = SessionTarget::new(ThreadId::new("t"));
     let session = BoxModel::new(sessions.oneshot(target).await.unwrap());
     let mut client = interrupted(&session).await;

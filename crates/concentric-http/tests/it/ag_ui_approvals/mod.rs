@@ -20,13 +20,13 @@ use concentric_core::{
 use concentric_http::ag_ui::AgUiLayer;
 use concentric_layers::{
     SuspendLayer,
-    session::{SessionTarget, Sessions},
+    session::{MakeSession, SessionTarget},
     suspend::abandoned,
 };
 use concentric_store::{MemoryStore, SqliteStore};
 use concentric_tools::{
-    Approval, Tokens, Tool, ToolError, Toolset, agent_tool,
-    token::{Key, Keys},
+    Approval, ApprovalTokens, Tool, ToolError, Toolset, agent_tool,
+    token::{Key, TokenKeys},
     tool,
 };
 use futures_util::stream;
@@ -84,8 +84,8 @@ fn tools(ran: &Ran) -> Toolset {
 }
 
 fn with_tokens(ran: &Ran) -> Toolset {
-    let keys = Keys::new(Key::new("k", vec![7; 32]).unwrap());
-    tools(ran).tokens(Tokens::new(keys, "test", Used::default()))
+    let keys = TokenKeys::new(Key::new("k", vec![7; 32]).unwrap());
+    tools(ran).tokens(ApprovalTokens::new(keys, "test", Used::default()))
 }
 
 type Calls = Vec<(&'static str, &'static str, Value)>;
@@ -172,7 +172,7 @@ fn kept(agent: BoxModel, store: &Arc<dyn RunStore>) -> BoxModel {
 
 /// The number of runs of the client's conversation that have not ended.
 async fn open(store: &Arc<dyn RunStore>) -> usize {
-    let open = store.of_thread(Tenant::default(), ThreadId::new("t"), None, usize::MAX);
+    let open = store.list_by_thread(Tenant::default(), ThreadId::new("t"), None, usize::MAX);
     open.await.unwrap().len()
 }
 

@@ -115,7 +115,7 @@ async fn an_abandoned_run_returns_its_interrupts() {
             let asking = kept(agent(tools(&ran), refund()), &store);
             let mut client = interrupted(&asking).await;
             // Another process claims the run and dies.
-            let runs = store.of_thread(Tenant::default(), ThreadId::new("t"), None, 1);
+            let runs = store.list_by_thread(Tenant::default(), ThreadId::new("t"), None, 1);
             let key = runs.await.unwrap().remove(0).key;
             let version = store.get(key.clone()).await.unwrap().version;
             let long_ago = SystemTime::now() - Duration::from_secs(60);

@@ -80,7 +80,7 @@ async fn client_tool_results_reach_a_stored_run() {
         assert_eq!(client.results(call).len(), 1, "{call}");
     }
     let left = store
-        .of_thread(Tenant::default(), ThreadId::new("t"), None, 1)
+        .list_by_thread(Tenant::default(), ThreadId::new("t"), None, 1)
         .await;
     assert!(left.unwrap().is_empty());
 }

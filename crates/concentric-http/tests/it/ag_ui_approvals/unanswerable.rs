@@ -77,7 +77,7 @@ async fn a_host_that_stores_runs_can_show_interrupts() {
 #[tokio::test]
 async fn a_session_shows_interrupts_and_accepts_replies() {
     let ran = Ran::default();
-    let sessions = Sessions::new(agent(tools(&ran), refund()));
+    let sessions = MakeSession::new(agent(tools(&ran), refund()));
     let target = SessionTarget::new(ThreadId::new("t"));
     let session = BoxModel::new(sessions.oneshot(target).await.unwrap());
     let mut client = interrupted(&session).await;

@@ -9,7 +9,7 @@ use crate::support::{
 use bytes::Bytes;
 use concentric_core::{
     AgentLayer, BoxModel, CallId, CancelReason, ChatRequest, ChatResponse, Error, Event, Executor,
-    InterruptId, MediaSource, NoTools, PartKind, Reply, Role, Suspended, ToolStatus,
+    InterruptId, MediaSource, NoTools, PartKind, Reply, ResumePoint, Role, ToolStatus,
     store::StoreError,
 };
 use concentric_http::ag_ui::{
@@ -262,7 +262,8 @@ async fn a_round_with_missing_client_results_is_resumed() {
     input["tools"] = json!([
         {"name": "ask", "description": ""}, {"name": "tell", "description": ""}]);
     let request = asked(&input).await;
-    let Some((Suspended::Claimed(open), replies)) = request.resume.unwrap().take() else {
+    let Some((ResumePoint::UnverifiedHistory(open), replies)) = request.resume.unwrap().take()
+    else {
         panic!("the run is not resumed")
     };
     assert!(replies.is_empty());
@@ -312,7 +313,7 @@ async fn many_calls_with_missing_results_are_accepted() {
     // One call is of a client tool, whose result is missing.
     input["tools"] = json!([{"name": "f7", "description": ""}]);
     let (suspended, _) = asked_openly(&input).await.resume.unwrap().take().unwrap();
-    let Suspended::Claimed(open) = suspended else {
+    let ResumePoint::UnverifiedHistory(open) = suspended else {
         panic!("{suspended:?}")
     };
     let waiting: Vec<_> = open.waiting().map(|call| call.name.as_str()).collect();
@@ -330,7 +331,7 @@ async fn many_calls_of_many_tools_with_replies_are_accepted() {
     };
     input["resume"] = (0..256).map(answer).collect();
     let (suspended, replies) = asked_openly(&input).await.resume.unwrap().take().unwrap();
-    let Suspended::Claimed(open) = suspended else {
+    let ResumePoint::UnverifiedHistory(open) = suspended else {
         panic!("{suspended:?}")
     };
     assert_eq!((open.calls().len(), replies.len()), (MANY, 256));

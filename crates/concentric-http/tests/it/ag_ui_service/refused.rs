@@ -113,7 +113,7 @@ async fn resume_entries_become_replies() {
     body["resume"] = json!([{"interruptId": "i", "status": "cancelled"}]);
     let request = asked(&body).await;
     let resume = request.resume.unwrap();
-    let Some((Suspended::Elsewhere, replies)) = resume.take() else {
+    let Some((ResumePoint::InStore, replies)) = resume.take() else {
         panic!("the run is not resumed")
     };
     assert_eq!(replies, [Reply::cancel(InterruptId::new("i"))]);
@@ -126,7 +126,8 @@ async fn resume_entries_become_replies() {
     body["resume"] = json!([{"interruptId": "a/0/x", "status": "resolved",
         "payload": {"approved": true, "token": "t"}}]);
     let request = asked(&body).await;
-    let Some((Suspended::Claimed(open), replies)) = request.resume.unwrap().take() else {
+    let Some((ResumePoint::UnverifiedHistory(open), replies)) = request.resume.unwrap().take()
+    else {
         panic!("the run is not resumed")
     };
     assert_eq!(open.waiting().count(), 1);

@@ -151,7 +151,7 @@ async fn a_body_that_ends_early_is_an_error() {
 #[tokio::test]
 async fn the_usage_names_provider_and_model() {
     let agent = service_fn(async |_: ChatRequest| {
-        let mut head = Head::default();
+        let mut head = ResponseHead::default();
         head.provider = Some("openai".into());
         head.model = Some("gpt".into());
         let body = stream::iter(ok(vec![finish()]));

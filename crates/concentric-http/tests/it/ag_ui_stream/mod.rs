@@ -7,10 +7,10 @@ use crate::support::{
     Item, agent, events, finish, finish_with, input, legal, post, run, send, step, step_end, types,
 };
 use concentric_core::{
-    AgentLayer, CallId, CancelReason, ChatRequest, ChatResponse, Custom, Error, ErrorKind, Event,
-    Executor, FinishReason, Head, Media, MediaSource, NoTools, Outcome, Part, PartKind, Refusal,
-    RunId, SubAgentEvent, ToolCallDelta, ToolCallPart, ToolCallStart, ToolOutcome, ToolResult,
-    Usage,
+    AgentLayer, CallId, CancelReason, ChatRequest, ChatResponse, CustomEvent, Error, ErrorKind,
+    Event, Executor, FinishReason, Media, MediaSource, NoTools, Outcome, Part, PartKind, Refusal,
+    ResponseHead, RunId, SubAgentEvent, ToolCallDelta, ToolCallPart, ToolCallStart, ToolOutcome,
+    ToolResult, Usage,
 };
 use concentric_http::ag_ui::{AgUiLayer, AgUiState, StateError};
 use futures_util::stream;
@@ -325,7 +325,7 @@ async fn custom_events_and_media_are_custom() {
     let image = Media::new(MediaSource::Base64("AA==".into())).with_media_type("image/png");
     let events = events(ok(vec![
         Event::Custom(Box::new(
-            Custom::new("progress", json!(0.5)).for_call(CallId::new("c")),
+            CustomEvent::new("progress", json!(0.5)).for_call(CallId::new("c")),
         )),
         Event::Part(Box::new(Part::new(PartKind::Image(image)))),
         Event::Part(Box::new(Part::text("text"))),

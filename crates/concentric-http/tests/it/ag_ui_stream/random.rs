@@ -86,7 +86,7 @@ fn own_event() -> impl Strategy<Value = Event> {
             result(id, Refusal::DuplicateId.outcome(&call))
         }),
         any_json().prop_map(state),
-        any_json().prop_map(|v| Event::Custom(Box::new(Custom::new("n", v)))),
+        any_json().prop_map(|v| Event::Custom(Box::new(CustomEvent::new("n", v)))),
         Just(Event::Resumed),
         Just(Event::Reset),
     ]

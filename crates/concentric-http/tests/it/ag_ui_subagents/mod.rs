@@ -9,7 +9,7 @@ use crate::support::{
 };
 use axum::Router;
 use concentric_core::{
-    AgentLayer, BoxModel, CallId, CancelReason, ChatRequest, ChatResponse, Custom, Error,
+    AgentLayer, BoxModel, CallId, CancelReason, ChatRequest, ChatResponse, CustomEvent, Error,
     ErrorKind, Event, FinishReason, Outcome, RunId, Str, SubAgentEvent, ToolCallDelta,
     ToolCallPart, ToolCallStart, ToolOutcome, ToolResult, Turn, Usage,
 };
@@ -88,7 +88,7 @@ async fn events_of_a_sub_agent_have_its_run_id() {
             "s",
             "c",
             Event::Custom(Box::new(
-                Custom::new("progress", json!(1)).for_call(CallId::new("d")),
+                CustomEvent::new("progress", json!(1)).for_call(CallId::new("d")),
             )),
         ),
         sub("s", "c", Event::State(Arc::new(json!({"a": 1})))),

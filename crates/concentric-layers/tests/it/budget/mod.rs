@@ -10,10 +10,10 @@ mod runs;
 mod tool_call;
 
 use concentric_core::{
-    AgentLayer, Answer, BoxModel, CallId, ChatRequest, ChatResponse, Context, Error, ErrorKind,
-    EventStream, Layers, Media, MediaSource, Message, ModelService, Outcome, Part, PartKind,
-    Permit, Reply, Role, ToolCall, ToolCallPart, ToolOutcome, ToolSpec, ToolStatus, Transcript,
-    Turn, Usage, context::Random, machine::MachineState,
+    AgentLayer, Answer, BoxModel, CallId, ChatRequest, ChatResponse, Clearance, Context, Error,
+    ErrorKind, EventStream, Layers, Media, MediaSource, Message, ModelService, Outcome, Part,
+    PartKind, Reply, Role, ToolCall, ToolCallPart, ToolOutcome, ToolSpec, ToolStatus, Transcript,
+    Turn, Usage, context::Random, machine::RunState,
 };
 use concentric_layers::budget::{
     Amounts, BUDGET, Budget, BudgetPlugin, Dimension, Limits, OVER_BUDGET, OverBudget,
@@ -96,16 +96,13 @@ fn searches() -> ScriptedModel {
 }
 
 /// A state as another process reads it.
-fn written(answer: Answer) -> MachineState {
+fn written(answer: Answer) -> RunState {
     assert_eq!(answer.finish.outcome, Outcome::Interrupted);
     let json = answer.finish.state.unwrap().to_json().unwrap();
-    MachineState::from_json(json.as_bytes(), json.len()).unwrap()
+    RunState::from_json(json.as_bytes(), json.len()).unwrap()
 }
 
-fn reply(
-    state: MachineState,
-    reply: impl Fn(concentric_core::InterruptId) -> Reply,
-) -> ChatRequest {
+fn reply(state: RunState, reply: impl Fn(concentric_core::InterruptId) -> Reply) -> ChatRequest {
     let asked = state.interrupts().into_iter();
     let replies = asked.map(|asked| reply(asked.id.clone())).collect();
     ChatRequest::resume(state, replies)

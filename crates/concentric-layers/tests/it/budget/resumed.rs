@@ -94,7 +94,7 @@ async fn a_run_with_unreadable_spending_calls_nothing() {
         slot["value"] = json!("nothing");
     }
     let json = json.to_string();
-    let state = MachineState::from_json(json.as_bytes(), json.len()).unwrap();
+    let state = RunState::from_json(json.as_bytes(), json.len()).unwrap();
     let (agent, model) = payer(Limits::new().model_calls(3));
     let answer = agent.oneshot(reply(state, Reply::approve)).await.unwrap();
     let items: Vec<_> = answer.body.collect().await;

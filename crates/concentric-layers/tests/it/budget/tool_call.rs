@@ -99,7 +99,7 @@ async fn a_settled_call_costs_nothing() {
     let round = concentric_core::RoundCall::new(0, call.part().clone());
     let shown = ToolCall::of_round(
         round,
-        Permit::Settled(Arc::new(denied.clone())),
+        Clearance::Settled(Arc::new(denied.clone())),
         Transcript::new(),
         &call.context,
     );

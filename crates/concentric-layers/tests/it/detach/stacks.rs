@@ -46,7 +46,9 @@ mod suspended {
         runs.shutdown().await;
         assert_eq!(log.lines(), ["inside: interrupted", "inside: completed"]);
         assert_eq!(tools.done(), 1);
-        let open = store.of_thread(Tenant::default(), thread, None, 1).await;
+        let open = store
+            .list_by_thread(Tenant::default(), thread, None, 1)
+            .await;
         assert!(open.unwrap().is_empty());
     }
 }
@@ -55,16 +57,16 @@ mod suspended {
 #[tokio::test]
 async fn a_session_around_the_layer_is_rejected() {
     use concentric_core::ThreadId;
-    use concentric_layers::session::{SessionTarget, Sessions};
+    use concentric_layers::session::{MakeSession, SessionTarget};
 
     let scene = Scene::new(ScriptedModel::new().text("Yes.").repeat());
-    let sessions = Sessions::new(scene.agent());
+    let sessions = MakeSession::new(scene.agent());
     let target = SessionTarget::new(ThreadId::new("t"));
     let session = sessions.oneshot(target).await.unwrap();
     let error = session.clone().oneshot(session.user("hi")).await;
     let error = error.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Configuration, "{error}");
-    for name in ["DetachLayer", "Sessions"] {
+    for name in ["DetachLayer", "MakeSession"] {
         assert!(error.message().contains(name), "{error}");
     }
     assert_eq!(scene.model.calls(), 0);

@@ -136,5 +136,5 @@ async fn a_skipped_call_has_no_effect() {
         .layer(model);
     let body = agent.oneshot(ChatRequest::user("hi")).await.unwrap();
     let error = body.collect().await.unwrap_err();
-    assert_eq!(error.error.effects(), Effects::None);
+    assert_eq!(error.error.effects(), SideEffects::None);
 }

@@ -7,11 +7,11 @@ mod loops;
 mod more_steps;
 
 use concentric_core::{
-    AgentLayer, Answer, Author, CallId, ChatRequest, Effects, Error, ErrorKind, Event, Finish,
-    FinishReason, Interrupt, InterruptId, ModelService, Outcome, Reply, Str, ToolCallPart,
+    AgentLayer, Answer, Author, CallId, ChatRequest, Error, ErrorKind, Event, Finish, FinishReason,
+    Interrupt, InterruptId, ModelService, Outcome, Reply, SideEffects, Str, ToolCallPart,
     ToolOutcome, ToolStatus, Transcript, Turn, Usage,
     agent::{BeforeFinish, StepGate, StepGates, StepView},
-    machine::MachineState,
+    machine::RunState,
 };
 use concentric_layers::stop::{
     ErrorLimit, Judgement, LoopAction, LoopDetector, MORE_STEPS, OutputConstraint, RejectedAnswer,
@@ -74,13 +74,13 @@ fn halted(reason: &str) -> Outcome {
 }
 
 /// The state of a run that waits, written down and read again.
-fn state_of(answer: &Answer) -> MachineState {
+fn state_of(answer: &Answer) -> RunState {
     assert_eq!(answer.finish.outcome, Outcome::Interrupted);
     let json = answer.finish.state.as_ref().unwrap().to_json().unwrap();
-    MachineState::from_json(json.as_bytes(), json.len()).unwrap()
+    RunState::from_json(json.as_bytes(), json.len()).unwrap()
 }
 
-fn reply(state: &MachineState, reply: impl FnOnce(InterruptId) -> Reply) -> ChatRequest {
+fn reply(state: &RunState, reply: impl FnOnce(InterruptId) -> Reply) -> ChatRequest {
     let asked = state.interrupts();
     assert_eq!(asked.len(), 1);
     let replies = vec![reply(asked[0].id.clone())];

@@ -16,9 +16,9 @@ mod withdraw;
 use concentric_core::{
     AgentLayer, BoxModel, CancelReason, ChatRequest, ChatResponse, Context, Error, ErrorKind,
     Event, EventStream, FinishReason, Interrupt, InterruptId, Message, MessageId, OpenRound,
-    Outcome, Reply, Resume, Role, RunId, Suspended, Suspension, ThreadId, ToolCall, ToolOutcome,
+    Outcome, Reply, Resume, ResumePoint, Role, RunId, Suspension, ThreadId, ToolCall, ToolOutcome,
     ToolSpec, Transcript, Turn, Usage, interrupt,
-    machine::MachineState,
+    machine::RunState,
     store::{
         OpenInterrupts, RunClaim, RunKey, RunRecord, RunStatus, RunStore, RunSummary, StoreError,
         StoreFuture, Tenant,
@@ -174,7 +174,7 @@ impl RunStore for Flaky {
         &self,
         key: RunKey,
         client_id: RunId,
-        state: MachineState,
+        state: RunState,
         until: SystemTime,
     ) -> StoreFuture<u64> {
         let begun = self
@@ -212,19 +212,13 @@ impl RunStore for Flaky {
         &self,
         key: RunKey,
         version: u64,
-        state: MachineState,
+        state: RunState,
         now: SystemTime,
     ) -> StoreFuture<u64> {
         self.write("amend", self.inner.amend(key, version, state, now))
     }
 
-    fn save(
-        &self,
-        key: RunKey,
-        fence: u64,
-        state: MachineState,
-        until: SystemTime,
-    ) -> StoreFuture<()> {
+    fn save(&self, key: RunKey, fence: u64, state: RunState, until: SystemTime) -> StoreFuture<()> {
         self.write("save", self.inner.save(key, fence, state, until))
     }
 
@@ -236,7 +230,7 @@ impl RunStore for Flaky {
         &self,
         key: RunKey,
         fence: u64,
-        state: MachineState,
+        state: RunState,
         now: SystemTime,
     ) -> StoreFuture<()> {
         self.write("suspend", self.inner.suspend(key, fence, state, now))
@@ -250,23 +244,26 @@ impl RunStore for Flaky {
         self.write("withdraw", self.inner.withdraw(tenant, thread, now))
     }
 
-    fn asking(
+    fn find_by_interrupt(
         &self,
         tenant: Tenant,
         thread: ThreadId,
         questions: Vec<InterruptId>,
     ) -> StoreFuture<RunRecord> {
-        self.read("asking", self.inner.asking(tenant, thread, questions))
+        self.read(
+            "asking",
+            self.inner.find_by_interrupt(tenant, thread, questions),
+        )
     }
 
-    fn of_thread(
+    fn list_by_thread(
         &self,
         tenant: Tenant,
         thread: ThreadId,
         message: Option<MessageId>,
         limit: usize,
     ) -> StoreFuture<Vec<RunSummary>> {
-        let found = self.inner.of_thread(tenant, thread, message, limit);
+        let found = self.inner.list_by_thread(tenant, thread, message, limit);
         self.read("of_thread", found)
     }
 
@@ -360,7 +357,7 @@ fn request(world: &TestEnvironment, run: &'static str) -> ChatRequest {
 /// A client's reply, which comes without the run.
 fn reply(world: &TestEnvironment, run: &'static str, replies: Vec<Reply>) -> ChatRequest {
     let mut request = ChatRequest::new(Transcript::new()).with_context(context(world, run));
-    request.resume = Some(Resume::new(Suspended::Elsewhere, replies));
+    request.resume = Some(Resume::new(ResumePoint::InStore, replies));
     request
 }
 

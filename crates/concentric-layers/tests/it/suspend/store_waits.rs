@@ -26,7 +26,7 @@ async fn a_store_lookup_ends_on_cancel_or_deadline() {
                 _ => approve(&questions),
             };
             if stalls != "is_live" {
-                request.resume = Some(Resume::new(Suspended::Elsewhere, replies));
+                request.resume = Some(Resume::new(ResumePoint::InStore, replies));
             }
             let cancel = request.context.clone();
             let process = Process::other(&store);

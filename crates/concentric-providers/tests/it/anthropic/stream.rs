@@ -1,7 +1,7 @@
 //! Helpers for the tests of Anthropic's responses.
 
 use crate::common::*;
-use concentric_core::{Event, Finish, Head, Message, MessageBuilder};
+use concentric_core::{Event, Finish, Message, MessageBuilder, ResponseHead};
 use concentric_providers::{AnthropicLayer, ApiKey};
 use serde_json::{Value, json};
 
@@ -75,7 +75,7 @@ pub fn finish_of(events: &[Event]) -> &Finish {
 
 /// The message built from the events.
 pub fn message(events: &[Event]) -> Message {
-    let mut builder = MessageBuilder::new(&Head::new("anthropic", "claude-opus-4-8"));
+    let mut builder = MessageBuilder::new(&ResponseHead::new("anthropic", "claude-opus-4-8"));
     events.iter().for_each(|event| builder.push(event));
     builder.build()
 }

@@ -93,7 +93,8 @@ fn hello() -> Vec<Value> {
 }
 
 fn built(events: &[Event]) -> Message {
-    let mut builder = MessageBuilder::new(&concentric_core::Head::new("openai", "gpt-test-1"));
+    let mut builder =
+        MessageBuilder::new(&concentric_core::ResponseHead::new("openai", "gpt-test-1"));
     events.iter().for_each(|event| builder.push(event));
     builder.build()
 }

@@ -10,7 +10,7 @@ use crate::{
 };
 use concentric_core::{
     InterruptId, MessageId, RunId, ThreadId,
-    machine::MachineState,
+    machine::RunState,
     store::{RunKey, RunRecord, RunSummary, StoreError, Tenant},
 };
 use rusqlite::{OptionalExtension, Params, Row, Transaction, params};
@@ -39,7 +39,7 @@ pub(super) fn get(
     stored(tx, key)?.open(tx, options)
 }
 
-pub(super) fn asking(
+pub(super) fn find_by_interrupt(
     tx: &Transaction<'_>,
     options: &Options,
     tenant: Tenant,
@@ -65,7 +65,7 @@ pub(super) fn asking(
     get(tx, options, &key)
 }
 
-pub(super) fn of_thread(
+pub(super) fn list_by_thread(
     tx: &Transaction<'_>,
     tenant: &Tenant,
     thread: &ThreadId,
@@ -148,7 +148,7 @@ pub(crate) fn fill_messages(tx: &Transaction<'_>) -> Result<(), Fault> {
         let Ok(json) = read.query_row([row], |row| row.get::<_, String>(0)) else {
             continue;
         };
-        let state = MachineState::from_json(json.as_bytes(), usize::MAX);
+        let state = RunState::from_json(json.as_bytes(), usize::MAX);
         let message = state.ok().as_ref().and_then(message_of);
         note.execute(params![row, message.as_ref().map(MessageId::as_str)])?;
     }
@@ -182,7 +182,7 @@ mod tests {
                 .collect();
             STATEMENTS.store(0, Ordering::Relaxed);
             let thread = ThreadId::new("t");
-            let found = asking(&tx, &options, Tenant::default(), thread, &questions);
+            let found = find_by_interrupt(&tx, &options, Tenant::default(), thread, &questions);
             assert!(matches!(found, Err(StoreError::NotFound)));
             assert_eq!(STATEMENTS.load(Ordering::Relaxed), 1, "{asked} questions");
         }

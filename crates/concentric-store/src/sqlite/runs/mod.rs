@@ -10,7 +10,7 @@ use super::{SqliteStore, worker::Renewal};
 use crate::Fault;
 use concentric_core::{
     InterruptId, MessageId, Reply, RunId, ThreadId,
-    machine::MachineState,
+    machine::RunState,
     store::{RunKey, RunRecord, RunStore, RunSummary, StoreFuture, Tenant},
 };
 use std::time::SystemTime;
@@ -21,7 +21,7 @@ impl RunStore for SqliteStore {
         &self,
         key: RunKey,
         client_id: RunId,
-        state: MachineState,
+        state: RunState,
         lease_until: SystemTime,
     ) -> StoreFuture<u64> {
         self.write(move |tx, options| {
@@ -54,7 +54,7 @@ impl RunStore for SqliteStore {
         &self,
         key: RunKey,
         version: u64,
-        state: MachineState,
+        state: RunState,
         now: SystemTime,
     ) -> StoreFuture<u64> {
         self.write(move |tx, options| write::amend(tx, options, &key, version, &state, now))
@@ -64,7 +64,7 @@ impl RunStore for SqliteStore {
         &self,
         key: RunKey,
         fence: u64,
-        state: MachineState,
+        state: RunState,
         lease_until: SystemTime,
     ) -> StoreFuture<()> {
         self.write(move |tx, options| {
@@ -93,7 +93,7 @@ impl RunStore for SqliteStore {
         &self,
         key: RunKey,
         fence: u64,
-        state: MachineState,
+        state: RunState,
         now: SystemTime,
     ) -> StoreFuture<()> {
         self.write(move |tx, options| {
@@ -109,23 +109,25 @@ impl RunStore for SqliteStore {
         self.write(move |tx, options| write::withdraw(tx, options, &tenant, &thread, now))
     }
 
-    fn asking(
+    fn find_by_interrupt(
         &self,
         tenant: Tenant,
         thread: ThreadId,
         questions: Vec<InterruptId>,
     ) -> StoreFuture<RunRecord> {
-        self.read(move |tx, options| find::asking(tx, options, tenant, thread, &questions))
+        self.read(move |tx, options| {
+            find::find_by_interrupt(tx, options, tenant, thread, &questions)
+        })
     }
 
-    fn of_thread(
+    fn list_by_thread(
         &self,
         tenant: Tenant,
         thread: ThreadId,
         message: Option<MessageId>,
         limit: usize,
     ) -> StoreFuture<Vec<RunSummary>> {
-        self.read(move |tx, _| find::of_thread(tx, &tenant, &thread, message.as_ref(), limit))
+        self.read(move |tx, _| find::list_by_thread(tx, &tenant, &thread, message.as_ref(), limit))
     }
 
     fn abandoned(&self, now: SystemTime, limit: usize) -> StoreFuture<Vec<RunRecord>> {

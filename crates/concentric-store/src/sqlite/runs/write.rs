@@ -12,7 +12,7 @@ use crate::{
 };
 use concentric_core::{
     InterruptId, MessageId, Reply, RunId, ThreadId,
-    machine::MachineState,
+    machine::RunState,
     store::{RunKey, RunRecord, RunStatus, StoreError, Tenant},
 };
 use rusqlite::{Transaction, params, params_from_iter};
@@ -37,7 +37,7 @@ pub(super) fn begin(
     options: &Options,
     key: &RunKey,
     client_id: &RunId,
-    state: &MachineState,
+    state: &RunState,
     lease_until: SystemTime,
 ) -> Result<u64, StoreError> {
     let state = write_state(state, options.max_state_bytes)?;
@@ -155,7 +155,7 @@ pub(super) fn amend(
     options: &Options,
     key: &RunKey,
     version: u64,
-    state: &MachineState,
+    state: &RunState,
     now: SystemTime,
 ) -> Result<u64, StoreError> {
     let state = write_state(state, options.max_state_bytes)?;
@@ -201,7 +201,7 @@ pub(super) fn write(
     options: &Options,
     key: &RunKey,
     fence: u64,
-    state: &MachineState,
+    state: &RunState,
     next: Next,
 ) -> Result<(), StoreError> {
     let state = write_state(state, options.max_state_bytes)?;

@@ -4,7 +4,7 @@ use concentric_core::{
     CallId, Event, FinishReason, Interrupt, InterruptId, MessageId, RunId, Suspension, ThreadId,
     ToolCallPart, ToolSpec, Transcript, Usage,
     interrupt::{self, SuspendedBy},
-    machine::{Action, Input, Machine, MachineState, ModelStart, Rules},
+    machine::{Action, Input, Machine, ModelStart, RunLimits, RunState},
     store::{RunKey, Tenant},
 };
 use serde_json::json;
@@ -35,7 +35,7 @@ pub(crate) fn at(seconds: u64) -> SystemTime {
 fn called(said: &str) -> (Machine, usize) {
     let mut transcript = Transcript::new();
     transcript.push_user(said);
-    let mut rules = Rules::default();
+    let mut rules = RunLimits::default();
     rules.resumes = true;
     let mut machine = Machine::new(transcript, rules);
     machine.action();
@@ -57,12 +57,12 @@ fn called(said: &str) -> (Machine, usize) {
 }
 
 /// The state of a run with a tool call that is about to start.
-pub(crate) fn running(said: &str) -> MachineState {
+pub(crate) fn running(said: &str) -> RunState {
     called(said).0.state().unwrap()
 }
 
 /// The state of a run with a tool call that waits for a reply to the interrupt `id`.
-pub(crate) fn waiting(said: &str, id: &str) -> MachineState {
+pub(crate) fn waiting(said: &str, id: &str) -> RunState {
     let (mut machine, calls) = called(said);
     assert_eq!(calls, 1);
     let asked = Interrupt::new(question(id), interrupt::TOOL_CALL).about(CallId::new("c"));

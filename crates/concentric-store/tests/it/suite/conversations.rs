@@ -135,7 +135,7 @@ async fn waiting_runs_are_withdrawn_together<S: Store>(store: S) {
     // A running run is not withdrawn, even if it has waited before.
     assert_eq!(status("3").await, RunStatus::Running);
     assert_eq!(status("4").await, RunStatus::Running);
-    let others = store.of_thread(tenant("acme"), ThreadId::new("other"), None, 9);
+    let others = store.list_by_thread(tenant("acme"), ThreadId::new("other"), None, 9);
     assert_eq!(others.await.unwrap()[0].status, RunStatus::Suspended);
     let state = waiting("hi", "again");
     store.suspend(key("3"), fence, state, at(40)).await.unwrap();
@@ -148,7 +148,8 @@ async fn waiting_runs_are_withdrawn_together<S: Store>(store: S) {
     store.forget(at(1040)).await;
     for run in ["1", "2"] {
         assert_eq!(code(store.get(key(run)).await), "run_not_found");
-        let asking = store.asking(tenant("acme"), ThreadId::new("thread"), vec![question(run)]);
+        let asking =
+            store.find_by_interrupt(tenant("acme"), ThreadId::new("thread"), vec![question(run)]);
         assert_eq!(code(asking.await), "run_not_found");
     }
 }
@@ -165,7 +166,8 @@ async fn a_withdrawn_run_cannot_be_claimed<S: Store>(store: S) {
         let claim = store.claim(key("run"), version, approve("q"), at(0), at(30));
         assert_eq!(code(claim.await), "run_ended");
     }
-    let asking = store.asking(tenant("acme"), ThreadId::new("thread"), vec![question("q")]);
+    let asking =
+        store.find_by_interrupt(tenant("acme"), ThreadId::new("thread"), vec![question("q")]);
     let record = asking.await.unwrap();
     assert_eq!(record.status, RunStatus::Ended);
     assert!(record.replies.is_empty());

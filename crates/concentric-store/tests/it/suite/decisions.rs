@@ -8,9 +8,9 @@ suite! {
     decisions_for_a_run_are_removed_with_it
 }
 
-fn decision(tool: &'static str, span: Span, allow: bool) -> Remembered {
+fn decision(tool: &'static str, span: StoredScope, allow: bool) -> StoredDecision {
     let (tool, definition) = (Str::from(tool), Str::from("d1"));
-    Remembered::new(
+    StoredDecision::new(
         tenant("acme"),
         tool,
         definition,
@@ -22,8 +22,8 @@ fn decision(tool: &'static str, span: Span, allow: bool) -> Remembered {
     )
 }
 
-fn in_run(thread: Option<&str>, run: &str) -> Span {
-    Span::Run {
+fn in_run(thread: Option<&str>, run: &str) -> StoredScope {
+    StoredScope::Run {
         thread: thread.map(ThreadId::new),
         run: RunId::new(run),
     }
@@ -31,9 +31,9 @@ fn in_run(thread: Option<&str>, run: &str) -> Span {
 
 async fn a_decision_applies_within_its_span<S: Store>(store: S) {
     let in_run = decision("refund", in_run(Some("t"), "r"), true);
-    let in_thread = decision("refund", Span::Thread(ThreadId::new("t")), false);
-    let always = decision("refund", Span::Always, true);
-    let other = decision("search", Span::Always, true);
+    let in_thread = decision("refund", StoredScope::Thread(ThreadId::new("t")), false);
+    let always = decision("refund", StoredScope::Always, true);
+    let other = decision("search", StoredScope::Always, true);
     for decision in [&in_run, &in_thread, &always, &other] {
         store.remember(decision.clone()).await.unwrap();
     }
@@ -70,7 +70,7 @@ async fn a_run_decision_does_not_apply_in_another_thread<S: Store>(store: S) {
         store.remember(decision).await.unwrap();
     }
     for span in &spans {
-        let Span::Run { thread, run } = span else {
+        let StoredScope::Run { thread, run } = span else {
             panic!("{span:?}")
         };
         let recall = store.recall(tenant("acme"), "refund".into(), run.clone(), thread.clone());
@@ -84,21 +84,21 @@ async fn a_run_decision_does_not_apply_in_another_thread<S: Store>(store: S) {
 
 async fn a_decision_replaces_one_for_the_same_calls<S: Store>(store: S) {
     store
-        .remember(decision("refund", Span::Always, true))
+        .remember(decision("refund", StoredScope::Always, true))
         .await
         .unwrap();
     store
-        .remember(decision("search", Span::Always, true))
+        .remember(decision("search", StoredScope::Always, true))
         .await
         .unwrap();
-    let now = decision("refund", Span::Always, false);
+    let now = decision("refund", StoredScope::Always, false);
     store.remember(now.clone()).await.unwrap();
     let all = store.list(tenant("acme")).await.unwrap();
-    assert_eq!(all, [now, decision("search", Span::Always, true)]);
+    assert_eq!(all, [now, decision("search", StoredScope::Always, true)]);
 }
 
 async fn a_decision_is_revoked<S: Store>(store: S) {
-    let decision = decision("refund", Span::Always, true);
+    let decision = decision("refund", StoredScope::Always, true);
     store.remember(decision.clone()).await.unwrap();
     let revoke = |of: Tenant| store.revoke(of, decision.id.clone());
     assert!(!revoke(tenant("other")).await.unwrap());
@@ -111,7 +111,7 @@ async fn decisions_for_a_run_are_removed_with_it<S: Store>(store: S) {
     let fence = RunStore::begin(&store, key("run"), client("run"), running("hi"), at(30))
         .await
         .unwrap();
-    let always = decision("refund", Span::Always, true);
+    let always = decision("refund", StoredScope::Always, true);
     let elsewhere = decision("refund", in_run(Some("other"), "run"), true);
     let here = decision("refund", in_run(Some("thread"), "run"), true);
     for decision in [&always, &elsewhere, &here] {

@@ -29,16 +29,19 @@ fn intent(claim: Option<RunClaim>) -> Intent {
 
 async fn an_effect_begins_once<S: Store>(store: S) {
     let begin = |name| Ledger::begin(&store, effect(name), intent(None));
-    assert_eq!(begin("e").await.unwrap(), Effect::New);
-    assert_eq!(begin("e").await.unwrap(), Effect::Begun);
+    assert_eq!(begin("e").await.unwrap(), LedgerEntry::New);
+    assert_eq!(begin("e").await.unwrap(), LedgerEntry::Started);
     let outcome = ToolOutcome::done("paid").with_data(json!({"n": 1}));
     store.finish(effect("e"), outcome.clone()).await.unwrap();
-    assert_eq!(begin("e").await.unwrap(), Effect::Done(Box::new(outcome)));
-    assert_eq!(begin("other").await.unwrap(), Effect::New);
+    assert_eq!(
+        begin("e").await.unwrap(),
+        LedgerEntry::Finished(Box::new(outcome))
+    );
+    assert_eq!(begin("other").await.unwrap(), LedgerEntry::New);
     let other = EffectKey::new(tenant("other"), "e");
     assert_eq!(
         Ledger::begin(&store, other, intent(None)).await.unwrap(),
-        Effect::New
+        LedgerEntry::New
     );
 }
 
@@ -48,7 +51,7 @@ async fn an_effect_requires_the_newest_claim<S: Store>(store: S) {
         .unwrap();
     let claim = |fence| Some(RunClaim::new(key("run"), fence));
     let begin = |name, fence| Ledger::begin(&store, effect(name), intent(claim(fence)));
-    assert_eq!(begin("a", old).await.unwrap(), Effect::New);
+    assert_eq!(begin("a", old).await.unwrap(), LedgerEntry::New);
     let version = store.get(key("run")).await.unwrap().version;
     let new = store
         .claim(key("run"), version, vec![], at(30), at(60))
@@ -58,14 +61,17 @@ async fn an_effect_requires_the_newest_claim<S: Store>(store: S) {
     assert_eq!(code(begin("b", old).await), "stale_claim");
     // An older claim does not get the outcome of a known effect either.
     assert_eq!(code(begin("a", old).await), "stale_claim");
-    assert_eq!(begin("a", new).await.unwrap(), Effect::Begun);
-    assert_eq!(begin("b", new).await.unwrap(), Effect::New);
+    assert_eq!(begin("a", new).await.unwrap(), LedgerEntry::Started);
+    assert_eq!(begin("b", new).await.unwrap(), LedgerEntry::New);
     // The outcome of an effect is recorded even if its claim was superseded.
     store
         .finish(effect("a"), ToolOutcome::done("paid"))
         .await
         .unwrap();
-    assert!(matches!(begin("a", new).await.unwrap(), Effect::Done(_)));
+    assert!(matches!(
+        begin("a", new).await.unwrap(),
+        LedgerEntry::Finished(_)
+    ));
     store
         .suspend(key("run"), new, waiting("hi", "q"), at(0))
         .await
@@ -89,7 +95,7 @@ async fn the_first_outcome_of_an_effect_stays<S: Store>(store: S) {
     let known = Ledger::begin(&store, effect("e"), intent(None))
         .await
         .unwrap();
-    assert_eq!(known, Effect::Done(Box::new(first)));
+    assert_eq!(known, LedgerEntry::Finished(Box::new(first)));
     let finish = store.finish(effect("none"), ToolOutcome::done("")).await;
     assert_eq!(code(finish), "run_not_found");
 }
@@ -105,7 +111,7 @@ async fn a_success_replaces_a_failure_of_a_repeatable_effect<S: Store>(store: S)
             finished.unwrap();
             store.known(effect(name)).await.unwrap()
         };
-        let known = |outcome: &ToolOutcome| Effect::Done(Box::new(outcome.clone()));
+        let known = |outcome: &ToolOutcome| LedgerEntry::Finished(Box::new(outcome.clone()));
         assert_eq!(finish(&failed).await, known(&failed));
         for outcome in &later {
             assert_eq!(finish(outcome).await, known(&failed));
@@ -124,11 +130,11 @@ async fn an_effect_with_another_tool_or_arguments_is_rejected<S: Store>(store: S
         Ledger::begin(&store, effect("e"), intent)
     };
     let arguments = r#"{"to":"ann","n":1}"#;
-    assert_eq!(begin("pay", arguments).await.unwrap(), Effect::New);
-    assert_eq!(begin("pay", arguments).await.unwrap(), Effect::Begun);
+    assert_eq!(begin("pay", arguments).await.unwrap(), LedgerEntry::New);
+    assert_eq!(begin("pay", arguments).await.unwrap(), LedgerEntry::Started);
     // The same arguments, formatted differently.
     let same = begin("pay", r#"{ "n": 1, "to": "ann" }"#).await;
-    assert_eq!(same.unwrap(), Effect::Begun);
+    assert_eq!(same.unwrap(), LedgerEntry::Started);
     for (tool, arguments) in [
         ("refund", arguments),
         ("pay", r#"{"to":"bob","n":1}"#),
@@ -147,16 +153,19 @@ async fn an_effect_without_an_outcome_is_retracted<S: Store>(store: S) {
     let begin = || Ledger::begin(&store, effect("e"), intent(None));
     // Retracting an unknown effect is no error.
     store.retract(effect("e")).await.unwrap();
-    assert_eq!(begin().await.unwrap(), Effect::New);
+    assert_eq!(begin().await.unwrap(), LedgerEntry::New);
     store.retract(effect("other")).await.unwrap();
-    assert_eq!(begin().await.unwrap(), Effect::Begun);
+    assert_eq!(begin().await.unwrap(), LedgerEntry::Started);
     store.retract(effect("e")).await.unwrap();
-    assert_eq!(store.known(effect("e")).await.unwrap(), Effect::New);
-    assert_eq!(begin().await.unwrap(), Effect::New);
+    assert_eq!(store.known(effect("e")).await.unwrap(), LedgerEntry::New);
+    assert_eq!(begin().await.unwrap(), LedgerEntry::New);
     let done = ToolOutcome::done("paid");
     store.finish(effect("e"), done.clone()).await.unwrap();
     store.retract(effect("e")).await.unwrap();
-    assert_eq!(begin().await.unwrap(), Effect::Done(Box::new(done)));
+    assert_eq!(
+        begin().await.unwrap(),
+        LedgerEntry::Finished(Box::new(done))
+    );
 }
 
 async fn effects_are_removed_with_their_run<S: Store>(store: S) {
@@ -173,12 +182,12 @@ async fn effects_are_removed_with_their_run<S: Store>(store: S) {
             .await
             .unwrap()
     };
-    assert_eq!(known().await, Effect::Begun);
+    assert_eq!(known().await, LedgerEntry::Started);
     store.end(key("run"), fence, at(10)).await.unwrap();
     store.forget(at(1009)).await;
-    assert_eq!(known().await, Effect::Begun);
+    assert_eq!(known().await, LedgerEntry::Started);
     store.forget(at(1010)).await;
-    assert_eq!(known().await, Effect::New);
+    assert_eq!(known().await, LedgerEntry::New);
 }
 
 async fn effects_without_a_run_are_removed_after_their_retention<S: Store>(store: S) {
@@ -187,13 +196,13 @@ async fn effects_without_a_run_are_removed_after_their_retention<S: Store>(store
             .await
             .unwrap()
     };
-    assert_eq!(known().await, Effect::New);
+    assert_eq!(known().await, LedgerEntry::New);
     // The first purge starts the retention time.
     store.forget(at(5000)).await;
     store.forget(at(6999)).await;
-    assert_eq!(known().await, Effect::Begun);
+    assert_eq!(known().await, LedgerEntry::Started);
     store.forget(at(7000)).await;
-    assert_eq!(known().await, Effect::New);
+    assert_eq!(known().await, LedgerEntry::New);
 }
 
 async fn a_key_is_used_once<S: Store>(store: S) {

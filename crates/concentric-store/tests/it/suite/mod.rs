@@ -46,8 +46,8 @@ use crate::common::{at, client, key, question, running, tenant, waiting};
 use concentric_core::{
     MessageId, Reply, RunId, Str, ThreadId, ToolOutcome,
     store::{
-        Decisions, Effect, EffectKey, Intent, Ledger, Once, Remembered, RunClaim, RunKey,
-        RunStatus, RunStore, Span, StoreError, Tenant,
+        Decisions, EffectKey, Intent, Ledger, LedgerEntry, Once, RunClaim, RunKey, RunStatus,
+        RunStore, StoreError, StoredDecision, StoredScope, Tenant,
     },
 };
 #[cfg(feature = "sqlite")]

@@ -14,7 +14,7 @@ async fn a_run_is_found_by_each_of_its_interrupts<S: Store>(store: S) {
     let version = suspended(&store, "run", "q1").await;
     let asking = |ids: &[&str]| {
         let ids = ids.iter().map(|id| question(id)).collect();
-        store.asking(tenant("acme"), ThreadId::new("thread"), ids)
+        store.find_by_interrupt(tenant("acme"), ThreadId::new("thread"), ids)
     };
     assert_eq!(asking(&["q1"]).await.unwrap().key, key("run"));
     assert_eq!(asking(&["other", "q1"]).await.unwrap().key, key("run"));
@@ -47,16 +47,16 @@ async fn tenants_and_threads_are_isolated<S: Store>(store: S) {
     let other = RunKey::new(tenant("other"), thread(), RunId::new("run"));
     assert_eq!(code(store.get(other.clone()).await), "run_not_found");
     let asking = store
-        .asking(tenant("other"), thread(), vec![question("q")])
+        .find_by_interrupt(tenant("other"), thread(), vec![question("q")])
         .await;
     assert_eq!(code(asking), "run_not_found");
     let asking = store
-        .asking(tenant("acme"), ThreadId::new("t"), vec![question("q")])
+        .find_by_interrupt(tenant("acme"), ThreadId::new("t"), vec![question("q")])
         .await;
     assert_eq!(code(asking), "run_not_found");
     assert!(
         store
-            .of_thread(tenant("other"), thread(), None, 9)
+            .list_by_thread(tenant("other"), thread(), None, 9)
             .await
             .unwrap()
             .is_empty()
@@ -82,7 +82,7 @@ async fn the_runs_of_a_thread_are_listed_oldest_first<S: Store>(store: S) {
     store.end(key("over"), fence, at(0)).await.unwrap();
     let listed = async |message: Option<&'static str>, limit| {
         let (thread, message) = (ThreadId::new("thread"), message.map(MessageId::new));
-        let found = store.of_thread(tenant("acme"), thread, message, limit);
+        let found = store.list_by_thread(tenant("acme"), thread, message, limit);
         let found = found.await.unwrap();
         found
             .iter()
@@ -140,7 +140,7 @@ async fn ended_runs_are_removed_after_their_retention<S: Store>(store: S) {
     store.forget(at(1010)).await;
     assert_eq!(code(store.get(key("run")).await), "run_not_found");
     let asking = store
-        .asking(tenant("acme"), ThreadId::new("thread"), vec![question("q")])
+        .find_by_interrupt(tenant("acme"), ThreadId::new("thread"), vec![question("q")])
         .await;
     assert_eq!(code(asking), "run_not_found");
     // A waiting run is kept.
@@ -202,7 +202,7 @@ async fn runs_that_wait_too_long_are_ended<S: Store>(store: S) {
     // A late reply fails as it does for any ended run, for as long as the run is kept.
     let asking = || {
         let thread = ThreadId::new("thread");
-        store.asking(tenant("acme"), thread, vec![question("q")])
+        store.find_by_interrupt(tenant("acme"), thread, vec![question("q")])
     };
     let record = asking().await.unwrap();
     assert_eq!(record.status, RunStatus::Ended);

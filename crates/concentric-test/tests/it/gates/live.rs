@@ -42,30 +42,30 @@ async fn an_unanswered_live_interrupt_times_out_and_is_withdrawn() {
     };
     // The run is not polled, so its events are not delivered.
     let (late, twice) = tokio::join!(waits, twice);
-    assert_eq!(late, Err(Unanswered::Late));
-    assert_eq!(twice, Err(Unanswered::Asked(InterruptId::new("q"))));
+    assert_eq!(late, Err(AskError::TimedOut));
+    assert_eq!(twice, Err(AskError::DuplicateId(InterruptId::new("q"))));
     assert!(context.live().interrupts(&Tenant::of(&context)).is_empty());
     let cancelled = async {
         tokio::task::yield_now().await;
         context.cancel(CancelReason::User);
     };
     let (asked, ()) = tokio::join!(context.ask(ask(), minute), cancelled);
-    assert_eq!(asked, Err(Unanswered::Cancelled));
+    assert_eq!(asked, Err(AskError::Cancelled));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_live_interrupt_without_room_times_out() {
     let context = Context::new();
-    let event = || Event::Custom(Box::new(Custom::new("full", json!({}))));
+    let event = || Event::Custom(Box::new(CustomEvent::new("full", json!({}))));
     while context.emit(event()).is_ok() {}
     let ask = Interrupt::new(InterruptId::new("q"), "row");
     let asked = context.ask(ask, Duration::from_secs(60));
     let asked = tokio::time::timeout(Duration::from_secs(61), asked).await;
-    assert_eq!(asked.unwrap(), Err(Unanswered::Late));
+    assert_eq!(asked.unwrap(), Err(AskError::TimedOut));
 }
 
 /// An environment in which the reply to the interrupt `q` arrives as its deadline passes.
-struct LastMoment(LiveInterrupts);
+struct LastMoment(InterruptHub);
 
 impl Clock for LastMoment {
     fn now(&self) -> SystemTime {
@@ -96,7 +96,7 @@ impl Random for LastMoment {
 
 #[tokio::test]
 async fn an_accepted_reply_is_delivered_after_the_deadline() {
-    let live = LiveInterrupts::new();
+    let live = InterruptHub::new();
     let world = || LastMoment(live.clone());
     let environment = Environment::new(world(), world(), world());
     let context = Context::builder().environment(environment).build();

@@ -8,14 +8,14 @@ mod rounds;
 mod slots;
 
 use concentric_core::{
-    AgentLayer, Answer, BoxError, CancelReason, ChatRequest, Context, Custom, Environment, Error,
-    ErrorKind, Event, Interrupt, InterruptId, LiveInterrupts, Message, Outcome, Part, Reply,
-    ReplyError, Resume, Role, Str, Suspended, ToolSpec, ToolStatus, Turn, Usage,
+    AgentLayer, Answer, BoxError, CancelReason, ChatRequest, Context, CustomEvent, Environment,
+    Error, ErrorKind, Event, Interrupt, InterruptHub, InterruptId, Message, Outcome, Part, Reply,
+    ReplyError, Resume, ResumePoint, Role, Str, ToolSpec, ToolStatus, Turn, Usage,
     agent::{BeforeFinish, BeforeRound, BeforeStep, StepGate, StepGates, StepView},
-    ask::Unanswered,
+    ask::AskError,
     context::{Clock, Ids, Random, Sleep},
     interrupt,
-    machine::MachineState,
+    machine::RunState,
     state::{Durable, Scope, Slot, Transient},
     store::{Checkpoint, Tenant},
 };
@@ -141,10 +141,10 @@ fn results(answer: &Answer) -> Vec<(ToolStatus, String)> {
         .collect()
 }
 
-fn state_of(answer: &Answer) -> MachineState {
+fn state_of(answer: &Answer) -> RunState {
     assert_eq!(answer.finish.outcome, Outcome::Interrupted);
     let json = answer.finish.state.as_ref().unwrap().to_json().unwrap();
-    MachineState::from_json(json.as_bytes(), json.len()).unwrap()
+    RunState::from_json(json.as_bytes(), json.len()).unwrap()
 }
 
 fn user(text: &str) -> Turn {

@@ -69,7 +69,7 @@ async fn a_resumed_requests_slots_are_replaced_by_the_runs() {
     context.update_state::<Noted>(|_| 3).unwrap();
     for visits in [5, 5, 0, 7] {
         let mut request = ChatRequest::user("hi").with_context(context.clone());
-        let state = Suspended::State(Box::new(suspended(visits).await));
+        let state = ResumePoint::State(Box::new(suspended(visits).await));
         request.set_resume(Resume::new(state, Vec::new()));
         assert_eq!(*context.state::<Visits>().unwrap(), visits);
         assert_eq!(*context.state::<Noted>().unwrap(), 3);
@@ -137,7 +137,7 @@ async fn a_checkpoint_before_a_round_contains_the_slots() {
     let (model, tools) = once();
     let saved = Arc::new(Mutex::new(Vec::new()));
     let states = saved.clone();
-    let checkpoint = Checkpoint::new(move |state: MachineState| {
+    let checkpoint = Checkpoint::new(move |state: RunState| {
         states.lock().unwrap().push(state);
         Box::pin(std::future::ready(Ok(())))
     });

@@ -10,7 +10,7 @@ use std::{
 
 use bytes::BytesMut;
 use concentric_core::{
-    CallId, Context, Custom, Event, Executor, Media, MessageId, OpenRound, Part, PartKind, Str,
+    CallId, Context, CustomEvent, Event, Executor, Media, MessageId, OpenRound, Part, PartKind, Str,
 };
 use serde_json::{Value, json};
 
@@ -302,7 +302,7 @@ impl Lane {
         }
     }
 
-    fn custom(&mut self, custom: Custom, out: &mut Out) {
+    fn custom(&mut self, custom: CustomEvent, out: &mut Out) {
         let mut event = wire::Custom::new(custom.name.as_str(), custom.value);
         if let Some(id) = &custom.call_id {
             let mut metadata = Metadata::new();

@@ -1,12 +1,12 @@
 use concentric_core::{Context, Part, PartKind, Str, ToolCallPart, ToolContent, ToolOutcome};
 use std::{fmt, sync::Arc};
 
-/// A result that exceeded the size limit, in full: the argument of [`Tool::on_overlong`].
+/// A result that exceeded the size limit, in full: the argument of [`Tool::on_truncation`].
 ///
-/// [`Tool::on_overlong`]: crate::Tool::on_overlong
+/// [`Tool::on_truncation`]: crate::Tool::on_truncation
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct Overlong {
+pub struct Truncation {
     /// The call.
     pub call: ToolCallPart,
     /// The run of the call.
@@ -15,7 +15,7 @@ pub struct Overlong {
     pub content: ToolContent,
 }
 
-impl Overlong {
+impl Truncation {
     pub(crate) const fn new(call: ToolCallPart, context: Context, content: ToolContent) -> Self {
         Self {
             call,
@@ -27,7 +27,7 @@ impl Overlong {
 
 /// The callback for results that exceed the limit.
 #[derive(Clone)]
-pub(crate) struct Sink(pub(crate) Arc<dyn Fn(Overlong) + Send + Sync>);
+pub(crate) struct Sink(pub(crate) Arc<dyn Fn(Truncation) + Send + Sync>);
 
 impl fmt::Debug for Sink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
