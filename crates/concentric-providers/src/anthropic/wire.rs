@@ -10,100 +10,70 @@ use serde::Deserialize;
 use serde_json::Value;
 
 #[doc(hidden)]
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, bound(deserialize = "'de: 'a"))]
 pub struct Chunk<'a> {
-    #[serde(borrow, default, rename = "type")]
+    #[serde(rename = "type")]
     pub(super) type_: Text<'a>,
-    #[serde(default)]
     pub(super) index: Count,
-    #[serde(borrow, default)]
     pub(super) delta: Maybe<Delta<'a>>,
-    #[serde(default)]
     pub(super) content_block: Option<Box<Value>>,
-    #[serde(borrow, default)]
     pub(super) message: Maybe<Box<Self>>,
-    #[serde(default)]
     pub(super) error: Option<Box<Value>>,
-    #[serde(default)]
     pub(super) usage: Maybe<Box<Tokens>>,
-    #[serde(default)]
     pub(super) context_management: Option<Box<Value>>,
     // The fields of a message.
-    #[serde(borrow, default)]
     pub(super) id: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) model: Text<'a>,
-    #[serde(default)]
     pub(super) content: Option<Box<Value>>,
-    #[serde(borrow, default)]
     pub(super) stop_reason: Text<'a>,
-    #[serde(default)]
     pub(super) stop_sequence: Option<Box<Value>>,
-    #[serde(default)]
     pub(super) stop_details: Option<Box<Value>>,
-    #[serde(default)]
     pub(super) container: Option<Box<Value>>,
 }
 
 /// The new fields of a block or, in a `message_delta`, of the message.
 #[derive(Debug, Default, Deserialize)]
+#[serde(default, bound(deserialize = "'de: 'a"))]
 pub(super) struct Delta<'a> {
-    #[serde(borrow, default)]
     pub(super) text: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) partial_json: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) thinking: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) signature: Text<'a>,
-    #[serde(default)]
     pub(super) citation: Option<Box<Value>>,
     // The fields of a compaction.
-    #[serde(default)]
     pub(super) content: Option<Box<Value>>,
-    #[serde(default)]
     pub(super) encrypted_content: Option<Box<Value>>,
     // The fields of a message.
-    #[serde(borrow, default)]
     pub(super) stop_reason: Text<'a>,
-    #[serde(default)]
     pub(super) stop_sequence: Option<Box<Value>>,
-    #[serde(default)]
     pub(super) stop_details: Option<Box<Value>>,
-    #[serde(default)]
     pub(super) container: Option<Box<Value>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 pub(super) struct Tokens {
-    #[serde(default)]
     input_tokens: Count,
-    #[serde(default)]
     output_tokens: Count,
-    #[serde(default)]
     cache_read_input_tokens: Count,
-    #[serde(default)]
     cache_creation_input_tokens: Count,
-    #[serde(default)]
     cache_creation: Maybe<CacheCreation>,
-    #[serde(default)]
     output_tokens_details: Maybe<OutputDetails>,
-    #[serde(default)]
     pub(super) iterations: Option<Value>,
-    #[serde(default)]
     pub(super) server_tool_use: Option<Value>,
 }
 
 /// Tokens written to the cache, by time to live.
 #[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 struct CacheCreation {
-    #[serde(default)]
     ephemeral_1h_input_tokens: Count,
 }
 
 #[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 struct OutputDetails {
-    #[serde(default)]
     thinking_tokens: Count,
 }
 
