@@ -122,4 +122,4 @@ mod schema;
 mod thinking;
 mod wire;
 
-pub use self::messages::{Anthropic, AnthropicLayer, Messages, PromptCache};
+pub use self::messages::{AnthropicLayer, Messages, PromptCache};

@@ -96,4 +96,4 @@ mod partial;
 mod request;
 mod wire;
 
-pub use self::api::{Gemini, GeminiLayer, GenerateContent};
+pub use self::api::{GeminiLayer, GenerateContent};

@@ -32,13 +32,7 @@ pub(super) struct Header {
 /// The configuration of a model.
 pub(super) struct Config<A> {
     pub(super) api: A,
-    pub(super) model: Str,
-    pub(super) key: Option<ApiKey>,
-    /// The configured capabilities, which apply to every model.
-    pub(super) capabilities: Option<Capabilities>,
-    pub(super) streaming: bool,
-    pub(super) limits: Limits,
-    pub(super) timeouts: Timeouts,
+    pub(super) settings: Settings,
     /// The target of requests, or the error in the settings.
     pub(super) target: Result<Target, Error>,
 }
@@ -58,12 +52,7 @@ impl Settings {
     {
         Config {
             api: api.clone(),
-            model: self.model.clone(),
-            key: self.key.clone(),
-            capabilities: self.capabilities,
-            streaming: self.streaming,
-            limits: self.limits,
-            timeouts: self.timeouts.unwrap_or_else(|| api.timeouts()),
+            settings: self.clone(),
             target: self.target(api),
         }
     }
@@ -84,9 +73,7 @@ impl Settings {
         for (name, value) in api.headers() {
             headers.insert(*name, HeaderValue::from_static(value));
         }
-        let (key_header, _) = api.key_header();
-        let key_header: HeaderName = key_header
-            .parse()
+        let key_header: HeaderName = (api.key_header().parse())
             .map_err(|_| wrong("the name of the key header is not valid"))?;
         for Header {
             name,
@@ -124,7 +111,7 @@ impl<A> Config<A> {
     /// Warns if the key is sent to another machine without TLS.
     pub(super) fn warn_without_tls(&self) {
         let Ok(target) = &self.target else { return };
-        if (self.key.is_some() || !target.secrets.is_empty())
+        if (self.settings.key.is_some() || !target.secrets.is_empty())
             && let Some(host) = target.base.remote_without_tls()
         {
             tracing::warn!(
@@ -147,11 +134,11 @@ where
         Origin {
             provider: self.api.provider(),
             secrets: Secrets {
-                key: self.key.as_ref(),
+                key: self.settings.key.as_ref(),
                 headers: self.target.as_ref().map_or(&[], |target| &target.secrets),
             },
             request_id: None,
-            retry_after: self.limits.retry_after,
+            retry_after: self.settings.limits.retry_after,
         }
     }
 }
@@ -177,11 +164,7 @@ where
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Config")
             .field("api", &self.api)
-            .field("model", &self.model)
-            .field("key", &self.key)
-            .field("streaming", &self.streaming)
-            .field("limits", &self.limits)
-            .field("timeouts", &self.timeouts)
+            .field("settings", &self.settings)
             .finish_non_exhaustive()
     }
 }

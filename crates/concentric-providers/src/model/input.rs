@@ -3,7 +3,6 @@
 use super::json::{Odd, Splitter};
 use crate::{
     api::{Answer, Decoder, Framing},
-    failure::Failure,
     repair::repair,
     sse,
 };
@@ -313,8 +312,7 @@ where
         // The stream ends here. Whether the response is complete depends on the earlier events.
         Err(error) if tail && is_cut(text, &error) => Ok(()),
         Err(_) if framing == Framing::ErrorEvent => {
-            let failure = Failure::of_json(&Value::from(text));
-            Err(answer.origin().reported(&failure))
+            Err(answer.origin().reported(&Value::from(text)))
         }
         Err(_) => {
             let what = match framing {
@@ -346,14 +344,9 @@ where
             .try_for_each(|item| take_value(item, framing, decoder, answer)),
         Value::Object(_) => match D::Chunk::deserialize(value) {
             Ok(chunk) => decoder.take(chunk, framing, answer),
-            Err(_) => Err(answer
-                .origin()
-                .error(ErrorKind::Protocol, "an event is not a valid chunk")),
+            Err(_) => Err(answer.protocol("an event is not a valid chunk")),
         },
-        Value::String(text) if framing == Framing::ErrorEvent => {
-            let failure = Failure::of_json(&Value::from(text.as_str()));
-            Err(answer.origin().reported(&failure))
-        }
+        Value::String(_) if framing == Framing::ErrorEvent => Err(answer.origin().reported(value)),
         _ => Ok(()),
     }
 }

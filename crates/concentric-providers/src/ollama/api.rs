@@ -1,13 +1,14 @@
 use super::{decoder::Decoder, host, message::Messages, request::Wire, schema};
 use crate::{
-    ApiKey, Capabilities, Model, ProviderLayer, Sources, Unsupported,
-    api::{Api, Base, Call},
+    ApiKey, Capabilities, ProviderLayer, Sources, Unsupported,
+    api::{Api, Call},
     capabilities::{self, NO_CONTENT},
     fields::is_empty_list,
     schema::Budget,
 };
-use concentric_core::{Error, Str};
-use http::Uri;
+use concentric_core::Str;
+use serde::Serialize;
+use std::borrow::Cow;
 
 /// Ollama's native API.
 #[derive(Clone, Debug)]
@@ -35,9 +36,6 @@ pub(super) enum Endpoint {
 /// `capabilities`, `streaming`) are methods of [`ProviderLayer`]; see the [module docs](super) for an
 /// example.
 pub type OllamaLayer = ProviderLayer<Ollama>;
-
-/// A model with Ollama's native API over the HTTP service `S`.
-pub type OllamaModel<S> = Model<S, Ollama>;
 
 impl OllamaLayer {
     /// Creates a layer for the server on the local machine, `http://localhost:11434`, without a
@@ -85,8 +83,8 @@ impl Api for Ollama {
         &self.provider
     }
 
-    fn key_header(&self) -> (&str, &str) {
-        ("authorization", "Bearer ")
+    fn key_header(&self) -> &str {
+        "authorization"
     }
 
     fn accepts(&self, streaming: bool) -> &'static str {
@@ -145,19 +143,19 @@ impl Api for Ollama {
         }
     }
 
-    fn endpoint(&self, base: &Base, _: &Call<'_>) -> Result<Uri, Error> {
-        base.join(match self.endpoint {
-            Endpoint::Chat => "/api/chat",
-            Endpoint::Generate => "/api/generate",
-        })
+    fn path(&self, _: &Call<'_>) -> Cow<'static, str> {
+        match self.endpoint {
+            Endpoint::Chat => "/api/chat".into(),
+            Endpoint::Generate => "/api/generate".into(),
+        }
     }
 
-    fn encode(&self, call: &Call<'_>) -> Result<Vec<u8>, Error> {
-        call.write(&Wire {
-            call: *call,
+    fn body<'a>(&'a self, call: Call<'a>) -> impl Serialize + 'a {
+        Wire {
+            call,
             provider: &self.provider,
             endpoint: self.endpoint,
-        })
+        }
     }
 
     fn decoder(&self, _: &Call<'_>) -> Decoder {

@@ -86,4 +86,4 @@ mod request;
 mod schema;
 mod wire;
 
-pub use self::api::{Ollama, OllamaLayer, OllamaModel};
+pub use self::api::{Ollama, OllamaLayer};

@@ -5,13 +5,14 @@ use super::{
     schema,
 };
 use crate::{
-    ApiKey, Capabilities, Model, ProviderLayer, Timeouts, Unsupported,
-    api::{Api, Base, Call},
+    ApiKey, Capabilities, ProviderLayer, Timeouts, Unsupported,
+    api::{self, Api, Call},
     capabilities::{self, NO_CONTENT},
     sound,
 };
 use concentric_core::{Error, Role, Str};
-use http::Uri;
+use serde::Serialize;
+use std::borrow::Cow;
 
 /// OpenAI's chat completions API.
 #[derive(Clone, Debug)]
@@ -34,9 +35,6 @@ pub struct Chat {
 /// `capabilities`, `streaming`) are methods of [`ProviderLayer`]; see the [module docs](super) for an
 /// example.
 pub type OpenAiLayer = ProviderLayer<Chat>;
-
-/// A model with OpenAI's chat completions over the HTTP service `S`.
-pub type OpenAi<S> = Model<S, Chat>;
 
 impl OpenAiLayer {
     /// Creates a layer for OpenAI's own service. `model` is used unless a request names another.
@@ -85,9 +83,8 @@ impl OpenAiLayer {
     ) -> Self {
         let base_url = base_url.into();
         let profile = Profile::by_url(&base_url).unwrap_or(Profile::generic(""));
-        let uri: Option<Uri> = base_url.parse().ok();
         let provider = match profile.provider {
-            "" => uri.as_ref().and_then(Uri::host).unwrap_or_default().into(),
+            "" => api::host(&base_url),
             known => Str::from_static(known),
         };
         Self::at(base_url, Chat { provider, profile }, model, key)
@@ -111,13 +108,8 @@ impl Api for Chat {
         &self.provider
     }
 
-    fn key_header(&self) -> (&str, &str) {
-        let name = self.profile.key_header;
-        let prefix = match name {
-            "authorization" => "Bearer ",
-            _ => "",
-        };
-        (name, prefix)
+    fn key_header(&self) -> &str {
+        self.profile.key_header
     }
 
     fn timeouts(&self) -> Timeouts {
@@ -144,12 +136,12 @@ impl Api for Chat {
         }
     }
 
-    fn endpoint(&self, base: &Base, _: &Call<'_>) -> Result<Uri, Error> {
-        base.join("/chat/completions")
+    fn path(&self, _: &Call<'_>) -> Cow<'static, str> {
+        "/chat/completions".into()
     }
 
-    fn encode(&self, call: &Call<'_>) -> Result<Vec<u8>, Error> {
-        call.write(&self.wire(call))
+    fn body<'a>(&'a self, call: Call<'a>) -> impl Serialize + 'a {
+        self.wire(&call)
     }
 
     fn decoder(&self, call: &Call<'_>) -> Decoder {

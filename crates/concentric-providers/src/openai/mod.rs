@@ -91,6 +91,6 @@ mod wire;
 #[cfg(feature = "responses")]
 pub(crate) use self::request::{DataUrl, Metadata};
 pub use self::{
-    chat::{Chat, OpenAi, OpenAiLayer},
+    chat::{Chat, OpenAiLayer},
     profile::{Files, Prefill, Profile, Reasoning, Turns},
 };

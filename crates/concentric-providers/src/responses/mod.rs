@@ -114,5 +114,5 @@ mod wire;
 
 pub use self::{
     compat::Compat,
-    layer::{OpenAiResponses, OpenAiResponsesLayer, Responses},
+    layer::{OpenAiResponsesLayer, Responses},
 };

@@ -23,13 +23,13 @@ pub struct Chunk<'a> {
     pub(super) partial_image_b64: Text<'a>,
     pub(super) item: Option<Value>,
     pub(super) annotation: Option<Value>,
-    pub(super) response: Maybe<Box<Response<'a>>>,
+    pub(super) response: Maybe<Box<Self>>,
     // The complete text of a `done` event.
     pub(super) text: Text<'a>,
     pub(super) refusal: Text<'a>,
     pub(super) arguments: JsonText<'a>,
     pub(super) input: Text<'a>,
-    // The fields of a response that is the body.
+    // The fields of a response, in an event or as the body.
     pub(super) object: Text<'a>,
     pub(super) id: Text<'a>,
     pub(super) model: Text<'a>,
@@ -44,36 +44,12 @@ pub struct Chunk<'a> {
     pub(super) code: Option<Value>,
 }
 
-impl<'a> Chunk<'a> {
+impl Chunk<'_> {
     /// Whether this is a response, not an event, which may also have an output.
     pub(super) fn is_response(&self) -> bool {
         let is_event = self.type_.filled().is_some();
         self.object.as_str() == Some("response") || (self.output.is_some() && !is_event)
     }
-
-    pub(super) fn into_response(self) -> Response<'a> {
-        Response {
-            id: self.id,
-            model: self.model,
-            status: self.status,
-            output: self.output,
-            usage: self.usage,
-            incomplete_details: self.incomplete_details,
-            error: self.error,
-        }
-    }
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, bound(deserialize = "'de: 'a"))]
-pub(super) struct Response<'a> {
-    pub(super) id: Text<'a>,
-    pub(super) model: Text<'a>,
-    pub(super) status: Text<'a>,
-    pub(super) output: Option<Value>,
-    pub(super) usage: Maybe<Box<Tokens>>,
-    pub(super) incomplete_details: Maybe<Incomplete<'a>>,
-    pub(super) error: Option<Value>,
 }
 
 #[derive(Debug, Default, Deserialize)]
