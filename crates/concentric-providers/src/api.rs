@@ -217,8 +217,7 @@ impl Answer {
 
 /// The base URL of a service: an absolute HTTP URL. The paths of endpoints are appended to its
 /// path, and its query is preserved (Azure's `api-version`).
-#[doc(hidden)]
-pub struct Base {
+pub(crate) struct Base {
     path: String,
     query: Option<String>,
 }

@@ -1,6 +1,6 @@
 //! Serialization of a request's fields.
 
-use serde::{Serialize, ser::SerializeMap};
+use serde::{Serialize, Serializer, ser::SerializeMap};
 use serde_json::{Map, Value};
 
 /// Serializes fields, except those that the request's provider options replace.
@@ -35,6 +35,16 @@ impl<M: SerializeMap> Fields<'_, M> {
             self.map.serialize_entry(name, value)?;
         }
         self.map.end()
+    }
+}
+
+/// An object with a single field.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct One<T>(pub(crate) &'static str, pub(crate) T);
+
+impl<T: Serialize> Serialize for One<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map([(self.0, &self.1)])
     }
 }
 

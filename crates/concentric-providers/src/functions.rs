@@ -1,7 +1,7 @@
 //! Tools in the format of chat completions, which other APIs share.
 
 use crate::schema::Node;
-use concentric_core::ChatRequest;
+use concentric_core::{ChatRequest, Str, ToolChoice};
 use serde::{
     Serialize, Serializer,
     ser::{Error as _, SerializeSeq},
@@ -41,6 +41,16 @@ impl Serialize for Tools<'_> {
             })?;
         }
         seq.end()
+    }
+}
+
+/// A tool choice. `named` is the form of a forced call of one tool.
+pub(crate) fn choice(choice: &ToolChoice, required: &str, named: fn(&Str) -> Value) -> Value {
+    match choice {
+        ToolChoice::None => "none".into(),
+        ToolChoice::Required => required.into(),
+        ToolChoice::Tool(name) => named(name),
+        _ => "auto".into(),
     }
 }
 

@@ -9,7 +9,7 @@
 use crate::repair::repair;
 use concentric_core::{
     Arguments, Author, CallId, Executor, Part, PartKind, ProviderData, Str, ToolCallPart,
-    ToolResult, ToolSpecs, Turn,
+    ToolContent, ToolResult, ToolSpecs, Turn,
 };
 use serde::Serialize;
 use serde_json::{Map, Value, value::RawValue};
@@ -282,6 +282,14 @@ pub(crate) fn segments(turn: &Turn) -> Vec<Segment<'_>> {
         });
     }
     pieces
+}
+
+/// The parts of the content of a tool result, if it has any.
+pub(crate) fn parts(content: &ToolContent) -> &[Part] {
+    match content {
+        ToolContent::Parts(parts) => parts,
+        _ => &[],
+    }
 }
 
 /// The text of `part`: of a text, or of a refusal, which may be the whole response. Media that a

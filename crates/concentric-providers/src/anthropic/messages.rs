@@ -8,7 +8,7 @@ use super::{
 use crate::{
     ApiKey, Capabilities, ProviderLayer, Unsupported,
     api::{Api, Call, host, is_at},
-    capabilities::NO_CONTENT,
+    capabilities::{NO_CONTENT, input_schema},
 };
 use concentric_core::Str;
 use serde::Serialize;
@@ -207,8 +207,7 @@ impl Api for Messages {
                     unsupported.push(Unsupported::new(what));
                 }
                 if let Some(what) = schema::refused_input(&tool.input_schema) {
-                    let what = format!("the input schema of tool `{}`: {what}", tool.name);
-                    unsupported.push(Unsupported::new(what));
+                    unsupported.push(input_schema(tool, what));
                 }
             }
         }

@@ -14,10 +14,14 @@ use super::{
     schema::{self, Input},
     thinking::{Plan, Thinking},
 };
-use crate::{api::Call, fields::Fields, schema::Node};
+use crate::{
+    api::Call,
+    fields::{Fields, One},
+    schema::Node,
+};
 use concentric_core::{ChatRequest, Stability, ToolChoice, ToolSpec};
 use serde::{Serialize, Serializer};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// The body of a call.
 pub(super) struct Wire<'a> {
@@ -44,7 +48,7 @@ impl Serialize for Wire<'_> {
             conversation.cache(control);
         }
         let mut fields = Fields {
-            map: serde::Serializer::serialize_map(serializer, None)?,
+            map: serializer.serialize_map(None)?,
             replaced: &options.provider,
         };
         fields.put("model", call.model)?;
@@ -61,7 +65,7 @@ impl Serialize for Wire<'_> {
             fields.put("tools", &tools)?;
         }
         if !tools.is_empty() || options.provider.contains_key("tools") {
-            let choice = Choice::of(options.tool_choice.as_ref(), options.parallel_tool_calls);
+            let choice = choice(options.tool_choice.as_ref(), options.parallel_tool_calls);
             fields.put_some("tool_choice", choice.as_ref())?;
         }
         let format = options.output_schema.as_ref().map(|output| Format {
@@ -80,7 +84,7 @@ impl Serialize for Wire<'_> {
             fields.put("stop_sequences", &options.stop)?;
         }
         if let Some(Value::String(user_id)) = options.metadata.get("user_id") {
-            fields.put("metadata", &Metadata { user_id })?;
+            fields.put("metadata", &One("user_id", user_id))?;
         }
         fields.end()
     }
@@ -98,11 +102,6 @@ struct OutputConfig<'a> {
 struct Format<'a> {
     r#type: &'static str,
     schema: Node<'a>,
-}
-
-#[derive(Serialize)]
-struct Metadata<'a> {
-    user_id: &'a str,
 }
 
 /// The breakpoints of the prompt cache: at most four.
@@ -222,41 +221,16 @@ fn tools<'a>(
     tools
 }
 
-#[derive(Serialize)]
-#[serde(tag = "type", rename_all = "snake_case")]
-enum Choice<'a> {
-    Auto {
-        #[serde(skip_serializing_if = "Option::is_none")]
-        disable_parallel_tool_use: Option<bool>,
-    },
-    Any {
-        #[serde(skip_serializing_if = "Option::is_none")]
-        disable_parallel_tool_use: Option<bool>,
-    },
-    Tool {
-        name: &'a str,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        disable_parallel_tool_use: Option<bool>,
-    },
-    None,
-}
-
-impl<'a> Choice<'a> {
-    fn of(choice: Option<&'a ToolChoice>, parallel: Option<bool>) -> Option<Self> {
-        let disable_parallel_tool_use = parallel.map(|parallel| !parallel);
-        Some(match choice {
-            None if parallel.is_none() => return None,
-            Some(ToolChoice::None) => Self::None,
-            Some(ToolChoice::Required) => Self::Any {
-                disable_parallel_tool_use,
-            },
-            Some(ToolChoice::Tool(name)) => Self::Tool {
-                name,
-                disable_parallel_tool_use,
-            },
-            _ => Self::Auto {
-                disable_parallel_tool_use,
-            },
-        })
+fn choice(choice: Option<&ToolChoice>, parallel: Option<bool>) -> Option<Value> {
+    let mut out = match choice {
+        None if parallel.is_none() => return None,
+        Some(ToolChoice::None) => return Some(json!({ "type": "none" })),
+        Some(ToolChoice::Required) => json!({ "type": "any" }),
+        Some(ToolChoice::Tool(name)) => json!({ "type": "tool", "name": name }),
+        _ => json!({ "type": "auto" }),
+    };
+    if let Some(parallel) = parallel {
+        out["disable_parallel_tool_use"] = (!parallel).into();
     }
+    Some(out)
 }

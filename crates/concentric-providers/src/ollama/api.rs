@@ -115,8 +115,7 @@ impl Api for Ollama {
         let mut budget = Budget::new();
         for tool in &call.request.tools {
             if let Err(what) = schema::parameters(&tool.input_schema, &mut budget) {
-                let what = format!("the input schema of tool `{}`: {what}", tool.name);
-                unsupported.push(Unsupported::new(what));
+                unsupported.push(capabilities::input_schema(tool, what));
             }
         }
         if let Some(effort) = &options.reasoning_effort

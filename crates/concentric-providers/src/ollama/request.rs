@@ -71,8 +71,11 @@ impl Serialize for Wire<'_> {
         }
         let format = options.output_schema.as_ref().map(|format| &format.schema);
         fields.put_some("format", format)?;
-        let effort = options.reasoning_effort.as_deref().map(Think);
-        fields.put_some("think", effort.as_ref())?;
+        match options.reasoning_effort.as_deref() {
+            None => {}
+            Some("none") => fields.put("think", &false)?,
+            Some(effort) => fields.put("think", effort)?,
+        }
         let theirs = options.provider.get("options");
         match theirs {
             None | Some(Value::Object(_)) => {
@@ -86,18 +89,6 @@ impl Serialize for Wire<'_> {
             Some(odd) => fields.map.serialize_entry("options", odd)?,
         }
         fields.end()
-    }
-}
-
-/// The reasoning effort; `none` becomes `false`.
-struct Think<'a>(&'a str);
-
-impl Serialize for Think<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self.0 {
-            "none" => serializer.serialize_bool(false),
-            effort => serializer.serialize_str(effort),
-        }
     }
 }
 

@@ -14,13 +14,13 @@ use super::{
 };
 use crate::{
     api::Call,
-    fields::{Fields, is_empty_list},
-    functions::Tools,
+    fields::{Fields, One, is_empty_list},
+    functions::{self, Tools},
     schema::Node,
 };
 use concentric_core::{OutputSchema, Str, ToolChoice};
 use serde::{Serialize, Serializer, ser::SerializeMap};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 /// The body of a call.
 pub(super) struct Wire<'a> {
@@ -64,12 +64,7 @@ impl Serialize for Wire<'_> {
         }
         fields.put("stream", &call.streaming)?;
         if call.streaming && profile.stream_options {
-            fields.put(
-                "stream_options",
-                &StreamOptions {
-                    include_usage: true,
-                },
-            )?;
+            fields.put("stream_options", &One("include_usage", true))?;
         }
         // Without a tool choice, the only way to disable calls is to omit the tools.
         let may_call =
@@ -81,9 +76,12 @@ impl Serialize for Wire<'_> {
             };
             fields.put("tools", &tools)?;
             // The service rejects these two fields without tools.
-            let choice = options.tool_choice.as_ref().map(|choice| Choice {
-                choice,
-                required: profile.required,
+            let choice = options.tool_choice.as_ref().map(|choice| {
+                functions::choice(
+                    choice,
+                    profile.required,
+                    |name| json!({ "type": "function", "function": { "name": name } }),
+                )
             });
             fields.put_some("tool_choice", choice.as_ref())?;
             fields.put_some("parallel_tool_calls", options.parallel_tool_calls.as_ref())?;
@@ -106,45 +104,6 @@ impl Serialize for Wire<'_> {
         }
         fields.end()
     }
-}
-
-#[derive(Serialize)]
-struct StreamOptions {
-    include_usage: bool,
-}
-
-struct Choice<'a> {
-    choice: &'a ToolChoice,
-    required: &'static str,
-}
-
-impl Serialize for Choice<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let word = match self.choice {
-            ToolChoice::None => "none",
-            ToolChoice::Required => self.required,
-            ToolChoice::Tool(name) => {
-                return Named {
-                    r#type: "function",
-                    function: Name { name },
-                }
-                .serialize(serializer);
-            }
-            _ => "auto",
-        };
-        serializer.serialize_str(word)
-    }
-}
-
-#[derive(Serialize)]
-struct Named<'a> {
-    r#type: &'static str,
-    function: Name<'a>,
-}
-
-#[derive(Serialize)]
-struct Name<'a> {
-    name: &'a Str,
 }
 
 #[derive(Serialize)]

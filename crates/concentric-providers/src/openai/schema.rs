@@ -19,6 +19,7 @@
 
 use crate::{
     Unsupported,
+    capabilities::input_schema,
     schema::{Budget, Node, Object},
 };
 use concentric_core::{ChatRequest, OutputSchema};
@@ -295,8 +296,7 @@ pub(crate) fn check(request: &ChatRequest, longest: usize, unsupported: &mut Vec
             unsupported.push(Unsupported::new(what));
         }
         if let Some(why) = refused(&spec.input_schema) {
-            let what = format!("the input schema of tool `{}`: {why}", spec.name);
-            unsupported.push(Unsupported::new(what));
+            unsupported.push(input_schema(spec, why));
         }
     }
 }

@@ -12,14 +12,13 @@ use crate::{
     api::Call,
     capabilities::NO_CONTENT,
     fields::{Fields, is_empty_list},
+    functions, history,
     openai::{Metadata, schema},
     schema::Node,
 };
-use concentric_core::{
-    ChatOptions, OutputSchema, PartKind, Str, ToolChoice, ToolContent, ToolSpec,
-};
+use concentric_core::{ChatOptions, OutputSchema, PartKind, ToolSpec};
 use serde::{Serialize, Serializer, ser::SerializeMap};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// The body of a call.
 pub(super) struct Wire<'a> {
@@ -62,7 +61,13 @@ impl Serialize for Wire<'_> {
                 .map(|spec| Tool::new(spec, compat))
                 .collect();
             fields.put("tools", &tools)?;
-            let choice = options.tool_choice.as_ref().map(Choice);
+            let choice = options.tool_choice.as_ref().map(|choice| {
+                functions::choice(
+                    choice,
+                    "required",
+                    |name| json!({ "type": "function", "name": name }),
+                )
+            });
             fields.put_some("tool_choice", choice.as_ref())?;
             fields.put_some("parallel_tool_calls", options.parallel_tool_calls.as_ref())?;
         }
@@ -179,32 +184,6 @@ impl<'a> Tool<'a> {
     }
 }
 
-struct Choice<'a>(&'a ToolChoice);
-
-impl Serialize for Choice<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let word = match self.0 {
-            ToolChoice::None => "none",
-            ToolChoice::Required => "required",
-            ToolChoice::Tool(name) => {
-                return Named {
-                    r#type: "function",
-                    name,
-                }
-                .serialize(serializer);
-            }
-            _ => "auto",
-        };
-        serializer.serialize_str(word)
-    }
-}
-
-#[derive(Serialize)]
-struct Named<'a> {
-    r#type: &'static str,
-    name: &'a Str,
-}
-
 #[derive(Serialize)]
 struct Format<'a> {
     r#type: &'static str,
@@ -238,10 +217,7 @@ pub(super) fn check(call: &Call<'_>, compat: &Compat, unsupported: &mut Vec<Unsu
     }
     for (at, turn) in request.transcript.iter().enumerate() {
         let contents = turn.results().iter().map(|result| &result.outcome.content);
-        let mut parts = contents.flat_map(|content| match content {
-            ToolContent::Parts(parts) => parts.as_slice(),
-            _ => &[],
-        });
+        let mut parts = contents.flat_map(history::parts);
         if parts.any(|part| matches!(part.kind, PartKind::Audio(_))) {
             unsupported.push(Unsupported::new("audio in a tool result").at(at));
         }

@@ -3,11 +3,12 @@
 use super::super::family::Family;
 use crate::{
     data_url,
-    history::{BEGINNING, Input, NameRules, Results, is_own, own_data},
+    fields::One,
+    history::{BEGINNING, Input, NameRules, Results, is_own, own_data, parts},
 };
 use concentric_core::{
     Arguments, ChatRequest, Executor, Media, MediaSource, Message, Part, PartKind, Role, Str,
-    ToolCallPart, ToolContent, ToolResult, ToolStatus, Turn,
+    ToolCallPart, ToolResult, ToolStatus, Turn,
 };
 use serde::{Serialize, Serializer, ser::SerializeMap};
 use serde_json::{Map, Value, value::RawValue};
@@ -162,7 +163,7 @@ impl<'a> Contents<'a> {
                         continue;
                     };
                     open.push((part, call, result));
-                    Kind::Call(Call::new(part, call, self.provider))
+                    Kind::Call(self.call(part, call))
                 }
                 // Only signed reasoning must be sent back.
                 PartKind::Reasoning(text) if extras.is_some() => Kind::Thought(text),
@@ -187,26 +188,40 @@ impl<'a> Contents<'a> {
     fn responses(&mut self, open: &mut Vec<(&'a Part, &'a ToolCallPart, &'a ToolResult)>) {
         let mut beside = Vec::new();
         for (part, call, result) in open.drain(..) {
-            let mut response = Response {
-                call: Call::new(part, call, self.provider),
-                result,
-                media: Vec::new(),
-            };
-            let parts = match &result.outcome.content {
-                ToolContent::Parts(parts) => parts.as_slice(),
-                _ => &[],
-            };
-            for medium in parts.iter().filter_map(Blob::of) {
+            let mut media = Vec::new();
+            for medium in parts(&result.outcome.content).iter().filter_map(Blob::of) {
                 if self.family.takes_media_in_responses() && medium.fits_response() {
-                    response.media.push(medium);
+                    media.push(One(medium.field(), medium));
                 } else {
                     beside.push(medium);
                 }
             }
+            let key = match result.outcome.status {
+                ToolStatus::Done => "output",
+                _ => "error",
+            };
+            let Call { name, id, .. } = self.call(part, call);
+            let response = Response {
+                name,
+                response: One(key, Output(result.outcome.content.text())),
+                id,
+                parts: media,
+            };
             self.push("user", Kind::Response(response));
         }
         for medium in beside {
             self.push("user", Kind::Media(medium));
+        }
+    }
+
+    fn call(&self, part: &Part, call: &'a ToolCallPart) -> Call<'a> {
+        Call {
+            name: NAMES.name(&call.name),
+            args: &call.arguments,
+            id: call
+                .provider_id
+                .as_ref()
+                .filter(|_| is_own(part, self.provider)),
         }
     }
 
@@ -259,7 +274,7 @@ impl Serialize for WirePart<'_> {
                 map.serialize_entry("thought", &true)?;
             }
             Kind::Media(blob) => map.serialize_entry(blob.field(), blob)?,
-            Kind::Call(call) => map.serialize_entry("functionCall", &Made(call))?,
+            Kind::Call(call) => map.serialize_entry("functionCall", call)?,
             Kind::Response(response) => map.serialize_entry("functionResponse", response)?,
         }
         for (name, value) in self.extras.into_iter().flatten() {
@@ -273,92 +288,41 @@ impl Serialize for WirePart<'_> {
 }
 
 /// A call with its name for the service.
+#[derive(Serialize)]
 struct Call<'a> {
-    /// The id that the service assigned.
-    id: Option<&'a Str>,
     name: Cow<'a, str>,
-    arguments: &'a Arguments,
+    #[serde(serialize_with = "input")]
+    args: &'a Arguments,
+    /// The id that the service assigned.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<&'a Str>,
 }
 
-impl<'a> Call<'a> {
-    fn new(part: &Part, call: &'a ToolCallPart, provider: &Str) -> Self {
-        Self {
-            id: call.provider_id.as_ref().filter(|_| is_own(part, provider)),
-            name: NAMES.name(&call.name),
-            arguments: &call.arguments,
-        }
-    }
-}
-
-struct Made<'a, 'b>(&'b Call<'a>);
-
-impl Serialize for Made<'_, '_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Self(call) = self;
-        let mut map = serializer.serialize_map(None)?;
-        map.serialize_entry("name", &call.name)?;
-        map.serialize_entry("args", &Input::of(call.arguments))?;
-        if let Some(id) = call.id {
-            map.serialize_entry("id", id)?;
-        }
-        map.end()
-    }
+fn input<S: Serializer>(arguments: &Arguments, serializer: S) -> Result<S::Ok, S::Error> {
+    Input::of(arguments).serialize(serializer)
 }
 
 /// The result of a call.
+#[derive(Serialize)]
 struct Response<'a> {
-    call: Call<'a>,
-    result: &'a ToolResult,
-    media: Vec<Blob<'a>>,
+    name: Cow<'a, str>,
+    response: One<Output<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<&'a Str>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    parts: Vec<One<Blob<'a>>>,
 }
 
-impl Serialize for Response<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let outcome = &self.result.outcome;
-        let mut map = serializer.serialize_map(None)?;
-        map.serialize_entry("name", &self.call.name)?;
-        let text = outcome.content.text();
-        let key = match outcome.status {
-            ToolStatus::Done => "output",
-            _ => "error",
-        };
-        map.serialize_entry("response", &Output { key, text: &text })?;
-        if let Some(id) = self.call.id {
-            map.serialize_entry("id", id)?;
-        }
-        if !self.media.is_empty() {
-            let parts: Vec<Inline<'_>> = self.media.iter().map(Inline).collect();
-            map.serialize_entry("parts", &parts)?;
-        }
-        map.end()
-    }
-}
-
-/// The object of a response: a string or the JSON value that the text contains.
-struct Output<'a> {
-    key: &'static str,
-    text: &'a str,
-}
+/// A text as a string, or the JSON value that it contains.
+struct Output<'a>(Cow<'a, str>);
 
 impl Serialize for Output<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(Some(1))?;
-        let is_structured = self.text.trim_start().starts_with(['{', '[']);
-        match serde_json::from_str::<&RawValue>(self.text) {
-            Ok(json) if is_structured => map.serialize_entry(self.key, json)?,
-            _ => map.serialize_entry(self.key, self.text)?,
+        let is_structured = self.0.trim_start().starts_with(['{', '[']);
+        match serde_json::from_str::<&RawValue>(&self.0) {
+            Ok(json) if is_structured => json.serialize(serializer),
+            _ => self.0.serialize(serializer),
         }
-        map.end()
-    }
-}
-
-struct Inline<'a>(&'a Blob<'a>);
-
-impl Serialize for Inline<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(Some(1))?;
-        map.serialize_entry(self.0.field(), self.0)?;
-        map.end()
     }
 }
 

@@ -1,7 +1,7 @@
 //! Serialization of a model's response and of the results of its calls.
 
 use super::{content::Content, input::item};
-use crate::history::{IdRules, Input, NamesBeside, Segment, is_own, own_data, text};
+use crate::history::{IdRules, Input, NamesBeside, Segment, is_own, own_data, parts, text};
 use concentric_core::{
     Executor, MediaSource, Part, PartKind, Str, ToolCallPart, ToolContent, ToolResult, ToolStatus,
 };
@@ -392,10 +392,7 @@ struct Output<'a>(&'a ToolContent);
 
 impl Serialize for Output<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
-        let parts = match self.0 {
-            ToolContent::Parts(parts) => parts.as_slice(),
-            _ => &[],
-        };
+        let parts = parts(self.0);
         let is_text = |part: &Part| !matches!(part.kind, PartKind::Image(_) | PartKind::File(_));
         match parts.iter().all(is_text) {
             true => serializer.serialize_str(&self.0.text()),
