@@ -33,9 +33,7 @@ pub struct Messages {
 /// | `AnthropicLayer::new(model, key)` | Anthropic's own service |
 /// | `AnthropicLayer::compatible(..)` | another service with the same API, by base URL |
 ///
-/// The settings that all providers share (`base_url`, `header`, `timeouts`, `limits`,
-/// `capabilities`, `streaming`) are methods of [`ProviderLayer`]; see the [module docs](super) for
-/// an example.
+/// [`ProviderLayer`] has the settings that all providers share.
 pub type AnthropicLayer = ProviderLayer<Messages>;
 
 /// How long the service caches the common prefix of requests (`cache_control`).

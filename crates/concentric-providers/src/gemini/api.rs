@@ -31,9 +31,7 @@ enum Service {
 /// | `GeminiLayer::new(model, key)` | the Gemini API |
 /// | `GeminiLayer::vertex(project, region, model, token)` | Vertex AI |
 ///
-/// The settings that all providers share (`base_url`, `header`, `timeouts`, `limits`,
-/// `capabilities`, `streaming`) are methods of [`ProviderLayer`]; see the [module docs](super) for an
-/// example.
+/// [`ProviderLayer`] has the settings that all providers share.
 pub type GeminiLayer = ProviderLayer<GenerateContent>;
 
 impl GeminiLayer {

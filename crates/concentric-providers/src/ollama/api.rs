@@ -32,9 +32,7 @@ pub(super) enum Endpoint {
 /// | `OllamaLayer::with_host(host, model, key)` | a server on another host |
 /// | `OllamaLayer::from_env(model)` | the server in `OLLAMA_HOST` |
 ///
-/// The settings that all providers share (`base_url`, `header`, `timeouts`, `limits`,
-/// `capabilities`, `streaming`) are methods of [`ProviderLayer`]; see the [module docs](super) for an
-/// example.
+/// [`ProviderLayer`] has the settings that all providers share.
 pub type OllamaLayer = ProviderLayer<Ollama>;
 
 impl OllamaLayer {

@@ -31,9 +31,7 @@ pub struct Chat {
 /// | `OpenAiLayer::from_env(profile, model)` | the same, with the key from the environment |
 /// | `OpenAiLayer::compatible(..)` | any other compatible server, by base URL |
 ///
-/// The settings that all providers share (`base_url`, `header`, `timeouts`, `limits`,
-/// `capabilities`, `streaming`) are methods of [`ProviderLayer`]; see the [module docs](super) for an
-/// example.
+/// [`ProviderLayer`] has the settings that all providers share.
 pub type OpenAiLayer = ProviderLayer<Chat>;
 
 impl OpenAiLayer {

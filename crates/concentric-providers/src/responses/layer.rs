@@ -22,9 +22,7 @@ pub struct Responses {
 /// | `OpenAiResponsesLayer::new(model, key)` | OpenAI's own service |
 /// | `OpenAiResponsesLayer::compatible(..)` | another service with the same API, by base URL |
 ///
-/// The settings that all providers share (`base_url`, `header`, `timeouts`, `limits`,
-/// `capabilities`, `streaming`) are methods of [`ProviderLayer`]; see the [module docs](super) for an
-/// example.
+/// [`ProviderLayer`] has the settings that all providers share.
 pub type OpenAiResponsesLayer = ProviderLayer<Responses>;
 
 impl OpenAiResponsesLayer {
