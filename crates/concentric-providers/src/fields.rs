@@ -48,6 +48,20 @@ impl<T: Serialize> Serialize for One<T> {
     }
 }
 
+/// An object with the field `type` before others.
+#[derive(Debug, Serialize)]
+pub(crate) struct Typed<T> {
+    r#type: &'static str,
+    #[serde(flatten)]
+    fields: T,
+}
+
+impl<T> Typed<T> {
+    pub(crate) const fn new(r#type: &'static str, fields: T) -> Self {
+        Self { r#type, fields }
+    }
+}
+
 /// Whether `list` is serialized as an empty list. Serializes no more than its beginning.
 pub(crate) fn is_empty_list(list: &impl Serialize) -> bool {
     let mut brackets = [0; 2];

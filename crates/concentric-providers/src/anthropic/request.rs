@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     api::Call,
-    fields::{Fields, One},
+    fields::{Fields, One, Typed},
     schema::Node,
 };
 use concentric_core::{ChatRequest, Stability, ToolChoice, ToolSpec};
@@ -68,10 +68,10 @@ impl Serialize for Wire<'_> {
             let choice = choice(options.tool_choice.as_ref(), options.parallel_tool_calls);
             fields.put_some("tool_choice", choice.as_ref())?;
         }
-        let format = options.output_schema.as_ref().map(|output| Format {
-            r#type: "json_schema",
+        let format = options.output_schema.as_ref().map(|output| {
             // `check` has rejected schemas that cannot be converted.
-            schema: schema::output(&output.schema).unwrap_or(Node::Kept(&output.schema)),
+            let schema = schema::output(&output.schema).unwrap_or(Node::Kept(&output.schema));
+            Typed::new("json_schema", One("schema", schema))
         });
         if plan.effort.is_some() || format.is_some() {
             let effort = plan.effort;
@@ -95,13 +95,7 @@ struct OutputConfig<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     effort: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    format: Option<Format<'a>>,
-}
-
-#[derive(Serialize)]
-struct Format<'a> {
-    r#type: &'static str,
-    schema: Node<'a>,
+    format: Option<Typed<One<Node<'a>>>>,
 }
 
 /// The breakpoints of the prompt cache: at most four.

@@ -80,19 +80,21 @@ struct OutputDetails {
 impl Tokens {
     /// Updates the counts from a later event, whose counts are cumulative.
     pub(super) fn update(&mut self, later: Self) {
-        fn newer(old: &mut Count, new: Count) {
+        let Self {
+            input_tokens,
+            output_tokens,
+            cache_read_input_tokens: read,
+            cache_creation_input_tokens: written,
+            ..
+        } = self;
+        for (old, new) in [
+            (input_tokens, later.input_tokens),
+            (output_tokens, later.output_tokens),
+            (read, later.cache_read_input_tokens),
+            (written, later.cache_creation_input_tokens),
+        ] {
             old.0 = new.0.or(old.0);
         }
-        newer(&mut self.input_tokens, later.input_tokens);
-        newer(&mut self.output_tokens, later.output_tokens);
-        newer(
-            &mut self.cache_read_input_tokens,
-            later.cache_read_input_tokens,
-        );
-        newer(
-            &mut self.cache_creation_input_tokens,
-            later.cache_creation_input_tokens,
-        );
         let creation = later.cache_creation.0;
         self.cache_creation.0 = creation.or(self.cache_creation.0.take());
         let details = later.output_tokens_details.0;

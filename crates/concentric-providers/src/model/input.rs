@@ -76,7 +76,7 @@ impl Input {
                 let read = std::mem::take(read);
                 *self = kind.input(&read, answer)?;
                 if bytes.is_none() {
-                    self.end();
+                    return self.push(None, answer);
                 }
             }
             Self::Events(decoder) => match bytes {
@@ -86,12 +86,6 @@ impl Input {
             Self::Json(splitter) => splitter.push(bytes.unwrap_or_default()),
         }
         Ok(())
-    }
-
-    fn end(&mut self) {
-        if let Self::Events(decoder) = self {
-            decoder.end();
-        }
     }
 
     /// Passes the next chunk to `decoder`. `ended` means that all bytes have arrived.
@@ -148,8 +142,7 @@ impl Kind {
     fn input(self, read: &[u8], answer: &Answer) -> Result<Input, Error> {
         match self {
             Self::Events => {
-                let limits = &answer.limits;
-                let mut decoder = sse::Decoder::new(limits.line, limits.event);
+                let mut decoder = sse::Decoder::new(answer.limits.line, answer.limits.event);
                 decoder.push(read);
                 Ok(Input::Events(decoder))
             }

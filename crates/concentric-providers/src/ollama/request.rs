@@ -7,9 +7,12 @@ use super::{
     message::{Messages, images, user_text},
     schema,
 };
-use crate::{api::Call, fields::Fields, functions::Tools, schema::Budget};
+use crate::{api::Call, fields::Fields, functions, schema::Budget};
 use concentric_core::{ChatOptions, Str, ToolChoice};
-use serde::{Serialize, Serializer, ser::SerializeMap};
+use serde::{
+    Serialize, Serializer,
+    ser::{Error, SerializeMap},
+};
 use serde_json::{Map, Value};
 use std::borrow::Cow;
 
@@ -61,13 +64,11 @@ impl Serialize for Wire<'_> {
         // The only way to disable calls is to omit the tools.
         let may_call = options.tool_choice != Some(ToolChoice::None);
         if !request.tools.is_empty() && may_call {
-            fields.put(
-                "tools",
-                &Tools::new(request, |schema| {
-                    // `check` has counted the size of all schemas.
-                    schema::parameters(schema, &mut Budget::new())
-                }),
-            )?;
+            // `check` has counted the size of all schemas.
+            let tools = functions::tools(&request.tools, |schema| {
+                schema::parameters(schema, &mut Budget::new())
+            });
+            fields.put("tools", &tools.map_err(S::Error::custom)?)?;
         }
         let format = options.output_schema.as_ref().map(|format| &format.schema);
         fields.put_some("format", format)?;

@@ -79,7 +79,7 @@ pub(crate) mod schema;
 mod wire;
 
 #[cfg(feature = "responses")]
-pub(crate) use self::request::{DataUrl, Metadata};
+pub(crate) use self::request::{DataUrl, Format, Metadata};
 pub use self::{
     chat::{Chat, OpenAiLayer},
     profile::{Files, Prefill, Profile, Reasoning, Turns},

@@ -14,12 +14,15 @@ use super::{
 };
 use crate::{
     api::Call,
-    fields::{Fields, One, is_empty_list},
-    functions::{self, Tools},
+    fields::{Fields, One, Typed, is_empty_list},
+    functions,
     schema::Node,
 };
 use concentric_core::{OutputSchema, Str, ToolChoice};
-use serde::{Serialize, Serializer, ser::SerializeMap};
+use serde::{
+    Serialize, Serializer,
+    ser::{Error, SerializeMap},
+};
 use serde_json::{Map, Value, json};
 
 /// The body of a call.
@@ -70,11 +73,14 @@ impl Serialize for Wire<'_> {
         let may_call =
             profile.capabilities.tool_choice || options.tool_choice != Some(ToolChoice::None);
         if !request.tools.is_empty() && may_call {
-            let tools = match profile.strict_subset {
-                true => Tools::new(request, |schema| Ok(schema::parameters(schema))),
-                false => Tools::new(request, |schema| Ok(Node::Kept(schema))),
-            };
-            fields.put("tools", &tools)?;
+            let tools = functions::tools(
+                &request.tools,
+                match profile.strict_subset {
+                    true => |schema| Ok(schema::parameters(schema)),
+                    false => |schema| Ok(Node::Kept(schema)),
+                },
+            );
+            fields.put("tools", &tools.map_err(S::Error::custom)?)?;
             // The service rejects these two fields without tools.
             let choice = options.tool_choice.as_ref().map(|choice| {
                 functions::choice(
@@ -87,7 +93,10 @@ impl Serialize for Wire<'_> {
             fields.put_some("parallel_tool_calls", options.parallel_tool_calls.as_ref())?;
         }
         let output = options.output_schema.as_ref();
-        let format = output.map(|schema| ResponseFormat::new(schema, profile));
+        let format = output.map(|output| {
+            let format = Format::new(output, profile.strict_subset);
+            Typed::new("json_schema", One("json_schema", format))
+        });
         fields.put_some("response_format", format.as_ref())?;
         fields.put_some(profile.max_tokens, options.max_output_tokens.as_ref())?;
         fields.put_some("temperature", options.temperature.as_ref())?;
@@ -106,32 +115,25 @@ impl Serialize for Wire<'_> {
     }
 }
 
+/// An output schema.
 #[derive(Serialize)]
-struct ResponseFormat<'a> {
-    r#type: &'static str,
-    json_schema: JsonSchema<'a>,
-}
-
-#[derive(Serialize)]
-struct JsonSchema<'a> {
+pub(crate) struct Format<'a> {
     name: &'a str,
     schema: Node<'a>,
     strict: bool,
 }
 
-impl<'a> ResponseFormat<'a> {
-    fn new(output: &'a OutputSchema, profile: &Profile) -> Self {
-        let (schema, strict) = match profile.strict_subset {
+impl<'a> Format<'a> {
+    /// `in_subset` means that the service accepts only a subset of JSON Schema with `strict`.
+    pub(crate) fn new(output: &'a OutputSchema, in_subset: bool) -> Self {
+        let (schema, strict) = match in_subset {
             true => schema::output(output),
             false => schema::closed_output(output),
         };
         Self {
-            r#type: "json_schema",
-            json_schema: JsonSchema {
-                name: &output.name,
-                schema,
-                strict,
-            },
+            name: &output.name,
+            schema,
+            strict,
         }
     }
 }

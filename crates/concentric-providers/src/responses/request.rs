@@ -11,12 +11,12 @@ use crate::{
     Unsupported,
     api::Call,
     capabilities::NO_CONTENT,
-    fields::{Fields, is_empty_list},
+    fields::{Fields, Typed, is_empty_list},
     functions, history,
-    openai::{Metadata, schema},
+    openai::{Format, Metadata, schema},
     schema::Node,
 };
-use concentric_core::{ChatOptions, OutputSchema, PartKind, ToolSpec};
+use concentric_core::{ChatOptions, PartKind, ToolSpec};
 use serde::{Serialize, Serializer, ser::SerializeMap};
 use serde_json::{Value, json};
 
@@ -84,7 +84,8 @@ impl Serialize for Wire<'_> {
         if compat.metadata && !options.metadata.is_empty() {
             fields.put("metadata", &Metadata(&options.metadata))?;
         }
-        let format = options.output_schema.as_ref().map(Format::new);
+        let format = options.output_schema.as_ref();
+        let format = format.map(|output| Typed::new("json_schema", Format::new(output, true)));
         let text = Beside::new("format", format.as_ref(), provider.get("text"));
         let effort = options.reasoning_effort.as_ref();
         let reasoning = Beside::new("effort", effort, provider.get("reasoning"));
@@ -180,26 +181,6 @@ impl<'a> Tool<'a> {
                 Some(strict) => strict,
                 None => schema::parameters(&spec.input_schema),
             },
-        }
-    }
-}
-
-#[derive(Serialize)]
-struct Format<'a> {
-    r#type: &'static str,
-    name: &'a str,
-    schema: Node<'a>,
-    strict: bool,
-}
-
-impl<'a> Format<'a> {
-    fn new(output: &'a OutputSchema) -> Self {
-        let (schema, strict) = schema::output(output);
-        Self {
-            r#type: "json_schema",
-            name: &output.name,
-            schema,
-            strict,
         }
     }
 }
