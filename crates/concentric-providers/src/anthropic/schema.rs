@@ -1,6 +1,6 @@
 //! Conversion of JSON Schemas for the service.
 
-use crate::schema::{Budget, Node, Object};
+use crate::schema::{self, Budget, Node, Object, has_type, is_format};
 use concentric_core::Str;
 use indexmap::IndexMap;
 use serde::{Serialize, Serializer, ser::SerializeMap};
@@ -104,8 +104,7 @@ fn is_recursive(root: &Value) -> bool {
 
 /// The target of a reference in `part`.
 fn target<'a>(part: &Value, root: &'a Value) -> Option<&'a Value> {
-    let path = part.get("$ref")?.as_str()?.strip_prefix('#')?;
-    root.pointer(path)
+    schema::target(root, part.get("$ref")?.as_str()?)
 }
 
 /// The children of `part` that may have children.
@@ -150,7 +149,9 @@ fn closed<'a>(schema: &'a Value, budget: &mut Budget) -> Result<Object<'a>, Str>
             }
             "type" | "enum" | "const" | "default" | "$ref" | "required" | "title"
             | "description" => budget.put_kept(&mut out, name, value)?,
-            "format" if is_known_format(value) => budget.put_kept(&mut out, name, value)?,
+            "format" if is_format(value) || value == "uri" => {
+                budget.put_kept(&mut out, name, value)?
+            }
             "minItems" if matches!(value.as_u64(), Some(0 | 1)) => {
                 budget.put_kept(&mut out, name, value)?;
             }
@@ -178,11 +179,7 @@ fn closed<'a>(schema: &'a Value, budget: &mut Budget) -> Result<Object<'a>, Str>
             }
         }
     }
-    let is_object = out.contains_key("properties")
-        || fields.get("type").is_some_and(|type_| match type_ {
-            Value::Array(types) => types.iter().any(|type_| type_ == "object"),
-            type_ => type_ == "object",
-        });
+    let is_object = out.contains_key("properties") || has_type(fields, "object");
     if is_object {
         let open = fields
             .get("additionalProperties")
@@ -205,24 +202,6 @@ fn closed<'a>(schema: &'a Value, budget: &mut Budget) -> Result<Object<'a>, Str>
         budget.put(&mut out, "description", Node::Text(description.into()))?;
     }
     Ok(out)
-}
-
-fn is_known_format(format: &Value) -> bool {
-    const KNOWN: [&str; 10] = [
-        "date",
-        "date-time",
-        "duration",
-        "email",
-        "hostname",
-        "ipv4",
-        "ipv6",
-        "time",
-        "uri",
-        "uuid",
-    ];
-    format
-        .as_str()
-        .is_some_and(|format| KNOWN.contains(&format))
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 //! their targets, `oneOf` with `anyOf`, `const` with an `enum` of one value, and `allOf` with a
 //! merged schema.
 
-use crate::schema::{Budget, Node, Object};
+use crate::schema::{Budget, Node, Object, Root};
 use serde_json::Value;
 
 /// The maximum depth of nested references; a recursive schema is unconstrained below it.
@@ -16,10 +16,7 @@ const DEPTH: usize = 8;
 const LEVELS: usize = 128;
 
 /// Converts the schema of a tool's arguments.
-///
-/// # Errors
-///
-/// Returns a description of the property that cannot be expressed.
+/// Fails with a description of a property that cannot be expressed.
 pub(super) fn parameters<'a>(
     schema: &'a Value,
     budget: &mut Budget,
@@ -38,12 +35,6 @@ pub(super) fn parameters<'a>(
         object.insert("properties".into(), Node::Object(Object::default()));
     }
     Ok(Node::Object(object))
-}
-
-/// The root schema, which references point into.
-struct Root<'a, 'b> {
-    schema: &'a Value,
-    budget: &'b mut Budget,
 }
 
 /// The position of a schema in the root schema.
@@ -99,10 +90,7 @@ fn rewrite<'a>(
         match (name.as_str(), value) {
             ("$defs" | "definitions", _) => {}
             ("$ref", Value::String(target)) => {
-                // The length of the reference bounds the cost of resolving it.
-                root.budget.spend(target.len())?;
-                let pointer = target.strip_prefix('#');
-                let target = pointer.and_then(|pointer| root.schema.pointer(pointer));
+                let target = root.target(target)?;
                 if let Some(target) = target.filter(|_| place.references < DEPTH) {
                     let place = Place {
                         references: place.references + 1,

@@ -20,7 +20,7 @@
 use crate::{
     Unsupported,
     capabilities::input_schema,
-    schema::{Budget, Node, Object},
+    schema::{Budget, Node, Object, has_type, is_format},
 };
 use concentric_core::{ChatRequest, OutputSchema};
 use serde_json::{Map, Value};
@@ -215,42 +215,13 @@ impl Writer {
     }
 }
 
-fn has_type(schema: &Map<String, Value>, name: &str) -> bool {
-    match schema.get("type") {
-        Some(Value::String(one)) => one == name,
-        Some(Value::Array(any)) => any.iter().any(|one| one == name),
-        _ => false,
-    }
-}
-
 fn is_type(value: &Value) -> bool {
-    let known = |one: &Value| {
-        matches!(
-            one.as_str(),
-            Some("string" | "number" | "integer" | "boolean" | "object" | "array" | "null")
-        )
-    };
+    const TYPES: &str = "string number integer boolean object array null";
+    let is_known = |one: &Value| TYPES.split(' ').any(|known| one == known);
     match value {
-        Value::Array(any) => !any.is_empty() && any.iter().all(known),
-        one => known(one),
+        Value::Array(any) => !any.is_empty() && any.iter().all(is_known),
+        one => is_known(one),
     }
-}
-
-fn is_format(value: &Value) -> bool {
-    matches!(
-        value.as_str(),
-        Some(
-            "date-time"
-                | "time"
-                | "date"
-                | "duration"
-                | "email"
-                | "hostname"
-                | "ipv4"
-                | "ipv6"
-                | "uuid"
-        )
-    )
 }
 
 fn may_be_null(schema: &Value) -> bool {

@@ -1,17 +1,14 @@
 //! Conversion of JSON Schemas for a model.
 
 use super::super::family::Family;
-use crate::schema::{Budget, Node, Object};
+use crate::schema::{Budget, Node, Object, Root};
 use serde_json::Value;
 
 /// The maximum nesting of a schema, including its references.
 const DEPTH: usize = 64;
 
 /// Converts `schema` for models of `family`.
-///
-/// # Errors
-///
-/// Returns a description of the property that cannot be expressed.
+/// Fails with a description of a property that cannot be expressed.
 pub(super) fn adapt<'a>(
     schema: &'a Value,
     family: Family,
@@ -23,12 +20,6 @@ pub(super) fn adapt<'a>(
     }
     let mut root = Root { schema, budget };
     rewrite(schema, &mut root, 0).map(Node::Object)
-}
-
-/// The root schema, which references point into.
-struct Root<'a, 'b> {
-    schema: &'a Value,
-    budget: &'b mut Budget,
 }
 
 /// Converts `schema` to the service's subset of OpenAPI 3.0
@@ -52,11 +43,7 @@ fn rewrite<'a>(
     // Keywords that the subset does not contain.
     let mut described = Object::default();
     if let Some(reference) = fields.get("$ref") {
-        let reference = reference.as_str().unwrap_or_default();
-        // The length of the reference bounds the cost of resolving it.
-        root.budget.spend(reference.len())?;
-        let pointer = reference.strip_prefix('#');
-        let target = pointer.and_then(|pointer| root.schema.pointer(pointer));
+        let target = root.target(reference.as_str().unwrap_or_default())?;
         let target = target.ok_or("an unresolvable reference")?;
         out = rewrite(target, root, depth + 1)?;
     }
