@@ -306,15 +306,11 @@ pub(crate) fn words(part: &Part) -> Option<&str> {
 
 /// The text of `parts`.
 pub(crate) fn text(parts: &[Part]) -> Cow<'_, str> {
-    joined(parts, words)
+    joined(parts.iter().filter_map(words))
 }
 
-/// The concatenated texts that `text_of` returns for `parts`.
-pub(crate) fn joined<'a>(
-    parts: &'a [Part],
-    text_of: impl Fn(&'a Part) -> Option<&'a str>,
-) -> Cow<'a, str> {
-    let mut texts = parts.iter().filter_map(text_of);
+/// The concatenated `texts`.
+pub(crate) fn joined<'a>(mut texts: impl Iterator<Item = &'a str>) -> Cow<'a, str> {
     match (texts.next(), texts.next()) {
         (None, _) => "".into(),
         (Some(only), None) => only.into(),

@@ -13,8 +13,8 @@ use std::borrow::Cow;
 /// Ollama's native API.
 #[derive(Clone, Debug)]
 pub struct Ollama {
-    provider: Str,
-    endpoint: Endpoint,
+    pub(super) provider: Str,
+    pub(super) endpoint: Endpoint,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,11 +148,7 @@ impl Api for Ollama {
     }
 
     fn body<'a>(&'a self, call: Call<'a>) -> impl Serialize + 'a {
-        Wire {
-            call,
-            provider: &self.provider,
-            endpoint: self.endpoint,
-        }
+        Wire { call, api: self }
     }
 
     fn decoder(&self, _: &Call<'_>) -> Decoder {

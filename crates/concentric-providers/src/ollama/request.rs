@@ -3,12 +3,12 @@
 //! The serialized data are borrowed from the request.
 
 use super::{
-    api::Endpoint,
+    api::{Endpoint, Ollama},
     message::{Messages, images, user_text},
     schema,
 };
 use crate::{api::Call, fields::Fields, functions, schema::Budget};
-use concentric_core::{ChatOptions, Str, ToolChoice};
+use concentric_core::{ChatOptions, ToolChoice};
 use serde::{
     Serialize, Serializer,
     ser::{Error, SerializeMap},
@@ -22,8 +22,7 @@ pub(super) const EFFORTS: [&str; 5] = ["none", "low", "medium", "high", "max"];
 /// The body of a call.
 pub(super) struct Wire<'a> {
     pub(super) call: Call<'a>,
-    pub(super) provider: &'a Str,
-    pub(super) endpoint: Endpoint,
+    pub(super) api: &'a Ollama,
 }
 
 impl Serialize for Wire<'_> {
@@ -45,8 +44,10 @@ impl Serialize for Wire<'_> {
             replaced: &replaced,
         };
         fields.put("model", call.model)?;
-        match self.endpoint {
-            Endpoint::Chat => fields.put("messages", &Messages::new(request, self.provider))?,
+        match self.api.endpoint {
+            Endpoint::Chat => {
+                fields.put("messages", &Messages::new(request, &self.api.provider))?
+            }
             Endpoint::Generate => {
                 let parts = request.transcript.iter().next();
                 let parts = parts.map_or(&[][..], |turn| &turn.as_message().parts);

@@ -17,8 +17,8 @@ use std::borrow::Cow;
 /// OpenAI's chat completions API.
 #[derive(Clone, Debug)]
 pub struct Chat {
-    provider: Str,
-    profile: Profile,
+    pub(super) provider: Str,
+    pub(super) profile: Profile,
 }
 
 /// [`Layer`](https://docs.rs/tower-layer/0.3/tower_layer/trait.Layer.html) that turns an HTTP
@@ -89,16 +89,6 @@ impl OpenAiLayer {
     }
 }
 
-impl Chat {
-    const fn wire<'a>(&'a self, call: &Call<'a>) -> Wire<'a> {
-        Wire {
-            call: *call,
-            profile: &self.profile,
-            provider: &self.provider,
-        }
-    }
-}
-
 impl Api for Chat {
     type Decoder = Decoder;
 
@@ -119,7 +109,11 @@ impl Api for Chat {
     }
 
     fn check(&self, call: &Call<'_>, unsupported: &mut Vec<Unsupported>) {
-        if !self.wire(call).has_messages() {
+        let wire = Wire {
+            call: *call,
+            api: self,
+        };
+        if !wire.has_messages() {
             unsupported.push(Unsupported::new(NO_CONTENT));
         }
         let mut roles = call.request.transcript.iter().map(|t| t.as_message().role);
@@ -139,7 +133,7 @@ impl Api for Chat {
     }
 
     fn body<'a>(&'a self, call: Call<'a>) -> impl Serialize + 'a {
-        self.wire(&call)
+        Wire { call, api: self }
     }
 
     fn decoder(&self, call: &Call<'_>) -> Decoder {

@@ -8,17 +8,15 @@ mod message;
 #[cfg(feature = "responses")]
 pub(crate) use self::content::DataUrl;
 
-use super::{
-    profile::{Prefill, Profile},
-    schema,
-};
+use self::message::Messages;
+use super::{chat::Chat, profile::Prefill, schema};
 use crate::{
     api::Call,
     fields::{Fields, One, Typed, is_empty_list},
     functions,
     schema::Node,
 };
-use concentric_core::{OutputSchema, Str, ToolChoice};
+use concentric_core::{OutputSchema, ToolChoice};
 use serde::{
     Serialize, Serializer,
     ser::{Error, SerializeMap},
@@ -28,38 +26,33 @@ use serde_json::{Map, Value, json};
 /// The body of a call.
 pub(super) struct Wire<'a> {
     pub(super) call: Call<'a>,
-    pub(super) profile: &'a Profile,
-    pub(super) provider: &'a Str,
+    pub(super) api: &'a Chat,
 }
 
-impl Wire<'_> {
+impl<'a> Wire<'a> {
+    fn messages(&self) -> Messages<'a> {
+        let Chat { profile, provider } = self.api;
+        Messages::new(self.call.request, profile, provider)
+    }
+
     /// Whether there is a message to send.
     pub(super) fn has_messages(&self) -> bool {
-        let request = self.call.request;
-        request.options.provider.contains_key("messages")
-            || !is_empty_list(&message::Messages::new(
-                request,
-                self.profile,
-                self.provider,
-            ))
+        self.call.request.options.provider.contains_key("messages")
+            || !is_empty_list(&self.messages())
     }
 }
 
 impl Serialize for Wire<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Self {
-            call,
-            profile,
-            provider,
-        } = self;
-        let request = call.request;
+        let Self { call, api } = self;
+        let (request, profile) = (call.request, &api.profile);
         let options = &*request.options;
         let mut fields = Fields {
             map: serializer.serialize_map(None)?,
             replaced: &options.provider,
         };
         fields.put("model", call.model)?;
-        let messages = message::Messages::new(request, profile, provider);
+        let messages = self.messages();
         fields.put("messages", &messages)?;
         if profile.prefill == Prefill::Continue && messages.ends_open() {
             fields.put("continue_final_message", &true)?;

@@ -87,7 +87,8 @@ impl Api for Responses {
     }
 
     fn body<'a>(&'a self, call: Call<'a>) -> impl Serialize + 'a {
-        request::Wire::new(call, &self.compat)
+        let compat = &self.compat;
+        request::Wire { call, compat }
     }
 
     fn decoder(&self, call: &Call<'_>) -> Decoder {

@@ -22,14 +22,8 @@ use serde_json::{Value, json};
 
 /// The body of a call.
 pub(super) struct Wire<'a> {
-    call: Call<'a>,
-    compat: &'a Compat,
-}
-
-impl<'a> Wire<'a> {
-    pub(super) const fn new(call: Call<'a>, compat: &'a Compat) -> Self {
-        Self { call, compat }
-    }
+    pub(super) call: Call<'a>,
+    pub(super) compat: &'a Compat,
 }
 
 impl Serialize for Wire<'_> {
