@@ -30,6 +30,7 @@ pub(super) struct Header {
 }
 
 /// The configuration of a model.
+#[derive(Debug)]
 pub(super) struct Config<A> {
     pub(super) api: A,
     pub(super) settings: Settings,
@@ -46,10 +47,7 @@ pub(super) struct Target {
 }
 
 impl Settings {
-    pub(super) fn config<A>(&self, api: &A) -> Config<A>
-    where
-        A: Api,
-    {
+    pub(super) fn config<A: Api>(&self, api: &A) -> Config<A> {
         Config {
             api: api.clone(),
             settings: self.clone(),
@@ -57,10 +55,7 @@ impl Settings {
         }
     }
 
-    fn target<A>(&self, api: &A) -> Result<Target, Error>
-    where
-        A: Api,
-    {
+    fn target<A: Api>(&self, api: &A) -> Result<Target, Error> {
         let mut headers = HeaderMap::new();
         headers.insert(
             header::CONTENT_TYPE,
@@ -126,10 +121,7 @@ fn wrong(what: impl Into<Str>) -> Error {
     Error::new(ErrorKind::Configuration, what)
 }
 
-impl<A> Config<A>
-where
-    A: Api,
-{
+impl<A: Api> Config<A> {
     pub(super) fn origin(&self) -> Origin<'_> {
         Origin {
             provider: self.api.provider(),
@@ -157,14 +149,4 @@ impl fmt::Debug for Settings {
     }
 }
 
-impl<A> fmt::Debug for Config<A>
-where
-    A: fmt::Debug,
-{
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Config")
-            .field("api", &self.api)
-            .field("settings", &self.settings)
-            .finish_non_exhaustive()
-    }
-}
+concentric_core::opaque_debug!(Target);

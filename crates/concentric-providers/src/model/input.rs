@@ -89,15 +89,12 @@ impl Input {
     }
 
     /// Passes the next chunk to `decoder`. `ended` means that all bytes have arrived.
-    pub(super) fn next<D>(
+    pub(super) fn next<D: Decoder>(
         &mut self,
         decoder: &mut D,
         answer: &mut Answer,
         ended: bool,
-    ) -> Result<Progress, Error>
-    where
-        D: Decoder,
-    {
+    ) -> Result<Progress, Error> {
         match self {
             Self::Events(events) => next_event(events, decoder, answer, ended),
             Self::Json(splitter) => next_object(splitter, decoder, answer, ended),
@@ -160,15 +157,12 @@ impl Kind {
 }
 
 #[inline]
-fn next_event<D>(
+fn next_event<D: Decoder>(
     events: &mut sse::Decoder,
     decoder: &mut D,
     answer: &mut Answer,
     ended: bool,
-) -> Result<Progress, Error>
-where
-    D: Decoder,
-{
+) -> Result<Progress, Error> {
     let frame = match events.next() {
         Ok(Some(frame)) => frame,
         Ok(None) if ended => return Ok(Progress::End),
@@ -205,15 +199,12 @@ where
     Ok(after(decoder))
 }
 
-fn next_object<D>(
+fn next_object<D: Decoder>(
     splitter: &mut Splitter,
     decoder: &mut D,
     answer: &mut Answer,
     ended: bool,
-) -> Result<Progress, Error>
-where
-    D: Decoder,
-{
+) -> Result<Progress, Error> {
     let taken = splitter.line().and_then(|line| {
         let chunk = serde_json::from_slice::<D::Chunk<'_>>(line).ok()?;
         Some(decoder.take(chunk, Framing::Json, answer))
@@ -269,16 +260,13 @@ pub(super) fn truncated(answer: &Answer) -> Error {
 
 /// Processes the JSON of one event. A `tail` may be truncated.
 #[inline]
-fn take<D>(
+fn take<D: Decoder>(
     text: &str,
     framing: Framing,
     tail: bool,
     decoder: &mut D,
     answer: &mut Answer,
-) -> Result<(), Error>
-where
-    D: Decoder,
-{
+) -> Result<(), Error> {
     if text.starts_with('{')
         && let Ok(chunk) = serde_json::from_str::<D::Chunk<'_>>(text)
     {
@@ -289,16 +277,13 @@ where
 
 /// Processes data other than a single valid chunk: a list of chunks, or almost-valid JSON.
 #[cold]
-fn take_odd<D>(
+fn take_odd<D: Decoder>(
     text: &str,
     framing: Framing,
     tail: bool,
     decoder: &mut D,
     answer: &mut Answer,
-) -> Result<(), Error>
-where
-    D: Decoder,
-{
+) -> Result<(), Error> {
     // `Value` accepts duplicate field names, and keeps the last value.
     match serde_json::from_str::<Value>(&repair(text)) {
         Ok(value) => take_value(&value, framing, decoder, answer),
@@ -322,15 +307,12 @@ fn is_cut(text: &str, error: &serde_json::Error) -> bool {
     error.is_eof() || !text.ends_with(['}', ']'])
 }
 
-fn take_value<D>(
+fn take_value<D: Decoder>(
     value: &Value,
     framing: Framing,
     decoder: &mut D,
     answer: &mut Answer,
-) -> Result<(), Error>
-where
-    D: Decoder,
-{
+) -> Result<(), Error> {
     match value {
         Value::Array(items) => items
             .iter()

@@ -90,10 +90,7 @@ where
 /// The HTTP request of a call, and the state for decoding its response.
 type Prepared<A> = (http::Request<Full<Bytes>>, Answer, <A as Api>::Decoder);
 
-impl<A> Config<A>
-where
-    A: Api,
-{
+impl<A: Api> Config<A> {
     fn call<'a>(&'a self, request: &'a ChatRequest) -> Call<'a> {
         Call {
             request,

@@ -127,10 +127,7 @@ impl<'a, T> Beside<'a, T> {
     }
 }
 
-impl<T> Serialize for Beside<'_, T>
-where
-    T: Serialize,
-{
+impl<T: Serialize> Serialize for Beside<'_, T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let theirs = match self.theirs {
             Some(Value::Object(theirs)) => Some(theirs),
