@@ -122,7 +122,7 @@ pub(crate) fn read<'de, T: Lenient<'de>, D: Deserializer<'de>>(from: D) -> Resul
 }
 
 deserialize! {
-    ['a] Text<'a>, ['a] JsonText<'a>, [] Count, [] Flag, [T] Maybe<T>, [T] List<T>, [T] Few<T>
+    ['a] Text<'a>, ['a] JsonText<'a>, [] Count, [] Flag, [T] Maybe<T>, [T] Few<T>
 }
 
 /// Text, borrowed if the JSON has no escapes. A number is converted to its digits; any other type
@@ -265,32 +265,8 @@ impl<'de, T: Deserialize<'de>> Lenient<'de> for Maybe<T> {
     }
 }
 
-/// The objects in a list; a single object is treated as a list of one.
-#[derive(Clone, Debug)]
-pub(crate) struct List<T>(pub(crate) Vec<T>);
-
-impl<T> Default for List<T> {
-    fn default() -> Self {
-        Self(Vec::new())
-    }
-}
-
-impl<'de, T: Deserialize<'de>> Lenient<'de> for List<T> {
-    #[inline]
-    fn seq<A: SeqAccess<'de>>(mut seq: A) -> Result<Self, A::Error> {
-        let mut list = Vec::new();
-        while let Some(Maybe(item)) = seq.next_element()? {
-            list.extend(item);
-        }
-        Ok(Self(list))
-    }
-
-    fn map<A: MapAccess<'de>>(map: A) -> Result<Self, A::Error> {
-        Ok(Self(vec![T::deserialize(MapAccessDeserializer::new(map))?]))
-    }
-}
-
-/// The objects in a list, which usually has one; a list of one is not allocated.
+/// The objects in a list, which usually has one; a list of one is not allocated. A single object is
+/// treated as a list of one.
 #[derive(Clone, Debug)]
 pub(crate) struct Few<T> {
     first: Option<T>,

@@ -207,13 +207,13 @@ impl Decoder {
             // The end of a call may arrive again after the call has ended.
             let has_fields = call.id.filled().is_some()
                 || call.arguments().is_some()
-                || !call.partial_args.0.is_empty();
+                || !call.partial_args.is_empty();
             return match has_fields {
                 true => Err(answer.protocol(STRAY)),
                 false => Ok(()),
             };
         }
-        let pieces = call.will_continue() || !call.partial_args.0.is_empty();
+        let pieces = call.will_continue() || !call.partial_args.is_empty();
         if begins && !pieces {
             let arguments = call.arguments();
             self.piece(call, arguments.as_deref().unwrap_or("{}"), answer)?;
@@ -236,7 +236,7 @@ impl Decoder {
         answer.changed |= !partial.ended && !call.will_continue();
         partial.ended = !call.will_continue();
         let mut arguments = String::new();
-        for arg in &call.partial_args.0 {
+        for arg in call.partial_args.iter() {
             let pushed = partial.arguments.push(arg, &mut arguments);
             pushed.map_err(|_| {
                 answer.protocol("the arguments of a tool call arrived in an order that does not form valid JSON")

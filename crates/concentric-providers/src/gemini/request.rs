@@ -11,7 +11,7 @@ use crate::{
     Unsupported,
     api::Call,
     capabilities::{NO_CONTENT, input_schema},
-    fields::{Fields, One},
+    fields::{Fields, One, unless_empty},
     schema::Budget,
 };
 use concentric_core::{ChatOptions, Str, ToolChoice, ToolSpec};
@@ -19,10 +19,7 @@ use serde::{
     Serialize, Serializer,
     ser::{Error as _, SerializeMap},
 };
-use serde_json::{
-    Map, Value, json,
-    value::{RawValue, to_raw_value},
-};
+use serde_json::{Map, Value, json};
 use std::borrow::Cow;
 
 /// The body of a call.
@@ -86,14 +83,6 @@ pub(super) fn check(wire: &Wire<'_>, unsupported: &mut Vec<Unsupported>) {
     if !contents::has_content(call.request, wire.provider) {
         no(NO_CONTENT.to_owned());
     }
-}
-
-/// Serializes `section` as JSON, or returns `None` if it is empty.
-fn unless_empty<E: serde::ser::Error>(
-    section: &impl Serialize,
-) -> Result<Option<Box<RawValue>>, E> {
-    let json = to_raw_value(section).map_err(E::custom)?;
-    Ok((json.get() != "{}").then_some(json))
 }
 
 impl Serialize for Wire<'_> {

@@ -1,6 +1,6 @@
 //! The service's response type, `GenerateContentResponse`; a stream is a sequence of them.
 
-use crate::lenient::{Count, Few, Lenient, List, Maybe, Text, deserialize};
+use crate::lenient::{Count, Few, Lenient, Maybe, Text, deserialize};
 use concentric_core::Usage;
 use serde::{
     Deserialize,
@@ -87,7 +87,7 @@ pub(super) struct FunctionCall<'a> {
     pub(super) name: Text<'a>,
     /// Raw JSON, since `Value` would not preserve the order of fields.
     pub(super) args: Option<Box<RawValue>>,
-    pub(super) partial_args: List<PartialArg<'a>>,
+    pub(super) partial_args: Few<PartialArg<'a>>,
     will_continue: Option<Value>,
 }
 

@@ -43,7 +43,7 @@ impl api::Decoder for Decoder {
         if let Some(text) = message.content.into_filled() {
             answer.emit(Event::TextDelta(text));
         }
-        for call in message.tool_calls.0 {
+        for call in message.tool_calls {
             let function = call.function.0.as_ref();
             let piece = Piece {
                 // Some versions assign the same index to every call.

@@ -7,7 +7,12 @@ use super::{
     message::{Messages, images, user_text},
     schema,
 };
-use crate::{api::Call, fields::Fields, functions, schema::Budget};
+use crate::{
+    api::Call,
+    fields::{Fields, unless_empty},
+    functions,
+    schema::Budget,
+};
 use concentric_core::{ChatOptions, ToolChoice};
 use serde::{
     Serialize, Serializer,
@@ -83,8 +88,7 @@ impl Serialize for Wire<'_> {
             None | Some(Value::Object(_)) => {
                 let empty = Map::new();
                 let theirs = theirs.and_then(Value::as_object).unwrap_or(&empty);
-                let sampling = Sampling { options, theirs };
-                if !sampling.is_empty() {
+                if let Some(sampling) = unless_empty(&Sampling { options, theirs })? {
                     fields.map.serialize_entry("options", &sampling)?;
                 }
             }
@@ -99,20 +103,6 @@ impl Serialize for Wire<'_> {
 struct Sampling<'a> {
     options: &'a ChatOptions,
     theirs: &'a Map<String, Value>,
-}
-
-impl Sampling<'_> {
-    fn is_empty(&self) -> bool {
-        let options = self.options;
-        self.theirs.is_empty()
-            && options.max_output_tokens.is_none()
-            && options.temperature.is_none()
-            && options.top_p.is_none()
-            && options.frequency_penalty.is_none()
-            && options.presence_penalty.is_none()
-            && options.seed.is_none()
-            && options.stop.is_empty()
-    }
 }
 
 impl Serialize for Sampling<'_> {

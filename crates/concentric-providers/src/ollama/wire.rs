@@ -1,7 +1,7 @@
 //! The server's response type: a line of a stream, or a complete response, which is a stream of one
 //! line.
 
-use crate::lenient::{Count, Flag, JsonText, List, Maybe, Text};
+use crate::lenient::{Count, Few, Flag, JsonText, Maybe, Text};
 use concentric_core::Usage;
 use serde::Deserialize;
 use serde_json::Value;
@@ -16,7 +16,7 @@ pub struct Chunk<'a> {
     // text.
     pub(super) response: Text<'a>,
     pub(super) thinking: Text<'a>,
-    pub(super) tool_calls: List<Call<'a>>,
+    pub(super) tool_calls: Few<Call<'a>>,
     pub(super) done: Flag,
     pub(super) done_reason: Text<'a>,
     pub(super) error: Option<Value>,
@@ -30,7 +30,7 @@ pub struct Chunk<'a> {
 pub(super) struct Message<'a> {
     pub(super) content: Text<'a>,
     pub(super) thinking: Text<'a>,
-    pub(super) tool_calls: List<Call<'a>>,
+    pub(super) tool_calls: Few<Call<'a>>,
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -184,7 +184,7 @@ impl Decoder {
         if let Some(refusal) = message.refusal.into_filled() {
             self.speak(Event::RefusalDelta(refusal), answer);
         }
-        for call in message.tool_calls.0 {
+        for call in message.tool_calls {
             self.end_reasoning(answer);
             self.calls.piece(&piece(&call), answer)?;
             if let Some(extra) = call.extra_content.filter(|extra| !extra.is_null())
@@ -201,8 +201,8 @@ impl Decoder {
             let name = function.name.filled();
             self.calls.legacy(name, arguments, answer)?;
         }
-        for image in message.images.0 {
-            self.part(image, answer);
+        for image in message.images {
+            self.part(*image, answer);
         }
         if let Some(audio) = message.audio.0 {
             self.audio(&audio, answer);

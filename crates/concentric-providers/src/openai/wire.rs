@@ -4,7 +4,7 @@
 //! delta is named `message`. Fields that most chunks do not have are boxed, so that chunks are
 //! cheap to move.
 
-use crate::lenient::{Count, Few, JsonText, Lenient, List, Maybe, Number, Text, deserialize};
+use crate::lenient::{Count, Few, JsonText, Lenient, Maybe, Number, Text, deserialize};
 use concentric_core::Usage;
 use serde::{
     Deserialize,
@@ -55,10 +55,10 @@ pub(super) struct Message<'a> {
     pub(super) reasoning_content: Text<'a>,
     pub(super) reasoning_details: Option<Box<Value>>,
     pub(super) refusal: Text<'a>,
-    pub(super) tool_calls: List<Call<'a>>,
+    pub(super) tool_calls: Few<Call<'a>>,
     pub(super) function_call: Maybe<Box<Function<'a>>>,
     pub(super) audio: Maybe<Box<Audio<'a>>>,
-    pub(super) images: List<ContentPart<'a>>,
+    pub(super) images: Few<Box<ContentPart<'a>>>,
     pub(super) annotations: Option<Box<Value>>,
 }
 
@@ -75,7 +75,7 @@ impl Message<'_> {
             && empty(&self.reasoning_content)
             && empty(&self.refusal)
             && self.reasoning_details.is_none()
-            && self.tool_calls.0.is_empty()
+            && self.tool_calls.is_empty()
             && self.function_call.0.is_none()
     }
 }
