@@ -3,6 +3,7 @@
 //! Unchanged parts are borrowed, and the output is limited: a schema may come from an untrusted
 //! source, and a few kilobytes of references can expand to gigabytes.
 
+use concentric_core::Str;
 use indexmap::IndexMap;
 use serde::{Serialize, Serializer, ser::SerializeMap};
 use serde_json::{Map, Value};
@@ -70,6 +71,20 @@ pub(crate) fn has_type(schema: &Map<String, Value>, name: &str) -> bool {
         Some(Value::Array(any)) => any.iter().any(|one| one == name),
         one => one.is_some_and(|one| one == name),
     }
+}
+
+/// The property of a tool's schema that a service rejects, if there is one. `more` are rejected
+/// keywords besides combinations of schemas.
+pub(crate) fn refused(schema: &Value, more: &[&str]) -> Option<Str> {
+    let Some(fields) = schema.as_object() else {
+        return Some(Str::from_static("a schema that is not an object"));
+    };
+    if fields.get("type").is_some_and(|type_| type_ != "object") {
+        return Some(Str::from_static("a type other than `object`"));
+    }
+    let mut keywords = ["anyOf", "oneOf", "allOf"].iter().chain(more);
+    let at_top = keywords.find(|name| fields.contains_key(**name))?;
+    Some(format!("`{at_top}` at the top level").into())
 }
 
 /// The fields of a schema.

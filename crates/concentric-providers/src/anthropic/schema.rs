@@ -26,21 +26,13 @@ impl Serialize for Input<'_> {
 
 /// The unsupported property of a schema of a tool's arguments.
 pub(super) fn refused_input(schema: &Value) -> Option<Str> {
-    let fields = match schema {
-        Value::Object(fields) => fields,
-        Value::Bool(true) | Value::Null => return None,
-        _ => return Some(Str::from_static("a schema that is not an object")),
-    };
-    if fields.get("type").is_some_and(|type_| type_ != "object") {
-        return Some(Str::from_static("a type other than `object`"));
+    if matches!(schema, Value::Bool(true) | Value::Null) {
+        return None;
     }
-    let choice = ["anyOf", "oneOf", "allOf"]
-        .into_iter()
-        .find(|name| fields.contains_key(*name));
-    if let Some(name) = choice {
-        return Some(format!("`{name}` at the top level").into());
+    if let Some(refused) = schema::refused(schema, &[]) {
+        return Some(refused);
     }
-    let properties = fields.get("properties").and_then(Value::as_object);
+    let properties = schema.get("properties").and_then(Value::as_object);
     let mut names = properties.into_iter().flat_map(Map::keys);
     let odd = names.find(|name| {
         let known = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);

@@ -25,7 +25,7 @@ pub(super) fn parameters<'a>(
         return Ok(Node::Kept(schema));
     }
     let mut root = Root { schema, budget };
-    let mut object = rewrite(schema, &mut root, Place::default())?;
+    let mut object = rewrite(schema, &mut root, 0, 0)?;
     // The server accepts only a single type.
     object.insert("type".into(), Node::Text("object".into()));
     let has_properties = object.get("properties").is_some_and(|properties| {
@@ -35,24 +35,6 @@ pub(super) fn parameters<'a>(
         object.insert("properties".into(), Node::Object(Object::default()));
     }
     Ok(Node::Object(object))
-}
-
-/// The position of a schema in the root schema.
-#[derive(Clone, Copy, Default)]
-struct Place {
-    /// The number of enclosing references.
-    references: usize,
-    /// The number of enclosing schemas.
-    level: usize,
-}
-
-impl Place {
-    const fn within(self) -> Self {
-        Self {
-            level: self.level + 1,
-            ..self
-        }
-    }
 }
 
 /// Whether `schema` needs no conversion.
@@ -73,12 +55,14 @@ fn is_plain(schema: &Value) -> bool {
     })
 }
 
+/// Converts a schema that is within `references` references and `level` other schemas.
 fn rewrite<'a>(
     schema: &'a Value,
     root: &mut Root<'a, '_>,
-    place: Place,
+    references: usize,
+    level: usize,
 ) -> Result<Object<'a>, &'static str> {
-    if place.level > LEVELS {
+    if level > LEVELS {
         return Err("more than 128 levels of nesting");
     }
     root.budget.entry()?;
@@ -91,25 +75,21 @@ fn rewrite<'a>(
             ("$defs" | "definitions", _) => {}
             ("$ref", Value::String(target)) => {
                 let target = root.target(target)?;
-                if let Some(target) = target.filter(|_| place.references < DEPTH) {
-                    let place = Place {
-                        references: place.references + 1,
-                        ..place.within()
-                    };
-                    let target = rewrite(target, root, place)?;
+                if let Some(target) = target.filter(|_| references < DEPTH) {
+                    let target = rewrite(target, root, references + 1, level + 1)?;
                     merge(&mut out, target, root.budget)?;
                 }
             }
             ("allOf", Value::Array(all)) => {
                 for one in all {
-                    let one = rewrite(one, root, place.within())?;
+                    let one = rewrite(one, root, references, level + 1)?;
                     merge(&mut out, one, root.budget)?;
                 }
             }
             ("oneOf" | "anyOf", Value::Array(all)) => {
                 let all = all
                     .iter()
-                    .map(|one| rewrite(one, root, place.within()).map(Node::Object));
+                    .map(|one| rewrite(one, root, references, level + 1).map(Node::Object));
                 let all = Node::List(all.collect::<Result<_, _>>()?);
                 merge_one(&mut out, "anyOf", all, root.budget)?;
             }
@@ -120,13 +100,13 @@ fn rewrite<'a>(
             ("properties", Value::Object(properties)) => {
                 let mut all = Object::default();
                 for (name, one) in properties {
-                    let one = rewrite(one, root, place.within())?;
+                    let one = rewrite(one, root, references, level + 1)?;
                     root.budget.put(&mut all, name, Node::Object(one))?;
                 }
                 merge_one(&mut out, "properties", Node::Object(all), root.budget)?;
             }
             ("items", value) => {
-                let items = rewrite(value, root, place.within())?;
+                let items = rewrite(value, root, references, level + 1)?;
                 root.budget.put(&mut out, name, Node::Object(items))?;
             }
             ("required", value) => {

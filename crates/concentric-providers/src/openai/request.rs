@@ -119,10 +119,7 @@ pub(crate) struct Format<'a> {
 impl<'a> Format<'a> {
     /// `in_subset` means that the service accepts only a subset of JSON Schema with `strict`.
     pub(crate) fn new(output: &'a OutputSchema, in_subset: bool) -> Self {
-        let (schema, strict) = match in_subset {
-            true => schema::output(output),
-            false => schema::closed_output(output),
-        };
+        let (schema, strict) = schema::output(output, in_subset);
         Self {
             name: &output.name,
             schema,

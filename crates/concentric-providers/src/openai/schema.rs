@@ -20,7 +20,8 @@
 use crate::{
     Unsupported,
     capabilities::input_schema,
-    schema::{Budget, Node, Object, has_type, is_format},
+    history::NameRules,
+    schema::{Budget, Node, Object, has_type, is_format, refused},
 };
 use concentric_core::{ChatRequest, OutputSchema};
 use serde_json::{Map, Value};
@@ -37,27 +38,19 @@ enum Subset {
     Closed,
 }
 
-/// An output schema for OpenAI, and whether it is sent with `strict`.
-pub(crate) fn output(output: &OutputSchema) -> (Node<'_>, bool) {
-    output_by(output, strict)
-}
-
-/// An output schema for other services, and whether it is sent with `strict`.
-pub(crate) fn closed_output(output: &OutputSchema) -> (Node<'_>, bool) {
-    output_by(output, |schema| {
-        Writer::new(Subset::Closed)
+/// An output schema, and whether it is sent with `strict`. `in_subset` means that the service
+/// accepts only OpenAI's subset with it.
+pub(crate) fn output(output: &OutputSchema, in_subset: bool) -> (Node<'_>, bool) {
+    let schema = &output.schema;
+    let strict = output.strict.then(|| match in_subset {
+        true => strict(schema),
+        false => Writer::new(Subset::Closed)
             .rewrite(schema, 0)
-            .map(Node::Object)
-    })
-}
-
-fn output_by<'a>(
-    output: &'a OutputSchema,
-    strict: impl FnOnce(&'a Value) -> Option<Node<'a>>,
-) -> (Node<'a>, bool) {
-    match output.strict.then(|| strict(&output.schema)).flatten() {
+            .map(Node::Object),
+    });
+    match strict.flatten() {
         Some(strict) => (strict, true),
-        None => (Node::Kept(&output.schema), false),
+        None => (Node::Kept(schema), false),
     }
 }
 
@@ -252,7 +245,7 @@ pub(crate) fn parameters(schema: &Value) -> Node<'_> {
 pub(crate) fn check(request: &ChatRequest, longest: usize, unsupported: &mut Vec<Unsupported>) {
     let options = &*request.options;
     if let Some(output) = &options.output_schema
-        && !is_name(&output.name, 64)
+        && !NameRules::COMMON.fits(&output.name)
     {
         let what = format!("an output schema named `{}`", output.name);
         unsupported.push(Unsupported::new(what));
@@ -261,34 +254,19 @@ pub(crate) fn check(request: &ChatRequest, longest: usize, unsupported: &mut Vec
     if options.provider.contains_key("tools") {
         return;
     }
+    let names = NameRules {
+        length: longest,
+        ..NameRules::COMMON
+    };
     for spec in &request.tools {
-        if !is_name(&spec.name, longest) {
+        if !names.fits(&spec.name) {
             let what = format!("a tool named `{}`", spec.name);
             unsupported.push(Unsupported::new(what));
         }
-        if let Some(why) = refused(&spec.input_schema) {
+        if let Some(why) = refused(&spec.input_schema, &["enum", "not"]) {
             unsupported.push(input_schema(spec, why));
         }
     }
-}
-
-fn is_name(name: &str, longest: usize) -> bool {
-    let known = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
-    (1..=longest).contains(&name.len()) && name.chars().all(known)
-}
-
-/// The reason why the service rejects the schema of a tool, with or without `strict`.
-fn refused(schema: &Value) -> Option<String> {
-    let Some(fields) = schema.as_object() else {
-        return Some("a schema that is not an object".to_owned());
-    };
-    if fields.get("type").is_some_and(|type_| type_ != "object") {
-        return Some("a type other than `object`".to_owned());
-    }
-    let at_top = ["anyOf", "oneOf", "allOf", "enum", "not"]
-        .into_iter()
-        .find(|name| fields.contains_key(*name))?;
-    Some(format!("`{at_top}` at the top level"))
 }
 
 #[cfg(test)]
@@ -367,7 +345,7 @@ mod tests {
     fn a_schema_is_closed_or_stays_unchanged() {
         let closed = |schema: &Value| {
             let output = OutputSchema::new("out", schema.clone());
-            let (schema, strict) = closed_output(&output);
+            let (schema, strict) = super::output(&output, false);
             strict.then(|| serde_json::to_value(schema).expect("JSON"))
         };
         let schema = json!({

@@ -329,14 +329,9 @@ impl Serialize for Output<'_> {
 /// A medium.
 struct Blob<'a> {
     media_type: Option<&'a str>,
-    source: Source<'a>,
-}
-
-/// The bytes of a medium or their location.
-enum Source<'a> {
-    Inline(&'a str),
-    Uri(&'a str),
-    Id(&'a str),
+    /// Whether `bytes` is base64, not a URL.
+    is_inline: bool,
+    bytes: Cow<'a, str>,
 }
 
 impl<'a> Blob<'a> {
@@ -348,30 +343,39 @@ impl<'a> Blob<'a> {
             _ => return None,
         };
         let known = media.media_type.as_deref();
+        let at = |url: Cow<'a, str>| (known, false, url);
         // Inline data require a media type; for other sources, the service determines it.
-        let (media_type, source) = match &media.source {
-            MediaSource::Base64(data) => (known.or(Some(default)), Source::Inline(data)),
+        let (media_type, is_inline, bytes) = match &media.source {
+            MediaSource::Base64(data) => (known.or(Some(default)), true, data.as_str().into()),
             MediaSource::Url(url) => match data_url::read(url) {
-                Some((media_type, data)) => (Some(media_type), Source::Inline(data)),
-                None => (known, Source::Uri(url)),
+                Some((media_type, data)) => (Some(media_type), true, data.into()),
+                None => at(url.as_str().into()),
             },
-            MediaSource::Id(id) => (known, Source::Id(id)),
+            // The Files API accepts such names only as URLs.
+            MediaSource::Id(id) if id.starts_with("files/") => {
+                at(format!("https://generativelanguage.googleapis.com/v1beta/{id}").into())
+            }
+            MediaSource::Id(id) => at(id.as_str().into()),
             _ => return None,
         };
-        Some(Self { media_type, source })
+        Some(Self {
+            media_type,
+            is_inline,
+            bytes,
+        })
     }
 
     const fn field(&self) -> &'static str {
-        match self.source {
-            Source::Inline(_) => "inlineData",
-            Source::Uri(_) | Source::Id(_) => "fileData",
+        match self.is_inline {
+            true => "inlineData",
+            false => "fileData",
         }
     }
 
     /// Whether a function response may contain the medium.
     fn fits_response(&self) -> bool {
         let kind = self.media_type.unwrap_or_default();
-        matches!(self.source, Source::Inline(_))
+        self.is_inline
             && (kind.starts_with("image/") || matches!(kind, "application/pdf" | "text/plain"))
     }
 }
@@ -382,15 +386,8 @@ impl Serialize for Blob<'_> {
         if let Some(media_type) = self.media_type {
             map.serialize_entry("mimeType", media_type)?;
         }
-        match self.source {
-            Source::Inline(data) => map.serialize_entry("data", data)?,
-            // The Files API accepts such names only as URLs.
-            Source::Id(id) if id.starts_with("files/") => {
-                let uri = format!("https://generativelanguage.googleapis.com/v1beta/{id}");
-                map.serialize_entry("fileUri", &uri)?;
-            }
-            Source::Uri(uri) | Source::Id(uri) => map.serialize_entry("fileUri", uri)?,
-        }
+        let field = if self.is_inline { "data" } else { "fileUri" };
+        map.serialize_entry(field, &self.bytes)?;
         map.end()
     }
 }
