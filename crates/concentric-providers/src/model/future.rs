@@ -226,15 +226,6 @@ impl<RB: http_body::Body<Data = Bytes>> Refused<RB> {
 
 impl<F, RB, A: Api> fmt::Debug for ResponseFuture<F, RB, A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = match &self.state {
-            State::Called(..) => "called",
-            State::Answered(_) => "answered",
-            State::Refused(_) => "refused",
-            State::Failed(_) => "failed",
-            State::Done => "done",
-        };
-        f.debug_struct("ResponseFuture")
-            .field("state", &state)
-            .finish_non_exhaustive()
+        f.debug_struct("ResponseFuture").finish_non_exhaustive()
     }
 }

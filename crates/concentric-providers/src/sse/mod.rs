@@ -11,7 +11,7 @@ mod tests;
 use memchr::memchr2;
 
 /// Splits bytes into events.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Decoder {
     max_line: usize,
     max_event: usize,
@@ -55,21 +55,11 @@ pub(crate) enum TooLarge {
 }
 
 impl Decoder {
-    pub(crate) const fn new(max_line: usize, max_event: usize) -> Self {
+    pub(crate) fn new(max_line: usize, max_event: usize) -> Self {
         Self {
             max_line,
             max_event,
-            buf: Vec::new(),
-            line: 0,
-            searched: 0,
-            first: None,
-            joined: Vec::new(),
-            taken: false,
-            error: false,
-            bare: false,
-            after_cr: false,
-            begun: false,
-            ended: false,
+            ..Self::default()
         }
     }
 
