@@ -216,15 +216,14 @@ fn tools<'a>(
 }
 
 fn choice(choice: Option<&ToolChoice>, parallel: Option<bool>) -> Option<Value> {
-    let mut out = match choice {
+    let (type_, name) = match choice {
         None if parallel.is_none() => return None,
         Some(ToolChoice::None) => return Some(json!({ "type": "none" })),
-        Some(ToolChoice::Required) => json!({ "type": "any" }),
-        Some(ToolChoice::Tool(name)) => json!({ "type": "tool", "name": name }),
-        _ => json!({ "type": "auto" }),
+        Some(ToolChoice::Required) => ("any", None),
+        Some(ToolChoice::Tool(name)) => ("tool", Some(("name", json!(name)))),
+        _ => ("auto", None),
     };
-    if let Some(parallel) = parallel {
-        out["disable_parallel_tool_use"] = (!parallel).into();
-    }
-    Some(out)
+    let disable = parallel.map(|parallel| ("disable_parallel_tool_use", json!(!parallel)));
+    let fields = [("type", json!(type_))].into_iter();
+    Some(fields.chain(name).chain(disable).collect())
 }

@@ -343,8 +343,10 @@ impl Items {
         let of = item.annotations.get_mut(&content);
         let annotations = of.map(Annotations::take).unwrap_or_default();
         let mut data = self.data(at, message.into(), answer);
-        if !annotations.is_empty() {
-            data["annotations"] = annotations.into();
+        if let Some(fields) = data.as_object_mut()
+            && !annotations.is_empty()
+        {
+            fields.insert("annotations".to_owned(), annotations.into());
         }
         answer.data(data)
     }
@@ -380,7 +382,8 @@ impl Items {
     /// The data to send back to the service, with the position in the response.
     pub(super) fn data(&self, at: At, item: Value, answer: &Answer) -> Value {
         let index = self.list.get(at.0).map(|item| item.index);
-        json!({ "item": item, "index": index, "response": answer.head.id })
+        let (index, response) = (json!(index), json!(answer.head.id));
+        Value::from_iter([("item", item), ("index", index), ("response", response)])
     }
 }
 
