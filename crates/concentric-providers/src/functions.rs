@@ -4,7 +4,7 @@ use crate::{
     fields::{One, Typed},
     schema::Node,
 };
-use concentric_core::{Str, ToolChoice, ToolSpecs};
+use concentric_core::{Str, ToolChoice, ToolSpec, ToolSpecs};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -14,22 +14,31 @@ pub(crate) fn tools<'a>(
     parameters: fn(&'a Value) -> Result<Node<'a>, &'static str>,
 ) -> Result<Vec<impl Serialize + 'a>, &'static str> {
     let tools = tools.iter().map(|spec| {
-        let function = Function {
-            name: &spec.name,
-            description: &spec.description,
-            parameters: parameters(&spec.input_schema)?,
-        };
+        let function = Function::new(spec, parameters(&spec.input_schema)?, None);
         Ok(Typed::new("function", One("function", function)))
     });
     tools.collect()
 }
 
 #[derive(Serialize)]
-struct Function<'a> {
+pub(crate) struct Function<'a> {
     name: &'a str,
     #[serde(skip_serializing_if = "str::is_empty")]
     description: &'a str,
     parameters: Node<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    strict: Option<bool>,
+}
+
+impl<'a> Function<'a> {
+    pub(crate) fn new(spec: &'a ToolSpec, parameters: Node<'a>, strict: Option<bool>) -> Self {
+        Self {
+            name: &spec.name,
+            description: &spec.description,
+            parameters,
+            strict,
+        }
+    }
 }
 
 /// A tool choice. `named` is the form of a forced call of one tool.

@@ -12,13 +12,13 @@ use crate::{
     api::Call,
     capabilities::NO_CONTENT,
     fields::{Fields, Typed, is_empty_list},
-    functions, history,
+    functions::{self, Function},
+    history,
     openai::{Format, Metadata, schema},
-    schema::Node,
 };
-use concentric_core::{ChatOptions, PartKind, ToolSpec};
+use concentric_core::{ChatOptions, PartKind};
 use serde::{Serialize, Serializer, ser::SerializeMap};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 /// The body of a call.
 pub(super) struct Wire<'a> {
@@ -49,11 +49,17 @@ impl Serialize for Wire<'_> {
             fields.put("include", &["reasoning.encrypted_content"])?;
         }
         if !request.tools.is_empty() {
-            let tools: Vec<Tool<'_>> = request
-                .tools
-                .iter()
-                .map(|spec| Tool::new(spec, compat))
-                .collect();
+            let tools = request.tools.iter().map(|spec| {
+                let schema = &spec.input_schema;
+                let strict = match compat.strict_tools {
+                    true => schema::strict(schema),
+                    false => None,
+                };
+                let is_strict = Some(strict.is_some());
+                let schema = strict.unwrap_or_else(|| schema::parameters(schema));
+                Typed::new("function", Function::new(spec, schema, is_strict))
+            });
+            let tools: Vec<_> = tools.collect();
             fields.put("tools", &tools)?;
             let choice = options.tool_choice.as_ref().map(|choice| {
                 functions::choice(
@@ -129,50 +135,18 @@ impl<'a, T> Beside<'a, T> {
 
 impl<T: Serialize> Serialize for Beside<'_, T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let theirs = match self.theirs {
-            Some(Value::Object(theirs)) => Some(theirs),
+        let none = Map::new();
+        let replaced = match self.theirs {
+            Some(Value::Object(theirs)) => theirs,
             Some(other) => return other.serialize(serializer),
-            None => None,
+            None => &none,
         };
-        let mut map = serializer.serialize_map(None)?;
-        if let Some(ours) = self.ours
-            && !theirs.is_some_and(|theirs| theirs.contains_key(self.name))
-        {
-            map.serialize_entry(self.name, ours)?;
-        }
-        for (name, value) in theirs.into_iter().flatten() {
-            map.serialize_entry(name, value)?;
-        }
-        map.end()
-    }
-}
-
-#[derive(Serialize)]
-struct Tool<'a> {
-    r#type: &'static str,
-    name: &'a str,
-    #[serde(skip_serializing_if = "str::is_empty")]
-    description: &'a str,
-    parameters: Node<'a>,
-    strict: bool,
-}
-
-impl<'a> Tool<'a> {
-    fn new(spec: &'a ToolSpec, compat: &Compat) -> Self {
-        let strict = match compat.strict_tools {
-            true => schema::strict(&spec.input_schema),
-            false => None,
+        let mut fields = Fields {
+            map: serializer.serialize_map(None)?,
+            replaced,
         };
-        Self {
-            r#type: "function",
-            name: &spec.name,
-            description: &spec.description,
-            strict: strict.is_some(),
-            parameters: match strict {
-                Some(strict) => strict,
-                None => schema::parameters(&spec.input_schema),
-            },
-        }
+        fields.put_some(self.name, self.ours)?;
+        fields.end()
     }
 }
 

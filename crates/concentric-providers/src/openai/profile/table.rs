@@ -1,4 +1,4 @@
-//! The known services.
+//! The known services, in one table.
 //!
 //! Each profile lists its differences from a base profile. Words in italics name the page of the
 //! service's own documentation that is the source.
@@ -65,9 +65,10 @@ impl Profile {
         ids: IdRules::ANY,
     };
 
-    /// A service that requires a key.
+    /// A service for text and images that requires a key.
     const HOSTED: Self = Self {
         key_optional: false,
+        capabilities: IMAGES,
         ..Self::GENERIC
     };
 
@@ -223,7 +224,6 @@ impl Profile {
         hosts: &["api.x.ai"],
         key_env: &["XAI_API_KEY"],
         max_tokens: "max_completion_tokens",
-        capabilities: IMAGES,
         ..Self::HOSTED
     };
 
@@ -377,7 +377,6 @@ impl Profile {
         base_url: "https://router.huggingface.co/v1",
         hosts: &["router.huggingface.co"],
         key_env: &["HF_TOKEN"],
-        capabilities: IMAGES,
         ..Self::HOSTED
     };
 
@@ -389,7 +388,6 @@ impl Profile {
         hosts: &["api.fireworks.ai"],
         key_env: &["FIREWORKS_API_KEY"],
         reasoning: Reasoning::Field("reasoning_content"),
-        capabilities: IMAGES,
         ..Self::HOSTED
     };
 
