@@ -73,10 +73,19 @@ impl Input {
                 let Some(kind) = Kind::of(trimmed, *declared_events, bytes.is_none()) else {
                     return Ok(());
                 };
-                let read = std::mem::take(read);
-                *self = kind.input(&read, answer)?;
+                let (read, limits) = (std::mem::take(read), &answer.limits);
+                *self = match kind {
+                    Kind::Events => Self::Events(sse::Decoder::new(limits.line, limits.event)),
+                    Kind::Json => Self::Json(Splitter::new(limits.event)),
+                    Kind::Other => {
+                        let what = "the body is neither an event stream nor JSON";
+                        let read = String::from_utf8_lossy(&read);
+                        return Err(answer.origin().protocol(what, &read));
+                    }
+                };
+                self.push(Some(&read), answer)?;
                 if bytes.is_none() {
-                    return self.push(None, answer);
+                    self.push(None, answer)?;
                 }
             }
             Self::Events(decoder) => match bytes {
@@ -133,25 +142,6 @@ impl Kind {
                     false => Some(Self::Other),
                 }
             }
-        }
-    }
-
-    fn input(self, read: &[u8], answer: &Answer) -> Result<Input, Error> {
-        match self {
-            Self::Events => {
-                let mut decoder = sse::Decoder::new(answer.limits.line, answer.limits.event);
-                decoder.push(read);
-                Ok(Input::Events(decoder))
-            }
-            Self::Json => {
-                let mut splitter = Splitter::new(answer.limits.event);
-                splitter.push(read);
-                Ok(Input::Json(splitter))
-            }
-            Self::Other => Err(answer.origin().protocol(
-                "the body is neither an event stream nor JSON",
-                &String::from_utf8_lossy(read),
-            )),
         }
     }
 }
