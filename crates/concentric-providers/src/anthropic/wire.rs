@@ -58,22 +58,17 @@ pub(super) struct Tokens {
     output_tokens: Count,
     cache_read_input_tokens: Count,
     cache_creation_input_tokens: Count,
-    cache_creation: Maybe<CacheCreation>,
-    output_tokens_details: Maybe<OutputDetails>,
+    cache_creation: Maybe<Details>,
+    output_tokens_details: Maybe<Details>,
     pub(super) iterations: Option<Value>,
     pub(super) server_tool_use: Option<Value>,
 }
 
-/// Tokens written to the cache, by time to live.
+/// The details of the tokens written to the cache or of the output.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct CacheCreation {
+struct Details {
     ephemeral_1h_input_tokens: Count,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct OutputDetails {
     thinking_tokens: Count,
 }
 

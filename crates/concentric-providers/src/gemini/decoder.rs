@@ -3,7 +3,7 @@
 use super::{
     metadata::Metadata,
     partial::Partial,
-    wire::{Blob, Candidate, Chunk, Feedback, File, FunctionCall, Part as WirePart},
+    wire::{Candidate, Chunk, Feedback, FunctionCall, Part as WirePart},
 };
 use crate::{
     api::{self, Answer, Framing},
@@ -384,15 +384,16 @@ fn extras(part: &mut WirePart<'_>, answer: &Answer) -> Option<Arc<ProviderData>>
 
 /// The medium of a part, if it has one.
 fn media(part: &mut WirePart<'_>) -> Option<PartKind> {
-    let (source, media_type) = if let Some(blob) = part.inline_data.0.take() {
-        let Blob { mime_type, data } = *blob;
-        (MediaSource::Base64(data.into_filled()?), mime_type)
-    } else {
-        let File {
-            mime_type,
-            file_uri,
-        } = *part.file_data.0.take()?;
-        (MediaSource::Url(file_uri.into_filled()?), mime_type)
+    let (source, media_type) = match (part.inline_data.0.take(), part.file_data.0.take()) {
+        (Some(blob), _) => (
+            MediaSource::Base64(blob.data.into_filled()?),
+            blob.mime_type,
+        ),
+        (None, Some(file)) => (
+            MediaSource::Url(file.file_uri.into_filled()?),
+            file.mime_type,
+        ),
+        (None, None) => return None,
     };
     let mut media = Media::new(source);
     media.media_type = media_type.into_filled();

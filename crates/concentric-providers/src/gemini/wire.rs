@@ -48,7 +48,7 @@ pub(super) struct Part<'a> {
     pub(super) signature: Text<'a>,
     pub(super) call: Maybe<Box<FunctionCall<'a>>>,
     pub(super) inline_data: Maybe<Box<Blob<'a>>>,
-    pub(super) file_data: Maybe<Box<File<'a>>>,
+    pub(super) file_data: Maybe<Box<Blob<'a>>>,
     /// All other fields, unchanged.
     pub(super) rest: Map<String, Value>,
 }
@@ -150,12 +150,6 @@ impl PartialArg<'_> {
 pub(super) struct Blob<'a> {
     pub(super) mime_type: Text<'a>,
     pub(super) data: Text<'a>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase", bound(deserialize = "'de: 'a"))]
-pub(super) struct File<'a> {
-    pub(super) mime_type: Text<'a>,
     pub(super) file_uri: Text<'a>,
 }
 

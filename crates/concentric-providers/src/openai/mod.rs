@@ -78,9 +78,12 @@ mod request;
 pub(crate) mod schema;
 mod wire;
 
-#[cfg(feature = "responses")]
-pub(crate) use self::request::{DataUrl, Format, Metadata};
 pub use self::{
     chat::{Chat, OpenAiLayer},
     profile::{Files, Prefill, Profile, Reasoning, Turns},
+};
+#[cfg(feature = "responses")]
+pub(crate) use self::{
+    request::{DataUrl, Format, Metadata},
+    wire::Details,
 };

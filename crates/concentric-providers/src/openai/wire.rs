@@ -65,7 +65,7 @@ pub(super) struct Message<'a> {
 impl Message<'_> {
     /// Whether the message has no content.
     pub(super) fn is_empty(&self) -> bool {
-        let empty = |text: &Text<'_>| text.as_str().is_none_or(str::is_empty);
+        let empty = |text: &Text<'_>| text.filled().is_none();
         let content = match &self.content {
             Content::Text(text) => empty(text),
             Content::Parts(parts) => parts.is_empty(),
@@ -86,7 +86,8 @@ pub(super) struct Call<'a> {
     pub(super) index: Count,
     pub(super) id: Text<'a>,
     pub(super) function: Maybe<Box<Function<'a>>>,
-    pub(super) custom: Maybe<Box<CustomTool<'a>>>,
+    /// A call of a tool that accepts text instead of JSON.
+    pub(super) custom: Maybe<Box<Function<'a>>>,
     /// Gemini's thought signature.
     pub(super) extra_content: Option<Box<Value>>,
 }
@@ -96,13 +97,7 @@ pub(super) struct Call<'a> {
 pub(super) struct Function<'a> {
     pub(super) name: Text<'a>,
     pub(super) arguments: JsonText<'a>,
-}
-
-/// A call of a tool that accepts text instead of JSON.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, bound(deserialize = "'de: 'a"))]
-pub(super) struct CustomTool<'a> {
-    pub(super) name: Text<'a>,
+    /// The input of a custom tool.
     pub(super) input: Text<'a>,
 }
 
@@ -188,8 +183,8 @@ pub(super) struct Tokens {
     prompt_tokens: Count,
     completion_tokens: Count,
     total_tokens: Count,
-    prompt_tokens_details: Maybe<InputDetails>,
-    completion_tokens_details: Maybe<OutputDetails>,
+    prompt_tokens_details: Maybe<Details>,
+    completion_tokens_details: Maybe<Details>,
     /// DeepSeek's count of cached tokens.
     prompt_cache_hit_tokens: Count,
     /// Moonshot's count of cached tokens.
@@ -200,19 +195,14 @@ pub(super) struct Tokens {
     reasoning_tokens: Count,
 }
 
+/// The details of the input or of the output.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct InputDetails {
-    cached_tokens: Count,
-    cache_write_tokens: Count,
-    audio_tokens: Count,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct OutputDetails {
-    reasoning_tokens: Count,
-    audio_tokens: Count,
+pub(crate) struct Details {
+    pub(crate) cached_tokens: Count,
+    pub(crate) cache_write_tokens: Count,
+    pub(crate) audio_tokens: Count,
+    pub(crate) reasoning_tokens: Count,
 }
 
 impl Tokens {

@@ -4,7 +4,10 @@
 //! stream's last event. Fields that few events have are boxed, or kept as JSON if they are sent
 //! back unchanged.
 
-use crate::lenient::{Count, JsonText, Maybe, Text};
+use crate::{
+    lenient::{Count, JsonText, Maybe, Text},
+    openai::Details,
+};
 use concentric_core::Usage;
 use serde::Deserialize;
 use serde_json::Value;
@@ -64,21 +67,8 @@ pub(super) struct Tokens {
     input_tokens: Count,
     output_tokens: Count,
     total_tokens: Count,
-    input_tokens_details: Maybe<InputDetails>,
-    output_tokens_details: Maybe<OutputDetails>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct InputDetails {
-    cached_tokens: Count,
-    cache_write_tokens: Count,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct OutputDetails {
-    reasoning_tokens: Count,
+    input_tokens_details: Maybe<Details>,
+    output_tokens_details: Maybe<Details>,
 }
 
 impl Tokens {
