@@ -37,6 +37,7 @@ fn with_output(schema: &Value) -> ChatRequest {
 /// The output schema that is sent with `strict` to the service of `profile`, if any.
 async fn strict_by(profile: Profile, schema: &Value) -> Option<Value> {
     let layer = OpenAiLayer::profile(profile, "m", Some(ApiKey::new("key")));
+    let layer = layer.base_url("https://a.test/v1");
     let output = sent(&layer, with_output(schema), "/response_format/json_schema").await;
     let mut output = output.expect("an output schema");
     (output["strict"] == true).then(|| output["schema"].take())
