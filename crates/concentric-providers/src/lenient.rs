@@ -121,7 +121,7 @@ pub(crate) fn read<'de, T: Lenient<'de>, D: Deserializer<'de>>(from: D) -> Resul
     from.deserialize_any(Any(PhantomData))
 }
 
-deserialize! {
+self::deserialize! {
     ['a] Text<'a>, ['a] JsonText<'a>, [] Count, [] Flag, [T] Maybe<T>, [T] Few<T>
 }
 
