@@ -203,6 +203,10 @@ impl<M, R> Run<M, R> {
     }
 
     /// Creates the round with the `calls` of `step`.
+            // Events that were emitted before the model's finish precede the end of the step.
+            Some(Ok(event @ Event::Finish(_))) if self.context.outbox().is_filled() => {
+                self.machine.input(Input::ModelEvent(event));
+            }
     pub(super) fn round(
         &self,
         step: u32,

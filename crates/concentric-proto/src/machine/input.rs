@@ -1,6 +1,6 @@
 //! The inputs of the machine.
 
-use super::{Finishing, Machine, ModelStart, Step, end::protocol};
+use super::{Action, Finishing, Machine, ModelStart, Step, end::protocol};
 use crate::{
     call::RoundEvent,
     error::Error,
@@ -12,7 +12,7 @@ use crate::{
     run_state::{Said, Stage},
     text::Str,
     transcript::Turn,
-    usage::{CancelReason, Outcome},
+    usage::{CancelReason, Outcome, Usage},
 };
 
 /// An event that the driver reports to the machine.
@@ -101,8 +101,11 @@ impl Machine {
     pub fn input(&mut self, input: Input) {
         match input {
             Input::ModelEvent(event) => {
-                if let Some(event) = self.model_event(event) {
-                    self.emit(event);
+                let is_first = self.actions.is_empty();
+                match self.model_event(event).map(Action::Emit) {
+                    Some(action) if is_first => self.actions.push_front(action),
+                    Some(action) => self.actions.push_back(action),
+                    None => {}
                 }
             }
             other => self.other_input(other),
@@ -110,7 +113,8 @@ impl Machine {
     }
 
     /// Processes an event of the model's answer, and returns the event to pass on to the consumer,
-    /// if any. The driver must pass it on after all pending [actions](Self::action).
+    /// if any. The driver must pass it on after the [actions](Self::action) that were pending, and
+    /// before those that the event adds.
     ///
     /// Combines [`Input::ModelEvent`] and [`Action::Emit`](super::Action::Emit), for drivers that
     /// pass on each event immediately.
@@ -121,8 +125,7 @@ impl Machine {
         }
         let step = self.stream.as_mut()?;
         if let Event::Finish(finish) = event {
-            self.finish_step(finish);
-            return None;
+            return self.finish_step(finish);
         }
         step.take_in(event)
     }
@@ -218,10 +221,9 @@ impl Machine {
         id
     }
 
-    fn finish_step(&mut self, mut finish: Box<Finish>) {
-        let Some(mut step) = self.stream.take() else {
-            return;
-        };
+    /// Ends the step, and returns the event to pass on before the pending actions, if any.
+    fn finish_step(&mut self, mut finish: Box<Finish>) -> Option<Event> {
+        let mut step = self.stream.take()?;
         // This loop's calls run first, and then the nested agent is called again. So the open calls
         // of the nested agent end here.
         if step.has_calls()
@@ -238,11 +240,22 @@ impl Machine {
         self.state.usage += finish.usage;
         // A resumed nested agent has already reported the other tokens.
         let usage = finish.attempt_usage();
+        let finished = StepFinish::new(self.state.step, finish.reason.clone(), usage);
+        let finished = Event::StepFinish(Box::new(finished));
+        let next = match self.actions.is_empty() {
+            true => Some(finished),
+            false => {
+                self.emit(finished);
+                None
+            }
+        };
+        self.take_answer(step, finish, used);
+        next
+    }
+
+    fn take_answer(&mut self, mut step: Step, mut finish: Box<Finish>, used: Usage) {
         self.state.unreported += usage;
         let at = self.state.step;
-        let reason = finish.reason.clone();
-        let finished = StepFinish::new(at, reason, usage);
-        self.emit(Event::StepFinish(Box::new(finished)));
         let (message, mut calls) = match step.end(&finish.reason) {
             Ok(answer) => answer,
             Err(error) => return self.fail(protocol(&error)),

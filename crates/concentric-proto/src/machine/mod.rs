@@ -32,6 +32,7 @@
 //! - After a halt, a cancellation or a failure no further call starts.
 //! - All outcomes except [`Outcome::Interrupted`] close the open round.
 
+mod actions;
 mod end;
 mod input;
 mod limits;
@@ -48,7 +49,7 @@ pub use self::{
 };
 pub use crate::run_state::{RunState, StateError, UnexpectedMessage};
 
-use self::step::Step;
+use self::{actions::Actions, step::Step};
 use crate::{
     call::RoundCall,
     error::{Error, SideEffects},
@@ -63,7 +64,7 @@ use crate::{
     usage::{FinishReason, Outcome, Usage},
 };
 use std::{
-    collections::{HashMap, HashSet, VecDeque},
+    collections::{HashMap, HashSet},
     sync::Arc,
     time::SystemTime,
 };
@@ -110,7 +111,7 @@ pub struct Machine {
     asked: bool,
     // The message id of the current step, if its start was emitted before the model answered.
     started: Option<MessageId>,
-    actions: VecDeque<Action>,
+    actions: Actions,
     // The calls that were handed out.
     dispatched: Vec<Dispatched>,
     // Whether a round that contains only client calls was handed out.
@@ -195,7 +196,7 @@ impl Machine {
             stream: None,
             asked: false,
             started: None,
-            actions: VecDeque::new(),
+            actions: Actions::default(),
             dispatched: Vec::new(),
             offered: false,
             asked_ids: None,
