@@ -171,9 +171,14 @@ impl MessageBuilder {
 
     /// Returns the message so far.
     pub fn build(mut self) -> Message {
+        self.take()
+    }
+
+    /// Takes the message out of a builder that is not used again.
+    pub(crate) fn take(&mut self) -> Message {
         self.close(None);
-        let mut message = Message::new(Role::Assistant, self.parts);
-        message.id = self.id;
+        let mut message = Message::new(Role::Assistant, std::mem::take(&mut self.parts));
+        message.id = self.id.take();
         message
     }
 }

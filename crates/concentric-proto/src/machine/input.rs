@@ -151,12 +151,11 @@ impl Machine {
                     Some(id) => id,
                     None => self.start_step(start.message_id),
                 };
-                let step = Step::new(start);
-                let interrupted = self.interrupted.take();
-                self.stream = Some(match interrupted.map(|interrupted| *interrupted) {
-                    Some((said, unsaid)) => step.going_on(said, unsaid),
-                    None => step,
-                });
+                let step = self.stream.insert(Step::new(start));
+                if let Some(interrupted) = self.interrupted.take() {
+                    let (said, unsaid) = *interrupted;
+                    step.go_on(said, unsaid);
+                }
             }
             Input::StepStarted(id) if self.asked && self.started.is_none() => {
                 self.started = Some(self.start_step(id));
@@ -240,6 +239,7 @@ impl Machine {
         self.state.usage += finish.usage;
         // A resumed nested agent has already reported the other tokens.
         let usage = finish.attempt_usage();
+        self.state.unreported += usage;
         let finished = StepFinish::new(self.state.step, finish.reason.clone(), usage);
         let finished = Event::StepFinish(Box::new(finished));
         let next = match self.actions.is_empty() {
@@ -254,7 +254,6 @@ impl Machine {
     }
 
     fn take_answer(&mut self, mut step: Step, mut finish: Box<Finish>, used: Usage) {
-        self.state.unreported += usage;
         let at = self.state.step;
         let (message, mut calls) = match step.end(&finish.reason) {
             Ok(answer) => answer,

@@ -236,7 +236,9 @@ impl Machine {
 
     /// Returns whether the next action is a model call and no other action is pending.
     pub fn is_model_next(&self) -> bool {
-        self.is_quiet() && self.state.stage == Stage::Model && self.state.asked_by_gates().is_none()
+        self.is_quiet()
+            && matches!(self.state.stage, Stage::Model)
+            && self.state.asked_by_gates().is_none()
     }
 
     /// The index of the last completed step; 0 if there is none.
@@ -263,7 +265,7 @@ impl Machine {
 
     /// Returns whether the run has emitted its terminal action, or was dropped.
     pub fn is_ended(&self) -> bool {
-        self.state.stage == Stage::Ended
+        matches!(self.state.stage, Stage::Ended)
     }
 
     /// Whether tools may have had side effects so far.
@@ -288,7 +290,7 @@ impl Machine {
 
     /// Appends `turn` to the conversation; returns `false` if the machine is not between two steps.
     pub fn push(&mut self, turn: Turn) -> bool {
-        let between = self.stream.is_none() && self.state.stage == Stage::Model;
+        let between = self.stream.is_none() && matches!(self.state.stage, Stage::Model);
         if between {
             self.state.transcript.push(turn);
         }
