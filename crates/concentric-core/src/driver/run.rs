@@ -64,10 +64,13 @@ pub(super) struct Run<M, R> {
 }
 
 impl<M, R> Run<M, R> {
-    pub(super) fn new(
+    /// Begins a run, or resumes the one that `request` refers to, and passes it to `place`: a result
+    /// with the run itself would be moved twice.
+    pub(super) fn new<T>(
         parts: DriverParts<'_, M, R>,
         mut request: ChatRequest,
-    ) -> Result<Self, Error> {
+        place: impl FnOnce(Self) -> T,
+    ) -> Result<T, Error> {
         let gates = parts.gates.of_run(&mut request.context)?;
         let mut rules = parts.rules;
         let to_finish = gates.as_ref().is_some_and(StepGates::ask_to_finish);
@@ -90,7 +93,7 @@ impl<M, R> Run<M, R> {
         run.gates = gates;
         run.claim = claim;
         run.checkpoint = checkpoint.map(Checkpointing::boxed);
-        Ok(run)
+        Ok(place(run))
     }
 
     /// Creates a run without gates, checkpoint and claim.
