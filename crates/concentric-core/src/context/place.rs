@@ -98,6 +98,15 @@ impl Context {
         self.at(Phase::Round, step, local)
     }
 
+    /// Converts the context of a model call of `run` into that of the round of its message.
+    pub(crate) fn into_round(self, run: &Self) -> Self {
+        Self {
+            phase: Phase::Round,
+            depth: run.depth,
+            ..self
+        }
+    }
+
     /// Returns the context of one call of a round.
     #[must_use]
     pub fn at_call(&self, call: &RoundCall) -> Self {
