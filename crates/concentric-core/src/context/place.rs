@@ -117,6 +117,7 @@ impl Context {
         self.at(Phase::Call, self.step, local)
     }
 
+    #[inline]
     fn at(&self, phase: Phase, step: u32, local: Local) -> Self {
         Self {
             run: Arc::clone(&self.run),
@@ -145,6 +146,7 @@ impl Context {
 }
 
 impl Local {
+    #[inline]
     fn for_message(&self, message_id: Option<MessageId>) -> Self {
         Self {
             message_id,

@@ -96,22 +96,6 @@ impl Input {
 }
 
 impl Machine {
-    /// Processes an input. Inputs that arrive too late are ignored.
-    #[inline]
-    pub fn input(&mut self, input: Input) {
-        match input {
-            Input::ModelEvent(event) => {
-                let is_first = self.actions.is_empty();
-                match self.model_event(event).map(Action::Emit) {
-                    Some(action) if is_first => self.actions.push_front(action),
-                    Some(action) => self.actions.push_back(action),
-                    None => {}
-                }
-            }
-            other => self.other_input(other),
-        }
-    }
-
     /// Processes an event of the model's answer, and returns the event to pass on to the consumer,
     /// if any. The driver must pass it on after the [actions](Self::action) that were pending, and
     /// before those that the event adds.
@@ -140,23 +124,22 @@ impl Machine {
         }
     }
 
-    fn other_input(&mut self, input: Input) {
+    /// Processes an input. Inputs that arrive too late are ignored.
+    // Not inlined: an input has 170 bytes, and is passed by reference to a function that is called.
+    pub fn input(&mut self, input: Input) {
         if self.is_ended() {
             return;
         }
         match input {
-            Input::ModelStarted(mut start) if self.asked => {
-                self.asked = false;
-                start.message_id = match self.started.take() {
-                    Some(id) => id,
-                    None => self.start_step(start.message_id),
-                };
-                let step = self.stream.insert(Step::new(start));
-                if let Some(interrupted) = self.interrupted.take() {
-                    let (said, unsaid) = *interrupted;
-                    step.go_on(said, unsaid);
+            Input::ModelEvent(event) => {
+                let is_first = self.actions.is_empty();
+                match self.model_event(event).map(Action::Emit) {
+                    Some(action) if is_first => self.actions.push_front(action),
+                    Some(action) => self.actions.push_back(action),
+                    None => {}
                 }
             }
+            Input::ModelStarted(start) if self.asked => self.model_started(start),
             Input::StepStarted(id) if self.asked && self.started.is_none() => {
                 self.started = Some(self.start_step(id));
             }
@@ -192,19 +175,34 @@ impl Machine {
             }
             Input::Cancel(reason) => self.stop(Outcome::Aborted { reason }),
             Input::Deadline => self.fail(Error::deadline()),
-            Input::Dropped => {
-                self.close_round("The run was cancelled before the call completed.");
-                self.actions.clear();
-                self.stream = None;
-                self.asked = false;
-                self.started = None;
-                self.finishing = None;
-                self.interrupted = None;
-                self.state.stage = Stage::Ended;
-            }
+            Input::Dropped => self.dropped(),
             // Other inputs arrived too late.
             _ => {}
         }
+    }
+
+    fn model_started(&mut self, mut start: ModelStart) {
+        self.asked = false;
+        start.message_id = match self.started.take() {
+            Some(id) => id,
+            None => self.start_step(start.message_id),
+        };
+        let step = self.stream.insert(Step::new(start));
+        if let Some(interrupted) = self.interrupted.take() {
+            let (said, unsaid) = *interrupted;
+            step.go_on(said, unsaid);
+        }
+    }
+
+    fn dropped(&mut self) {
+        self.close_round("The run was cancelled before the call completed.");
+        self.actions.clear();
+        self.stream = None;
+        self.asked = false;
+        self.started = None;
+        self.finishing = None;
+        self.interrupted = None;
+        self.state.stage = Stage::Ended;
     }
 
     /// Emits the start of a step, and returns the id of its message: `id`, or that of an

@@ -151,6 +151,8 @@ struct Finishing {
 
 impl Machine {
     /// Creates a machine that continues `transcript`.
+    // Inlined, with the functions that it calls: a machine has 600 bytes, and each call moves it.
+    #[inline]
     pub fn new(transcript: Transcript, rules: impl Into<Arc<RunLimits>>) -> Self {
         Self::of(Data::new(transcript), rules.into())
     }
@@ -189,6 +191,7 @@ impl Machine {
         Self::of(state, rules)
     }
 
+    #[inline]
     fn of(state: Data, rules: Arc<RunLimits>) -> Self {
         let mut machine = Self {
             state,
