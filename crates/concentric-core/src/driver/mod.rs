@@ -89,7 +89,7 @@ where
         parts: DriverParts<'_, M, R>,
         request: ChatRequest,
     ) -> Result<Pin<Box<Self>>, Error> {
-        Run::new(parts, request, |run| {
+        Run::begin(parts, request, |run| {
             let work = Work::Idle;
             Box::pin(Self { work, run })
         })

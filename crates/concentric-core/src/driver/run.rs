@@ -68,7 +68,7 @@ pub(super) struct Run<M, R> {
 impl<M, R> Run<M, R> {
     /// Begins a run, or resumes the one that `request` refers to, and passes it to `place`: a result
     /// with the run itself would be moved twice.
-    pub(super) fn new<T>(
+    pub(super) fn begin<T>(
         parts: DriverParts<'_, M, R>,
         mut request: ChatRequest,
         place: impl FnOnce(Self) -> T,
