@@ -45,7 +45,7 @@ struct Inner {
 pub enum ErrorKind {
     /// The API key is missing or invalid (HTTP 401).
     Authentication,
-    /// The API key is valid, but does not clearance the request (HTTP 403).
+    /// The API key is valid, but does not permit the request (HTTP 403).
     Permission,
     /// The model or resource does not exist (HTTP 404).
     NotFound,

@@ -105,12 +105,6 @@ impl fmt::Debug for ApiKey {
     }
 }
 
-impl From<SecretString> for ApiKey {
-    fn from(key: SecretString) -> Self {
-        Self(Source::Fixed(trimmed(key)))
-    }
-}
-
 /// `key` without surrounding white space, which is copied only if there is any.
 fn trimmed(key: SecretString) -> SecretString {
     let text = key.expose_secret();
