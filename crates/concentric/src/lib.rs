@@ -113,7 +113,7 @@ pub mod chat {
 
     pub use concentric_core::{
         Answer, ChatOptions, ChatRequest, ChatResponse, Incomplete, OutputSchema, ResponseHead,
-        Resume, ResumePoint, Stability, System, SystemSegment, ToolChoice,
+        Resume, ResumePoint, RunOverrides, Stability, System, SystemSegment, ToolChoice,
     };
 }
 
@@ -137,7 +137,7 @@ pub mod step_gate {
     //! Gates that decide whether the next step, round or finish may happen.
 
     pub use concentric_core::agent::{
-        BeforeFinish, BeforeRound, BeforeStep, GateOrder, StepGate, StepGates, StepView,
+        BeforeFinish, BeforeRound, BeforeStep, GateOrder, StepGate, StepView,
     };
 }
 
@@ -185,7 +185,6 @@ pub mod layers {
     //! a `ConcurrencyLimit` counts a call until its first token, and a `Timeout` limits the time to
     //! it. The built-in layers cover the body as well, up to the last token.
 
-    pub use concentric_core::of_run;
     pub use concentric_layers::*;
 }
 

@@ -75,9 +75,13 @@ use tower_layer::Layer;
 /// ```
 ///
 /// ```compile_fail,E0283
-/// # use concentric_core::{AgentLayer, Layers, NoTools, of_run::OfRunLayer};
+/// # use concentric_core::{AgentLayer, Declares, Layers, NoTools, capability::{InLoop, Within}};
+/// # struct OncePerCallLayer;
+/// # impl Declares for OncePerCallLayer {
+/// #     type Capabilities = Within<InLoop>;
+/// # }
 /// // "multiple `impl`s satisfying `AgentLayer<NoTools>: EnclosesFirst<InLoop, ..>` found"
-/// Layers::new().with(OfRunLayer::new()).with(AgentLayer::new(NoTools));
+/// Layers::new().with(OncePerCallLayer).with(AgentLayer::new(NoTools));
 /// ```
 ///
 /// # Cost

@@ -232,7 +232,7 @@ where
             } => ready!(Self::poll_gates(run, deciding, *step, round, cx)),
             WorkProj::Model { call } => {
                 let answer = ready!(poll_call(Foreign::Model, call, cx));
-                match answer.and_then(|answer| run.check_layers().map(|()| answer)) {
+                match answer.and_then(|answer| run.context.check_expectations().map(|()| answer)) {
                     Ok(answer) => Self::body(run, answer, commits),
                     Err(error) => {
                         let error = at(error, Phase::Model);
