@@ -62,6 +62,8 @@ use tower_layer::Layer;
 #[must_use = "overrides do nothing unless they are added to a request"]
 pub struct RunOverrides {
     pub(crate) step_gates: StepGates,
+    // How many of them a model without a loop ignores.
+    optional: usize,
     pub(crate) model_layers: ErasedLayers,
     pub(crate) tools: ToolParts,
 }
@@ -85,6 +87,13 @@ impl RunOverrides {
     pub fn step_gate(mut self, gate: impl StepGate) -> Self {
         self.step_gates.push(gate);
         self
+    }
+
+    /// Adds a [step gate](Self::step_gate) that a model without a loop ignores: for layers that
+    /// also work around such a model.
+    pub fn optional_step_gate(mut self, gate: impl StepGate) -> Self {
+        self.optional += 1;
+        self.step_gate(gate)
     }
 
     /// Adds a layer around the model calls of the run. Its agent must be
@@ -156,13 +165,9 @@ impl RunOverrides {
     /// Adds the overrides of `more`, inside those of `self`.
     pub fn extend(&mut self, more: Self) {
         self.step_gates.extend(&more.step_gates);
+        self.optional += more.optional;
         self.model_layers.extend(more.model_layers);
         self.tools.extend(more.tools);
-    }
-
-    /// Returns whether there are no overrides.
-    pub fn is_empty(&self) -> bool {
-        self.step_gates.is_empty() && self.model_layers.is_empty() && self.tools.is_empty()
     }
 
     /// Returns the parts for tool calls, for a loop that has neither a model nor step gates.
@@ -177,6 +182,13 @@ impl RunOverrides {
                        does not apply; use `AgentLayer`";
             unapplied(Str::from_static(why))
         })
+    }
+}
+
+impl RunOverrides {
+    fn require_a_loop(&self) -> bool {
+        let has_gates = self.step_gates.len() > self.optional;
+        has_gates || !self.model_layers.is_empty() || !self.tools.is_empty()
     }
 }
 
@@ -227,11 +239,12 @@ impl ChatRequest {
     ///
     /// [`ErrorKind::Configuration`]; the message names the layers.
     pub fn check_stack(&self) -> Result<(), Error> {
-        match self.overrides().filter(|own| !own.is_empty()) {
-            Some(own) => Err(unapplied(format!(
+        self.context.check_stack()?;
+        match self.overrides() {
+            Some(own) if own.require_a_loop() => Err(unapplied(format!(
                 "no agent applies the overrides of this run: {own:?}"
             ))),
-            None => self.context.check_stack(),
+            _ => Ok(()),
         }
     }
 }

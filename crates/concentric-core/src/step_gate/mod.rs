@@ -193,6 +193,10 @@ impl StepGates {
         self.0.is_empty()
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// Checks the gates against their [`GateOrder`].
     ///
     /// # Errors

@@ -47,7 +47,7 @@ where
     }
 
     fn call(&mut self, mut request: ChatRequest) -> Self::Future {
-        let gate = RunOverrides::new().step_gate(self.layer.gate());
+        let gate = RunOverrides::new().optional_step_gate(self.layer.gate());
         request.overrides_mut().extend(gate);
         let context = &mut request.context;
         let budget = self.layer.budget(context);

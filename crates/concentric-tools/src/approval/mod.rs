@@ -31,7 +31,7 @@
 //! [gate](concentric_core::RunOverrides::gate) of the run, which nested agents inherit. They make the agent's rules stricter: the stricter of the two decisions about a call applies,
 //! and an interrupt that both require has the shorter expiry and accepts the replies that both
 //! accept. A run can loosen the agent's rules only if the agent's approval allows it
-//! ([`runs_may_loosen`](Approval::runs_may_loosen)).
+//! ([`runs_may_allow`](Approval::runs_may_allow)).
 //!
 //! The rules of a run are part of the request and are not stored with the run: a request that
 //! resumes it needs the same rules. Otherwise no reply approves a call that waits
@@ -125,7 +125,7 @@ pub struct Approval {
     ask: Ask,
     message: Option<Message>,
     decisions: Option<Arc<dyn Decisions>>,
-    runs_may_loosen: bool,
+    runs_may_allow: bool,
     names_inner_tools: bool,
 }
 
@@ -224,15 +224,15 @@ impl Approval {
     /// use concentric_core::{ChatRequest, RunOverrides};
     /// use concentric_tools::{Approval, Toolset};
     ///
-    /// let tools = Toolset::new().gate(Approval::for_tools("refund").runs_may_loosen());
+    /// let tools = Toolset::new().gate(Approval::for_tools("refund").runs_may_allow());
     ///
     /// let own = RunOverrides::new().gate(Approval::new().allow("refund"));
     /// let request = ChatRequest::user("Pay today's refunds.").with_overrides(own);
     /// # let _ = (tools, request);
     /// ```
     #[must_use]
-    pub fn runs_may_loosen(mut self) -> Self {
-        self.runs_may_loosen = true;
+    pub fn runs_may_allow(mut self) -> Self {
+        self.runs_may_allow = true;
         self
     }
 
@@ -344,7 +344,7 @@ impl Approval {
     /// The strictest decision of the agent's rules and those of the run, `own`.
     fn decide_all(&self, agent: Found, own: Vec<Found>, call: &ToolCall) -> Decided {
         let is_loosened =
-            self.runs_may_loosen && !agent.failed && own.iter().any(|own| own.loosens(&agent));
+            self.runs_may_allow && !agent.failed && own.iter().any(|own| own.loosens(&agent));
         let agent = match is_loosened {
             true => Decided::from(Verdict::Pass),
             false => self.verdict(agent.rule(), call, None),
@@ -472,7 +472,7 @@ impl Gate for Approval {
         if let Some(replies) = self.ask.unusual_replies() {
             let _ = write!(policy, " replies {replies:?}");
         }
-        if self.runs_may_loosen {
+        if self.runs_may_allow {
             policy.push_str(" runs may loosen");
         }
         policy.into()

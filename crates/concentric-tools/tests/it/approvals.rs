@@ -479,7 +479,7 @@ async fn c086_an_exact_name_wins_over_a_wildcard_of_the_run() {
     // Of two that are as exact, the run's own holds only where the agent's lets it.
     for (may_loosen, outcome) in [(false, Outcome::Interrupted), (true, Outcome::Completed)] {
         let approval = match may_loosen {
-            true => Approval::for_tools("refund").runs_may_loosen(),
+            true => Approval::for_tools("refund").runs_may_allow(),
             false => Approval::for_tools("refund"),
         };
         let tools = Toolset::new().tool(number("refund", &log)).gate(approval);

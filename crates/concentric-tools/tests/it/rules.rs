@@ -118,20 +118,20 @@ async fn a_run_makes_the_rules_of_its_agent_stricter_only() {
         (asks(), denies(), Completed, 0),
         (denies(), allows(), Completed, 0),
         (none(), allows(), Completed, 1),
-        (asks().runs_may_loosen(), allows(), Completed, 1),
-        (asks().runs_may_loosen(), none(), Interrupted, 0),
-        (allows().runs_may_loosen(), asks(), Interrupted, 0),
-        (denies().runs_may_loosen(), allows(), Completed, 0),
+        (asks().runs_may_allow(), allows(), Completed, 1),
+        (asks().runs_may_allow(), none(), Interrupted, 0),
+        (allows().runs_may_allow(), asks(), Interrupted, 0),
+        (denies().runs_may_allow(), allows(), Completed, 0),
         // Less exact than what it would loosen.
         (
-            asks().runs_may_loosen(),
+            asks().runs_may_allow(),
             Approval::new().allow("*"),
             Interrupted,
             0,
         ),
         // A matcher that fails is not loosened.
         (
-            Approval::for_tools(Matcher::try_when(|_| Err("gone".into()))).runs_may_loosen(),
+            Approval::for_tools(Matcher::try_when(|_| Err("gone".into()))).runs_may_allow(),
             allows(),
             Interrupted,
             0,
