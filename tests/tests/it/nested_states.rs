@@ -1,10 +1,10 @@
 //! Agents in a model's place: what is written down of their runs, and how these go on.
 
 use concentric_core::{
-    AgentLayer, Answer, BoxModel, CallId, ChatRequest, ChatResponse, Context, Error, ErrorKind,
-    Event, FinishReason, Interrupt, InterruptId, NoTools, Outcome, PartKind, Reply, Resume,
-    ResumePoint, RoundEvent, Suspension, ToolCallPart, ToolOutcome, ToolRound, ToolSpec, ToolSpecs,
-    Transcript, Usage,
+    AgentLayer, Answer, BoxModel, CallId, ChatRequest, ChatResponse, Error, ErrorKind, Event,
+    FinishReason, Interrupt, InterruptId, NoTools, Outcome, PartKind, Reply, Resume, ResumePoint,
+    RoundEvent, Suspension, ToolCallPart, ToolOutcome, ToolRound, ToolSpec, ToolSpecs, Transcript,
+    Usage,
     agent::ToolSource,
     interrupt::{self, SuspendedBy},
     machine::{RunLimits, RunState},

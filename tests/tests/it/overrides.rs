@@ -318,7 +318,7 @@ async fn only_the_run_loosens_the_approval_of_a_nested_agent() {
     for (by_run, outcome) in [(false, "Interrupted"), (true, "Completed")] {
         let log = Log::default();
         let (tools, model) = worker(Gate, &log);
-        let tools = tools.gate(Approval::for_tools("work").runs_may_loosen());
+        let tools = tools.gate(Approval::for_tools("work").runs_may_allow());
         let inner = AgentLayer::new(tools).layer(model);
         let tools = Toolset::new().tool(agent_tool("help", "", inner));
         let allow = || Approval::new().allow("work");
