@@ -52,6 +52,26 @@ impl Description {
         &self.layers
     }
 
+    /// Describes an agent of type `A` with layers whose types it does not contain: those around the
+    /// agent, and those around its model.
+    pub(crate) fn of_agent<A>(
+        run: impl Iterator<Item = &'static str>,
+        model: impl Iterator<Item = &'static str>,
+    ) -> Self {
+        let Self { mut layers } = Self::of_type_name(std::any::type_name::<A>());
+        let at = |phase| {
+            move |name| Described {
+                name: short_path(split(name).0),
+                place: Place::Chat(phase),
+            }
+        };
+        // The agent and its tools precede the model.
+        let end = layers.len().min(2);
+        layers.splice(end..end, model.map(at(Phase::Model)));
+        layers.splice(0..0, run.map(at(Phase::Run)));
+        Self { layers }
+    }
+
     pub(crate) fn of_type_name(name: &str) -> Self {
         let mut layers = Vec::new();
         let mut place = Place::Chat(if name.contains(AGENT) {

@@ -1,6 +1,6 @@
 //! Layers around boxed models.
 
-use crate::service::{BoxModel, ModelService};
+use crate::service::{BoxModel, SharedModel};
 use std::{any::type_name, fmt, sync::Arc};
 use tower_layer::Layer;
 
@@ -13,15 +13,19 @@ type Around = Arc<dyn Fn(BoxModel) -> BoxModel + Send + Sync>;
 impl ErasedLayers {
     pub(crate) fn push<L>(&mut self, layer: L)
     where
-        L: Layer<BoxModel> + Send + Sync + 'static,
-        L::Service: ModelService<Body: Send + 'static, Future: Send + 'static>
-            + Clone
-            + Send
-            + Sync
-            + 'static,
+        L: Layer<BoxModel, Service: SharedModel> + Send + Sync + 'static,
     {
         let around = move |inner| BoxModel::new(layer.layer(inner));
         self.0.push((type_name::<L>(), Arc::new(around)));
+    }
+
+    /// Adds the layers of `inner` inside those of `self`.
+    pub(crate) fn extend(&mut self, inner: Self) {
+        self.0.extend(inner.0);
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
     pub(crate) fn around(&self, model: BoxModel) -> BoxModel {

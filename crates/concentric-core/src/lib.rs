@@ -44,6 +44,7 @@ pub mod agent;
 pub mod ask;
 pub mod capability;
 mod capability_error;
+mod checkpoint;
 pub mod context;
 pub mod describe;
 pub mod driver;
@@ -56,9 +57,8 @@ pub mod hooks;
 mod hub;
 mod interest;
 mod marks;
-mod model_layers;
-pub mod of_run;
 mod outbox;
+mod overrides;
 pub mod panic;
 mod request;
 mod response;
@@ -70,6 +70,8 @@ pub mod state;
 mod step_gate;
 pub mod store;
 mod tool_call;
+mod tool_layers;
+mod tool_parts;
 
 pub use self::{
     agent::{Agent, AgentLayer, NoTools, Plugin, ToolSource},
@@ -80,6 +82,7 @@ pub use self::{
     hooks::Hooks,
     hub::InterruptHub,
     outbox::EmitError,
+    overrides::RunOverrides,
     request::ChatRequest,
     response::{Answer, ChatResponse, Incomplete},
     resume::{Resume, ResumePoint},

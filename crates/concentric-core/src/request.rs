@@ -1,4 +1,5 @@
 use crate::{
+    checkpoint::Checkpoint,
     context::Context,
     outbox::EmitError,
     resume::{Resume, ResumePoint},
@@ -7,7 +8,7 @@ use concentric_proto::{
     ChatOptions, Event, OpenRound, Reply, Str, System, SystemSegment, ToolSpecs, Transcript,
     run_state::RunState,
 };
-use std::sync::Arc;
+use std::{any::Any, sync::Arc};
 
 /// A request to a model or an agent.
 ///
@@ -27,8 +28,12 @@ pub struct ChatRequest {
     pub options: Arc<ChatOptions>,
     /// An open round to resume before the model is called.
     pub resume: Option<Resume>,
+    /// Persists the run's state before each round of tool calls.
+    pub checkpoint: Option<Checkpoint>,
     /// The context of the run that the request belongs to.
     pub context: Context,
+    // A `RunOverrides`, which is defined in terms of requests.
+    pub(crate) overrides: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 impl ChatRequest {
@@ -40,7 +45,9 @@ impl ChatRequest {
             tools: ToolSpecs::default(),
             options: ChatOptions::none(),
             resume: None,
+            checkpoint: None,
             context: Context::new(),
+            overrides: None,
         }
     }
 

@@ -14,6 +14,7 @@ use std::{
     fmt,
     future::Future,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll, ready},
 };
 use tower::{BoxError, util::BoxCloneSyncService};
@@ -94,6 +95,23 @@ pub trait CloneService: Clone {}
 #[diagnostic::do_not_recommend]
 impl<S: Clone> CloneService for S {}
 
+/// A model service that can be [boxed](BoxModel).
+///
+/// Implemented for every such service; not implemented manually.
+pub trait SharedModel:
+    ModelService<Body: Send + 'static, Future: Send + 'static> + CloneService + Send + Sync + 'static
+{
+}
+
+impl<S> SharedModel for S where
+    S: ModelService<Body: Send + 'static, Future: Send + 'static>
+        + CloneService
+        + Send
+        + Sync
+        + 'static
+{
+}
+
 /// Returns `service`, and fails to compile with an explanation if it is not a model service.
 pub fn check_model<S: ModelService>(service: S) -> S {
     service
@@ -155,6 +173,8 @@ where
 pub struct BoxModel {
     inner: BoxCloneSyncService<ChatRequest, ChatResponse<EventStream>, Error>,
     name: &'static str,
+    // If the type does not name all layers.
+    description: Option<Arc<Description>>,
 }
 
 impl BoxModel {
@@ -170,12 +190,21 @@ impl BoxModel {
         Self {
             name: std::any::type_name::<S>(),
             inner: BoxCloneSyncService::new(Erase(service)),
+            description: None,
         }
+    }
+
+    pub(crate) fn describing(mut self, description: Description) -> Self {
+        self.description = Some(Arc::new(description));
+        self
     }
 
     /// Describes the erased stack, one line per layer, outermost first.
     pub fn describe(&self) -> Description {
-        Description::of_type_name(self.name)
+        match &self.description {
+            Some(description) => (**description).clone(),
+            None => Description::of_type_name(self.name),
+        }
     }
 }
 

@@ -53,7 +53,7 @@
 //!    layers. A call that already has an outcome ([`ToolCall::settled`]: refused, denied, executed
 //!    elsewhere, or of an unknown tool) skips the layers, so that no layer can replace the outcome;
 //!    [`Toolset::hooks`] observe it:
-//!     1. the layers of the run ([`ToolLayers`]);
+//!     1. the layers of the run ([`RunOverrides::tool_layer`]);
 //!     2. the layers of the toolset ([`Toolset::layer`]), the first added outermost; hooks are
 //!        such layers;
 //!     3. the router;
@@ -65,6 +65,7 @@
 //!     7. the function.
 //! 4. Settle: each call has one outcome, in the order of the calls.
 //!
+//! [`RunOverrides::tool_layer`]: concentric_core::RunOverrides::tool_layer
 //! [`ToolCall::settled`]: concentric_core::ToolCall::settled
 //!
 //! # When
@@ -113,7 +114,6 @@ mod call;
 mod digest;
 mod error;
 pub mod gate;
-mod layers;
 #[cfg(feature = "lazy")]
 pub mod lazy;
 pub mod lifecycle;
@@ -158,6 +158,6 @@ pub use self::{
     retry::RetryTool,
     scoped::{ScopedExt, ScopedLayer},
     tool::{Tool, blocking_tool, blocking_tool_with_context, tool, tool_with_context},
-    toolset::{ToolLayers, Toolset},
+    toolset::Toolset,
     truncation::Truncation,
 };

@@ -121,7 +121,7 @@ pub mod chat {
 
     pub use concentric_core::{
         Answer, ChatOptions, ChatRequest, ChatResponse, Incomplete, OutputSchema, ResponseHead,
-        Resume, ResumePoint, Stability, System, SystemSegment, ToolChoice,
+        Resume, ResumePoint, RunOverrides, Stability, System, SystemSegment, ToolChoice,
     };
 }
 
@@ -145,7 +145,7 @@ pub mod step_gate {
     //! Gates that decide whether the next step, round or finish may happen.
 
     pub use concentric_core::agent::{
-        BeforeFinish, BeforeRound, BeforeStep, GateOrder, StepGate, StepGates, StepView,
+        BeforeFinish, BeforeRound, BeforeStep, GateOrder, StepGate, StepView,
     };
 }
 

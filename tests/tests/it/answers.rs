@@ -245,13 +245,10 @@ async fn tokens_before_a_crash_are_reported_after_it() {
         };
         let mut request = ChatRequest::user("Pay.");
         let states = Arc::clone(&saved);
-        request
-            .context
-            .own_mut()
-            .insert(Checkpoint::new(move |state| {
-                states.lock().unwrap().push(state);
-                Box::pin(std::future::ready(Ok(())))
-            }));
+        request.checkpoint = Some(Checkpoint::new(move |state| {
+            states.lock().unwrap().push(state);
+            Box::pin(std::future::ready(Ok(())))
+        }));
         ask(&agent(pays()), request).await;
         // Another process continues with what was stored before the second round.
         let stored = saved.lock().unwrap()[1].to_json().unwrap();

@@ -1,6 +1,8 @@
 //! A stack tells what it is made of.
 
-use concentric_core::{AgentLayer, BoxModel, ChatRequest, Description, Event};
+use concentric_core::{
+    AgentLayer, BoxModel, ChatRequest, Description, Event, Plugin, agent::Installer,
+};
 use concentric_layers::InFlightLimitLayer;
 use concentric_layers::{
     CommitLayer, Emit, End, Next, RequestDefaultsLayer, Transform, TransformLayer, from_fn,
@@ -8,7 +10,7 @@ use concentric_layers::{
 };
 use concentric_test::{ScriptedModel, ScriptedTools};
 use std::time::Duration;
-use tower::{Layer, ServiceBuilder};
+use tower::{Layer, ServiceBuilder, limit::ConcurrencyLimitLayer, timeout::TimeoutLayer};
 
 #[derive(Clone, Default)]
 struct Same;
@@ -77,6 +79,30 @@ fn an_agent_describes_itself() {
 run       Agent
 round     ScriptedTools
 model     tower::ConcurrencyLimit
+model     ScriptedModel"
+    );
+}
+
+/// Adds a layer around the run, and one around each model call.
+struct Limits;
+
+impl Plugin for Limits {
+    fn install(self, at: &mut Installer<'_>) {
+        at.run_layer(TimeoutLayer::new(Duration::from_secs(1)));
+        at.model_layer(ConcurrencyLimitLayer::new(8));
+    }
+}
+
+#[test]
+fn a_boxed_agent_describes_the_layers_of_its_plugins() {
+    let layer = AgentLayer::new(ScriptedTools::new()).with(Limits);
+    assert_eq!(
+        layer.layer(ScriptedModel::new()).describe().to_string(),
+        "\
+run       tower::TimeoutLayer
+run       Agent
+round     ScriptedTools
+model     tower::ConcurrencyLimitLayer
 model     ScriptedModel"
     );
 }

@@ -3,7 +3,7 @@
 use concentric_core::{
     Agent, AgentLayer, BoxModel, CancelReason, ChatRequest, ChatResponse, CustomEvent, EmitError,
     Error, ErrorKind, Event, EventStream, FinishReason, Outcome, Reply, ToolOutcome, Usage,
-    machine::RunState, of_run::OfRunLayer,
+    machine::RunState,
 };
 use concentric_layers::InFlightLimitLayer;
 use concentric_layers::{
@@ -449,7 +449,6 @@ fn our_layers() -> Vec<Erased> {
         Erased::new("defaults", RequestDefaultsLayer::new().system("Be brief.")),
         Erased::new("debug", DebugLayer::new("here")),
         Erased::new("on_end", on_end(|_: End<'_>| {})),
-        Erased::new("of_run", OfRunLayer::new()),
         Erased::new("from_fn", from_fn(pass)),
         Erased::new("agent", AgentLayer::new(ScriptedTools::new())),
         Erased::new("in_flight", InFlightLimitLayer::new(2)),
@@ -475,7 +474,6 @@ async fn f058_each_layer_keeps_the_contract() {
     check_layer(RequestDefaultsLayer::new().system("Be brief.")).await;
     check_layer(DebugLayer::new("here")).await;
     check_layer(on_end(|_: End<'_>| {})).await;
-    check_layer(OfRunLayer::new()).await;
     check_layer(from_fn(pass)).await;
     check_layer(AgentLayer::new(ScriptedTools::new())).await;
     check_layer(InFlightLimitLayer::new(1)).await;

@@ -26,6 +26,7 @@ mod liveness;
 mod nested;
 mod nested_states;
 mod output;
+mod overrides;
 mod panics;
 mod polls;
 mod polls_edges;

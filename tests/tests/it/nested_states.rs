@@ -1,17 +1,18 @@
 //! Agents in a model's place: what is written down of their runs, and how these go on.
 
 use concentric_core::{
-    AgentLayer, Answer, BoxModel, CallId, ChatRequest, ChatResponse, Context, Error, ErrorKind,
-    Event, FinishReason, Interrupt, InterruptId, NoTools, Outcome, PartKind, Reply, Resume,
-    ResumePoint, RoundEvent, Suspension, ToolCallPart, ToolOutcome, ToolRound, ToolSpec, ToolSpecs,
-    Transcript, Usage,
+    AgentLayer, Answer, BoxModel, CallId, ChatRequest, ChatResponse, Error, ErrorKind, Event,
+    FinishReason, Interrupt, InterruptId, NoTools, Outcome, PartKind, Reply, Resume, ResumePoint,
+    RoundEvent, Suspension, ToolCallPart, ToolOutcome, ToolRound, ToolSpec, ToolSpecs, Transcript,
+    Usage,
     agent::ToolSource,
     interrupt::{self, SuspendedBy},
     machine::{RunLimits, RunState},
     store::Checkpoint,
 };
 use concentric_layers::CommitLayer;
-use concentric_test::{Pace, watched};
+use concentric_test::{Pace, ScriptedModel, watched};
+use concentric_tools::{Toolset, agent_tool};
 use futures_util::{StreamExt, future::BoxFuture, stream, stream::BoxStream};
 use serde_json::{Value, json};
 use std::{
@@ -121,7 +122,6 @@ impl Service<ToolRound> for Tool {
     }
 
     fn call(&mut self, round: ToolRound) -> Self::Future {
-        assert!(round.context.own().get::<Checkpoint>().is_none());
         let mut events = Vec::new();
         for (index, call) in round.calls.into_iter().enumerate() {
             let context = round.context.at_call(&call);
@@ -179,7 +179,7 @@ impl Saved {
 }
 
 async fn run(agent: &BoxModel, mut request: ChatRequest, checkpoint: Checkpoint) -> Answer {
-    request.context.own_mut().insert(checkpoint);
+    request.checkpoint = Some(checkpoint);
     let answer = agent.clone().oneshot(request).await.unwrap();
     answer.collect().await.unwrap()
 }
@@ -337,14 +337,13 @@ fn an_agent_that_is_a_tool_is_not_written_down_in_place_of_the_run() {
     at_each_pace(|pace| async move {
         let (tool, saved) = (Tool::new(pace, "look"), Saved::default());
         let helper = nested(0, &tool, &Model::new(pace, looks_twice()));
-        let context = Context::builder().build();
-        let mut around = context.clone();
-        around.own_mut().insert(saved.checkpoint());
-        let request = ChatRequest::user("Look.").with_context(around.child().build());
-        let answer = helper.oneshot(request).await.unwrap();
-        answer.collect().await.unwrap();
+        let model = ScriptedModel::new().tool_call("help", json!({"task": "Look."}));
+        let tools = Toolset::new().tool(agent_tool("help", "", helper));
+        let agent = AgentLayer::new(tools).layer(model.then().text("Done."));
+        let request = ChatRequest::user("Help.");
+        run(&BoxModel::new(agent), request, saved.checkpoint()).await;
         assert_eq!(tool.ran().len(), 2);
-        assert!(saved.all().is_empty());
+        assert_eq!(saved.all().len(), 1);
     });
 }
 
@@ -360,7 +359,7 @@ fn an_agent_within_that_cannot_be_written_down_starts_no_tool() {
                 "the disk is full",
             ))))
         });
-        request.context.own_mut().insert(fails);
+        request.checkpoint = Some(fails);
         let answer = around.oneshot(request).await.unwrap();
         let error = answer.collect().await.unwrap_err();
         assert_eq!(error.error.kind(), ErrorKind::Server);

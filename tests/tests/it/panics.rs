@@ -256,7 +256,7 @@ fn a_store_that_panics_starts_no_tool() {
         let agent = AgentLayer::new(tools.clone()).layer(model);
         let mut request = ChatRequest::user("hi");
         let panics = Checkpoint::new(|_| Box::pin(async { panic!("{SECRET}") }));
-        request.context.own_mut().insert(panics);
+        request.checkpoint = Some(panics);
         let error = read(BoxModel::new(agent), request).await.1;
         (error, tools.calls().len())
     });
@@ -425,12 +425,10 @@ fn a_part_that_panics_whenever_it_is_called_fails_the_run() {
                     name: "value",
                     fuse: fuse.clone(),
                 };
-                context.extensions_mut().insert(value.clone());
-                context.own_mut().insert(value);
-                let saves = Checkpoint::new(|_| Box::pin(async { Ok(()) }));
-                context.own_mut().insert(saves);
+                context.extensions_mut().insert(value);
                 // The host and a layer share the values, so that a change clones them.
-                let request = ChatRequest::user("hi").with_context(context.clone());
+                let mut request = ChatRequest::user("hi").with_context(context.clone());
+                request.checkpoint = Some(Checkpoint::new(|_| Box::pin(async { Ok(()) })));
                 let changes = from_fn(|mut request: ChatRequest, mut next: Next| async move {
                     request.context.extensions_mut().insert(1_u8);
                     next.run(request).await

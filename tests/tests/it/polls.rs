@@ -76,7 +76,7 @@ fn tools(pace: Pace) -> ScriptedTools {
 fn stored(pace: Pace) -> ChatRequest {
     let mut request = ChatRequest::user("hi");
     let context = request.context.clone();
-    request.context.own_mut().insert(Checkpoint::new(move |_| {
+    request.checkpoint = Some(Checkpoint::new(move |_| {
         let context = context.clone();
         Box::pin(async move {
             pace.pass(&context).await;

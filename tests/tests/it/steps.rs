@@ -2,9 +2,8 @@
 
 use concentric_core::{
     AgentLayer, BoxError, CancelReason, ChatRequest, Error, ErrorKind, Event, Finish, FinishReason,
-    Outcome, Phase, Reply, ToolSpec, Usage,
+    Outcome, Phase, Reply, RunOverrides, ToolSpec, Usage,
     agent::{BeforeStep, StepGate, StepView},
-    of_run::{ModelLayers, OfRunLayer},
 };
 use concentric_layers::{Next, from_fn, inspect_events};
 use concentric_providers::{ApiKey, OpenAiLayer};
@@ -121,15 +120,14 @@ async fn the_layers_of_a_run_do_not_wait_for_the_permit_that_was_taken_for_them(
     let log = Log::default();
     let seen = log.clone();
     let agent = ServiceBuilder::new()
-        .layer(AgentLayer::new(ScriptedTools::new()))
-        .layer(OfRunLayer::new())
+        .layer(AgentLayer::new(ScriptedTools::new()).boxed())
         .layer(ConcurrencyLimitLayer::new(1))
         .service(ScriptedModel::new().text("hi").repeat());
     for _ in 0..2 {
-        let mut request = ChatRequest::user("hi");
         let seen = seen.clone();
-        let own = ModelLayers::new().layer(inspect_events(move |_: &Event| seen.add("event")));
-        request.context.own_mut().insert(own);
+        let watch = inspect_events(move |_: &Event| seen.add("event"));
+        let own = RunOverrides::new().model_layer(watch);
+        let request = ChatRequest::user("hi").with_overrides(own);
         let call = agent.clone().oneshot(request);
         let answer = tokio::time::timeout(Duration::from_secs(1), call)
             .await

@@ -139,12 +139,10 @@ async fn a_run_that_waits_for_a_gate_or_store_ends_when_cancelled_or_late() {
     for place in [BeforeStep, BeforeRound, BeforeFinish, Store] {
         for levels in 0..=2 {
             for late in [false, true] {
-                let (world, mut context) = with_deadline(minute);
-                if place == Store {
-                    let stalls = Checkpoint::new(|_| Box::pin(pending()));
-                    context.own_mut().insert(stalls);
-                }
-                let request = ChatRequest::user("hi").with_context(context.clone());
+                let (world, context) = with_deadline(minute);
+                let mut request = ChatRequest::user("hi").with_context(context.clone());
+                let stalls = || Checkpoint::new(|_| Box::pin(pending()));
+                request.checkpoint = (place == Store).then(stalls);
                 let agent = waiting(place, levels);
                 let mut run = task::spawn(async {
                     let body = agent.oneshot(request).await?.body;

@@ -1,9 +1,10 @@
-use super::{Plugins, ToolParts, ToolSource, tool_parts::ErasedToolLayer};
+use super::{Plugins, ToolSource};
 use crate::{
     gate::Gate,
     hooks::{self, Hooks, Interest},
-    service::{BoxModel, BoxTool, ModelService, ToolService},
+    service::{BoxModel, BoxTool, CloneService, SharedModel, ToolService},
     step_gate::{StepGate, StepGates},
+    tool_parts::ToolParts,
 };
 use concentric_proto::{Error, ToolSpecs};
 use std::{any::Any, fmt, mem, sync::Arc};
@@ -48,8 +49,8 @@ where
             at.model_layer(hooks::model(Arc::clone(&hooks)));
         }
         if interest.intersects(Interest::TOOL) {
-            let layer = ErasedToolLayer::hooks(hooks::tool(Arc::clone(&hooks)));
-            at.parts.layers.push(layer);
+            let layer = hooks::tool(Arc::clone(&hooks));
+            at.parts.layers.push_hooks(layer);
         }
         if interest.intersects(Interest::STEPS) {
             at.step_gate(hooks::step_gate(hooks));
@@ -106,12 +107,7 @@ impl<'a> Installer<'a> {
     /// Adds a layer that is called once per run.
     pub fn run_layer<L>(&mut self, layer: L)
     where
-        L: Layer<BoxModel> + Send + Sync + 'static,
-        L::Service: ModelService<Body: Send + 'static, Future: Send + 'static>
-            + Clone
-            + Send
-            + Sync
-            + 'static,
+        L: Layer<BoxModel, Service: SharedModel> + Send + Sync + 'static,
     {
         self.plugins.run.push(layer);
     }
@@ -119,12 +115,7 @@ impl<'a> Installer<'a> {
     /// Adds a layer that is called once per model call.
     pub fn model_layer<L>(&mut self, layer: L)
     where
-        L: Layer<BoxModel> + Send + Sync + 'static,
-        L::Service: ModelService<Body: Send + 'static, Future: Send + 'static>
-            + Clone
-            + Send
-            + Sync
-            + 'static,
+        L: Layer<BoxModel, Service: SharedModel> + Send + Sync + 'static,
     {
         self.plugins.model.push(layer);
     }
@@ -133,9 +124,9 @@ impl<'a> Installer<'a> {
     pub fn tool_layer<L>(&mut self, layer: L)
     where
         L: Layer<BoxTool> + Send + Sync + 'static,
-        L::Service: ToolService<Future: Send + 'static> + Clone + Send + Sync + 'static,
+        L::Service: ToolService<Future: Send + 'static> + CloneService + Send + Sync + 'static,
     {
-        self.parts.layers.push(ErasedToolLayer::new(layer));
+        self.parts.layers.push(layer);
     }
 
     /// Adds a gate that decides about tool calls.
@@ -145,7 +136,7 @@ impl<'a> Installer<'a> {
 
     /// Adds a gate that decides between the steps of each run.
     pub fn step_gate(&mut self, gate: impl StepGate) {
-        *self.gates = mem::take(self.gates).gate(gate);
+        self.gates.push(gate);
     }
 
     /// Reports a configuration error; every run of the agent fails with it. Only the first one is

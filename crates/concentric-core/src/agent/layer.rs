@@ -4,7 +4,7 @@ use crate::{
     driver::{Foreign, attempt},
     step_gate::{StepGate, StepGates},
 };
-use concentric_proto::{Error, machine::RunLimits};
+use concentric_proto::machine::RunLimits;
 use tower_layer::Layer;
 
 /// [`Layer`] that turns a model into an [`Agent`].
@@ -30,7 +30,7 @@ impl<R: ToolSource> AgentLayer<R> {
             tools,
             step_limit: STEP_LIMIT,
             call_limit: None,
-            gates: StepGates::new(),
+            gates: StepGates::default(),
             plugins: (),
         }
     }
@@ -40,7 +40,7 @@ impl<R, P> AgentLayer<R, P> {
     /// Adds a gate that is evaluated between the steps of each run.
     #[must_use]
     pub fn gate(mut self, gate: impl StepGate) -> Self {
-        self.gates = self.gates.gate(gate);
+        self.gates.push(gate);
         self
     }
 
@@ -78,7 +78,7 @@ impl<R, P> AgentLayer<R, P>
 where
     R: ToolSource + Clone,
 {
-    pub(super) fn agent<M>(&self, model: M, fault: Option<Error>) -> Agent<M, R> {
+    pub(super) fn agent<M>(&self, model: M) -> Agent<M, R> {
         let limits = |mut rules: RunLimits| {
             rules.steps = self.step_limit;
             rules.calls = self.call_limit;
@@ -87,7 +87,7 @@ where
             rules
         };
         let tools = attempt(Foreign::Tools, || self.tools.clone());
-        Agent::new(model, tools, limits, self.gates.clone(), fault)
+        Agent::new(model, tools, limits, self.gates.clone())
     }
 }
 
@@ -102,6 +102,6 @@ where
     type Service = Agent<M, R>;
 
     fn layer(&self, model: M) -> Self::Service {
-        self.agent(model, None)
+        self.agent(model)
     }
 }

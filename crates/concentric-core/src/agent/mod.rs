@@ -72,7 +72,6 @@ mod installer;
 mod layer;
 mod plugins;
 mod service;
-mod tool_parts;
 mod tools;
 
 pub use self::{
@@ -82,10 +81,11 @@ pub use self::{
     layer::AgentLayer,
     plugins::Plugins,
     service::Agent,
-    tool_parts::{ErasedToolLayer, ToolParts},
     tools::{NoOutcomes, NoTools, ToolSource, WithTools},
 };
 pub use crate::{
     driver::resume,
-    step_gate::{BeforeFinish, BeforeRound, BeforeStep, GateOrder, StepGate, StepGates, StepView},
+    step_gate::{BeforeFinish, BeforeRound, BeforeStep, GateOrder, StepGate, StepView},
+    tool_layers::{ObserveSettled, ToolLayers},
+    tool_parts::{RunTool, ToolParts},
 };

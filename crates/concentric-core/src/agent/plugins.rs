@@ -1,7 +1,8 @@
-use super::{AgentLayer, Installer, Plugin, ToolSource};
+use super::{Agent, AgentLayer, Installer, Plugin, ToolSource};
 use crate::{
+    describe::Description,
     erased_layers::ErasedLayers,
-    service::{BoxModel, ModelService, RoundService},
+    service::{BoxModel, RoundService, SharedModel},
 };
 use concentric_proto::Error;
 use tower_layer::Layer;
@@ -29,7 +30,8 @@ impl<R> AgentLayer<R> {
         self.boxed().with(plugin)
     }
 
-    /// Boxes the model and the agent, as a plugin does.
+    /// Boxes the model and the agent, as a plugin does. Required for
+    /// [model layers](crate::RunOverrides::model_layer) of single runs.
     #[must_use]
     pub fn boxed(self) -> AgentLayer<R, Plugins> {
         self.map_plugins(|()| Plugins::default())
@@ -57,7 +59,7 @@ where
 
 impl<M, R> Layer<M> for AgentLayer<R, Plugins>
 where
-    M: ModelService<Body: Send + 'static, Future: Send + 'static> + Clone + Send + Sync + 'static,
+    M: SharedModel,
     R: RoundService<Outcomes: Send + 'static, Future: Send + 'static>
         + ToolSource
         + Clone
@@ -68,8 +70,14 @@ where
     type Service = BoxModel;
 
     fn layer(&self, model: M) -> BoxModel {
-        let model = self.plugins.model.around(BoxModel::new(model));
-        let agent = self.agent(model, self.plugins.fault.clone());
-        self.plugins.run.around(BoxModel::new(agent))
+        let Plugins {
+            run,
+            model: calls,
+            fault,
+        } = &self.plugins;
+        let description = Description::of_agent::<Agent<M, R>>(run.names(), calls.names());
+        let agent = self.agent(calls.around(BoxModel::new(model)));
+        let agent = BoxModel::new(agent.boxed(fault.clone()));
+        run.around(agent).describing(description)
     }
 }

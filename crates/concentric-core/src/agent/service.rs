@@ -1,12 +1,16 @@
 use super::{AgentLayer, ResponseFuture, ToolSource, body::AgentBody};
 use crate::{
+    context,
     describe::Description,
     driver::{Driver, DriverParts, Foreign, attempt},
+    erased_layers::ErasedLayers,
+    overrides::{RunOverrides, unapplied},
     request::ChatRequest,
     response::ChatResponse,
-    service::CloneService,
+    service::{BoxModel, CloneService},
     step_gate::StepGates,
     tool_call::ToolRound,
+    tool_parts::ToolParts,
 };
 use concentric_proto::machine::RunLimits;
 use concentric_proto::{Error, Event, Phase, RoundEvent, ToolSpecs};
@@ -24,6 +28,8 @@ use tower_service::Service;
 #[derive(Clone, Debug)]
 pub struct Agent<M, R> {
     model: M,
+    // Adds the model layers of a run; only a boxed model has room for them.
+    around: Option<fn(&ErasedLayers, M) -> M>,
     // An error if the tools panicked when they were cloned; it fails each run.
     tools: Result<R, Error>,
     specs: ToolSpecs,
@@ -33,13 +39,23 @@ pub struct Agent<M, R> {
     gates: StepGates,
 }
 
+impl<R> Agent<BoxModel, R> {
+    /// Makes the agent apply the model layers of runs. `fault` fails each run.
+    pub(super) fn boxed(self, fault: Option<Error>) -> Self {
+        Self {
+            around: Some(ErasedLayers::around),
+            fault: fault.or(self.fault),
+            ..self
+        }
+    }
+}
+
 impl<M, R> Agent<M, R> {
     pub(super) fn new(
         model: M,
         tools: Result<R, Error>,
         limits: impl FnOnce(RunLimits) -> RunLimits,
         gates: StepGates,
-        fault: Option<Error>,
     ) -> Self
     where
         R: ToolSource,
@@ -54,51 +70,112 @@ impl<M, R> Agent<M, R> {
             read.unwrap_or_else(|error| (ToolSpecs::default(), Some(error), RunLimits::default()));
         Self {
             specs,
-            fault: fault.or(invalid).or_else(|| gates.check().err()),
+            fault: invalid.or_else(|| gates.check().err()),
             model,
+            around: None,
             tools,
             rules: Arc::new(limits(rules)),
             gates,
         }
     }
 
-    /// Returns the model, the tools, and the tool specs that the run is offered.
+    /// Returns the parts that drive the run of `request`, and takes its overrides.
     ///
     /// # Errors
     ///
-    /// The tools are misconfigured or can't be used by this run; or a part of the stack panicked.
-    fn parts(&self, context: &crate::context::Context) -> Result<(M, R, ToolSpecs), Error>
+    /// The tools are misconfigured or can't be used by this run; the agent can't apply the run's
+    /// overrides; or a part of the stack panicked.
+    fn parts(&self, request: &mut ChatRequest) -> Result<DriverParts<M, R>, Error>
     where
         M: Clone,
         R: ToolSource + Clone,
     {
+        if let Some(fault) = &self.fault {
+            return Err(fault.clone());
+        }
+        let own = request.take_overrides();
+        let context = &mut request.context;
         let tools = || -> Result<_, Error> {
-            if let Some(fault) = &self.fault {
-                return Err(fault.clone());
-            }
-            let tools = self.tools.as_ref().map_err(Error::clone)?;
+            let mut tools = self.tools.as_ref().map_err(Error::clone)?.clone();
+            let extended = match &own {
+                Some(own) => self.extend(&mut tools, &own.tools, context)?,
+                None => None,
+            };
             tools.check_run(context)?;
-            Ok((tools.clone(), self.offered(tools, context)))
+            let (mut specs, rules) =
+                extended.unwrap_or_else(|| (self.specs.clone(), Arc::clone(&self.rules)));
+            if context.parent().is_some() {
+                specs.retain(|spec| tools.offers(&spec.name, context));
+            }
+            Ok((tools, specs, rules))
         };
-        attempt(Foreign::Tools, tools)
-            .flatten()
-            .and_then(|(tools, offered)| {
-                let model = attempt(Foreign::Model, || self.model.clone())?;
-                Ok((model, tools, offered))
-            })
-            .map_err(|error| error.with_phase(Phase::Run))
+        let (rounds, specs, rules) = attempt(Foreign::Tools, tools).flatten()?;
+        let mut parts = DriverParts {
+            model: attempt(Foreign::Model, || self.model.clone())?,
+            rounds,
+            specs,
+            rules,
+            gates: self.gates.clone(),
+        };
+        if let Some(own) = own {
+            parts = self.apply(own, parts)?;
+        }
+        Ok(parts)
     }
 
-    /// Returns the specs of the tools that a run is offered.
-    fn offered(&self, tools: &R, context: &crate::context::Context) -> ToolSpecs
+    /// Adds the parts of a run to its tools; returns the specs and limits if these have changed.
+    fn extend(
+        &self,
+        tools: &mut R,
+        own: &ToolParts,
+        context: &mut context::Context,
+    ) -> Result<Option<(ToolSpecs, Arc<RunLimits>)>, Error>
     where
         R: ToolSource,
     {
-        let mut specs = self.specs.clone();
-        if context.parent().is_some() {
-            specs.retain(|spec| tools.offers(&spec.name, context));
+        if own.is_empty() {
+            return Ok(None);
         }
-        specs
+        tools.install_for_run(own)?;
+        own.apply(context);
+        if !own.has_tools() {
+            return Ok(None);
+        }
+        tools.check()?;
+        let mut rules = tools.rules();
+        rules.steps = self.rules.steps;
+        rules.calls = self.rules.calls;
+        rules.asks_to_finish = self.rules.asks_to_finish;
+        rules.asks_before_round = self.rules.asks_before_round;
+        Ok(Some((tools.specs(), Arc::new(rules))))
+    }
+
+    /// Adds the step gates and model layers of a run.
+    fn apply(
+        &self,
+        own: RunOverrides,
+        mut parts: DriverParts<M, R>,
+    ) -> Result<DriverParts<M, R>, Error> {
+        let RunOverrides {
+            step_gates: mut gates,
+            model_layers: layers,
+            ..
+        } = own;
+        if !gates.is_empty() {
+            gates.extend(&self.gates);
+            gates.check()?;
+            parts.gates = gates;
+        }
+        if !layers.is_empty() {
+            let around = self.around.ok_or_else(|| {
+                unapplied(format!(
+                    "the run has model layers of its own ({layers:?}), which need a boxed agent: \
+                     use `AgentLayer::boxed()`"
+                ))
+            })?;
+            parts.model = attempt(Foreign::Model, || around(&layers, parts.model))?;
+        }
+        Ok(parts)
     }
 
     /// Gets a reference to the model.
@@ -137,22 +214,12 @@ where
 
     fn call(&mut self, mut request: ChatRequest) -> Self::Future {
         let driver = match request.context.enter_loop::<AgentLayer<R>>() {
-            Err(misplaced) => Err(Error::from(misplaced).with_phase(Phase::Run)),
-            Ok(()) => self
-                .parts(&request.context)
-                .and_then(|(model, rounds, specs)| {
-                    let parts = DriverParts {
-                        model,
-                        rounds,
-                        specs: &specs,
-                        rules: Arc::clone(&self.rules),
-                        gates: &self.gates,
-                    };
-                    attempt(Foreign::Context, || Driver::new(parts, request))
-                        .map_err(|error| error.with_phase(Phase::Run))
-                        .flatten()
-                }),
+            Err(misplaced) => Err(Error::from(misplaced)),
+            Ok(()) => self.parts(&mut request).and_then(|parts| {
+                attempt(Foreign::Context, || Driver::new(parts, request)).flatten()
+            }),
         };
+        let driver = driver.map_err(|error| error.with_phase(Phase::Run));
         ResponseFuture::new(driver)
     }
 }

@@ -1,5 +1,4 @@
-use super::ToolParts;
-use crate::{context::Context, tool_call::ToolRound};
+use crate::{context::Context, tool_call::ToolRound, tool_parts::ToolParts};
 use concentric_proto::{
     Error, ErrorKind, Refusal, RoundCall, RoundEvent, Str, ToolSpecs, machine::RunLimits,
 };
@@ -57,14 +56,21 @@ pub trait ToolSource {
     /// them; by default, always.
     fn install(&mut self, parts: ToolParts) -> Result<(), Error> {
         let _ = parts;
-        Err(Error::new(
-            ErrorKind::Configuration,
-            Str::from_static(
-                "the tools of this agent have no place for the tool layers and gates of a plugin; \
-                 use a `Toolset`",
-            ),
-        )
-        .with_code("plugin"))
+        Err(no_place("plugin"))
+    }
+
+    /// Adds the tools of a run, and checks that its gates and layers are applied. Called before the
+    /// first model call, with a clone for the run; not called for runs without such parts.
+    ///
+    /// The gates and layers are [applied](ToolParts::apply) to the context of each round.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Configuration`](crate::ErrorKind::Configuration) if the source has no place for
+    /// them; by default, always.
+    fn install_for_run(&mut self, parts: &ToolParts) -> Result<(), Error> {
+        let _ = parts;
+        Err(no_place("overrides"))
     }
 
     /// Returns the limits of the tools, and whether they accept calls that waited for a reply
@@ -72,6 +78,13 @@ pub trait ToolSource {
     fn rules(&self) -> RunLimits {
         RunLimits::default()
     }
+}
+
+/// The error for parts that a tool source does not apply.
+fn no_place(of: &'static str) -> Error {
+    let why = "the tools of this agent have no place for the gates, tool layers and tools of \
+               a plugin or a run; use a `Toolset`";
+    Error::new(ErrorKind::Configuration, Str::from_static(why)).with_code(of)
 }
 
 /// Tools that are executed elsewhere.
@@ -125,6 +138,14 @@ where
         self.tools.offers(tool, context)
     }
 
+    fn install_for_run(&mut self, parts: &ToolParts) -> Result<(), Error> {
+        match parts.has_tools() {
+            // The round service does not have them.
+            true => Err(no_place("overrides")),
+            false => self.tools.install_for_run(parts),
+        }
+    }
+
     fn rules(&self) -> RunLimits {
         self.tools.rules()
     }
@@ -159,6 +180,13 @@ impl ToolSource for NoTools {
     // No call reaches them.
     fn install(&mut self, _: ToolParts) -> Result<(), Error> {
         Ok(())
+    }
+
+    fn install_for_run(&mut self, parts: &ToolParts) -> Result<(), Error> {
+        match parts.has_tools() {
+            true => Err(no_place("overrides")),
+            false => Ok(()),
+        }
     }
 }
 

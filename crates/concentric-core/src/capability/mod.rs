@@ -48,8 +48,8 @@
 //! | a layer does not provide a capability that it declares | fails the call | | fails the call |
 //! | a layer is inside a [region](Region) that it must be [outside](Outside) of | does not compile | [`check`](CapabilityTable::check) | fails the call |
 //! | a layer [within](Within) a region is around the layer that encloses it | does not compile | [`check`](CapabilityTable::check) | fails the call |
-//! | a layer [around](Around) a region is inside it, and not around another layer that encloses it | does not compile | [`check`](CapabilityTable::check) | fails the model call ([`Context::check_stack`]) |
-//! | no layer inside uses a capability that a layer [expects](Expects) to be used | [`Layers::service`] does not compile | [`check`](CapabilityTable::check) | fails the model call ([`Context::check_stack`]) |
+//! | a layer [around](Around) a region is inside it, and not around another layer that encloses it | does not compile | [`check`](CapabilityTable::check) | fails the model call ([`ChatRequest::check_stack`](crate::ChatRequest::check_stack)) |
+//! | no layer inside uses a capability that a layer [expects](Expects) to be used | [`Layers::service`] does not compile | [`check`](CapabilityTable::check) | fails the model call ([`ChatRequest::check_stack`](crate::ChatRequest::check_stack)) |
 //!
 //! All checks use the same declaration. A call fails with
 //! [`ErrorKind::Configuration`](crate::ErrorKind::Configuration) before any inner service is
@@ -57,7 +57,7 @@
 //! [`Context::require`], as the built-in layers do.
 //!
 //! Missing inner layers are detected when the model is called. The models of `concentric-providers`
-//! [check](Context::check_stack) before they send a request. For a model that does not, the agent
+//! [check](crate::ChatRequest::check_stack) before they send a request. For a model that does not, the agent
 //! checks when the model begins to answer, and the run fails before any part of the answer is
 //! delivered. A layer that may answer in place of the model, such as a cache, must call
 //! [`Context::skip_stack_check`] when it does, unless it is a
@@ -83,7 +83,7 @@
 //! | `AgentLayer` | a `Session` | the history would grow with each model call |
 //! | a `Session` | a `Session` | the inner session would append the whole history to its own at each turn |
 //! | `AgentLayer` | `BudgetPlugin::run`, `HooksLayers::run` or `DetachLayer`, without an agent inside | each model call would be a run with its own budget and end |
-//! | `BudgetPlugin::model`, `HooksLayers::model`, `OfRunLayer`, `Output::layer`, the layers of lazy tools, of `offer_tools` and of skills | `AgentLayer` | the layers would see one call per run, and none of the agent's tools |
+//! | `BudgetPlugin::model`, `HooksLayers::model`, `Output::layer`, the layers of lazy tools, of `offer_tools` and of skills | `AgentLayer` | the layers would see one call per run, and none of the agent's tools |
 //!
 //! The step gates of a loop have an [order](crate::agent::GateOrder) too; a wrong one fails each
 //! run.

@@ -6,7 +6,6 @@ use crate::{
     capability_error::CapabilityError,
     context::Context,
     marks::{Expectation, MarkKind},
-    model_layers::{ModelLayers, not_applied},
 };
 use concentric_proto::{Error, Phase};
 use std::{
@@ -185,7 +184,7 @@ impl Context {
     }
 
     /// Checks that the layers' expectations were met, once a model called by this loop answers; for
-    /// models that do not [check their stack](Self::check_stack).
+    /// models that do not [check their stack](crate::ChatRequest::check_stack).
     ///
     /// # Errors
     ///
@@ -236,7 +235,7 @@ impl Context {
     ///
     /// For a layer that knows its inner layers before it is called: an expectation that is already
     /// met is not checked again when the model answers. A model that [checks its
-    /// stack](Self::check_stack) does so at each call.
+    /// stack](crate::ChatRequest::check_stack) does so at each call.
     ///
     /// # Errors
     ///
@@ -293,22 +292,11 @@ impl Context {
         true
     }
 
-    /// Checks that the stack around a model call is complete: the [expectations](super::Expects) of
-    /// outer layers are met, and the run's own [`ModelLayers`] were applied.
-    ///
-    /// Models call this before they send a request; those of `concentric-providers` do. For a model
-    /// that does not, the loop detects most faults when the model begins to answer, and then fails
-    /// the run. A context outside a loop's model call always passes.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Configuration`](crate::ErrorKind::Configuration); the message names the layers.
-    pub fn check_stack(&self) -> Result<(), Error> {
+    /// Checks that the [expectations](super::Expects) of the layers around a model call are met. A
+    /// context outside a loop's model call always passes.
+    pub(crate) fn check_stack(&self) -> Result<(), Error> {
         if self.phase() != Phase::Model {
             return Ok(());
-        }
-        if let Some(layers) = self.own().get::<ModelLayers>() {
-            return Err(not_applied(layers));
         }
         match self.marks().unmet(None) {
             Some(fault) => Err(fault.into()),

@@ -1,4 +1,4 @@
-use super::{Context, Local, Run, Values, head::Holds};
+use super::{Context, Local, Opaque, Run, Values, head::Holds};
 use crate::{environment::Environment, outbox::Outbox};
 use concentric_proto::{Phase, RequestId, RunId, Str, StreamId, ThreadId};
 use std::{
@@ -32,9 +32,8 @@ impl Context {
 
     /// Creates a builder for the context of a nested run, such as a sub-agent's.
     ///
-    /// The nested run has this run's thread, request, deadline, environment and extensions, and is
-    /// cancelled with it. It does not inherit this run's [own](Self::own) values, and has a stream of
-    /// its own.
+    /// The nested run has this run's thread, request, deadline, environment, extensions and
+    /// [gates](crate::RunOverrides::gate), and is cancelled with it. It has a stream of its own.
     pub fn child(&self) -> ContextBuilder {
         ContextBuilder {
             ids: RunIds {
@@ -46,6 +45,7 @@ impl Context {
             deadline: self.run.deadline,
             environment: Some(self.run.environment.clone()),
             extensions: self.local().extensions.clone(),
+            gates: self.local().gates.clone(),
             parent: Some(self.clone()),
         }
     }
@@ -58,6 +58,7 @@ pub struct ContextBuilder {
     deadline: Option<SystemTime>,
     environment: Option<Environment>,
     extensions: Values,
+    gates: Option<Opaque>,
     parent: Option<Context>,
 }
 
@@ -123,9 +124,11 @@ impl ContextBuilder {
     /// Creates the context.
     pub fn build(self) -> Context {
         let environment = self.environment.unwrap_or_else(Environment::system);
-        let local = self.extensions.0.is_some().then(|| {
+        let has_local = self.extensions.0.is_some() || self.gates.is_some();
+        let local = has_local.then(|| {
             Arc::new(Local {
                 extensions: self.extensions,
+                gates: self.gates,
                 ..Local::NONE
             })
         });

@@ -41,6 +41,7 @@ use concentric_proto::{
     CallId, CancelReason, MessageId, Phase, RequestId, RunId, Str, StreamId, ThreadId,
 };
 use std::{
+    any::Any,
     fmt,
     sync::{
         Arc, LazyLock, Mutex, OnceLock,
@@ -70,7 +71,9 @@ struct Local {
     // The position of the call in its message, and its id.
     call: Option<(usize, CallId)>,
     extensions: Values,
-    own: Values,
+    // The gates and tool layers of the run, whose types are defined in terms of contexts.
+    gates: Option<Opaque>,
+    tool_layers: Option<Opaque>,
     // The marks of the layers outside.
     marks: Marks,
 }
@@ -80,10 +83,13 @@ impl Local {
         message_id: None,
         call: None,
         extensions: Values(None),
-        own: Values(None),
+        gates: None,
+        tool_layers: None,
         marks: Marks::NONE,
     };
 }
+
+type Opaque = Arc<dyn Any + Send + Sync>;
 
 /// Values of any type, shared by contexts until one of them changes its own: cloning a context does
 /// not clone the values, which may be slow or panic.
@@ -198,28 +204,22 @@ impl Context {
         self.local_mut().extensions.get_mut()
     }
 
-    /// Values for this run only, such as the gates and layers of a single run. A nested run
-    /// ([`child`](Self::child)) inherits the [`extensions`](Self::extensions) but not these.
-    pub fn own(&self) -> &http::Extensions {
-        self.local().own.get()
+    /// The gates that apply to the run beyond those of its agent; a nested run inherits them.
+    pub(crate) fn gates(&self) -> Option<&Opaque> {
+        self.local().gates.as_ref()
     }
 
-    /// Mutable access to the run's [`own`](Self::own) values; earlier clones of the context keep the
-    /// values they have.
-    ///
-    /// Clones share the values, so each value is cloned first if there are other clones.
-    pub fn own_mut(&mut self) -> &mut http::Extensions {
-        self.local_mut().own.get_mut()
+    pub(crate) fn set_gates(&mut self, gates: Opaque) {
+        self.local_mut().gates = Some(gates);
     }
 
-    /// Removes a value from the run's [`own`](Self::own) values.
-    pub(crate) fn take_own<T>(&mut self) -> Option<T>
-    where
-        T: Clone + Send + Sync + 'static,
-    {
-        // Most runs have no such value, and need no copy of the values then.
-        self.own().get::<T>()?;
-        self.own_mut().remove()
+    /// The layers around the run's tool calls beyond those of its agent.
+    pub(crate) fn layers(&self) -> Option<&Opaque> {
+        self.local().tool_layers.as_ref()
+    }
+
+    pub(crate) fn set_layers(&mut self, layers: Opaque) {
+        self.local_mut().tool_layers = Some(layers);
     }
 
     /// The run's source of time, ids and randomness.

@@ -152,7 +152,8 @@ impl Local {
             message_id,
             call: self.call.clone(),
             extensions: self.extensions.clone(),
-            own: self.own.clone(),
+            gates: self.gates.clone(),
+            tool_layers: self.tool_layers.clone(),
             marks: self.marks.clone(),
         }
     }

@@ -1,7 +1,7 @@
 //! Persisting the state of a run.
 
 use super::{nested::InnerState, run::Run};
-use crate::{service::BoxFuture, store::Checkpoint};
+use crate::{checkpoint::Checkpoint, service::BoxFuture};
 use concentric_proto::{Error, Finish, run_state::RunState};
 use std::future::ready;
 use tokio::sync::mpsc;

@@ -46,14 +46,14 @@ use tower::{BoxError, service_fn};
 use tower_service::Service;
 
 /// The parts of an agent that drive one of its runs.
-pub(crate) struct DriverParts<'a, M, R> {
+pub(crate) struct DriverParts<M, R> {
     pub(crate) model: M,
     pub(crate) rounds: R,
-    /// The agent's tools.
-    pub(crate) specs: &'a ToolSpecs,
+    /// The tools that the run is offered.
+    pub(crate) specs: ToolSpecs,
     pub(crate) rules: Arc<RunLimits>,
-    /// The agent's gates.
-    pub(crate) gates: &'a StepGates,
+    /// The step gates of the run and of its agent.
+    pub(crate) gates: StepGates,
 }
 
 /// A driver that a response future hands over to its body by pointer.
@@ -86,7 +86,7 @@ where
     ///
     /// The request does not fit the agent, or the run can't be resumed.
     pub(crate) fn new(
-        parts: DriverParts<'_, M, R>,
+        parts: DriverParts<M, R>,
         request: ChatRequest,
     ) -> Result<Pin<Box<Self>>, Error> {
         Run::begin(parts, request, |run| {

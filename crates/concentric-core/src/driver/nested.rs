@@ -1,7 +1,7 @@
 //! The states of an agent in the model's position, which are part of this run's state.
 
 use super::run::Run;
-use crate::{context::cancelled, service::BoxFuture, store::Checkpoint};
+use crate::{checkpoint::Checkpoint, context::cancelled, service::BoxFuture};
 use concentric_proto::run_state::RunState;
 use std::task::{Context, Poll};
 use tokio::sync::{mpsc, oneshot};

@@ -9,12 +9,7 @@ use super::{
     stop::Stops,
 };
 use crate::{
-    context::Context,
-    model_layers::{ModelLayers, not_applied},
-    request::ChatRequest,
-    resume::Resume,
-    step_gate::StepGates,
-    store::Checkpoint,
+    context::Context, request::ChatRequest, resume::Resume, step_gate::StepGates,
     tool_call::ToolRound,
 };
 use concentric_proto::{
@@ -58,10 +53,8 @@ pub(super) struct Run<M, R> {
     uncounted: u64,
     // How many of them its service counts; kept for later rounds.
     counted: Option<Arc<AtomicU64>>,
-    // The gates of the agent and of this run.
+    // The gates of this run and of its agent.
     pub(super) gates: Option<StepGates>,
-    // The run's own layers around the most recent model call.
-    layers: Option<ModelLayers>,
     polls: u32,
 }
 
@@ -69,21 +62,21 @@ impl<M, R> Run<M, R> {
     /// Begins a run, or resumes the one that `request` refers to, and passes it to `place`: a result
     /// with the run itself would be moved twice.
     pub(super) fn begin<T>(
-        parts: DriverParts<'_, M, R>,
+        parts: DriverParts<M, R>,
         mut request: ChatRequest,
         place: impl FnOnce(Self) -> T,
     ) -> Result<T, Error> {
-        let gates = parts.gates.of_run(&mut request.context)?;
-        let mut rules = parts.rules;
-        let to_finish = gates.as_ref().is_some_and(StepGates::ask_to_finish);
-        let before_round = gates.as_ref().is_some_and(StepGates::ask_before_round);
+        let DriverParts {
+            gates, mut rules, ..
+        } = parts;
+        let (to_finish, before_round) = (gates.ask_to_finish(), gates.ask_before_round());
         if (to_finish && !rules.asks_to_finish) || (before_round && !rules.asks_before_round) {
             let rules = Arc::make_mut(&mut rules);
             rules.asks_to_finish |= to_finish;
             rules.asks_before_round |= before_round;
         }
         let client_tools = offer(&mut request, parts.specs)?;
-        let checkpoint = request.context.take_own::<Checkpoint>();
+        let checkpoint = request.checkpoint.take();
         let machine = match request.resume.take() {
             None => Machine::new(std::mem::take(&mut request.transcript), rules),
             Some(resumed) => resume(&mut request, &resumed, rules)?,
@@ -92,7 +85,7 @@ impl<M, R> Run<M, R> {
         let claim = (request.context.phase() == Phase::Run).then(|| Claim::new(&request.context));
         let mut run = Self::of_machine(machine, parts.model, parts.rounds, request);
         run.client_tools = client_tools;
-        run.gates = gates;
+        run.gates = (!gates.is_empty()).then_some(gates);
         run.claim = claim;
         run.checkpoint = checkpoint.map(Checkpointing::boxed);
         Ok(place(run))
@@ -117,7 +110,6 @@ impl<M, R> Run<M, R> {
             uncounted: 0,
             counted: None,
             gates: None,
-            layers: None,
             polls: 0,
         }
     }
@@ -126,7 +118,7 @@ impl<M, R> Run<M, R> {
     ///
     /// # Errors
     ///
-    /// The model, or a value in the run's context, panicked when it was cloned.
+    /// The model panicked when it was cloned.
     pub(super) fn model_call(
         &mut self,
         step: u32,
@@ -138,28 +130,18 @@ impl<M, R> Run<M, R> {
         let message_id = MessageId::new(self.context.new_id("msg_"));
         let model = attempt(Foreign::Model, || self.model.clone());
         let model = model.map_err(|error| at(error, Phase::Model))?;
-        let mut request = ChatRequest {
+        let request = ChatRequest {
             transcript: self.machine.transcript().clone(),
             system: self.system.clone(),
             tools: self.tools.clone(),
             options: Arc::clone(&self.options),
             resume: resume.map(|resume| Resume::from(*resume)),
+            checkpoint: self.inner_checkpoint(),
             context: self.context.at_step(step, message_id),
+            overrides: None,
         };
         self.step = Some(request.context.clone());
         self.context.forget_expectations();
-        let layers = request.context.own().get::<ModelLayers>();
-        self.layers = layers.map(ModelLayers::for_call);
-        let checkpoint = self.inner_checkpoint();
-        let inserted = attempt(Foreign::Context, || {
-            if let Some(layers) = &self.layers {
-                request.context.own_mut().insert(layers.clone());
-            }
-            if let Some(checkpoint) = checkpoint {
-                request.context.own_mut().insert(checkpoint);
-            }
-        });
-        inserted.map_err(|error| at(error, Phase::Model))?;
         Ok(Oneshot::new(model, request))
     }
 
@@ -174,19 +156,6 @@ impl<M, R> Run<M, R> {
     /// The id of the message that the model was called for.
     fn message_id(&self) -> Option<MessageId> {
         self.step.as_ref()?.message_id().cloned()
-    }
-
-    /// Checks that the layers inside the agent satisfy the layers outside it, for models that have
-    /// not [checked](Context::check_stack) this themselves.
-    ///
-    /// # Errors
-    ///
-    /// No layer of the stack has applied the run's own layers, or an expected layer was not called.
-    pub(super) fn check_layers(&mut self) -> Result<(), Error> {
-        match self.layers.take() {
-            Some(layers) if !layers.are_applied() => Err(not_applied(&layers)),
-            _ => self.context.check_expectations(),
-        }
     }
 
     /// Passes the head of the model's answer to the machine.
@@ -298,9 +267,9 @@ impl<M, R> Run<M, R> {
 }
 
 /// Adds the agent's tools to those of the client, and returns the names of the client's tools.
-fn offer(request: &mut ChatRequest, specs: &ToolSpecs) -> Result<Arc<[Str]>, Error> {
+fn offer(request: &mut ChatRequest, specs: ToolSpecs) -> Result<Arc<[Str]>, Error> {
     if request.tools.is_empty() {
-        request.tools = specs.clone();
+        request.tools = specs;
         return Ok(Arc::default());
     }
     let names: Arc<[Str]> = request.tools.iter().map(|t| t.name.clone()).collect();
@@ -316,7 +285,7 @@ fn offer(request: &mut ChatRequest, specs: &ToolSpecs) -> Result<Arc<[Str]>, Err
                 .with_phase(Phase::Run));
         }
     }
-    for spec in specs {
+    for spec in &specs {
         request.tools.push(spec.clone());
     }
     request

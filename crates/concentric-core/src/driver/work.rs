@@ -251,7 +251,7 @@ where
             } => ready!(Self::poll_gates(run, deciding, *step, round, cx)),
             WorkProj::Model { call } => {
                 let answer = ready!(call.poll(cx)).map_err(|error| Error::from(error.into()))?;
-                run.check_layers()?;
+                run.context.check_expectations()?;
                 Self::body(run, answer, commits)
             }
             WorkProj::Save { save, round } => {

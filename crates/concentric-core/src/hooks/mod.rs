@@ -56,6 +56,8 @@
 //! # let _ = agent;
 //! ```
 //!
+//! [`RunOverrides::hooks`](crate::RunOverrides::hooks) adds hooks to a single run.
+//!
 //! # When the methods are called
 //!
 //! | place | when | method |

@@ -8,6 +8,7 @@ use super::{
 use crate::{
     context::Context as RunContext,
     end::End,
+    marks::MarkKind,
     panic::{CaughtPanic, catch},
 };
 use concentric_proto::{Error, Event, Finish, Phase, ResponseHead, ToolResult};
@@ -95,7 +96,11 @@ impl Ends {
     /// Joins the shared end of the call's hooks. Also returns whether there are outer hooks.
     pub(super) fn join(context: &mut RunContext, phase: Phase) -> (Self, bool) {
         let depth = context.depth();
-        if let Some(ends) = context.own().get::<Self>()
+        let outer = context.marks().iter().find_map(|mark| match mark {
+            MarkKind::Shares(value) => value.downcast_ref::<Self>(),
+            _ => None,
+        });
+        if let Some(ends) = outer
             && (ends.phase, ends.depth) == (phase, depth)
         {
             // An earlier attempt may have ended.
@@ -107,7 +112,8 @@ impl Ends {
             depth,
             ended: Arc::default(),
         };
-        context.own_mut().insert(ends.clone());
+        let shared = Arc::new(ends.clone());
+        context.marks_mut().push(MarkKind::Shares(shared));
         (ends, false)
     }
 

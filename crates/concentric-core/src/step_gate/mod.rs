@@ -13,7 +13,6 @@ pub(crate) use self::decide::{Deciding, FinishVerdict, Moment, RoundVerdict, Sai
 
 use self::decide::PendingDecision;
 use crate::{
-    context::Context,
     interest::Interest,
     panic::{CaughtPanic, caught},
 };
@@ -30,7 +29,7 @@ use tower::BoxError;
 ///
 /// A layer sees a single call, so it cannot end the run before the next step, request another step,
 /// insert a message, or raise an interrupt between steps. A step gate can. Gates are attached to an
-/// [`AgentLayer`](crate::AgentLayer::gate), or to one run as [`StepGates`].
+/// [`AgentLayer`](crate::AgentLayer::gate), or to [one run](crate::RunOverrides::step_gate).
 ///
 /// # Several gates
 ///
@@ -163,10 +162,9 @@ pub trait StepGate: Send + Sync + 'static {
     }
 }
 
-/// The gates of one run, in addition to those of its agent. They are set in the context's
-/// [own](Context::own_mut) extensions.
+/// The step gates of a run or an agent.
 #[derive(Clone, Default)]
-pub struct StepGates(Arc<Vec<Entry>>);
+pub(crate) struct StepGates(Arc<Vec<Entry>>);
 
 /// A gate, and the moments that it decides about.
 #[derive(Clone)]
@@ -176,38 +174,27 @@ struct Entry {
 }
 
 impl StepGates {
-    /// Creates an empty set of gates.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Adds a gate.
-    #[must_use]
-    pub fn gate(mut self, gate: impl StepGate) -> Self {
+    pub(crate) fn push(&mut self, gate: impl StepGate) {
         let interest = gate.interest();
         let gate = Arc::new(gate);
         Arc::make_mut(&mut self.0).push(Entry { gate, interest });
-        self
     }
 
-    /// Returns the gates of a run: its own, followed by those of its agent.
-    ///
-    /// Removes the run's own gates from the context, so that nested agents do not apply them.
-    ///
-    /// # Errors
-    ///
-    /// The combined gates are in the wrong [order](Self::check).
-    pub(crate) fn of_run(&self, context: &mut Context) -> Result<Option<Self>, Error> {
-        let all = match context.take_own::<Self>() {
-            Some(own) => {
-                let all = own.0.iter().chain(&*self.0).cloned().collect();
-                let all = Self(Arc::new(all));
-                all.check()?;
-                all
-            }
-            None => self.clone(),
-        };
-        Ok((!all.0.is_empty()).then_some(all))
+    /// Adds the gates of `after`.
+    pub(crate) fn extend(&mut self, after: &Self) {
+        if self.is_empty() {
+            self.0 = Arc::clone(&after.0);
+        } else {
+            Arc::make_mut(&mut self.0).extend(after.0.iter().cloned());
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
     }
 
     /// Checks the gates against their [`GateOrder`].

@@ -18,9 +18,12 @@ pub use self::{
     decision::{Decisions, Once, StoredDecision, StoredScope},
     ledger::{EffectKey, Intent, Ledger, LedgerEntry},
     run::{LEASE, RunRecord, RunStatus, RunStore, RunSummary, waiting},
-    run_context::{Checkpoint, ClaimCell, OpenInterrupts, Resumable, StatelessCaller},
+    run_context::{ClaimCell, OpenInterrupts, Resumable, StatelessCaller},
 };
-pub use crate::run_key::{RunClaim, RunKey, Tenant};
+pub use crate::{
+    checkpoint::Checkpoint,
+    run_key::{RunClaim, RunKey, Tenant},
+};
 
 use concentric_proto::{Error, ErrorKind};
 use std::{error::Error as StdError, fmt, future::Future, pin::Pin, sync::Arc};

@@ -4,9 +4,7 @@ use super::{RunClaim, RunKey, Tenant};
 use crate::{
     capability::{SessionTurn, StoredRun},
     context::Context,
-    service::BoxFuture,
 };
-use concentric_proto::run_state::RunState;
 use std::sync::{Arc, OnceLock};
 
 impl Tenant {
@@ -152,24 +150,3 @@ impl Context {
             })
     }
 }
-
-/// Persists a run's state before each round of tool calls, if set in the [own](Context::own_mut)
-/// extensions of its [`Context`]. The round starts once it is persisted; an error fails the run.
-///
-/// Also called before the rounds of an agent in the model's position, whose state is part of the
-/// run's. Not called before the rounds of an agent that is a tool.
-#[derive(Clone)]
-pub struct Checkpoint(Arc<dyn Fn(RunState) -> BoxFuture<()> + Send + Sync>);
-
-impl Checkpoint {
-    /// Creates a checkpoint that calls `save`.
-    pub fn new(save: impl Fn(RunState) -> BoxFuture<()> + Send + Sync + 'static) -> Self {
-        Self(Arc::new(save))
-    }
-
-    pub(crate) fn save(&self, state: RunState) -> BoxFuture<()> {
-        (self.0)(state)
-    }
-}
-
-concentric_proto::opaque_debug!(Checkpoint);

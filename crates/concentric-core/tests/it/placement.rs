@@ -6,12 +6,11 @@
 use crate::enters::Enters;
 use concentric_core::{
     AgentLayer, BoxModel, Capability, ChatRequest, ChatResponse, Context, Declares, Error,
-    ErrorKind, Event, EventStream, FinishReason, Layers, NoTools, Usage,
+    ErrorKind, Event, EventStream, FinishReason, Layers, NoTools, RunOverrides, Usage,
     capability::{
         Around, CapabilityError, CapabilityTable, Encloses, Expects, InLoop, Outside, Provides,
         Region, Requires, Within,
     },
-    of_run::{ModelLayers, OfRunLayer},
 };
 use concentric_layers::{Next, RequestDefaultsLayer, from_fn, inspect_events};
 use futures_util::stream;
@@ -132,7 +131,7 @@ impl Service<ChatRequest> for Model {
 
     fn call(&mut self, request: ChatRequest) -> Self::Future {
         if !self.is_careless
-            && let Err(error) = request.context.check_stack()
+            && let Err(error) = request.check_stack()
         {
             return ready(Err(error));
         }
@@ -487,17 +486,13 @@ async fn a_model_layer_around_an_agent_fails() {
         let wrong = ServiceBuilder::new()
             .layer(Enters(PerCallLayer))
             .layer(RequestDefaultsLayer::new())
-            .service(agent.clone());
+            .service(agent);
         let error = ask(wrong).await.unwrap_err();
         let CapabilityError::Inside { layer, outer } = fault(&error) else {
             panic!("{error}");
         };
         assert!(layer.contains("AgentLayer"), "{layer}");
         assert_eq!(outer, "it::placement::PerCallLayer");
-        let of_run = OfRunLayer::new().layer(agent);
-        let error = ask(of_run).await.unwrap_err();
-        assert!(error.message().contains("OfRunLayer"), "{error}");
-        assert!(error.message().contains("AgentLayer"), "{error}");
         assert_eq!(model.calls(), 0);
 
         // Correct placements: around the model, around a nested agent, and around a model without a
@@ -508,9 +503,7 @@ async fn a_model_layer_around_an_agent_fails() {
         ask(right.clone().service(boxed.clone())).await.unwrap();
         let nested = right.layer(AgentLayer::new(NoTools));
         ask(nested.service(boxed.clone())).await.unwrap();
-        let bare = ServiceBuilder::new()
-            .layer(Enters(PerCallLayer))
-            .layer(OfRunLayer::new());
+        let bare = ServiceBuilder::new().layer(Enters(PerCallLayer));
         ask(bare.service(boxed)).await.unwrap();
     }
 }
@@ -579,7 +572,6 @@ fn a_table_distinguishes_layers_for_runs_and_for_model_calls() {
             .with(&agent()),
         CapabilityTable::new().with(&PerCallLayer),
         CapabilityTable::new().with(&PerRunLayer),
-        CapabilityTable::new().with(&OfRunLayer::new()),
     ] {
         assert_eq!(faults(right), []);
     }
@@ -590,7 +582,6 @@ async fn layers_in_their_correct_places_are_accepted() {
     let stack = Layers::new()
         .with(PerRunLayer)
         .with(AgentLayer::new(NoTools))
-        .with(OfRunLayer::new())
         .with(PerCallLayer)
         .service(Model::default());
     ask(stack).await.unwrap();
@@ -647,42 +638,25 @@ fn shared_marks_apply_to_nested_runs() {
 // ---- the model layers of one run ----
 
 fn watched() -> ChatRequest {
-    let mut request = ChatRequest::user("hi");
-    let own = ModelLayers::new().layer(inspect_events(|_: &Event| {}));
-    request.context.own_mut().insert(own);
-    request
+    let own = RunOverrides::new().model_layer(inspect_events(|_: &Event| {}));
+    ChatRequest::user("hi").with_overrides(own)
 }
 
 #[tokio::test]
 async fn model_layers_of_a_run_are_applied_or_rejected() {
-    for (model, sent) in [(Model::default(), 0), (Model::careless(), 1)] {
+    for model in [Model::default(), Model::careless()] {
         let agent = AgentLayer::new(NoTools).layer(model.clone());
         let error = agent.oneshot(watched()).await.map(drop).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Configuration);
         assert!(error.message().contains("InspectEvents") || error.message().contains("inspect"));
-        assert!(error.message().contains("OfRunLayer"), "{error}");
-        assert_eq!(model.calls(), sent);
+        assert!(error.message().contains("AgentLayer::boxed"), "{error}");
+        assert_eq!(model.calls(), 0);
 
-        let agent = ServiceBuilder::new()
-            .layer(AgentLayer::new(NoTools))
-            .layer(OfRunLayer::new())
-            .service(model.clone());
+        let agent = AgentLayer::new(NoTools).boxed().layer(model.clone());
         agent.oneshot(watched()).await.unwrap();
-        assert_eq!(model.calls(), sent + 1);
+        assert_eq!(model.calls(), 1);
     }
-}
-
-#[tokio::test]
-async fn model_layers_of_an_earlier_run_are_ignored() {
-    let request = watched();
-    let model = Model::careless();
-    let right = ServiceBuilder::new()
-        .layer(AgentLayer::new(NoTools))
-        .layer(OfRunLayer::new())
-        .service(model.clone());
-    let answer = right.oneshot(request.clone()).await.unwrap();
-    answer.collect().await.unwrap();
-    let wrong = AgentLayer::new(NoTools).layer(model);
-    let error = wrong.oneshot(request).await.map(drop).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Configuration);
+    // Without a loop, nothing applies them.
+    let error = Model::default().oneshot(watched()).await.map(drop);
+    assert_eq!(error.unwrap_err().kind(), ErrorKind::Configuration);
 }

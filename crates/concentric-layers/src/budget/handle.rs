@@ -45,7 +45,7 @@ impl Capability for Budget {
 impl Budget {
     /// Creates a budget without spending.
     pub fn new(limits: Limits) -> Self {
-        Self::with(limits, None, OfRun::default())
+        Self::with(limits, None, RunPart::default())
     }
 
     /// Creates the budget of a run, within the budget that `context` provides, if any.
@@ -56,14 +56,14 @@ impl Budget {
         // A run stores one budget. That of an agent that is used as a model is excluded, because it
         // is created again for each step of the outer run.
         let is_kept = !outer.is_some_and(|outer| outer.is_kept_with(context));
-        let run = OfRun {
+        let run = RunPart {
             kept: is_kept.then(|| context.clone()),
             asks,
         };
         Self::with(limits, parent, run)
     }
 
-    fn with(limits: Limits, parent: Option<Parent>, run: OfRun) -> Self {
+    fn with(limits: Limits, parent: Option<Parent>, run: RunPart) -> Self {
         let state = State {
             limits,
             is_read: run.kept.is_none(),
@@ -141,7 +141,7 @@ impl Budget {
     /// Its spending is also charged to this budget and must fit into both. Nothing is reserved.
     #[must_use]
     pub fn within(&self, limits: Limits) -> Self {
-        Self::with(limits, Some(self.parent(false)), OfRun::default())
+        Self::with(limits, Some(self.parent(false)), RunPart::default())
     }
 
     /// Reserves a part of this budget and returns it as a separate budget.
@@ -155,7 +155,7 @@ impl Budget {
     /// The errors of [`reserve`](Self::reserve).
     pub fn split(&self, limits: Limits) -> Result<Self, OverBudget> {
         self.0.reserve(limits.whole())?;
-        let part = Self::with(limits, Some(self.parent(true)), OfRun::default());
+        let part = Self::with(limits, Some(self.parent(true)), RunPart::default());
         part.0.lock().held = limits.whole();
         Ok(part)
     }
@@ -284,7 +284,7 @@ impl fmt::Debug for Lease {
 
 struct Node {
     parent: Option<Parent>,
-    run: OfRun,
+    run: RunPart,
     state: Mutex<State>,
 }
 
@@ -296,7 +296,7 @@ struct Parent {
 
 /// The data that only the budget of a run has.
 #[derive(Default)]
-struct OfRun {
+struct RunPart {
     // The run whose state stores the spending.
     kept: Option<Context>,
     asks: Option<Amounts>,

@@ -184,7 +184,7 @@
 //! [`BudgetPlugin::run`] inside it.
 //!
 //! A missing [`BudgetPlugin::model`] is detected before anything is sent if the model [checks its
-//! stack](concentric_core::Context::check_stack), as those of `concentric-providers` do. With other
+//! stack](concentric_core::ChatRequest::check_stack), as those of `concentric-providers` do. With other
 //! models, the first model call is made, and the run fails when it is answered. A layer that
 //! answers in place of the model, such as a cache, may be outside [`BudgetPlugin::model`]. If that
 //! belongs to a different `BudgetPlugin` than [`BudgetPlugin::run`], the caching layer must call

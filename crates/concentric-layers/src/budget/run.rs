@@ -1,5 +1,5 @@
 use super::{BudgetPlugin, RunBudgetLayer};
-use concentric_core::{ChatRequest, agent::StepGates};
+use concentric_core::{ChatRequest, RunOverrides};
 use std::task::{Context, Poll};
 use tower_service::Service;
 
@@ -47,11 +47,10 @@ where
     }
 
     fn call(&mut self, mut request: ChatRequest) -> Self::Future {
+        let gate = RunOverrides::new().optional_step_gate(self.layer.gate());
+        request.overrides_mut().extend(gate);
         let context = &mut request.context;
         let budget = self.layer.budget(context);
-        let gates = context.own_mut().remove::<StepGates>();
-        let gates = gates.unwrap_or_default().gate(self.layer.gate());
-        context.own_mut().insert(gates);
         let limits_models = budget.limits_models();
         context.provide(budget);
         if limits_models {

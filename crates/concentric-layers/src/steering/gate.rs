@@ -66,7 +66,7 @@ impl SteeringGate {
                 ErrorKind::Configuration,
                 Str::from_static(
                     "the gate `steering` is used by two concurrent runs: add a separate gate to \
-                     the `StepGates` of each run",
+                     the `RunOverrides` of each run",
                 ),
             )
             .with_code("steering")

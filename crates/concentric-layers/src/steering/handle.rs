@@ -1,5 +1,7 @@
 use super::SteeringGate;
-use concentric_core::{Context, HistoryError, Message, MessageId, Transcript, Turn};
+use concentric_core::{
+    Context, HistoryError, Message, MessageId, Plugin, Transcript, Turn, agent::Installer,
+};
 use std::{
     collections::HashSet,
     error::Error as StdError,
@@ -154,6 +156,13 @@ impl Steering {
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Adds the gate of an agent whose runs are sequential.
+impl Plugin for Steering {
+    fn install(self, at: &mut Installer<'_>) {
+        at.step_gate(self.gate());
     }
 }
 

@@ -5,7 +5,7 @@
 //! progress.
 //!
 //! ```
-//! use concentric_core::{AgentLayer, ChatRequest, Error, Message, ToolOutcome, agent::StepGates};
+//! use concentric_core::{AgentLayer, ChatRequest, Error, Message, RunOverrides, ToolOutcome};
 //! use concentric_layers::Steering;
 //! use concentric_test::{ScriptedModel, ScriptedTools};
 //! use serde_json::json;
@@ -24,8 +24,8 @@
 //! # let model = ScriptedModel::new().tool_call("search", json!({})).then().text("Done.");
 //! let agent = AgentLayer::new(tools).layer(model.clone());
 //!
-//! let mut request = ChatRequest::user("Search.");
-//! request.context.own_mut().insert(StepGates::new().gate(steering.gate()));
+//! let own = RunOverrides::new().step_gate(steering.gate());
+//! let request = ChatRequest::user("Search.").with_overrides(own);
 //! agent.oneshot(request).await?.collect().await?;
 //!
 //! let second = model.request(1).transcript;
@@ -68,9 +68,10 @@
 //! # One run at a time
 //!
 //! A handle has one active gate, the one created last. A gate is for one run
-//! ([`StepGates`](concentric_core::agent::StepGates)), not for all runs of an agent. A retry of the
-//! run's request counts as the same run. An agent whose runs are sequential, such as that of a
-//! session, may own the gate. If two runs use a gate concurrently, the one that started first fails
+//! ([`RunOverrides::step_gate`](concentric_core::RunOverrides::step_gate)), not for all runs of an
+//! agent. A retry of the run's request counts as the same run. An agent whose runs are sequential,
+//! such as that of a session, may own the gate: `AgentLayer::new(tools).with(steering.clone())`
+//! adds it as a [plugin](concentric_core::Plugin). If two runs use a gate concurrently, the one that started first fails
 //! at its next step with [`Configuration`](concentric_core::ErrorKind::Configuration).
 
 mod gate;

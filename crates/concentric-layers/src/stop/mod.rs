@@ -3,7 +3,7 @@
 //! A run ends when the model answers without a tool call, or at the agent's step limit. Other
 //! conditions are a [`StepGate`](concentric_core::agent::StepGate), added to an agent
 //! ([`AgentLayer::gate`](concentric_core::AgentLayer::gate)) or to a single run
-//! ([`StepGates`](concentric_core::agent::StepGates)).
+//! ([`RunOverrides::step_gate`](concentric_core::RunOverrides::step_gate)).
 //!
 //! ```
 //! use concentric_core::{AgentLayer, NoTools};

@@ -95,7 +95,7 @@ where
         let extensions = request.context.extensions_mut();
         let abandoned = extensions.remove::<take_up::Abandoned>();
         extensions.insert(kept.cell().clone());
-        request.context.own_mut().insert(Kept::checkpoint(&kept));
+        request.checkpoint = Some(Kept::checkpoint(&kept));
         let mut drive = Drive::new(kept, context, self.buffer);
 
         let Some(resume) = &request.resume else {

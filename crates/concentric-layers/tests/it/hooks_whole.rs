@@ -2,15 +2,14 @@
 
 use concentric_core::hooks::{self, BeforeCall, End, Flow, HookFailures, Hooks, Summary};
 use concentric_core::{
-    AgentLayer, BoxError, ChatRequest, Context, Error, ErrorKind, Event, ModelService, Outcome,
-    Str, ThreadId, ToolCall, ToolOutcome, ToolStatus, Transcript,
-    agent::{BeforeFinish, BeforeRound, BeforeStep, StepGates, StepView},
-    of_run::{ModelLayers, OfRunLayer},
+    AgentLayer, BoxError, BoxModel, ChatRequest, Context, Error, ErrorKind, Event, Outcome,
+    RunOverrides, Str, ThreadId, ToolCall, ToolOutcome, ToolStatus, Transcript,
+    agent::{BeforeFinish, BeforeRound, BeforeStep, StepView},
 };
 use concentric_layers::session::{MakeSession, SessionTarget};
 use concentric_layers::{Next, from_fn};
-use concentric_test::{ScriptedModel, assert_fails, assert_finishes};
-use concentric_tools::{NoArguments, ToolLayers, Toolset, tool, tool_with_context};
+use concentric_test::{ScriptedModel, assert_finishes};
+use concentric_tools::{NoArguments, Toolset, tool, tool_with_context};
 use serde_json::json;
 use std::{
     sync::{Arc, Mutex},
@@ -88,17 +87,6 @@ impl Hooks for Everywhere {
     }
 }
 
-/// Adds hooks to one run.
-fn attach(hooks: Arc<Everywhere>, context: &mut Context) {
-    let own = context.own_mut();
-    let gates = own.remove::<StepGates>().unwrap_or_default();
-    own.insert(gates.gate(hooks::step_gate(Arc::clone(&hooks))));
-    let model = own.remove::<ModelLayers>().unwrap_or_default();
-    own.insert(model.layer(hooks::model(Arc::clone(&hooks))));
-    let tools = own.remove::<ToolLayers>().unwrap_or_default();
-    own.insert(tools.hooks(hooks::tool(hooks)));
-}
-
 fn looks() -> (ScriptedModel, Toolset) {
     let model = ScriptedModel::new().tool_call("look", json!({})).then();
     let look = tool("look", "", |NoArguments {}| async { "seen" });
@@ -131,18 +119,15 @@ async fn c004_hooks_that_are_attached_to_one_run_are_outside_those_of_the_agent(
     let agent = ServiceBuilder::new()
         .layer(
             AgentLayer::new(tools)
-                .gate(hooks::step_gate(Arc::new(Everywhere("agent", log.clone())))),
+                .gate(hooks::step_gate(Arc::new(Everywhere("agent", log.clone()))))
+                .boxed(),
         )
-        .layer(OfRunLayer::new())
         .layer(hooks::model(Arc::new(Everywhere("agent", log.clone()))))
         .service(model);
     let own = Arc::new(Everywhere("own", log.clone()));
-    let mut request = ChatRequest::user("hi");
-    attach(Arc::clone(&own), &mut request.context);
-    attach(
-        Arc::new(Everywhere("inner", log.clone())),
-        &mut request.context,
-    );
+    let inner = Everywhere("inner", log.clone());
+    let overrides = RunOverrides::new().hooks(Arc::clone(&own)).hooks(inner);
+    let request = ChatRequest::user("hi").with_overrides(overrides);
     let run = hooks::run(own).layer(agent.clone());
     assert_finishes(run.oneshot(request).await.unwrap().body).await;
     let seen = log.take();
@@ -169,15 +154,9 @@ async fn c004_hooks_that_are_attached_to_one_run_are_outside_those_of_the_agent(
     assert!(!seen.is_empty());
 }
 
-/// An agent that has a place for the layers of a run.
-fn looker()
--> impl ModelService<Body: Send + 'static, Error = Error, Future: Send> + Clone + Send + Sync + 'static
-{
+fn looker() -> BoxModel {
     let (model, tools) = looks();
-    ServiceBuilder::new()
-        .layer(AgentLayer::new(tools))
-        .layer(OfRunLayer::new())
-        .service(model)
+    AgentLayer::new(tools).boxed().layer(model)
 }
 
 /// Asks such an agent, in a run inside that of `context`.
@@ -197,15 +176,11 @@ async fn hooks_that_are_attached_to_one_run_are_not_those_of_a_run_that_is_made_
             ask_another(&request.context).await?;
             next.run(request).await
         }))
-        .layer(AgentLayer::new(Toolset::new().tool(ask)))
-        .layer(OfRunLayer::new())
+        .layer(AgentLayer::new(Toolset::new().tool(ask)).boxed())
         .service(model.text("It is there."));
     let log = Log::default();
-    let mut request = ChatRequest::user("hi");
-    attach(
-        Arc::new(Everywhere("own", log.clone())),
-        &mut request.context,
-    );
+    let own = RunOverrides::new().hooks(Everywhere("own", log.clone()));
+    let request = ChatRequest::user("hi").with_overrides(own);
     assert_finishes(agent.oneshot(request).await.unwrap().body).await;
     let places = [
         "step 0", "model", "round", "call", "step 1", "model", "finish",
@@ -217,32 +192,22 @@ async fn hooks_that_are_attached_to_one_run_are_not_those_of_a_run_that_is_made_
 async fn an_agent_in_the_models_place_does_not_take_the_layers_of_the_run() {
     let log = Log::default();
     let request = || {
-        let mut request = ChatRequest::user("hi");
-        attach(
-            Arc::new(Everywhere("own", log.clone())),
-            &mut request.context,
-        );
-        request
+        let own = RunOverrides::new().hooks(Everywhere("own", log.clone()));
+        ChatRequest::user("hi").with_overrides(own)
     };
-    let agent = ServiceBuilder::new()
-        .layer(AgentLayer::new(Toolset::new()))
-        .layer(OfRunLayer::new())
-        .service(looker());
+    let agent = AgentLayer::new(Toolset::new()).boxed().layer(looker());
     assert_finishes(agent.oneshot(request()).await.unwrap().body).await;
     // Its tools are the run's.
     let places = ["step 0", "model", "call", "finish"];
     assert_eq!(log.take(), places.map(|place| format!("own {place}")));
 
-    // Nothing around the run's own loop takes them.
+    // The run's own loop has no place for them.
     let agent = AgentLayer::new(Toolset::new()).layer(looker());
-    let error = match agent.oneshot(request()).await {
-        Ok(answer) => assert_fails(answer.body).await.1,
-        Err(error) => error,
-    };
+    let error = agent.oneshot(request()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Configuration);
     assert!(error.message().contains("Everywhere"), "{error}");
-    assert!(error.message().contains("OfRunLayer"), "{error}");
-    assert_eq!(log.take(), ["own step 0"]);
+    assert!(error.message().contains("boxed"), "{error}");
+    assert!(log.take().is_empty());
 }
 
 #[tokio::test]

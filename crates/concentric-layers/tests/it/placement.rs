@@ -5,10 +5,8 @@
 use concentric_core::hooks::{self, Flow, Hooks};
 use concentric_core::{
     AgentLayer, BoxError, BoxModel, ChatRequest, ChatResponse, Error, ErrorKind, Event,
-    EventStream, FinishReason, Layers, Str, ThreadId, Usage,
-    agent::StepGates,
+    EventStream, FinishReason, Layers, RunOverrides, Str, ThreadId, Usage,
     capability::{CapabilityError, CapabilityTable},
-    of_run::OfRunLayer,
 };
 use concentric_layers::{
     BudgetPlugin, DetachLayer, Steering,
@@ -313,8 +311,6 @@ async fn layers_for_model_calls_fail_around_an_agent() {
         wrong(BoxModel::new(layered), "HooksLayer").await;
         let layered = hooks::model(Arc::new(Nothing)).layer(agent.clone());
         wrong(BoxModel::new(layered), "HooksLayer").await;
-        let layered = OfRunLayer::new().layer(agent.clone());
-        wrong(BoxModel::new(layered), "OfRunLayer").await;
         let budget = BudgetPlugin::new(Limits::new().model_calls(5));
         let layered = budget.run().layer(budget.model().layer(agent));
         wrong(BoxModel::new(layered), "ModelBudgetLayer").await;
@@ -383,7 +379,6 @@ async fn hooks_and_budgets_are_checked_by_the_compiler_and_a_table() {
         .with(hooks::run(quiet()))
         .with(budget.run())
         .with(no_tools())
-        .with(OfRunLayer::new())
         .with(hooks::model(quiet()))
         .with(budget.model());
     agent.table().check().unwrap();
@@ -397,9 +392,6 @@ async fn hooks_and_budgets_are_checked_by_the_compiler_and_a_table() {
         loops().with(&DetachLayer::new()),
         CapabilityTable::new()
             .with(&hooks::model(quiet()))
-            .with(&no_tools()),
-        CapabilityTable::new()
-            .with(&OfRunLayer::new())
             .with(&no_tools()),
         loops().and(CapabilityTable::new().of::<MakeSession<BoxModel>>()),
     ] {
@@ -530,18 +522,14 @@ async fn gates_in_a_wrong_order_fail_every_run() {
         fails(agent, names).await;
     }
     // Those of a run are asked before those of its agent.
-    let of_run = |gates: StepGates| {
-        let mut request = ChatRequest::user("hi");
-        request.context.own_mut().insert(gates);
-        request
-    };
+    let of_run = |own: RunOverrides| ChatRequest::user("hi").with_overrides(own);
     let agent = no_tools().gate(steering()).layer(model.clone());
-    let request = of_run(StepGates::new().gate(judge()));
+    let request = of_run(RunOverrides::new().step_gate(judge()));
     let error = agent.oneshot(request).await.unwrap_err();
     assert_names(&error, ["judge", "steering"]);
     assert_eq!(model.calls(), 0);
     let agent = no_tools().gate(output()).gate(judge()).layer(model.clone());
-    let request = of_run(StepGates::new().gate(steering()));
+    let request = of_run(RunOverrides::new().step_gate(steering()));
     agent.oneshot(request).await.unwrap();
     let agent = BoxModel::new(right.layer(model));
     agent.oneshot(ChatRequest::user("hi")).await.unwrap();

@@ -3,8 +3,7 @@
 use concentric_core::hooks::{self, Flow, Hooks, Summary};
 use concentric_core::{
     AgentLayer, BoxError, BoxModel, ChatRequest, Error, ErrorKind, Event, Message, Outcome,
-    StepFinish, ThreadId,
-    agent::{StepGate, StepGates},
+    RunOverrides, StepFinish, ThreadId, agent::StepGate,
 };
 use concentric_layers::{
     BudgetPlugin, DetachLayer, InFlightLimitLayer, Steering,
@@ -178,9 +177,8 @@ fn capacities_of_steering() {
 fn a_steering_without_room_lets_the_run_be() {
     watched(async {
         let steering = Steering::new(0);
-        let mut request = ChatRequest::user("hi");
-        let gates = StepGates::new().gate(steering.gate());
-        request.context.own_mut().insert(gates);
+        let gates = RunOverrides::new().step_gate(steering.gate());
+        let request = ChatRequest::user("hi").with_overrides(gates);
         let agent = AgentLayer::new(tools()).layer(works());
         let body = agent.oneshot(request).await.unwrap().body;
         assert_eq!(assert_finishes(body).await.1.outcome, Outcome::Completed);

@@ -2,9 +2,9 @@
 
 use concentric_core::{
     AgentLayer, Answer, BoxError, CallId, CancelReason, ChatRequest, Error, ErrorKind, Interrupt,
-    Message, MessageId, ModelService, Outcome, Part, PartKind, Reply, Role, ToolCallPart,
-    ToolOutcome, Transcript,
-    agent::{BeforeStep, StepGate, StepGates, StepView},
+    Message, MessageId, ModelService, Outcome, Part, PartKind, Reply, Role, RunOverrides,
+    ToolCallPart, ToolOutcome, Transcript,
+    agent::{BeforeStep, StepGate, StepView},
     machine::RunState,
 };
 use concentric_layers::{Steering, steering::SteerError};
@@ -56,13 +56,12 @@ fn user(text: &str) -> Message {
     Message::user(text)
 }
 
-fn steered(mut request: ChatRequest, gates: StepGates) -> ChatRequest {
-    request.context.own_mut().insert(gates);
-    request
+fn steered(request: ChatRequest, own: RunOverrides) -> ChatRequest {
+    request.with_overrides(own)
 }
 
-fn by(steering: &Steering) -> StepGates {
-    StepGates::new().gate(steering.gate())
+fn by(steering: &Steering) -> RunOverrides {
+    RunOverrides::new().step_gate(steering.gate())
 }
 
 async fn run<S>(agent: &S, request: ChatRequest) -> Answer

@@ -71,7 +71,7 @@ where
     }
 
     fn call(&mut self, request: ChatRequest) -> Self::Future {
-        let prepared = match request.context.check_stack() {
+        let prepared = match request.check_stack() {
             Ok(()) => self.config.prepare(request),
             Err(error) => Err(error),
         };

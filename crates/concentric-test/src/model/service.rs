@@ -259,7 +259,7 @@ impl Service<ChatRequest> for ScriptedModel {
     }
 
     fn call(&mut self, request: ChatRequest) -> ResponseFuture {
-        if let Err(error) = request.context.check_stack() {
+        if let Err(error) = request.check_stack() {
             return ResponseFuture(Some(Err(error)));
         }
         let context = request.context.clone();

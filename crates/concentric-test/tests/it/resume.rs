@@ -192,7 +192,7 @@ impl Saved {
 }
 
 fn with(mut request: ChatRequest, checkpoint: Checkpoint) -> ChatRequest {
-    request.context.own_mut().insert(checkpoint);
+    request.checkpoint = Some(checkpoint);
     request
 }
 

@@ -27,15 +27,14 @@
 //!
 //! # Rules of one run
 //!
-//! A run can have its own rules: an `Approval` in the
-//! [extensions](concentric_core::Context::extensions) of its context, which nested agents inherit.
-//! They make the agent's rules stricter: the stricter of the two decisions about a call applies,
+//! A run can have its own rules: an `Approval` as a
+//! [gate](concentric_core::RunOverrides::gate) of the run, which nested agents inherit. They make the agent's rules stricter: the stricter of the two decisions about a call applies,
 //! and an interrupt that both require has the shorter expiry and accepts the replies that both
 //! accept. A run can loosen the agent's rules only if the agent's approval allows it
-//! ([`runs_may_loosen`](Approval::runs_may_loosen)).
+//! ([`runs_may_allow`](Approval::runs_may_allow)).
 //!
 //! The rules of a run are part of the request and are not stored with the run: a request that
-//! resumes it needs the same rules in its context. Otherwise no reply approves a call that waits
+//! resumes it needs the same rules. Otherwise no reply approves a call that waits
 //! because of them, and later calls need no approval. Rules that must always apply belong on the
 //! toolset.
 //!
@@ -111,6 +110,7 @@ use concentric_core::{
 };
 use futures_util::future::join;
 use std::{
+    any::Any,
     fmt::{self, Write},
     sync::Arc,
     time::Duration,
@@ -125,7 +125,7 @@ pub struct Approval {
     ask: Ask,
     message: Option<Message>,
     decisions: Option<Arc<dyn Decisions>>,
-    runs_may_loosen: bool,
+    runs_may_allow: bool,
     names_inner_tools: bool,
 }
 
@@ -221,18 +221,18 @@ impl Approval {
     /// that denies is never loosened.
     ///
     /// ```
-    /// use concentric_core::ChatRequest;
+    /// use concentric_core::{ChatRequest, RunOverrides};
     /// use concentric_tools::{Approval, Toolset};
     ///
-    /// let tools = Toolset::new().gate(Approval::for_tools("refund").runs_may_loosen());
+    /// let tools = Toolset::new().gate(Approval::for_tools("refund").runs_may_allow());
     ///
-    /// let mut request = ChatRequest::user("Pay today's refunds.");
-    /// request.context.extensions_mut().insert(Approval::new().allow("refund"));
+    /// let own = RunOverrides::new().gate(Approval::new().allow("refund"));
+    /// let request = ChatRequest::user("Pay today's refunds.").with_overrides(own);
     /// # let _ = (tools, request);
     /// ```
     #[must_use]
-    pub fn runs_may_loosen(mut self) -> Self {
-        self.runs_may_loosen = true;
+    pub fn runs_may_allow(mut self) -> Self {
+        self.runs_may_allow = true;
         self
     }
 
@@ -335,20 +335,24 @@ impl Approval {
         found
     }
 
-    /// The stricter decision of the agent's rules and those of the run, `own`.
-    fn decide_both(&self, agent: Found, own: Option<(&Self, Found)>, call: &ToolCall) -> Decided {
-        let (run, own) = own.unzip();
-        let is_loosened = self.runs_may_loosen
-            && !agent.failed
-            && own.as_ref().is_some_and(|own| own.loosens(&agent));
+    /// The approvals of the run itself.
+    fn of_run(call: &ToolCall) -> impl Iterator<Item = &Self> {
+        let gates = call.context.run_gates().iter();
+        gates.filter_map(|gate| (&**gate as &dyn Any).downcast_ref())
+    }
+
+    /// The strictest decision of the agent's rules and those of the run, `own`.
+    fn decide_all(&self, agent: Found, own: Vec<Found>, call: &ToolCall) -> Decided {
+        let is_loosened =
+            self.runs_may_allow && !agent.failed && own.iter().any(|own| own.loosens(&agent));
         let agent = match is_loosened {
             true => Decided::from(Verdict::Pass),
             false => self.verdict(agent.rule(), call, None),
         };
-        match run.zip(own) {
-            Some((run, own)) => stricter(run.verdict(own.rule(), call, Some(self)), agent),
-            None => agent,
-        }
+        let own = Self::of_run(call).zip(own);
+        own.fold(agent, |agent, (run, own)| {
+            stricter(run.verdict(own.rule(), call, Some(self)), agent)
+        })
     }
 
     /// The verdict of a rule. Settings of the interrupt that this approval lacks come from
@@ -468,28 +472,25 @@ impl Gate for Approval {
         if let Some(replies) = self.ask.unusual_replies() {
             let _ = write!(policy, " replies {replies:?}");
         }
-        if self.runs_may_loosen {
+        if self.runs_may_allow {
             policy.push_str(" runs may loosen");
         }
         policy.into()
     }
 
     fn decide(&self, call: &ToolCall) -> Decided {
-        let run = call.context.extensions().get::<Self>();
         let mut found = self.found(call);
-        let mut own = run.map(|run| run.found(call));
-        let later = own.as_ref().is_some_and(|own| !own.later.is_empty());
-        if found.later.is_empty() && !later {
-            return self.decide_both(found, run.zip(own), call);
+        let mut own: Vec<_> = Self::of_run(call).map(|run| run.found(call)).collect();
+        if found.later.is_empty() && own.iter().all(|own| own.later.is_empty()) {
+            return self.decide_all(found, own, call);
         }
         let (approval, call) = (self.clone(), call.clone());
         Decided::later(async move {
             found.resolve().await;
-            if let Some(own) = &mut own {
+            for own in &mut own {
                 own.resolve().await;
             }
-            let run = call.context.extensions().get::<Self>();
-            resolve(approval.decide_both(found, run.zip(own), &call)).await
+            resolve(approval.decide_all(found, own, &call)).await
         })
     }
 

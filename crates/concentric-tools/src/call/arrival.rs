@@ -42,7 +42,7 @@ impl Arrive for Arrivals {
 /// Calls the tool after all decisions have been made.
 fn start_decided(rules: &Arc<Policy>, tool: &Tool, mut call: ToolCall) -> ToolFuture {
     if tool.calls_agent() {
-        rules.bequeath(&mut call.context);
+        call.context.bequeath(&rules.gates);
     }
     match &rules.ledger {
         Some(ledger) if !tool.spec().annotations.read_only => {

@@ -21,12 +21,13 @@ fn strictest(verdicts: impl IntoIterator<Item = Verdict>) -> Verdict {
 
 /// The verdicts of the gates, in their order.
 async fn decide_each(rules: &Policy, call: &ToolCall) -> Vec<Verdict> {
-    let own = call.context.extensions().get::<Approval>();
-    let gates = || rules.gates(&call.context).map(|gate| &**gate);
-    // An agent's `Approval` takes the run's own into account.
+    let context = &call.context;
     let is_approval = |gate: &dyn Gate| (gate as &dyn Any).is::<Approval>();
-    let own = own.filter(|_| !gates().any(is_approval));
-    let gates = gates().chain(own.map(|own| own as &dyn Gate));
+    // An agent's `Approval` takes those of the run into account.
+    let is_included = rules.agent_gates(context).any(is_approval);
+    let own = context.run_gates().iter().map(|gate| &**gate);
+    let own = own.filter(|gate| !(is_included && is_approval(*gate)));
+    let gates = rules.agent_gates(context).chain(own);
     let (mut verdicts, mut later) = (Vec::new(), Vec::new());
     for (at, gate) in gates.enumerate() {
         verdicts.push(match catch(|| gate.decide(call)) {

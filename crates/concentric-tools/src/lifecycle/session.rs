@@ -4,8 +4,9 @@ use crate::{
 };
 use concentric_core::{
     BoxModel, Context, Error, ErrorKind, Event, EventStream, Executor, Finish, FinishReason,
-    InterruptId, Message, MessageId, Outcome, PartKind, Reply, ReplyError, Round, Str,
-    ToolCallEvent, ToolSource, ToolSpecs, Transcript, Turn, Usage,
+    InterruptId, Message, MessageId, Outcome, PartKind, Reply, ReplyError, Round, RunOverrides,
+    Str, ToolCallEvent, ToolSource, ToolSpecs, Transcript, Turn, Usage,
+    agent::ToolParts,
     driver::Driver,
     machine::{Input, Machine, ModelStart, RunLimits, RunState},
 };
@@ -53,6 +54,7 @@ const EVENTS_AT_ONCE: usize = 64;
 pub struct ToolLifecycle {
     tools: Toolset,
     context: Context,
+    own: ToolParts,
     client_tools: ToolSpecs,
     machine: Machine,
     suspended: Option<RunState>,
@@ -88,6 +90,7 @@ impl ToolLifecycle {
             machine: begin(Transcript::new(), &tools),
             tools,
             context: Context::new(),
+            own: ToolParts::default(),
             client_tools: ToolSpecs::default(),
             suspended: None,
             replied: HashSet::new(),
@@ -109,7 +112,24 @@ impl ToolLifecycle {
     #[must_use]
     pub fn with_context(mut self, context: Context) -> Self {
         self.context = context;
+        self.own.apply(&mut self.context);
         self
+    }
+
+    /// Adds gates, tool layers and tools for this run only.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Configuration`]: the overrides have step gates or model layers, or the toolset
+    /// can't take their tools.
+    pub fn with_overrides(mut self, overrides: RunOverrides) -> Result<Self, Error> {
+        let own = overrides.into_tool_parts()?;
+        self.tools.install_for_run(&own)?;
+        self.tools.check()?;
+        own.apply(&mut self.context);
+        self.own.extend(own);
+        let transcript = self.machine.transcript().clone();
+        Ok(self.after(transcript))
     }
 
     /// Sets the earlier conversation.

@@ -10,10 +10,9 @@ use super::{
 use crate::{
     Tool,
     call::effect::find_outcome,
-    layers::Observation,
     panic::Caught,
     rules::{TraceEntry, TraceStep},
-    toolset::{Stack, StackFuture, Toolset},
+    toolset::{Observation, Stack, StackFuture, Toolset},
 };
 use concentric_core::{
     Attempts, Clearance, Error, Phase, Refusal, RoundCall, RoundEvent, ToolOutcome, ToolRound,

@@ -27,10 +27,9 @@ impl Pipeline {
     /// The observers of the gates of this run, even if those gates would not raise the interrupt
     /// again.
     pub(super) fn observers(&self) -> Ask {
-        let own = self.context.extensions().get::<Approval>();
         let gates = self.rules().gates(&self.context);
-        let approvals = gates.filter_map(|gate| (&**gate as &dyn Any).downcast_ref::<Approval>());
-        let asks = approvals.chain(own).map(Approval::settings);
+        let approvals = gates.filter_map(|gate| (gate as &dyn Any).downcast_ref());
+        let asks = approvals.map(Approval::settings);
         asks.fold(Ask::default(), Ask::and).observers()
     }
 

@@ -13,7 +13,7 @@ pub(crate) use self::{
     trace::Trace,
 };
 
-use crate::{Approval, Digest, ToolError, gate::Gate};
+use crate::{Digest, ToolError, gate::Gate};
 use concentric_core::{Arguments, Context, ToolCall, store::Once};
 use std::{fmt, future::Future, pin::Pin, sync::Arc};
 
@@ -30,10 +30,6 @@ pub enum SiblingPolicy {
     HoldAll,
 }
 
-/// The gates of the outer agents, as an extension of the context.
-#[derive(Clone)]
-struct Inherited(Arc<[Arc<dyn Gate>]>);
-
 /// The rules that a toolset applies to calls before they enter the stack.
 #[derive(Clone, Default)]
 pub(crate) struct Policy {
@@ -48,20 +44,24 @@ pub(crate) struct Policy {
 }
 
 impl Policy {
-    /// The gates that decide about the calls of a run: those of the toolset and of the outer
-    /// agents.
-    pub(crate) fn gates<'a>(
+    /// The gates of the toolset and of the outer agents.
+    pub(crate) fn agent_gates<'a>(
         &'a self,
         context: &'a Context,
-    ) -> impl Iterator<Item = &'a Arc<dyn Gate>> {
-        let inherited = context.extensions().get::<Inherited>();
-        let inherited = inherited.into_iter().flat_map(|inherited| &*inherited.0);
-        self.gates.iter().chain(inherited)
+    ) -> impl Iterator<Item = &'a dyn Gate> {
+        let gates = self.gates.iter().chain(context.inherited_gates());
+        gates.map(|gate| &**gate)
+    }
+
+    /// The gates that decide about the calls of a run: those of the agents, then those of the run.
+    pub(crate) fn gates<'a>(&'a self, context: &'a Context) -> impl Iterator<Item = &'a dyn Gate> {
+        let own = context.run_gates().iter().map(|gate| &**gate);
+        self.agent_gates(context).chain(own)
     }
 
     /// Whether gates decide about the calls of a run.
     pub(crate) fn has_gates(&self, context: &Context) -> bool {
-        self.gates(context).next().is_some() || context.extensions().get::<Approval>().is_some()
+        self.gates(context).next().is_some()
     }
 
     /// Records a step in the trace, if there is one.
@@ -71,21 +71,9 @@ impl Policy {
         }
     }
 
-    /// Makes the gates decide about the calls of agents that the run of `context` starts, too.
-    pub(crate) fn bequeath(&self, context: &mut Context) {
-        let all: Vec<_> = self.gates(context).cloned().collect();
-        if !all.is_empty() {
-            context.extensions_mut().insert(Inherited(all.into()));
-        }
-    }
-
-    /// The digest of the gates of a run, including the run's own rules; an approval under another
-    /// policy is invalid.
+    /// The digest of the gates of a run; an approval under another policy is invalid.
     pub(crate) fn policy(&self, context: &Context) -> Digest {
-        let own = context.extensions().get::<Approval>();
-        let own = own.map(|own| own as &dyn Gate);
-        let gates = self.gates(context).map(|gate| &**gate);
-        let policies: Vec<_> = gates.chain(own).map(Gate::policy).collect();
+        let policies: Vec<_> = self.gates(context).map(Gate::policy).collect();
         let fields: Vec<&[u8]> = policies.iter().map(|policy| policy.as_bytes()).collect();
         Digest::of_fields("concentric/policy/v1", &fields)
     }

@@ -1,5 +1,7 @@
-use super::Scoped;
-use crate::Matcher;
+use super::{Scoped, applies};
+use crate::{Matcher, matcher::Matched};
+use concentric_core::{ToolCall, agent::ObserveSettled};
+use std::pin::Pin;
 use tower_layer::Layer;
 
 /// [`Layer`] that applies another layer to some of the tool calls.
@@ -7,8 +9,8 @@ use tower_layer::Layer;
 /// See the [module docs](super) for an example.
 #[derive(Clone, Debug)]
 pub struct ScopedLayer<L> {
-    pub(crate) matcher: Matcher,
-    pub(crate) layer: L,
+    matcher: Matcher,
+    layer: L,
 }
 
 impl<L> ScopedLayer<L> {
@@ -30,6 +32,27 @@ where
 
     fn layer(&self, inner: S) -> Self::Service {
         Scoped::new(self.matcher.clone(), self.layer.layer(inner.clone()), inner)
+    }
+}
+
+impl<L> ObserveSettled for ScopedLayer<L>
+where
+    L: ObserveSettled + Clone,
+{
+    fn observe(&self, call: &ToolCall) -> Option<Pin<Box<dyn Future<Output = ()> + Send>>> {
+        match self.matcher.matches(call) {
+            Matched::Now(matched) => applies(matched).then(|| self.layer.observe(call)).flatten(),
+            Matched::Later(later) => {
+                let (hooks, call) = (self.layer.clone(), call.clone());
+                Some(Box::pin(async move {
+                    if applies(later.await)
+                        && let Some(observation) = hooks.observe(&call)
+                    {
+                        observation.await;
+                    }
+                }))
+            }
+        }
     }
 }
 

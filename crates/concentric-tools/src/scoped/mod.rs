@@ -41,4 +41,4 @@ pub use self::{
     service::Scoped,
 };
 
-pub(crate) use self::service::applies;
+use self::service::applies;

@@ -18,9 +18,9 @@ pub(super) struct Load {
 type Loaded = BTreeMap<Str, Vec<Str>>;
 
 /// The skills that a conversation has loaded.
-struct OfThread;
+struct ThreadSkills;
 
-impl Slot for OfThread {
+impl Slot for ThreadSkills {
     type Value = Loaded;
     type Keep = Durable;
     const NAME: &'static str = "concentric-tools/skills";
@@ -28,9 +28,9 @@ impl Slot for OfThread {
 }
 
 /// The skills that the run of a nested agent has loaded, whose conversation is its run.
-struct OfRun;
+struct RunSkills;
 
-impl Slot for OfRun {
+impl Slot for RunSkills {
     type Value = Loaded;
     type Keep = Durable;
     const NAME: &'static str = "concentric-tools/skills-of-run";
@@ -38,9 +38,9 @@ impl Slot for OfRun {
 }
 
 /// The skills that were loaded in this round: the step of the round did not offer their tools.
-struct OfRound;
+struct RoundSkills;
 
-impl Slot for OfRound {
+impl Slot for RoundSkills {
     type Value = BTreeSet<(Str, Str)>;
     type Keep = Transient;
     const NAME: &'static str = "concentric-tools/skills-of-round";
@@ -51,8 +51,8 @@ impl Slot for OfRound {
 /// stored slot cannot be read.
 pub(super) fn active(context: &Context, load: &str) -> Result<Vec<Str>, SlotError> {
     let loaded = match context.parent() {
-        Some(_) => context.state::<OfRun>()?,
-        None => context.state::<OfThread>()?,
+        Some(_) => context.state::<RunSkills>()?,
+        None => context.state::<ThreadSkills>()?,
     };
     Ok(loaded.get(load).cloned().unwrap_or_default())
 }
@@ -71,13 +71,13 @@ pub(super) fn activate(context: &Context, load: &Str, skill: &Str) -> Result<boo
         loaded
     };
     match context.parent() {
-        Some(_) => context.update_state::<OfRun>(add)?,
-        None => context.update_state::<OfThread>(add)?,
+        Some(_) => context.update_state::<RunSkills>(add)?,
+        None => context.update_state::<ThreadSkills>(add)?,
     };
     let of_round = (load.clone(), skill.clone());
     if is_new {
         // Outside of a round there is no earlier activation to distinguish.
-        let _ = context.update_state::<OfRound>(|fresh| {
+        let _ = context.update_state::<RoundSkills>(|fresh| {
             let mut fresh = fresh.clone();
             fresh.insert(of_round.clone());
             fresh
@@ -85,7 +85,7 @@ pub(super) fn activate(context: &Context, load: &Str, skill: &Str) -> Result<boo
         return Ok(true);
     }
     Ok(context
-        .state::<OfRound>()
+        .state::<RoundSkills>()
         .is_ok_and(|fresh| fresh.contains(&of_round)))
 }
 
@@ -93,7 +93,7 @@ pub(super) fn activate(context: &Context, load: &Str, skill: &Str) -> Result<boo
 /// stored slot cannot be read.
 pub(super) fn was_active(context: &Context, load: &Str, skills: &[Str]) -> Result<bool, SlotError> {
     let active = active(context, load)?;
-    let fresh = context.state::<OfRound>().unwrap_or_default();
+    let fresh = context.state::<RoundSkills>().unwrap_or_default();
     let is_fresh = |skill: &Str| fresh.contains(&(load.clone(), skill.clone()));
     let mut skills = skills.iter();
     Ok(skills.any(|skill| active.contains(skill) && !is_fresh(skill)))

@@ -58,11 +58,11 @@ use self::{body::Body, guard::Limits, service::ServiceBody};
 use crate::{
     ToolsetError, Truncation,
     arguments::{Checks, Validator, generate},
-    layers::Layers,
     truncation::Sink,
 };
 use concentric_core::{
     Annotations, BoxTool, Context, Seal, Str, ToolCall, ToolOutcome, ToolService, ToolSpec,
+    agent::ToolLayers,
 };
 use schemars::JsonSchema;
 use std::{
@@ -81,7 +81,7 @@ use tower_layer::Layer;
 pub struct Tool {
     core: Arc<Core>,
     exclusive: bool,
-    layers: Layers,
+    layers: ToolLayers,
     max_calls: Option<u32>,
     reconcile: Option<Reconcile>,
     requires: Vec<Requirement>,
@@ -183,7 +183,7 @@ impl Tool {
             reveals: false,
             max_depth: MAX_DEPTH,
             home: None,
-            layers: Layers::default(),
+            layers: ToolLayers::default(),
             stack: Arc::default(),
         }
     }

@@ -1,13 +1,13 @@
 use super::{
-    Home, Tool, ToolFuture,
+    Tool, ToolFuture,
     body::{Body, Started},
     future::State,
     guard::{Guard, Kept, Limits},
 };
-use crate::{ToolsetError, arguments::Checks, fatal, layers::Layers};
+use crate::{ToolsetError, arguments::Checks, fatal};
 use concentric_core::{
-    Arguments, BoxTool, Error, ToolCall, ToolCallPart, ToolOutcome, ToolService, ToolSpec,
-    panic::catch,
+    Arguments, Error, ToolCall, ToolCallPart, ToolOutcome, ToolService, ToolSpec,
+    agent::ToolLayers, panic::catch,
 };
 use std::{
     sync::Arc,
@@ -71,36 +71,29 @@ impl Tool {
     /// Calls the tool through its layers.
     pub(crate) fn start(&self, call: ToolCall) -> ToolFuture {
         if self.layers.is_empty() {
-            return self.start_innermost(call, "?");
+            return self.start_innermost(call);
         }
         let stack = self.stack.get_or_init(|| {
             let tool = Self {
-                layers: Layers::default(),
+                layers: ToolLayers::default(),
                 stack: Arc::default(),
                 ..self.clone()
             };
-            let outside = self.layers.innermost();
-            let innermost = Innermost { tool, outside };
-            self.layers.around(
-                BoxTool::new(innermost),
-                self.home.as_ref().map(|home| &home.seal),
-            )
+            let seal = self.home.as_ref().map(|home| &home.seal);
+            self.layers.around(Innermost(tool), seal)
         });
         ToolFuture(State::Layered(Box::new(Oneshot::new(stack.clone(), call))))
     }
 
     /// Calls the tool inside its layers.
-    fn start_innermost(&self, call: ToolCall, outside: &str) -> ToolFuture {
+    fn start_innermost(&self, call: ToolCall) -> ToolFuture {
         if let Some(outcome) = call.settled() {
             return ToolFuture::answered(outcome.clone());
         }
-        let Some(Home { arrive, seal }) = &self.home else {
-            return self.core.start(call);
-        };
-        if !call.is_sealed(seal) {
-            return ToolFuture::failed(Layers::forged(outside));
+        match &self.home {
+            Some(home) => home.arrive.arrive(self, call),
+            None => self.core.start(call),
         }
-        arrive.arrive(self, call)
     }
 
     /// Calls the tool after all decisions have been made.
@@ -128,10 +121,7 @@ impl Service<ToolCall> for Tool {
 
 /// The service inside a tool's own layers.
 #[derive(Clone)]
-struct Innermost {
-    tool: Tool,
-    outside: &'static str,
-}
+struct Innermost(Tool);
 
 impl Service<ToolCall> for Innermost {
     type Response = ToolOutcome;
@@ -143,7 +133,7 @@ impl Service<ToolCall> for Innermost {
     }
 
     fn call(&mut self, call: ToolCall) -> ToolFuture {
-        self.tool.start_innermost(call, self.outside)
+        self.0.start_innermost(call)
     }
 }
 

@@ -2,14 +2,14 @@ use super::{
     router::{Router, Table},
     stack::Stack,
 };
-use crate::{Tool, ToolsetError, call::Arrivals, layers::Layers, rules::Policy, tool::Home};
-use concentric_core::{BoxTool, Seal, Str, ToolCall, ToolSpecs, panic::catch};
+use crate::{Tool, ToolsetError, call::Arrivals, rules::Policy, tool::Home};
+use concentric_core::{Seal, Str, ToolCall, ToolSpecs, agent::ToolLayers, panic::catch};
 use std::sync::{Arc, Mutex, OnceLock};
 
 /// The configuration of a toolset.
 pub(super) struct Inner {
     pub(super) tools: Vec<Tool>,
-    pub(super) layers: Layers,
+    pub(super) layers: ToolLayers,
     pub(super) hints: Vec<Arc<Hint>>,
     pub(super) rules: Arc<Policy>,
     pub(super) max_parallel: usize,
@@ -58,14 +58,12 @@ impl Inner {
         Ok(())
     }
 
-    /// Builds the layers around the tools of `table`, those of the run outermost.
-    pub(super) fn stack(&self, table: &Arc<Table>, of_run: &Layers) -> Stack {
-        let layers = of_run.and(&self.layers);
-        let router = Router::new(Arc::clone(table), layers.innermost());
-        if layers.is_empty() {
-            Stack::Bare(router)
-        } else {
-            Stack::Layered(layers.around(BoxTool::new(router), Some(&table.seal)))
+    /// Builds the `layers` around the tools of `table`.
+    pub(super) fn stack(table: &Arc<Table>, layers: &ToolLayers) -> Stack {
+        let router = Router::new(Arc::clone(table));
+        match layers.is_empty() {
+            true => Stack::Bare(router),
+            false => Stack::Layered(layers.around(router, Some(&table.seal))),
         }
     }
 }
@@ -86,12 +84,12 @@ impl Built {
         };
         let tools = tools.map(|tool| tool.of_toolset(home.clone()));
         let table = Arc::new(Table::new(tools.collect(), home.seal.clone()));
-        let layered = catch(|| inner.stack(&table, &Layers::default()));
+        let layered = catch(|| Inner::stack(&table, &inner.layers));
         let (stack, fault) = match layered {
             Ok(stack) => (stack, fault),
             Err(panic) => {
                 tracing::error!(panic = panic.text(), "a layer on the tools panicked");
-                let bare = Stack::Bare(Router::new(Arc::clone(&table), "?"));
+                let bare = Stack::Bare(Router::new(Arc::clone(&table)));
                 (bare, fault.or(Some(ToolsetError::LayerPanicked)))
             }
         };
@@ -125,7 +123,7 @@ impl Default for Inner {
     fn default() -> Self {
         Self {
             tools: Vec::new(),
-            layers: Layers::default(),
+            layers: ToolLayers::default(),
             hints: Vec::new(),
             rules: Arc::default(),
             max_parallel: MAX_PARALLEL,

@@ -23,29 +23,26 @@
 
 mod build;
 mod router;
-mod run_layers;
 mod stack;
 
-pub use self::run_layers::ToolLayers;
-pub use crate::layers::ObserveSettled;
-
-pub(crate) use self::stack::{Stack, StackFuture};
+pub(crate) use self::stack::{Observation, Stack, StackFuture};
 
 use self::build::{Built, Inner};
 use crate::{
     Approval, Tool, ToolError, ToolsetError,
     gate::Gate,
-    layers::Observation,
     rules::{LedgerHandle, Policy, Prepare, SiblingPolicy, Trace, TraceEntry},
 };
 use concentric_core::{
-    Arguments, BoxTool, Context, Error, Seal, Str, ToolCall, ToolService, ToolSource, ToolSpecs,
-    agent::ToolParts,
+    Arguments, BoxTool, Context, Error, ErrorKind, Seal, Str, ToolCall, ToolService, ToolSource,
+    ToolSpecs,
+    agent::{ObserveSettled, RunTool, ToolLayers, ToolParts},
     machine::{self, CheckEdit},
     service::CloneService,
     store::{Ledger, Once},
 };
 use std::{
+    any::Any,
     fmt,
     future::Future,
     sync::{Arc, OnceLock},
@@ -160,8 +157,8 @@ impl Toolset {
     #[must_use]
     pub fn hooks<L>(self, hooks: L) -> Self
     where
-        L: ObserveSettled + Layer<BoxTool> + Send + Sync + 'static,
-        L::Service: ToolService<Future: Send + 'static> + Clone + Send + Sync + 'static,
+        L: ObserveSettled + Layer<BoxTool> + Clone,
+        L::Service: ToolService<Future: Send + 'static> + CloneService + Send + Sync + 'static,
     {
         self.change(|inner| inner.layers.push_hooks(hooks))
     }
@@ -357,27 +354,34 @@ impl Toolset {
         self.inner.errors_are_fatal
     }
 
+    /// The layers around the calls of a run, if it has layers of its own.
+    fn layers_of_run(&self, context: &Context) -> Option<ToolLayers> {
+        let mut layers = context.tool_layers()?.clone();
+        layers.extend(&self.inner.layers);
+        Some(layers)
+    }
+
     /// Calls the hooks that observe a call which was settled before it entered the stack.
     pub(crate) fn observe(
         &self,
         context: &Context,
         call: impl FnOnce() -> ToolCall,
     ) -> Option<Observation> {
-        match context.own().get::<ToolLayers>() {
-            Some(own) => own.0.and(&self.inner.layers).observe(call),
+        match self.layers_of_run(context) {
+            Some(layers) => layers.observe(call),
             None => self.inner.layers.observe(call),
         }
     }
 
     pub(crate) fn take_stack(&self, context: &Context) -> Stack {
-        match context.own().get::<ToolLayers>() {
-            Some(own) => self.inner.stack(&self.built().table, &own.0),
+        match self.layers_of_run(context) {
+            Some(layers) => Inner::stack(&self.built().table, &layers),
             None => self.built().take_stack(),
         }
     }
 
     pub(crate) fn put_back(&self, stack: Stack, context: &Context) {
-        if context.own().get::<ToolLayers>().is_none() {
+        if context.tool_layers().is_none() {
             self.built().put_back(stack);
         }
     }
@@ -410,19 +414,36 @@ impl ToolSource for Toolset {
     fn install(&mut self, parts: ToolParts) -> Result<(), Error> {
         let ToolParts { layers, gates, .. } = parts;
         *self = std::mem::take(self)
-            .change(|inner| {
-                layers
-                    .into_iter()
-                    .for_each(|it| inner.layers.push_erased(it))
-            })
+            .change(|inner| inner.layers.extend(&layers))
             .rules_mut(|rules| rules.gates.extend(gates));
         Ok(())
     }
 
-    fn check_run(&self, context: &Context) -> Result<(), Error> {
-        if let Some(own) = context.extensions().get::<Approval>() {
-            own.check_rules()?;
+    fn install_for_run(&mut self, parts: &ToolParts) -> Result<(), Error> {
+        for gate in &parts.gates {
+            if let Some(approval) = (&**gate as &dyn Any).downcast_ref::<Approval>() {
+                approval.check_rules()?;
+            }
         }
+        for tool in &parts.tools {
+            let tool = run_tool(&**tool)?;
+            let name = &tool.spec().name;
+            if self.iter().any(|own| own.spec().name == *name) {
+                let why = format!(
+                    "the agent has a tool of the name of the run's tool `{name}`; rename it, or use \
+                     `RunOverrides::shadow` to replace the agent's"
+                );
+                return Err(Error::new(ErrorKind::Configuration, why).with_code("overrides"));
+            }
+            *self = std::mem::take(self).tool(tool.clone());
+        }
+        for tool in &parts.shadows {
+            *self = std::mem::take(self).shadow(run_tool(&**tool)?.clone());
+        }
+        Ok(())
+    }
+
+    fn check_run(&self, context: &Context) -> Result<(), Error> {
         let mut missing = self.iter().filter_map(|tool| tool.misses(context));
         match missing.next() {
             None => Ok(()),
@@ -444,6 +465,22 @@ impl ToolSource for Toolset {
         rules.edits = Some(self.check_edits());
         rules
     }
+}
+
+impl RunTool for Tool {
+    fn name(&self) -> &str {
+        &self.spec().name
+    }
+}
+
+fn run_tool(tool: &dyn RunTool) -> Result<&Tool, Error> {
+    (tool as &dyn Any).downcast_ref().ok_or_else(|| {
+        let why = format!(
+            "the run's tool `{}` is not a `Tool` of this crate",
+            tool.name()
+        );
+        Error::new(ErrorKind::Configuration, why).with_code("overrides")
+    })
 }
 
 impl fmt::Debug for Toolset {

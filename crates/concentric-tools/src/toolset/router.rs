@@ -1,4 +1,4 @@
-use crate::{Tool, layers::Layers, tool::ToolFuture};
+use crate::{Tool, tool::ToolFuture};
 use concentric_core::{Error, Refusal, Seal, Str, ToolCall, ToolOutcome};
 use std::{
     sync::Arc,
@@ -37,13 +37,11 @@ impl Table {
 #[derive(Clone)]
 pub(crate) struct Router {
     table: Arc<Table>,
-    // The name of the innermost layer, for errors.
-    outside: &'static str,
 }
 
 impl Router {
-    pub(super) const fn new(table: Arc<Table>, outside: &'static str) -> Self {
-        Self { table, outside }
+    pub(super) const fn new(table: Arc<Table>) -> Self {
+        Self { table }
     }
 }
 
@@ -57,9 +55,6 @@ impl Service<ToolCall> for Router {
     }
 
     fn call(&mut self, call: ToolCall) -> ToolFuture {
-        if !call.is_sealed(&self.table.seal) {
-            return ToolFuture::failed(Layers::forged(self.outside));
-        }
         if let Some(outcome) = call.settled() {
             return ToolFuture::answered(outcome.clone());
         }

@@ -1,5 +1,5 @@
 use super::router::Router;
-use crate::{layers::Observation, tool::ToolFuture};
+use crate::tool::ToolFuture;
 use concentric_core::{BoxTool, Error, ToolCall, ToolOutcome, service::BoxFuture};
 use std::{
     future::Future,
@@ -14,6 +14,9 @@ pub(crate) enum Stack {
     Bare(Router),
     Layered(BoxTool),
 }
+
+/// The observation of a settled call by hooks.
+pub(crate) type Observation = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 pub(crate) enum StackFuture {
     Bare(ToolFuture),

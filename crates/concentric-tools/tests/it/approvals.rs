@@ -6,8 +6,8 @@ use crate::kit::{
     number, panicking, quietly, told,
 };
 use concentric_core::{
-    Delivery, ErrorKind, Event, InterruptHub, Outcome, Reply, ReplyKind, ToolCall, ToolStatus,
-    Turn, interrupt, store::Tenant,
+    Delivery, ErrorKind, Event, InterruptHub, Outcome, Reply, ReplyKind, RunOverrides, ToolCall,
+    ToolStatus, Turn, interrupt, store::Tenant,
 };
 use concentric_tools::{
     Approval, Matcher, NoArguments, SiblingPolicy, ToolPins, Toolset, TraceStep, Verdict,
@@ -464,9 +464,8 @@ async fn c086_an_exact_name_wins_over_a_wildcard_of_the_run() {
     let log = Log::default();
     let tools = gated(&log);
     let scene = Scene::round(vec![("refund", r#"{"n":1}"#), ("write", r#"{"n":2}"#)]);
-    let mut context = scene.world.context();
-    context.extensions_mut().insert(Approval::new().allow("*"));
-    let ran = scene.start_in(context, &tools).await;
+    let own = RunOverrides::new().gate(Approval::new().allow("*"));
+    let ran = scene.start_with(own, &tools).await;
     assert_eq!(ran.asked().len(), 1);
     assert_eq!(ran.ask("call-0-0").metadata["tool"], "refund");
     // A name is as exact in a list.
@@ -474,23 +473,19 @@ async fn c086_an_exact_name_wins_over_a_wildcard_of_the_run() {
         .tool(number("refund", &log))
         .gate(Approval::for_tools(["refund", "mail_*"]).names_inner_tools());
     let scene = Scene::round(vec![("refund", r#"{"n":1}"#)]);
-    let mut context = scene.world.context();
-    context.extensions_mut().insert(Approval::new().allow("*"));
-    let ran = scene.start_in(context, &tools).await;
+    let own = RunOverrides::new().gate(Approval::new().allow("*"));
+    let ran = scene.start_with(own, &tools).await;
     assert_eq!(ran.asked().len(), 1);
     // Of two that are as exact, the run's own holds only where the agent's lets it.
     for (may_loosen, outcome) in [(false, Outcome::Interrupted), (true, Outcome::Completed)] {
         let approval = match may_loosen {
-            true => Approval::for_tools("refund").runs_may_loosen(),
+            true => Approval::for_tools("refund").runs_may_allow(),
             false => Approval::for_tools("refund"),
         };
         let tools = Toolset::new().tool(number("refund", &log)).gate(approval);
         let scene = Scene::round(vec![("refund", r#"{"n":1}"#)]);
-        let mut context = scene.world.context();
-        context
-            .extensions_mut()
-            .insert(Approval::new().allow("refund"));
-        let ran = scene.start_in(context, &tools).await;
+        let own = RunOverrides::new().gate(Approval::new().allow("refund"));
+        let ran = scene.start_with(own, &tools).await;
         assert_eq!(*ran.outcome(), outcome, "may loosen: {may_loosen}");
         assert_eq!(log.count("refund 1"), usize::from(may_loosen));
     }
@@ -500,11 +495,8 @@ async fn c086_an_exact_name_wins_over_a_wildcard_of_the_run() {
         .tool(number("refund", &log))
         .gate(Approval::new().deny("re*", "never").allow("refund"));
     let scene = Scene::round(vec![("refund", r#"{"n":1}"#)]);
-    let mut context = scene.world.context();
-    context
-        .extensions_mut()
-        .insert(Approval::new().allow("refund"));
-    let ran = scene.start_in(context, &tools).await;
+    let own = RunOverrides::new().gate(Approval::new().allow("refund"));
+    let ran = scene.start_with(own, &tools).await;
     assert_eq!(ran.result("call-0-0"), (ToolStatus::Denied, "never".into()));
     assert!(log.lines().is_empty());
 }
@@ -520,18 +512,12 @@ async fn a_run_has_an_approval_of_its_own() {
             false => tools,
         };
         let scene = Scene::round(vec![("refund", r#"{"n":1}"#)]);
-        let own = || {
-            let mut context = scene.world.context();
-            context
-                .extensions_mut()
-                .insert(Approval::for_tools("refund"));
-            context
-        };
-        let ran = scene.start_in(own(), &tools).await;
+        let own = || RunOverrides::new().gate(Approval::for_tools("refund"));
+        let ran = scene.start_with(own(), &tools).await;
         assert!(log.lines().is_empty());
         let reply = Reply::approve(ran.ask("call-0-0").id);
         let ran = scene
-            .resume_in(own(), &tools, ran.state(), vec![reply])
+            .resume_with(own(), &tools, ran.state(), vec![reply])
             .await;
         assert_eq!(*ran.outcome(), Outcome::Completed);
         assert_eq!(log.lines(), ["refund 1"]);
@@ -545,12 +531,12 @@ async fn a_runs_own_approval_tells_its_own_watchers_beside_a_gate() {
         .tool(number("refund", &log))
         .gate(Approval::for_tools("mail").names_inner_tools());
     let scene = Scene::round(vec![("refund", r#"{"n":1}"#)]);
-    let mut context = scene.world.context();
     let own = Approval::for_tools("refund")
         .message(|_| "Really?".to_owned())
         .on_approval(told(&watched));
-    context.extensions_mut().insert(own);
-    let ran = scene.start_in(context, &tools).await;
+    let ran = scene
+        .start_with(RunOverrides::new().gate(own), &tools)
+        .await;
     assert_eq!(ran.ask("call-0-0").message.unwrap(), "Really?");
     assert_eq!(watched.lines(), ["requested call-0-0"]);
 }

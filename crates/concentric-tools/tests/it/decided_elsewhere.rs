@@ -53,20 +53,22 @@ async fn hangs(agent: BoxModel, request: ChatRequest) {
 }
 
 /// Runs until it hangs, and returns what was written down last.
-async fn died(agent: BoxModel, request: ChatRequest, mut context: Context) -> RunState {
+async fn died(agent: BoxModel, mut request: ChatRequest, context: Context) -> RunState {
     let states = Arc::new(Mutex::new(Vec::new()));
-    let saved = states.clone();
-    context
-        .own_mut()
-        .insert(Checkpoint::new(move |state: RunState| {
-            saved.lock().unwrap().push(crate::kit::written(&state));
-            Box::pin(async {
-                pace().pass(&Context::new()).await;
-                Ok(())
-            })
-        }));
+    request.checkpoint = Some(saves(&states));
     hangs(agent, request.with_context(context)).await;
     states.lock().unwrap().pop().unwrap()
+}
+
+fn saves(states: &Arc<Mutex<Vec<RunState>>>) -> Checkpoint {
+    let saved = states.clone();
+    Checkpoint::new(move |state: RunState| {
+        saved.lock().unwrap().push(crate::kit::written(&state));
+        Box::pin(async {
+            pace().pass(&Context::new()).await;
+            Ok(())
+        })
+    })
 }
 
 fn history(scene: &Scene, state: &RunState, replies: Vec<Reply>) -> ChatRequest {
@@ -439,18 +441,9 @@ async fn f044_a_new_ledger_knows_nothing_of_what_was_begun_without_it() {
     let tools = Toolset::new().tool(pay(&log, false)).ledger(store);
     // The next one dies, too, as soon as it has written down that it takes the call up.
     let states = Arc::new(Mutex::new(Vec::new()));
-    let saved = states.clone();
-    let mut context = scene.world.context();
-    context
-        .own_mut()
-        .insert(Checkpoint::new(move |state: RunState| {
-            saved.lock().unwrap().push(crate::kit::written(&state));
-            Box::pin(async {
-                pace().pass(&Context::new()).await;
-                Ok(())
-            })
-        }));
-    scene.resume_in(context, &tools, state, vec![]).await;
+    let mut request = ChatRequest::resume(state, vec![]).with_context(scene.world.context());
+    request.checkpoint = Some(saves(&states));
+    drive(scene.model.agent(&tools), request).await;
     assert_eq!(log.lines(), ["pay 1"]);
     let state = states.lock().unwrap().remove(0);
     scene.resume(&tools, state, vec![]).await;

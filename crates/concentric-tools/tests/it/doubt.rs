@@ -113,9 +113,7 @@ async fn died(scene: &Scene, tools: &Toolset, asks: bool) -> RunState {
             Ok(())
         })
     });
-    let mut context = scene.world.context();
-    context.own_mut().insert(checkpoint);
-    let request = match asks {
+    let mut request = match asks {
         false => ChatRequest::user("go"),
         true => {
             let ran = scene.start(tools).await;
@@ -123,9 +121,11 @@ async fn died(scene: &Scene, tools: &Toolset, asks: bool) -> RunState {
             ChatRequest::resume(ran.state(), vec![reply])
         }
     };
+    request.checkpoint = Some(checkpoint);
     let run = async {
         let agent = scene.model.agent(tools);
-        let response = agent.oneshot(request.with_context(context)).await.unwrap();
+        let request = request.with_context(scene.world.context());
+        let response = agent.oneshot(request).await.unwrap();
         let mut body = std::pin::pin!(response.body);
         while let Some(event) = body.next().await {
             assert!(!event.unwrap().is_finish(), "it ends");

@@ -1,10 +1,10 @@
 //! Calls that are given up while they run: their outcome is unknown, unless the tool may run again.
 
-use crate::common::{Log, agent_in, one, pace, paced, tool};
+use crate::common::{Log, ask, one, pace, paced, tool};
 use crate::kit::Memory;
 use concentric_core::{
-    Annotations, Answer, BoxModel, BoxTool, ChatRequest, Context, Error, ErrorKind, InterruptHub,
-    Outcome, Reply, ToolCall, ToolOutcome, ToolSpec, ToolStatus,
+    Annotations, Answer, BoxModel, BoxTool, ChatRequest, Error, ErrorKind, InterruptHub, Outcome,
+    Reply, RunOverrides, ToolCall, ToolOutcome, ToolSpec, ToolStatus,
     capability::{Declares, Encloses, StoredRun},
     interrupt,
     machine::RunState,
@@ -12,8 +12,8 @@ use concentric_core::{
 };
 use concentric_layers::{NextTool, tool_from_fn};
 use concentric_tools::{
-    Approval, ApprovalTokens, NoArguments, RetryTool, ScopedExt, Tool, ToolError, ToolLayers,
-    Toolset, agent_tool, blocking_tool,
+    Approval, ApprovalTokens, NoArguments, RetryTool, ScopedExt, Tool, ToolError, Toolset,
+    agent_tool, blocking_tool,
     token::{Key, TokenKeys},
 };
 use futures_util::StreamExt;
@@ -191,13 +191,10 @@ async fn a_call_given_up_is_unknown_unless_it_may_run_again() {
 paced!(paused a_layer_of_the_run_that_gives_up_leaves_it_unknown);
 async fn a_layer_of_the_run_that_gives_up_leaves_it_unknown() {
     let log = Log::default();
-    let mut context = Context::new();
-    let own = ToolLayers::new().layer(TimeoutLayer::new(SECOND));
-    context.own_mut().insert(own);
+    let own = RunOverrides::new().tool_layer(TimeoutLayer::new(SECOND));
+    let request = ChatRequest::user("hi").with_overrides(own);
     let tools = Toolset::new().tool(hangs(&log));
-    let answer = agent_in(context, tools, vec![vec![("t", "")]])
-        .await
-        .unwrap();
+    let answer = ask(request, tools, vec![vec![("t", "")]]).await.unwrap();
     assert_eq!(statuses(&answer), [ToolStatus::Unknown]);
 }
 

@@ -4,8 +4,8 @@
 use crate::common::{Log, of_pace, pace, tool};
 use concentric_core::{
     AgentLayer, BoxModel, CallId, ChatRequest, ChatResponse, Context, Environment, Error, Event,
-    Executor, Finish, FinishReason, Interrupt, InterruptId, Outcome, Reply, ReplyKind, RunId, Str,
-    ThreadId, ToolCallPart, ToolOutcome, ToolStatus, Transcript, Usage,
+    Executor, Finish, FinishReason, Interrupt, InterruptId, Outcome, Reply, ReplyKind, RunId,
+    RunOverrides, Str, ThreadId, ToolCallPart, ToolOutcome, ToolStatus, Transcript, Usage,
     context::{Clock, ContextBuilder},
     machine::RunState,
     store::{
@@ -380,6 +380,16 @@ impl Scene {
         drive(self.model.agent(tools), request).await
     }
 
+    /// Starts a run that has more than its agent.
+    pub async fn start_with(&self, own: RunOverrides, tools: &Toolset) -> Ran {
+        let request = ChatRequest::user("go").with_overrides(own);
+        drive(
+            self.model.agent(tools),
+            request.with_context(self.world.context()),
+        )
+        .await
+    }
+
     pub async fn resume(&self, tools: &Toolset, state: RunState, replies: Vec<Reply>) -> Ran {
         self.resume_in(self.world.context(), tools, state, replies)
             .await
@@ -394,6 +404,21 @@ impl Scene {
     ) -> Ran {
         let request = ChatRequest::resume(state, replies).with_context(context);
         drive(self.model.agent(tools), request).await
+    }
+
+    pub async fn resume_with(
+        &self,
+        own: RunOverrides,
+        tools: &Toolset,
+        state: RunState,
+        replies: Vec<Reply>,
+    ) -> Ran {
+        let request = ChatRequest::resume(state, replies).with_overrides(own);
+        drive(
+            self.model.agent(tools),
+            request.with_context(self.world.context()),
+        )
+        .await
     }
 }
 

@@ -46,7 +46,7 @@ fn effect(name: &'static str, log: &Log, hangs: bool) -> Tool {
 }
 
 /// Runs until nothing happens any more; what was written down last is what another process finds.
-async fn crash(scene: &Scene, tools: &Toolset, request: ChatRequest) -> RunState {
+async fn crash(scene: &Scene, tools: &Toolset, mut request: ChatRequest) -> RunState {
     let states = Arc::new(Mutex::new(Vec::new()));
     let saved = states.clone();
     let checkpoint = Checkpoint::new(move |state: RunState| {
@@ -56,11 +56,11 @@ async fn crash(scene: &Scene, tools: &Toolset, request: ChatRequest) -> RunState
             Ok(())
         })
     });
-    let mut context = scene.world.context();
-    context.own_mut().insert(checkpoint);
+    request.checkpoint = Some(checkpoint);
     let run = async {
         let agent = scene.model.agent(tools);
-        let response = agent.oneshot(request.with_context(context)).await.unwrap();
+        let request = request.with_context(scene.world.context());
+        let response = agent.oneshot(request).await.unwrap();
         let mut body = std::pin::pin!(response.body);
         while let Some(event) = body.next().await {
             assert!(!event.unwrap().is_finish(), "it ends");

@@ -3,8 +3,8 @@
 use crate::common::{Log, pace, paced, tool};
 use crate::kit::{ANY_REPLY, Memory, Model, Scene, number};
 use concentric_core::{
-    Context, Error, ErrorKind, Interrupt, InterruptHub, Outcome, Reply, ReplyKind, Suspension,
-    ToolCall, ToolOutcome, ToolSpec, ToolStatus,
+    Context, Error, ErrorKind, Interrupt, InterruptHub, Outcome, Reply, ReplyKind, RunOverrides,
+    Suspension, ToolCall, ToolOutcome, ToolSpec, ToolStatus,
     interrupt::{ScopeCalls, ScopeLifetime},
 };
 use concentric_tools::{
@@ -93,10 +93,8 @@ paced!(an_empty_rule_of_a_run_fails_the_run);
 async fn an_empty_rule_of_a_run_fails_the_run() {
     let log = Log::default();
     let scene = Scene::round(vec![PAY]);
-    let mut context = scene.world.context();
-    let own = Approval::for_tools(Vec::<&str>::new());
-    context.extensions_mut().insert(own);
-    let ran = scene.start_in(context, &of(&log, Approval::new())).await;
+    let own = RunOverrides::new().gate(Approval::for_tools(Vec::<&str>::new()));
+    let ran = scene.start_with(own, &of(&log, Approval::new())).await;
     assert_eq!(ran.end.unwrap_err().kind(), ErrorKind::Configuration);
     assert!(scene.model.requests().is_empty());
 }
@@ -120,20 +118,20 @@ async fn a_run_makes_the_rules_of_its_agent_stricter_only() {
         (asks(), denies(), Completed, 0),
         (denies(), allows(), Completed, 0),
         (none(), allows(), Completed, 1),
-        (asks().runs_may_loosen(), allows(), Completed, 1),
-        (asks().runs_may_loosen(), none(), Interrupted, 0),
-        (allows().runs_may_loosen(), asks(), Interrupted, 0),
-        (denies().runs_may_loosen(), allows(), Completed, 0),
+        (asks().runs_may_allow(), allows(), Completed, 1),
+        (asks().runs_may_allow(), none(), Interrupted, 0),
+        (allows().runs_may_allow(), asks(), Interrupted, 0),
+        (denies().runs_may_allow(), allows(), Completed, 0),
         // Less exact than what it would loosen.
         (
-            asks().runs_may_loosen(),
+            asks().runs_may_allow(),
             Approval::new().allow("*"),
             Interrupted,
             0,
         ),
         // A matcher that fails is not loosened.
         (
-            Approval::for_tools(Matcher::try_when(|_| Err("gone".into()))).runs_may_loosen(),
+            Approval::for_tools(Matcher::try_when(|_| Err("gone".into()))).runs_may_allow(),
             allows(),
             Interrupted,
             0,
@@ -142,9 +140,8 @@ async fn a_run_makes_the_rules_of_its_agent_stricter_only() {
         let case = format!("{agent:?} {run:?}");
         let log = Log::default();
         let scene = Scene::round(vec![PAY]);
-        let mut context = scene.world.context();
-        context.extensions_mut().insert(run);
-        let ran = scene.start_in(context, &of(&log, agent)).await;
+        let own = RunOverrides::new().gate(run);
+        let ran = scene.start_with(own, &of(&log, agent)).await;
         assert_eq!(*ran.outcome(), outcome, "{case}");
         assert_eq!(log.lines().len(), ran_with, "{case}");
     }
@@ -154,18 +151,13 @@ paced!(what_a_run_remembers_does_not_loosen_its_agent);
 async fn what_a_run_remembers_does_not_loosen_its_agent() {
     let (log, store) = (Log::default(), Memory::new());
     let scene = Scene::new(vec![vec![PAY], vec![PAY]]);
-    let own = || {
-        let mut context = scene.world.context();
-        let own = Approval::for_tools("pay").remember(store.clone());
-        context.extensions_mut().insert(own);
-        context
-    };
+    let own = || RunOverrides::new().gate(Approval::for_tools("pay").remember(store.clone()));
     let tools = of(&log, Approval::for_tools("pay"));
-    let ran = scene.start_in(own(), &tools).await;
+    let ran = scene.start_with(own(), &tools).await;
     let reply =
         Reply::approve(ran.ask("call-0-0").id).remembered(ScopeCalls::Tool, ScopeLifetime::Always);
     let ran = scene
-        .resume_in(own(), &tools, ran.state(), vec![reply])
+        .resume_with(own(), &tools, ran.state(), vec![reply])
         .await;
     assert_eq!(*ran.outcome(), Outcome::Interrupted, "it is asked again");
     assert_eq!(log.lines(), ["pay 1"]);
@@ -176,15 +168,13 @@ async fn a_question_of_run_and_agent_has_the_stricter_limits() {
     let log = Log::default();
     let minutes = |n: u64| Duration::from_secs(60 * n);
     let scene = Scene::round(vec![PAY]);
-    let mut context = scene.world.context();
     let own = Approval::for_tools("pay")
         .message(|_| "the run's".to_owned())
         .expires_after(minutes(60))
         .replies(ANY_REPLY);
-    context.extensions_mut().insert(own);
     let agent = Approval::for_tools("pay").expires_after(minutes(1));
     let asked = scene
-        .start_in(context, &of(&log, agent))
+        .start_with(RunOverrides::new().gate(own), &of(&log, agent))
         .await
         .ask("call-0-0");
     assert_eq!(asked.message.as_deref(), Some("the run's"));

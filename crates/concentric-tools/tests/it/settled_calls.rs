@@ -2,15 +2,15 @@
 //! them only where that is asked for.
 
 use crate::common::hooks::after_fn;
-use crate::common::{Log, agent_in, gate_fn, one, pace, paced, polled, tool};
+use crate::common::{Log, agent_in, ask, gate_fn, one, pace, paced, polled, tool};
 use concentric_core::hooks::{self, Hooks};
 use concentric_core::{
-    BoxError, BoxTool, CancelReason, Context, Error, Refusal, Reply, Str, ToolCall, ToolOutcome,
-    ToolStatus,
+    BoxError, BoxTool, CancelReason, ChatRequest, Context, Error, Refusal, Reply, RunOverrides,
+    Str, ToolCall, ToolOutcome, ToolStatus,
 };
 use concentric_layers::{NextTool, tool_from_fn};
 use concentric_tools::{
-    Approval, Decided, Gate, Matcher, NoArguments, ScopedExt, Tool, ToolLayers, Toolset, Verdict,
+    Approval, Decided, Gate, Matcher, NoArguments, ScopedExt, Tool, Toolset, Verdict,
 };
 use futures_util::StreamExt;
 use std::{
@@ -64,13 +64,13 @@ fn pay() -> Tool {
 }
 
 /// A toolset with a layer, by each way to add one; and the run's own.
-fn ways<L>(layer: L) -> Vec<(&'static str, Toolset, ToolLayers)>
+fn ways<L>(layer: L) -> Vec<(&'static str, Toolset, RunOverrides)>
 where
     L: Layer<BoxTool> + Clone + Send + Sync + 'static,
     L::Service:
         concentric_core::ToolService<Future: Send + 'static> + Clone + Send + Sync + 'static,
 {
-    let none = ToolLayers::new;
+    let none = RunOverrides::new;
     let bare = || Toolset::new().tool(pay());
     vec![
         ("toolset", bare().layer(layer.clone()), none()),
@@ -91,14 +91,13 @@ where
                 .layer(layer.clone()),
             none(),
         ),
-        ("run", bare(), none().layer(layer)),
+        ("run", bare(), none().tool_layer(layer)),
     ]
 }
 
-async fn run(tools: Toolset, own: ToolLayers) -> (ToolStatus, String) {
-    let mut context = Context::new();
-    context.own_mut().insert(own);
-    let answer = agent_in(context, tools, vec![vec![("pay", "{}")]]);
+async fn run(tools: Toolset, own: RunOverrides) -> (ToolStatus, String) {
+    let request = ChatRequest::user("hi").with_overrides(own);
+    let answer = ask(request, tools, vec![vec![("pay", "{}")]]);
     let answer = answer.await.unwrap();
     let outcome = answer
         .transcript()
@@ -239,7 +238,7 @@ async fn hooks_observe_a_denial_and_cannot_change_it() {
             .layer(hook("layer"))
             .hooks(hook("other").scoped("other"))
             .hooks(hook("inner").scoped("pay"));
-        let own = ToolLayers::new().hooks(hook("run"));
+        let own = RunOverrides::new().tool_hooks(hook("run"));
         let denied = (ToolStatus::Denied, "not today".to_owned());
         assert_eq!(run(tools, own).await, denied);
         // The innermost first, as for a call that ran.

@@ -2,9 +2,9 @@
 
 use super::{Asks, Folder, GOOD, looks, tools};
 use concentric_core::{
-    AgentLayer, Answer, BoxModel, ChatRequest, Message, Outcome, OutputSchema, Reply, Str,
-    ToolOutcome, Turn,
-    agent::{BeforeFinish, StepGate, StepGates, StepView},
+    AgentLayer, Answer, BoxModel, ChatRequest, Message, Outcome, OutputSchema, Reply, RunOverrides,
+    Str, ToolOutcome, Turn,
+    agent::{BeforeFinish, StepGate, StepView},
     machine::RunState,
 };
 use concentric_layers::{
@@ -312,9 +312,8 @@ async fn a_message_that_comes_as_the_answer_ends_is_answered_before_the_value_is
             .layer(folder.layer())
             .service(model.clone()),
     );
-    let mut request = ChatRequest::user("What is in here?");
-    let gates = StepGates::new().gate(steering.gate());
-    request.context.own_mut().insert(gates);
+    let gates = RunOverrides::new().step_gate(steering.gate());
+    let request = ChatRequest::user("What is in here?").with_overrides(gates);
     let answer = run(&agent, request).await;
     assert_eq!(folder.of_answer(&answer).unwrap().files, 2);
     let sent = model.requests();

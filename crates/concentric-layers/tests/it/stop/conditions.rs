@@ -180,9 +180,8 @@ async fn counts_from_before_a_suspension_are_not_repeated() {
 #[tokio::test]
 async fn a_gate_may_apply_to_one_run() {
     let agent = AgentLayer::new(tools()).layer(works(2));
-    let mut request = ChatRequest::user("hi");
-    let gates = StepGates::new().gate(StopWhen::halt("enough", steps(1)));
-    request.context.own_mut().insert(gates);
+    let gates = RunOverrides::new().step_gate(StopWhen::halt("enough", steps(1)));
+    let request = ChatRequest::user("hi").with_overrides(gates);
     let first = run(&agent, request).await;
     assert_eq!(first.finish.outcome, halted("enough"));
     let second = run(&agent, ChatRequest::user("hi")).await;
@@ -193,9 +192,8 @@ async fn a_gate_may_apply_to_one_run() {
 async fn a_nested_agent_does_not_inherit_step_gates() {
     let within = AgentLayer::new(tools()).layer(works(3));
     let agent = AgentLayer::new(ScriptedTools::new()).layer(within);
-    let mut request = ChatRequest::user("hi");
-    let gates = StepGates::new().gate(StopWhen::halt("enough", steps(1)));
-    request.context.own_mut().insert(gates);
+    let gates = RunOverrides::new().step_gate(StopWhen::halt("enough", steps(1)));
+    let request = ChatRequest::user("hi").with_overrides(gates);
     let answer = run(&agent, request).await;
     assert_eq!(answer.finish.outcome, Outcome::Completed);
 }

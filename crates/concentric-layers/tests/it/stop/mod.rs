@@ -8,9 +8,9 @@ mod more_steps;
 
 use concentric_core::{
     AgentLayer, Answer, Author, CallId, ChatRequest, Error, ErrorKind, Event, Finish, FinishReason,
-    Interrupt, InterruptId, ModelService, Outcome, Reply, SideEffects, Str, ToolCallPart,
-    ToolOutcome, ToolStatus, Transcript, Turn, Usage,
-    agent::{BeforeFinish, StepGate, StepGates, StepView},
+    Interrupt, InterruptId, ModelService, Outcome, Reply, RunOverrides, SideEffects, Str,
+    ToolCallPart, ToolOutcome, ToolStatus, Transcript, Turn, Usage,
+    agent::{BeforeFinish, StepGate, StepView},
     machine::RunState,
 };
 use concentric_layers::stop::{

@@ -137,9 +137,8 @@ async fn gates_of_a_run_are_outside_the_agents_gates() {
         })
     };
     let layer = AgentLayer::new(tools).gate(tells("agent"));
-    let mut request = ChatRequest::user("hi");
-    let own = StepGates::new().gate(tells("run"));
-    request.context.own_mut().insert(own);
+    let own = RunOverrides::new().step_gate(tells("run"));
+    let request = ChatRequest::user("hi").with_overrides(own);
     run(layer, &model, request).await;
     assert_eq!(
         *log.lock().unwrap(),

@@ -10,8 +10,8 @@ mod slots;
 use concentric_core::{
     AgentLayer, Answer, BoxError, CancelReason, ChatRequest, Context, CustomEvent, Environment,
     Error, ErrorKind, Event, Interrupt, InterruptHub, InterruptId, Message, Outcome, Part, Reply,
-    ReplyError, Resume, ResumePoint, Role, Str, ToolSpec, ToolStatus, Turn, Usage,
-    agent::{BeforeFinish, BeforeRound, BeforeStep, StepGate, StepGates, StepView},
+    ReplyError, Resume, ResumePoint, Role, RunOverrides, Str, ToolSpec, ToolStatus, Turn, Usage,
+    agent::{BeforeFinish, BeforeRound, BeforeStep, StepGate, StepView},
     ask::AskError,
     context::{Clock, Ids, Random, Sleep},
     interrupt,

@@ -146,7 +146,7 @@ async fn a_checkpoint_before_a_round_contains_the_slots() {
         BeforeRound::Continue
     }));
     let mut request = ChatRequest::user("hi");
-    request.context.own_mut().insert(checkpoint);
+    request.checkpoint = Some(checkpoint);
     run(layer.clone(), &model, request).await;
     let state = saved.lock().unwrap()[0].clone();
     assert_eq!(state.slots()[0].value, json!(7));
@@ -191,7 +191,7 @@ async fn an_unserializable_slot_fails_the_run_before_tools() {
     }));
     let mut request = ChatRequest::user("hi");
     let save = |_| Box::pin(std::future::ready(Ok(()))) as _;
-    request.context.own_mut().insert(Checkpoint::new(save));
+    request.checkpoint = Some(Checkpoint::new(save));
     let error = try_run(layer, &model, request).await.unwrap_err();
     assert_eq!(
         (error.kind(), error.code()),

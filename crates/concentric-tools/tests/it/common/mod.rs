@@ -298,11 +298,13 @@ pub async fn agent(tools: Toolset, script: Script) -> Result<Answer, Error> {
 }
 
 pub async fn agent_in(context: Context, tools: Toolset, script: Script) -> Result<Answer, Error> {
+    ask(ChatRequest::user("hi").with_context(context), tools, script).await
+}
+
+pub async fn ask(request: ChatRequest, tools: Toolset, script: Script) -> Result<Answer, Error> {
     let agent = tower::ServiceBuilder::new()
         .layer(AgentLayer::new(tools))
         .service(model(script));
-    let mut request = ChatRequest::user("hi");
-    request.context = context;
     let response = agent.oneshot(request).await?;
     response.collect().await.map_err(Error::from)
 }
