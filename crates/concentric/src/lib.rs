@@ -137,7 +137,8 @@ pub mod step_gate {
     //! Gates that decide whether the next step, round or finish may happen.
 
     pub use concentric_core::agent::{
-        BeforeFinish, BeforeRound, BeforeStep, GateOrder, StepGate, StepGates, StepView,
+        FinishDecision, GateOrder, RoundDecision, StepDecision, StepDraft, StepGate, StepGates,
+        StepView,
     };
 }
 

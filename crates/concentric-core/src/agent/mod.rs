@@ -87,5 +87,8 @@ pub use self::{
 };
 pub use crate::{
     driver::resume,
-    step_gate::{BeforeFinish, BeforeRound, BeforeStep, GateOrder, StepGate, StepGates, StepView},
+    step_gate::{
+        FinishDecision, GateOrder, RoundDecision, StepDecision, StepDraft, StepGate, StepGates,
+        StepView,
+    },
 };

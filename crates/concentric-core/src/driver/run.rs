@@ -41,9 +41,9 @@ pub(super) struct Run<M, R> {
     rounds: R,
     pub(super) context: Context,
     // These are part of the request of each model call.
-    system: System,
-    tools: ToolSpecs,
-    options: Arc<ChatOptions>,
+    pub(super) system: System,
+    pub(super) tools: ToolSpecs,
+    pub(super) options: Arc<ChatOptions>,
     client_tools: Arc<[Str]>,
     // The id of the message that the model was called for.
     message_id: Option<MessageId>,
@@ -90,6 +90,7 @@ impl<M, R> Run<M, R> {
         run.gates = gates;
         run.claim = claim;
         run.checkpoint = checkpoint.map(Checkpointing::boxed);
+        run.apply_edits();
         Ok(run)
     }
 

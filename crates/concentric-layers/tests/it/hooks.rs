@@ -8,7 +8,7 @@ use concentric_core::{
     Error, ErrorKind, Event, FinishReason, InterruptId, Message, ModelService, NoTools, OpenRound,
     Outcome, Part, PartKind, Phase, Reply, Role, StepFinish, StepStart, Str, SystemSegment,
     ToolCall, ToolCallPart, ToolOutcome, ToolResult, ToolStatus, Transcript, Usage,
-    agent::{BeforeFinish, BeforeRound, BeforeStep, StepView},
+    agent::{FinishDecision, RoundDecision, StepDecision, StepDraft, StepView},
 };
 use concentric_test::{
     Gate, Pace, ScriptedModel, ScriptedTools, Spurious, TestEnvironment, assert_fails,
@@ -875,7 +875,7 @@ fn two_steps() -> (ScriptedTools, ScriptedModel) {
 }
 
 // C14, a change that is committed inside of the run for its later steps, is covered for messages only
-// (`BeforeStep::Say`); a run hook stands outside of the loop, so its change was never a view.
+// (`StepDraft::push`); a run hook stands outside of the loop, so its change was never a view.
 #[tokio::test]
 async fn c011_c013_lines_are_added_in_order_once_per_call_and_for_the_run() {
     let (tools, model) = two_steps();
@@ -1230,16 +1230,16 @@ impl Hooks for Slow {
         self.tick(()).await
     }
 
-    async fn before_step(&self, _: &StepView) -> Result<BeforeStep, BoxError> {
-        self.tick(BeforeStep::Continue).await
+    async fn before_step(&self, _: &mut StepDraft) -> Result<StepDecision, BoxError> {
+        self.tick(StepDecision::Continue).await
     }
 
-    async fn before_round(&self, _: &StepView) -> Result<BeforeRound, BoxError> {
-        self.tick(BeforeRound::Continue).await
+    async fn before_round(&self, _: &StepView) -> Result<RoundDecision, BoxError> {
+        self.tick(RoundDecision::Continue).await
     }
 
-    async fn before_finish(&self, _: &StepView) -> Result<BeforeFinish, BoxError> {
-        self.tick(BeforeFinish::Finish).await
+    async fn before_finish(&self, _: &mut StepDraft) -> Result<FinishDecision, BoxError> {
+        self.tick(FinishDecision::Finish).await
     }
 
     async fn before_model(&self, _: &mut ChatRequest) -> Result<Flow<Vec<Event>>, BoxError> {

@@ -4,7 +4,7 @@ use concentric_core::hooks::{self, BeforeCall, End, Flow, HookFailures, Hooks, S
 use concentric_core::{
     AgentLayer, BoxError, ChatRequest, Context, Error, ErrorKind, Event, ModelService, Outcome,
     Str, ThreadId, ToolCall, ToolOutcome, ToolStatus, Transcript,
-    agent::{BeforeFinish, BeforeRound, BeforeStep, StepGates, StepView},
+    agent::{FinishDecision, RoundDecision, StepDecision, StepDraft, StepGates, StepView},
     of_run::{ModelLayers, OfRunLayer},
 };
 use concentric_layers::session::{MakeSession, SessionTarget};
@@ -50,9 +50,9 @@ impl Hooks for Everywhere {
         Ok(Flow::Continue)
     }
 
-    async fn before_step(&self, step: &StepView) -> Result<BeforeStep, BoxError> {
+    async fn before_step(&self, step: &mut StepDraft) -> Result<StepDecision, BoxError> {
         self.at(&format!("step {}", step.step));
-        Ok(BeforeStep::Continue)
+        Ok(StepDecision::Continue)
     }
 
     async fn before_model(&self, _: &mut ChatRequest) -> Result<Flow<Vec<Event>>, BoxError> {
@@ -60,9 +60,9 @@ impl Hooks for Everywhere {
         Ok(Flow::Continue)
     }
 
-    async fn before_round(&self, _: &StepView) -> Result<BeforeRound, BoxError> {
+    async fn before_round(&self, _: &StepView) -> Result<RoundDecision, BoxError> {
         self.at("round");
-        Ok(BeforeRound::Continue)
+        Ok(RoundDecision::Continue)
     }
 
     async fn before_call(&self, _: &mut BeforeCall) -> Result<Flow<ToolOutcome>, BoxError> {
@@ -70,9 +70,9 @@ impl Hooks for Everywhere {
         Ok(Flow::Continue)
     }
 
-    async fn before_finish(&self, _: &StepView) -> Result<BeforeFinish, BoxError> {
+    async fn before_finish(&self, _: &mut StepDraft) -> Result<FinishDecision, BoxError> {
         self.at("finish");
-        Ok(BeforeFinish::Finish)
+        Ok(FinishDecision::Finish)
     }
 
     async fn session_started(&self, thread: &ThreadId, _: &Transcript) -> Result<(), BoxError> {

@@ -10,7 +10,7 @@ use concentric_core::{
     AgentLayer, Answer, Author, CallId, ChatRequest, Error, ErrorKind, Event, Finish, FinishReason,
     Interrupt, InterruptId, ModelService, Outcome, Reply, SideEffects, Str, ToolCallPart,
     ToolOutcome, ToolStatus, Transcript, Turn, Usage,
-    agent::{BeforeFinish, StepGate, StepGates, StepView},
+    agent::{FinishDecision, StepDecision, StepDraft, StepGate, StepGates},
     machine::RunState,
 };
 use concentric_layers::stop::{
