@@ -85,10 +85,6 @@ struct Prepared<A> {
     is_large: bool,
 }
 
-#[expect(
-    clippy::large_enum_variant,
-    reason = "it is part of `Prepared`, which is boxed"
-)]
 enum Stage {
     Input { input: RunAgentInput, parts: Parts },
     Start(Start),

@@ -360,6 +360,9 @@ fn media(part: MediaPart) -> Media {
 
 impl RunIds {
     fn new(thread: String, run: String, parent: Option<String>, messages: &[WireMessage]) -> Self {
+        let is_system =
+            |it: &&WireMessage| matches!(it, WireMessage::System(_) | WireMessage::Developer(_));
+        let system = messages.iter().take_while(is_system);
         let mut message_names = Names::default();
         let mut call_names = Names::default();
         for message in messages {
@@ -377,6 +380,7 @@ impl RunIds {
             tools: ToolSpecs::default(),
             messages: message_names,
             calls: call_names,
+            system: system.cloned().collect(),
             known: Vec::new(),
             subagent_calls: HashMap::new(),
         }

@@ -1,6 +1,6 @@
 //! Conversion of statuses, content and media.
 
-use concentric_core::{Media, MediaSource, PartKind, ToolContent, ToolStatus};
+use concentric_core::{Media, MediaSource, Message, Part, PartKind, ToolContent, ToolStatus};
 use serde_json::json;
 
 use super::wire::{Content, ContentPart, MediaPart, PartSource, TextPart};
@@ -17,16 +17,22 @@ pub(in super::super) fn status(status: ToolStatus) -> &'static str {
 
 pub(super) fn content(content: &ToolContent) -> Content {
     let parts = match content {
-        ToolContent::Parts(parts)
-            if parts
-                .iter()
-                .any(|part| !matches!(part.kind, PartKind::Text(_))) =>
-        {
-            parts
-        }
-        // Every client supports text, and some support nothing else.
-        _ => return Content::Text(content.text().into_owned()),
+        ToolContent::Parts(parts) => content_parts(parts),
+        _ => None,
     };
+    parts.unwrap_or_else(|| Content::Text(content.text().into_owned()))
+}
+
+pub(super) fn user_content(message: &Message) -> Content {
+    content_parts(&message.parts).unwrap_or_else(|| Content::Text(message.text()))
+}
+
+/// Converts parts that are not all text. Every client supports text, and some support nothing else.
+fn content_parts(parts: &[Part]) -> Option<Content> {
+    let is_text = |part: &Part| matches!(part.kind, PartKind::Text(_));
+    if parts.iter().all(is_text) {
+        return None;
+    }
     let parts = parts.iter().filter_map(|part| match &part.kind {
         PartKind::Text(text) => Some(ContentPart::Text(TextPart::new(text.as_str()))),
         PartKind::Image(image) => media_part(ContentPart::Image, image),
@@ -34,7 +40,7 @@ pub(super) fn content(content: &ToolContent) -> Content {
         PartKind::File(file) => media_part(ContentPart::Document, file),
         _ => None,
     });
-    Content::Parts(parts.collect())
+    Some(Content::Parts(parts.collect()))
 }
 
 pub(super) fn media_part(kind: fn(MediaPart) -> ContentPart, media: &Media) -> Option<ContentPart> {
