@@ -1,6 +1,7 @@
 //! [`Hooks`] that an agent, a run or a session takes whole.
 
-use concentric_core::hooks::{self, BeforeCall, End, Flow, HookFailures, Hooks, Summary};
+use super::used;
+use concentric_core::hooks::{self, BeforeCall, End, Flow, HookFailures, Hooks, Interest, Summary};
 use concentric_core::{
     AgentLayer, BoxError, ChatRequest, Context, Error, ErrorKind, Event, ModelService, Outcome,
     Str, ThreadId, ToolCall, ToolOutcome, ToolStatus, Transcript,
@@ -43,6 +44,19 @@ impl Everywhere {
 impl Hooks for Everywhere {
     fn id(&self) -> &str {
         self.0
+    }
+
+    fn interest(&self) -> Interest {
+        used(
+            Interest::BEFORE_RUN
+                | Interest::BEFORE_STEP
+                | Interest::BEFORE_ROUND
+                | Interest::BEFORE_FINISH
+                | Interest::BEFORE_MODEL
+                | Interest::BEFORE_CALL
+                | Interest::SESSION_STARTED
+                | Interest::SESSION_ENDED,
+        )
     }
 
     async fn before_run(&self, _: &mut ChatRequest) -> Result<Flow<Str>, BoxError> {
@@ -291,6 +305,10 @@ async fn c065_work_that_after_run_leaves_for_later_is_done_while_handles_are_sti
             "later"
         }
 
+        fn interest(&self) -> Interest {
+            used(Interest::AFTER_RUN)
+        }
+
         async fn after_run(&self, _: End<'_>, run: &Summary) -> Result<(), BoxError> {
             let (done, parts) = (self.0.clone(), run.message().parts.len());
             run.context().defer(async move {
@@ -316,6 +334,10 @@ struct Failing(&'static str);
 impl Hooks for Failing {
     fn id(&self) -> &str {
         "failing"
+    }
+
+    fn interest(&self) -> Interest {
+        used(Interest::BEFORE_CALL | Interest::AFTER_CALL)
     }
 
     async fn before_call(&self, _: &mut BeforeCall) -> Result<Flow<ToolOutcome>, BoxError> {
