@@ -12,7 +12,7 @@ use concentric::{
     hooks::Interest,
     id::ThreadId,
     state::{Durable, Scope, Slot, SlotError, Slots, ThreadSlots, Transient},
-    step_gate::{BeforeFinish, BeforeStep, StepView},
+    step_gate::{FinishDecision, StepDecision, StepDraft, StepView},
 };
 use quickstart::{files, model::model, terminal};
 use std::{io, process::ExitCode};
@@ -53,16 +53,16 @@ impl StepGate for Budget {
         Interest::BEFORE_STEP | Interest::BEFORE_FINISH
     }
 
-    async fn before_step(&self, step: &StepView) -> Result<BeforeStep, BoxError> {
-        Ok(match count(step)? {
-            used if used > LIMIT => BeforeStep::halt(format!("{used} tokens used")),
-            _ => BeforeStep::Continue,
+    async fn before_step(&self, draft: &mut StepDraft) -> Result<StepDecision, BoxError> {
+        Ok(match count(draft)? {
+            used if used > LIMIT => StepDecision::halt(format!("{used} tokens used")),
+            _ => StepDecision::Continue,
         })
     }
 
-    async fn before_finish(&self, step: &StepView) -> Result<BeforeFinish, BoxError> {
-        count(step)?;
-        Ok(BeforeFinish::Finish)
+    async fn before_finish(&self, draft: &mut StepDraft) -> Result<FinishDecision, BoxError> {
+        count(draft)?;
+        Ok(FinishDecision::Finish)
     }
 }
 

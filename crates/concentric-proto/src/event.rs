@@ -3,6 +3,7 @@ use crate::{
     id::{CallId, MessageId, RunId},
     message::{Part, ProviderData, ToolCallPart, ToolResult},
     text::Str,
+    transcript::Transcript,
     usage::{FinishReason, Usage},
 };
 use serde::{Deserialize, Serialize};
@@ -59,6 +60,9 @@ pub enum Event {
     /// event may follow the [`StepFinish`](Self::StepFinish) of that step, if a gate rejects a
     /// complete answer.
     Reset,
+    /// The conversation that replaces the one so far, because a step gate rewrote it (AG-UI
+    /// `MESSAGES_SNAPSHOT`).
+    TranscriptReplaced(Transcript),
     /// The end of the response. The last `Ok` item of a body, exactly once.
     Finish(Box<Finish>),
 }

@@ -197,6 +197,7 @@ fn kind(event: &Event) -> &'static str {
         Event::StepFinish(_) => "step_finish",
         Event::Resumed => "resumed",
         Event::Reset => "reset",
+        Event::TranscriptReplaced(_) => "transcript_replaced",
         Event::Finish(_) => "finish",
         _ => "other",
     }

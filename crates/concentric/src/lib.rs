@@ -145,7 +145,7 @@ pub mod step_gate {
     //! Gates that decide whether the next step, round or finish may happen.
 
     pub use concentric_core::agent::{
-        BeforeFinish, BeforeRound, BeforeStep, GateOrder, StepGate, StepView,
+        FinishDecision, GateOrder, RoundDecision, StepDecision, StepDraft, StepGate, StepView,
     };
 }
 

@@ -3,7 +3,7 @@
 use concentric_core::{
     AgentLayer, Answer, BoxError, BoxModel, ChatRequest, Event, Finish, FinishReason, Message,
     MessageId, Outcome, Reply, Role, StepStart, Turn, Usage,
-    agent::{BeforeFinish, StepGate, StepView},
+    agent::{FinishDecision, StepDraft, StepGate},
     machine::RunState,
     store::Checkpoint,
 };
@@ -103,10 +103,13 @@ impl StepGate for AndMore {
         "more"
     }
 
-    async fn before_finish(&self, step: &StepView) -> Result<BeforeFinish, BoxError> {
+    async fn before_finish(&self, step: &mut StepDraft) -> Result<FinishDecision, BoxError> {
         Ok(match step.step {
-            0 => BeforeFinish::Continue(vec![Turn::message(Message::user("And?")).unwrap()]),
-            _ => BeforeFinish::Finish,
+            0 => {
+                step.push(Turn::message(Message::user("And?")).unwrap());
+                FinishDecision::Retry { void: false }
+            }
+            _ => FinishDecision::Finish,
         })
     }
 }

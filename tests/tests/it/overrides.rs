@@ -3,7 +3,7 @@
 use concentric_core::{
     AgentLayer, BoxError, BoxModel, CallId, ChatRequest, Error, ErrorKind, Message, NoTools, Part,
     PartKind, Role, RunOverrides, ToolCall, ToolCallPart, ToolSpecs,
-    agent::{BeforeStep, StepGate, StepView, WithTools},
+    agent::{StepDecision, StepDraft, StepGate, WithTools},
     hooks::Interest,
 };
 use concentric_layers::{Next, NextTool, from_fn, tool_from_fn};
@@ -53,9 +53,9 @@ impl StepGate for Log {
         Interest::BEFORE_STEP
     }
 
-    async fn before_step(&self, _: &StepView) -> Result<BeforeStep, BoxError> {
+    async fn before_step(&self, _: &mut StepDraft) -> Result<StepDecision, BoxError> {
         self.add("step");
-        Ok(BeforeStep::Continue)
+        Ok(StepDecision::Continue)
     }
 }
 

@@ -3,7 +3,7 @@
 use concentric_core::{
     AgentLayer, BoxError, BoxModel, ChatRequest, Context, CustomEvent, Event, Interrupt,
     InterruptId, Reply,
-    agent::{BeforeFinish, BeforeRound, BeforeStep, StepGate, StepView},
+    agent::{FinishDecision, RoundDecision, StepDecision, StepDraft, StepGate, StepView},
     store::{Checkpoint, Tenant},
 };
 use concentric_layers::{CommitLayer, Next, envelope::Envelopes, from_fn};
@@ -25,19 +25,19 @@ impl StepGate for Slow {
         "slow"
     }
 
-    async fn before_step(&self, step: &StepView) -> Result<BeforeStep, BoxError> {
+    async fn before_step(&self, step: &mut StepDraft) -> Result<StepDecision, BoxError> {
         self.0.pass(&step.context).await;
-        Ok(BeforeStep::Continue)
+        Ok(StepDecision::Continue)
     }
 
-    async fn before_round(&self, step: &StepView) -> Result<BeforeRound, BoxError> {
+    async fn before_round(&self, step: &StepView) -> Result<RoundDecision, BoxError> {
         self.0.pass(&step.context).await;
-        Ok(BeforeRound::Continue)
+        Ok(RoundDecision::Continue)
     }
 
-    async fn before_finish(&self, step: &StepView) -> Result<BeforeFinish, BoxError> {
+    async fn before_finish(&self, step: &mut StepDraft) -> Result<FinishDecision, BoxError> {
         self.0.pass(&step.context).await;
-        Ok(BeforeFinish::Finish)
+        Ok(FinishDecision::Finish)
     }
 }
 

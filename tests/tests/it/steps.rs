@@ -3,7 +3,7 @@
 use concentric_core::{
     AgentLayer, BoxError, CancelReason, ChatRequest, Error, ErrorKind, Event, Finish, FinishReason,
     Outcome, Phase, Reply, RunOverrides, ToolSpec, Usage,
-    agent::{BeforeStep, StepGate, StepView},
+    agent::{StepDecision, StepDraft, StepGate},
 };
 use concentric_layers::{Next, from_fn, inspect_events};
 use concentric_providers::{ApiKey, OpenAiLayer};
@@ -40,9 +40,9 @@ impl StepGate for Log {
         "log"
     }
 
-    async fn before_step(&self, step: &StepView) -> Result<BeforeStep, BoxError> {
+    async fn before_step(&self, step: &mut StepDraft) -> Result<StepDecision, BoxError> {
         self.add(format!("step {}", step.step));
-        Ok(BeforeStep::Continue)
+        Ok(StepDecision::Continue)
     }
 }
 
@@ -267,14 +267,14 @@ async fn a_step_whose_model_fails_or_never_answers_has_begun() {
 }
 
 /// A gate that decides by the step's number.
-struct Before(fn(u32) -> BeforeStep);
+struct Before(fn(u32) -> StepDecision);
 
 impl StepGate for Before {
     fn name(&self) -> &str {
         "before"
     }
 
-    async fn before_step(&self, step: &StepView) -> Result<BeforeStep, BoxError> {
+    async fn before_step(&self, step: &mut StepDraft) -> Result<StepDecision, BoxError> {
         Ok((self.0)(step.step))
     }
 }
@@ -282,8 +282,8 @@ impl StepGate for Before {
 #[tokio::test]
 async fn a_step_that_a_gate_prevents_is_not_shown() {
     let halts = Before(|step| match step {
-        0 => BeforeStep::Continue,
-        _ => BeforeStep::Halt("enough".into()),
+        0 => StepDecision::Continue,
+        _ => StepDecision::Halt("enough".into()),
     });
     let model = ScriptedModel::new()
         .tool_call("look", json!({}))

@@ -3,7 +3,7 @@
 use concentric_core::{
     AgentLayer, BoxError, BoxModel, CancelReason, ChatRequest, Context, CustomEvent, EmitError,
     ErrorKind, Event, Interrupt, InterruptId, Outcome,
-    agent::{BeforeFinish, BeforeRound, BeforeStep, StepGate, StepView},
+    agent::{FinishDecision, RoundDecision, StepDecision, StepDraft, StepGate, StepView},
     ask::AskError,
     store::{Checkpoint, Tenant},
 };
@@ -97,24 +97,24 @@ impl StepGate for Place {
         "place"
     }
 
-    async fn before_step(&self, _: &StepView) -> Result<BeforeStep, BoxError> {
+    async fn before_step(&self, _: &mut StepDraft) -> Result<StepDecision, BoxError> {
         match self {
             Self::BeforeStep => pending().await,
-            _ => Ok(BeforeStep::Continue),
+            _ => Ok(StepDecision::Continue),
         }
     }
 
-    async fn before_round(&self, _: &StepView) -> Result<BeforeRound, BoxError> {
+    async fn before_round(&self, _: &StepView) -> Result<RoundDecision, BoxError> {
         match self {
             Self::BeforeRound => pending().await,
-            _ => Ok(BeforeRound::Continue),
+            _ => Ok(RoundDecision::Continue),
         }
     }
 
-    async fn before_finish(&self, _: &StepView) -> Result<BeforeFinish, BoxError> {
+    async fn before_finish(&self, _: &mut StepDraft) -> Result<FinishDecision, BoxError> {
         match self {
             Self::BeforeFinish => pending().await,
-            _ => Ok(BeforeFinish::Finish),
+            _ => Ok(FinishDecision::Finish),
         }
     }
 }

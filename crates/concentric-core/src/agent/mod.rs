@@ -85,7 +85,9 @@ pub use self::{
 };
 pub use crate::{
     driver::resume,
-    step_gate::{BeforeFinish, BeforeRound, BeforeStep, GateOrder, StepGate, StepView},
+    step_gate::{
+        FinishDecision, GateOrder, RoundDecision, StepDecision, StepDraft, StepGate, StepView,
+    },
     tool_layers::{ObserveSettled, ToolLayers},
     tool_parts::{RunTool, ToolParts},
 };

@@ -36,9 +36,9 @@ pub(super) struct Run<M, R> {
     rounds: R,
     pub(super) context: Context,
     // These are part of the request of each model call.
-    system: System,
-    tools: ToolSpecs,
-    options: Arc<ChatOptions>,
+    pub(super) system: System,
+    pub(super) tools: ToolSpecs,
+    pub(super) options: Arc<ChatOptions>,
     client_tools: Arc<[Str]>,
     // The context of the latest model call, until its round.
     step: Option<Context>,
@@ -88,6 +88,7 @@ impl<M, R> Run<M, R> {
         run.gates = (!gates.is_empty()).then_some(gates);
         run.claim = claim;
         run.checkpoint = checkpoint.map(Checkpointing::boxed);
+        run.apply_edits();
         Ok(place(run))
     }
 

@@ -9,7 +9,7 @@ use crate::{
     request::ChatRequest,
     response::ChatResponse,
     service::BoxFuture,
-    step_gate::{Deciding, Moment},
+    step_gate::{Decided, Moment, PendingDecision},
     tool_call::ToolRound,
 };
 use concentric_proto::{
@@ -37,7 +37,12 @@ pin_project! {
         /// No operation; the machine determines the next action.
         Idle,
         /// Gates deciding about the next action; before a round, about these calls.
-        Gates { deciding: Deciding, step: u32, round: Option<ToolRound> },
+        Gates {
+            pending: PendingDecision<'static, Decided>,
+            moment: Moment,
+            step: u32,
+            round: Option<ToolRound>,
+        },
         /// The call of the model.
         Model { #[pin] call: Oneshot<M, ChatRequest> },
         /// The next event of the model's answer.
@@ -72,18 +77,18 @@ where
                 return Some(Err(error));
             }
             Action::CallModel { step, resume: None }
-                if let Some(deciding) = run.decide(Moment::Step, step) =>
+                if let Some(pending) = run.decide(Moment::Step, step) =>
             {
-                Self::gates(deciding, step, None)
+                Self::gates(pending, Moment::Step, step, None)
             }
             Action::CallModel { step, resume } => Self::model(run, step, resume),
             Action::MayFinish => {
                 let step = run.machine.last_step();
-                let Some(deciding) = run.decide(Moment::Finish, step) else {
+                let Some(pending) = run.decide(Moment::Finish, step) else {
                     run.machine.input(Input::Finish);
                     return None;
                 };
-                Self::gates(deciding, step, None)
+                Self::gates(pending, Moment::Finish, step, None)
             }
             Action::RunTools {
                 step,
@@ -92,7 +97,7 @@ where
             } => {
                 let round = run.round(step, message_id, calls);
                 match run.decide(Moment::Round, step) {
-                    Some(deciding) => Self::gates(deciding, step, Some(round)),
+                    Some(pending) => Self::gates(pending, Moment::Round, step, Some(round)),
                     None => Self::round(run, round),
                 }
             }
@@ -117,9 +122,15 @@ where
         run.end();
     }
 
-    const fn gates(deciding: Deciding, step: u32, round: Option<ToolRound>) -> Self {
+    const fn gates(
+        pending: PendingDecision<'static, Decided>,
+        moment: Moment,
+        step: u32,
+        round: Option<ToolRound>,
+    ) -> Self {
         Self::Gates {
-            deciding,
+            pending,
+            moment,
             step,
             round,
         }
@@ -245,10 +256,14 @@ where
         let next = match self.as_mut().project() {
             WorkProj::Idle | WorkProj::Body { .. } => return Poll::Pending,
             WorkProj::Gates {
-                deciding,
+                pending,
+                moment,
                 step,
                 round,
-            } => ready!(Self::poll_gates(run, deciding, *step, round, cx)),
+            } => {
+                let decided = ready!(pending.as_mut().poll(cx));
+                Self::after_gates(run, *moment, *step, round.take(), decided)
+            }
             WorkProj::Model { call } => {
                 let answer = ready!(call.poll(cx)).map_err(|error| Error::from(error.into()))?;
                 run.context.check_expectations()?;
@@ -277,31 +292,19 @@ where
         Poll::Ready(Ok(()))
     }
 
-    /// Polls the gates, and returns the work that follows their decision.
-    fn poll_gates(
+    /// Returns the work that follows the decision of the gates.
+    fn after_gates(
         run: &mut Run<M, R>,
-        deciding: &mut Deciding,
+        moment: Moment,
         step: u32,
-        round: &mut Option<ToolRound>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Self> {
-        Poll::Ready(match deciding {
-            Deciding::Step(deciding) => match run.before_step(ready!(deciding.as_mut().poll(cx))) {
-                true => Self::model(run, step, None),
-                false => Self::Idle,
-            },
-            Deciding::Round(deciding) => {
-                let decision = ready!(deciding.as_mut().poll(cx));
-                match round.take().filter(|_| run.before_round(decision)) {
-                    Some(round) => Self::round(run, round),
-                    None => Self::Idle,
-                }
-            }
-            Deciding::Finish(deciding) => {
-                run.before_finish(ready!(deciding.as_mut().poll(cx)));
-                Self::Idle
-            }
-        })
+        round: Option<ToolRound>,
+        decided: Result<Decided, Error>,
+    ) -> Self {
+        match (run.apply(moment, decided), round) {
+            (true, None) => Self::model(run, step, None),
+            (true, Some(round)) => Self::round(run, round),
+            (false, _) => Self::Idle,
+        }
     }
 }
 

@@ -2,7 +2,7 @@ use super::{BeforeCall, End, Flow, Hooks, Interest, Summary};
 use crate::{
     context::Context,
     request::ChatRequest,
-    step_gate::{BeforeFinish, BeforeRound, BeforeStep, StepView},
+    step_gate::{FinishDecision, RoundDecision, StepDecision, StepDraft, StepView},
     tool_call::ToolCall,
 };
 use concentric_proto::{
@@ -53,9 +53,9 @@ forward! {
         step_finished(step: &StepFinish, run: &Summary) -> ();
         round_finished(results: &[ToolResult], run: &Summary) -> ();
         after_run(end: End<'_>, run: &Summary) -> ();
-        before_step(step: &StepView) -> BeforeStep;
-        before_round(step: &StepView) -> BeforeRound;
-        before_finish(step: &StepView) -> BeforeFinish;
+        before_step(draft: &mut StepDraft) -> StepDecision;
+        before_round(view: &StepView) -> RoundDecision;
+        before_finish(draft: &mut StepDraft) -> FinishDecision;
         before_model(request: &mut ChatRequest) -> Flow<Vec<Event>>;
         after_model(end: End<'_>, call: &Summary) -> ();
         before_call(call: &mut BeforeCall) -> Flow<ToolOutcome>;

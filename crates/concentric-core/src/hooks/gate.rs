@@ -1,5 +1,7 @@
 use super::{Hooks, Interest};
-use crate::step_gate::{BeforeFinish, BeforeRound, BeforeStep, StepGate, StepView};
+use crate::step_gate::{
+    FinishDecision, RoundDecision, StepDecision, StepDraft, StepGate, StepView,
+};
 use std::{future::Future, sync::Arc};
 use tower::BoxError;
 
@@ -20,22 +22,22 @@ where
 
     fn before_step(
         &self,
-        step: &StepView,
-    ) -> impl Future<Output = Result<BeforeStep, BoxError>> + Send {
-        self.0.before_step(step)
+        draft: &mut StepDraft,
+    ) -> impl Future<Output = Result<StepDecision, BoxError>> + Send {
+        self.0.before_step(draft)
     }
 
     fn before_round(
         &self,
-        step: &StepView,
-    ) -> impl Future<Output = Result<BeforeRound, BoxError>> + Send {
-        self.0.before_round(step)
+        view: &StepView,
+    ) -> impl Future<Output = Result<RoundDecision, BoxError>> + Send {
+        self.0.before_round(view)
     }
 
     fn before_finish(
         &self,
-        step: &StepView,
-    ) -> impl Future<Output = Result<BeforeFinish, BoxError>> + Send {
-        self.0.before_finish(step)
+        draft: &mut StepDraft,
+    ) -> impl Future<Output = Result<FinishDecision, BoxError>> + Send {
+        self.0.before_finish(draft)
     }
 }

@@ -2,7 +2,7 @@ use super::{BeforeCall, End, Flow, Interest, Summary};
 use crate::{
     context::Context,
     request::ChatRequest,
-    step_gate::{BeforeFinish, BeforeRound, BeforeStep, StepView},
+    step_gate::{FinishDecision, RoundDecision, StepDecision, StepDraft, StepView},
     tool_call::ToolCall,
 };
 use concentric_proto::{
@@ -164,18 +164,18 @@ pub trait Hooks: Send + Sync + 'static {
 
     // ---- between the steps of a run ----
 
-    /// Decides whether a run makes its next step: it may continue, insert a message, interrupt,
-    /// finish or halt the run.
+    /// Decides whether a run makes its next step: it may continue, insert messages, make edits that
+    /// last, interrupt, finish or halt the run.
     ///
     /// # When and errors
     ///
     /// See [`StepGate::before_step`](crate::agent::StepGate::before_step).
     fn before_step(
         &self,
-        step: &StepView,
-    ) -> impl Future<Output = Result<BeforeStep, BoxError>> + Send {
-        let _ = step;
-        ready(Ok(BeforeStep::Continue))
+        draft: &mut StepDraft,
+    ) -> impl Future<Output = Result<StepDecision, BoxError>> + Send {
+        let _ = draft;
+        ready(Ok(StepDecision::Continue))
     }
 
     /// Decides whether a round of tool calls is executed.
@@ -185,10 +185,10 @@ pub trait Hooks: Send + Sync + 'static {
     /// See [`StepGate::before_round`](crate::agent::StepGate::before_round).
     fn before_round(
         &self,
-        step: &StepView,
-    ) -> impl Future<Output = Result<BeforeRound, BoxError>> + Send {
-        let _ = step;
-        ready(Ok(BeforeRound::Continue))
+        view: &StepView,
+    ) -> impl Future<Output = Result<RoundDecision, BoxError>> + Send {
+        let _ = view;
+        ready(Ok(RoundDecision::Continue))
     }
 
     /// Decides whether a run may end after the model's answer.
@@ -198,10 +198,10 @@ pub trait Hooks: Send + Sync + 'static {
     /// See [`StepGate::before_finish`](crate::agent::StepGate::before_finish).
     fn before_finish(
         &self,
-        step: &StepView,
-    ) -> impl Future<Output = Result<BeforeFinish, BoxError>> + Send {
-        let _ = step;
-        ready(Ok(BeforeFinish::Finish))
+        draft: &mut StepDraft,
+    ) -> impl Future<Output = Result<FinishDecision, BoxError>> + Send {
+        let _ = draft;
+        ready(Ok(FinishDecision::Finish))
     }
 
     // ---- around a model call ----

@@ -1,9 +1,9 @@
-use concentric_proto::{Interrupt, Str, Turn};
+use concentric_proto::{Interrupt, Str};
 
 /// The position of a [`StepGate`](super::StepGate) among the gates before the end of a run.
 ///
-/// A gate that continues the run ends the evaluation, so some gates must come before others. Each
-/// variant must come before those below it; [`Any`](Self::Any) has no fixed position.
+/// A gate that [retries](FinishDecision::Retry) ends the evaluation, so some gates must come before
+/// others. Each variant must come before those below it; [`Any`](Self::Any) has no fixed position.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum GateOrder {
@@ -21,11 +21,9 @@ pub enum GateOrder {
 /// The decision of a [`StepGate`](super::StepGate) before a step.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
-pub enum BeforeStep {
+pub enum StepDecision {
     /// Calls the model.
     Continue,
-    /// Adds these turns to the conversation, then calls the model.
-    Say(Vec<Turn>),
     /// Raises an interrupt first.
     Ask(Box<Interrupt>),
     /// Finishes the run here ([`Outcome::Completed`](crate::Outcome::Completed)).
@@ -37,7 +35,7 @@ pub enum BeforeStep {
 /// The decision of a [`StepGate`](super::StepGate) before a round of tool calls.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
-pub enum BeforeRound {
+pub enum RoundDecision {
     /// Passes the calls to their gates.
     Continue,
     /// Raises an interrupt first.
@@ -51,59 +49,51 @@ pub enum BeforeRound {
 /// The decision of a [`StepGate`](super::StepGate) before the end of a run.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
-pub enum BeforeFinish {
-    /// Finishes the run.
+pub enum FinishDecision {
+    /// Finishes the run. Messages that the gate [pushed](super::StepDraft::push) end the
+    /// conversation: the model receives them in the next run.
     Finish,
-    /// Adds these turns and calls the model again, unless the run is at its step limit. The gates
-    /// after this one are not evaluated, unless there are [replies](super::StepView::replies).
-    Continue(Vec<Turn>),
-    /// Rejects the answer: [`Event::Reset`](crate::Event::Reset) declares it void to the consumer,
-    /// these turns are added, and the model is called again. The conversation keeps the answer, so
-    /// that the model sees its mistake. At the run's step limit the answer stands.
-    Reject(Vec<Turn>),
+    /// Calls the model again, unless the run is at its step limit; then the answer stands. The
+    /// gates after this one are not evaluated, unless there are
+    /// [replies](super::StepView::replies).
+    ///
+    /// Without a [pushed](super::StepDraft::push) message, the last turn of the conversation is the
+    /// answer itself, which the model continues. Some providers refuse this.
+    Retry {
+        /// Whether [`Event::Reset`](crate::Event::Reset) declares the answer void to the consumer.
+        /// The conversation keeps it, so that the model sees its mistake.
+        void: bool,
+    },
     /// Raises an interrupt first.
     Ask(Box<Interrupt>),
     /// Stops the run.
     Halt(Str),
 }
 
-impl BeforeStep {
-    /// Stops the run.
-    pub fn halt(reason: impl Into<Str>) -> Self {
-        Self::Halt(reason.into())
-    }
+/// Implements the constructors that the decisions have in common.
+macro_rules! constructors {
+    ($($decision:ident)*) => {
+        $(
+            impl $decision {
+                /// Stops the run.
+                pub fn halt(reason: impl Into<Str>) -> Self {
+                    Self::Halt(reason.into())
+                }
 
-    /// Raises an interrupt.
-    pub fn ask(interrupt: Interrupt) -> Self {
-        Self::Ask(Box::new(interrupt))
-    }
+                /// Raises an interrupt.
+                pub fn ask(interrupt: Interrupt) -> Self {
+                    Self::Ask(Box::new(interrupt))
+                }
+            }
+        )*
+    };
 }
 
-impl BeforeRound {
-    /// Stops the run.
-    pub fn halt(reason: impl Into<Str>) -> Self {
-        Self::Halt(reason.into())
-    }
+constructors! { StepDecision RoundDecision FinishDecision }
 
+impl RoundDecision {
     /// Runs no call of the round.
     pub fn skip(reason: impl Into<Str>) -> Self {
         Self::Skip(reason.into())
-    }
-
-    /// Raises an interrupt.
-    pub fn ask(interrupt: Interrupt) -> Self {
-        Self::Ask(Box::new(interrupt))
-    }
-}
-
-impl BeforeFinish {
-    /// Stops the run.
-    pub fn halt(reason: impl Into<Str>) -> Self {
-        Self::Halt(reason.into())
-    }
-
-    /// Raises an interrupt.
-    pub fn ask(interrupt: Interrupt) -> Self {
-        Self::Ask(Box::new(interrupt))
     }
 }

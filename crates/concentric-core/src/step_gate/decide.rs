@@ -1,8 +1,11 @@
 //! Combines the decisions of several gates.
 
-use super::{BeforeFinish, BeforeRound, BeforeStep, Entry, Erased, StepGates, StepView};
+use super::{
+    Entry, Erased, FinishDecision, RoundDecision, StepDecision, StepDraft, StepGates, StepView,
+    draft::RequestParts,
+};
 use crate::interest::Interest;
-use concentric_proto::{Error, ErrorKind, Interrupt, Phase, Str, Suspension, Turn};
+use concentric_proto::{Error, ErrorKind, Interrupt, Phase, Suspension, machine::Input};
 use std::{collections::HashSet, future::Future, pin::Pin, sync::Arc};
 
 /// The moment at which gates are evaluated.
@@ -31,183 +34,115 @@ impl Moment {
     }
 }
 
-/// An evaluation of gates in progress.
-pub(crate) enum Deciding {
-    Step(PendingDecision<Said<StepVerdict>>),
-    Round(PendingDecision<RoundVerdict>),
-    Finish(PendingDecision<Said<FinishVerdict>>),
-}
-
-/// The combined decision of all gates before a step or before the end.
-pub(crate) struct Said<V> {
-    /// Added to the conversation whatever the verdict is.
-    pub(crate) turns: Vec<Turn>,
-    pub(crate) verdict: V,
-}
-
-pub(crate) enum StepVerdict {
-    Continue,
-    Ask(Suspension),
-    Finish,
-    Halt(Str),
-}
-
-/// The combined decision of all gates before a round.
-pub(crate) enum RoundVerdict {
-    Continue,
-    Ask(Suspension),
-    Skip(Str),
-    Halt(Str),
-}
-
-pub(crate) enum FinishVerdict {
-    Finish,
-    Continue,
-    Reject,
-    Ask(Suspension),
-    Halt(Str),
+/// The combined decision of all gates.
+pub(crate) struct Decided {
+    /// The edited draft; `None` before a round, and if the gates ask.
+    pub(crate) draft: Option<StepDraft>,
+    /// The machine's input; `None` if the step or the round is made.
+    pub(crate) input: Option<Input>,
 }
 
 /// The pending decision of one gate, or of all.
-pub(super) type PendingDecision<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>;
+pub(crate) type PendingDecision<'a, T> =
+    Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>>;
 
 impl StepGates {
     /// Starts the evaluation of all gates at `moment`; `None` if no gate decides about it.
     pub(crate) fn decide(
         &self,
         moment: Moment,
-        view: impl FnOnce() -> StepView,
-    ) -> Option<Deciding> {
+        view: impl FnOnce() -> (StepView, RequestParts),
+    ) -> Option<PendingDecision<'static, Decided>> {
         let interested = |entry: &&Entry| entry.interest.contains(moment.point());
-        let asked = self.0.iter().filter(interested);
-        let asked: Vec<_> = asked.map(|entry| Arc::clone(&entry.gate)).collect();
-        if asked.is_empty() {
+        let gates = self.0.iter().filter(interested);
+        let gates: Vec<_> = gates.map(|entry| Arc::clone(&entry.gate)).collect();
+        if gates.is_empty() {
             return None;
         }
-        let view = Arc::new(view());
+        let (view, request) = view();
         Some(match moment {
-            Moment::Step => Deciding::Step(Box::pin(async move {
-                let mut said = Vec::with_capacity(asked.len());
-                for gate in &asked {
-                    said.push(Arc::clone(gate).before_step(Arc::clone(&view)).await?);
-                }
-                step(&asked, said, &view)
-            })),
-            Moment::Round => Deciding::Round(Box::pin(async move {
-                let mut said = Vec::with_capacity(asked.len());
-                for gate in &asked {
-                    said.push(Arc::clone(gate).before_round(Arc::clone(&view)).await?);
-                }
-                round(&asked, said, &view)
-            })),
-            Moment::Finish => Deciding::Finish(Box::pin(async move {
-                let mut said = Vec::with_capacity(asked.len());
-                for gate in &asked {
-                    said.push(Arc::clone(gate).before_finish(Arc::clone(&view)).await?);
-                    // Replies are passed to all gates.
-                    let goes_on = matches!(
-                        said.last(),
-                        Some(BeforeFinish::Continue(_) | BeforeFinish::Reject(_))
-                    );
-                    if goes_on && view.answered.is_none() {
-                        break;
-                    }
-                }
-                finish(&asked, said, &view)
-            })),
+            Moment::Step => Box::pin(step(gates, StepDraft::new(view, request))),
+            Moment::Round => Box::pin(round(gates, view)),
+            Moment::Finish => Box::pin(finish(gates, StepDraft::new(view, request))),
         })
     }
 }
 
-fn step(
-    gates: &[Arc<dyn Erased>],
-    said: Vec<BeforeStep>,
-    view: &StepView,
-) -> Result<Said<StepVerdict>, Error> {
-    let (mut turns, mut asked, mut finish, mut halt) = (Vec::new(), Vec::new(), false, None);
-    for (gate, said) in gates.iter().zip(said) {
-        match said {
-            BeforeStep::Continue => {}
-            BeforeStep::Say(more) => turns.extend(more),
-            BeforeStep::Ask(interrupt) => asked.push((gate.id(), *interrupt)),
-            BeforeStep::Finish => finish = true,
-            BeforeStep::Halt(reason) => halt = halt.or(Some(reason)),
+async fn step(gates: Vec<Arc<dyn Erased>>, mut draft: StepDraft) -> Result<Decided, Error> {
+    let (mut asked, mut finish, mut halt) = (Vec::new(), false, None);
+    for gate in &gates {
+        match gate.before_step(&mut draft).await? {
+            StepDecision::Continue => {}
+            StepDecision::Ask(interrupt) => asked.push((gate.id(), *interrupt)),
+            StepDecision::Finish => finish = true,
+            StepDecision::Halt(reason) => halt = halt.or(Some(reason)),
         }
     }
-    let verdict = match (halt, finish, asked.is_empty()) {
-        (Some(reason), ..) => StepVerdict::Halt(reason),
-        (None, true, _) => StepVerdict::Finish,
-        (None, false, false) => {
-            // All gates are evaluated again when the interrupts are answered.
-            turns.clear();
-            StepVerdict::Ask(batch(asked, view)?)
-        }
-        (None, false, true) => StepVerdict::Continue,
+    let input = match (halt, finish) {
+        (Some(reason), _) => Some(Input::Halt(reason)),
+        (None, true) => Some(Input::Finish),
+        (None, false) if asked.is_empty() => None,
+        (None, false) => return ask(asked, &draft),
     };
-    Ok(Said { turns, verdict })
+    let draft = Some(draft);
+    Ok(Decided { draft, input })
 }
 
-fn round(
-    gates: &[Arc<dyn Erased>],
-    said: Vec<BeforeRound>,
-    view: &StepView,
-) -> Result<RoundVerdict, Error> {
+async fn round(gates: Vec<Arc<dyn Erased>>, view: StepView) -> Result<Decided, Error> {
     let (mut asked, mut skip, mut halt) = (Vec::new(), None, None);
-    for (gate, said) in gates.iter().zip(said) {
-        match said {
-            BeforeRound::Continue => {}
-            BeforeRound::Ask(interrupt) => asked.push((gate.id(), *interrupt)),
-            BeforeRound::Skip(reason) => skip = skip.or(Some(reason)),
-            BeforeRound::Halt(reason) => halt = halt.or(Some(reason)),
+    for gate in &gates {
+        match gate.before_round(&view).await? {
+            RoundDecision::Continue => {}
+            RoundDecision::Ask(interrupt) => asked.push((gate.id(), *interrupt)),
+            RoundDecision::Skip(reason) => skip = skip.or(Some(reason)),
+            RoundDecision::Halt(reason) => halt = halt.or(Some(reason)),
         }
     }
-    Ok(match (halt, skip, asked.is_empty()) {
-        (Some(reason), ..) => RoundVerdict::Halt(reason),
-        (None, Some(reason), _) => RoundVerdict::Skip(reason),
-        (None, None, false) => RoundVerdict::Ask(batch(asked, view)?),
-        (None, None, true) => RoundVerdict::Continue,
-    })
-}
-
-fn finish(
-    gates: &[Arc<dyn Erased>],
-    said: Vec<BeforeFinish>,
-    view: &StepView,
-) -> Result<Said<FinishVerdict>, Error> {
-    let (mut turns, mut asked, mut goes_on, mut halt) = (Vec::new(), Vec::new(), false, None);
-    let mut rejects = false;
-    for (gate, said) in gates.iter().zip(said) {
-        match said {
-            BeforeFinish::Finish => {}
-            BeforeFinish::Reject(more) => {
-                turns.extend(more);
-                rejects = true;
-            }
-            BeforeFinish::Continue(more) => {
-                turns.extend(more);
-                goes_on = true;
-            }
-            BeforeFinish::Ask(interrupt) => asked.push((gate.id(), *interrupt)),
-            BeforeFinish::Halt(reason) => halt = halt.or(Some(reason)),
-        }
-    }
-    let verdict = match (halt, goes_on, asked.is_empty()) {
-        (Some(reason), ..) => FinishVerdict::Halt(reason),
-        // An interrupt about the end is raised again when the run would end.
-        (None, ..) if rejects => FinishVerdict::Reject,
-        (None, true, _) => FinishVerdict::Continue,
-        (None, false, false) => FinishVerdict::Ask(batch(asked, view)?),
-        (None, false, true) => FinishVerdict::Finish,
+    let input = match (halt, skip) {
+        (Some(reason), _) => Some(Input::Halt(reason)),
+        (None, Some(reason)) => Some(Input::SkipRound(reason)),
+        (None, None) if asked.is_empty() => None,
+        (None, None) => return ask(asked, &view),
     };
-    Ok(Said { turns, verdict })
+    let draft = None;
+    Ok(Decided { draft, input })
 }
 
-/// Combines the interrupts of several gates and records the gates' names, to route replies.
+async fn finish(gates: Vec<Arc<dyn Erased>>, mut draft: StepDraft) -> Result<Decided, Error> {
+    let (mut asked, mut retry, mut halt) = (Vec::new(), None, None);
+    for gate in &gates {
+        match gate.before_finish(&mut draft).await? {
+            FinishDecision::Finish => {}
+            FinishDecision::Retry { void } => {
+                retry = Some(retry.unwrap_or(false) || void);
+                // Replies are passed to all gates.
+                if draft.answered.is_none() {
+                    break;
+                }
+            }
+            FinishDecision::Ask(interrupt) => asked.push((gate.id(), *interrupt)),
+            FinishDecision::Halt(reason) => halt = halt.or(Some(reason)),
+        }
+    }
+    let input = match (halt, retry) {
+        (Some(reason), _) => Input::Halt(reason),
+        // An interrupt about the end is raised again when the run would end.
+        (None, Some(true)) => Input::Reject,
+        (None, Some(false)) => Input::Continue,
+        (None, None) if asked.is_empty() => Input::Finish,
+        (None, None) => return ask(asked, &draft),
+    };
+    let (draft, input) = (Some(draft), Some(input));
+    Ok(Decided { draft, input })
+}
+
+/// Combines the interrupts of several gates and records the gates' names, to route replies. The
+/// gates are evaluated again with the replies, so the draft is discarded.
 ///
 /// # Errors
 ///
 /// Two of the gates have the same name.
-fn batch(asked: Vec<(&str, Interrupt)>, view: &StepView) -> Result<Suspension, Error> {
+fn ask(asked: Vec<(&str, Interrupt)>, view: &StepView) -> Result<Decided, Error> {
     let asked = asked.into_iter();
     let asked = asked.map(|(name, interrupt)| (name, view.anew(interrupt)));
     let (names, interrupts): (Vec<_>, Vec<_>) = asked.unzip();
@@ -218,7 +153,9 @@ fn batch(asked: Vec<(&str, Interrupt)>, view: &StepView) -> Result<Suspension, E
         );
         return Err(Error::new(ErrorKind::Configuration, why).with_phase(Phase::Run));
     }
-    Ok(Suspension::new(interrupts)
+    let on = Suspension::new(interrupts)
         .with_state(serde_json::Value::from(names))
-        .together())
+        .together();
+    let (draft, input) = (None, Some(Input::Ask(Box::new(on))));
+    Ok(Decided { draft, input })
 }

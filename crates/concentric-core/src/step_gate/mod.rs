@@ -2,16 +2,20 @@
 
 mod answers;
 mod decide;
+mod draft;
 mod view;
 
 pub use self::{
-    answers::{BeforeFinish, BeforeRound, BeforeStep, GateOrder},
+    answers::{FinishDecision, GateOrder, RoundDecision, StepDecision},
+    draft::StepDraft,
     view::StepView,
 };
 
-pub(crate) use self::decide::{Deciding, FinishVerdict, Moment, RoundVerdict, Said, StepVerdict};
+pub(crate) use self::{
+    decide::{Decided, Moment, PendingDecision},
+    draft::RequestParts,
+};
 
-use self::decide::PendingDecision;
 use crate::{
     interest::Interest,
     panic::{CaughtPanic, caught},
@@ -28,27 +32,28 @@ use tower::BoxError;
 /// before the end of the run.
 ///
 /// A layer sees a single call, so it cannot end the run before the next step, request another step,
-/// insert a message, or raise an interrupt between steps. A step gate can. Gates are attached to an
+/// raise an interrupt between steps, or [edit](StepDraft) what all later steps have: messages, the
+/// system text, options, tools. A step gate can. Gates are attached to an
 /// [`AgentLayer`](crate::AgentLayer::gate), or to [one run](crate::RunOverrides::step_gate).
 ///
 /// # Several gates
 ///
 /// All gates are evaluated in the order in which they were added, the run's own gates first, and
 /// the strictest decision applies: halt, finish, ask, continue. Before the end of the run the order
-/// is: halt, continue, ask, finish. Messages added by one gate are added whatever the other gates
+/// is: halt, retry, ask, finish. Messages and edits of one gate apply whatever the other gates
 /// decide, unless the decision is to ask: then nothing is added or executed until the interrupts
 /// are answered, and all gates are evaluated again. The interrupts raised at one moment form one
 /// batch. The batch is answered as a whole, and each gate sees all replies, once.
 ///
-/// Before the end of the run, a gate that [continues](BeforeFinish::Continue) or
-/// [rejects](BeforeFinish::Reject) the answer ends the evaluation, because the run is not ending
-/// and there is nothing to decide for the gates after it. The exception is an evaluation with
-/// replies: then all gates are evaluated, and the strictest decision applies: halt, continue, ask.
+/// Before the end of the run, a gate that [retries](FinishDecision::Retry) ends the evaluation,
+/// because the run is not ending and there is nothing to decide for the gates after it. The
+/// exception is an evaluation with replies: then all gates are evaluated, and the strictest decision
+/// applies: halt, retry, ask.
 ///
 /// ```
 /// use concentric_core::{
 ///     AgentLayer, BoxError, NoTools,
-///     agent::{BeforeStep, StepGate, StepView},
+///     agent::{StepDecision, StepDraft, StepGate},
 ///     hooks::Interest,
 /// };
 ///
@@ -64,10 +69,10 @@ use tower::BoxError;
 ///         Interest::BEFORE_STEP
 ///     }
 ///
-///     async fn before_step(&self, step: &StepView) -> Result<BeforeStep, BoxError> {
-///         Ok(match step.usage.total_tokens() {
-///             Some(used) if used >= self.0 => BeforeStep::halt("token limit reached"),
-///             _ => BeforeStep::Continue,
+///     async fn before_step(&self, draft: &mut StepDraft) -> Result<StepDecision, BoxError> {
+///         Ok(match draft.usage.total_tokens() {
+///             Some(used) if used >= self.0 => StepDecision::halt("token limit reached"),
+///             _ => StepDecision::Continue,
 ///         })
 ///     }
 /// }
@@ -118,10 +123,10 @@ pub trait StepGate: Send + Sync + 'static {
     /// An error fails the run.
     fn before_step(
         &self,
-        step: &StepView,
-    ) -> impl Future<Output = Result<BeforeStep, BoxError>> + Send {
-        let _ = step;
-        ready(Ok(BeforeStep::Continue))
+        draft: &mut StepDraft,
+    ) -> impl Future<Output = Result<StepDecision, BoxError>> + Send {
+        let _ = draft;
+        ready(Ok(StepDecision::Continue))
     }
 
     /// Decides whether a round of tool calls runs.
@@ -137,10 +142,10 @@ pub trait StepGate: Send + Sync + 'static {
     /// An error fails the run.
     fn before_round(
         &self,
-        step: &StepView,
-    ) -> impl Future<Output = Result<BeforeRound, BoxError>> + Send {
-        let _ = step;
-        ready(Ok(BeforeRound::Continue))
+        view: &StepView,
+    ) -> impl Future<Output = Result<RoundDecision, BoxError>> + Send {
+        let _ = view;
+        ready(Ok(RoundDecision::Continue))
     }
 
     /// Decides whether the run may finish.
@@ -155,10 +160,10 @@ pub trait StepGate: Send + Sync + 'static {
     /// An error fails the run.
     fn before_finish(
         &self,
-        step: &StepView,
-    ) -> impl Future<Output = Result<BeforeFinish, BoxError>> + Send {
-        let _ = step;
-        ready(Ok(BeforeFinish::Finish))
+        draft: &mut StepDraft,
+    ) -> impl Future<Output = Result<FinishDecision, BoxError>> + Send {
+        let _ = draft;
+        ready(Ok(FinishDecision::Finish))
     }
 }
 
@@ -248,9 +253,10 @@ impl StepGates {
 trait Erased: Send + Sync {
     fn id(&self) -> &str;
     fn order(&self) -> GateOrder;
-    fn before_step(self: Arc<Self>, view: Arc<StepView>) -> PendingDecision<BeforeStep>;
-    fn before_round(self: Arc<Self>, view: Arc<StepView>) -> PendingDecision<BeforeRound>;
-    fn before_finish(self: Arc<Self>, view: Arc<StepView>) -> PendingDecision<BeforeFinish>;
+    fn before_step<'a>(&'a self, draft: &'a mut StepDraft) -> PendingDecision<'a, StepDecision>;
+    fn before_round<'a>(&'a self, view: &'a StepView) -> PendingDecision<'a, RoundDecision>;
+    fn before_finish<'a>(&'a self, draft: &'a mut StepDraft)
+    -> PendingDecision<'a, FinishDecision>;
 }
 
 impl<G> Erased for G
@@ -265,32 +271,35 @@ where
         StepGate::order(self)
     }
 
-    fn before_step(self: Arc<Self>, view: Arc<StepView>) -> PendingDecision<BeforeStep> {
-        Box::pin(async move {
-            let said = caught(|| G::before_step(&self, &view)).await;
-            heard(self.name(), said)
+    fn before_step<'a>(&'a self, draft: &'a mut StepDraft) -> PendingDecision<'a, StepDecision> {
+        Box::pin(async {
+            let decided = caught(|| G::before_step(self, draft)).await;
+            checked(self.name(), decided)
         })
     }
 
-    fn before_round(self: Arc<Self>, view: Arc<StepView>) -> PendingDecision<BeforeRound> {
-        Box::pin(async move {
-            let said = caught(|| G::before_round(&self, &view)).await;
-            heard(self.name(), said)
+    fn before_round<'a>(&'a self, view: &'a StepView) -> PendingDecision<'a, RoundDecision> {
+        Box::pin(async {
+            let decided = caught(|| G::before_round(self, view)).await;
+            checked(self.name(), decided)
         })
     }
 
-    fn before_finish(self: Arc<Self>, view: Arc<StepView>) -> PendingDecision<BeforeFinish> {
-        Box::pin(async move {
-            let said = caught(|| G::before_finish(&self, &view)).await;
-            heard(self.name(), said)
+    fn before_finish<'a>(
+        &'a self,
+        draft: &'a mut StepDraft,
+    ) -> PendingDecision<'a, FinishDecision> {
+        Box::pin(async {
+            let decided = caught(|| G::before_finish(self, draft)).await;
+            checked(self.name(), decided)
         })
     }
 }
 
 /// Converts the result of a gate; a panic becomes an error.
-fn heard<T>(gate: &str, said: Result<Result<T, BoxError>, CaughtPanic>) -> Result<T, Error> {
-    match said {
-        Ok(said) => said.map_err(|error| failed(gate, error)),
+fn checked<T>(gate: &str, decided: Result<Result<T, BoxError>, CaughtPanic>) -> Result<T, Error> {
+    match decided {
+        Ok(decided) => decided.map_err(|error| failed(gate, error)),
         Err(panic) => {
             tracing::error!(gate, panic = panic.text(), "step gate panicked");
             Err(failed(gate, "it panicked".into()))

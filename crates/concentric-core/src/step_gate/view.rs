@@ -2,9 +2,34 @@ use super::Moment;
 use crate::context::Context;
 use concentric_proto::{
     FinishReason, Interrupt, InterruptId, Message, Reply, Transcript, Usage, interrupt::StepResume,
+    machine::Machine,
 };
 
-/// The input of a [`StepGate`](super::StepGate).
+/// The run as a [`StepGate`](super::StepGate) sees it.
+///
+/// ```
+/// use concentric_core::{
+///     BoxError,
+///     agent::{RoundDecision, StepGate, StepView},
+/// };
+///
+/// /// Runs no round of more than eight calls.
+/// struct FewCalls;
+///
+/// impl StepGate for FewCalls {
+///     fn name(&self) -> &str {
+///         "few_calls"
+///     }
+///
+///     async fn before_round(&self, view: &StepView) -> Result<RoundDecision, BoxError> {
+///         let calls = view.message.iter().flat_map(|message| message.tool_calls());
+///         Ok(match calls.count() {
+///             ..=8 => RoundDecision::Continue,
+///             _ => RoundDecision::skip("Make at most eight calls at once."),
+///         })
+///     }
+/// }
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct StepView {
@@ -13,6 +38,9 @@ pub struct StepView {
     pub step: u32,
     /// The conversation so far; every round in it is closed.
     pub transcript: Transcript,
+    /// The number of turns, including those that [rewrites](super::StepDraft::rewrite) have
+    /// removed. It never decreases, so a difference is the number of turns that were added.
+    pub turns: usize,
     /// The message with the round's calls; `None` before a model call and before the end of the
     /// run.
     pub message: Option<Message>,
@@ -82,37 +110,17 @@ impl StepView {
 }
 
 impl StepView {
-    pub(crate) fn new(
-        moment: Moment,
-        step: u32,
-        transcript: Transcript,
-        usage: Usage,
-        context: Context,
-    ) -> Self {
+    pub(crate) fn new(moment: Moment, step: u32, machine: &mut Machine, context: Context) -> Self {
         Self {
             step,
-            transcript,
-            message: None,
-            usage,
-            finish_reason: None,
+            transcript: machine.transcript().clone(),
+            message: machine.open_message().cloned(),
+            usage: machine.usage(),
+            finish_reason: machine.last_reason().cloned(),
             context,
-            answered: None,
             moment: moment.name(),
+            turns: machine.turns(),
+            answered: machine.take_answers(),
         }
-    }
-
-    pub(crate) fn of_message(mut self, message: Option<Message>) -> Self {
-        self.message = message;
-        self
-    }
-
-    pub(crate) fn finished_by(mut self, reason: Option<FinishReason>) -> Self {
-        self.finish_reason = reason;
-        self
-    }
-
-    pub(crate) fn answered(mut self, answered: Option<Box<StepResume>>) -> Self {
-        self.answered = answered;
-        self
     }
 }

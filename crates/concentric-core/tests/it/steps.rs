@@ -4,7 +4,7 @@ use concentric_core::{
     AgentLayer, BoxError, BoxModel, CallId, CancelReason, ChatRequest, ChatResponse, Context,
     CustomEvent, Error, ErrorKind, Event, FinishReason, NoTools, Phase, ToolCallEvent,
     ToolCallPart, Usage,
-    agent::{BeforeStep, StepGate, StepView},
+    agent::{StepDecision, StepDraft, StepGate},
 };
 use futures_util::{StreamExt, stream};
 use serde_json::Value;
@@ -27,9 +27,9 @@ impl StepGate for Emits {
         "emits"
     }
 
-    async fn before_step(&self, step: &StepView) -> Result<BeforeStep, BoxError> {
+    async fn before_step(&self, step: &mut StepDraft) -> Result<StepDecision, BoxError> {
         emit(&step.context, "gate");
-        Ok(BeforeStep::Continue)
+        Ok(StepDecision::Continue)
     }
 }
 

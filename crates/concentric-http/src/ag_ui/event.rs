@@ -44,6 +44,9 @@ pub(super) enum Event<'a> {
         #[serde(skip_serializing_if = "Map::is_empty")]
         metadata: Metadata,
     },
+    MessagesSnapshot {
+        messages: Vec<Value>,
+    },
     StateDelta {
         delta: Vec<Operation>,
     },

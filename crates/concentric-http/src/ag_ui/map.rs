@@ -322,6 +322,12 @@ fn content(content: Content, author: &Author) -> Vec<Part> {
 
 impl RunIds {
     fn new(thread: String, run: String, parent: Option<String>, messages: &[WireMessage]) -> Self {
+        let system = messages.iter().map_while(|message| match &message.kind {
+            MessageKind::System { role, text } => {
+                Some(json!({"id": message.id, "role": role, "content": text}))
+            }
+            _ => None,
+        });
         let mut message_names = Names::default();
         let mut call_names = Names::default();
         for message in messages {
@@ -339,6 +345,7 @@ impl RunIds {
             tools: ToolSpecs::default(),
             messages: message_names,
             calls: call_names,
+            system: system.collect(),
             known: Vec::new(),
             subagent_calls: HashMap::new(),
         }

@@ -83,6 +83,7 @@
 //! | image, audio or document | `CUSTOM` `concentric.part`, with the content part |
 //! | [`State`](concentric_core::Event::State) | `STATE_SNAPSHOT` first, since not every client keeps the state it sent; then `STATE_DELTA` where it is shorter |
 //! | [`Reset`](concentric_core::Event::Reset) | `CUSTOM` `concentric.reset`, with the invalid `messageIds`; their calls get a result |
+//! | [`TranscriptReplaced`](concentric_core::Event::TranscriptReplaced), not of a sub-agent | `MESSAGES_SNAPSHOT`, with the system messages of the client; earlier answers of this run get new ids |
 //! | [`Completed`](concentric_core::Outcome::Completed) | `success`; `pendingToolCallIds` lists the calls that were not executed |
 //! | [`Interrupted`](concentric_core::Outcome::Interrupted), by client tools only | `success`, with `pendingToolCallIds` |
 //! | [`Interrupted`](concentric_core::Outcome::Interrupted), otherwise | `interrupt`, with the interrupts; the event's `metadata` has `pendingToolCallIds` if client tools are called too |

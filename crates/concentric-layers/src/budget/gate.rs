@@ -1,7 +1,7 @@
 use super::{Amounts, Budget, layer::Prices};
 use concentric_core::{
     BoxError, Error, Interrupt, Reply, Str,
-    agent::{BeforeStep, StepGate, StepView},
+    agent::{StepDecision, StepDraft, StepGate, StepView},
     hooks::Interest,
     interrupt::ReplyStatus,
     state::{Durable, Scope, Slot},
@@ -61,14 +61,15 @@ impl StepGate for BudgetGate {
         Interest::BEFORE_STEP
     }
 
-    async fn before_step(&self, step: &StepView) -> Result<BeforeStep, BoxError> {
+    async fn before_step(&self, draft: &mut StepDraft) -> Result<StepDecision, BoxError> {
+        let step: &StepView = draft;
         let Some(budget) = step.context.capability::<Budget>() else {
-            return Ok(BeforeStep::Continue);
+            return Ok(StepDecision::Continue);
         };
         budget.check_kept().map_err(Error::from)?;
         let wanted = self.next_call(step)?;
         let Some((whose, over)) = budget.over(wanted) else {
-            return Ok(BeforeStep::Continue);
+            return Ok(StepDecision::Continue);
         };
         if let Some(asked) = whose.asks() {
             let id = step.interrupt_id(self.name());
@@ -77,13 +78,13 @@ impl StepGate for BudgetGate {
                     .with_message(over.to_string())
                     .with_response_schema(schema())
                     .with_metadata("extend", serde_json::to_value(asked)?);
-                return Ok(BeforeStep::ask(question));
+                return Ok(StepDecision::ask(question));
             };
             whose.extend(approved(asked, reply))?;
         }
         Ok(match budget.check(wanted) {
-            Ok(()) => BeforeStep::Continue,
-            Err(over) => BeforeStep::halt(over.to_string()),
+            Ok(()) => StepDecision::Continue,
+            Err(over) => StepDecision::halt(over.to_string()),
         })
     }
 }

@@ -344,7 +344,7 @@ impl Threads {
                 None => self.of_run(),
             },
             Event::SubAgent(event) => self.of_sub_agent(event, inner),
-            Event::State(_) | Event::Resumed => self.of_run(),
+            Event::State(_) | Event::Resumed | Event::TranscriptReplaced(_) => self.of_run(),
             Event::Reset => {
                 self.begun.clear();
                 self.calls.retain(|_, call| call.is_settled);

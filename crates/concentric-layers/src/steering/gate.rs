@@ -1,7 +1,7 @@
 use super::Steering;
 use concentric_core::{
     BoxError, Context, Error, ErrorKind, Str,
-    agent::{BeforeFinish, BeforeStep, GateOrder, StepGate, StepView},
+    agent::{FinishDecision, GateOrder, StepDecision, StepDraft, StepGate},
     hooks::Interest,
     state::{Scope, Slot, Transient},
 };
@@ -73,6 +73,16 @@ impl SteeringGate {
             .into()),
         }
     }
+
+    /// Inserts the messages for this moment, and returns whether there are any.
+    fn insert(&self, draft: &mut StepDraft, at_end: bool) -> Result<bool, BoxError> {
+        self.check(&draft.context)?;
+        let (said, context) = (&draft.transcript, &draft.context);
+        let turns = self.steering.offer(self.number, at_end, said, context)?;
+        let any = !turns.is_empty();
+        turns.into_iter().for_each(|turn| draft.push(turn));
+        Ok(any)
+    }
 }
 
 impl StepGate for SteeringGate {
@@ -88,23 +98,15 @@ impl StepGate for SteeringGate {
         GateOrder::Message
     }
 
-    async fn before_step(&self, step: &StepView) -> Result<BeforeStep, BoxError> {
-        let (said, context) = (&step.transcript, &step.context);
-        self.check(context)?;
-        let turns = self.steering.offer(self.number, false, said, context)?;
-        Ok(match turns.is_empty() {
-            true => BeforeStep::Continue,
-            false => BeforeStep::Say(turns),
-        })
+    async fn before_step(&self, draft: &mut StepDraft) -> Result<StepDecision, BoxError> {
+        self.insert(draft, false)?;
+        Ok(StepDecision::Continue)
     }
 
-    async fn before_finish(&self, step: &StepView) -> Result<BeforeFinish, BoxError> {
-        let (said, context) = (&step.transcript, &step.context);
-        self.check(context)?;
-        let turns = self.steering.offer(self.number, true, said, context)?;
-        Ok(match turns.is_empty() {
-            true => BeforeFinish::Finish,
-            false => BeforeFinish::Continue(turns),
+    async fn before_finish(&self, draft: &mut StepDraft) -> Result<FinishDecision, BoxError> {
+        Ok(match self.insert(draft, true)? {
+            true => FinishDecision::Retry { void: false },
+            false => FinishDecision::Finish,
         })
     }
 }

@@ -1,6 +1,6 @@
 use concentric_core::{
     BoxError, Interrupt, Reply, ReplyStatus, Str,
-    agent::{BeforeStep, StepGate, StepView},
+    agent::{StepDecision, StepDraft, StepGate, StepView},
     hooks::Interest,
     state::{Durable, Scope, Slot},
 };
@@ -146,17 +146,18 @@ impl StepGate for StepApproval {
         Interest::BEFORE_STEP
     }
 
-    async fn before_step(&self, step: &StepView) -> Result<BeforeStep, BoxError> {
+    async fn before_step(&self, draft: &mut StepDraft) -> Result<StepDecision, BoxError> {
+        let step: &StepView = draft;
         let allowed = step.context.state::<Allowed>()?;
         let more = allowed.get(&self.name).copied().unwrap_or(0);
         if step.step < self.first.saturating_add(more) {
-            return Ok(BeforeStep::Continue);
+            return Ok(StepDecision::Continue);
         }
         let Some(reply) = step.reply(&step.interrupt_id(&self.name)) else {
-            return Ok(BeforeStep::ask(self.question(step)));
+            return Ok(StepDecision::ask(self.question(step)));
         };
         let Some(more) = self.allowed_by(reply) else {
-            return Ok(BeforeStep::halt("more steps were not approved"));
+            return Ok(StepDecision::halt("more steps were not approved"));
         };
         step.context.update_state::<Allowed>(|allowed| {
             let mut allowed = allowed.clone();
@@ -164,6 +165,6 @@ impl StepGate for StepApproval {
             *of_gate = of_gate.saturating_add(more);
             allowed
         })?;
-        Ok(BeforeStep::Continue)
+        Ok(StepDecision::Continue)
     }
 }

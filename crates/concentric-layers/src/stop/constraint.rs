@@ -1,7 +1,7 @@
 use super::{RejectedAnswer, turns};
 use concentric_core::{
     BoxError, Context, Error, Role, Str, Turn,
-    agent::{BeforeFinish, BeforeStep, GateOrder, StepGate, StepView},
+    agent::{FinishDecision, GateOrder, StepDecision, StepDraft, StepGate},
     hooks::Interest,
 };
 use std::{fmt, future::Future, pin::Pin, sync::Arc};
@@ -135,26 +135,26 @@ impl StepGate for OutputConstraint {
         GateOrder::Judgement
     }
 
-    async fn before_step(&self, step: &StepView) -> Result<BeforeStep, BoxError> {
-        turns::note_begin(step)?;
-        Ok(BeforeStep::Continue)
+    async fn before_step(&self, draft: &mut StepDraft) -> Result<StepDecision, BoxError> {
+        turns::note_begin(draft)?;
+        Ok(StepDecision::Continue)
     }
 
-    async fn before_finish(&self, step: &StepView) -> Result<BeforeFinish, BoxError> {
+    async fn before_finish(&self, draft: &mut StepDraft) -> Result<FinishDecision, BoxError> {
         // An empty answer adds no turn to the transcript.
-        let last = step.transcript.last().map(Turn::as_message);
+        let last = draft.transcript.last().map(Turn::as_message);
         let answer = last.filter(|message| message.role == Role::Assistant);
         let text = Str::from(answer.map(|answer| answer.text()).unwrap_or_default());
-        let judged = (self.judge)(text.clone(), step.context.clone()).await?;
+        let judged = (self.judge)(text.clone(), draft.context.clone()).await?;
         let Judgement::Complain(complaint) = judged else {
-            return Ok(BeforeFinish::Finish);
+            return Ok(FinishDecision::Finish);
         };
-        if turns::times_said_by(&self.name, step)? >= self.tries {
+        if turns::times_said_by(&self.name, draft)? >= self.tries {
             let rejected = RejectedAnswer::new(self.name.clone(), complaint, text);
             return Err(Error::from(rejected).into());
         }
-        let correction = turns::said_by(&self.name, complaint)?;
-        Ok(BeforeFinish::Reject(vec![correction]))
+        draft.push(turns::said_by(&self.name, complaint)?);
+        Ok(FinishDecision::Retry { void: true })
     }
 }
 

@@ -1,7 +1,7 @@
 use super::turns;
 use concentric_core::{
     BoxError, Str, ToolStatus,
-    agent::{BeforeStep, StepGate, StepView},
+    agent::{StepDecision, StepDraft, StepGate},
     hooks::Interest,
 };
 
@@ -108,9 +108,9 @@ impl StepGate for ErrorLimit {
         Interest::BEFORE_STEP
     }
 
-    async fn before_step(&self, step: &StepView) -> Result<BeforeStep, BoxError> {
+    async fn before_step(&self, draft: &mut StepDraft) -> Result<StepDecision, BoxError> {
         let (mut consecutive, mut total, mut in_a_row) = (0, 0, true);
-        for turn in turns::of_run(step)? {
+        for turn in turns::of_run(draft)? {
             let statuses = || turn.results().iter().map(|result| result.outcome.status);
             let errors = statuses().filter(|status| self.is_error(*status)).count();
             let is_success = statuses().any(|status| status == ToolStatus::Done);
@@ -129,11 +129,11 @@ impl StepGate for ErrorLimit {
             false => "rounds of tool calls",
         };
         Ok(if consecutive >= self.consecutive {
-            BeforeStep::halt(format!("{consecutive} consecutive {what} failed"))
+            StepDecision::halt(format!("{consecutive} consecutive {what} failed"))
         } else if self.total.is_some_and(|limit| total >= limit) {
-            BeforeStep::halt(format!("{total} {what} failed"))
+            StepDecision::halt(format!("{total} {what} failed"))
         } else {
-            BeforeStep::Continue
+            StepDecision::Continue
         })
     }
 }

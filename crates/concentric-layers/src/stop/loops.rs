@@ -1,7 +1,7 @@
 use super::turns;
 use concentric_core::{
     BoxError, Message, Str, ToolCallPart, Turn,
-    agent::{BeforeRound, BeforeStep, StepGate, StepView},
+    agent::{RoundDecision, StepDecision, StepDraft, StepGate, StepView},
     hooks::Interest,
 };
 use serde_json::{Value, json};
@@ -114,31 +114,29 @@ impl StepGate for LoopDetector {
         Interest::BEFORE_STEP | Interest::BEFORE_ROUND
     }
 
-    async fn before_step(&self, step: &StepView) -> Result<BeforeStep, BoxError> {
-        let mut turns = turns::of_run(step)?.peekable();
+    async fn before_step(&self, draft: &mut StepDraft) -> Result<StepDecision, BoxError> {
+        let mut turns = turns::of_run(draft)?.peekable();
         let is_after_round = turns.peek().is_some_and(|turn| turn.as_round().is_some());
-        if self.action != LoopAction::Warn || !is_after_round {
-            return Ok(BeforeStep::Continue);
+        if self.action == LoopAction::Warn
+            && is_after_round
+            && let Some(complaint) = self.complaint(turns.filter_map(message_of_round))
+        {
+            let text = format!("{complaint}. Try something else, or answer.");
+            draft.push(turns::said_by(&self.name, text)?);
         }
-        Ok(match self.complaint(turns.filter_map(message_of_round)) {
-            None => BeforeStep::Continue,
-            Some(complaint) => {
-                let text = format!("{complaint}. Try something else, or answer.");
-                BeforeStep::Say(vec![turns::said_by(&self.name, text)?])
-            }
-        })
+        Ok(StepDecision::Continue)
     }
 
-    async fn before_round(&self, step: &StepView) -> Result<BeforeRound, BoxError> {
+    async fn before_round(&self, view: &StepView) -> Result<RoundDecision, BoxError> {
         if self.action == LoopAction::Warn {
-            return Ok(BeforeRound::Continue);
+            return Ok(RoundDecision::Continue);
         }
-        let before = turns::of_run(step)?.filter_map(message_of_round);
-        let complaint = self.complaint(step.message.iter().chain(before));
+        let before = turns::of_run(view)?.filter_map(message_of_round);
+        let complaint = self.complaint(view.message.iter().chain(before));
         Ok(match (complaint, self.action) {
-            (None, _) => BeforeRound::Continue,
-            (Some(complaint), LoopAction::Halt) => BeforeRound::halt(complaint),
-            (Some(complaint), _) => BeforeRound::skip(format!(
+            (None, _) => RoundDecision::Continue,
+            (Some(complaint), LoopAction::Halt) => RoundDecision::halt(complaint),
+            (Some(complaint), _) => RoundDecision::skip(format!(
                 "The call was not run: {complaint}. Try something else, or answer."
             )),
         })

@@ -51,7 +51,7 @@
 //! The gates count the turns of the current run only. The number of turns at the first call of a
 //! gate is recorded in the run's durable [`state`](concentric_core::state). All other counts are
 //! computed from the conversation, so a run that was suspended or whose process died counts nothing
-//! twice.
+//! twice. Turns that a [rewrite](concentric_core::agent::StepDraft::rewrite) removes no longer count.
 //!
 //! If an agent is used as the model of another agent, the run is that of the outer loop, and the
 //! rounds of both are counted.

@@ -4,7 +4,7 @@ use concentric_core::{
     state::{Durable, Scope, Slot, SlotError},
 };
 
-/// The number of turns when the run began.
+/// The [number of turns](StepView::turns) when the run began.
 struct Began;
 
 impl Slot for Began {
@@ -14,19 +14,20 @@ impl Slot for Began {
     const SCOPE: Scope = Scope::Run;
 }
 
-/// Returns the turns of the run, from the newest to the oldest, without allocation.
+/// Returns the turns of the run, from the newest to the oldest, without allocation. A rewritten
+/// conversation may have fewer.
 ///
 /// A gate that uses them must call this function or [`note_begin`] before each model call, so that
 /// the first call is made when the run begins.
 pub(super) fn of_run(step: &StepView) -> Result<impl Iterator<Item = &Turn>, SlotError> {
     let began = note_begin(step)?;
-    let count = step.transcript.len().saturating_sub(began);
+    let count = step.turns.saturating_sub(began);
     Ok(step.transcript.rev().take(count))
 }
 
 /// Returns the number of turns at the beginning of the run, and records it on the first call.
 pub(super) fn note_begin(step: &StepView) -> Result<usize, SlotError> {
-    let now = step.transcript.len();
+    let now = step.turns;
     let began = step.context.state::<Began>()?;
     if let Some(began) = *began {
         return Ok(began);

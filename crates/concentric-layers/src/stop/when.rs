@@ -1,7 +1,7 @@
 use super::{Condition, turns};
 use concentric_core::{
     BoxError, Str,
-    agent::{BeforeStep, StepGate, StepView},
+    agent::{StepDecision, StepDraft, StepGate},
     hooks::Interest,
 };
 
@@ -69,13 +69,13 @@ impl StepGate for StopWhen {
         Interest::BEFORE_STEP
     }
 
-    async fn before_step(&self, step: &StepView) -> Result<BeforeStep, BoxError> {
+    async fn before_step(&self, draft: &mut StepDraft) -> Result<StepDecision, BoxError> {
         // Records the beginning of the run even if the condition does not read the turns yet.
-        turns::note_begin(step)?;
-        Ok(match (self.condition.holds(step)?, &self.reason) {
-            (false, _) => BeforeStep::Continue,
-            (true, None) => BeforeStep::Finish,
-            (true, Some(reason)) => BeforeStep::halt(reason.clone()),
+        turns::note_begin(draft)?;
+        Ok(match (self.condition.holds(draft)?, &self.reason) {
+            (false, _) => StepDecision::Continue,
+            (true, None) => StepDecision::Finish,
+            (true, Some(reason)) => StepDecision::halt(reason.clone()),
         })
     }
 }

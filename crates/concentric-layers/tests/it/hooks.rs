@@ -1,5 +1,6 @@
 //! What [`Hooks`] are told, in which order, and what their failures change: nothing.
 
+use super::used;
 use concentric_core::hooks::{
     self, BeforeCall, End, Flow, HookFailure, HookFailures, Hooks, HooksLayer, Interest, Summary,
 };
@@ -8,7 +9,7 @@ use concentric_core::{
     Error, ErrorKind, Event, FinishReason, InterruptId, Message, ModelService, NoTools, OpenRound,
     Outcome, Part, PartKind, Phase, Reply, Role, StepFinish, StepStart, Str, SystemSegment,
     ToolCall, ToolCallPart, ToolOutcome, ToolResult, ToolStatus, Transcript, Usage,
-    agent::{BeforeFinish, BeforeRound, BeforeStep, StepView},
+    agent::{FinishDecision, RoundDecision, StepDecision, StepDraft, StepView},
 };
 use concentric_test::{
     Gate, Pace, ScriptedModel, ScriptedTools, Spurious, TestEnvironment, assert_fails,
@@ -61,6 +62,10 @@ struct Observer {
 impl Hooks for Observer {
     fn id(&self) -> &str {
         self.name
+    }
+
+    fn interest(&self) -> Interest {
+        used(Interest::AFTER_RUN)
     }
 
     async fn after_run(&self, end: End<'_>, _: &Summary) -> Result<(), BoxError> {
@@ -234,6 +239,10 @@ async fn c060_what_ran_inside_is_gone_when_the_drop_is_told() {
         fn id(&self) -> &str {
             "counts"
         }
+
+        fn interest(&self) -> Interest {
+            used(Interest::AFTER_RUN)
+        }
         async fn after_run(&self, end: End<'_>, run: &Summary) -> Result<(), BoxError> {
             let said = run.message().text();
             self.1
@@ -313,6 +322,10 @@ struct After(&'static str, Does);
 impl Hooks for After {
     fn id(&self) -> &str {
         self.0
+    }
+
+    fn interest(&self) -> Interest {
+        used(Interest::AFTER_RUN)
     }
 
     async fn after_run(&self, _: End<'_>, _: &Summary) -> Result<(), BoxError> {
@@ -407,6 +420,10 @@ async fn c064_an_after_call_that_fails_leaves_one_result_which_is_the_tools() {
         fn id(&self) -> &str {
             "after_call"
         }
+
+        fn interest(&self) -> Interest {
+            used(Interest::AFTER_CALL)
+        }
         async fn after_call(
             &self,
             _: &ToolCall,
@@ -445,6 +462,10 @@ async fn c068_an_after_hook_whose_consumer_leaves_goes_on_and_so_do_the_others()
         fn id(&self) -> &str {
             "slow"
         }
+
+        fn interest(&self) -> Interest {
+            used(Interest::AFTER_RUN)
+        }
         async fn after_run(&self, end: End<'_>, _: &Summary) -> Result<(), BoxError> {
             self.0.pass().await;
             self.1.say(format!("slow {}", named(end)));
@@ -475,6 +496,10 @@ async fn a_dropped_run_is_told_of_by_hooks_that_wait_too() {
     impl Hooks for Writes {
         fn id(&self) -> &str {
             "writes"
+        }
+
+        fn interest(&self) -> Interest {
+            used(Interest::AFTER_RUN)
         }
         async fn after_run(&self, end: End<'_>, _: &Summary) -> Result<(), BoxError> {
             tokio::task::yield_now().await;
@@ -511,6 +536,10 @@ async fn an_event_that_makes_a_hook_panic_is_its_last() {
         fn id(&self) -> &str {
             "panics"
         }
+
+        fn interest(&self) -> Interest {
+            used(Interest::EVENT)
+        }
         fn event(&self, _: &Event, _: &Context) {
             panic!("oh");
         }
@@ -530,6 +559,10 @@ struct Before(&'static str, Option<Does>, Log);
 impl Hooks for Before {
     fn id(&self) -> &str {
         self.0
+    }
+
+    fn interest(&self) -> Interest {
+        used(Interest::BEFORE_RUN | Interest::AFTER_RUN)
     }
 
     async fn before_run(&self, _: &mut ChatRequest) -> Result<Flow<Str>, BoxError> {
@@ -652,6 +685,10 @@ async fn a_hook_answers_or_halts_in_the_place_of_what_is_inside() {
         fn id(&self) -> &str {
             "says"
         }
+
+        fn interest(&self) -> Interest {
+            used(Interest::BEFORE_RUN)
+        }
         async fn before_run(&self, _: &mut ChatRequest) -> Result<Flow<Str>, BoxError> {
             Ok(self.0.clone())
         }
@@ -680,6 +717,10 @@ struct OnReply(Flow<Str>);
 impl Hooks for OnReply {
     fn id(&self) -> &str {
         "on_reply"
+    }
+
+    fn interest(&self) -> Interest {
+        used(Interest::BEFORE_RUN)
     }
 
     async fn before_run(&self, request: &mut ChatRequest) -> Result<Flow<Str>, BoxError> {
@@ -791,6 +832,10 @@ impl Hooks for AtStep {
         "at_step"
     }
 
+    fn interest(&self) -> Interest {
+        used(Interest::BEFORE_MODEL)
+    }
+
     async fn before_model(&self, request: &mut ChatRequest) -> Result<Flow<Vec<Event>>, BoxError> {
         Ok(match request.context.step() == self.0 {
             true => self.1.clone(),
@@ -852,6 +897,10 @@ impl Hooks for Line {
         self.0
     }
 
+    fn interest(&self) -> Interest {
+        used(Interest::BEFORE_RUN | Interest::BEFORE_MODEL)
+    }
+
     async fn before_run(&self, request: &mut ChatRequest) -> Result<Flow<Str>, BoxError> {
         if self.1 == Phase::Run {
             request.system.push(SystemSegment::new(self.0));
@@ -875,7 +924,7 @@ fn two_steps() -> (ScriptedTools, ScriptedModel) {
 }
 
 // C14, a change that is committed inside of the run for its later steps, is covered for messages only
-// (`BeforeStep::Say`); a run hook stands outside of the loop, so its change was never a view.
+// (`StepDraft::push`); a run hook stands outside of the loop, so its change was never a view.
 #[tokio::test]
 async fn c011_c013_lines_are_added_in_order_once_per_call_and_for_the_run() {
     let (tools, model) = two_steps();
@@ -899,6 +948,10 @@ async fn c012_tools_hidden_at_one_step_are_there_at_the_next() {
     impl Hooks for Hides {
         fn id(&self) -> &str {
             "hides"
+        }
+
+        fn interest(&self) -> Interest {
+            used(Interest::BEFORE_MODEL)
         }
         async fn before_model(
             &self,
@@ -929,6 +982,15 @@ struct Course(Log);
 impl Hooks for Course {
     fn id(&self) -> &str {
         "course"
+    }
+
+    fn interest(&self) -> Interest {
+        used(
+            Interest::STEP_STARTED
+                | Interest::STEP_FINISHED
+                | Interest::ROUND_FINISHED
+                | Interest::AFTER_RUN,
+        )
     }
 
     async fn step_started(&self, step: &StepStart, _: &Summary) -> Result<(), BoxError> {
@@ -1047,6 +1109,10 @@ async fn a_step_hook_that_hangs_ends_when_the_run_is_cancelled_and_fails_nobody(
         fn id(&self) -> &str {
             "step"
         }
+
+        fn interest(&self) -> Interest {
+            used(Interest::STEP_STARTED)
+        }
         async fn step_started(&self, _: &StepStart, _: &Summary) -> Result<(), BoxError> {
             self.0.it().await
         }
@@ -1092,6 +1158,10 @@ where
 {
     fn id(&self) -> &str {
         "defers"
+    }
+
+    fn interest(&self) -> Interest {
+        used(Interest::EVENT)
     }
 
     fn event(&self, event: &Event, context: &Context) {
@@ -1148,6 +1218,10 @@ async fn c065_work_that_is_left_at_the_end_is_done_too() {
     impl Hooks for Audit {
         fn id(&self) -> &str {
             "audit"
+        }
+
+        fn interest(&self) -> Interest {
+            used(Interest::AFTER_RUN)
         }
         async fn after_run(&self, end: End<'_>, run: &Summary) -> Result<(), BoxError> {
             let (log, end) = (self.0.clone(), named(end));
@@ -1208,6 +1282,24 @@ impl Hooks for Slow {
         "slow"
     }
 
+    fn interest(&self) -> Interest {
+        used(
+            Interest::BEFORE_RUN
+                | Interest::STEP_STARTED
+                | Interest::STEP_FINISHED
+                | Interest::ROUND_FINISHED
+                | Interest::AFTER_RUN
+                | Interest::BEFORE_STEP
+                | Interest::BEFORE_ROUND
+                | Interest::BEFORE_FINISH
+                | Interest::BEFORE_MODEL
+                | Interest::AFTER_MODEL
+                | Interest::BEFORE_CALL
+                | Interest::AFTER_CALL
+                | Interest::CALL_CANCELLED,
+        )
+    }
+
     async fn before_run(&self, _: &mut ChatRequest) -> Result<Flow<Str>, BoxError> {
         self.0.say("run begins");
         self.tick(Flow::Continue).await
@@ -1230,16 +1322,16 @@ impl Hooks for Slow {
         self.tick(()).await
     }
 
-    async fn before_step(&self, _: &StepView) -> Result<BeforeStep, BoxError> {
-        self.tick(BeforeStep::Continue).await
+    async fn before_step(&self, _: &mut StepDraft) -> Result<StepDecision, BoxError> {
+        self.tick(StepDecision::Continue).await
     }
 
-    async fn before_round(&self, _: &StepView) -> Result<BeforeRound, BoxError> {
-        self.tick(BeforeRound::Continue).await
+    async fn before_round(&self, _: &StepView) -> Result<RoundDecision, BoxError> {
+        self.tick(RoundDecision::Continue).await
     }
 
-    async fn before_finish(&self, _: &StepView) -> Result<BeforeFinish, BoxError> {
-        self.tick(BeforeFinish::Finish).await
+    async fn before_finish(&self, _: &mut StepDraft) -> Result<FinishDecision, BoxError> {
+        self.tick(FinishDecision::Finish).await
     }
 
     async fn before_model(&self, _: &mut ChatRequest) -> Result<Flow<Vec<Event>>, BoxError> {

@@ -2,7 +2,8 @@
 //!
 //! A case that fails prints its seed: `HOOKS_SEED=17 HOOKS_CASES=1` runs it again.
 
-use concentric_core::hooks::{self, BeforeCall, End, Flow, HookFailures, Hooks, Summary};
+use super::used;
+use concentric_core::hooks::{self, BeforeCall, End, Flow, HookFailures, Hooks, Interest, Summary};
 use concentric_core::{
     AgentLayer, BoxError, BoxModel, CancelReason, ChatRequest, Context, Error, ErrorKind, Event,
     Outcome, StepFinish, StepStart, Str, ToolCall, ToolOutcome, ToolResult, Usage,
@@ -172,6 +173,23 @@ impl Hooks for RandomHooks {
         &self.id
     }
 
+    fn interest(&self) -> Interest {
+        used(
+            Interest::BEFORE_RUN
+                | Interest::EVENT
+                | Interest::STEP_STARTED
+                | Interest::STEP_FINISHED
+                | Interest::ROUND_FINISHED
+                | Interest::AFTER_RUN
+                | Interest::BEFORE_MODEL
+                | Interest::AFTER_MODEL
+                | Interest::BEFORE_CALL
+                | Interest::AFTER_CALL
+                | Interest::ON_CALL_ERROR
+                | Interest::CALL_CANCELLED,
+        )
+    }
+
     async fn before_run(&self, request: &mut ChatRequest) -> Result<Flow<Str>, BoxError> {
         self.before("run", &request.context).await?;
         Ok(match self.case.one_in(30) {
@@ -266,6 +284,10 @@ struct Outermost(Arc<Case>);
 impl Hooks for Outermost {
     fn id(&self) -> &str {
         "outermost"
+    }
+
+    fn interest(&self) -> Interest {
+        used(Interest::AFTER_RUN)
     }
 
     async fn after_run(&self, end: End<'_>, _: &Summary) -> Result<(), BoxError> {

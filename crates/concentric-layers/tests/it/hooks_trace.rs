@@ -2,7 +2,8 @@
 //!
 //! `WRITE_GOLDEN=1 cargo test --test it hooks_trace::` writes the table that the docs include.
 
-use concentric_core::hooks::{self, BeforeCall, End, Flow, Hooks, Summary};
+use super::used;
+use concentric_core::hooks::{self, BeforeCall, End, Flow, Hooks, Interest, Summary};
 use concentric_core::{
     AgentLayer, BoxError, ChatRequest, Context, Event, StepFinish, StepStart, Str, ToolCall,
     ToolOutcome, ToolResult,
@@ -38,6 +39,22 @@ impl Traced {
 impl Hooks for Traced {
     fn id(&self) -> &str {
         self.name
+    }
+
+    fn interest(&self) -> Interest {
+        used(
+            Interest::BEFORE_RUN
+                | Interest::EVENT
+                | Interest::STEP_STARTED
+                | Interest::STEP_FINISHED
+                | Interest::ROUND_FINISHED
+                | Interest::AFTER_RUN
+                | Interest::BEFORE_MODEL
+                | Interest::MODEL_EVENT
+                | Interest::AFTER_MODEL
+                | Interest::BEFORE_CALL
+                | Interest::AFTER_CALL,
+        )
     }
 
     async fn before_run(&self, _: &mut ChatRequest) -> Result<Flow<Str>, BoxError> {

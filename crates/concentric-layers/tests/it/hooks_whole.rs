@@ -1,10 +1,11 @@
 //! [`Hooks`] that an agent, a run or a session takes whole.
 
-use concentric_core::hooks::{self, BeforeCall, End, Flow, HookFailures, Hooks, Summary};
+use super::used;
+use concentric_core::hooks::{self, BeforeCall, End, Flow, HookFailures, Hooks, Interest, Summary};
 use concentric_core::{
     AgentLayer, BoxError, BoxModel, ChatRequest, Context, Error, ErrorKind, Event, Outcome,
     RunOverrides, Str, ThreadId, ToolCall, ToolOutcome, ToolStatus, Transcript,
-    agent::{BeforeFinish, BeforeRound, BeforeStep, StepView},
+    agent::{FinishDecision, RoundDecision, StepDecision, StepDraft, StepView},
 };
 use concentric_layers::session::{MakeSession, SessionTarget};
 use concentric_layers::{Next, from_fn};
@@ -44,14 +45,27 @@ impl Hooks for Everywhere {
         self.0
     }
 
+    fn interest(&self) -> Interest {
+        used(
+            Interest::BEFORE_RUN
+                | Interest::BEFORE_STEP
+                | Interest::BEFORE_ROUND
+                | Interest::BEFORE_FINISH
+                | Interest::BEFORE_MODEL
+                | Interest::BEFORE_CALL
+                | Interest::SESSION_STARTED
+                | Interest::SESSION_ENDED,
+        )
+    }
+
     async fn before_run(&self, _: &mut ChatRequest) -> Result<Flow<Str>, BoxError> {
         self.at("run");
         Ok(Flow::Continue)
     }
 
-    async fn before_step(&self, step: &StepView) -> Result<BeforeStep, BoxError> {
+    async fn before_step(&self, step: &mut StepDraft) -> Result<StepDecision, BoxError> {
         self.at(&format!("step {}", step.step));
-        Ok(BeforeStep::Continue)
+        Ok(StepDecision::Continue)
     }
 
     async fn before_model(&self, _: &mut ChatRequest) -> Result<Flow<Vec<Event>>, BoxError> {
@@ -59,9 +73,9 @@ impl Hooks for Everywhere {
         Ok(Flow::Continue)
     }
 
-    async fn before_round(&self, _: &StepView) -> Result<BeforeRound, BoxError> {
+    async fn before_round(&self, _: &StepView) -> Result<RoundDecision, BoxError> {
         self.at("round");
-        Ok(BeforeRound::Continue)
+        Ok(RoundDecision::Continue)
     }
 
     async fn before_call(&self, _: &mut BeforeCall) -> Result<Flow<ToolOutcome>, BoxError> {
@@ -69,9 +83,9 @@ impl Hooks for Everywhere {
         Ok(Flow::Continue)
     }
 
-    async fn before_finish(&self, _: &StepView) -> Result<BeforeFinish, BoxError> {
+    async fn before_finish(&self, _: &mut StepDraft) -> Result<FinishDecision, BoxError> {
         self.at("finish");
-        Ok(BeforeFinish::Finish)
+        Ok(FinishDecision::Finish)
     }
 
     async fn session_started(&self, thread: &ThreadId, _: &Transcript) -> Result<(), BoxError> {
@@ -256,6 +270,10 @@ async fn c065_work_that_after_run_leaves_for_later_is_done_while_handles_are_sti
             "later"
         }
 
+        fn interest(&self) -> Interest {
+            used(Interest::AFTER_RUN)
+        }
+
         async fn after_run(&self, _: End<'_>, run: &Summary) -> Result<(), BoxError> {
             let (done, parts) = (self.0.clone(), run.message().parts.len());
             run.context().defer(async move {
@@ -281,6 +299,10 @@ struct Failing(&'static str);
 impl Hooks for Failing {
     fn id(&self) -> &str {
         "failing"
+    }
+
+    fn interest(&self) -> Interest {
+        used(Interest::BEFORE_CALL | Interest::AFTER_CALL)
     }
 
     async fn before_call(&self, _: &mut BeforeCall) -> Result<Flow<ToolOutcome>, BoxError> {

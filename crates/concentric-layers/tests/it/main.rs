@@ -12,11 +12,6 @@ mod budget;
 mod detach;
 #[cfg(feature = "envelope")]
 mod envelope;
-mod hooks;
-mod hooks_random;
-mod hooks_trace;
-#[cfg(feature = "session")]
-mod hooks_whole;
 #[cfg(feature = "in-flight")]
 mod in_flight;
 #[cfg(feature = "full")]
@@ -31,3 +26,36 @@ mod steering;
 mod stop;
 #[cfg(feature = "suspend")]
 mod suspend;
+
+/// The tests of hooks that declare all points, also those that they do not use.
+#[path = "."]
+mod hooks_of_all_points {
+    use concentric_core::hooks::Interest;
+
+    const fn used(_: Interest) -> Interest {
+        Interest::ALL
+    }
+
+    mod hooks;
+    mod hooks_random;
+    mod hooks_trace;
+    #[cfg(feature = "session")]
+    mod hooks_whole;
+}
+
+/// The same tests with hooks that declare only the points that they use.
+#[allow(clippy::duplicate_mod, reason = "the parameter is the function `used`")]
+#[path = "."]
+mod hooks_of_used_points {
+    use concentric_core::hooks::Interest;
+
+    const fn used(points: Interest) -> Interest {
+        points
+    }
+
+    mod hooks;
+    mod hooks_random;
+    mod hooks_trace;
+    #[cfg(feature = "session")]
+    mod hooks_whole;
+}

@@ -3,7 +3,7 @@
 use concentric_core::{
     AgentLayer, Answer, BoxError, BoxModel, CancelReason, ChatRequest, Error, ErrorKind, Event,
     Interrupt, Outcome, Reply, SideEffects, Suspension, ThreadId, ToolCall, ToolOutcome, ToolSpec,
-    agent::{BeforeStep, StepGate, StepView},
+    agent::{StepDecision, StepDraft, StepGate},
     state::{Durable, Scope, Slot, Slots, ThreadSlots},
 };
 use concentric_layers::session::{MakeSession, Session, SessionTarget};
@@ -317,11 +317,11 @@ impl StepGate for MayGoOn {
         "may_go_on"
     }
 
-    async fn before_step(&self, step: &StepView) -> Result<BeforeStep, BoxError> {
+    async fn before_step(&self, step: &mut StepDraft) -> Result<StepDecision, BoxError> {
         let id = step.interrupt_id("may_go_on");
         Ok(match (step.step, step.reply(&id)) {
-            (1, None) => BeforeStep::ask(Interrupt::new(id, "test:go_on")),
-            _ => BeforeStep::Continue,
+            (1, None) => StepDecision::ask(Interrupt::new(id, "test:go_on")),
+            _ => StepDecision::Continue,
         })
     }
 }

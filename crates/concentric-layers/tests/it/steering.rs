@@ -4,7 +4,7 @@ use concentric_core::{
     AgentLayer, Answer, BoxError, CallId, CancelReason, ChatRequest, Error, ErrorKind, Interrupt,
     Message, MessageId, ModelService, Outcome, Part, PartKind, Reply, Role, RunOverrides,
     ToolCallPart, ToolOutcome, Transcript,
-    agent::{BeforeStep, StepGate, StepView},
+    agent::{StepDecision, StepDraft, StepGate},
     machine::RunState,
 };
 use concentric_layers::{Steering, steering::SteerError};
@@ -219,17 +219,17 @@ async fn a_message_that_was_not_said_when_the_run_is_cancelled_can_be_taken_back
 }
 
 /// A gate that decides something before the model is called for the `n`th time.
-struct At(u32, fn(&StepView) -> BeforeStep);
+struct At(u32, fn(&mut StepDraft) -> StepDecision);
 
 impl StepGate for At {
     fn name(&self) -> &'static str {
         "at"
     }
 
-    async fn before_step(&self, step: &StepView) -> Result<BeforeStep, BoxError> {
+    async fn before_step(&self, step: &mut StepDraft) -> Result<StepDecision, BoxError> {
         Ok(match step.step == self.0 {
             true => (self.1)(step),
-            false => BeforeStep::Continue,
+            false => StepDecision::Continue,
         })
     }
 }
@@ -237,8 +237,8 @@ impl StepGate for At {
 #[tokio::test]
 async fn a_message_is_not_lost_if_the_run_is_stopped_as_it_is_about_to_be_said() {
     for stops in [
-        (|_| BeforeStep::halt("no")) as fn(&StepView) -> BeforeStep,
-        |_| BeforeStep::Finish,
+        (|_| StepDecision::halt("no")) as fn(&mut StepDraft) -> StepDecision,
+        |_| StepDecision::Finish,
     ] {
         let steering = Steering::new(8);
         let tools = steers(&steering, &["b"], &[]);
@@ -301,11 +301,11 @@ async fn a_message_is_not_lost_wherever_its_run_is_dropped() {
 #[tokio::test]
 async fn a_message_is_said_once_though_somebody_is_asked_at_the_same_time() {
     let steering = Steering::new(8);
-    let asks = |step: &StepView| {
+    let asks = |step: &mut StepDraft| {
         let id = step.interrupt_id("at");
         match step.reply(&id) {
-            Some(_) => BeforeStep::Continue,
-            None => BeforeStep::ask(Interrupt::new(id, "may_it")),
+            Some(_) => StepDecision::Continue,
+            None => StepDecision::ask(Interrupt::new(id, "may_it")),
         }
     };
     let tools = steers(&steering, &["b"], &[]);

@@ -33,6 +33,7 @@
 //! - All outcomes except [`Outcome::Interrupted`] close the open round.
 
 mod actions;
+mod edit;
 mod end;
 mod input;
 mod limits;
@@ -60,7 +61,7 @@ use crate::{
     message::{Message, Part},
     run_state::{Data, Said, Stage},
     spec::ToolSpecs,
-    transcript::{OpenRound, Transcript, Turn},
+    transcript::{OpenRound, Transcript},
     usage::{FinishReason, Outcome, Usage},
 };
 use std::{
@@ -289,15 +290,6 @@ impl Machine {
     /// Like [`RunState::push_messages`], for a run that resumes from a client's history.
     pub fn push_messages(&mut self, messages: Vec<Message>) -> Result<(), UnexpectedMessage> {
         self.state.push_messages(messages)
-    }
-
-    /// Appends `turn` to the conversation; returns `false` if the machine is not between two steps.
-    pub fn push(&mut self, turn: Turn) -> bool {
-        let between = self.stream.is_none() && matches!(self.state.stage, Stage::Model);
-        if between {
-            self.state.transcript.push(turn);
-        }
-        between
     }
 
     /// The next action; `None` while the machine waits for an input, and after the end.

@@ -129,7 +129,8 @@ impl Step {
                 self.kept = self.calls.len();
                 None
             }
-            Event::StepFinish(_) | Event::Resumed => None,
+            // The nested agent has its own conversation.
+            Event::StepFinish(_) | Event::Resumed | Event::TranscriptReplaced(_) => None,
             Event::ToolCall(call) => Some(self.take_in_call(call)),
             Event::ToolResult(result) => {
                 let before = self.before.as_mut();

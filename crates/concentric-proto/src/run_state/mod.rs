@@ -1,5 +1,6 @@
 //! The state of a run, as plain data that can be stored.
 
+mod edits;
 mod json;
 mod nested;
 mod reply;
@@ -8,7 +9,10 @@ mod slot;
 mod stored_call;
 mod v1;
 
-pub use self::slot::{RoundPlace, SlotPlace, StoredSlot};
+pub use self::{
+    edits::RunEdits,
+    slot::{RoundPlace, SlotPlace, StoredSlot},
+};
 pub(crate) use self::{
     nested::{Inner, Said},
     reply::check_replies,
@@ -76,6 +80,8 @@ pub(crate) struct Data {
     // Messages that arrived with replies; they are appended once the open round is closed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) queued: Vec<Turn>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) edits: Option<Box<RunEdits>>,
     pub(crate) stage: Stage,
 }
 
@@ -109,6 +115,7 @@ impl Data {
             at_end: false,
             slots: Vec::new(),
             queued: Vec::new(),
+            edits: None,
             stage: Stage::Model,
         }
     }

@@ -47,6 +47,13 @@ pub enum HistoryError {
     NoCalls,
     /// A message of [`Role::Tool`] contains parts other than results.
     NotAResult,
+    /// A [rewrite](Transcript::rewrite) replaces more turns than the conversation has.
+    TooShort {
+        /// The number of turns to replace.
+        replaced: usize,
+        /// The number of turns of the conversation.
+        len: usize,
+    },
 }
 
 impl fmt::Display for HistoryError {
@@ -58,6 +65,12 @@ impl fmt::Display for HistoryError {
             Self::DuplicateCall(id) => write!(f, "duplicate tool call id `{id}`"),
             Self::NoCalls => f.write_str("a round must contain at least one tool call"),
             Self::NotAResult => f.write_str("a tool message must contain only tool results"),
+            Self::TooShort { replaced, len } => {
+                write!(
+                    f,
+                    "cannot replace {replaced} turns of a conversation of {len}"
+                )
+            }
         }
     }
 }

@@ -1,5 +1,8 @@
 use super::{History, HistoryError, Repair, Turn};
-use crate::{message::Message, text::Str};
+use crate::{
+    message::{Message, Role},
+    text::Str,
+};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::{
     fmt,
@@ -64,6 +67,35 @@ impl Transcript {
     /// Appends a user message with one text part.
     pub fn push_user(&mut self, text: impl Into<Str>) {
         self.push(Turn::user(text));
+    }
+
+    /// Returns this conversation with `by` in place of its first `turns` turns. The user's last
+    /// message is kept, after `by`.
+    ///
+    /// # Errors
+    ///
+    /// [`HistoryError::TooShort`]: there are fewer turns.
+    pub fn rewrite(
+        &self,
+        turns: usize,
+        by: impl IntoIterator<Item = Turn>,
+    ) -> Result<Self, HistoryError> {
+        let len = self.len();
+        let Some(after) = len.checked_sub(turns) else {
+            let replaced = turns;
+            return Err(HistoryError::TooShort { replaced, len });
+        };
+        // Gates and layers also add messages of this role.
+        let by_user = self.rev().position(Turn::is_by_user);
+        let last = by_user.or_else(|| {
+            let mut roles = self.rev().map(|turn| turn.as_message().role);
+            roles.position(|role| role == Role::User)
+        });
+        let kept = self.rev().enumerate();
+        let kept = kept.filter(|(at, _)| *at < after || Some(*at) == last);
+        let kept: Vec<&Turn> = kept.map(|(_, turn)| turn).collect();
+        let kept = kept.into_iter().rev().cloned();
+        Ok(by.into_iter().chain(kept).collect())
     }
 
     /// The number of turns.

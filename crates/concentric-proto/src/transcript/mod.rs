@@ -21,7 +21,7 @@ pub use self::{
 };
 
 use crate::{
-    message::{Message, ToolResult},
+    message::{Author, Message, Role, ToolResult},
     text::Str,
 };
 use serde::{Deserialize, Serialize, Serializer};
@@ -81,6 +81,12 @@ impl Turn {
             TurnData::Message(message) => message,
             TurnData::Round(round) => round.message(),
         }
+    }
+
+    fn is_by_user(&self) -> bool {
+        let message = self.as_message();
+        let mut authors = message.parts.iter().map(|part| &part.author);
+        message.role == Role::User && authors.any(|author| *author == Author::User)
     }
 
     /// The outcomes of the round; empty for a message.

@@ -7,6 +7,7 @@
 )]
 
 mod calls;
+mod lasting_edits;
 mod machine;
 mod rounds;
 mod states;

@@ -7,11 +7,13 @@
 
 use crate::v1;
 use concentric_proto::{
-    Annotations, CallId, Event, Executor, Finish, FinishReason, Interrupt, InterruptId, Message,
-    MessageId, OpenRound, Outcome, Part, PartKind, ProviderData, Reply, Role, Round, Suspension,
-    ToolCallPart, ToolOutcome, ToolResult, ToolSpec, ToolSpecs, Transcript, Turn, Usage,
+    Annotations, CallId, ChatOptions, Event, Executor, Finish, FinishReason, Interrupt,
+    InterruptId, Message, MessageId, OpenRound, Outcome, Part, PartKind, ProviderData, Reply, Role,
+    Round, Suspension, System, SystemSegment, ToolCallPart, ToolOutcome, ToolResult, ToolSpec,
+    ToolSpecs, Transcript, Turn, Usage,
     interrupt::{self, SuspendedBy},
     machine::{Action, Input, Machine, ModelStart, RunLimits, RunState, StateError},
+    run_state::RunEdits,
 };
 use proptest::{prelude::*, test_runner::FileFailurePersistence};
 use serde_json::{Value, json};
@@ -237,8 +239,34 @@ fn claimed() -> RunState {
     machine.state().unwrap()
 }
 
-fn states() -> [(&'static str, RunState); 6] {
-    static STATES: LazyLock<[(&'static str, RunState); 6]> = LazyLock::new(|| {
+/// A run with lasting edits, whose model is called next.
+fn edited() -> RunState {
+    let mut machine = Machine::restore(model(), rules());
+    let mut edits = RunEdits::default();
+    let mut system = System::default();
+    system.push(SystemSegment::new("Be brief."));
+    edits.system = Some(system);
+    edits.offered = Some(["search".into(), "pay".into()].into());
+    let mut options = ChatOptions::default();
+    options.max_output_tokens = Some(500);
+    edits.options = Some(Arc::new(options));
+    let shorter = machine.transcript().rewrite(3, [Turn::user("(Removed.)")]);
+    assert!(machine.edit(edits, Some(shorter.unwrap())));
+    drain_events(&mut machine);
+    machine.state().unwrap()
+}
+
+fn drain_events(machine: &mut Machine) {
+    while machine.state().is_none() {
+        assert!(matches!(machine.action(), Some(Action::Emit(_))));
+    }
+}
+
+/// The state that version 1 does not have.
+const SINCE_2: &str = "edited";
+
+fn states() -> [(&'static str, RunState); 7] {
+    static STATES: LazyLock<[(&'static str, RunState); 7]> = LazyLock::new(|| {
         [
             ("model", model()),
             ("waiting", waiting()),
@@ -246,6 +274,7 @@ fn states() -> [(&'static str, RunState); 6] {
             ("recovered", recovered()),
             ("inner", inner()),
             ("claimed", claimed()),
+            (SINCE_2, edited()),
         ]
     });
     STATES.clone()
@@ -300,6 +329,7 @@ fn meanings() -> BTreeMap<&'static str, Value> {
             ]}),
         ),
         ("inner", json!({"asks": two, "open": null, "turns": 3})),
+        (SINCE_2, json!({"asks": [], "open": null, "turns": 3})),
         (
             "claimed",
             json!({"asks": [], "turns": 3, "open": [
@@ -349,7 +379,8 @@ fn states_of_every_version_keep_their_meaning() {
     let mut files = 0;
     for version in 1..=VERSION {
         for (name, expected) in meanings() {
-            if version > 1 && name.ends_with("_without_attempts") {
+            let is_old = name.ends_with("_without_attempts");
+            if (version > 1 && is_old) || (version < 2 && name == SINCE_2) {
                 continue;
             }
             let path = golden(version, name);
@@ -374,7 +405,7 @@ fn states_of_every_version_keep_their_meaning() {
 
 #[test]
 fn a_state_of_version_1_is_read_as_the_same_state() {
-    for (name, state) in states() {
+    for (name, state) in states().into_iter().filter(|(name, _)| *name != SINCE_2) {
         let json = std::fs::read(golden(1, name)).unwrap();
         assert_eq!(
             RunState::from_json(&json, MAX).as_ref(),

@@ -1,7 +1,7 @@
 use super::{Output, progress::Progress};
 use concentric_core::{
     BoxError, Error, Message, Part, Role, Turn,
-    agent::{BeforeFinish, BeforeStep, GateOrder, StepGate, StepView},
+    agent::{FinishDecision, GateOrder, StepDecision, StepDraft, StepGate, StepView},
     hooks::Interest,
     state::SlotError,
 };
@@ -52,40 +52,42 @@ where
         GateOrder::Answer
     }
 
-    async fn before_step(&self, step: &StepView) -> Result<BeforeStep, BoxError> {
+    async fn before_step(&self, draft: &mut StepDraft) -> Result<StepDecision, BoxError> {
         // The stored progress belongs to another attempt, or to another call of a nested agent.
-        if step.step == 0 && self.progress(step)? != Progress::default() {
-            self.note(step, Progress::default())?;
+        if draft.step == 0 && self.progress(draft)? != Progress::default() {
+            self.note(draft, Progress::default())?;
         }
-        Ok(BeforeStep::Continue)
+        Ok(StepDecision::Continue)
     }
 
-    async fn before_finish(&self, step: &StepView) -> Result<BeforeFinish, BoxError> {
+    async fn before_finish(&self, draft: &mut StepDraft) -> Result<FinishDecision, BoxError> {
         let output = &self.output;
-        let progress = self.progress(step)?;
+        let progress = self.progress(draft)?;
         if progress.other {
-            return Ok(BeforeFinish::Finish);
+            return Ok(FinishDecision::Finish);
         }
         if output.separately && !progress.asked {
             let asked = true;
-            self.note(step, Progress { asked, ..progress })?;
+            self.note(draft, Progress { asked, ..progress })?;
             let name = &output.schema().name;
             let ask = format!("Now answer with JSON that matches the schema `{name}`.");
-            return Ok(BeforeFinish::Continue(vec![said(ask)?]));
+            draft.push(said(ask)?);
+            return Ok(FinishDecision::Retry { void: false });
         }
-        let last = step.transcript.last().map(Turn::as_message);
+        let last = draft.transcript.last().map(Turn::as_message);
         let answer = last.filter(|message| message.role == Role::Assistant);
         let text = answer.map(|answer| answer.text()).unwrap_or_default();
         let Err(error) = output.of_text(&text) else {
-            return Ok(BeforeFinish::Finish);
+            return Ok(FinishDecision::Finish);
         };
         if progress.told >= output.tries {
             return Err(Error::from(error).into());
         }
         let told = progress.told.saturating_add(1);
-        self.note(step, Progress { told, ..progress })?;
+        self.note(draft, Progress { told, ..progress })?;
         let correct = format!("{error}. Answer again with only the JSON.");
-        Ok(BeforeFinish::Reject(vec![said(correct)?]))
+        draft.push(said(correct)?);
+        Ok(FinishDecision::Retry { void: true })
     }
 }
 

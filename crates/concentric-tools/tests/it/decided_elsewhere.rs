@@ -8,7 +8,7 @@ use concentric_core::hooks::{BeforeCall, Flow};
 use concentric_core::{
     AgentLayer, BoxError, BoxModel, ChatRequest, Context, Event, Interrupt, Outcome, Reply,
     ToolCall, ToolSpec, ToolStatus,
-    agent::{BeforeRound, StepGate, StepView},
+    agent::{RoundDecision, StepDraft, StepGate, StepView},
     machine::RunState,
     store::Checkpoint,
 };
@@ -351,19 +351,19 @@ async fn f038_of_two_who_bring_one_token_neither_is_told_what_is_not_so() {
 }
 
 // ---- step gates and the client's tools ----
-struct Rounds(BeforeRound, Log);
+struct Rounds(RoundDecision, Log);
 
 impl StepGate for Rounds {
     fn name(&self) -> &str {
         "rounds"
     }
-    async fn before_round(&self, _: &StepView) -> Result<BeforeRound, BoxError> {
+    async fn before_round(&self, _: &StepView) -> Result<RoundDecision, BoxError> {
         self.1.add("gate");
         Ok(self.0.clone())
     }
 }
 
-fn gated(scene: &Scene, tools: &Toolset, says: BeforeRound, log: &Log) -> BoxModel {
+fn gated(scene: &Scene, tools: &Toolset, says: RoundDecision, log: &Log) -> BoxModel {
     BoxModel::new(
         AgentLayer::new(tools.clone())
             .gate(Rounds(says, log.clone()))
@@ -387,9 +387,9 @@ async fn a_gate_does_not_deny_what_the_client_has_done() {
         Scene::round(vec![("camera", "{}")]),
         Toolset::new(),
     );
-    let skip = BeforeRound::skip("not now");
+    let skip = RoundDecision::skip("not now");
     let request = with_camera(ChatRequest::user("go").with_context(scene.world.context()));
-    let goes_on = gated(&scene, &tools, BeforeRound::Continue, &log);
+    let goes_on = gated(&scene, &tools, RoundDecision::Continue, &log);
     let ran = drive(goes_on, request).await;
     assert_eq!(log.lines(), ["gate"]);
     let reply = Reply::answer(ran.asked()[0].id.clone(), json!("clicked"));
@@ -408,7 +408,7 @@ async fn a_round_that_is_skipped_is_not_the_clients_to_run_either() {
     let scene = Scene::round(vec![("x", r#"{"n":1}"#), ("camera", "{}")]);
     let request = with_camera(ChatRequest::user("go").with_context(scene.world.context()));
     let ran = drive(
-        gated(&scene, &tools, BeforeRound::skip("not now"), &log),
+        gated(&scene, &tools, RoundDecision::skip("not now"), &log),
         request,
     )
     .await;
@@ -421,7 +421,7 @@ async fn a_denial_counts_where_the_gate_that_asked_is_gone() {
     let log = Log::default();
     let tools = Toolset::new().tool(number("x", &log));
     let scene = Scene::round(vec![("x", r#"{"n":1}"#)]);
-    let ask = BeforeRound::ask(Interrupt::new(
+    let ask = RoundDecision::ask(Interrupt::new(
         concentric_core::InterruptId::new("q"),
         "may_i",
     ));
@@ -519,14 +519,14 @@ impl StepGate for AskSecond {
     }
     async fn before_step(
         &self,
-        step: &StepView,
-    ) -> Result<concentric_core::agent::BeforeStep, BoxError> {
-        use concentric_core::agent::BeforeStep;
+        step: &mut StepDraft,
+    ) -> Result<concentric_core::agent::StepDecision, BoxError> {
+        use concentric_core::agent::StepDecision;
         let id = step.interrupt_id("second");
         Ok(match (step.step, step.reply(&id)) {
-            (1, None) => BeforeStep::ask(Interrupt::new(id, "may_i")),
+            (1, None) => StepDecision::ask(Interrupt::new(id, "may_i")),
             (1, Some(_)) => return Err("the budget's service is down".into()),
-            _ => BeforeStep::Continue,
+            _ => StepDecision::Continue,
         })
     }
 }

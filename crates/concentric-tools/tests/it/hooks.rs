@@ -1,11 +1,12 @@
 //! Hooks around tool calls, layers for some of them, and another attempt at one.
 
+use super::used;
 use crate::common::hooks::{after_fn, before_fn};
 use crate::common::{
     Log, agent, note, one, pace, paced, part, polled, results, round, run, text, tool,
     tool_with_context,
 };
-use concentric_core::hooks::{self, BeforeCall, Flow, Hooks, ToolHooksLayer};
+use concentric_core::hooks::{self, BeforeCall, Flow, Hooks, Interest, ToolHooksLayer};
 use concentric_core::{
     Annotations, BoxError, BoxTool, CancelReason, Clearance, Context, Environment, Error,
     ErrorKind, Outcome, Refusal, RoundCall, Suspension, ToolCall, ToolOutcome, ToolService,
@@ -73,6 +74,15 @@ impl Hooks for Recorder {
         self.name
     }
 
+    fn interest(&self) -> Interest {
+        used(
+            Interest::BEFORE_CALL
+                | Interest::AFTER_CALL
+                | Interest::ON_CALL_ERROR
+                | Interest::CALL_CANCELLED,
+        )
+    }
+
     async fn before_call(&self, call: &mut BeforeCall) -> Result<Flow<ToolOutcome>, BoxError> {
         let (name, arguments) = (self.name, call.arguments().as_str());
         self.log
@@ -125,6 +135,10 @@ where
 {
     fn id(&self) -> &str {
         "parts"
+    }
+
+    fn interest(&self) -> Interest {
+        used(Interest::BEFORE_CALL | Interest::AFTER_CALL | Interest::ON_CALL_ERROR)
     }
 
     async fn before_call(&self, _: &mut BeforeCall) -> Result<Flow<ToolOutcome>, BoxError> {
@@ -209,6 +223,10 @@ fn waiter(
 impl Hooks for Waiter {
     fn id(&self) -> &str {
         "waiter"
+    }
+
+    fn interest(&self) -> Interest {
+        used(Interest::BEFORE_CALL | Interest::AFTER_CALL | Interest::CALL_CANCELLED)
     }
 
     async fn before_call(&self, _: &mut BeforeCall) -> Result<Flow<ToolOutcome>, BoxError> {
@@ -382,6 +400,10 @@ impl Hooks for Edits {
         "edits"
     }
 
+    fn interest(&self) -> Interest {
+        used(Interest::BEFORE_CALL | Interest::AFTER_CALL)
+    }
+
     async fn before_call(&self, call: &mut BeforeCall) -> Result<Flow<ToolOutcome>, BoxError> {
         call.insert(7_u8);
         call.set_arguments(r#"{"n":700}"#);
@@ -423,6 +445,10 @@ async fn c038_after_a_skip_the_hook_is_told_once_with_duration_zero() {
     impl Hooks for Skip {
         fn id(&self) -> &str {
             "skip"
+        }
+
+        fn interest(&self) -> Interest {
+            used(Interest::BEFORE_CALL | Interest::AFTER_CALL)
         }
 
         async fn before_call(&self, _: &mut BeforeCall) -> Result<Flow<ToolOutcome>, BoxError> {
@@ -857,6 +883,10 @@ async fn calls_side_by_side_have_hooks_of_their_own() {
             "yields"
         }
 
+        fn interest(&self) -> Interest {
+            used(Interest::BEFORE_CALL | Interest::AFTER_CALL)
+        }
+
         async fn before_call(&self, call: &mut BeforeCall) -> Result<Flow<ToolOutcome>, BoxError> {
             tokio::task::yield_now().await;
             self.0.add(format!("before {}", call.id()));
@@ -899,6 +929,10 @@ async fn a_hook_is_dropped_with_its_layer_and_services() {
     impl Hooks for Held {
         fn id(&self) -> &str {
             "held"
+        }
+
+        fn interest(&self) -> Interest {
+            used(Interest::BEFORE_CALL | Interest::AFTER_CALL)
         }
 
         async fn before_call(&self, _: &mut BeforeCall) -> Result<Flow<ToolOutcome>, BoxError> {

@@ -29,7 +29,6 @@ mod edits;
 mod gates;
 #[cfg(feature = "full")]
 mod given_up;
-mod hooks;
 mod kit;
 mod layers;
 #[cfg(feature = "full")]
@@ -61,3 +60,28 @@ mod token;
 #[cfg(feature = "full")]
 mod tokens_flow;
 mod tools;
+
+/// The tests of hooks that declare all points, also those that they do not use.
+#[path = "."]
+mod hooks_of_all_points {
+    use concentric_core::hooks::Interest;
+
+    const fn used(_: Interest) -> Interest {
+        Interest::ALL
+    }
+
+    mod hooks;
+}
+
+/// The same tests with hooks that declare only the points that they use.
+#[allow(clippy::duplicate_mod, reason = "the parameter is the function `used`")]
+#[path = "."]
+mod hooks_of_used_points {
+    use concentric_core::hooks::Interest;
+
+    const fn used(points: Interest) -> Interest {
+        points
+    }
+
+    mod hooks;
+}

@@ -4,7 +4,7 @@ use super::{Asks, Folder, GOOD, looks, tools};
 use concentric_core::{
     AgentLayer, Answer, BoxModel, ChatRequest, Message, Outcome, OutputSchema, Reply, RunOverrides,
     Str, ToolOutcome, Turn,
-    agent::{BeforeFinish, StepGate, StepView},
+    agent::{FinishDecision, StepDraft, StepGate},
     machine::RunState,
 };
 use concentric_layers::{
@@ -160,10 +160,13 @@ impl StepGate for Again {
         "again"
     }
 
-    async fn before_finish(&self, step: &StepView) -> Result<BeforeFinish, BoxError> {
+    async fn before_finish(&self, step: &mut StepDraft) -> Result<FinishDecision, BoxError> {
         Ok(match step.step {
-            0 => BeforeFinish::Continue(vec![Turn::user("Again.")]),
-            _ => BeforeFinish::Finish,
+            0 => {
+                step.push(Turn::user("Again."));
+                FinishDecision::Retry { void: false }
+            }
+            _ => FinishDecision::Finish,
         })
     }
 }

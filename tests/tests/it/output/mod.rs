@@ -5,7 +5,7 @@ mod composed;
 use concentric_core::{
     AgentLayer, Answer, ChatRequest, ErrorKind, Event, FinishReason, Interrupt, Outcome,
     OutputSchema, Reply, Usage,
-    agent::{BeforeStep, StepGate, StepView},
+    agent::{StepDecision, StepDraft, StepGate},
     machine::RunState,
 };
 use concentric_test::{ScriptedModel, assert_fails, check_layer};
@@ -217,11 +217,11 @@ impl StepGate for Asks {
         "asks"
     }
 
-    async fn before_step(&self, step: &StepView) -> Result<BeforeStep, BoxError> {
+    async fn before_step(&self, step: &mut StepDraft) -> Result<StepDecision, BoxError> {
         let id = step.interrupt_id("asks");
         Ok(match (step.step, step.reply(&id)) {
-            (1, None) => BeforeStep::ask(Interrupt::new(id, "go on?")),
-            _ => BeforeStep::Continue,
+            (1, None) => StepDecision::ask(Interrupt::new(id, "go on?")),
+            _ => StepDecision::Continue,
         })
     }
 }

@@ -2,7 +2,7 @@
 
 use concentric_core::{
     BoxError,
-    agent::{BeforeRound, BeforeStep, StepGate, StepView},
+    agent::{RoundDecision, StepDecision, StepDraft, StepGate},
 };
 
 struct Gate;
@@ -12,9 +12,9 @@ impl StepGate for Gate {
         "gate"
     }
 
-    async fn before_step(&self, _: &StepView) -> Result<BeforeStep, BoxError> {
+    async fn before_step(&self, _: &mut StepDraft) -> Result<StepDecision, BoxError> {
         // There are no calls yet to be skipped.
-        Ok(BeforeRound::skip("not now"))
+        Ok(RoundDecision::skip("not now"))
     }
 }
 

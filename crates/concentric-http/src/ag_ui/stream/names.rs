@@ -1,6 +1,7 @@
 use std::collections::HashMap;
 
 use concentric_core::{CallId, Str, ToolSpecs};
+use serde_json::Value;
 
 /// The client's ids of a run, and the ids that are already in use.
 #[derive(Debug)]
@@ -12,6 +13,9 @@ pub(in crate::ag_ui) struct RunIds {
     pub(in crate::ag_ui) tools: ToolSpecs,
     pub(in crate::ag_ui) messages: Names,
     pub(in crate::ag_ui) calls: Names,
+    /// The client's system messages at the start of the history, which are not part of the
+    /// conversation.
+    pub(in crate::ag_ui) system: Vec<Value>,
     /// The calls of the last message of the history, whose results the run may produce.
     pub(in crate::ag_ui) known: Vec<KnownCall>,
     /// The calls of sub-agents in the history without a result, by run, with the client's ids: a
@@ -33,12 +37,18 @@ pub(in crate::ag_ui) struct KnownCall {
 ///
 /// A client ignores a message or call with a known id, and models and scripts repeat their ids.
 #[derive(Debug, Default)]
+// The last appended number; 0 for an id of the conversation that the client has.
 pub(in crate::ag_ui) struct Names(HashMap<Str, u32>);
 
 impl Names {
-    /// Marks `id` as used.
+    /// Marks `id` as used by the conversation that the client has.
     pub(in crate::ag_ui) fn take(&mut self, id: &str) {
-        self.0.entry(id.into()).or_insert(1);
+        self.0.entry(id.into()).or_insert(0);
+    }
+
+    /// Returns whether no output of this run has `id`, which a sub-agent's output may have.
+    pub(super) fn is_free(&self, id: &str) -> bool {
+        self.0.get(id).is_none_or(|count| *count == 0)
     }
 
     /// Returns an unused id, and marks it as used: `wanted`, with a number appended if necessary.
@@ -48,7 +58,7 @@ impl Names {
             self.0.insert(id.clone(), 1);
             return id;
         };
-        let mut n = *count;
+        let mut n = (*count).max(1);
         loop {
             n = n.saturating_add(1);
             let id = Str::from(format!("{wanted}{MARK}{n}"));

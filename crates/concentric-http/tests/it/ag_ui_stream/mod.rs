@@ -2,6 +2,7 @@
 
 mod ends;
 mod random;
+mod snapshot;
 
 use crate::support::{
     Item, agent, events, finish, finish_with, input, legal, post, run, send, step, step_end, types,

@@ -89,6 +89,10 @@ fn own_event() -> impl Strategy<Value = Event> {
         any_json().prop_map(|v| Event::Custom(Box::new(CustomEvent::new("n", v)))),
         Just(Event::Resumed),
         Just(Event::Reset),
+        prop::collection::vec(id(), 0..3).prop_map(|ids| {
+            let turns = ids.into_iter().map(snapshot::round);
+            Event::TranscriptReplaced(turns.collect())
+        }),
     ]
 }
 

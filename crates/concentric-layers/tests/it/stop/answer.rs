@@ -111,29 +111,32 @@ async fn later_gates_judge_only_the_final_answer() {
 }
 
 /// Asks before the end, and then says what it is to.
-struct Hears(&'static str, BeforeFinish);
+struct Hears(&'static str, FinishDecision);
 
 impl StepGate for Hears {
     fn name(&self) -> &str {
         self.0
     }
 
-    async fn before_finish(&self, step: &StepView) -> Result<BeforeFinish, BoxError> {
+    async fn before_finish(&self, step: &mut StepDraft) -> Result<FinishDecision, BoxError> {
         let id = step.interrupt_id(self.0);
         Ok(match step.reply(&id) {
-            None => BeforeFinish::ask(Interrupt::new(id, "enough")),
-            Some(_) => self.1.clone(),
+            None => FinishDecision::ask(Interrupt::new(id, "enough")),
+            Some(_) => {
+                step.push(Turn::user("More."));
+                self.1.clone()
+            }
         })
     }
 }
 
 #[tokio::test]
 async fn a_gate_receives_its_reply_after_an_earlier_continue() {
-    let more = BeforeFinish::Continue(vec![Turn::user("More.")]);
+    let more = FinishDecision::Retry { void: false };
     let model = says(&["a", "b"]);
     let agent = AgentLayer::new(tools())
         .gate(Hears("first", more))
-        .gate(Hears("second", BeforeFinish::halt("it is told to")))
+        .gate(Hears("second", FinishDecision::halt("it is told to")))
         .layer(model.clone());
     let asked = run(&agent, ChatRequest::user("hi")).await;
     let questions = asked.finish.interrupts();

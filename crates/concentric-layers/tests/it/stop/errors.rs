@@ -78,3 +78,38 @@ async fn an_unknown_tool_counts_as_an_error() {
         (halted("2 consecutive rounds of tool calls failed"), 2, 0)
     );
 }
+
+/// Removes the first turns of the conversation before the second step.
+struct Shortens;
+
+impl StepGate for Shortens {
+    fn name(&self) -> &str {
+        "shortens"
+    }
+
+    async fn before_step(&self, draft: &mut StepDraft) -> Result<StepDecision, BoxError> {
+        if draft.step == 1 {
+            draft.rewrite(2, Vec::new())?;
+        }
+        Ok(StepDecision::Continue)
+    }
+}
+
+#[tokio::test]
+async fn a_rewritten_conversation_keeps_the_count_of_its_rounds() {
+    let model = calls([
+        ("fail", json!({})),
+        ("fail", json!({})),
+        ("fail", json!({})),
+    ]);
+    let agent = AgentLayer::new(tools())
+        .gate(ErrorLimit::new())
+        .gate(Shortens)
+        .layer(model);
+    let history = ["one", "two", "three"].map(Turn::user);
+    let request = ChatRequest::new(history.into_iter().collect());
+    let answer = run(&agent, request).await;
+    let reason = "3 consecutive rounds of tool calls failed";
+    assert_eq!(answer.finish.outcome, halted(reason));
+    assert_eq!(answer.transcript().unwrap().len(), 4);
+}

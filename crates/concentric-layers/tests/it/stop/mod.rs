@@ -10,7 +10,7 @@ use concentric_core::{
     AgentLayer, Answer, Author, CallId, ChatRequest, Error, ErrorKind, Event, Finish, FinishReason,
     Interrupt, InterruptId, ModelService, Outcome, Reply, RunOverrides, SideEffects, Str,
     ToolCallPart, ToolOutcome, ToolStatus, Transcript, Turn, Usage,
-    agent::{BeforeFinish, StepGate, StepView},
+    agent::{FinishDecision, StepDecision, StepDraft, StepGate},
     machine::RunState,
 };
 use concentric_layers::stop::{

@@ -2,6 +2,7 @@
 
 mod begin;
 mod driver_task;
+mod edits;
 mod ends;
 mod lease;
 mod lookup;

@@ -4,10 +4,10 @@ use super::*;
 async fn one_gate_can_end_a_run_normally() {
     let (model, tools) = looker();
     let layer = AgentLayer::new(tools.clone())
-        .gate(model_gate("goes on", |_| BeforeStep::Continue))
+        .gate(model_gate("goes on", |_| StepDecision::Continue))
         .gate(model_gate("has enough", |step| match step.step {
-            0 | 1 => BeforeStep::Continue,
-            _ => BeforeStep::Finish,
+            0 | 1 => StepDecision::Continue,
+            _ => StepDecision::Finish,
         }));
     let answer = run(layer, &model, ChatRequest::user("hi")).await;
     assert_eq!(answer.finish.outcome, Outcome::Completed);
@@ -19,10 +19,10 @@ async fn one_gate_can_end_a_run_normally() {
 async fn a_halt_keeps_the_transcript_and_the_usage() {
     let (model, tools) = looker();
     let layer = AgentLayer::new(tools)
-        .gate(model_gate("votes", |_| BeforeStep::Finish))
+        .gate(model_gate("votes", |_| StepDecision::Finish))
         .gate(model_gate("halts", |step| match step.step {
-            0 => BeforeStep::Continue,
-            _ => BeforeStep::halt("no money left"),
+            0 => StepDecision::Continue,
+            _ => StepDecision::halt("no money left"),
         }));
     // The gate stops the run before its first step.
     let answer = run(layer.clone(), &model, ChatRequest::user("hi")).await;
@@ -31,8 +31,8 @@ async fn a_halt_keeps_the_transcript_and_the_usage() {
 
     let (model, tools) = looker();
     let layer = AgentLayer::new(tools).gate(model_gate("halts", |step| match step.step {
-        0 => BeforeStep::Continue,
-        _ => BeforeStep::halt("no money left"),
+        0 => StepDecision::Continue,
+        _ => StepDecision::halt("no money left"),
     }));
     let answer = run(layer, &model, ChatRequest::user("hi")).await;
     let reason = "no money left".into();
@@ -47,8 +47,8 @@ async fn a_halted_or_skipped_round_is_closed_without_running_calls() {
         let layer = AgentLayer::new(tools.clone()).gate(round_gate("no", move |step| {
             assert_eq!(step.message.as_ref().unwrap().tool_calls().count(), 1);
             match halts {
-                true => BeforeRound::halt("closed"),
-                false => BeforeRound::skip("not now"),
+                true => RoundDecision::halt("closed"),
+                false => RoundDecision::skip("not now"),
             }
         }));
         let answer = run(layer, &model, ChatRequest::user("hi")).await;
@@ -76,8 +76,11 @@ async fn a_run_that_may_not_finish_makes_another_step() {
         // The response of this step.
         assert!([1, 2].contains(&step.step), "{}", step.step);
         match said.len() {
-            ..5 => BeforeFinish::Continue(vec![user("Are you sure?")]),
-            _ => BeforeFinish::Finish,
+            ..5 => {
+                step.push(user("Are you sure?"));
+                FinishDecision::Retry { void: false }
+            }
+            _ => FinishDecision::Finish,
         }
     }));
     let answer = run(layer, &model, ChatRequest::user("hi")).await;
@@ -95,7 +98,10 @@ async fn continued_runs_have_the_same_step_limit() {
     let (model, tools) = once();
     let layer = AgentLayer::new(tools)
         .step_limit(4)
-        .gate(finish_gate(|_| BeforeFinish::Continue(vec![user("More!")])));
+        .gate(finish_gate(|step| {
+            step.push(user("More!"));
+            FinishDecision::Retry { void: false }
+        }));
     let answer = run(layer, &model, ChatRequest::user("hi")).await;
     assert_eq!(answer.finish.outcome, Outcome::StepLimit);
     assert_eq!(model.calls(), 4);
@@ -105,8 +111,11 @@ async fn continued_runs_have_the_same_step_limit() {
 async fn a_gates_messages_precede_the_next_step() {
     let (model, tools) = once();
     let layer = AgentLayer::new(tools).gate(model_gate("steers", |step| match step.step {
-        1 => BeforeStep::Say(vec![user("Be quick.")]),
-        _ => BeforeStep::Continue,
+        1 => {
+            step.push(user("Be quick."));
+            StepDecision::Continue
+        }
+        _ => StepDecision::Continue,
     }));
     let answer = run(layer, &model, ChatRequest::user("hi")).await;
     assert_eq!(answer.transcript().unwrap().len(), 4);

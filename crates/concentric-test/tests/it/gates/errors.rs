@@ -36,7 +36,7 @@ impl StepGate for Failing {
         "failing"
     }
 
-    async fn before_step(&self, _: &StepView) -> Result<BeforeStep, BoxError> {
+    async fn before_step(&self, _: &mut StepDraft) -> Result<StepDecision, BoxError> {
         Err(Error::halted("enough").into())
     }
 }
@@ -62,7 +62,7 @@ impl StepGate for Panics {
         "panics"
     }
 
-    async fn before_round(&self, _: &StepView) -> Result<BeforeRound, BoxError> {
+    async fn before_round(&self, _: &StepView) -> Result<RoundDecision, BoxError> {
         panic!("on purpose");
     }
 }
@@ -87,18 +87,18 @@ impl StepGate for Hangs {
         "hangs"
     }
 
-    async fn before_step(&self, step: &StepView) -> Result<BeforeStep, BoxError> {
+    async fn before_step(&self, step: &mut StepDraft) -> Result<StepDecision, BoxError> {
         if step.step == 1 {
             pending::<()>().await;
         }
-        Ok(BeforeStep::Continue)
+        Ok(StepDecision::Continue)
     }
 
-    async fn before_round(&self, step: &StepView) -> Result<BeforeRound, BoxError> {
+    async fn before_round(&self, step: &StepView) -> Result<RoundDecision, BoxError> {
         if step.context.extensions().get::<Log>().is_some() {
             pending::<()>().await;
         }
-        Ok(BeforeRound::Continue)
+        Ok(RoundDecision::Continue)
     }
 }
 
@@ -133,7 +133,7 @@ async fn gates_of_a_run_are_outside_the_agents_gates() {
         let log = log.clone();
         model_gate(name, move |step| {
             log.lock().unwrap().push(format!("{name} {}", step.step));
-            BeforeStep::Continue
+            StepDecision::Continue
         })
     };
     let layer = AgentLayer::new(tools).gate(tells("agent"));

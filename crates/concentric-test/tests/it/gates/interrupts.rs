@@ -11,11 +11,11 @@ async fn interrupts_of_several_gates_are_raised_together_and_once() {
                 let ask = asks(name, &log);
                 match before_a_round {
                     true => layer.gate(round_gate(name, move |step| {
-                        ask(step).map_or(BeforeRound::Continue, BeforeRound::ask)
+                        ask(step).map_or(RoundDecision::Continue, RoundDecision::ask)
                     })),
                     false => layer.gate(model_gate(name, move |step| match step.step {
-                        0 => ask(step).map_or(BeforeStep::Continue, BeforeStep::ask),
-                        _ => BeforeStep::Continue,
+                        0 => ask(step).map_or(StepDecision::Continue, StepDecision::ask),
+                        _ => StepDecision::Continue,
                     })),
                 }
             })
@@ -59,10 +59,10 @@ async fn the_strictest_decision_of_several_gates_wins() {
         let (a, b) = (asks("a", &log), asks("b", &log));
         AgentLayer::new(tools.clone())
             .gate(model_gate("a", move |step| {
-                a(step).map_or(BeforeStep::Continue, BeforeStep::ask)
+                a(step).map_or(StepDecision::Continue, StepDecision::ask)
             }))
             .gate(model_gate("b", move |step| {
-                b(step).map_or(BeforeStep::halt("b says no"), BeforeStep::ask)
+                b(step).map_or(StepDecision::halt("b says no"), StepDecision::ask)
             }))
     };
     let state = state_of(&run(layer(), &model, ChatRequest::user("hi")).await);
@@ -86,9 +86,12 @@ async fn a_finish_gate_asks_again_after_the_run_continues() {
             let id = step.interrupt_id("finish");
             log.lock().unwrap().push(step.step.to_string());
             match step.reply(&id).map(|reply| reply.read().unwrap()) {
-                None => BeforeFinish::ask(Interrupt::new(id, "enough")),
-                Some(true) => BeforeFinish::Finish,
-                Some(false) => BeforeFinish::Continue(vec![user("More.")]),
+                None => FinishDecision::ask(Interrupt::new(id, "enough")),
+                Some(true) => FinishDecision::Finish,
+                Some(false) => {
+                    step.push(user("More."));
+                    FinishDecision::Retry { void: false }
+                }
             }
         }))
     };
@@ -114,8 +117,8 @@ async fn a_finish_gates_interrupt_stays_open_without_a_reply() {
         AgentLayer::new(ScriptedTools::new()).gate(finish_gate(|step| {
             let id = step.interrupt_id("finish");
             match step.reply(&id) {
-                None => BeforeFinish::ask(Interrupt::new(id, "enough")),
-                Some(_) => BeforeFinish::Finish,
+                None => FinishDecision::ask(Interrupt::new(id, "enough")),
+                Some(_) => FinishDecision::Finish,
             }
         }))
     };
@@ -138,7 +141,7 @@ async fn a_reply_to_a_missing_finish_gate_is_an_error() {
     let model = ScriptedModel::new().text("A.");
     let layer = AgentLayer::new(ScriptedTools::new());
     let asking = layer.clone().gate(finish_gate(|step| {
-        BeforeFinish::ask(Interrupt::new(step.interrupt_id("finish"), "enough"))
+        FinishDecision::ask(Interrupt::new(step.interrupt_id("finish"), "enough"))
     }));
     let answer = run(asking, &model, ChatRequest::user("hi")).await;
     let asked = answer.finish.interrupts()[0].id.clone();
@@ -156,7 +159,7 @@ async fn gates_that_raise_interrupts_need_distinct_names() {
             .into_iter()
             .fold(AgentLayer::new(ScriptedTools::new()), |layer, name| {
                 layer.gate(model_gate(name, move |step| {
-                    BeforeStep::ask(Interrupt::new(step.interrupt_id(name), "budget"))
+                    StepDecision::ask(Interrupt::new(step.interrupt_id(name), "budget"))
                 }))
             });
     let error = try_run(layer, &model, ChatRequest::user("hi"))
@@ -168,9 +171,9 @@ async fn gates_that_raise_interrupts_need_distinct_names() {
 #[tokio::test]
 async fn a_gates_messages_are_kept_when_another_gate_stops() {
     for (verdict, outcome) in [
-        (BeforeStep::Finish, Outcome::Completed),
+        (StepDecision::Finish, Outcome::Completed),
         (
-            BeforeStep::halt("no"),
+            StepDecision::halt("no"),
             Outcome::Halted {
                 reason: "no".into(),
             },
@@ -178,8 +181,9 @@ async fn a_gates_messages_are_kept_when_another_gate_stops() {
     ] {
         let model = ScriptedModel::new().text("A.");
         let layer = AgentLayer::new(ScriptedTools::new())
-            .gate(model_gate("steers", |_| {
-                BeforeStep::Say(vec![user("Stop.")])
+            .gate(model_gate("steers", |step| {
+                step.push(user("Stop."));
+                StepDecision::Continue
             }))
             .gate(model_gate("stops", move |_| verdict.clone()));
         let answer = run(layer, &model, ChatRequest::user("hi")).await;

@@ -1,6 +1,7 @@
 //! Step gates, and the state of a run that waits for their interrupts.
 
 mod decisions;
+mod edits;
 mod errors;
 mod interrupts;
 mod live;
@@ -11,7 +12,7 @@ use concentric_core::{
     AgentLayer, Answer, BoxError, CancelReason, ChatRequest, Context, CustomEvent, Environment,
     Error, ErrorKind, Event, Interrupt, InterruptHub, InterruptId, Message, Outcome, Part, Reply,
     ReplyError, Resume, ResumePoint, Role, RunOverrides, Str, ToolSpec, ToolStatus, Turn, Usage,
-    agent::{BeforeFinish, BeforeRound, BeforeStep, StepGate, StepView},
+    agent::{FinishDecision, RoundDecision, StepDecision, StepDraft, StepGate, StepView},
     ask::AskError,
     context::{Clock, Ids, Random, Sleep},
     interrupt,
@@ -41,25 +42,25 @@ struct Gate<M, R, F> {
 
 impl<M, R, F> StepGate for Gate<M, R, F>
 where
-    M: Fn(&StepView) -> BeforeStep + Send + Sync + 'static,
-    R: Fn(&StepView) -> BeforeRound + Send + Sync + 'static,
-    F: Fn(&StepView) -> BeforeFinish + Send + Sync + 'static,
+    M: Fn(&mut StepDraft) -> StepDecision + Send + Sync + 'static,
+    R: Fn(&StepView) -> RoundDecision + Send + Sync + 'static,
+    F: Fn(&mut StepDraft) -> FinishDecision + Send + Sync + 'static,
 {
     fn name(&self) -> &str {
         self.name
     }
 
-    async fn before_step(&self, step: &StepView) -> Result<BeforeStep, BoxError> {
+    async fn before_step(&self, step: &mut StepDraft) -> Result<StepDecision, BoxError> {
         tokio::task::yield_now().await;
         Ok((self.model)(step))
     }
 
-    async fn before_round(&self, step: &StepView) -> Result<BeforeRound, BoxError> {
+    async fn before_round(&self, step: &StepView) -> Result<RoundDecision, BoxError> {
         tokio::task::yield_now().await;
         Ok((self.round)(step))
     }
 
-    async fn before_finish(&self, step: &StepView) -> Result<BeforeFinish, BoxError> {
+    async fn before_finish(&self, step: &mut StepDraft) -> Result<FinishDecision, BoxError> {
         tokio::task::yield_now().await;
         Ok((self.finish)(step))
     }
@@ -67,35 +68,35 @@ where
 
 fn model_gate(
     name: &'static str,
-    model: impl Fn(&StepView) -> BeforeStep + Send + Sync + 'static,
+    model: impl Fn(&mut StepDraft) -> StepDecision + Send + Sync + 'static,
 ) -> impl StepGate {
     Gate {
         name,
         model,
-        round: |_: &StepView| BeforeRound::Continue,
-        finish: |_: &StepView| BeforeFinish::Finish,
+        round: |_: &StepView| RoundDecision::Continue,
+        finish: |_: &mut StepDraft| FinishDecision::Finish,
     }
 }
 
 fn round_gate(
     name: &'static str,
-    round: impl Fn(&StepView) -> BeforeRound + Send + Sync + 'static,
+    round: impl Fn(&StepView) -> RoundDecision + Send + Sync + 'static,
 ) -> impl StepGate {
     Gate {
         name,
-        model: |_: &StepView| BeforeStep::Continue,
+        model: |_: &mut StepDraft| StepDecision::Continue,
         round,
-        finish: |_: &StepView| BeforeFinish::Finish,
+        finish: |_: &mut StepDraft| FinishDecision::Finish,
     }
 }
 
 fn finish_gate(
-    finish: impl Fn(&StepView) -> BeforeFinish + Send + Sync + 'static,
+    finish: impl Fn(&mut StepDraft) -> FinishDecision + Send + Sync + 'static,
 ) -> impl StepGate {
     Gate {
         name: "finish",
-        model: |_: &StepView| BeforeStep::Continue,
-        round: |_: &StepView| BeforeRound::Continue,
+        model: |_: &mut StepDraft| StepDecision::Continue,
+        round: |_: &StepView| RoundDecision::Continue,
         finish,
     }
 }
@@ -173,7 +174,7 @@ impl StepGate for Fails {
         "fails"
     }
 
-    async fn before_round(&self, _: &StepView) -> Result<BeforeRound, BoxError> {
+    async fn before_round(&self, _: &StepView) -> Result<RoundDecision, BoxError> {
         Err("the database is gone".into())
     }
 }
@@ -185,11 +186,11 @@ impl StepGate for Asking {
         "asking"
     }
 
-    async fn before_round(&self, step: &StepView) -> Result<BeforeRound, BoxError> {
+    async fn before_round(&self, step: &StepView) -> Result<RoundDecision, BoxError> {
         let id = InterruptId::new(step.context.new_id("ask_"));
         let ask = Interrupt::new(id, "row");
         let reply = step.context.ask(ask, Duration::from_secs(60)).await?;
         self.0.lock().unwrap().push(reply.read::<u8>()?.to_string());
-        Ok(BeforeRound::Continue)
+        Ok(RoundDecision::Continue)
     }
 }

@@ -12,14 +12,14 @@ async fn a_round_of_client_calls_is_gated() {
         request.tools.push(Arc::new(spec));
         request
     };
-    let agent = |verdict: BeforeRound| {
+    let agent = |verdict: RoundDecision| {
         let gate = round_gate("policy", move |step| match step.replies() {
             [] => verdict.clone(),
-            _ => BeforeRound::Continue,
+            _ => RoundDecision::Continue,
         });
         AgentLayer::new(ScriptedTools::new()).gate(gate)
     };
-    let halted = run(agent(BeforeRound::halt("no")), &model.clone(), request()).await;
+    let halted = run(agent(RoundDecision::halt("no")), &model.clone(), request()).await;
     assert_eq!(
         halted.finish.outcome,
         Outcome::Halted {
@@ -32,7 +32,7 @@ async fn a_round_of_client_calls_is_gated() {
         .tool_call("confirm", json!({}))
         .then()
         .text("Done.");
-    let skipped = run(agent(BeforeRound::skip("not now")), &model, request()).await;
+    let skipped = run(agent(RoundDecision::skip("not now")), &model, request()).await;
     assert_eq!(skipped.finish.outcome, Outcome::Completed);
     assert_eq!(
         results(&skipped),
@@ -45,19 +45,19 @@ async fn a_round_of_client_calls_is_gated() {
         .then()
         .text("Done.");
     let ask = Interrupt::new(InterruptId::new("policy"), "may_it");
-    let asked = run(agent(BeforeRound::ask(ask.clone())), &model, request()).await;
+    let asked = run(agent(RoundDecision::ask(ask.clone())), &model, request()).await;
     assert_eq!(asked.finish.interrupts()[0].reason, "may_it");
     let replies = vec![Reply::resolve(ask.id, json!(true))];
     let mut resumed = ChatRequest::resume(state_of(&asked), replies);
     resumed.tools = request().tools;
-    let layer = agent(BeforeRound::Continue);
+    let layer = agent(RoundDecision::Continue);
     let waits = run(layer.clone(), &model, resumed).await;
     assert_eq!(waits.finish.interrupts()[0].reason, interrupt::CLIENT_TOOL);
     let call = waits.finish.interrupts()[0].id.clone();
     let mut resumed = ChatRequest::resume(state_of(&waits), vec![Reply::answer(call, "yes")]);
     resumed.tools = request().tools;
     // The gate does not decide about calls that the client has executed.
-    let done = run(agent(BeforeRound::halt("too late")), &model, resumed).await;
+    let done = run(agent(RoundDecision::halt("too late")), &model, resumed).await;
     assert_eq!(done.finish.outcome, Outcome::Completed);
     assert_eq!(results(&done), [(ToolStatus::Done, "yes".to_owned())]);
 }
@@ -69,9 +69,9 @@ async fn a_duplicate_reply_does_not_answer_the_next_interrupt() {
         round_gate("two", |step| {
             let id = step.interrupt_id("two");
             match step.reply(&id).map(|reply| reply.read::<u8>().unwrap()) {
-                None => BeforeRound::ask(Interrupt::new(id, "first")),
-                Some(1) => BeforeRound::ask(Interrupt::new(id, "second")),
-                Some(_) => BeforeRound::Continue,
+                None => RoundDecision::ask(Interrupt::new(id, "first")),
+                Some(1) => RoundDecision::ask(Interrupt::new(id, "second")),
+                Some(_) => RoundDecision::Continue,
             }
         })
     };
@@ -98,11 +98,14 @@ async fn messages_added_with_an_interrupt_are_added_once() {
         let ask = asks("asks", &log);
         AgentLayer::new(ScriptedTools::new())
             .gate(model_gate("says", |step| match step.step {
-                0 => BeforeStep::Say(vec![user("Be brief.")]),
-                _ => BeforeStep::Continue,
+                0 => {
+                    step.push(user("Be brief."));
+                    StepDecision::Continue
+                }
+                _ => StepDecision::Continue,
             }))
             .gate(model_gate("asks", move |step| {
-                ask(step).map_or(BeforeStep::Continue, BeforeStep::ask)
+                ask(step).map_or(StepDecision::Continue, StepDecision::ask)
             }))
     };
     let model = ScriptedModel::new().text("Done.");

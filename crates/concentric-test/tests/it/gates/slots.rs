@@ -19,7 +19,7 @@ async fn slots_are_restored_before_a_run_resumes() {
             step.context
                 .update_state::<Visits>(|visits| visits + 10)
                 .unwrap();
-            ask(step).map_or(BeforeRound::Continue, BeforeRound::ask)
+            ask(step).map_or(RoundDecision::Continue, RoundDecision::ask)
         }))
     };
     let visit = |request: &ChatRequest| {
@@ -56,7 +56,7 @@ async fn a_resumed_requests_slots_are_replaced_by_the_runs() {
         let (model, tools) = once();
         let gate = asks("asks", &Log::default());
         let layer = AgentLayer::new(tools).gate(round_gate("asks", move |step| {
-            gate(step).map_or(BeforeRound::Continue, BeforeRound::ask)
+            gate(step).map_or(RoundDecision::Continue, RoundDecision::ask)
         }));
         let request = ChatRequest::user("hi");
         if visits > 0 {
@@ -96,7 +96,7 @@ fn limited() -> impl StepGate {
                 .as_ref()
                 .and_then(|more| more["more"].as_u64());
             let Some(more) = more else {
-                return BeforeStep::Finish;
+                return StepDecision::Finish;
             };
             let more = u32::try_from(more).unwrap();
             let update = step.context.update_state::<Allowed>(|all| all + more);
@@ -104,8 +104,8 @@ fn limited() -> impl StepGate {
         }
         let allowed = step.context.state::<Allowed>().unwrap();
         match step.step < 2 + *allowed {
-            true => BeforeStep::Continue,
-            false => BeforeStep::ask(Interrupt::new(id, "limit")),
+            true => StepDecision::Continue,
+            false => StepDecision::ask(Interrupt::new(id, "limit")),
         }
     })
 }
@@ -143,7 +143,7 @@ async fn a_checkpoint_before_a_round_contains_the_slots() {
     });
     let layer = AgentLayer::new(tools).gate(round_gate("counts", |step| {
         step.context.update_state::<Allowed>(|n| n + 7).unwrap();
-        BeforeRound::Continue
+        RoundDecision::Continue
     }));
     let mut request = ChatRequest::user("hi");
     request.checkpoint = Some(checkpoint);
@@ -187,7 +187,7 @@ async fn an_unserializable_slot_fails_the_run_before_tools() {
     let (model, tools) = once();
     let layer = AgentLayer::new(tools.clone()).gate(round_gate("curses", |step| {
         step.context.state::<Cursed>().unwrap();
-        BeforeRound::Continue
+        RoundDecision::Continue
     }));
     let mut request = ChatRequest::user("hi");
     let save = |_| Box::pin(std::future::ready(Ok(()))) as _;
@@ -206,9 +206,9 @@ async fn changes_before_a_halt_are_kept() {
     let layer = AgentLayer::new(tools)
         .gate(round_gate("counts", |step| {
             step.context.update_state::<Allowed>(|n| n + 1).unwrap();
-            BeforeRound::Continue
+            RoundDecision::Continue
         }))
-        .gate(round_gate("halts", |_| BeforeRound::halt("closed")));
+        .gate(round_gate("halts", |_| RoundDecision::halt("closed")));
     let request = ChatRequest::user("hi");
     let context = request.context.clone();
     let answer = run(layer, &model, request).await;

@@ -1,6 +1,8 @@
 //! Tool calls and their results.
 
-use concentric_core::{CallId, Executor, OutcomeSource, Str, ToolCallPart, ToolResult, ToolStatus};
+use concentric_core::{
+    CallId, Executor, OutcomeSource, Str, ToolCallPart, ToolOutcome, ToolResult, ToolStatus,
+};
 use serde_json::Value;
 
 use super::{
@@ -116,13 +118,8 @@ impl Lane {
         entry.executor = call.executor;
         if !entry.shown {
             entry.shown = true;
-            let arguments = match call.arguments.as_str() {
-                // Empty arguments mean no arguments, but clients parse them as JSON.
-                arguments if arguments.trim().is_empty() => "{}",
-                arguments => arguments,
-            };
             let id = entry.id.clone();
-            self.arguments(&id, arguments, out);
+            self.arguments(&id, arguments(call), out);
         }
         self.close_call(at, out);
     }
@@ -172,18 +169,7 @@ impl Lane {
             None => Str::from(result.call_id.as_str()),
         };
         let outcome = &result.outcome;
-        let mut metadata = Metadata::new();
-        if outcome.status != ToolStatus::Done {
-            metadata.insert(STATUS.to_owned(), status(outcome.status).into());
-        }
-        // This is not read from a history, so that a client cannot forge it.
-        if outcome.source == OutcomeSource::Person {
-            metadata.insert("source".to_owned(), "person".into());
-        }
-        if let Some(data) = &outcome.data {
-            metadata.insert("data".to_owned(), Value::clone(data));
-        }
-        self.write_result(&id, content(&outcome.content), metadata, out);
+        self.write_result(&id, content(&outcome.content), metadata(outcome), out);
     }
 
     fn write_result(&mut self, call: &str, content: Value, metadata: Metadata, out: &mut Out) {
@@ -198,4 +184,28 @@ impl Lane {
         };
         self.write(result, out);
     }
+}
+
+/// The arguments of a call. Empty arguments mean no arguments, but clients parse them as JSON.
+pub(super) fn arguments(call: &ToolCallPart) -> &str {
+    match call.arguments.as_str() {
+        arguments if arguments.trim().is_empty() => "{}",
+        arguments => arguments,
+    }
+}
+
+/// The metadata of a result.
+pub(super) fn metadata(outcome: &ToolOutcome) -> Metadata {
+    let mut metadata = Metadata::new();
+    if outcome.status != ToolStatus::Done {
+        metadata.insert(STATUS.to_owned(), status(outcome.status).into());
+    }
+    // This is not read from a history, so that a client cannot forge it.
+    if outcome.source == OutcomeSource::Person {
+        metadata.insert("source".to_owned(), "person".into());
+    }
+    if let Some(data) = &outcome.data {
+        metadata.insert("data".to_owned(), Value::clone(data));
+    }
+    metadata
 }

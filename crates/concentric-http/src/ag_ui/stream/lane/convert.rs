@@ -1,6 +1,6 @@
 //! Conversion of statuses, content and media.
 
-use concentric_core::{Media, MediaSource, PartKind, ToolContent, ToolStatus};
+use concentric_core::{Media, MediaSource, Message, Part, PartKind, ToolContent, ToolStatus};
 use serde_json::{Value, json};
 
 use super::super::interrupt::object;
@@ -18,16 +18,22 @@ pub(in super::super) fn status(status: ToolStatus) -> &'static str {
 /// Text, or an array of content parts.
 pub(super) fn content(content: &ToolContent) -> Value {
     let parts = match content {
-        ToolContent::Parts(parts)
-            if parts
-                .iter()
-                .any(|part| !matches!(part.kind, PartKind::Text(_))) =>
-        {
-            parts
-        }
-        // Every client supports text, and some support nothing else.
-        _ => return content.text().into(),
+        ToolContent::Parts(parts) => content_parts(parts),
+        _ => None,
     };
+    parts.unwrap_or_else(|| content.text().into())
+}
+
+pub(super) fn user_content(message: &Message) -> Value {
+    content_parts(&message.parts).unwrap_or_else(|| message.text().into())
+}
+
+/// Converts parts that are not all text. Every client supports text, and some support nothing else.
+fn content_parts(parts: &[Part]) -> Option<Value> {
+    let is_text = |part: &Part| matches!(part.kind, PartKind::Text(_));
+    if parts.iter().all(is_text) {
+        return None;
+    }
     let parts = parts.iter().filter_map(|part| match &part.kind {
         PartKind::Text(text) => Some(json!({"type": "text", "text": text.as_str()})),
         PartKind::Image(image) => media_part("image", image),
@@ -35,7 +41,7 @@ pub(super) fn content(content: &ToolContent) -> Value {
         PartKind::File(file) => media_part("document", file),
         _ => None,
     });
-    parts.collect()
+    Some(parts.collect())
 }
 
 /// A content part with media.

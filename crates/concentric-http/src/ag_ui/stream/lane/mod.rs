@@ -1,5 +1,6 @@
 mod calls;
 mod convert;
+mod snapshot;
 
 pub(super) use self::convert::status;
 
@@ -146,6 +147,7 @@ impl Lane {
             Event::StepStart(start) => self.step_start(start.step, &start.message_id, out),
             Event::StepFinish(_) => self.step_finish(out),
             Event::Reset => self.reset(out),
+            Event::TranscriptReplaced(transcript) => self.replace(&transcript, out),
             // A resumed run looks like any other. Event types added to the core later are not sent
             // until a mapping for them is defined.
             _ => {}
