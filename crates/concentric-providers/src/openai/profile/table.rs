@@ -1,4 +1,4 @@
-//! The known services.
+//! The known services: one table, and therefore one file.
 //!
 //! Each profile lists its differences from a base profile. Words in italics name the page of the
 //! service's own documentation that is the source.
