@@ -15,9 +15,22 @@
 //! All of them forward readiness, and work outside and inside the loop. They do not require `Clone`, `Send`
 //! or `'static` of the inner service, except [`from_fn()`] and [`tool_from_fn`], which erase its type.
 //!
+//! ```
+//! use concentric_core::ChatRequest;
+//! use concentric_layers::{Next, from_fn};
+//!
+//! // Once per run outside `AgentLayer`, once per model call inside it.
+//! let brief = from_fn(async |mut request: ChatRequest, mut next: Next| {
+//!     request.options_mut().max_output_tokens = Some(500);
+//!     next.run(request).await
+//! });
+//! # let _ = brief;
+//! ```
+//!
 //! # Built-in layers
 //!
-//! Each has a feature and a module of its own. None is enabled by default; `full` enables all.
+//! Each has a feature and a module of its own. None is enabled by default; `full` enables all, as does the
+//! feature `layers` of `concentric`.
 //!
 //! | layer | feature | purpose |
 //! |---|---|---|
@@ -36,6 +49,8 @@
 //!
 //! [`Layer`]: https://docs.rs/tower-layer/0.3/tower_layer/trait.Layer.html
 //! [`Service`]: tower_service::Service
+
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[cfg(feature = "budget")]
 pub mod budget;

@@ -108,11 +108,4 @@ impl Finish {
         let state = self.state.as_deref();
         state.map(RunState::interrupts).unwrap_or_default()
     }
-
-    /// Sets the finish reason as the provider reported it.
-    #[must_use]
-    pub fn with_provider_reason(mut self, reason: impl Into<Str>) -> Self {
-        self.provider_reason = Some(reason.into());
-        self
-    }
 }

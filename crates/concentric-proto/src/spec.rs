@@ -121,13 +121,6 @@ impl Annotations {
             ..Self::default()
         }
     }
-
-    /// Declares that the tool does not interact with entities outside the system.
-    #[must_use]
-    pub const fn closed_world(mut self) -> Self {
-        self.open_world = false;
-        self
-    }
 }
 
 /// The tools of a request; cheap to clone.

@@ -84,8 +84,8 @@
 //! | waiting runs [per tenant](Options::max_waiting_per_tenant) | 10,000 | [`StoreError::TooManyWaiting`] |
 //!
 //! A run counts as waiting from its first suspension until it ends. Lists of runs
-//! ([`RunStore::of_thread`]) do not read states, and one query finds the run of any number of
-//! interrupts ([`RunStore::asking`]).
+//! ([`RunStore::list_by_thread`]) do not read states, and one query finds the run of any number of
+//! interrupts ([`RunStore::find_by_interrupt`]).
 //!
 //! # Several processes
 //!
@@ -138,13 +138,15 @@
 //! [`Once`]: concentric_core::store::Once
 //! [`RunClaim::fence`]: concentric_core::store::RunClaim::fence
 //! [`RunStore`]: concentric_core::store::RunStore
-//! [`RunStore::asking`]: concentric_core::store::RunStore::asking
+//! [`RunStore::find_by_interrupt`]: concentric_core::store::RunStore::find_by_interrupt
 //! [`RunStore::abandoned`]: concentric_core::store::RunStore::abandoned
-//! [`RunStore::of_thread`]: concentric_core::store::RunStore::of_thread
+//! [`RunStore::list_by_thread`]: concentric_core::store::RunStore::list_by_thread
 //! [`StoreError::Stale`]: concentric_core::store::StoreError::Stale
 //! [`StoreError::Taken`]: concentric_core::store::StoreError::Taken
 //! [`StoreError::TooManyWaiting`]: concentric_core::store::StoreError::TooManyWaiting
 //! [`StoreError::Unwritable`]: concentric_core::store::StoreError::Unwritable
+
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod fault;
 mod memory;

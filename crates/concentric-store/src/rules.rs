@@ -1,4 +1,4 @@
-//! RunLimits shared by both stores.
+//! Rules shared by both stores.
 
 use crate::{Fault, Options};
 use concentric_core::{

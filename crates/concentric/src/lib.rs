@@ -29,6 +29,8 @@
 //!     .layer(OpenAiLayer::new("gpt-5.5", ApiKey::from_env("OPENAI_API_KEY")?))
 //!     // Layers here run once per HTTP request to the provider.
 //!     .service(HttpClient::new()?);
+//! // Erases the type of the stack, for shorter compiler errors.
+//! let agent = BoxModel::new(agent);
 //!
 //! let answer = agent.oneshot(ChatRequest::user("What's the weather in Oslo?")).await?;
 //! println!("{}", answer.text().await?);
@@ -37,9 +39,13 @@
 //! # }
 //! ```
 //!
+//! The place of a layer determines when it is called:
+//!
+#![doc = include_str!("../stack.svg")]
+//!
 //! The [`prelude`] exports the types that most programs use, the root those that occur in their
 //! signatures, and each module one subject. [`agent`] describes the loop, and [`layers`] lists the
-//! built-in layers and explains how to write one.
+//! building blocks of layers and the built-in layers.
 //!
 //! | feature | module | contains |
 //! |---|---|---|
@@ -86,6 +92,8 @@ pub use concentric_core::{
 #[cfg(feature = "http")]
 #[doc(inline)]
 pub use concentric_http as http;
+#[doc(inline)]
+pub use concentric_layers as layers;
 #[cfg(feature = "providers")]
 #[doc(inline)]
 pub use concentric_providers as providers;
@@ -139,54 +147,6 @@ pub mod step_gate {
     pub use concentric_core::agent::{
         BeforeFinish, BeforeRound, BeforeStep, GateOrder, StepGate, StepGates, StepView,
     };
-}
-
-pub mod layers {
-    //! Building blocks for layers, and the built-in layers.
-    //!
-    //! | to | use | cost |
-    //! |---|---|---|
-    //! | observe or map single events | [`inspect_events`], [`map_events()`] | none |
-    //! | drop, add, delay or reject events | a [`Transform`] | one box per call |
-    //! | change a request, skip a call, repeat a call | [`from_fn()`], [`tool_from_fn`] | three boxes per call, one indirect call per event |
-    //! | do any of these without overhead, or control readiness | a `tower::Layer` and a `tower::Service` | none |
-    //!
-    //! [`RequestDefaultsLayer`] adds a system prompt and options, [`CommitLayer`] sets the commit point of
-    //! a response, [`on_end()`] reports the end of a response once, and [`DebugLayer`] logs
-    //! requests and events.
-    //!
-    //! ```
-    //! use concentric::{
-    //!     ChatRequest,
-    //!     layers::{Next, from_fn},
-    //! };
-    //!
-    //! // Once per run outside `AgentLayer`, once per model call inside it.
-    //! let brief = from_fn(async |mut request: ChatRequest, mut next: Next| {
-    //!     request.options_mut().max_output_tokens = Some(500);
-    //!     next.run(request).await
-    //! });
-    //! # let _ = brief;
-    //! ```
-    //!
-    //! The feature `layers` adds the built-in layers, one per module:
-    //!
-    //! | layer | module | purpose |
-    //! |---|---|---|
-    //! | `BudgetPlugin` | `budget` | limits the cost, tokens, calls and time of runs |
-    //! | `DetachLayer` | `detach` | completes a run after its consumer has disconnected |
-    //! | `InFlightLimitLayer` | `in_flight` | limits calls until their bodies end |
-    //! | `MakeSession` | `session` | keeps a conversation, with one turn at a time |
-    //! | `Steering` | `steering` | adds messages to a run in progress |
-    //! | `StopWhen`, `LoopDetector` and others | `stop` | end a run, or continue it |
-    //! | `SuspendLayer` | `suspend` | persists interrupted runs, and resumes runs whose process died |
-    //!
-    //! tower's own layers work with models and agents, but only until the response future resolves:
-    //! a `ConcurrencyLimit` counts a call until its first token, and a `Timeout` limits the time to
-    //! it. The built-in layers cover the body as well, up to the last token.
-
-    pub use concentric_core::of_run;
-    pub use concentric_layers::*;
 }
 
 pub mod store {

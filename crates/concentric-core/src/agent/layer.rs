@@ -44,18 +44,6 @@ impl<R, P> AgentLayer<R, P> {
         self
     }
 
-    /// Replaces the service that executes tool calls.
-    #[must_use]
-    pub fn map_tools<T>(self, f: impl FnOnce(R) -> T) -> AgentLayer<T, P> {
-        AgentLayer {
-            tools: f(self.tools),
-            step_limit: self.step_limit,
-            call_limit: self.call_limit,
-            gates: self.gates,
-            plugins: self.plugins,
-        }
-    }
-
     pub(super) fn map_plugins<Q>(self, f: impl FnOnce(P) -> Q) -> AgentLayer<R, Q> {
         AgentLayer {
             tools: self.tools,

@@ -184,7 +184,7 @@ impl<A> Turn<A> {
 
     /// Records a failure. When dropped, the turn is suspended again unless it has had effects.
     pub(super) fn fail(&mut self, error: &Error) {
-        // SideEffects that the stored state reports are not new.
+        // Effects that the stored state reports are not new.
         self.resumed
             .take_if(|resumed| error.effects() > resumed.waits.state.effects());
     }

@@ -350,7 +350,7 @@ where
         }
         match self.origin.take() {
             None => self.end(),
-            // SideEffects that the stored state reports are not new.
+            // Effects that the stored state reports are not new.
             Some(Origin::Waited(state))
                 if error.is_some_and(|error| error.effects() > state.effects()) =>
             {

@@ -554,7 +554,7 @@ async fn a_file_of_the_first_version_is_migrated() {
     let left = store.abandoned(at(60), 9).await.unwrap();
     assert_eq!((left.len(), &left[0].key), (1, &key("left")));
     assert_eq!(left[0].state.transcript(), running("left").transcript());
-    // SideEffects, used keys and decisions are kept.
+    // Effects, used keys and decisions are kept.
     let effect = EffectKey::new(tenant("acme"), "effect");
     let done = LedgerEntry::Finished(Box::new(ToolOutcome::done("paid")));
     assert_eq!(store.known(effect).await.unwrap(), done);

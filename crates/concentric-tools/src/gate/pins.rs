@@ -25,7 +25,7 @@ use std::collections::BTreeMap;
 pub struct ToolPins(BTreeMap<Str, Digest>);
 
 impl ToolPins {
-    /// ToolPins the definitions of `specs`.
+    /// Pins the definitions of `specs`.
     pub fn of(specs: &ToolSpecs) -> Self {
         let pin = |spec: &std::sync::Arc<_>| digest(spec);
         Self(specs.iter().map(pin).collect())

@@ -29,7 +29,7 @@
 //! # Backpressure
 //!
 //! Always ready: the call determines which of two services is used. The call's future waits until a
-//! clone of that service is ready, and holds no clearance of the other.
+//! clone of that service is ready, and holds no permit of the other.
 
 mod future;
 mod layer;

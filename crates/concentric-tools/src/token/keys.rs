@@ -37,8 +37,8 @@ impl Key {
     /// # Errors
     ///
     /// Returns an error if the secret is shorter, or the id is empty or longer than 64 bytes.
-    pub fn new(id: impl Into<Str>, secret: impl Into<SecretSlice<u8>>) -> Result<Self, KeyError> {
-        let (id, secret) = (id.into(), secret.into());
+    pub fn new(id: impl Into<Str>, secret: impl Into<Vec<u8>>) -> Result<Self, KeyError> {
+        let (id, secret) = (id.into(), SecretSlice::from(secret.into()));
         if id.is_empty() || id.len() > MAX_ID_LEN {
             return Err(KeyError::Id);
         }

@@ -181,6 +181,20 @@ async fn c129_tools_of_a_skill_are_offered_from_the_next_step_on_and_loading_cos
     );
 }
 
+paced!(the_tools_of_skills_may_have_other_names);
+async fn the_tools_of_skills_may_have_other_names() {
+    let seen = Seen::default();
+    let skills = skills().load_tool_name("open").read_tool_name("page");
+    let page = ("page", r#"{"skill":"pdf","path":"reference/forms.md"}"#);
+    let script = vec![vec![("open", r#"{"name":"pdf"}"#)], vec![page]];
+    let (events, _) = run(&seen, skills, ChatRequest::user("hi"), script, 3).await;
+    assert!(seen.system()[0].contains("call `open` with its name"));
+    assert_eq!(seen.tools()[1], ["now", "open", "page", "pdf_fill"]);
+    let said = said(&events);
+    assert!(said[0].contains("readable with `page`"), "{said:?}");
+    assert_eq!(said[1], "call-1-0: All forms.");
+}
+
 paced!(c129_loading_again_or_beside_another_call_or_in_vain_is_charged);
 async fn c129_loading_again_or_beside_another_call_or_in_vain_is_charged() {
     for round in [

@@ -41,6 +41,13 @@ async fn a_typed_function_is_a_tool() {
     assert_eq!(outcome, ToolOutcome::done(r#"{"sum":3}"#));
 }
 
+paced!(namespaces_keep_equal_names_apart);
+async fn namespaces_keep_equal_names_apart() {
+    let both = [add().in_namespace("a"), add().in_namespace("b")];
+    let outcome = one(&Toolset::new().tools(both), "b__add", r#"{"a":1,"b":2}"#).await;
+    assert_eq!(outcome, ToolOutcome::done(r#"{"sum":3}"#));
+}
+
 paced!(a_tool_is_a_service_of_its_own);
 async fn a_tool_is_a_service_of_its_own() {
     let call = ToolCall::new(

@@ -17,7 +17,7 @@ pub struct Figures {
     calls: usize,
     /// Calls whose effect is in the world.
     effects: usize,
-    /// SideEffects beyond the first of a call, of tools that must not be repeated and of all others
+    /// Effects beyond the first of a call, of tools that must not be repeated and of all others
     /// under another key.
     twice: usize,
     /// Calls without an outcome.
