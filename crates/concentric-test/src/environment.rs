@@ -103,17 +103,6 @@ impl Default for TestEnvironment {
 /// A clock that moves only when a test advances it.
 ///
 /// Clones share the time.
-///
-/// ```
-/// use concentric_core::context::Clock;
-/// use concentric_test::ManualClock;
-/// use std::time::Duration;
-///
-/// let clock = ManualClock::new();
-/// let before = clock.now();
-/// clock.advance(Duration::from_millis(5));
-/// assert_eq!(clock.now(), before + Duration::from_millis(5));
-/// ```
 #[derive(Clone, Debug)]
 pub struct ManualClock(Arc<Mutex<Time>>);
 
@@ -234,16 +223,6 @@ impl Drop for Nap {
 }
 
 /// Ids that are numbered from 1 for each prefix: `run_1`, `msg_1`, `msg_2`.
-///
-/// ```
-/// use concentric_core::context::Ids;
-/// use concentric_test::SequentialIds;
-///
-/// let ids = SequentialIds::default();
-/// assert_eq!(ids.next("msg_"), "msg_1");
-/// assert_eq!(ids.next("run_"), "run_1");
-/// assert_eq!(ids.next("msg_"), "msg_2");
-/// ```
 #[derive(Debug, Default)]
 pub struct SequentialIds(Mutex<HashMap<String, u64>>);
 
@@ -257,15 +236,6 @@ impl Ids for SequentialIds {
 }
 
 /// A random number generator that yields the same sequence for the same seed (SplitMix64).
-///
-/// ```
-/// use concentric_core::context::Random;
-/// use concentric_test::SeededRandom;
-///
-/// let (a, b) = (SeededRandom::new(7), SeededRandom::new(7));
-/// assert_eq!(a.next_u64(), b.next_u64());
-/// assert_ne!(a.next_u64(), a.next_u64());
-/// ```
 #[derive(Debug)]
 pub struct SeededRandom(AtomicU64);
 

@@ -30,16 +30,6 @@ use futures_util::{Stream, StreamExt};
 use std::{pin::pin, task::Poll};
 
 /// Reads a body up to its terminal item, or to its end if it has none.
-///
-/// ```
-/// # use concentric_core::{ChatResponse, Event};
-/// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() {
-/// let body = futures_util::stream::iter([Ok(Event::text("cut sh"))]);
-/// let items = concentric_test::collect_events(body).await;
-/// assert_eq!(items.len(), 1);
-/// # }
-/// ```
 pub async fn collect_events<B>(body: B) -> Vec<Result<Event, Error>>
 where
     B: Stream<Item = Result<Event, Error>>,
@@ -165,11 +155,6 @@ pub fn shape<'a>(events: impl IntoIterator<Item = &'a Event>) -> String {
 }
 
 /// Returns the text deltas in `events`, joined.
-///
-/// ```
-/// use concentric_core::Event;
-/// assert_eq!(concentric_test::text_of(&[Event::text("a"), Event::Reset, Event::text("b")]), "ab");
-/// ```
 pub fn text_of<'a>(events: impl IntoIterator<Item = &'a Event>) -> String {
     events
         .into_iter()

@@ -99,6 +99,11 @@ macro_rules! entries {
         impl<$of: $bound $(, $user)?> Entry for $name<$of $(, $user)?> {
             const ITEM: Item = $item;
         }
+
+        impl<$of: $bound $(, $user)?> Capabilities for $name<$of $(, $user)?> {
+            type List = (Self, ());
+            const ITEMS: &'static [Item] = &[Self::ITEM];
+        }
     )*};
 }
 
@@ -136,11 +141,6 @@ entries! {
     /// Within one [`Layers`](super::Layers) it is checked like [`Outside`]: an agent in the position
     /// of a model is a separate stack.
     Around<R: Region> = Item::region::<R>(Kind::Around);
-}
-
-impl<E: Entry> Capabilities for E {
-    type List = (E, ());
-    const ITEMS: &'static [Item] = &[E::ITEM];
 }
 
 impl Capabilities for () {

@@ -121,8 +121,7 @@ impl<T, S> Layers<T, S> {
     /// [compile errors](Self#compile-errors).
     pub fn with<L, Order>(self, layer: L) -> Layers<(L, T), Stack<Stack<Check, L>, S>>
     where
-        L: Declares,
-        ListOf<L>: FitsInto<T, L, Order>,
+        L: Declares + FitsInto<T, ListOf<L>, Order>,
     {
         self.inside(Stack::new(Check::provided::<L>(), layer))
     }

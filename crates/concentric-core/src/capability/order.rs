@@ -172,38 +172,32 @@ impl<L, R, T, I> EnclosesFirst<R, T, Second<I>> for L where T: Holds<Within<R>, 
 
 // ---- checks ----
 
-/// A declaration of the layer `L` that fits into the stack `T` around it.
-pub trait FitsInto<T, L, Order> {}
+/// A layer, with the declaration list `D`, that fits into the stack `T` around it.
+pub trait FitsInto<T, D, Order> {}
 
-impl<T, L> FitsInto<T, L, ()> for () {}
+impl<L, T> FitsInto<T, (), ()> for L {}
 
-impl<T, L, C, R, I, J> FitsInto<T, L, (I, J)> for (Requires<C>, R)
+impl<L, T, C, R, I, J> FitsInto<T, (Requires<C>, R), (I, J)> for L
 where
     T: Offers<C, L, I>,
-    R: FitsInto<T, L, J>,
+    L: FitsInto<T, R, J>,
 {
 }
 
-impl<T, L, C, R, I, J> FitsInto<T, L, (I, J)> for (Provides<C>, R)
-where
-    L: ProvidesFirst<C, T, I>,
-    R: FitsInto<T, L, J>,
+impl<L, T, C, R, I, J> FitsInto<T, (Provides<C>, R), (I, J)> for L where
+    L: ProvidesFirst<C, T, I> + FitsInto<T, R, J>
 {
 }
 
-impl<T, L, Z, R, I, J> FitsInto<T, L, (I, J)> for (Encloses<Z>, R)
-where
-    L: EnclosesFirst<Z, T, I>,
-    R: FitsInto<T, L, J>,
+impl<L, T, Z, R, I, J> FitsInto<T, (Encloses<Z>, R), (I, J)> for L where
+    L: EnclosesFirst<Z, T, I> + FitsInto<T, R, J>
 {
 }
 
 macro_rules! stays_outside {
     ($($entry:ident)*) => {$(
-        impl<T, L, Z, R, I, J> FitsInto<T, L, (I, J)> for ($entry<Z>, R)
-        where
-            L: StaysOutside<Z, T, I>,
-            R: FitsInto<T, L, J>,
+        impl<L, T, Z, R, I, J> FitsInto<T, ($entry<Z>, R), (I, J)> for L where
+            L: StaysOutside<Z, T, I> + FitsInto<T, R, J>
         {
         }
     )*};
@@ -211,9 +205,9 @@ macro_rules! stays_outside {
 
 stays_outside!(Outside Around);
 
-impl<T, L, Z, R, J> FitsInto<T, L, J> for (Within<Z>, R) where R: FitsInto<T, L, J> {}
+impl<L, T, Z, R, J> FitsInto<T, (Within<Z>, R), J> for L where L: FitsInto<T, R, J> {}
 
-impl<T, L, C, U, R, J> FitsInto<T, L, J> for (Expects<C, U>, R) where R: FitsInto<T, L, J> {}
+impl<L, T, C, U, R, J> FitsInto<T, (Expects<C, U>, R), J> for L where L: FitsInto<T, R, J> {}
 
 /// A stack, as a part of the whole stack `T`, whose expectations are met.
 pub trait Complete<T, Order> {}
@@ -223,26 +217,25 @@ impl<T> Complete<T, ()> for () {}
 impl<T, M, O, I, J> Complete<T, (I, J)> for (M, O)
 where
     O: Complete<T, I>,
-    M: Member,
-    M::List: MetBy<T, M, J>,
+    M: Member + Meets<T, M::List, J>,
 {
 }
 
-/// A declaration of the layer `L` whose expectations the stack `T` meets.
-pub trait MetBy<T, L, Order> {}
+/// A layer, with the declaration list `D`, whose expectations the stack `T` meets.
+pub trait Meets<T, D, Order> {}
 
-impl<T, L> MetBy<T, L, ()> for () {}
+impl<L, T> Meets<T, (), ()> for L {}
 
-impl<T, L, C, U, R, I, J> MetBy<T, L, (I, J)> for (Expects<C, U>, R)
+impl<L, T, C, U, R, I, J> Meets<T, (Expects<C, U>, R), (I, J)> for L
 where
     T: Uses<C, U, L, I>,
-    R: MetBy<T, L, J>,
+    L: Meets<T, R, J>,
 {
 }
 
 macro_rules! expects_nothing {
     ($($entry:ident)*) => {$(
-        impl<T, L, C, R, J> MetBy<T, L, J> for ($entry<C>, R) where R: MetBy<T, L, J> {}
+        impl<L, T, C, R, J> Meets<T, ($entry<C>, R), J> for L where L: Meets<T, R, J> {}
     )*};
 }
 
@@ -289,8 +282,7 @@ impl<T> AllFitInto<T, ()> for () {}
 impl<T, L, O, I, J> AllFitInto<T, (I, J)> for (L, O)
 where
     O: AllFitInto<T, I> + Append<T>,
-    L: Declares,
-    ListOf<L>: FitsInto<O::Stack, L, J>,
+    L: Declares + FitsInto<O::Stack, ListOf<L>, J>,
 {
 }
 

@@ -11,8 +11,6 @@ use tower_service::Service;
 use super::{AdmissionBody, ResponseFuture, gate::Gate, layer::Config};
 
 /// Middleware that limits concurrent requests, counted until their response bodies have ended.
-///
-/// See the [module docs](super) for an example.
 #[derive(Clone)]
 pub struct Admission<S> {
     inner: S,

@@ -18,18 +18,7 @@ use super::{
 ///            "field": "messages", "limit": "messages", "max": 10000, "value": 10001}}
 /// ```
 ///
-/// | limit | of | default |
-/// |---|---|---|
-/// | [`values`](Self::max_values) | JSON values in the body, counted by its commas and opening brackets before it is parsed; in free-form JSON, a value counts twice and an object six times | 98,304 |
-/// | [`messages`](Self::max_messages) | messages | 10,000 |
-/// | [`tool_calls`](Self::max_tool_calls) | tool calls of one message | 1,024 |
-/// | [`parts`](Self::max_parts) | content parts of one message | 1,024 |
-/// | [`tools`](Self::max_tools) | tools of the client | 256 |
-/// | [`tool_schema`](Self::max_tool_schema) | bytes of one tool's schema as JSON, and of its description | 65,536 |
-/// | [`id`](Self::max_id) | bytes of one id or tool name; four times as many for an interrupt id, which consists of other ids | 256 |
-/// | [`client_results`](Self::max_client_results) | results of the client's tools at the end of the history | 256 |
-/// | [`replies`](Self::max_replies) | entries of `resume` | 256 |
-/// | [`context`](Self::max_context) | entries of `context` | 1,024 |
+/// Each limit has a setter, `max_*`, with its default.
 ///
 /// Free-form JSON is everything outside `messages`, and within them the content of activities,
 /// metadata, and values nested deeper than the fields of a tool call or a content part.
@@ -87,6 +76,18 @@ pub struct ClientPolicy {
     media_hosts: Vec<Str>,
 }
 
+/// Declares the setters of limits.
+macro_rules! limits {
+    ($($(#[$doc:meta])* $setter:ident => $limit:ident;)*) => {$(
+        $(#[$doc])*
+        #[must_use]
+        pub const fn $setter(mut self, max: usize) -> Self {
+            self.$limit = max;
+            self
+        }
+    )*};
+}
+
 impl ClientPolicy {
     /// Creates the default policy.
     pub const fn new() -> Self {
@@ -108,82 +109,47 @@ impl ClientPolicy {
         }
     }
 
-    /// Sets the maximum number of JSON values in a request; the default is 98,304.
-    ///
-    /// A parsed value takes about 70 bytes of memory, and an object with one value about 600, which
-    /// is many times their length in a body such as `[0,0,0]`. In free-form JSON a value therefore
-    /// counts twice and an object six times; values of the protocol's own fields count once.
-    #[must_use]
-    pub const fn max_values(mut self, max: usize) -> Self {
-        self.values = max;
-        self
-    }
+    limits! {
+        /// Sets the maximum number of JSON values in a request; the default is 98,304. They are
+        /// counted by commas and opening brackets, before the body is parsed.
+        ///
+        /// A parsed value takes about 70 bytes of memory, and an object with one value about 600,
+        /// which is many times their length in a body such as `[0,0,0]`. In free-form JSON a value
+        /// therefore counts twice and an object six times; values of the protocol's own fields
+        /// count once.
+        max_values => values;
 
-    /// Sets the maximum number of messages in a request; the default is 10,000.
-    #[must_use]
-    pub const fn max_messages(mut self, max: usize) -> Self {
-        self.messages = max;
-        self
-    }
+        /// Sets the maximum number of messages in a request; the default is 10,000.
+        max_messages => messages;
 
-    /// Sets the maximum number of tool calls in one message; the default is 1,024.
-    #[must_use]
-    pub const fn max_tool_calls(mut self, max: usize) -> Self {
-        self.tool_calls = max;
-        self
-    }
+        /// Sets the maximum number of tool calls in one message; the default is 1,024.
+        max_tool_calls => tool_calls;
 
-    /// Sets the maximum number of content parts in one message; the default is 1,024.
-    #[must_use]
-    pub const fn max_parts(mut self, max: usize) -> Self {
-        self.parts = max;
-        self
-    }
+        /// Sets the maximum number of content parts in one message; the default is 1,024.
+        max_parts => parts;
 
-    /// Sets the maximum number of client tools; the default is 256.
-    #[must_use]
-    pub const fn max_tools(mut self, max: usize) -> Self {
-        self.tools = max;
-        self
-    }
+        /// Sets the maximum number of client tools; the default is 256.
+        max_tools => tools;
 
-    /// Sets the maximum size of a tool's schema, in bytes of JSON, and of its description, in
-    /// bytes; the default is 65,536.
-    #[must_use]
-    pub const fn max_tool_schema(mut self, bytes: usize) -> Self {
-        self.tool_schema = bytes;
-        self
-    }
+        /// Sets the maximum size of a tool's schema, in bytes of JSON, and of its description, in
+        /// bytes; the default is 65,536.
+        max_tool_schema => tool_schema;
 
-    /// Sets the maximum length of an id or a tool name, in bytes; the default is 256.
-    ///
-    /// The limit must allow the ids of the model's provider, since the client sends them back.
-    #[must_use]
-    pub const fn max_id(mut self, bytes: usize) -> Self {
-        self.id = bytes;
-        self
-    }
+        /// Sets the maximum length of an id or a tool name, in bytes; the default is 256. An
+        /// interrupt id, which consists of other ids, may be four times as long.
+        ///
+        /// The limit must allow the ids of the model's provider, since the client sends them back.
+        max_id => id;
 
-    /// Sets the maximum number of client tool results at the end of the history; the default is
-    /// 256.
-    #[must_use]
-    pub const fn max_client_results(mut self, max: usize) -> Self {
-        self.client_results = max;
-        self
-    }
+        /// Sets the maximum number of client tool results at the end of the history; the default
+        /// is 256.
+        max_client_results => client_results;
 
-    /// Sets the maximum number of entries in `resume`; the default is 256.
-    #[must_use]
-    pub const fn max_replies(mut self, max: usize) -> Self {
-        self.replies = max;
-        self
-    }
+        /// Sets the maximum number of entries in `resume`; the default is 256.
+        max_replies => replies;
 
-    /// Sets the maximum number of entries in `context`; the default is 1,024.
-    #[must_use]
-    pub const fn max_context(mut self, max: usize) -> Self {
-        self.context = max;
-        self
+        /// Sets the maximum number of entries in `context`; the default is 1,024.
+        max_context => context;
     }
 
     /// Sets whether `system` and `developer` messages are accepted; the default is no.

@@ -14,8 +14,6 @@ use tower_service::Service;
 use super::{ResponseBody, ResponseFuture, layer::Config};
 
 /// An agent as an AG-UI endpoint.
-///
-/// See the [module docs](super) for an example.
 #[derive(Clone)]
 pub struct AgUi<A> {
     agent: A,

@@ -6,8 +6,6 @@ use tower::BoxError;
 use tower_service::Service;
 
 /// Middleware that delays the commit point of an answer.
-///
-/// See the [module docs](super) for an example.
 #[derive(Clone, Debug)]
 pub struct Commit<S> {
     inner: S,

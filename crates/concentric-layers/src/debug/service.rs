@@ -9,8 +9,6 @@ use std::{
 use tower_service::Service;
 
 /// Middleware that logs requests and events.
-///
-/// See the [module docs](super) for an example.
 #[derive(Clone, Copy, std::fmt::Debug)]
 pub struct Debug<S> {
     inner: S,

@@ -7,8 +7,6 @@ use std::{
 use tower_service::Service;
 
 /// Middleware that sets defaults of requests.
-///
-/// See the [module docs](super) for an example.
 #[derive(Clone, Debug)]
 pub struct Defaults<S> {
     inner: S,

@@ -10,8 +10,6 @@ use std::{
 use tower_service::Service;
 
 /// Middleware that continues a run to its end after its consumer disconnects.
-///
-/// See the [module docs](super) for an example.
 pub struct Detach<S> {
     inner: BoxModel,
     runs: DetachedRuns,

@@ -4,8 +4,6 @@ use concentric_core::{
 };
 use futures_core::Stream;
 use std::{
-    any::type_name,
-    fmt,
     future::{Future, poll_fn},
     marker::PhantomData,
     mem,
@@ -85,13 +83,7 @@ where
     }
 }
 
-impl<F> fmt::Debug for FromFnLayer<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("FromFnLayer")
-            .field(&format_args!("{}", type_name::<F>()))
-            .finish()
-    }
-}
+concentric_core::opaque_debug!(FromFnLayer<F>);
 
 /// Middleware created by [`from_fn`].
 pub struct FromFn<F, S> {
@@ -147,10 +139,4 @@ where
     }
 }
 
-impl<F, S> fmt::Debug for FromFn<F, S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FromFn")
-            .field("f", &format_args!("{}", type_name::<F>()))
-            .finish_non_exhaustive()
-    }
-}
+concentric_core::opaque_debug!(FromFn<F, S>);

@@ -3,8 +3,6 @@ use concentric_core::{
     service::{BoxTool, ToolService},
 };
 use std::{
-    any::type_name,
-    fmt,
     future::{Future, poll_fn},
     marker::PhantomData,
     mem,
@@ -72,13 +70,7 @@ where
     }
 }
 
-impl<F> fmt::Debug for ToolFromFnLayer<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("ToolFromFnLayer")
-            .field(&format_args!("{}", type_name::<F>()))
-            .finish()
-    }
-}
+concentric_core::opaque_debug!(ToolFromFnLayer<F>);
 
 /// Middleware created by [`tool_from_fn`].
 pub struct ToolFromFn<F, S> {
@@ -128,10 +120,4 @@ where
     }
 }
 
-impl<F, S> fmt::Debug for ToolFromFn<F, S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ToolFromFn")
-            .field("f", &format_args!("{}", type_name::<F>()))
-            .finish_non_exhaustive()
-    }
-}
+concentric_core::opaque_debug!(ToolFromFn<F, S>);

@@ -8,8 +8,6 @@ use std::{
 use tower_service::Service;
 
 /// Middleware that limits the number of concurrent responses.
-///
-/// See the [module docs](super) for an example.
 #[derive(Clone, Debug)]
 pub struct InFlightLimit<S> {
     inner: S,

@@ -1,6 +1,5 @@
 use super::MapEvents;
 use concentric_core::Event;
-use std::{any::type_name, fmt};
 use tower_layer::Layer;
 
 /// Creates a layer that passes each event to `f`, which may change it in place.
@@ -43,10 +42,4 @@ where
     }
 }
 
-impl<F> fmt::Debug for MapEventsLayer<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("MapEventsLayer")
-            .field(&format_args!("{}", type_name::<F>()))
-            .finish()
-    }
-}
+concentric_core::opaque_debug!(MapEventsLayer<F>);

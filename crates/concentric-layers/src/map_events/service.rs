@@ -1,16 +1,10 @@
 use super::{MapEventsBody, ResponseFuture};
 use concentric_core::{ChatRequest, ChatResponse, Error, Event};
 use futures_core::Stream;
-use std::{
-    any::type_name,
-    fmt,
-    task::{Context, Poll},
-};
+use std::task::{Context, Poll};
 use tower_service::Service;
 
 /// Middleware that passes each event to a function, which may change it.
-///
-/// See the [module docs](super) for an example.
 #[derive(Clone, Copy)]
 pub struct MapEvents<S, F> {
     inner: S,
@@ -58,14 +52,4 @@ where
     }
 }
 
-impl<S, F> fmt::Debug for MapEvents<S, F>
-where
-    S: fmt::Debug,
-{
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MapEvents")
-            .field("inner", &self.inner)
-            .field("f", &format_args!("{}", type_name::<F>()))
-            .finish()
-    }
-}
+concentric_core::opaque_debug!(MapEvents<S, F>);

@@ -1,5 +1,4 @@
 use super::{End, OnEnd};
-use std::{any::type_name, fmt};
 use tower_layer::Layer;
 
 /// Creates a layer that calls `f` when an answer ends.
@@ -29,10 +28,4 @@ where
     }
 }
 
-impl<F> fmt::Debug for OnEndLayer<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("OnEndLayer")
-            .field(&format_args!("{}", type_name::<F>()))
-            .finish()
-    }
-}
+concentric_core::opaque_debug!(OnEndLayer<F>);

@@ -1,17 +1,11 @@
 use super::{End, OnEndBody, ResponseFuture};
 use concentric_core::{ChatRequest, ChatResponse, Error, Event};
 use futures_core::Stream;
-use std::{
-    any::type_name,
-    fmt,
-    task::{Context, Poll, ready},
-};
+use std::task::{Context, Poll, ready};
 use tower::BoxError;
 use tower_service::Service;
 
 /// Middleware that calls a function when an answer ends.
-///
-/// See the [module docs](super) for an example.
 #[derive(Clone, Copy)]
 pub struct OnEnd<S, F> {
     inner: S,
@@ -50,14 +44,4 @@ where
     }
 }
 
-impl<S, F> fmt::Debug for OnEnd<S, F>
-where
-    S: fmt::Debug,
-{
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OnEnd")
-            .field("inner", &self.inner)
-            .field("f", &format_args!("{}", type_name::<F>()))
-            .finish()
-    }
-}
+concentric_core::opaque_debug!(OnEnd<S, F>);

@@ -17,8 +17,6 @@ use std::{
 use tower_service::Service;
 
 /// Middleware that stores runs.
-///
-/// See the [module docs](super) for an example.
 pub struct Suspend<S, St: ?Sized> {
     inner: BoxModel,
     store: Arc<St>,

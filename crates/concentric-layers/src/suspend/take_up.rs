@@ -230,12 +230,10 @@ where
     let RunKey { tenant, thread, .. } = kept.key().clone();
     let store = kept.store();
     // Waiting runs come first. Mostly there are none, and nothing is written.
-    let open = store.list_by_thread(tenant.clone(), thread.clone(), None, 1);
-    if open
-        .await?
-        .iter()
-        .any(|run| run.status == RunStatus::Suspended)
-    {
+    let open = store
+        .list_by_thread(tenant.clone(), thread.clone(), None, 1)
+        .await?;
+    if open.iter().any(|run| run.status == RunStatus::Suspended) {
         store.withdraw(tenant, thread, kept.now()).await?;
     }
     Ok(())

@@ -1,5 +1,4 @@
 use super::TransformEvents;
-use std::{any::type_name, fmt};
 use tower_layer::Layer;
 
 /// [`Layer`] that applies [`TransformEvents`].
@@ -32,10 +31,4 @@ where
     }
 }
 
-impl<F> fmt::Debug for TransformLayer<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("TransformLayer")
-            .field(&format_args!("{}", type_name::<F>()))
-            .finish()
-    }
-}
+concentric_core::opaque_debug!(TransformLayer<F>);

@@ -1,17 +1,11 @@
 use super::{ResponseFuture, Transform, TransformBody};
 use concentric_core::{ChatRequest, ChatResponse, Error, Event};
 use futures_core::Stream;
-use std::{
-    any::type_name,
-    fmt,
-    task::{Context, Poll},
-};
+use std::task::{Context, Poll};
 use tower::BoxError;
 use tower_service::Service;
 
 /// Middleware that changes the events of each answer with a [`Transform`].
-///
-/// See the [module docs](super) for an example.
 #[derive(Clone, Copy)]
 pub struct TransformEvents<S, F> {
     inner: S,
@@ -54,14 +48,4 @@ where
     }
 }
 
-impl<S, F> fmt::Debug for TransformEvents<S, F>
-where
-    S: fmt::Debug,
-{
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TransformEvents")
-            .field("inner", &self.inner)
-            .field("make", &format_args!("{}", type_name::<F>()))
-            .finish()
-    }
-}
+concentric_core::opaque_debug!(TransformEvents<S, F>);

@@ -92,15 +92,19 @@
 //! endpoint fails a run whose interrupt cannot be answered, and a detached run whose consumer has
 //! left logs an error.
 
+mod found;
 mod stored;
 
 pub(crate) use self::stored::run_of;
 
-use self::stored::recall;
+use self::{
+    found::{Found, Rule},
+    stored::recall,
+};
 use crate::{
     Matcher, ToolsetError,
     gate::{ApprovalEvent, Ask, Decided, Gate, Verdict},
-    matcher::{Exactness, Matched},
+    matcher::Matched,
 };
 use concentric_core::{
     BoxError, InterruptHub, ReplyKind, Str, ToolCall, ToolSpecs,
@@ -130,14 +134,6 @@ pub struct Approval {
 }
 
 type Message = Arc<dyn Fn(&ToolCall) -> String + Send + Sync>;
-
-/// The decision of a rule.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Rule {
-    Allow,
-    Ask,
-    Deny(Str),
-}
 
 impl Approval {
     /// Creates an approval without rules, which passes every call.
@@ -400,68 +396,6 @@ async fn resolve(decided: Decided) -> Result<Verdict, BoxError> {
     match decided {
         Decided::Now(verdict) => Ok(verdict),
         Decided::Later(verdict) => verdict.await,
-    }
-}
-
-type Later = concentric_core::service::BoxFuture<bool>;
-
-/// The rules of an approval that match a call.
-#[derive(Default)]
-struct Found {
-    best: Option<(Exactness, Rule)>,
-    deny: Option<Rule>,
-    failed: bool,
-    later: Vec<(Exactness, Rule, Later)>,
-}
-
-impl Found {
-    fn take(&mut self, exactness: Exactness, rule: &Rule, matched: Result<bool, BoxError>) {
-        match matched {
-            Ok(false) => {}
-            Ok(true) => {
-                if let Rule::Deny(_) = rule {
-                    self.deny.get_or_insert_with(|| rule.clone());
-                    return;
-                }
-                let wins = match &self.best {
-                    None => true,
-                    Some((best, _)) if exactness > *best => true,
-                    Some((best, _)) => exactness == *best && *rule == Rule::Ask,
-                };
-                if wins {
-                    self.best = Some((exactness, rule.clone()));
-                }
-            }
-            Err(error) => {
-                tracing::warn!(%error, "the matcher of an approval rule failed; the call requires an approval");
-                self.failed = true;
-            }
-        }
-    }
-
-    async fn resolve(&mut self) {
-        for (exactness, rule, later) in std::mem::take(&mut self.later) {
-            self.take(exactness, &rule, later.await.map_err(Into::into));
-        }
-    }
-
-    /// Whether a rule that is as exact allows a call for which `agent` requires an approval.
-    fn loosens(&self, agent: &Self) -> bool {
-        let denied = self.deny.is_some() || agent.deny.is_some();
-        match (&self.best, &agent.best) {
-            (Some((own, Rule::Allow)), Some((of, Rule::Ask))) => {
-                !denied && !self.failed && own >= of
-            }
-            _ => false,
-        }
-    }
-
-    fn rule(self) -> Option<Rule> {
-        match (self.deny, self.failed) {
-            (Some(deny), _) => Some(deny),
-            (None, true) => Some(Rule::Ask),
-            (None, false) => self.best.map(|(_, rule)| rule),
-        }
     }
 }
 
