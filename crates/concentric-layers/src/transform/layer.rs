@@ -2,7 +2,7 @@ use super::TransformEvents;
 use std::{any::type_name, fmt};
 use tower_layer::Layer;
 
-/// [`Layer`] that applies [`TransformEvents`].
+/// [`Layer`] that passes the events of an answer through a transform ([`TransformEvents`]).
 ///
 /// See the [module docs](super) for an example.
 #[derive(Clone, Copy)]
