@@ -1,7 +1,7 @@
 use crate::Cut;
 use bytes::Bytes;
 use concentric_core::{CallId, ChatRequest, Error, Event, Executor};
-use concentric_test::replay::{self, Observed};
+use concentric_replay::{self as replay, Observed};
 use http::{HeaderValue, StatusCode, header};
 use http_body_util::Full;
 use std::{

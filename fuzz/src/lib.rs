@@ -12,6 +12,10 @@ mod served;
 #[allow(dead_code, missing_docs, unreachable_pub)]
 #[path = "../../crates/concentric-providers/tests/it/common/strict.rs"]
 mod strict_rules;
+/// The rules of AG-UI.
+#[allow(dead_code, missing_docs, unreachable_pub)]
+#[path = "../../crates/concentric-http/tests/it/support/verify.rs"]
+mod verify;
 
 pub use self::{
     answer::{ask, check, raw},

@@ -1,7 +1,8 @@
+use crate::verify::{Verifier, check_fields};
 use arbitrary::Arbitrary;
 use bytes::Bytes;
 use concentric_core::{AgentLayer, BoxModel, store::RunStore};
-use concentric_http::ag_ui::{AgUiLayer, Event, Verifier};
+use concentric_http::ag_ui::AgUiLayer;
 use concentric_layers::suspend::SuspendLayer;
 use concentric_providers::{
     AnthropicLayer, ApiKey, GeminiLayer, OllamaLayer, OpenAiLayer, OpenAiResponsesLayer,
@@ -170,13 +171,14 @@ pub fn served(provider: Provider, body: Bytes) -> Came {
 /// They do not.
 pub fn events(body: &[u8]) -> Vec<Value> {
     let text = std::str::from_utf8(body).expect("UTF-8");
-    let mut verifier = Verifier::new();
+    let mut verifier = Verifier::default();
     let mut events = Vec::new();
     for frame in text.split_terminator("\n\n") {
         let json = frame.strip_prefix("data: ").expect("an event");
-        let event: Event = serde_json::from_str(json).expect("an event of the protocol");
+        let event: Value = serde_json::from_str(json).expect("JSON");
+        check_fields(&event).expect("an event of the protocol");
         verifier.verify(&event).expect("a legal order");
-        events.push(serde_json::from_str(json).expect("JSON"));
+        events.push(event);
     }
     verifier.finish().expect("an end");
     events

@@ -71,45 +71,44 @@ pub enum CapabilityError {
 
 impl fmt::Display for CapabilityError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
+        // The remedy for a missing capability.
+        let add = |provider: Option<&'static str>| {
+            provider.map_or_else(String::new, |it| format!(": add `{}` outside", short(it)))
+        };
+        match *self {
             Self::Missing {
                 layer,
                 capability,
                 provider,
-            } => {
-                let [layer, capability] = [layer, capability].map(|name| short(name));
-                write!(
-                    f,
-                    "`{layer}` requires `{capability}`, which no outer layer provides"
-                )?;
-                add(f, *provider)
-            }
+            } => write!(
+                f,
+                "`{}` requires `{}`, which no outer layer provides{}",
+                short(layer),
+                short(capability),
+                add(provider)
+            ),
             Self::Late {
                 layer,
                 capability,
                 provider,
-            } => {
-                let [layer, capability, provider] =
-                    [layer, capability, provider].map(|name| short(name));
-                write!(
-                    f,
-                    "`{layer}` requires `{capability}`, which only the inner layer `{provider}` \
-                     provides: add `{provider}` first"
-                )
-            }
+            } => write!(
+                f,
+                "`{}` requires `{}`, which only the inner layer `{2}` provides: add `{2}` first",
+                short(layer),
+                short(capability),
+                short(provider)
+            ),
             Self::Twice {
                 layer,
                 capability,
                 provider,
-            } => {
-                let [layer, capability, provider] =
-                    [layer, capability, provider].map(|name| short(name));
-                write!(
-                    f,
-                    "`{layer}` provides `{capability}`, which `{provider}` already provides: remove \
-                     one of them"
-                )
-            }
+            } => write!(
+                f,
+                "`{}` provides `{}`, which `{}` already provides: remove one of them",
+                short(layer),
+                short(capability),
+                short(provider)
+            ),
             Self::NotProvided { layer, capability } => write!(
                 f,
                 "`{}` declares `{}` but does not provide it",
@@ -119,49 +118,36 @@ impl fmt::Display for CapabilityError {
             Self::Absent {
                 capability,
                 provider,
-            } => {
-                let capability = short(capability);
-                write!(
-                    f,
-                    "`{capability}` is required here, but no outer layer provides it"
-                )?;
-                add(f, *provider)
-            }
-            Self::Inside { layer, outer } => {
-                let [layer, outer] = [layer, outer].map(|name| short(name));
-                if layer == outer {
-                    return write!(
-                        f,
-                        "`{layer}` is inside another `{outer}`: remove one of them"
-                    );
-                }
-                write!(
-                    f,
-                    "`{layer}` is inside `{outer}` but must be outside it: swap the two, or remove \
-                     one of them"
-                )
-            }
+            } => write!(
+                f,
+                "`{}` is required here, but no outer layer provides it{}",
+                short(capability),
+                add(provider)
+            ),
+            Self::Inside { layer, outer } if short(layer) == short(outer) => write!(
+                f,
+                "`{}` is inside another `{}`: remove one of them",
+                short(layer),
+                short(outer)
+            ),
+            Self::Inside { layer, outer } => write!(
+                f,
+                "`{}` is inside `{}` but must be outside it: swap the two, or remove one of them",
+                short(layer),
+                short(outer)
+            ),
             Self::Unused {
                 layer,
                 capability,
                 user,
-            } => {
-                let [layer, capability, user] = [layer, capability, user].map(|name| short(name));
-                write!(
-                    f,
-                    "`{layer}` has no effect because no inner layer uses `{capability}`: add \
-                     `{user}` inside it"
-                )
-            }
+            } => write!(
+                f,
+                "`{}` has no effect because no inner layer uses `{}`: add `{}` inside it",
+                short(layer),
+                short(capability),
+                short(user)
+            ),
         }
-    }
-}
-
-/// Appends the remedy for a missing capability.
-fn add(f: &mut fmt::Formatter<'_>, provider: Option<&'static str>) -> fmt::Result {
-    match provider {
-        Some(provider) => write!(f, ": add `{}` outside", short(provider)),
-        None => Ok(()),
     }
 }
 

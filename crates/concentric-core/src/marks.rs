@@ -122,6 +122,7 @@ impl Marks {
             .map(|mark| &mark.kind)
     }
 
+    /// Returns the layer that encloses the region `wanted`.
     pub(crate) fn layer(&self, wanted: TypeId) -> Option<&'static str> {
         self.iter().find_map(|mark| match mark {
             MarkKind::Encloses { region, layer } if *region == wanted => Some(*layer),

@@ -67,9 +67,16 @@ impl ToolRound {
         effects.count() as u64
     }
 
-    /// The number of calls that the receiver will count itself.
-    pub(crate) fn share_count(&mut self) -> Arc<AtomicU64> {
-        Arc::clone(self.counted.get_or_insert_default())
+    /// The number of calls that the receiver will count itself. Reuses the counter of an earlier
+    /// round, unless that round is still in use.
+    pub(crate) fn share_count(&mut self, earlier: Option<Arc<AtomicU64>>) -> Arc<AtomicU64> {
+        let mut counted = earlier.unwrap_or_default();
+        match Arc::get_mut(&mut counted) {
+            Some(count) => *count.get_mut() = 0,
+            None => counted = Arc::default(),
+        }
+        self.counted = Some(Arc::clone(&counted));
+        counted
     }
 }
 

@@ -3,6 +3,7 @@ use crate::{
     id::MessageId,
     message::{Author, Message, Part, PartKind, ProviderData, Role, joined},
     response_head::ResponseHead,
+    text::Str,
 };
 use std::sync::Arc;
 
@@ -16,7 +17,36 @@ pub struct MessageBuilder {
     kept: usize,
     // The part that deltas append to.
     open: Open,
-    text: String,
+    text: Text,
+}
+
+/// The text of the open part. A single delta, as from a response that is not streamed, is shared.
+#[derive(Clone, Debug)]
+enum Text {
+    One(Str),
+    Many(String),
+}
+
+impl Default for Text {
+    fn default() -> Self {
+        Self::One(Str::default())
+    }
+}
+
+impl Text {
+    fn as_str(&self) -> &str {
+        match self {
+            Self::One(text) => text,
+            Self::Many(text) => text,
+        }
+    }
+
+    fn push(&mut self, more: &str) {
+        match self {
+            Self::One(text) => *self = Self::Many([text.as_str(), more].concat()),
+            Self::Many(text) => text.push_str(more),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +73,7 @@ impl MessageBuilder {
             parts: Vec::new(),
             kept: 0,
             open: Open::Nothing,
-            text: String::new(),
+            text: Text::default(),
         }
     }
 
@@ -66,9 +96,9 @@ impl MessageBuilder {
     // Most events are text that continues the open part; this path is inlined into the driver.
     #[inline]
     pub(crate) fn push_delta(&mut self, event: &Event) -> bool {
-        match event {
-            Event::TextDelta(text) if self.open == Open::Text => {
-                self.text.push_str(text);
+        match (event, &mut self.text) {
+            (Event::TextDelta(more), Text::Many(text)) if self.open == Open::Text => {
+                text.push_str(more);
                 true
             }
             _ => self.push_other_delta(event),
@@ -82,11 +112,13 @@ impl MessageBuilder {
             Event::RefusalDelta(text) => (Open::Refusal, text),
             _ => return false,
         };
-        if self.open != kind {
+        if self.open == kind {
+            self.text.push(text);
+        } else {
             self.close(None);
             self.open = kind;
+            self.text = Text::One(text.clone());
         }
-        self.text.push_str(text);
         true
     }
 
@@ -106,7 +138,7 @@ impl MessageBuilder {
             }
             Event::Reset => {
                 self.parts.truncate(self.kept);
-                self.text.clear();
+                self.text = Text::default();
                 self.open = Open::Nothing;
             }
             _ => {}
@@ -143,9 +175,12 @@ impl MessageBuilder {
             Open::Reasoning => PartKind::Reasoning,
             Open::Refusal => PartKind::Refusal,
         };
-        let text = std::mem::take(&mut self.text);
+        let text = match std::mem::take(&mut self.text) {
+            Text::One(text) => text,
+            Text::Many(text) => text.into(),
+        };
         self.add(Part {
-            kind: kind(text.into()),
+            kind: kind(text),
             author: self.author.clone(),
             provider_data,
         });
@@ -157,7 +192,7 @@ impl MessageBuilder {
     pub fn answer_text(&self) -> String {
         let mut text = joined(&self.parts, self.answer_start());
         if self.open == Open::Text {
-            text.push_str(&self.text);
+            text.push_str(self.text.as_str());
         }
         text
     }
@@ -171,9 +206,14 @@ impl MessageBuilder {
 
     /// Returns the message so far.
     pub fn build(mut self) -> Message {
+        self.take()
+    }
+
+    /// Takes the message out of a builder that is not used again.
+    pub(crate) fn take(&mut self) -> Message {
         self.close(None);
-        let mut message = Message::new(Role::Assistant, self.parts);
-        message.id = self.id;
+        let mut message = Message::new(Role::Assistant, std::mem::take(&mut self.parts));
+        message.id = self.id.take();
         message
     }
 }

@@ -1,11 +1,18 @@
 //! The interface between a provider's API and its [`Model`](crate::Model).
 
-use crate::{ApiKey, Capabilities, Limits, Timeouts, Unsupported, failure::Origin, scrub::Secrets};
-use concentric_core::{ChatRequest, Context, Error, ErrorKind, Event, ResponseHead, Str};
+use crate::{
+    ApiKey, Capabilities, Limits, Timeouts, Unsupported,
+    failure::{Origin, has_error},
+    scrub::Secrets,
+};
+use concentric_core::{
+    ChatRequest, Context, Error, ErrorKind, Event, Part, PartEnd, PartKind, ProviderData,
+    ResponseHead, Str,
+};
 use http::{HeaderValue, Uri, uri::Authority};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
-use std::{collections::VecDeque, fmt, net::IpAddr, sync::Arc};
+use serde_json::{Value, json};
+use std::{borrow::Cow, collections::VecDeque, fmt, net::IpAddr, sync::Arc};
 
 /// A provider's API: encodes requests and creates decoders. Not for implementation outside this
 /// crate.
@@ -16,8 +23,9 @@ pub trait Api: Clone + fmt::Debug + Send + Sync + Unpin + 'static {
     /// The provider's name (`gen_ai.provider.name`).
     fn provider(&self) -> &Str;
 
-    /// The header for the key, and the prefix of its value.
-    fn key_header(&self) -> (&str, &str);
+    /// The header for the key: `authorization`, with the prefix `Bearer`, or another one without a
+    /// prefix.
+    fn key_header(&self) -> &str;
 
     /// Headers of every request.
     fn headers(&self) -> &'static [(&'static str, &'static str)] {
@@ -51,19 +59,11 @@ pub trait Api: Clone + fmt::Debug + Send + Sync + Unpin + 'static {
         let _ = (call, unsupported);
     }
 
-    /// The URL of a call. `base` is the configured base URL.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the request does not result in a valid URL.
-    fn endpoint(&self, base: &Base, call: &Call<'_>) -> Result<Uri, Error>;
+    /// The path of a call, which is appended to the base URL, with a query if it needs one.
+    fn path(&self, call: &Call<'_>) -> Cow<'static, str>;
 
-    /// Encodes the body of a call.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the service cannot represent the request.
-    fn encode(&self, call: &Call<'_>) -> Result<Vec<u8>, Error>;
+    /// The body of a call. It fails to serialize if the service cannot represent the request.
+    fn body<'a>(&'a self, call: Call<'a>) -> impl Serialize + 'a;
 
     /// Creates the decoder for the response to a call.
     fn decoder(&self, call: &Call<'_>) -> Self::Decoder;
@@ -80,37 +80,13 @@ pub struct Call<'a> {
     pub(crate) streaming: bool,
 }
 
-impl Call<'_> {
-    /// Serializes `body` as JSON.
-    ///
-    /// # Errors
-    ///
-    /// Fails if `body` cannot be serialized.
-    pub(crate) fn write(&self, body: &impl Serialize) -> Result<Vec<u8>, Error> {
-        // The approximate size of a short request.
-        let mut json = Vec::with_capacity(1024);
-        serde_json::to_writer(&mut json, body).map_err(|error| {
-            Error::new(
-                ErrorKind::InvalidRequest,
-                "the request cannot be serialized as JSON",
-            )
-            .with_source(error)
-        })?;
-        Ok(json)
-    }
-}
-
 /// Decodes one response. Not for implementation outside this crate.
 #[doc(hidden)]
 pub trait Decoder: fmt::Debug + Send + Sync + Unpin {
     /// A message of the service: an event of a stream, or a complete response.
     type Chunk<'a>: Deserialize<'a>;
 
-    /// Processes a chunk.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the service reports an error or violates the protocol.
+    /// Processes a chunk. Fails if the service reports an error or violates the protocol.
     fn take(
         &mut self,
         chunk: Self::Chunk<'_>,
@@ -128,10 +104,6 @@ pub trait Decoder: fmt::Debug + Send + Sync + Unpin {
     }
 
     /// Ends a complete response: emits the events that were held back, and the finish.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the chunks do not form a valid response.
     fn close(&mut self, answer: &mut Answer) -> Result<(), Error>;
 }
 
@@ -146,6 +118,10 @@ pub enum Framing {
     /// A JSON body.
     Json,
 }
+
+/// Describes a gateway that lost its upstream and appends the response of another one.
+pub(crate) const ANOTHER_RESPONSE: &str =
+    "another response started before the first one was complete";
 
 /// The decoded part of a response.
 #[doc(hidden)]
@@ -177,6 +153,54 @@ impl Answer {
         }
     }
 
+    /// The error for a violation of the protocol.
+    pub(crate) fn protocol(&self, what: &'static str) -> Error {
+        self.origin().error(ErrorKind::Protocol, what)
+    }
+
+    /// Fails if a chunk contains an error, or if its event is marked as one.
+    pub(crate) fn check_error(&self, error: Option<&Value>, from: Framing) -> Result<(), Error> {
+        match error.filter(|error| has_error(error)) {
+            Some(error) => Err(self.origin().reported(&json!({ "error": error }))),
+            None if from == Framing::ErrorEvent => Err(self.origin().reported(&Value::Null)),
+            None => Ok(()),
+        }
+    }
+
+    /// Sets the id and the model of the response, each unless it is already set.
+    #[inline]
+    pub(crate) fn identify(&mut self, id: Option<&str>, model: Option<&str>) {
+        for (field, value) in [(&mut self.head.id, id), (&mut self.head.model, model)] {
+            let value = value.filter(|_| field.as_ref().is_none_or(|field| field.is_empty()));
+            if let Some(value) = value {
+                *field = Some(value.into());
+                self.changed |= !value.is_empty();
+            }
+        }
+    }
+
+    /// Data that must be sent back to the provider.
+    pub(crate) fn data(&self, data: Value) -> Option<Arc<ProviderData>> {
+        Some(Arc::new(ProviderData::new(self.provider.clone(), data)))
+    }
+
+    /// Queues a complete part.
+    pub(crate) fn part(&mut self, kind: PartKind, data: Option<Arc<ProviderData>>) {
+        let part = Part::new(kind).with_provider_data(data);
+        self.emit(Event::Part(Box::new(part)));
+    }
+
+    /// Queues a part that only the provider can interpret.
+    pub(crate) fn opaque(&mut self, data: Value) {
+        let data = ProviderData::new(self.provider.clone(), data);
+        self.part(PartKind::Provider(data), None);
+    }
+
+    /// Queues the end of the last part.
+    pub(crate) fn end_part(&mut self, data: Option<Arc<ProviderData>>) {
+        self.emit(Event::PartEnd(Box::new(PartEnd::new(data))));
+    }
+
     /// Queues an event.
     #[inline]
     pub(crate) fn emit(&mut self, event: Event) {
@@ -193,16 +217,13 @@ impl Answer {
 
 /// The base URL of a service: an absolute HTTP URL. The paths of endpoints are appended to its
 /// path, and its query is preserved (Azure's `api-version`).
-#[doc(hidden)]
-pub struct Base {
+pub(crate) struct Base {
     path: String,
     query: Option<String>,
 }
 
 impl Base {
-    /// # Errors
-    ///
-    /// Returns a description of the problem that does not contain `url`.
+    /// Fails with a description of the problem that does not contain `url`.
     pub(crate) fn new(url: &str) -> Result<Self, &'static str> {
         let url = url.split_once('#').map_or(url, |(url, _)| url);
         let (path, query) = match url.split_once('?') {
@@ -244,10 +265,6 @@ impl Base {
     }
 
     /// The URL of `endpoint`, which starts with a slash and may have its own query.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the result is not a valid URL.
     pub(crate) fn join(&self, endpoint: &str) -> Result<Uri, Error> {
         let mut uri = format!("{}{endpoint}", self.path);
         if let Some(query) = &self.query {
@@ -275,14 +292,16 @@ fn has_address(authority: &Authority) -> bool {
 // The URL may contain secrets.
 concentric_core::opaque_debug!(Base);
 
-/// Sets a name that the service reports, unless it is already set. Returns whether it was set.
-#[inline]
-pub(crate) fn name(field: &mut Option<Str>, value: Option<&str>) -> bool {
-    let value = value.filter(|_| field.as_ref().is_none_or(|field| field.is_empty()));
-    if let Some(value) = value {
-        *field = Some(value.into());
-    }
-    value.is_some_and(|value| !value.is_empty())
+/// The host of a URL; empty if it has none.
+pub(crate) fn host(url: &str) -> Str {
+    let uri: Option<Uri> = url.parse().ok();
+    uri.as_ref().and_then(Uri::host).unwrap_or_default().into()
+}
+
+/// Whether `host` is `name` or one of its subdomains.
+pub(crate) fn is_at(host: &str, name: &str) -> bool {
+    let rest = host.strip_suffix(name);
+    rest.is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
 }
 
 #[cfg(test)]

@@ -2,10 +2,10 @@
 
 use crate::api::Answer;
 use concentric_core::{
-    CallId, Context, Error, ErrorKind, Event, Executor, ProviderData, Str, ToolCallDelta,
-    ToolCallEvent, ToolCallPart, ToolCallStart,
+    CallId, Error, ErrorKind, Event, Executor, Finish, FinishReason, ProviderData, Str,
+    ToolCallDelta, ToolCallEvent, ToolCallPart, ToolCallStart, Usage,
 };
-use std::{collections::VecDeque, sync::Arc};
+use std::sync::Arc;
 
 #[derive(Debug, Default)]
 pub(crate) struct Calls {
@@ -43,58 +43,11 @@ impl Pending {
     }
 }
 
-/// The reason why fragments do not form valid calls.
-#[derive(Debug)]
-pub(crate) enum Conflict {
-    /// The fragment has the index of an incomplete call with a different id.
-    Id,
-    /// The fragment has a different index than earlier fragments with the same id.
-    Place,
-    /// A call has two names.
-    Name,
-    /// The fragment does not belong to a call.
-    Stray,
-    /// A call without a name.
-    Nameless,
-    ArgumentsTooLarge,
-    TooMany,
-}
-
-impl Conflict {
-    pub(crate) fn error(&self, answer: &Answer) -> Error {
-        let (kind, what) = match self {
-            Self::Id => (
-                ErrorKind::Protocol,
-                "the provider sent two ids for one tool call",
-            ),
-            Self::Place => (
-                ErrorKind::Protocol,
-                "the provider sent two indexes for one tool call",
-            ),
-            Self::Name => (
-                ErrorKind::Protocol,
-                "the provider sent two names for one tool call",
-            ),
-            Self::Stray => (
-                ErrorKind::Protocol,
-                "the provider sent a fragment of a tool call that was not started",
-            ),
-            Self::Nameless => (
-                ErrorKind::Protocol,
-                "the provider sent a tool call without a name",
-            ),
-            Self::ArgumentsTooLarge => (
-                ErrorKind::TooLarge,
-                "the arguments of a tool call are larger than the limit",
-            ),
-            Self::TooMany => (
-                ErrorKind::TooLarge,
-                "the response has more tool calls than the limit",
-            ),
-        };
-        answer.origin().error(kind, what)
-    }
-}
+pub(crate) const TWO_IDS: &str = "the provider sent two ids for one tool call";
+pub(crate) const STRAY: &str = "the provider sent a fragment of a tool call that was not started";
+const TWO_INDEXES: &str = "the provider sent two indexes for one tool call";
+const TWO_NAMES: &str = "the provider sent two names for one tool call";
+const NAMELESS: &str = "the provider sent a tool call without a name";
 
 /// A fragment of a call, as sent by a service.
 #[derive(Clone, Copy, Debug)]
@@ -105,46 +58,60 @@ pub(crate) struct Piece<'a> {
     pub(crate) arguments: &'a str,
 }
 
+impl<'a> Piece<'a> {
+    /// A part of the arguments of the call at `index`.
+    pub(crate) const fn arguments(index: u64, arguments: &'a str) -> Self {
+        Self {
+            index: Some(index),
+            id: None,
+            name: None,
+            arguments,
+        }
+    }
+}
+
 impl Calls {
     /// Adds a fragment of a call.
-    pub(crate) fn piece(&mut self, piece: &Piece<'_>, answer: &mut Answer) -> Result<(), Conflict> {
-        let at = match self.find(piece.index, piece.id, piece.name)? {
-            Some(at) => at,
-            None if self.list.len() >= answer.limits.tool_calls => return Err(Conflict::TooMany),
-            None => self.begin(piece.index, &answer.context),
-        };
-        self.append(at, piece.id, piece.name, piece.arguments, answer)
+    pub(crate) fn piece(&mut self, piece: &Piece<'_>, answer: &mut Answer) -> Result<(), Error> {
+        match self.find(piece, answer)? {
+            Some(at) => self.append(at, piece, answer),
+            None => self.whole(piece, answer),
+        }
     }
 
-    /// Adds a complete call.
-    pub(crate) fn whole(&mut self, call: &Piece<'_>, answer: &mut Answer) -> Result<(), Conflict> {
+    /// Adds a complete call, or the first fragment of one.
+    pub(crate) fn whole(&mut self, call: &Piece<'_>, answer: &mut Answer) -> Result<(), Error> {
         if self.list.len() >= answer.limits.tool_calls {
-            return Err(Conflict::TooMany);
+            let what = "the response has more tool calls than the limit";
+            return Err(answer.origin().error(ErrorKind::TooLarge, what));
         }
-        let at = self.begin(call.index, &answer.context);
-        self.append(at, call.id, call.name, call.arguments, answer)
+        let at = self.begin(call.index, answer);
+        self.append(at, call, answer)
     }
 
     /// Sets the executor and the provider data of the call at `index`. The data must be sent back.
-    pub(crate) fn keep(&mut self, index: u64, executor: Executor, data: Arc<ProviderData>) {
-        let at = self.rposition(|call| call.index == Some(index));
-        if let Some(call) = at.and_then(|at| self.list.get_mut(at)) {
+    pub(crate) fn keep(&mut self, index: u64, executor: Executor, data: Option<Arc<ProviderData>>) {
+        if let Some(call) = self.get(index) {
             call.executor = executor;
-            call.data = Some(data);
+            call.data = data;
         }
     }
 
     /// Emits the call at `index` early, since its executor has already received the whole call.
-    pub(crate) fn settle(&mut self, index: u64, answer: &mut Answer) -> Result<(), Conflict> {
-        let at = self.rposition(|call| call.index == Some(index));
-        let Some(call) = at.and_then(|at| self.list.get_mut(at)) else {
-            return Ok(());
-        };
-        if call.name.is_empty() {
-            return Err(Conflict::Nameless);
+    pub(crate) fn settle(&mut self, index: u64, answer: &mut Answer) -> Result<(), Error> {
+        match self.get(index) {
+            Some(call) if call.name.is_empty() => Err(answer.protocol(NAMELESS)),
+            Some(call) => {
+                answer.emit(call.event());
+                Ok(())
+            }
+            None => Ok(()),
         }
-        answer.emit(call.event());
-        Ok(())
+    }
+
+    fn get(&mut self, index: u64) -> Option<&mut Pending> {
+        let mut calls = self.list.iter_mut().rev();
+        calls.find(|call| call.index == Some(index))
     }
 
     /// Whether the loop must execute a call.
@@ -158,91 +125,73 @@ impl Calls {
         name: Option<&str>,
         arguments: &str,
         answer: &mut Answer,
-    ) -> Result<(), Conflict> {
-        let begun = self.list.iter().position(|call| call.legacy);
-        let at = match begun {
+    ) -> Result<(), Error> {
+        let at = match self.list.iter().position(|call| call.legacy) {
             Some(at) => at,
             // Some servers send the field in every chunk.
             None if name.is_none() => return Ok(()),
-            None => {
-                let at = self.begin(None, &answer.context);
-                if let Some(call) = self.list.get_mut(at) {
-                    call.legacy = true;
-                }
-                at
-            }
+            None => self.begin(None, answer),
         };
-        self.append(at, None, name, arguments, answer)
+        if let Some(call) = self.list.get_mut(at) {
+            call.legacy = true;
+        }
+        let piece = Piece {
+            index: None,
+            id: None,
+            name,
+            arguments,
+        };
+        self.append(at, &piece, answer)
     }
 
-    /// Stores the provider data for the call that the last fragment belongs to.
-    pub(crate) fn attach(&mut self, data: ProviderData, answer: &mut Answer) {
-        if let Some(call) = self.list.get_mut(self.last) {
-            let known = call.data.as_ref().map(|known| &known.data);
-            answer.changed |= known != Some(&data.data);
-            call.data = Some(Arc::new(data));
-        }
+    /// The provider data of the call that the last fragment belongs to.
+    pub(crate) fn last_data(&mut self) -> Option<&mut Option<Arc<ProviderData>>> {
+        self.list.get_mut(self.last).map(|call| &mut call.data)
     }
 
     /// The call that a fragment belongs to, or `None` if it starts a new one.
-    fn find(
-        &self,
-        index: Option<u64>,
-        id: Option<&str>,
-        name: Option<&str>,
-    ) -> Result<Option<usize>, Conflict> {
-        let Some(index) = index else {
+    fn find(&self, piece: &Piece<'_>, answer: &Answer) -> Result<Option<usize>, Error> {
+        let has_id = |id: &str| {
+            let mut calls = self.list.iter();
+            calls.rposition(|call| call.provider_id.as_deref() == Some(id))
+        };
+        let Some(index) = piece.index else {
             // Without an index, the id identifies the call; without either, a name starts a new
             // one.
-            return match (id, name) {
-                (Some(id), _) => Ok(self.rposition(|c| c.provider_id.as_deref() == Some(id))),
+            return match (piece.id, piece.name) {
+                (Some(id), _) => Ok(has_id(id)),
                 (None, Some(_)) => Ok(None),
-                (None, None) if self.list.is_empty() => Err(Conflict::Stray),
+                (None, None) if self.list.is_empty() => Err(answer.protocol(STRAY)),
                 (None, None) => Ok(Some(self.list.len() - 1)),
             };
         };
-        let Some(at) = self.rposition(|call| call.index == Some(index)) else {
-            return match id {
+        let mut calls = self.list.iter().enumerate().rev();
+        let Some((at, call)) = calls.find(|(_, call)| call.index == Some(index)) else {
+            return match piece.id.and_then(has_id) {
                 // A changed index within a call is as ambiguous as a changed id.
-                Some(id)
-                    if self
-                        .rposition(|c| c.provider_id.as_deref() == Some(id))
-                        .is_some() =>
-                {
-                    Err(Conflict::Place)
-                }
-                _ => Ok(None),
+                Some(_) => Err(answer.protocol(TWO_INDEXES)),
+                None => Ok(None),
             };
         };
-        let Some(call) = self.list.get(at) else {
-            return Ok(None);
-        };
-        match (id, call.provider_id.as_deref()) {
+        match (piece.id, call.provider_id.as_deref()) {
             (Some(new), Some(old)) if new != old => {
                 // Some servers send complete calls that all have the index 0. A different id with a
                 // name starts another call, but only if the arguments of the current one are
                 // complete.
-                if name.is_some()
-                    && serde_json::from_str::<serde::de::IgnoredAny>(&call.arguments).is_ok()
-                {
-                    Ok(None)
-                } else {
-                    Err(Conflict::Id)
+                match serde_json::from_str::<serde::de::IgnoredAny>(&call.arguments) {
+                    Ok(_) if piece.name.is_some() => Ok(None),
+                    _ => Err(answer.protocol(TWO_IDS)),
                 }
             }
             _ => Ok(Some(at)),
         }
     }
 
-    fn rposition(&self, is: impl FnMut(&Pending) -> bool) -> Option<usize> {
-        self.list.iter().rposition(is)
-    }
-
-    fn begin(&mut self, index: Option<u64>, context: &Context) -> usize {
+    fn begin(&mut self, index: Option<u64>, answer: &Answer) -> usize {
         self.list.push(Pending {
             index,
             provider_id: None,
-            id: CallId::new(context.new_id("call_")),
+            id: CallId::new(answer.context.new_id("call_")),
             name: Str::default(),
             arguments: String::new(),
             executor: Executor::Loop,
@@ -253,31 +202,25 @@ impl Calls {
         self.list.len() - 1
     }
 
-    fn append(
-        &mut self,
-        at: usize,
-        id: Option<&str>,
-        name: Option<&str>,
-        arguments: &str,
-        answer: &mut Answer,
-    ) -> Result<(), Conflict> {
+    fn append(&mut self, at: usize, piece: &Piece<'_>, answer: &mut Answer) -> Result<(), Error> {
         self.last = at;
         let Some(call) = self.list.get_mut(at) else {
             return Ok(());
         };
-        if let (Some(id), None) = (id, &call.provider_id) {
+        if let (Some(id), None) = (piece.id, &call.provider_id) {
             call.provider_id = Some(id.into());
             answer.changed();
         }
-        if call.arguments.len() + arguments.len() > answer.limits.tool_arguments {
-            return Err(Conflict::ArgumentsTooLarge);
+        let mut delta = piece.arguments;
+        if call.arguments.len() + delta.len() > answer.limits.tool_arguments {
+            let what = "the arguments of a tool call are larger than the limit";
+            return Err(answer.origin().error(ErrorKind::TooLarge, what));
         }
-        call.arguments.push_str(arguments);
+        call.arguments.push_str(delta);
         // A fragment without arguments only shows that the connection is alive.
-        answer.changed |= !arguments.is_empty();
+        answer.changed |= !delta.is_empty();
         let index = u32::try_from(at).unwrap_or(u32::MAX);
-        let mut delta = arguments;
-        match name {
+        match piece.name {
             Some(name) if call.name.is_empty() => {
                 call.name = name.into();
                 let start = ToolCallStart::new(index, call.id.clone(), call.name.clone());
@@ -286,7 +229,7 @@ impl Calls {
                 delta = &call.arguments;
             }
             // Some servers repeat the name in every fragment.
-            Some(name) if call.name != *name => return Err(Conflict::Name),
+            Some(name) if call.name != *name => return Err(answer.protocol(TWO_NAMES)),
             _ if call.name.is_empty() => return Ok(()),
             _ => {}
         }
@@ -296,14 +239,24 @@ impl Calls {
         Ok(())
     }
 
-    /// Ends the calls of a complete response.
-    pub(crate) fn finish(&mut self, events: &mut VecDeque<Event>) -> Result<(), Conflict> {
+    /// Ends a complete response: queues the calls and the finish. `word` is the reason in the
+    /// provider's terms.
+    pub(crate) fn finish(
+        &mut self,
+        reason: FinishReason,
+        usage: Usage,
+        word: Option<Str>,
+        answer: &mut Answer,
+    ) -> Result<(), Error> {
         if self.list.iter().any(|call| call.name.is_empty()) {
-            return Err(Conflict::Nameless);
+            return Err(answer.protocol(NAMELESS));
         }
         let left = self.list.iter_mut().filter(|call| !call.done);
-        events.extend(left.map(Pending::event));
+        answer.events.extend(left.map(Pending::event));
         self.list.clear();
+        let mut finish = Finish::new(reason, usage);
+        finish.provider_reason = word;
+        answer.emit(Event::Finish(Box::new(finish)));
         Ok(())
     }
 }

@@ -1,8 +1,8 @@
 //! The capabilities of a model, and the check of a request against them.
 
+use crate::history::parts;
 use concentric_core::{
-    ChatRequest, Error, ErrorKind, MediaSource, Message, PartKind, Role, Str, ToolChoice,
-    ToolContent,
+    ChatRequest, Error, ErrorKind, MediaSource, Message, PartKind, Role, Str, ToolChoice, ToolSpec,
 };
 use serde_json::Value;
 use std::{collections::HashSet, fmt};
@@ -126,64 +126,41 @@ impl Capabilities {
     /// Lists the features that `request` uses and the model does not support.
     pub fn check(&self, request: &ChatRequest) -> Vec<Unsupported> {
         let mut refused = Vec::new();
-        let mut no = |what: &'static str| refused.push(Unsupported::new(what));
+        let mut no = |is_refused: bool, what: &'static str| {
+            if is_refused {
+                refused.push(Unsupported::new(what));
+            }
+        };
         let options = &*request.options;
         let tools = !request.tools.is_empty();
-        if tools && !self.tools {
-            no("tools");
-        }
+        no(tools && !self.tools, "tools");
         if tools && self.tools {
             let choice = options.tool_choice.as_ref();
             let forces =
                 choice.is_some_and(|choice| !matches!(choice, ToolChoice::Auto | ToolChoice::None));
-            if forces && !self.tool_choice {
-                no("a forced tool call");
-            }
-            if options.parallel_tool_calls.is_some() && !self.parallel_tool_calls {
-                no("`parallel_tool_calls`");
-            }
+            no(forces && !self.tool_choice, "a forced tool call");
+            let is_set = options.parallel_tool_calls.is_some();
+            no(is_set && !self.parallel_tool_calls, "`parallel_tool_calls`");
         }
         if options.output_schema.is_some() {
-            if !self.output_schema {
-                no("an output schema");
-            } else if tools && !self.output_schema_with_tools {
-                no("an output schema together with tools");
-            }
+            let with_tools = self.output_schema_with_tools || !tools;
+            let what = "an output schema together with tools";
+            no(!self.output_schema, "an output schema");
+            no(self.output_schema && !with_tools, what);
         }
-        let asked = [
-            (
-                options.reasoning_effort.is_some(),
-                self.reasoning_effort,
-                "a reasoning effort",
-            ),
-            (
-                options.temperature.is_some(),
-                self.temperature,
-                "a temperature",
-            ),
-            (options.top_p.is_some(), self.top_p, "`top_p`"),
-            (
-                options.frequency_penalty.is_some(),
-                self.penalties,
-                "a frequency penalty",
-            ),
-            (
-                options.presence_penalty.is_some(),
-                self.penalties,
-                "a presence penalty",
-            ),
-            (options.seed.is_some(), self.seed, "a seed"),
-            (
-                options.stop.len() > self.stop,
-                false,
-                "that many stop sequences",
-            ),
-        ];
-        for (asked, can, what) in asked {
-            if asked && !can {
-                no(what);
-            }
-        }
+        let has_effort = options.reasoning_effort.is_some();
+        no(has_effort && !self.reasoning_effort, "a reasoning effort");
+        let has_temperature = options.temperature.is_some();
+        no(has_temperature && !self.temperature, "a temperature");
+        no(options.top_p.is_some() && !self.top_p, "`top_p`");
+        let (frequency, presence) = (options.frequency_penalty, options.presence_penalty);
+        no(
+            frequency.is_some() && !self.penalties,
+            "a frequency penalty",
+        );
+        no(presence.is_some() && !self.penalties, "a presence penalty");
+        no(options.seed.is_some() && !self.seed, "a seed");
+        no(options.stop.len() > self.stop, "that many stop sequences");
         let turns = request.transcript.len();
         for (at, turn) in request.transcript.iter().enumerate() {
             let message = turn.as_message();
@@ -268,11 +245,7 @@ impl fmt::Display for Unsupported {
 pub(crate) fn check_results(request: &ChatRequest, refused: &mut Vec<Unsupported>) {
     for (at, turn) in request.transcript.iter().enumerate() {
         let contents = turn.results().iter().map(|result| &result.outcome.content);
-        let parts = contents.flat_map(|content| match content {
-            ToolContent::Parts(parts) => parts.as_slice(),
-            _ => &[],
-        });
-        for part in parts {
+        for part in contents.flat_map(parts) {
             let what = match part.kind {
                 PartKind::Audio(_) => "audio in a tool result",
                 PartKind::File(_) => "a document in a tool result",
@@ -281,6 +254,12 @@ pub(crate) fn check_results(request: &ChatRequest, refused: &mut Vec<Unsupported
             refused.push(Unsupported::new(what).at(at));
         }
     }
+}
+
+/// The entry for a tool whose input schema has an unsupported property.
+pub(crate) fn input_schema(tool: &ToolSpec, property: impl fmt::Display) -> Unsupported {
+    let what = format!("the input schema of tool `{}`: {property}", tool.name);
+    Unsupported::new(what)
 }
 
 /// Describes a request that would be sent without any message.
@@ -314,21 +293,14 @@ pub(crate) fn invalid(request: &ChatRequest, model: &str, theirs: &[Value]) -> V
             _ => {}
         }
     }
-    let numbers = [
-        (options.temperature, "a temperature that is not a number"),
-        (options.top_p, "a `top_p` that is not a number"),
-        (
-            options.frequency_penalty,
-            "a frequency penalty that is not a number",
-        ),
-        (
-            options.presence_penalty,
-            "a presence penalty that is not a number",
-        ),
-    ];
-    for (number, what) in numbers {
+    for (number, name) in [
+        (options.temperature, "temperature"),
+        (options.top_p, "`top_p`"),
+        (options.frequency_penalty, "frequency penalty"),
+        (options.presence_penalty, "presence penalty"),
+    ] {
         if number.is_some_and(|number| !number.is_finite()) {
-            no(what.into());
+            no(format!("a {name} that is not a number").into());
         }
     }
     refused
@@ -338,11 +310,8 @@ pub(crate) fn invalid(request: &ChatRequest, model: &str, theirs: &[Value]) -> V
 pub(crate) fn refused(model: &str, unsupported: &[Unsupported]) -> Error {
     // Bounds the message, since each part of a request may add an entry.
     const NAMED: usize = 16;
-    let all: Vec<String> = unsupported
-        .iter()
-        .take(NAMED)
-        .map(ToString::to_string)
-        .collect();
+    let named = unsupported.iter().take(NAMED);
+    let all: Vec<String> = named.map(ToString::to_string).collect();
     let of = match model {
         "" => String::new(),
         model => format!(" for `{}`", model.escape_debug()),

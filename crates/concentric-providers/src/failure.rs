@@ -14,7 +14,7 @@ use std::{
 
 /// The fields of a provider's error.
 #[derive(Debug, Default)]
-pub(crate) struct Failure {
+struct Failure {
     message: Option<String>,
     code: Option<String>,
     type_: Option<String>,
@@ -27,7 +27,7 @@ pub(crate) struct Failure {
 
 impl Failure {
     /// Reads an error from JSON, in any of the known formats.
-    pub(crate) fn of_json(value: &Value) -> Self {
+    fn of_json(value: &Value) -> Self {
         match value {
             Value::Array(items) => items.first().map(Self::of_json).unwrap_or_default(),
             Value::String(text) => Self {
@@ -274,8 +274,9 @@ impl Origin<'_> {
     }
 
     /// Creates an error that the provider reported within a response.
-    pub(crate) fn reported(self, failure: &Failure) -> Error {
-        let error = self.failed(failure, failure.kind(None));
+    pub(crate) fn reported(self, error: &Value) -> Error {
+        let failure = Failure::of_json(error);
+        let error = self.failed(&failure, failure.kind(None));
         match failure.status() {
             Some(status) => error.with_status(status),
             None => error,

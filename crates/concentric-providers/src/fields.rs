@@ -1,7 +1,13 @@
 //! Serialization of a request's fields.
 
-use serde::{Serialize, ser::SerializeMap};
-use serde_json::{Map, Value};
+use serde::{
+    Serialize, Serializer,
+    ser::{Error, SerializeMap},
+};
+use serde_json::{
+    Map, Value,
+    value::{RawValue, to_raw_value},
+};
 
 /// Serializes fields, except those that the request's provider options replace.
 pub(crate) struct Fields<'a, M> {
@@ -36,6 +42,36 @@ impl<M: SerializeMap> Fields<'_, M> {
         }
         self.map.end()
     }
+}
+
+/// An object with a single field.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct One<T>(pub(crate) &'static str, pub(crate) T);
+
+impl<T: Serialize> Serialize for One<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map([(self.0, &self.1)])
+    }
+}
+
+/// An object with the field `type` before others.
+#[derive(Debug, Serialize)]
+pub(crate) struct Typed<T> {
+    r#type: &'static str,
+    #[serde(flatten)]
+    fields: T,
+}
+
+impl<T> Typed<T> {
+    pub(crate) const fn new(r#type: &'static str, fields: T) -> Self {
+        Self { r#type, fields }
+    }
+}
+
+/// Serializes `object` as JSON, or returns `None` if it is empty.
+pub(crate) fn unless_empty<E: Error>(object: &impl Serialize) -> Result<Option<Box<RawValue>>, E> {
+    let json = to_raw_value(object).map_err(E::custom)?;
+    Ok((json.get() != "{}").then_some(json))
 }
 
 /// Whether `list` is serialized as an empty list. Serializes no more than its beginning.

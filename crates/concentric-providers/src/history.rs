@@ -9,7 +9,7 @@
 use crate::repair::repair;
 use concentric_core::{
     Arguments, Author, CallId, Executor, Part, PartKind, ProviderData, Str, ToolCallPart,
-    ToolResult, ToolSpecs, Turn,
+    ToolContent, ToolResult, ToolSpecs, Turn,
 };
 use serde::Serialize;
 use serde_json::{Map, Value, value::RawValue};
@@ -284,6 +284,14 @@ pub(crate) fn segments(turn: &Turn) -> Vec<Segment<'_>> {
     pieces
 }
 
+/// The parts of the content of a tool result, if it has any.
+pub(crate) fn parts(content: &ToolContent) -> &[Part] {
+    match content {
+        ToolContent::Parts(parts) => parts,
+        _ => &[],
+    }
+}
+
 /// The text of `part`: of a text, or of a refusal, which may be the whole response. Media that a
 /// model generated are replaced with a name, since most services accept media only from users.
 pub(crate) fn words(part: &Part) -> Option<&str> {
@@ -298,15 +306,11 @@ pub(crate) fn words(part: &Part) -> Option<&str> {
 
 /// The text of `parts`.
 pub(crate) fn text(parts: &[Part]) -> Cow<'_, str> {
-    joined(parts, words)
+    joined(parts.iter().filter_map(words))
 }
 
-/// The concatenated texts that `text_of` returns for `parts`.
-pub(crate) fn joined<'a>(
-    parts: &'a [Part],
-    text_of: impl Fn(&'a Part) -> Option<&'a str>,
-) -> Cow<'a, str> {
-    let mut texts = parts.iter().filter_map(text_of);
+/// The concatenated `texts`.
+pub(crate) fn joined<'a>(mut texts: impl Iterator<Item = &'a str>) -> Cow<'a, str> {
     match (texts.next(), texts.next()) {
         (None, _) => "".into(),
         (Some(only), None) => only.into(),

@@ -55,20 +55,18 @@ impl ApiKey {
 
     /// Obtains the key for one call.
     pub(crate) fn resolve(&self) -> Result<Self, Error> {
-        match &self.0 {
-            Source::Fixed(_) => Ok(self.clone()),
-            Source::Fn(key) => match key() {
-                Ok(key) if key.expose_secret().is_empty() => Err(Error::new(
-                    ErrorKind::Authentication,
-                    "the key for the provider is empty",
-                )),
-                Ok(key) => Ok(Self(Source::Fixed(key))),
-                Err(error) => Err(Error::new(
-                    ErrorKind::Authentication,
-                    "the key for the provider could not be obtained",
-                )
-                .with_source(error)),
-            },
+        let Source::Fn(key) = &self.0 else {
+            return Ok(self.clone());
+        };
+        let failed = |what| Error::new(ErrorKind::Authentication, what);
+        match key() {
+            Ok(key) if key.expose_secret().is_empty() => {
+                Err(failed("the key for the provider is empty"))
+            }
+            Ok(key) => Ok(Self(Source::Fixed(key))),
+            Err(error) => {
+                Err(failed("the key for the provider could not be obtained").with_source(error))
+            }
         }
     }
 

@@ -13,55 +13,116 @@ use serde::{
 use serde_json::Value;
 use std::{fmt, marker::PhantomData};
 
-/// The methods of a [`Visitor`] for JSON types that are ignored.
-macro_rules! nothing {
-    ($($kind:ident)*) => {
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("any JSON")
-        }
+/// A type that is read from any JSON. A kind of JSON without a method of the type is ignored.
+pub(crate) trait Lenient<'de>: Default {
+    #[inline]
+    fn text(_: Text<'de>) -> Self {
+        Self::default()
+    }
 
-        #[inline]
-        fn visit_unit<E>(self) -> Result<Self::Value, E> {
-            Ok(Self::Value::default())
-        }
+    fn bool(_: bool) -> Self {
+        Self::default()
+    }
 
-        $(nothing!(@ $kind);)*
-    };
-    (@ bool) => {
-        fn visit_bool<E>(self, _: bool) -> Result<Self::Value, E> {
-            Ok(Self::Value::default())
-        }
-    };
-    (@ number) => {
-        fn visit_u64<E>(self, _: u64) -> Result<Self::Value, E> {
-            Ok(Self::Value::default())
-        }
+    fn number(_: Number) -> Self {
+        Self::default()
+    }
 
-        fn visit_i64<E>(self, _: i64) -> Result<Self::Value, E> {
-            Ok(Self::Value::default())
-        }
+    fn seq<A: SeqAccess<'de>>(mut seq: A) -> Result<Self, A::Error> {
+        while seq.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(Self::default())
+    }
 
-        fn visit_f64<E>(self, _: f64) -> Result<Self::Value, E> {
-            Ok(Self::Value::default())
+    fn map<A: MapAccess<'de>>(mut map: A) -> Result<Self, A::Error> {
+        while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+        Ok(Self::default())
+    }
+}
+
+/// A number as the parser distinguishes them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Number {
+    U64(u64),
+    I64(i64),
+    F64(f64),
+}
+
+struct Any<T>(PhantomData<T>);
+
+impl<'de, T: Lenient<'de>> Visitor<'de> for Any<T> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("any JSON")
+    }
+
+    #[inline]
+    fn visit_unit<E>(self) -> Result<T, E> {
+        Ok(T::default())
+    }
+
+    #[inline]
+    fn visit_borrowed_str<E>(self, text: &'de str) -> Result<T, E> {
+        Ok(T::text(Text::Borrowed(text)))
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<T, E> {
+        Ok(T::text(Text::Owned(text.into())))
+    }
+
+    #[inline]
+    fn visit_bool<E>(self, value: bool) -> Result<T, E> {
+        Ok(T::bool(value))
+    }
+
+    #[inline]
+    fn visit_u64<E>(self, number: u64) -> Result<T, E> {
+        Ok(T::number(Number::U64(number)))
+    }
+
+    fn visit_i64<E>(self, number: i64) -> Result<T, E> {
+        Ok(T::number(Number::I64(number)))
+    }
+
+    fn visit_f64<E>(self, number: f64) -> Result<T, E> {
+        Ok(T::number(Number::F64(number)))
+    }
+
+    #[inline]
+    fn visit_seq<A: SeqAccess<'de>>(self, seq: A) -> Result<T, A::Error> {
+        T::seq(seq)
+    }
+
+    #[inline]
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<T, A::Error> {
+        T::map(map)
+    }
+}
+
+/// Implements `Deserialize` for lenient types, each after its generic parameter.
+macro_rules! deserialize {
+    ($([$($of:tt)?] $type:ty),+) => {$(
+        impl<'de, $($of)?> serde::Deserialize<'de> for $type
+        where
+            Self: $crate::lenient::Lenient<'de>,
+        {
+            #[inline]
+            fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+                $crate::lenient::read(from)
+            }
         }
-    };
-    (@ str) => {
-        fn visit_str<E>(self, _: &str) -> Result<Self::Value, E> {
-            Ok(Self::Value::default())
-        }
-    };
-    (@ seq) => {
-        fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
-            while seq.next_element::<IgnoredAny>()?.is_some() {}
-            Ok(Self::Value::default())
-        }
-    };
-    (@ map) => {
-        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-            while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
-            Ok(Self::Value::default())
-        }
-    };
+    )+};
+}
+
+pub(crate) use deserialize;
+
+#[inline]
+pub(crate) fn read<'de, T: Lenient<'de>, D: Deserializer<'de>>(from: D) -> Result<T, D::Error> {
+    from.deserialize_any(Any(PhantomData))
+}
+
+self::deserialize! {
+    ['a] Text<'a>, ['a] JsonText<'a>, [] Count, [] Flag, [T] Maybe<T>, [T] Few<T>
 }
 
 /// Text, borrowed if the JSON has no escapes. A number is converted to its digits; any other type
@@ -100,39 +161,19 @@ impl Text<'_> {
     }
 }
 
-struct TextVisitor;
-
-impl<'de> Visitor<'de> for TextVisitor {
-    type Value = Text<'de>;
-
-    nothing!(bool seq map);
-
+impl<'de: 'a, 'a> Lenient<'de> for Text<'a> {
     #[inline]
-    fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Text<'de>, E> {
-        Ok(Text::Borrowed(text))
+    fn text(text: Text<'de>) -> Self {
+        text
     }
 
-    fn visit_str<E>(self, text: &str) -> Result<Text<'de>, E> {
-        Ok(Text::Owned(text.into()))
-    }
-
-    fn visit_u64<E>(self, number: u64) -> Result<Text<'de>, E> {
-        Ok(Text::Owned(number.to_string().into()))
-    }
-
-    fn visit_i64<E>(self, number: i64) -> Result<Text<'de>, E> {
-        Ok(Text::Owned(number.to_string().into()))
-    }
-
-    fn visit_f64<E>(self, number: f64) -> Result<Text<'de>, E> {
-        Ok(Text::Owned(number.to_string().into()))
-    }
-}
-
-impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
-    #[inline]
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(TextVisitor)
+    fn number(number: Number) -> Self {
+        let digits = match number {
+            Number::U64(number) => number.to_string(),
+            Number::I64(number) => number.to_string(),
+            Number::F64(number) => number.to_string(),
+        };
+        Self::Owned(digits.into())
     }
 }
 
@@ -140,54 +181,36 @@ impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct JsonText<'a>(pub(crate) Text<'a>);
 
-struct JsonVisitor;
-
-fn json<'a, E>(value: &Value) -> Result<JsonText<'a>, E> {
-    Ok(JsonText(Text::Owned(value.to_string().into())))
+impl From<Value> for JsonText<'_> {
+    fn from(value: Value) -> Self {
+        Self(Text::Owned(value.to_string().into()))
+    }
 }
 
-impl<'de> Visitor<'de> for JsonVisitor {
-    type Value = JsonText<'de>;
-
-    nothing!();
-
+impl<'de: 'a, 'a> Lenient<'de> for JsonText<'a> {
     #[inline]
-    fn visit_borrowed_str<E>(self, text: &'de str) -> Result<JsonText<'de>, E> {
-        Ok(JsonText(Text::Borrowed(text)))
+    fn text(text: Text<'de>) -> Self {
+        Self(text)
     }
 
-    fn visit_str<E>(self, text: &str) -> Result<JsonText<'de>, E> {
-        Ok(JsonText(Text::Owned(text.into())))
+    fn bool(value: bool) -> Self {
+        Value::from(value).into()
     }
 
-    fn visit_bool<E>(self, value: bool) -> Result<JsonText<'de>, E> {
-        json(&value.into())
+    fn number(number: Number) -> Self {
+        Self::from(match number {
+            Number::U64(number) => Value::from(number),
+            Number::I64(number) => Value::from(number),
+            Number::F64(number) => Value::from(number),
+        })
     }
 
-    fn visit_u64<E>(self, number: u64) -> Result<JsonText<'de>, E> {
-        json(&number.into())
+    fn seq<A: SeqAccess<'de>>(seq: A) -> Result<Self, A::Error> {
+        Value::deserialize(SeqAccessDeserializer::new(seq)).map(Self::from)
     }
 
-    fn visit_i64<E>(self, number: i64) -> Result<JsonText<'de>, E> {
-        json(&number.into())
-    }
-
-    fn visit_f64<E>(self, number: f64) -> Result<JsonText<'de>, E> {
-        json(&number.into())
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, seq: A) -> Result<JsonText<'de>, A::Error> {
-        json(&Value::deserialize(SeqAccessDeserializer::new(seq))?)
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<JsonText<'de>, A::Error> {
-        json(&Value::deserialize(MapAccessDeserializer::new(map))?)
-    }
-}
-
-impl<'de: 'a, 'a> Deserialize<'de> for JsonText<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(JsonVisitor)
+    fn map<A: MapAccess<'de>>(map: A) -> Result<Self, A::Error> {
+        Value::deserialize(MapAccessDeserializer::new(map)).map(Self::from)
     }
 }
 
@@ -195,36 +218,19 @@ impl<'de: 'a, 'a> Deserialize<'de> for JsonText<'a> {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Count(pub(crate) Option<u64>);
 
-struct CountVisitor;
-
-impl<'de> Visitor<'de> for CountVisitor {
-    type Value = Count;
-
-    nothing!(bool seq map);
+impl Lenient<'_> for Count {
+    fn text(text: Text<'_>) -> Self {
+        Self(text.as_str().and_then(|text| text.parse().ok()))
+    }
 
     #[inline]
-    fn visit_u64<E>(self, number: u64) -> Result<Count, E> {
-        Ok(Count(Some(number)))
-    }
-
-    fn visit_i64<E>(self, number: i64) -> Result<Count, E> {
-        Ok(Count(number.try_into().ok()))
-    }
-
-    fn visit_f64<E>(self, number: f64) -> Result<Count, E> {
-        // `as` saturates.
-        Ok(Count((number >= 0.0).then_some(number as u64)))
-    }
-
-    fn visit_str<E>(self, text: &str) -> Result<Count, E> {
-        Ok(Count(text.parse().ok()))
-    }
-}
-
-impl<'de> Deserialize<'de> for Count {
-    #[inline]
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(CountVisitor)
+    fn number(number: Number) -> Self {
+        Self(match number {
+            Number::U64(number) => Some(number),
+            Number::I64(number) => number.try_into().ok(),
+            // `as` saturates.
+            Number::F64(number) => (number >= 0.0).then_some(number as u64),
+        })
     }
 }
 
@@ -232,27 +238,13 @@ impl<'de> Deserialize<'de> for Count {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Flag(pub(crate) bool);
 
-struct FlagVisitor;
-
-impl<'de> Visitor<'de> for FlagVisitor {
-    type Value = Flag;
-
-    nothing!(number seq map);
-
-    #[inline]
-    fn visit_bool<E>(self, value: bool) -> Result<Flag, E> {
-        Ok(Flag(value))
+impl Lenient<'_> for Flag {
+    fn text(text: Text<'_>) -> Self {
+        Self(text.as_str() == Some("true"))
     }
 
-    fn visit_str<E>(self, text: &str) -> Result<Flag, E> {
-        Ok(Flag(text == "true"))
-    }
-}
-
-impl<'de> Deserialize<'de> for Flag {
-    #[inline]
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(FlagVisitor)
+    fn bool(value: bool) -> Self {
+        Self(value)
     }
 }
 
@@ -266,104 +258,15 @@ impl<T> Default for Maybe<T> {
     }
 }
 
-struct MaybeVisitor<T>(PhantomData<T>);
-
-impl<'de, T: Deserialize<'de>> Visitor<'de> for MaybeVisitor<T> {
-    type Value = Maybe<T>;
-
-    nothing!(bool number str seq);
-
+impl<'de, T: Deserialize<'de>> Lenient<'de> for Maybe<T> {
     #[inline]
-    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Maybe<T>, A::Error> {
-        T::deserialize(MapAccessDeserializer::new(map)).map(|object| Maybe(Some(object)))
+    fn map<A: MapAccess<'de>>(map: A) -> Result<Self, A::Error> {
+        T::deserialize(MapAccessDeserializer::new(map)).map(|object| Self(Some(object)))
     }
 }
 
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for Maybe<T> {
-    #[inline]
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(MaybeVisitor(PhantomData))
-    }
-}
-
-/// The objects in a list; a single object is treated as a list of one.
-#[derive(Clone, Debug)]
-pub(crate) struct List<T>(pub(crate) Vec<T>);
-
-impl<T> Default for List<T> {
-    fn default() -> Self {
-        Self(Vec::new())
-    }
-}
-
-struct ListVisitor<T>(PhantomData<T>);
-
-impl<'de, T: Deserialize<'de>> Visitor<'de> for ListVisitor<T> {
-    type Value = List<T>;
-
-    nothing!(bool number str);
-
-    #[inline]
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<List<T>, A::Error> {
-        let mut list = Vec::new();
-        while let Some(Maybe(item)) = seq.next_element()? {
-            list.extend(item);
-        }
-        Ok(List(list))
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<List<T>, A::Error> {
-        Ok(List(vec![T::deserialize(MapAccessDeserializer::new(map))?]))
-    }
-}
-
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for List<T> {
-    #[inline]
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(ListVisitor(PhantomData))
-    }
-}
-
-/// A collection `C` that is extended with each object of a list as it is read, so that the list
-/// itself is not allocated.
-#[derive(Debug)]
-pub(crate) struct Gathered<T, C> {
-    pub(crate) of: C,
-    _from: PhantomData<T>,
-}
-
-impl<T, C: Default> Default for Gathered<T, C> {
-    fn default() -> Self {
-        Self {
-            of: C::default(),
-            _from: PhantomData,
-        }
-    }
-}
-
-struct GatheredVisitor<T, C>(PhantomData<(T, C)>);
-
-impl<'de, T: Deserialize<'de>, C: Default + Extend<T>> Visitor<'de> for GatheredVisitor<T, C> {
-    type Value = Gathered<T, C>;
-
-    nothing!(bool number str map);
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Gathered<T, C>, A::Error> {
-        let mut gathered = Gathered::<T, C>::default();
-        while let Some(Maybe(item)) = seq.next_element()? {
-            gathered.of.extend(item);
-        }
-        Ok(gathered)
-    }
-}
-
-impl<'de, T: Deserialize<'de>, C: Default + Extend<T>> Deserialize<'de> for Gathered<T, C> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(GatheredVisitor(PhantomData))
-    }
-}
-
-/// The objects in a list, which usually has one; a list of one is not allocated.
+/// The objects in a list, which usually has one; a list of one is not allocated. A single object is
+/// treated as a list of one.
 #[derive(Clone, Debug)]
 pub(crate) struct Few<T> {
     first: Option<T>,
@@ -399,16 +302,10 @@ impl<T> IntoIterator for Few<T> {
     }
 }
 
-struct FewVisitor<T>(PhantomData<T>);
-
-impl<'de, T: Deserialize<'de>> Visitor<'de> for FewVisitor<T> {
-    type Value = Few<T>;
-
-    nothing!(bool number str);
-
+impl<'de, T: Deserialize<'de>> Lenient<'de> for Few<T> {
     #[inline]
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Few<T>, A::Error> {
-        let mut few = Few::default();
+    fn seq<A: SeqAccess<'de>>(mut seq: A) -> Result<Self, A::Error> {
+        let mut few = Self::default();
         while let Some(Maybe(item)) = seq.next_element()? {
             match few.first {
                 None => few.first = item,
@@ -418,18 +315,11 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for FewVisitor<T> {
         Ok(few)
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Few<T>, A::Error> {
+    fn map<A: MapAccess<'de>>(map: A) -> Result<Self, A::Error> {
         let first = Some(T::deserialize(MapAccessDeserializer::new(map))?);
-        Ok(Few {
+        Ok(Self {
             first,
             rest: Vec::new(),
         })
-    }
-}
-
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for Few<T> {
-    #[inline]
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(FewVisitor(PhantomData))
     }
 }

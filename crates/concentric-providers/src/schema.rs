@@ -3,6 +3,7 @@
 //! Unchanged parts are borrowed, and the output is limited: a schema may come from an untrusted
 //! source, and a few kilobytes of references can expand to gigabytes.
 
+use concentric_core::Str;
 use indexmap::IndexMap;
 use serde::{Serialize, Serializer, ser::SerializeMap};
 use serde_json::{Map, Value};
@@ -38,6 +39,54 @@ pub(crate) enum Node<'a> {
     Object(Object<'a>),
 }
 
+/// The root schema, which references point into.
+pub(crate) struct Root<'a, 'b> {
+    pub(crate) schema: &'a Value,
+    pub(crate) budget: &'b mut Budget,
+}
+
+impl<'a> Root<'a, '_> {
+    /// The target of a reference, if the root contains it.
+    pub(crate) fn target(&mut self, reference: &str) -> Result<Option<&'a Value>, &'static str> {
+        // The length of the reference bounds the cost of resolving it.
+        self.budget.spend(reference.len())?;
+        Ok(target(self.schema, reference))
+    }
+}
+
+/// The part of `root` that `reference` points to.
+pub(crate) fn target<'a>(root: &'a Value, reference: &str) -> Option<&'a Value> {
+    root.pointer(reference.strip_prefix('#')?)
+}
+
+/// The formats of strings that OpenAI and Anthropic enforce.
+pub(crate) fn is_format(format: &Value) -> bool {
+    const FORMATS: &str = "date-time time date duration email hostname ipv4 ipv6 uuid";
+    FORMATS.split(' ').any(|known| format == known)
+}
+
+/// Whether the type of a schema is or includes `name`.
+pub(crate) fn has_type(schema: &Map<String, Value>, name: &str) -> bool {
+    match schema.get("type") {
+        Some(Value::Array(any)) => any.iter().any(|one| one == name),
+        one => one.is_some_and(|one| one == name),
+    }
+}
+
+/// The property of a tool's schema that a service rejects, if there is one. `more` are rejected
+/// keywords besides combinations of schemas.
+pub(crate) fn refused(schema: &Value, more: &[&str]) -> Option<Str> {
+    let Some(fields) = schema.as_object() else {
+        return Some(Str::from_static("a schema that is not an object"));
+    };
+    if fields.get("type").is_some_and(|type_| type_ != "object") {
+        return Some(Str::from_static("a type other than `object`"));
+    }
+    let mut keywords = ["anyOf", "oneOf", "allOf"].iter().chain(more);
+    let at_top = keywords.find(|name| fields.contains_key(**name))?;
+    Some(format!("`{at_top}` at the top level").into())
+}
+
 /// The fields of a schema.
 pub(crate) type Object<'a> = IndexMap<Cow<'a, str>, Node<'a>>;
 
@@ -46,49 +95,29 @@ impl Budget {
         Self { left: WRITTEN }
     }
 
-    /// Counts `bytes`.
-    ///
-    /// # Errors
-    ///
-    /// Fails if `bytes` exceeds the remaining size.
+    /// Counts `bytes`. This and all other methods fail beyond the limit.
     pub(crate) fn spend(&mut self, bytes: usize) -> Result<(), &'static str> {
         self.left = self.left.checked_sub(bytes).ok_or(TOO_LARGE)?;
         Ok(())
     }
 
     /// Counts a schema or an element of a list.
-    ///
-    /// # Errors
-    ///
-    /// As [`spend`](Self::spend).
     pub(crate) fn entry(&mut self) -> Result<(), &'static str> {
         self.spend(ENTRY)
     }
 
     /// Counts the size of `json`. Serialization stops at the limit.
-    ///
-    /// # Errors
-    ///
-    /// As [`spend`](Self::spend).
     pub(crate) fn json(&mut self, json: &(impl Serialize + ?Sized)) -> Result<(), &'static str> {
         serde_json::to_writer(self, json).map_err(|_| TOO_LARGE)
     }
 
     /// Adds `value` unchanged.
-    ///
-    /// # Errors
-    ///
-    /// As [`spend`](Self::spend).
     pub(crate) fn keep<'a>(&mut self, value: &'a Value) -> Result<Node<'a>, &'static str> {
         self.json(value)?;
         Ok(Node::Kept(value))
     }
 
     /// Sets a field.
-    ///
-    /// # Errors
-    ///
-    /// As [`spend`](Self::spend).
     pub(crate) fn put<'a>(
         &mut self,
         out: &mut Object<'a>,
@@ -103,10 +132,6 @@ impl Budget {
     }
 
     /// Sets a field to an unchanged value.
-    ///
-    /// # Errors
-    ///
-    /// As [`spend`](Self::spend).
     pub(crate) fn put_kept<'a>(
         &mut self,
         out: &mut Object<'a>,
@@ -118,10 +143,6 @@ impl Budget {
     }
 
     /// Converts `node` to a list, or returns it if it is not one.
-    ///
-    /// # Errors
-    ///
-    /// As [`spend`](Self::spend).
     pub(crate) fn list<'a>(
         &mut self,
         node: Node<'a>,

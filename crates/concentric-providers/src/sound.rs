@@ -1,11 +1,11 @@
 //! Audio that a model generates.
 
-use crate::api::Call;
+use crate::api::{Answer, Call};
 use base64::{
     Engine as _, alphabet,
     engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig, general_purpose::STANDARD},
 };
-use concentric_core::Str;
+use concentric_core::{Media, MediaSource, PartKind, Str};
 use serde_json::Value;
 
 /// Decodes base64 with or without padding.
@@ -14,12 +14,36 @@ const ANY: GeneralPurpose = GeneralPurpose::new(
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
+/// Generated audio that is being received.
+#[derive(Debug, Default)]
+pub(crate) struct Sound {
+    data: String,
+    transcript: String,
+}
+
+impl Sound {
+    pub(crate) fn append(&mut self, piece: Option<&str>, transcript: Option<&str>) {
+        append(&mut self.data, piece.unwrap_or_default());
+        self.transcript.extend(transcript);
+    }
+
+    /// Queues the audio, with its transcript in `data`.
+    pub(crate) fn emit(self, media_type: Option<Str>, mut data: Value, answer: &mut Answer) {
+        let mut media = Media::new(MediaSource::Base64(self.data.into()));
+        media.media_type = media_type;
+        if let Some(fields) = data.as_object_mut() {
+            fields.insert("transcript".to_owned(), self.transcript.into());
+        }
+        answer.part(PartKind::Audio(media), answer.data(data));
+    }
+}
+
 /// Appends a chunk of base64 (RFC 4648, section 4) to the previous chunks.
 ///
 /// Some services split the encoded text, so that the chunks can be concatenated. Others split the
 /// bytes and encode each chunk: padding then marks the end of a chunk, and the bytes of both chunks
 /// are joined.
-pub(crate) fn append(data: &mut String, piece: &str) {
+fn append(data: &mut String, piece: &str) {
     let end = data.len().saturating_sub(4);
     if data.ends_with('=')
         && let Some(Ok(mut bytes)) = data.get(end..).map(|last| STANDARD.decode(last))

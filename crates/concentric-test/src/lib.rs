@@ -13,9 +13,6 @@
 //! | the events of a response body | [`collect_events`], [`assert_finishes`], [`assert_fails`], [`shape`] |
 //! | code against recorded HTTP traffic | `cassette::RecordLayer`, `cassette::ReplayLayer` (feature `record`) |
 //! | that a custom layer follows the contract of layers | [`check_layer`] |
-//!
-//! The feature `record` also adds the module `replay`, which drives the provider layers of
-//! `concentric-providers` with recorded traffic, and the program of that name.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -29,8 +26,6 @@ mod log;
 pub mod model;
 mod pace;
 mod polls;
-#[cfg(feature = "record")]
-pub mod replay;
 mod strict;
 pub mod tools;
 

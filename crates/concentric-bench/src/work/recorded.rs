@@ -2,12 +2,12 @@
 //! decoder.
 //!
 //! The recordings come from third parties and are not part of this repository; they are read from
-//! [`replay::default_dir`] on demand. The works use the streams that the vendor's own SDK read
+//! [`concentric_replay::default_dir`] on demand. The works use the streams that the vendor's own SDK read
 //! successfully, except those that are one JSON array or have several choices. Each frame of the
 //! body is one event.
 
 use super::{Wire, Work, work};
-use concentric_test::replay::{self, Recording};
+use concentric_replay::{self as replay, Recording};
 use serde_json::Value;
 
 /// A service with recorded streams.

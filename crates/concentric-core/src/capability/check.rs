@@ -1,7 +1,6 @@
 use super::{
     Capabilities, Capability, Declares, Requires,
     declare::{Item, Kind},
-    order::Used,
     region,
 };
 use crate::{
@@ -14,24 +13,23 @@ use concentric_proto::Error;
 use pin_project_lite::pin_project;
 use std::{
     any::type_name,
-    fmt,
     future::Future,
     pin::Pin,
     task::{self, Poll},
 };
 use tower::BoxError;
+use tower_layer::Layer;
 use tower_service::Service;
 
-/// Middleware that checks one side of a declaration in [`Layers`](super::Layers).
-#[derive(Clone, Copy)]
-pub struct Checked<S> {
-    inner: S,
-    layer: fn() -> &'static str,
+/// A check at one side of a layer in [`Layers`](super::Layers).
+#[derive(Clone, Copy, Debug)]
+pub struct Check {
+    layer: &'static str,
     items: &'static [Item],
     side: Side,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 enum Side {
     /// Outside the layer: the required capabilities are present.
     Required,
@@ -39,61 +37,65 @@ enum Side {
     Provided,
 }
 
-impl<S> Checked<S> {
-    /// Wraps the inner service of an `L`, and checks the capabilities that the layer provides.
-    pub(super) const fn provided<L>(inner: S) -> Self
-    where
-        L: Declares,
-    {
+impl Check {
+    /// Checks the capabilities that an `L` around the service provides.
+    pub(super) fn provided<L: Declares>() -> Self {
         Self {
-            inner,
-            layer: type_name::<L>,
+            layer: type_name::<L>(),
             items: L::Capabilities::ITEMS,
             side: Side::Provided,
         }
     }
 
-    /// Wraps a service in which the host must have provided a `C`.
-    pub(super) const fn given<C>(inner: S) -> Self
-    where
-        C: Capability,
-    {
+    /// Checks that the host has provided a `C`.
+    pub(super) const fn given<C: Capability>() -> Self {
         Self {
-            inner,
-            layer: || "Layers::given",
+            layer: "Layers::given",
             items: Requires::<C>::ITEMS,
             side: Side::Required,
         }
     }
 
-    /// Wraps a service that uses a `C`, as a layer outside expects.
-    pub(super) const fn used<C>(inner: S) -> Self
-    where
-        C: Capability,
-    {
+    /// Records that the service uses a `C`, as a layer outside expects.
+    pub(super) const fn used<C: Capability>() -> Self {
         Self {
-            inner,
-            layer: || "Layers::used",
-            items: Used::<(), C>::ITEMS,
+            layer: "Layers::used",
+            items: const { &[Item::new::<C>(Kind::Uses)] },
             side: Side::Provided,
         }
     }
 
-    /// Checks this side of the layer. The inner side also records regions and expectations.
     fn check(&self, context: &mut Context) -> Result<(), CapabilityError> {
-        if self.side == Side::Required {
-            return region::check(context, self.layer, self.items);
+        let Self { layer, items, side } = *self;
+        if let Side::Required = side {
+            return region::check(context, layer, items);
         }
-        let is_missing = |item: &&Item| item.kind == Kind::Provides && !(item.is_in)(context);
-        if let Some(missing) = self.items.iter().find(is_missing) {
-            return Err(CapabilityError::NotProvided {
-                layer: (self.layer)(),
-                capability: (missing.name)(),
-            });
+        let is_missing = |item: &&Item| item.kind == Kind::Provides && !item.is_in(context);
+        if let Some(missing) = items.iter().find(is_missing) {
+            let capability = (missing.name)();
+            return Err(CapabilityError::NotProvided { layer, capability });
         }
-        region::mark(context, self.layer, self.items, None);
+        region::mark(context, layer, items, None);
         Ok(())
     }
+}
+
+impl<S> Layer<S> for Check {
+    type Service = Checked<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        Checked {
+            inner,
+            check: *self,
+        }
+    }
+}
+
+/// Middleware that checks one side of a layer.
+#[derive(Clone, Copy, Debug)]
+pub struct Checked<S> {
+    inner: S,
+    check: Check,
 }
 
 impl<S, R> Service<R> for Checked<S>
@@ -108,48 +110,26 @@ where
 
     #[inline]
     fn poll_ready(&mut self, cx: &mut task::Context<'_>) -> Poll<Result<(), Error>> {
-        self.inner
-            .poll_ready(cx)
-            .map_err(|error| Error::from(error.into()))
+        let ready = self.inner.poll_ready(cx);
+        ready.map_err(|error| Error::from(error.into()))
     }
 
     #[inline]
     fn call(&mut self, mut request: R) -> Self::Future {
-        let state = match self.check(request.as_mut()) {
-            Ok(()) => State::Call {
+        match self.check.check(request.as_mut()) {
+            Ok(()) => ResponseFuture::Call {
                 call: self.inner.call(request),
             },
-            Err(error) => State::Failed { error },
-        };
-        ResponseFuture { state }
-    }
-}
-
-impl<S> fmt::Debug for Checked<S>
-where
-    S: fmt::Debug,
-{
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Checked")
-            .field("inner", &self.inner)
-            .field("layer", &(self.layer)())
-            .field("side", &self.side)
-            .finish()
+            Err(error) => ResponseFuture::Failed { error },
+        }
     }
 }
 
 pin_project! {
     /// Response future for [`Checked`].
     #[must_use = "futures do nothing unless you `.await` or poll them"]
-    pub struct ResponseFuture<F> {
-        #[pin]
-        state: State<F>,
-    }
-}
-
-pin_project! {
-    #[project = StateProj]
-    enum State<F> {
+    #[project = ResponseFutureProj]
+    pub enum ResponseFuture<F> {
         Call { #[pin] call: F },
         Failed { error: CapabilityError },
     }
@@ -164,9 +144,11 @@ where
 
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<Self::Output> {
-        match self.project().state.project() {
-            StateProj::Call { call } => call.poll(cx).map_err(|error| Error::from(error.into())),
-            StateProj::Failed { error } => Poll::Ready(Err(Error::from(*error))),
+        match self.project() {
+            ResponseFutureProj::Call { call } => {
+                call.poll(cx).map_err(|error| Error::from(error.into()))
+            }
+            ResponseFutureProj::Failed { error } => Poll::Ready(Err(Error::from(*error))),
         }
     }
 }

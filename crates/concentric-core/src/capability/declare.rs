@@ -7,47 +7,7 @@ use std::{
 };
 use tower_layer::Layer;
 
-/// In [`Declares`]: the layer provides a `C`, which no layer outside of it does.
-#[derive(Debug)]
-pub struct Provides<C>(PhantomData<fn() -> C>);
-
-/// In [`Declares`]: the layer requires a `C` from a layer outside.
-#[derive(Debug)]
-pub struct Requires<C>(PhantomData<fn() -> C>);
-
-/// In [`Declares`]: everything inside the layer is in the [region](super::Region) `R`.
-#[derive(Debug)]
-pub struct Encloses<R>(PhantomData<fn() -> R>);
-
-/// In [`Declares`]: the layer must not be inside the [region](super::Region) `R`.
-#[derive(Debug)]
-pub struct Outside<R>(PhantomData<fn() -> R>);
-
-/// In [`Declares`]: the layer belongs inside the [region](super::Region) `R`, as a layer for model
-/// calls does. A layer that encloses `R` must not be inside this layer, unless another layer that
-/// encloses `R` is outside.
-///
-/// If no layer encloses `R`, nothing is checked: a model without a loop may have such layers.
-#[derive(Debug)]
-pub struct Within<R>(PhantomData<fn() -> R>);
-
-/// In [`Declares`]: the layer belongs around a layer that encloses the [region](super::Region) `R`,
-/// as a layer for runs does. A layer that is itself in `R` must be around another one that encloses
-/// `R`.
-///
-/// Within one [`Layers`](super::Layers) it is checked like [`Outside`]: an agent in the position of
-/// a model is a separate stack.
-#[derive(Debug)]
-pub struct Around<R>(PhantomData<fn() -> R>);
-
-/// In [`Declares`]: a layer inside, such as `U`, must use the available `C`, or this layer has no
-/// effect.
-#[derive(Debug)]
-pub struct Expects<C, U>(PhantomData<fn() -> (C, U)>);
-
 /// The declaration of a layer: one entry, a tuple of up to eight, or `()`.
-///
-/// Not intended for other implementations.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not declare the capabilities of a layer",
     label = "this is not `()`, an entry, or a tuple of entries",
@@ -61,8 +21,7 @@ pub trait Capabilities {
     const ITEMS: &'static [Item];
 }
 
-/// An entry of a declaration: for a capability, [`Provides`], [`Requires`] or
-/// [`Expects`]; for a region, [`Encloses`], [`Outside`], [`Within`] or [`Around`].
+/// An entry of a declaration.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not an entry of a declaration",
     label = "not an entry",
@@ -79,9 +38,8 @@ pub struct Item {
     pub(super) kind: Kind,
     pub(super) id: fn() -> TypeId,
     pub(super) name: fn() -> &'static str,
-    /// Returns whether the context has the capability.
-    pub(super) is_in: fn(&Context) -> bool,
-    /// Returns the name of the layer that encloses the region.
+    /// Returns the name of the layer that encloses the region; for a capability, an empty name if
+    /// the context has it.
     pub(super) layer: fn(&Context) -> Option<&'static str>,
     /// Returns the name of the layer that provides the capability or is expected to use it.
     pub(super) other: fn() -> Option<&'static str>,
@@ -100,32 +58,29 @@ pub(super) enum Kind {
 }
 
 impl Item {
-    const fn region<R>(kind: Kind) -> Self
-    where
-        R: Region,
-    {
+    pub(super) const fn new<C: Capability>(kind: Kind) -> Self {
+        Self {
+            kind,
+            id: TypeId::of::<C>,
+            name: type_name::<C>,
+            layer: |context| context.capability::<C>().map(|_| ""),
+            other: C::provider,
+        }
+    }
+
+    const fn region<R: Region>(kind: Kind) -> Self {
         Self {
             kind,
             id: TypeId::of::<R>,
             name: type_name::<R>,
-            is_in: |context| R::layer(context).is_some(),
             layer: R::layer,
             other: || None,
         }
     }
 
-    pub(super) const fn new<C>(kind: Kind) -> Self
-    where
-        C: Capability,
-    {
-        Self {
-            kind,
-            id: TypeId::of::<C>,
-            name: type_name::<C>,
-            is_in: |context| context.capability::<C>().is_some(),
-            layer: |_| None,
-            other: C::provider,
-        }
+    /// Returns whether the context has the capability, or is in the region.
+    pub(super) fn is_in(&self, context: &Context) -> bool {
+        (self.layer)(context).is_some()
     }
 }
 
@@ -135,65 +90,58 @@ impl fmt::Debug for Item {
     }
 }
 
-macro_rules! regions {
-    ($($entry:ident)*) => {$(
-        impl<R> Entry for $entry<R>
-        where
-            R: Region,
-        {
-            const ITEM: Item = Item::region::<R>(Kind::$entry);
-        }
+macro_rules! entries {
+    ($($(#[$doc:meta])* $name:ident<$of:ident: $bound:ident $(, $user:ident)?> = $item:expr;)*) => {$(
+        $(#[$doc])*
+        #[derive(Debug)]
+        pub struct $name<$of $(, $user)?>(PhantomData<fn() -> ($of, $($user)?)>);
 
-        impl<R> Capabilities for $entry<R>
-        where
-            R: Region,
-        {
-            type List = (Self, ());
-            const ITEMS: &'static [Item] = &[Self::ITEM];
+        impl<$of: $bound $(, $user)?> Entry for $name<$of $(, $user)?> {
+            const ITEM: Item = $item;
         }
     )*};
 }
 
-regions!(Encloses Outside Within Around);
+entries! {
+    /// In [`Declares`]: the layer provides a `C`, which no layer outside of it does.
+    Provides<C: Capability> = Item::new::<C>(Kind::Provides);
 
-impl<C, U> Entry for Expects<C, U>
-where
-    C: Capability,
-{
-    const ITEM: Item = Item {
+    /// In [`Declares`]: the layer requires a `C` from a layer outside.
+    Requires<C: Capability> = Item::new::<C>(Kind::Requires);
+
+    /// In [`Declares`]: a layer inside, such as `U`, must use the available `C`, or this layer has
+    /// no effect.
+    Expects<C: Capability, U> = Item {
         other: || Some(type_name::<U>()),
         ..Item::new::<C>(Kind::Expects)
     };
+
+    /// In [`Declares`]: everything inside the layer is in the [region](super::Region) `R`.
+    Encloses<R: Region> = Item::region::<R>(Kind::Encloses);
+
+    /// In [`Declares`]: the layer must not be inside the [region](super::Region) `R`.
+    Outside<R: Region> = Item::region::<R>(Kind::Outside);
+
+    /// In [`Declares`]: the layer belongs inside the [region](super::Region) `R`, as a layer for
+    /// model calls does. A layer that encloses `R` must not be inside this layer, unless another
+    /// layer that encloses `R` is outside.
+    ///
+    /// If no layer encloses `R`, nothing is checked: a model without a loop may have such layers.
+    Within<R: Region> = Item::region::<R>(Kind::Within);
+
+    /// In [`Declares`]: the layer belongs around a layer that encloses the
+    /// [region](super::Region) `R`, as a layer for runs does. A layer that is itself in `R` must be
+    /// around another one that encloses `R`.
+    ///
+    /// Within one [`Layers`](super::Layers) it is checked like [`Outside`]: an agent in the position
+    /// of a model is a separate stack.
+    Around<R: Region> = Item::region::<R>(Kind::Around);
 }
 
-impl<C, U> Capabilities for Expects<C, U>
-where
-    C: Capability,
-{
-    type List = (Self, ());
-    const ITEMS: &'static [Item] = &[Self::ITEM];
+impl<E: Entry> Capabilities for E {
+    type List = (E, ());
+    const ITEMS: &'static [Item] = &[E::ITEM];
 }
-
-macro_rules! entries {
-    ($($entry:ident)*) => {$(
-        impl<C> Entry for $entry<C>
-        where
-            C: Capability,
-        {
-            const ITEM: Item = Item::new::<C>(Kind::$entry);
-        }
-
-        impl<C> Capabilities for $entry<C>
-        where
-            C: Capability,
-        {
-            type List = (Self, ());
-            const ITEMS: &'static [Item] = &[Self::ITEM];
-        }
-    )*};
-}
-
-entries!(Provides Requires);
 
 impl Capabilities for () {
     type List = ();
@@ -203,11 +151,7 @@ impl Capabilities for () {
 macro_rules! tuples {
     () => {};
     ($first:ident $($rest:ident)*) => {
-        impl<$first, $($rest),*> Capabilities for ($first, $($rest,)*)
-        where
-            $first: Entry,
-            $($rest: Entry,)*
-        {
+        impl<$first: Entry, $($rest: Entry),*> Capabilities for ($first, $($rest,)*) {
             type List = ($first, <($($rest,)*) as Capabilities>::List);
             const ITEMS: &'static [Item] = &[$first::ITEM, $($rest::ITEM),*];
         }
@@ -218,41 +162,8 @@ macro_rules! tuples {
 
 tuples!(A B C D E F G H);
 
-/// Adds a declaration to a layer that does not implement [`Declares`](super::Declares).
-///
-/// ```
-/// use concentric_core::{
-///     BoxModel, Capability, ChatRequest, ChatResponse, Error, EventStream, Layers,
-///     capability::{Provides, Requires, declaring},
-/// };
-/// use concentric_layers::{Next, from_fn};
-///
-/// #[derive(Clone)]
-/// struct Language(&'static str);
-///
-/// impl Capability for Language {}
-///
-/// async fn detect(mut request: ChatRequest, mut next: Next) -> Result<ChatResponse<EventStream>, Error> {
-///     request.context.provide(Language("en"));
-///     next.run(request).await
-/// }
-///
-/// async fn translate(request: ChatRequest, mut next: Next) -> Result<ChatResponse<EventStream>, Error> {
-///     let Language(language) = *request.context.require()?;
-///     println!("{language}");
-///     next.run(request).await
-/// }
-///
-/// fn agent(model: BoxModel) -> BoxModel {
-///     BoxModel::new(
-///         Layers::new()
-///             .with(declaring::<Provides<Language>, _>(from_fn(detect)))
-///             .with(declaring::<Requires<Language>, _>(from_fn(translate)))
-///             .service(model),
-///     )
-/// }
-/// # let _ = agent;
-/// ```
+/// Adds a declaration to a layer that does not implement [`Declares`](super::Declares), such as one
+/// from another crate: see the [module docs](super).
 pub const fn declaring<D, L>(layer: L) -> Declaring<D, L>
 where
     D: Capabilities,
@@ -299,11 +210,4 @@ where
     }
 }
 
-impl<D, L> fmt::Debug for Declaring<D, L>
-where
-    L: fmt::Debug,
-{
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Declaring").field(&self.layer).finish()
-    }
-}
+concentric_proto::opaque_debug!(Declaring<D, L>);

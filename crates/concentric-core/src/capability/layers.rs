@@ -1,11 +1,10 @@
 use super::{
     Capability, CapabilityTable, Declares,
-    order::{
-        AllFitInto, Append, Complete, FitsInto, Given, ListOf, Listed, Nothing, Plain, Used, With,
-    },
+    check::Check,
+    order::{AllFitInto, Append, Complete, FitsInto, Given, ListOf, Listed, Used},
 };
-use std::marker::PhantomData;
-use tower_layer::Layer;
+use std::{fmt, marker::PhantomData};
+use tower_layer::{Identity, Layer, Stack};
 
 /// A stack of layers whose requirements the compiler checks; the first layer added is outermost.
 ///
@@ -64,87 +63,73 @@ use tower_layer::Layer;
 /// Layers::new().with(StoreLayer).with(StoreLayer);
 /// ```
 ///
-/// ```compile_fail,E0283
-/// # use concentric_core::{AgentLayer, Declares, Layers, NoTools, capability::{InLoop, Outside}};
-/// # struct OncePerRunLayer;
-/// # impl Declares for OncePerRunLayer {
-/// #     type Capabilities = Outside<InLoop>;
-/// # }
-/// // "multiple `impl`s satisfying `OncePerRunLayer: StaysOutside<InLoop, ..>` found"
-/// Layers::new().with(AgentLayer::new(NoTools)).with(OncePerRunLayer);
-/// ```
-///
-/// ```compile_fail,E0283
-/// # use concentric_core::{AgentLayer, Layers, NoTools, of_run::OfRunLayer};
-/// // "multiple `impl`s satisfying `AgentLayer<NoTools>: EnclosesFirst<InLoop, ..>` found"
-/// Layers::new().with(OfRunLayer::new()).with(AgentLayer::new(NoTools));
-/// ```
-///
 /// # Cost
 ///
 /// Inside each layer that is added [`with`](Self::with) its declaration, each call checks that the
 /// context contains the capabilities the layer provides: one lookup by type per capability and
 /// call, nothing per event. The same applies to [`given`](Self::given) capabilities. A stack of
 /// 16 such layers takes about as long to compile as one of 16 other layers.
-#[derive(Clone, Debug)]
-pub struct Layers<T = Nothing>(T);
+#[derive(Clone)]
+pub struct Layers<T = (), S = Identity> {
+    stack: S,
+    members: PhantomData<fn() -> T>,
+}
 
 impl Layers {
     /// Creates a stack without layers.
     pub const fn new() -> Self {
-        Self(Nothing)
+        Self {
+            stack: Identity::new(),
+            members: PhantomData,
+        }
     }
 }
 
-impl<T> Layers<T> {
+impl<T, S> Layers<T, S> {
+    fn inside<U, L>(self, layer: L) -> Layers<U, Stack<L, S>> {
+        Layers {
+            stack: Stack::new(layer, self.stack),
+            members: PhantomData,
+        }
+    }
+
     /// Declares that a `C` is available from outside: provided by the host in the run's context, or
     /// by a stack around this one.
     ///
     /// The compiler does not check this; calls fail if the capability is absent. When the stack is
     /// [added](Self::and) to another, that stack must provide the capability.
-    pub fn given<C>(self) -> Layers<Given<T, C>>
+    pub fn given<C>(self) -> Layers<(Given<C>, T), Stack<Check, S>>
     where
         C: Capability,
     {
-        Layers(Given {
-            outer: self.0,
-            given: PhantomData,
-        })
+        self.inside(Check::given::<C>())
     }
 
     /// Declares that a service inside these layers uses the `C` that one of them
     /// [expects](super::Expects) to be used. An example is a fallback with such a layer around each
     /// model.
-    pub fn used<C>(self) -> Layers<Used<T, C>>
+    pub fn used<C>(self) -> Layers<(Used<C>, T), Stack<Check, S>>
     where
         C: Capability,
     {
-        Layers(Used {
-            outer: self.0,
-            used: PhantomData,
-        })
+        self.inside(Check::used::<C>())
     }
 
     /// Adds a layer with its [declaration](Declares), inside the layers added before.
     ///
     /// `Order` is inferred. Error E0283 for it means that the layer is in the wrong position: see
     /// [compile errors](Self#compile-errors).
-    pub fn with<L, Order>(self, layer: L) -> Layers<With<T, L>>
+    pub fn with<L, Order>(self, layer: L) -> Layers<(L, T), Stack<Stack<Check, L>, S>>
     where
-        L: Declares + FitsInto<T, ListOf<L>, Order>,
+        L: Declares,
+        ListOf<L>: FitsInto<T, L, Order>,
     {
-        Layers(With {
-            outer: self.0,
-            layer,
-        })
+        self.inside(Stack::new(Check::provided::<L>(), layer))
     }
 
     /// Adds a layer that declares nothing, inside the layers added before.
-    pub fn layer<L>(self, layer: L) -> Layers<Plain<T, L>> {
-        Layers(Plain {
-            outer: self.0,
-            layer,
-        })
+    pub fn layer<L>(self, layer: L) -> Layers<T, Stack<L, S>> {
+        self.inside(layer)
     }
 
     /// Adds the layers of another stack as if they were added one by one.
@@ -166,22 +151,23 @@ impl<T> Layers<T> {
     /// let all = Layers::new().with(StoreLayer).and(memory);
     /// # let _ = all;
     /// ```
-    pub fn and<U, Order>(self, inner: Layers<U>) -> Layers<U::Stack>
+    pub fn and<U, R, Order>(self, inner: Layers<U, R>) -> Layers<U::Stack, Stack<R, S>>
     where
         U: Append<T> + AllFitInto<T, Order>,
     {
-        Layers(inner.0.append(self.0))
+        self.inside(inner.stack)
     }
 
     /// Wraps a service.
     ///
     /// `Order` is inferred if the layers use the capabilities that others among them
     /// [expect](super::Expects) to be used.
-    pub fn service<S, Order>(&self, service: S) -> T::Service
+    pub fn service<I, Order>(&self, service: I) -> S::Service
     where
-        T: Layer<S> + Complete<T, Order>,
+        S: Layer<I>,
+        T: Complete<T, Order>,
     {
-        self.0.layer(service)
+        self.stack.layer(service)
     }
 
     /// Returns the declarations of the layers, to check them together with those of other stacks.
@@ -191,7 +177,7 @@ impl<T> Layers<T> {
     where
         T: Listed,
     {
-        T::list(CapabilityTable::new())
+        T::list()
     }
 }
 
@@ -201,13 +187,22 @@ impl Default for Layers {
     }
 }
 
-impl<S, T> Layer<S> for Layers<T>
+impl<I, T, S> Layer<I> for Layers<T, S>
 where
-    T: Layer<S>,
+    S: Layer<I>,
 {
-    type Service = T::Service;
+    type Service = S::Service;
 
-    fn layer(&self, inner: S) -> Self::Service {
-        self.0.layer(inner)
+    fn layer(&self, inner: I) -> Self::Service {
+        self.stack.layer(inner)
+    }
+}
+
+impl<T, S> fmt::Debug for Layers<T, S>
+where
+    S: fmt::Debug,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Layers").field(&self.stack).finish()
     }
 }

@@ -6,91 +6,34 @@
 //!
 //! ```
 //! use concentric_core::{
-//!     BoxModel, Capability, ChatRequest, Declares, Error, Layers, SystemSegment,
-//!     capability::{Provides, Requires},
+//!     BoxModel, Capability, ChatRequest, ChatResponse, Error, EventStream, Layers,
+//!     capability::{Provides, Requires, declaring},
 //! };
-//! use std::{sync::Arc, task::{Context, Poll}};
-//! use tower::{Layer, Service};
+//! use concentric_layers::{Next, from_fn};
 //!
-//! /// The profile of the user.
 //! #[derive(Clone)]
-//! struct Profile(Arc<str>);
+//! struct Language(&'static str);
 //!
-//! impl Capability for Profile {}
+//! impl Capability for Language {}
 //!
-//! struct ProfileLayer;
-//!
-//! impl Declares for ProfileLayer {
-//!     type Capabilities = Provides<Profile>;
+//! async fn detect(mut request: ChatRequest, mut next: Next) -> Result<ChatResponse<EventStream>, Error> {
+//!     request.context.provide(Language("en"));
+//!     next.run(request).await
 //! }
 //!
-//! struct GreetLayer;
-//!
-//! impl Declares for GreetLayer {
-//!     type Capabilities = Requires<Profile>;
-//! }
-//! #
-//! # impl<S> Layer<S> for ProfileLayer {
-//! #     type Service = Profiled<S>;
-//! #     fn layer(&self, inner: S) -> Profiled<S> {
-//! #         Profiled { inner }
-//! #     }
-//! # }
-//! #
-//! # impl<S> Layer<S> for GreetLayer {
-//! #     type Service = Greet<S>;
-//! #     fn layer(&self, inner: S) -> Greet<S> {
-//! #         Greet { inner }
-//! #     }
-//! # }
-//! #
-//! # struct Profiled<S> {
-//! #     inner: S,
-//! # }
-//! #
-//! # struct Greet<S> {
-//! #     inner: S,
-//! # }
-//!
-//! impl<S> Service<ChatRequest> for Profiled<S>
-//! where
-//!     S: Service<ChatRequest>,
-//! {
-//! #     type Response = S::Response;
-//! #     type Error = S::Error;
-//! #     type Future = S::Future;
-//! #     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-//! #         self.inner.poll_ready(cx)
-//! #     }
-//!     // ...
-//!     fn call(&mut self, mut request: ChatRequest) -> S::Future {
-//!         request.context.provide(Profile("Ada".into()));
-//!         self.inner.call(request)
-//!     }
+//! async fn translate(request: ChatRequest, mut next: Next) -> Result<ChatResponse<EventStream>, Error> {
+//!     let Language(language) = *request.context.require()?;
+//!     println!("{language}");
+//!     next.run(request).await
 //! }
 //!
-//! impl<S> Service<ChatRequest> for Greet<S>
-//! where
-//!     S: Service<ChatRequest>,
-//! {
-//! #     type Response = S::Response;
-//! #     type Error = S::Error;
-//! #     type Future = S::Future;
-//! #     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-//! #         self.inner.poll_ready(cx)
-//! #     }
-//!     // ...
-//!     fn call(&mut self, mut request: ChatRequest) -> S::Future {
-//!         if let Some(Profile(name)) = request.context.capability() {
-//!             let text = format!("The user's name is {name}.");
-//!             request.system.push_front(SystemSegment::new(text));
-//!         }
-//!         self.inner.call(request)
-//!     }
-//! }
-//!
-//! fn agent(model: BoxModel) -> impl Service<ChatRequest> {
-//!     Layers::new().with(ProfileLayer).with(GreetLayer).service(model)
+//! fn agent(model: BoxModel) -> BoxModel {
+//!     BoxModel::new(
+//!         Layers::new()
+//!             .with(declaring::<Provides<Language>, _>(from_fn(detect)))
+//!             .with(declaring::<Requires<Language>, _>(from_fn(translate)))
+//!             .service(model),
+//!     )
 //! }
 //! # let _ = agent;
 //! ```
@@ -166,15 +109,14 @@ mod region;
 mod table;
 
 pub use self::{
-    declare::{
-        Around, Capabilities, Encloses, Expects, Outside, Provides, Requires, Within, declaring,
-    },
+    declare::{Around, Encloses, Expects, Outside, Provides, Requires, Within, declaring},
     layers::Layers,
     region::{InLoop, Region, SessionTurn, StoredRun},
     table::CapabilityTable,
 };
 pub use crate::capability_error::CapabilityError;
 
+use self::declare::Capabilities;
 use crate::context::Context;
 
 /// A value that a layer provides to the layers inside it.
@@ -196,16 +138,13 @@ pub trait Capability: Clone + Send + Sync + 'static {
 /// Declares the capabilities that a layer provides and requires.
 ///
 /// ```
-/// use concentric_core::{Capability, Declares, capability::{Provides, Requires}};
-///
-/// #[derive(Clone)]
-/// struct Store;
-/// impl Capability for Store {}
-///
-/// #[derive(Clone)]
-/// struct Memories;
-/// impl Capability for Memories {}
-///
+/// # use concentric_core::{Capability, Declares, capability::{Provides, Requires}};
+/// # #[derive(Clone)]
+/// # struct Store;
+/// # impl Capability for Store {}
+/// # #[derive(Clone)]
+/// # struct Memories;
+/// # impl Capability for Memories {}
 /// struct RecallLayer;
 ///
 /// impl Declares for RecallLayer {

@@ -1,95 +1,99 @@
 //! Traits with which the compiler checks layers added to [`Layers`](super::Layers).
 //!
-//! The compiler looks a capability up in the type of the stack and encodes its position in an
-//! inferred type, `Order`. The position is unique for a capability that occurs once, and inference
-//! fails for one that is absent. Traits can't express "no layer outside provides this", but an
-//! ambiguity can: [`ProvidesFirst`] holds for every layer in one way, and in a second way for a
-//! layer that comes too late, which leaves `Order` ambiguous.
+//! A stack is a list of its layers, `(L, (M, ()))`, innermost first. The compiler looks an entry up
+//! in their declarations and encodes its position in an inferred type, `Order`. The position is
+//! unique for an entry that occurs once, and inference fails for one that is absent. Traits can't
+//! express "no layer outside provides this", but an ambiguity can: [`ProvidesFirst`] holds for every
+//! layer in one way, and in a second way for a layer that comes too late, which leaves `Order`
+//! ambiguous.
 
 use super::{
     Around, Capabilities, Capability, CapabilityTable, Declares, Encloses, Expects, Outside,
     Provides, Requires, Within,
-    check::Checked,
-    declare::{Item, Kind},
 };
-use std::{any::type_name, fmt, marker::PhantomData};
-use tower_layer::Layer;
+use std::marker::PhantomData;
 
 /// The declaration of `L`, as `(A, (B, ()))`.
 pub(super) type ListOf<L> = <<L as Declares>::Capabilities as Capabilities>::List;
 
-/// An empty stack.
-#[derive(Clone, Copy, Debug)]
-pub struct Nothing;
-
-/// `O`, with the layer `L` and its declaration inside.
+/// A member of a stack that stands for a provider of a `C` outside of it.
 #[derive(Clone, Debug)]
-pub struct With<O, L> {
-    pub(super) outer: O,
-    pub(super) layer: L,
-}
+pub struct Given<C>(PhantomData<fn() -> C>);
 
-/// `O`, with the layer `L` inside, which declares nothing.
+/// A member of a stack that stands for a service inside it that uses a `C`.
 #[derive(Clone, Debug)]
-pub struct Plain<O, L> {
-    pub(super) outer: O,
-    pub(super) layer: L,
+pub struct Used<C>(PhantomData<fn() -> C>);
+
+/// A member of a stack.
+pub trait Member {
+    /// Its declaration.
+    type List;
+
+    /// Adds the declaration to `table`.
+    fn list(table: CapabilityTable) -> CapabilityTable;
 }
 
-/// `O`, inside a provider of a `C`.
-#[derive(Clone)]
-pub struct Given<O, C> {
-    pub(super) outer: O,
-    pub(super) given: PhantomData<fn() -> C>,
-}
-
-impl<O, C> fmt::Debug for Given<O, C>
+impl<L> Member for L
 where
-    O: fmt::Debug,
+    L: Declares,
 {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Given")
-            .field("outer", &self.outer)
-            .field("given", &type_name::<C>())
-            .finish()
+    type List = ListOf<L>;
+
+    fn list(table: CapabilityTable) -> CapabilityTable {
+        table.of::<L>()
     }
 }
 
-/// `O`, around a service that uses a `C`.
-#[derive(Clone)]
-pub struct Used<O, C> {
-    pub(super) outer: O,
-    pub(super) used: PhantomData<fn() -> C>,
+impl<C> Member for Given<C> {
+    type List = (Provides<C>, ());
+
+    fn list(table: CapabilityTable) -> CapabilityTable {
+        table
+    }
 }
 
-impl<O, C> Used<O, C>
+impl<C> Member for Used<C>
 where
     C: Capability,
 {
-    pub(super) const ITEMS: &'static [Item] = &[Item::new::<C>(Kind::Uses)];
-}
+    type List = (Requires<C>, ());
 
-impl<O, C> fmt::Debug for Used<O, C>
-where
-    O: fmt::Debug,
-{
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Used")
-            .field("outer", &self.outer)
-            .field("used", &type_name::<C>())
-            .finish()
+    fn list(table: CapabilityTable) -> CapabilityTable {
+        table.used::<C>()
     }
 }
 
-/// The position of the innermost layer, or of the first entry.
+/// Layers whose declarations can be listed, outermost first.
+pub trait Listed {
+    /// Returns their declarations.
+    fn list() -> CapabilityTable;
+}
+
+impl Listed for () {
+    fn list() -> CapabilityTable {
+        CapabilityTable::new()
+    }
+}
+
+impl<M, O> Listed for (M, O)
+where
+    M: Member,
+    O: Listed,
+{
+    fn list() -> CapabilityTable {
+        M::list(O::list())
+    }
+}
+
+// ---- lookups ----
+
+/// The position of the first entry, or of the innermost layer with its entry's position `I`.
 #[derive(Debug)]
 pub struct Here<I = ()>(PhantomData<I>);
 
-/// A position further out, or further along.
+/// A position further along.
 #[derive(Debug)]
 pub struct There<I>(PhantomData<I>);
-
-// ---- lookups ----
 
 /// A declaration with the entry `E`.
 pub trait Lists<E, I> {}
@@ -97,6 +101,18 @@ pub trait Lists<E, I> {}
 impl<E, R> Lists<E, Here> for (E, R) {}
 
 impl<E, F, R, I> Lists<E, There<I>> for (F, R) where R: Lists<E, I> {}
+
+/// A stack with a layer that declares the entry `E`.
+pub trait Holds<E, I> {}
+
+impl<E, M, O, I> Holds<E, Here<I>> for (M, O)
+where
+    M: Member,
+    M::List: Lists<E, I>,
+{
+}
+
+impl<E, M, O, I> Holds<E, There<I>> for (M, O) where O: Holds<E, I> {}
 
 /// A stack that provides a `C` to `L`, the layer being added.
 #[diagnostic::on_unimplemented(
@@ -108,45 +124,7 @@ impl<E, F, R, I> Lists<E, There<I>> for (F, R) where R: Lists<E, I> {}
 pub trait Offers<C, L, I> {}
 
 #[diagnostic::do_not_recommend]
-impl<C, L, O, M, I> Offers<C, L, Here<I>> for With<O, M>
-where
-    M: Declares,
-    ListOf<M>: Lists<Provides<C>, I>,
-{
-}
-
-#[diagnostic::do_not_recommend]
-impl<C, L, O, M, I> Offers<C, L, There<I>> for With<O, M> where O: Offers<C, L, I> {}
-
-#[diagnostic::do_not_recommend]
-impl<C, L, O, M, I> Offers<C, L, I> for Plain<O, M> where O: Offers<C, L, I> {}
-
-#[diagnostic::do_not_recommend]
-impl<C, L, O> Offers<C, L, Here> for Given<O, C> {}
-
-#[diagnostic::do_not_recommend]
-impl<C, L, O, D, I> Offers<C, L, There<I>> for Given<O, D> where O: Offers<C, L, I> {}
-
-#[diagnostic::do_not_recommend]
-impl<C, L, O, D, I> Offers<C, L, I> for Used<O, D> where O: Offers<C, L, I> {}
-
-/// A stack with a layer that declares the entry `E`.
-pub trait Holds<E, I> {}
-
-impl<E, O, M, I> Holds<E, Here<I>> for With<O, M>
-where
-    M: Declares,
-    ListOf<M>: Lists<E, I>,
-{
-}
-
-impl<E, O, M, I> Holds<E, There<I>> for With<O, M> where O: Holds<E, I> {}
-
-impl<E, O, M, I> Holds<E, I> for Plain<O, M> where O: Holds<E, I> {}
-
-impl<E, O, D, I> Holds<E, I> for Given<O, D> where O: Holds<E, I> {}
-
-impl<E, O, D, I> Holds<E, I> for Used<O, D> where O: Holds<E, I> {}
+impl<C, L, T, I> Offers<C, L, I> for T where T: Holds<Provides<C>, I> {}
 
 /// A stack with a layer that requires a `C`, as its layer `L` expects.
 #[diagnostic::on_unimplemented(
@@ -158,338 +136,164 @@ impl<E, O, D, I> Holds<E, I> for Used<O, D> where O: Holds<E, I> {}
 pub trait Uses<C, U, L, I> {}
 
 #[diagnostic::do_not_recommend]
-impl<C, U, L, O, M, I> Uses<C, U, L, Here<I>> for With<O, M>
-where
-    M: Declares,
-    ListOf<M>: Lists<Requires<C>, I>,
-{
-}
+impl<C, U, L, T, I> Uses<C, U, L, I> for T where T: Holds<Requires<C>, I> {}
 
-#[diagnostic::do_not_recommend]
-impl<C, U, L, O, M, I> Uses<C, U, L, There<I>> for With<O, M> where O: Uses<C, U, L, I> {}
+// ---- mistakes: each trait has a second implementation that only a mistake satisfies ----
 
-#[diagnostic::do_not_recommend]
-impl<C, U, L, O, M, I> Uses<C, U, L, I> for Plain<O, M> where O: Uses<C, U, L, I> {}
+/// No layer before it makes the mistake.
+#[derive(Debug)]
+pub struct First;
 
-#[diagnostic::do_not_recommend]
-impl<C, U, L, O, D, I> Uses<C, U, L, I> for Given<O, D> where O: Uses<C, U, L, I> {}
+/// A layer before it, at the position `I`, makes the mistake.
+#[derive(Debug)]
+pub struct Second<I>(PhantomData<I>);
 
-#[diagnostic::do_not_recommend]
-impl<C, U, L, O> Uses<C, U, L, Here> for Used<O, C> {}
+/// A layer that provides a `C` before any layer of the stack `T` provides one.
+pub trait ProvidesFirst<C, T, Order> {}
 
-#[diagnostic::do_not_recommend]
-impl<C, U, L, O, D, I> Uses<C, U, L, There<I>> for Used<O, D> where O: Uses<C, U, L, I> {}
+impl<L, C, T> ProvidesFirst<C, T, First> for L {}
 
-// ---- checks ----
-
-/// A layer, with the declaration list `D`, that can be added to the stack `T`.
-pub trait FitsInto<T, D, Order> {}
-
-impl<L, T> FitsInto<T, (), ()> for L {}
-
-impl<L, T, C, R, I, J> FitsInto<T, (Requires<C>, R), (I, J)> for L
-where
-    T: Offers<C, L, I>,
-    L: FitsInto<T, R, J>,
-{
-}
-
-impl<L, T, C, R, I, J> FitsInto<T, (Provides<C>, R), (I, J)> for L where
-    L: ProvidesFirst<C, T, I> + FitsInto<T, R, J>
-{
-}
-
-impl<L, T, Z, R, I, J> FitsInto<T, (Encloses<Z>, R), (I, J)> for L where
-    L: EnclosesFirst<Z, T, I> + FitsInto<T, R, J>
-{
-}
-
-impl<L, T, Z, R, J> FitsInto<T, (Within<Z>, R), J> for L where L: FitsInto<T, R, J> {}
-
-impl<L, T, Z, R, I, J> FitsInto<T, (Around<Z>, R), (I, J)> for L where
-    L: StaysOutside<Z, T, I> + FitsInto<T, R, J>
-{
-}
-
-impl<L, T, C, U, R, J> FitsInto<T, (Expects<C, U>, R), J> for L where L: FitsInto<T, R, J> {}
-
-impl<L, T, Z, R, I, J> FitsInto<T, (Outside<Z>, R), (I, J)> for L where
-    L: StaysOutside<Z, T, I> + FitsInto<T, R, J>
-{
-}
+impl<L, C, T, I> ProvidesFirst<C, T, Second<I>> for L where T: Holds<Provides<C>, I> {}
 
 /// A layer that is not inside the region `R` of the stack `T`.
 pub trait StaysOutside<R, T, Order> {}
 
-/// A layer before it encloses the region.
-#[derive(Debug)]
-pub struct StandsInside<I>(PhantomData<I>);
-
 impl<L, R, T> StaysOutside<R, T, First> for L {}
 
-impl<L, R, T, I> StaysOutside<R, T, StandsInside<I>> for L where T: Holds<Encloses<R>, I> {}
+impl<L, R, T, I> StaysOutside<R, T, Second<I>> for L where T: Holds<Encloses<R>, I> {}
 
 /// A layer that encloses the region `R`, outside all layers of the stack `T` that belong within
 /// `R`.
 pub trait EnclosesFirst<R, T, Order> {}
 
-/// A layer before it belongs inside the region, but would be around it.
-#[derive(Debug)]
-pub struct StandsAround<I>(PhantomData<I>);
-
 impl<L, R, T> EnclosesFirst<R, T, First> for L {}
 
-impl<L, R, T, I> EnclosesFirst<R, T, StandsAround<I>> for L where T: Holds<Within<R>, I> {}
+impl<L, R, T, I> EnclosesFirst<R, T, Second<I>> for L where T: Holds<Within<R>, I> {}
+
+// ---- checks ----
+
+/// A declaration of the layer `L` that fits into the stack `T` around it.
+pub trait FitsInto<T, L, Order> {}
+
+impl<T, L> FitsInto<T, L, ()> for () {}
+
+impl<T, L, C, R, I, J> FitsInto<T, L, (I, J)> for (Requires<C>, R)
+where
+    T: Offers<C, L, I>,
+    R: FitsInto<T, L, J>,
+{
+}
+
+impl<T, L, C, R, I, J> FitsInto<T, L, (I, J)> for (Provides<C>, R)
+where
+    L: ProvidesFirst<C, T, I>,
+    R: FitsInto<T, L, J>,
+{
+}
+
+impl<T, L, Z, R, I, J> FitsInto<T, L, (I, J)> for (Encloses<Z>, R)
+where
+    L: EnclosesFirst<Z, T, I>,
+    R: FitsInto<T, L, J>,
+{
+}
+
+macro_rules! stays_outside {
+    ($($entry:ident)*) => {$(
+        impl<T, L, Z, R, I, J> FitsInto<T, L, (I, J)> for ($entry<Z>, R)
+        where
+            L: StaysOutside<Z, T, I>,
+            R: FitsInto<T, L, J>,
+        {
+        }
+    )*};
+}
+
+stays_outside!(Outside Around);
+
+impl<T, L, Z, R, J> FitsInto<T, L, J> for (Within<Z>, R) where R: FitsInto<T, L, J> {}
+
+impl<T, L, C, U, R, J> FitsInto<T, L, J> for (Expects<C, U>, R) where R: FitsInto<T, L, J> {}
 
 /// A stack, as a part of the whole stack `T`, whose expectations are met.
 pub trait Complete<T, Order> {}
 
-impl<T> Complete<T, ()> for Nothing {}
+impl<T> Complete<T, ()> for () {}
 
-impl<T, O, L, I, J> Complete<T, (I, J)> for With<O, L>
+impl<T, M, O, I, J> Complete<T, (I, J)> for (M, O)
 where
     O: Complete<T, I>,
-    L: Declares + Meets<T, ListOf<L>, J>,
+    M: Member,
+    M::List: MetBy<T, M, J>,
 {
 }
 
-impl<T, O, L, I> Complete<T, I> for Plain<O, L> where O: Complete<T, I> {}
+/// A declaration of the layer `L` whose expectations the stack `T` meets.
+pub trait MetBy<T, L, Order> {}
 
-impl<T, O, C, I> Complete<T, I> for Given<O, C> where O: Complete<T, I> {}
+impl<T, L> MetBy<T, L, ()> for () {}
 
-impl<T, O, C, I> Complete<T, I> for Used<O, C> where O: Complete<T, I> {}
-
-/// A layer, with the declaration list `D`, whose expectations the stack `T` meets.
-pub trait Meets<T, D, Order> {}
-
-impl<L, T> Meets<T, (), ()> for L {}
-
-impl<L, T, C, U, R, I, J> Meets<T, (Expects<C, U>, R), (I, J)> for L
+impl<T, L, C, U, R, I, J> MetBy<T, L, (I, J)> for (Expects<C, U>, R)
 where
     T: Uses<C, U, L, I>,
-    L: Meets<T, R, J>,
+    R: MetBy<T, L, J>,
 {
 }
 
-macro_rules! nothing_to_meet {
+macro_rules! expects_nothing {
     ($($entry:ident)*) => {$(
-        impl<L, T, C, R, J> Meets<T, ($entry<C>, R), J> for L where L: Meets<T, R, J> {}
+        impl<T, L, C, R, J> MetBy<T, L, J> for ($entry<C>, R) where R: MetBy<T, L, J> {}
     )*};
 }
 
-nothing_to_meet!(Provides Requires Encloses Outside Within Around);
-
-/// Layers that can be added to the stack `T` one by one.
-pub trait AllFitInto<T, Order> {}
-
-impl<T> AllFitInto<T, ()> for Nothing {}
-
-impl<T, O, L, I, J> AllFitInto<T, (I, J)> for With<O, L>
-where
-    O: AllFitInto<T, I> + Append<T>,
-    L: Declares + FitsInto<O::Stack, ListOf<L>, J>,
-{
-}
-
-impl<T, O, L, I> AllFitInto<T, I> for Plain<O, L> where O: AllFitInto<T, I> {}
-
-impl<T, O, C, I> AllFitInto<T, I> for Given<O, C> where O: AllFitInto<T, I> {}
-
-impl<T, O, C, I> AllFitInto<T, I> for Used<O, C> where O: AllFitInto<T, I> {}
-
-/// A layer that provides a `C` before any layer of the stack `T` provides one.
-pub trait ProvidesFirst<C, T, Order> {}
-
-/// No layer before it does.
-#[derive(Debug)]
-pub struct First;
-
-/// A layer before it provides the same capability.
-#[derive(Debug)]
-pub struct AlreadyProvided<I>(PhantomData<I>);
-
-impl<L, C, T> ProvidesFirst<C, T, First> for L {}
-
-impl<L, C, T, I> ProvidesFirst<C, T, AlreadyProvided<I>> for L where T: Offers<C, L, I> {}
-
-// ---- construction ----
+expects_nothing!(Provides Requires Encloses Outside Within Around);
 
 /// Layers that can be added inside the stack `T`.
 pub trait Append<T> {
     /// The combined stack.
     type Stack;
-
-    /// Adds the layers inside `outer`.
-    fn append(self, outer: T) -> Self::Stack;
 }
 
-impl<T> Append<T> for Nothing {
+impl<T> Append<T> for () {
     type Stack = T;
-
-    fn append(self, outer: T) -> T {
-        outer
-    }
 }
 
-impl<T, O, L> Append<T> for With<O, L>
+impl<T, L, O> Append<T> for (L, O)
 where
-    O: Append<T>,
-{
-    type Stack = With<O::Stack, L>;
-
-    fn append(self, outer: T) -> Self::Stack {
-        With {
-            outer: self.outer.append(outer),
-            layer: self.layer,
-        }
-    }
-}
-
-impl<T, O, L> Append<T> for Plain<O, L>
-where
-    O: Append<T>,
-{
-    type Stack = Plain<O::Stack, L>;
-
-    fn append(self, outer: T) -> Self::Stack {
-        Plain {
-            outer: self.outer.append(outer),
-            layer: self.layer,
-        }
-    }
-}
-
-impl<T, O, C> Append<T> for Given<O, C>
-where
-    O: Append<T>,
-{
-    // The combined stack must provide the capability, so its users are checked again.
-    type Stack = O::Stack;
-
-    fn append(self, outer: T) -> Self::Stack {
-        self.outer.append(outer)
-    }
-}
-
-impl<T, O, C> Append<T> for Used<O, C>
-where
-    O: Append<T>,
-{
-    type Stack = Used<O::Stack, C>;
-
-    fn append(self, outer: T) -> Self::Stack {
-        Used {
-            outer: self.outer.append(outer),
-            used: PhantomData,
-        }
-    }
-}
-
-/// Layers whose declarations can be listed.
-pub trait Listed {
-    /// Adds the declarations to `table`, outermost first.
-    fn list(table: CapabilityTable) -> CapabilityTable;
-}
-
-impl Listed for Nothing {
-    fn list(table: CapabilityTable) -> CapabilityTable {
-        table
-    }
-}
-
-impl<O, L> Listed for With<O, L>
-where
-    O: Listed,
     L: Declares,
+    O: Append<T>,
 {
-    fn list(table: CapabilityTable) -> CapabilityTable {
-        O::list(table).of::<L>()
-    }
+    type Stack = (L, O::Stack);
 }
 
-impl<O, L> Listed for Plain<O, L>
+// The combined stack must provide the capability, so its users are checked again.
+impl<T, C, O> Append<T> for (Given<C>, O)
 where
-    O: Listed,
+    O: Append<T>,
 {
-    fn list(table: CapabilityTable) -> CapabilityTable {
-        O::list(table)
-    }
+    type Stack = O::Stack;
 }
 
-impl<O, C> Listed for Given<O, C>
+impl<T, C, O> Append<T> for (Used<C>, O)
 where
-    O: Listed,
-    C: Capability,
+    O: Append<T>,
 {
-    fn list(table: CapabilityTable) -> CapabilityTable {
-        O::list(table)
-    }
+    type Stack = (Used<C>, O::Stack);
 }
 
-impl<O, C> Listed for Used<O, C>
+/// Layers that can be added to the stack `T` one by one.
+pub trait AllFitInto<T, Order> {}
+
+impl<T> AllFitInto<T, ()> for () {}
+
+impl<T, L, O, I, J> AllFitInto<T, (I, J)> for (L, O)
 where
-    O: Listed,
-    C: Capability,
+    O: AllFitInto<T, I> + Append<T>,
+    L: Declares,
+    ListOf<L>: FitsInto<O::Stack, L, J>,
 {
-    fn list(table: CapabilityTable) -> CapabilityTable {
-        O::list(table).used::<C>()
-    }
 }
 
-impl<S> Layer<S> for Nothing {
-    type Service = S;
+impl<T, C, O, I> AllFitInto<T, I> for (Given<C>, O) where O: AllFitInto<T, I> {}
 
-    fn layer(&self, inner: S) -> S {
-        inner
-    }
-}
-
-impl<S, O, L> Layer<S> for With<O, L>
-where
-    L: Layer<Checked<S>> + Declares,
-    O: Layer<L::Service>,
-{
-    type Service = O::Service;
-
-    fn layer(&self, inner: S) -> Self::Service {
-        // The compiler has checked the requirements against the declarations of the layers before.
-        let inner = Checked::provided::<L>(inner);
-        self.outer.layer(self.layer.layer(inner))
-    }
-}
-
-impl<S, O, L> Layer<S> for Plain<O, L>
-where
-    L: Layer<S>,
-    O: Layer<L::Service>,
-{
-    type Service = O::Service;
-
-    fn layer(&self, inner: S) -> Self::Service {
-        self.outer.layer(self.layer.layer(inner))
-    }
-}
-
-impl<S, O, C> Layer<S> for Given<O, C>
-where
-    O: Layer<Checked<S>>,
-    C: Capability,
-{
-    type Service = O::Service;
-
-    fn layer(&self, inner: S) -> Self::Service {
-        self.outer.layer(Checked::given::<C>(inner))
-    }
-}
-
-impl<S, O, C> Layer<S> for Used<O, C>
-where
-    O: Layer<Checked<S>>,
-    C: Capability,
-{
-    type Service = O::Service;
-
-    fn layer(&self, inner: S) -> Self::Service {
-        self.outer.layer(Checked::used::<C>(inner))
-    }
-}
+impl<T, C, O, I> AllFitInto<T, I> for (Used<C>, O) where O: AllFitInto<T, I> {}

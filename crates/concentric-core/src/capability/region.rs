@@ -71,32 +71,26 @@ impl Region for SessionTurn {}
 /// Checks that `layer` may be called in `context`.
 pub(super) fn check(
     context: &Context,
-    layer: fn() -> &'static str,
+    layer: &'static str,
     items: &[Item],
 ) -> Result<(), CapabilityError> {
     for item in items {
         match item.kind {
-            Kind::Requires if !(item.is_in)(context) => {
+            Kind::Requires if !item.is_in(context) => {
                 return Err(CapabilityError::Missing {
-                    layer: layer(),
+                    layer,
                     capability: (item.name)(),
                     provider: (item.other)(),
                 });
             }
-            Kind::Encloses if (item.layer)(context).is_none() => {
+            Kind::Encloses if !item.is_in(context) => {
                 if let Some(outer) = context.marks().awaits((item.id)()) {
-                    return Err(CapabilityError::Inside {
-                        layer: layer(),
-                        outer,
-                    });
+                    return Err(CapabilityError::Inside { layer, outer });
                 }
             }
             Kind::Outside => {
                 if let Some(outer) = (item.layer)(context) {
-                    return Err(CapabilityError::Inside {
-                        layer: layer(),
-                        outer,
-                    });
+                    return Err(CapabilityError::Inside { layer, outer });
                 }
             }
             _ => {}
@@ -108,7 +102,7 @@ pub(super) fn check(
 /// Records the regions and expectations of `layer`. `is_met` is set once its expectation is met.
 pub(super) fn mark(
     context: &mut Context,
-    layer: fn() -> &'static str,
+    layer: &'static str,
     items: &[Item],
     is_met: Option<&Arc<AtomicBool>>,
 ) {
@@ -118,30 +112,23 @@ pub(super) fn mark(
             Kind::Encloses => {
                 context.met(of);
                 // The depth already identifies the loop.
-                if of != TypeId::of::<InLoop>() && (item.layer)(context).is_none() {
-                    let layer = layer();
-                    context
-                        .marks_mut()
-                        .push(MarkKind::Encloses { region: of, layer });
+                if of != TypeId::of::<InLoop>() && !item.is_in(context) {
+                    let mark = MarkKind::Encloses { region: of, layer };
+                    context.marks_mut().push(mark);
                 }
             }
-            Kind::Within
-                if (item.layer)(context).is_none() && context.marks().awaits(of).is_none() =>
-            {
-                let layer = layer();
-                context
-                    .marks_mut()
-                    .push(MarkKind::Awaits { region: of, layer });
+            Kind::Within if !item.is_in(context) && context.marks().awaits(of).is_none() => {
+                let mark = MarkKind::Awaits { region: of, layer };
+                context.marks_mut().push(mark);
             }
             Kind::Around if context.marks().unmet(Some(of)).is_none() => {
                 if let Some(outer) = (item.layer)(context) {
-                    let layer = layer();
                     context.expects(of, CapabilityError::Inside { layer, outer }, None);
                 }
             }
             Kind::Expects if context.marks().unmet(Some(of)).is_none() => {
                 let fault = CapabilityError::Unused {
-                    layer: layer(),
+                    layer,
                     capability: (item.name)(),
                     user: (item.other)().unwrap_or_default(),
                 };
@@ -266,8 +253,8 @@ impl Context {
         L: Declares,
     {
         let items = L::Capabilities::ITEMS;
-        check(self, type_name::<L>, items)?;
-        mark(self, type_name::<L>, items, is_met);
+        check(self, type_name::<L>(), items)?;
+        mark(self, type_name::<L>(), items, is_met);
         Ok(())
     }
 

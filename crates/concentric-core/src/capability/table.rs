@@ -1,7 +1,6 @@
 use super::{
     Capabilities, Capability, Declares, Provides,
     declare::{Item, Kind},
-    order::Used,
 };
 use crate::capability_error::{self, CapabilityError};
 use concentric_proto::Error;
@@ -75,7 +74,7 @@ impl CapabilityTable {
     where
         C: Capability,
     {
-        self.push("a service inside", Used::<(), C>::ITEMS)
+        self.push("a service inside", const { &[Item::new::<C>(Kind::Uses)] })
     }
 
     /// Adds a layer inside the layers added before.

@@ -13,7 +13,7 @@ use std::{
 #[derive(Clone, Default)]
 pub(super) struct RunIds {
     pub(super) agent: Option<Str>,
-    pub(super) run: Option<RunId>,
+    pub(super) run: OnceLock<RunId>,
     pub(super) thread: Option<ThreadId>,
     pub(super) request: Option<RequestId>,
     pub(super) stream: Option<StreamId>,
@@ -39,7 +39,7 @@ impl Context {
         ContextBuilder {
             ids: RunIds {
                 agent: None,
-                run: None,
+                run: OnceLock::new(),
                 stream: None,
                 ..self.run.ids.clone()
             },
@@ -72,7 +72,7 @@ impl ContextBuilder {
     /// Sets the id of the run; the default is a new id.
     #[must_use]
     pub fn run_id(mut self, id: RunId) -> Self {
-        self.ids.run = Some(id);
+        self.ids.run = id.into();
         self
     }
 
@@ -121,11 +121,8 @@ impl ContextBuilder {
     }
 
     /// Creates the context.
-    pub fn build(mut self) -> Context {
+    pub fn build(self) -> Context {
         let environment = self.environment.unwrap_or_else(Environment::system);
-        if self.ids.run.is_none() {
-            self.ids.run = Some(RunId::new(environment.ids().next("run_")));
-        }
         let local = self.extensions.0.is_some().then(|| {
             Arc::new(Local {
                 extensions: self.extensions,

@@ -155,11 +155,10 @@ impl Context {
         self.run.ids.agent.as_ref()
     }
 
-    /// The id of the run.
+    /// The id of the run: the one that its creator set, or a new one, created when it is first read.
     pub fn run_id(&self) -> &RunId {
-        // `build` always sets it.
-        static NONE: LazyLock<RunId> = LazyLock::new(|| RunId::new(""));
-        self.run.ids.run.as_ref().unwrap_or(&NONE)
+        let new_id = || RunId::new(self.new_id("run_"));
+        self.run.ids.run.get_or_init(new_id)
     }
 
     /// The id of the conversation; `None` unless the creator of the request set it
@@ -289,7 +288,7 @@ impl fmt::Debug for Context {
         // Extensions are omitted, since the host may store secrets in them.
         f.debug_struct("Context")
             .field("agent", &self.run.ids.agent)
-            .field("run", &self.run.ids.run)
+            .field("run", &self.run.ids.run.get())
             .field("thread", &self.run.ids.thread)
             .field("phase", &self.phase)
             .field("step", &self.step)

@@ -98,6 +98,15 @@ impl Context {
         self.at(Phase::Round, step, local)
     }
 
+    /// Converts the context of a model call of `run` into that of the round of its message.
+    pub(crate) fn into_round(self, run: &Self) -> Self {
+        Self {
+            phase: Phase::Round,
+            depth: run.depth,
+            ..self
+        }
+    }
+
     /// Returns the context of one call of a round.
     #[must_use]
     pub fn at_call(&self, call: &RoundCall) -> Self {
@@ -108,6 +117,7 @@ impl Context {
         self.at(Phase::Call, self.step, local)
     }
 
+    #[inline]
     fn at(&self, phase: Phase, step: u32, local: Local) -> Self {
         Self {
             run: Arc::clone(&self.run),
@@ -136,6 +146,7 @@ impl Context {
 }
 
 impl Local {
+    #[inline]
     fn for_message(&self, message_id: Option<MessageId>) -> Self {
         Self {
             message_id,

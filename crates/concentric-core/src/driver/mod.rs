@@ -89,10 +89,10 @@ where
         parts: DriverParts<'_, M, R>,
         request: ChatRequest,
     ) -> Result<Pin<Box<Self>>, Error> {
-        Ok(Box::pin(Self {
-            work: Work::Idle,
-            run: Run::new(parts, request)?,
-        }))
+        Run::begin(parts, request, |run| {
+            let work = Work::Idle;
+            Box::pin(Self { work, run })
+        })
     }
 }
 

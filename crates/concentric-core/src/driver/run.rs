@@ -45,8 +45,8 @@ pub(super) struct Run<M, R> {
     tools: ToolSpecs,
     options: Arc<ChatOptions>,
     client_tools: Arc<[Str]>,
-    // The id of the message that the model was called for.
-    message_id: Option<MessageId>,
+    // The context of the latest model call, until its round.
+    step: Option<Context>,
     // Cancellation and deadline; created when the run first waits.
     pub(super) stops: Option<Pin<Box<Stops>>>,
     pub(super) claim: Option<Claim>,
@@ -54,8 +54,10 @@ pub(super) struct Run<M, R> {
     // Calls were taken from the machine and the round service was not called yet, so that a stop
     // takes the round back.
     pub(super) takes_back: bool,
-    // The number of effects of the next round, and how many its service counts.
-    uncounted: Option<(u64, Arc<AtomicU64>)>,
+    // The number of effects of the next round.
+    uncounted: u64,
+    // How many of them its service counts; kept for later rounds.
+    counted: Option<Arc<AtomicU64>>,
     // The gates of the agent and of this run.
     pub(super) gates: Option<StepGates>,
     // The run's own layers around the most recent model call.
@@ -64,10 +66,13 @@ pub(super) struct Run<M, R> {
 }
 
 impl<M, R> Run<M, R> {
-    pub(super) fn new(
+    /// Begins a run, or resumes the one that `request` refers to, and passes it to `place`: a result
+    /// with the run itself would be moved twice.
+    pub(super) fn begin<T>(
         parts: DriverParts<'_, M, R>,
         mut request: ChatRequest,
-    ) -> Result<Self, Error> {
+        place: impl FnOnce(Self) -> T,
+    ) -> Result<T, Error> {
         let gates = parts.gates.of_run(&mut request.context)?;
         let mut rules = parts.rules;
         let to_finish = gates.as_ref().is_some_and(StepGates::ask_to_finish);
@@ -90,7 +95,7 @@ impl<M, R> Run<M, R> {
         run.gates = gates;
         run.claim = claim;
         run.checkpoint = checkpoint.map(Checkpointing::boxed);
-        Ok(run)
+        Ok(place(run))
     }
 
     /// Creates a run without gates, checkpoint and claim.
@@ -104,12 +109,13 @@ impl<M, R> Run<M, R> {
             tools: request.tools,
             options: request.options,
             client_tools: Arc::default(),
-            message_id: None,
+            step: None,
             stops: None,
             claim: None,
             checkpoint: None,
             takes_back: false,
-            uncounted: None,
+            uncounted: 0,
+            counted: None,
             gates: None,
             layers: None,
             polls: 0,
@@ -138,9 +144,9 @@ impl<M, R> Run<M, R> {
             tools: self.tools.clone(),
             options: Arc::clone(&self.options),
             resume: resume.map(|resume| Resume::from(*resume)),
-            context: self.context.at_step(step, message_id.clone()),
+            context: self.context.at_step(step, message_id),
         };
-        self.message_id = Some(message_id);
+        self.step = Some(request.context.clone());
         self.context.forget_expectations();
         let layers = request.context.own().get::<ModelLayers>();
         self.layers = layers.map(ModelLayers::for_call);
@@ -159,10 +165,15 @@ impl<M, R> Run<M, R> {
 
     /// Emits the start of the step whose model call was created.
     pub(super) fn step_started(&mut self) {
-        if let Some(id) = &self.message_id {
-            self.machine.input(Input::StepStarted(id.clone()));
+        if let Some(id) = self.message_id() {
+            self.machine.input(Input::StepStarted(id));
         }
         self.mark_step();
+    }
+
+    /// The id of the message that the model was called for.
+    fn message_id(&self) -> Option<MessageId> {
+        self.step.as_ref()?.message_id().cloned()
     }
 
     /// Checks that the layers inside the agent satisfy the layers outside it, for models that have
@@ -180,7 +191,7 @@ impl<M, R> Run<M, R> {
 
     /// Passes the head of the model's answer to the machine.
     pub(super) fn model_started(&mut self, head: ResponseHead) {
-        if let Some(message_id) = self.message_id.take() {
+        if let Some(message_id) = self.message_id() {
             let mut start = ModelStart::new(message_id);
             start.head = head;
             start.tools = self.tools.clone();
@@ -192,6 +203,10 @@ impl<M, R> Run<M, R> {
     /// Passes an item of the model's answer to the machine, and returns the event to yield, if any.
     pub(super) fn take_in(&mut self, item: Option<Result<Event, Error>>) -> Option<Event> {
         match item {
+            // Events that were emitted before the model's finish precede the end of the step.
+            Some(Ok(event @ Event::Finish(_))) if self.context.outbox().is_filled() => {
+                self.machine.input(Input::ModelEvent(event));
+            }
             Some(Ok(event)) => return self.machine.model_event(event),
             Some(Err(error)) => {
                 let error = at(error, Phase::Model);
@@ -204,7 +219,7 @@ impl<M, R> Run<M, R> {
 
     /// Creates the round with the `calls` of `step`.
     pub(super) fn round(
-        &self,
+        &mut self,
         step: u32,
         message_id: Option<MessageId>,
         mut calls: Vec<RoundCall>,
@@ -212,8 +227,13 @@ impl<M, R> Run<M, R> {
         for call in &mut calls {
             call.spec = self.tools.get(&call.call.name).cloned();
         }
-        ToolRound::new(calls, self.context.at_round(step, message_id))
-            .after(self.machine.transcript().clone())
+        let context = match self.step.take() {
+            Some(call) if call.message_id() == message_id.as_ref() => {
+                call.into_round(&self.context)
+            }
+            _ => self.context.at_round(step, message_id),
+        };
+        ToolRound::new(calls, context).after(self.machine.transcript().clone())
     }
 
     /// Creates the call of the round service. If the service panics when it is cloned, the round is
@@ -231,16 +251,19 @@ impl<M, R> Run<M, R> {
             }
         };
         self.takes_back = false;
-        let effects = round.effects();
-        if effects > 0 {
-            self.uncounted = Some((effects, round.share_count()));
+        self.uncounted = round.effects();
+        if self.uncounted > 0 {
+            self.counted = Some(round.share_count(self.counted.take()));
         }
         Some(Oneshot::new(rounds, round))
     }
 
     /// Counts the effects of a round whose call was polled, without those that its service counts.
     pub(super) fn count_effects(&mut self) {
-        if let Some((effects, own)) = self.uncounted.take() {
+        let effects = std::mem::take(&mut self.uncounted);
+        if effects > 0
+            && let Some(own) = &self.counted
+        {
             let own = own.load(Ordering::Acquire);
             self.context.count_effects(effects.saturating_sub(own));
         }

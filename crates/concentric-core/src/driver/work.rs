@@ -162,19 +162,6 @@ where
         call.map_or(Self::Idle, |call| Self::Round { call })
     }
 
-    /// Runs a round whose state was persisted.
-    fn after_save(run: &mut Run<M, R>, round: Result<Option<ToolRound>, Error>) -> Self {
-        match round {
-            Ok(Some(round)) => Self::saved_round(run, round),
-            Ok(None) => Self::Idle,
-            Err(error) => {
-                let error = at(error, Phase::Round);
-                run.machine.input(Input::RoundRefused(error));
-                Self::Idle
-            }
-        }
-    }
-
     /// Reads the model's answer. `commits` receives its head.
     fn body(
         run: &mut Run<M, R>,
@@ -215,6 +202,15 @@ where
         }
     }
 
+    const fn part(&self) -> Foreign {
+        match self {
+            Self::Idle | Self::Gates { .. } => Foreign::Context,
+            Self::Model { .. } | Self::Body { .. } => Foreign::Model,
+            Self::Save { .. } => Foreign::Store,
+            Self::Round { .. } | Self::Outcomes { .. } => Foreign::Tools,
+        }
+    }
+
     /// Polls any pending work except the model's body, and passes the result to the machine.
     /// `commits` receives the head of the model's answer.
     pub(super) fn poll(
@@ -223,6 +219,29 @@ where
         commits: Option<&mut ResponseHead>,
         cx: &mut Context<'_>,
     ) -> Poll<()> {
+        // One guard around all of it, so that an answer is not moved out of a guard.
+        let part = self.part();
+        let poll = || self.as_mut().poll_part(run, commits, cx);
+        if let Err(error) = ready!(guarded(part, poll, Err)) {
+            // A round service that panicked may have started its calls.
+            run.count_effects();
+            let error = at(error, self.phase());
+            run.machine.input(match &*self {
+                Self::Idle | Self::Gates { .. } => Input::Failed(error),
+                Self::Model { .. } | Self::Body { .. } => Input::ModelFailed(error),
+                Self::Save { .. } => Input::RoundRefused(error),
+                Self::Round { .. } | Self::Outcomes { .. } => Input::RoundFailed(error),
+            });
+        }
+        Poll::Ready(())
+    }
+
+    fn poll_part(
+        mut self: Pin<&mut Self>,
+        run: &mut Run<M, R>,
+        commits: Option<&mut ResponseHead>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), Error>> {
         let next = match self.as_mut().project() {
             WorkProj::Idle | WorkProj::Body { .. } => return Poll::Pending,
             WorkProj::Gates {
@@ -231,43 +250,31 @@ where
                 round,
             } => ready!(Self::poll_gates(run, deciding, *step, round, cx)),
             WorkProj::Model { call } => {
-                let answer = ready!(poll_call(Foreign::Model, call, cx));
-                match answer.and_then(|answer| run.check_layers().map(|()| answer)) {
-                    Ok(answer) => Self::body(run, answer, commits),
-                    Err(error) => {
-                        let error = at(error, Phase::Model);
-                        run.machine.input(Input::ModelFailed(error));
-                        return Poll::Ready(());
-                    }
-                }
+                let answer = ready!(call.poll(cx)).map_err(|error| Error::from(error.into()))?;
+                run.check_layers()?;
+                Self::body(run, answer, commits)
             }
             WorkProj::Save { save, round } => {
-                let saved = guarded(Foreign::Store, || save.as_mut().poll(cx), Err);
-                let round = ready!(saved).map(|()| round.take());
-                Self::after_save(run, round)
+                ready!(save.as_mut().poll(cx))?;
+                let round = round.take();
+                round.map_or(Self::Idle, |round| Self::saved_round(run, round))
             }
             WorkProj::Round { call } => {
-                let polled = poll_call(Foreign::Tools, call, cx);
+                let polled = call.poll(cx);
                 run.count_effects();
-                match ready!(polled) {
-                    Ok(outcomes) => Self::Outcomes { outcomes },
-                    Err(error) => {
-                        let error = at(error, Phase::Round);
-                        run.machine.input(Input::RoundFailed(error));
-                        return Poll::Ready(());
-                    }
-                }
+                let outcomes = ready!(polled).map_err(|error| Error::from(error.into()))?;
+                Self::Outcomes { outcomes }
             }
             WorkProj::Outcomes { outcomes } => {
-                run.machine.input(match ready!(poll_tools(outcomes, cx)) {
-                    Some(item) => Input::of_round(item.map_err(|error| at(error, Phase::Round))),
+                run.machine.input(match ready!(outcomes.poll_next(cx)) {
+                    Some(event) => Input::of_round(Ok(event?)),
                     None => Input::RoundEnded,
                 });
-                return Poll::Ready(());
+                return Poll::Ready(Ok(()));
             }
         };
         self.set(next);
-        Poll::Ready(())
+        Poll::Ready(Ok(()))
     }
 
     /// Polls the gates, and returns the work that follows their decision.
@@ -321,18 +328,4 @@ where
 {
     let fail = |error| Some(Err(error));
     guarded(Foreign::Tools, || outcomes.poll_next(cx), fail)
-}
-
-/// Polls the call of a model or of a round service.
-fn poll_call<S, Q>(
-    part: Foreign,
-    call: Pin<&mut Oneshot<S, Q>>,
-    cx: &mut Context<'_>,
-) -> Poll<Result<S::Response, Error>>
-where
-    S: Service<Q>,
-    S::Error: Into<BoxError>,
-{
-    let poll = || call.poll(cx).map_err(|error| Error::from(error.into()));
-    guarded(part, poll, Err)
 }

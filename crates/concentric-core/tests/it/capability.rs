@@ -557,11 +557,11 @@ macro_rules! chain {
             }
         )*
 
-        fn sixteen() -> Layers<impl Layer<Model, Service: Service<
+        fn sixteen() -> impl Layer<Model, Service: Service<
             ChatRequest,
             Response = ChatResponse<Body>,
             Error = Error,
-        >>> {
+        >> {
             Layers::new()$(.with(Link($name(1))))*
         }
     };

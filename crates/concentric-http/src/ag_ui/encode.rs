@@ -4,21 +4,18 @@
 //! stream only at two line feeds, so a `CRLF` fails the run, and it parses every `data:` line, so a
 //! `[DONE]` fails it too.
 //!
-//! [`event`] encodes any event. Most of a stream is text deltas: [`text_message_content`],
-//! [`reasoning_message_content`] and [`tool_call_args`] write the same bytes from borrowed strings,
-//! without an [`Event`]. A 20-byte delta takes fewer than 500 instructions, and no allocation if
-//! the buffer has capacity (`benches/encode.rs`).
+//! Most of a stream is deltas, which have functions of their own. A 20-byte delta takes fewer than
+//! 500 instructions, and no allocation if the buffer has capacity (`benches/encode.rs`).
 //!
-//! All of them append to the buffer, a `Vec<u8>` or a `BytesMut`, and panic only where a
+//! All functions append to the buffer, a `Vec<u8>` or a `BytesMut`, and panic only where a
 //! [`BufMut`] of a fixed size is full.
 
 use bytes::BufMut;
+use serde::Serialize;
 use serde_json::Value;
 
-use super::Event;
-
 /// Appends a frame with any event.
-pub fn event<B: BufMut>(event: &Event, buffer: &mut B) {
+pub(super) fn event<B: BufMut>(event: &impl Serialize, buffer: &mut B) {
     buffer.put_slice(b"data: ");
     // All map keys of an event are strings, and writes to a buffer do not fail.
     serde_json::to_writer((&mut *buffer).writer(), event).expect("an event is always JSON");
@@ -52,7 +49,7 @@ pub fn tool_call_args<B: BufMut>(tool_call_id: &str, delta: &str, buffer: &mut B
 
 /// Appends a frame with the whole state (`STATE_SNAPSHOT`); `run` is the sub-agent's run, if any.
 ///
-/// An [`Event`] would need a copy of the state.
+/// A typed event would need a copy of the state.
 pub(super) fn state_snapshot<B: BufMut>(state: &Value, run: Option<&str>, buffer: &mut B) {
     buffer.put_slice(br#"data: {"type":"STATE_SNAPSHOT","snapshot":"#);
     // A `Value` is always JSON, and writes to a buffer do not fail.
@@ -66,7 +63,7 @@ pub(super) fn state_snapshot<B: BufMut>(state: &Value, run: Option<&str>, buffer
 }
 
 /// Appends a comment, which clients ignore and which keeps proxies from closing the connection.
-pub fn keep_alive<B: BufMut>(buffer: &mut B) {
+pub(super) fn keep_alive<B: BufMut>(buffer: &mut B) {
     buffer.put_slice(b": keep-alive\n\n");
 }
 

@@ -18,7 +18,8 @@ use tower::BoxError;
 use tower_service::Service;
 
 use super::{
-    ResponseBody, RunAgentInput,
+    ResponseBody,
+    input::RunAgentInput,
     layer::Config,
     map::{self, Start},
     reply::Refused,
@@ -85,10 +86,6 @@ struct Prepared<A> {
     is_large: bool,
 }
 
-#[expect(
-    clippy::large_enum_variant,
-    reason = "it is part of `Prepared`, which is boxed"
-)]
 enum Stage {
     Input { input: RunAgentInput, parts: Parts },
     Start(Start),

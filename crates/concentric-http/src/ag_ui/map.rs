@@ -6,20 +6,21 @@ use std::{
 };
 
 use concentric_core::{
-    Author, CallId, ChatRequest, Context, Executor, History, Media, MediaSource, Message,
-    MessageId, OpenRound, Part, PartKind, Repair, RequestId, Resume, ResumePoint, Role, RunId, Str,
-    StreamId, SystemSegment, ThreadId, ToolCallPart, ToolContent, ToolOutcome, ToolResult,
-    ToolSpec, ToolSpecs, Transcript, Turn,
+    Author, CallId, ChatRequest, Context, Executor, History, Message, MessageId, OpenRound, Part,
+    PartKind, Repair, RequestId, Resume, ResumePoint, Role, RunId, Str, StreamId, SystemSegment,
+    ThreadId, ToolCallPart, ToolContent, ToolOutcome, ToolResult, ToolSpec, ToolSpecs, Transcript,
+    Turn,
     store::{OpenInterrupts, StatelessCaller},
 };
 use http::request::Parts;
 use serde_json::{Value, json};
 
 use super::{
-    AgUiContext, AgUiForwardedProps, AgUiState, AssistantMessage, Content, ContentPart, MediaPart,
-    Metadata, PartSource, RunAgentInput, Tool, ToolMessage,
+    AgUiContext, AgUiForwardedProps, AgUiState, Metadata,
+    content::Content,
+    input::{RunAgentInput, Tool},
     layer::Config,
-    message::Message as WireMessage,
+    message::{Assistant, Message as WireMessage, MessageKind, ToolMessage},
     reply::Refused,
     resume,
     stream::{Names, RunIds, STATUS, original},
@@ -49,7 +50,7 @@ pub(super) fn start(input: RunAgentInput, parts: Parts, config: &Config) -> Resu
     );
     let mut messages = input.messages;
     // Messages of sub-agents are not part of this agent's conversation.
-    let theirs = messages.extract_if(.., |message| message.subagent_run_id().is_some());
+    let theirs = messages.extract_if(.., |message| message.subagent_run_id.is_some());
     let theirs: Vec<WireMessage> = theirs.collect();
     ids.subagent_calls = subagent_calls(&theirs);
     let new_messages = match replies.is_empty() {
@@ -157,19 +158,20 @@ fn clients(message: &Message) -> impl Iterator<Item = &ToolCallPart> {
 
 /// The calls of sub-agents without a result, by run.
 fn subagent_calls(messages: &[WireMessage]) -> HashMap<String, HashMap<CallId, Str>> {
-    let answered = |message: &WireMessage| match message {
-        WireMessage::Tool(result) => Some(result.tool_call_id.clone()),
+    let answered = |message: &WireMessage| match &message.kind {
+        MessageKind::Tool(result) => Some(result.tool_call_id.clone()),
         _ => None,
     };
     let answered: HashSet<String> = messages.iter().filter_map(answered).collect();
     let mut known: HashMap<String, HashMap<CallId, Str>> = HashMap::new();
     for message in messages {
-        if let (WireMessage::Assistant(own), Some(run)) = (message, message.subagent_run_id()) {
-            let calls = own.tool_calls.iter().flatten();
+        if let (MessageKind::Assistant(own), Some(run)) = (&message.kind, &message.subagent_run_id)
+        {
+            let calls = own.tool_calls.iter();
             for call in calls.filter(|call| !answered.contains(&call.id)) {
                 // Both forms, since a number may have been appended to the id.
                 for id in [Some(&*call.id), original(&call.id)].into_iter().flatten() {
-                    let calls = known.entry(run.to_owned()).or_default();
+                    let calls = known.entry(run.clone()).or_default();
                     calls.insert(CallId::new(id), call.id.as_str().into());
                 }
             }
@@ -232,52 +234,38 @@ fn messages(
     // The tool names of the calls so far, for their results.
     let mut names: HashMap<String, Str> = HashMap::new();
     for message in messages {
-        let (id, role, parts) = match message {
-            WireMessage::System(message) if is_start && out.is_empty() => {
-                system.push(message.content);
+        let (role, parts) = match message.kind {
+            MessageKind::System { text, .. } if is_start && out.is_empty() => {
+                system.push(text);
                 continue;
             }
-            WireMessage::Developer(message) if is_start && out.is_empty() => {
-                system.push(message.content);
-                continue;
-            }
-            WireMessage::System(message) => {
-                (message.id, Role::System, vec![Part::text(message.content)])
-            }
-            WireMessage::Developer(message) => {
-                (message.id, Role::System, vec![Part::text(message.content)])
-            }
-            WireMessage::User(message) => {
-                let parts = content(message.content, &Author::User);
-                (message.id, Role::User, parts)
-            }
-            WireMessage::Assistant(message) => {
-                for call in message.tool_calls.iter().flatten() {
+            MessageKind::System { text, .. } => (Role::System, vec![Part::text(text)]),
+            MessageKind::User(content) => (Role::User, self::content(content, &Author::User)),
+            MessageKind::Assistant(message) => {
+                for call in &message.tool_calls {
                     names.insert(call.id.clone(), call.function.name.as_str().into());
                 }
-                let (id, parts) = assistant(message, &tools);
-                (id, Role::Assistant, parts)
+                (Role::Assistant, assistant(message, &tools))
             }
-            WireMessage::Tool(message) => {
+            MessageKind::Tool(message) => {
                 let name = names.get(&message.tool_call_id).cloned();
-                let (id, part) = result(message, name.unwrap_or_default());
-                (id, Role::Tool, vec![part])
+                (Role::Tool, vec![result(message, name.unwrap_or_default())])
             }
             // A model cannot use reasoning without its provider's signature, and activities are
             // only for display.
-            WireMessage::Reasoning(_) | WireMessage::Activity(_) => continue,
+            MessageKind::Aside => continue,
         };
         if !parts.is_empty() {
-            out.push(Message::new(role, parts).with_id(MessageId::new(id)));
+            out.push(Message::new(role, parts).with_id(MessageId::new(message.id)));
         }
     }
     (system, out)
 }
 
-fn assistant(message: AssistantMessage, tools: &HashSet<&str>) -> (String, Vec<Part>) {
-    let text = message.content.filter(|text| !text.is_empty());
+fn assistant(message: Assistant, tools: &HashSet<&str>) -> Vec<Part> {
+    let text = message.text.filter(|text| !text.is_empty());
     let mut parts: Vec<Part> = text.map(Part::text).into_iter().collect();
-    for call in message.tool_calls.into_iter().flatten() {
+    for call in message.tool_calls {
         let executor = if tools.contains(call.function.name.as_str()) {
             Executor::Client
         } else {
@@ -290,10 +278,10 @@ fn assistant(message: AssistantMessage, tools: &HashSet<&str>) -> (String, Vec<P
         );
         parts.push(Part::new(PartKind::ToolCall(call.executed_by(executor))));
     }
-    (message.id, parts)
+    parts
 }
 
-fn result(message: ToolMessage, name: Str) -> (String, Part) {
+fn result(message: ToolMessage, name: Str) -> Part {
     let author = Author::Tool { name: name.clone() };
     let content = match message.content {
         Content::Text(text) => ToolContent::Text(text.into()),
@@ -308,7 +296,7 @@ fn result(message: ToolMessage, name: Str) -> (String, Part) {
         _ => ToolOutcome::done(content),
     };
     let result = ToolResult::new(CallId::new(message.tool_call_id), name, outcome);
-    (message.id, Part::new(PartKind::ToolResult(result)))
+    Part::new(PartKind::ToolResult(result))
 }
 
 /// The status that this endpoint attached to a result when it sent it, if any.
@@ -323,39 +311,13 @@ fn with_content(mut outcome: ToolOutcome, content: ToolContent) -> ToolOutcome {
 
 fn content(content: Content, author: &Author) -> Vec<Part> {
     let parts = match content {
-        Content::Text(text) => return vec![Part::text(text).by(author.clone())],
+        Content::Text(text) => vec![PartKind::Text(text.into())],
         Content::Parts(parts) => parts,
     };
-    let kinds = parts.into_iter().map(|part| match part {
-        ContentPart::Text(part) => PartKind::Text(part.text.into()),
-        ContentPart::Image(part) => PartKind::Image(media(part)),
-        ContentPart::Audio(part) => PartKind::Audio(media(part)),
-        ContentPart::Video(part) | ContentPart::Document(part) => PartKind::File(media(part)),
-    });
-    kinds
+    let parts = parts.into_iter();
+    parts
         .map(|kind| Part::new(kind).by(author.clone()))
         .collect()
-}
-
-fn media(part: MediaPart) -> Media {
-    let name = part
-        .metadata
-        .as_ref()
-        .and_then(|metadata| metadata.get("filename")?.as_str())
-        .map(Str::from);
-    let (source, media_type) = match part.source {
-        PartSource::Data { value, mime_type } => {
-            (MediaSource::Base64(value.into()), Some(mime_type))
-        }
-        PartSource::Url { value, mime_type } => (MediaSource::Url(value.into()), mime_type),
-        PartSource::File {
-            value, mime_type, ..
-        } => (MediaSource::Id(value.into()), mime_type),
-    };
-    let mut media = Media::new(source);
-    media.media_type = media_type.map(Str::from);
-    media.name = name;
-    media
 }
 
 impl RunIds {
@@ -363,9 +325,9 @@ impl RunIds {
         let mut message_names = Names::default();
         let mut call_names = Names::default();
         for message in messages {
-            message_names.take(message.id());
-            if let WireMessage::Assistant(message) = message {
-                for call in message.tool_calls.iter().flatten() {
+            message_names.take(&message.id);
+            if let MessageKind::Assistant(message) = &message.kind {
+                for call in &message.tool_calls {
                     call_names.take(&call.id);
                 }
             }

@@ -1,7 +1,7 @@
 //! The AG-UI protocol, version 1.0, and a layer that serves an agent over it.
 //!
-//! [`AgUiLayer`] turns an agent into an HTTP service: a run is a `POST` of a [`RunAgentInput`], and
-//! the response is a stream of server-sent [`Event`]s.
+//! [`AgUiLayer`] turns an agent into an HTTP service: a run is a `POST` of a `RunAgentInput`, and
+//! the response is a stream of server-sent events.
 //!
 //! ```no_run
 //! use axum::Router;
@@ -197,37 +197,6 @@
 //! that raised it. Calls of client tools by a sub-agent are interrupts too, and are answered by
 //! `resume`, since the client's history contains the messages of sub-agents but the agent's
 //! conversation does not.
-//!
-//! # Protocol types
-//!
-//! This module has its own types because the two crates on crates.io lack parts of 1.0 (interrupts,
-//! sub-agents, the `cancelled` outcome) or reject ids that are not UUIDs. They follow
-//! `https://ag-ui.com/spec/1.0/schema.json` and target a strict reader: the reference client ends a
-//! run if an optional field is `null`, so absent fields are never written as `null`.
-//!
-//! ```
-//! use concentric_http::ag_ui::{Event, RunFinished, RunFinishedOutcome, RunStarted, Verifier, encode};
-//!
-//! let mut verifier = Verifier::new();
-//! let mut frames = Vec::new();
-//! for event in [
-//!     Event::from(RunStarted::new("thread-1", "run-1")),
-//!     Event::from(RunFinished::new("thread-1", "run-1").outcome(RunFinishedOutcome::success())),
-//! ] {
-//!     verifier.verify(&event)?;
-//!     encode::event(&event, &mut frames);
-//! }
-//! verifier.finish()?;
-//! assert!(frames.starts_with(b"data: {\"type\":\"RUN_STARTED\",\"threadId\":\"thread-1\""));
-//! # Ok::<(), concentric_http::ag_ui::VerifyError>(())
-//! ```
-//!
-//! | item | purpose |
-//! |---|---|
-//! | [`Event`] | the 31 events that a server may send, and unknown events |
-//! | [`RunAgentInput`] | the body of a request, with errors that name the field |
-//! | [`Verifier`] | checks the order of events |
-//! | [`encode`] | writes an event as a frame of a `text/event-stream` |
 
 mod body;
 mod content;
@@ -247,107 +216,18 @@ mod service;
 mod shutdown;
 mod state;
 mod stream;
-mod verify;
 
 pub use self::body::ResponseBody;
-pub use self::content::{Content, ContentPart, MediaPart, PartSource, TextPart};
-pub use self::event::{
-    ActivityDelta, ActivitySnapshot, Custom, EncryptedEntity, Event, Interrupt, MessagesSnapshot,
-    PatchOperation, Raw, ReasoningEncryptedValue, ReasoningEnd, ReasoningMessageChunk,
-    ReasoningMessageContent, ReasoningMessageEnd, ReasoningMessageStart, ReasoningRole,
-    ReasoningStart, RunError, RunFinished, RunFinishedOutcome, RunStarted, StateDelta,
-    StateSnapshot, StepFinished, StepStarted, SubagentError, SubagentFinished, SubagentOutcome,
-    SubagentStarted, TextMessageChunk, TextMessageContent, TextMessageEnd, TextMessageRole,
-    TextMessageStart, Timestamp, TokenUsage, ToolCallArgs, ToolCallChunk, ToolCallEnd,
-    ToolCallResult, ToolCallStart, ToolRole, UnknownEvent,
-};
 pub use self::future::ResponseFuture;
-pub use self::input::{Context, InputError, ResumeEntry, ResumeStatus, RunAgentInput, Tool};
+pub use self::input::Context;
 pub use self::layer::AgUiLayer;
-pub use self::message::{
-    ActivityMessage, AssistantMessage, DeveloperMessage, FunctionCall, Message, ReasoningMessage,
-    SystemMessage, ToolCall, ToolCallType, ToolMessage, UserMessage,
-};
 pub use self::policy::ClientPolicy;
 pub use self::service::AgUi;
 pub use self::shutdown::Shutdown;
 pub use self::state::{AgUiContext, AgUiForwardedProps, AgUiState, StateError};
-pub use self::verify::{Entity, Verifier, VerifyError};
 
-/// The version of the protocol that these types follow.
-pub const PROTOCOL_VERSION: &str = "1.0";
+/// The version of the protocol that this endpoint follows.
+const PROTOCOL_VERSION: &str = "1.0";
 
-/// Extra information on an event, a message, a tool, an interrupt or a resume entry.
-///
-/// Values may be any JSON, including `null`. The key `ag-ui` is reserved for the protocol.
-pub type Metadata = serde_json::Map<String, serde_json::Value>;
-
-/// Declares a wire type. Required fields are the arguments of `new`, and optional fields have a
-/// setter of the same name. An optional field that is absent (or a JSON `null`) is not serialized.
-macro_rules! wire {
-    (
-        $(#[$meta:meta])*
-        $name:ident;
-        required { $( $(#[$rmeta:meta])* $rfield:ident: $rty:ty, )* }
-        optional { $( $(#[$ometa:meta])* $ofield:ident: $oty:ty, )* }
-    ) => {
-        $(#[$meta])*
-        #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
-        #[serde(rename_all = "camelCase")]
-        #[non_exhaustive]
-        pub struct $name {
-            $( $(#[$rmeta])* pub $rfield: $rty, )*
-            $(
-                $(#[$ometa])*
-                #[serde(default, skip_serializing_if = "crate::ag_ui::is_absent")]
-                pub $ofield: Option<$oty>,
-            )*
-        }
-
-        impl $name {
-            /// Creates a value with the required fields.
-            // Types without a required field also implement `Default`, where they are declared.
-            #[allow(clippy::new_without_default)]
-            pub fn new($( $rfield: impl Into<$rty> ),*) -> Self {
-                Self {
-                    $( $rfield: $rfield.into(), )*
-                    $( $ofield: None, )*
-                }
-            }
-
-            $(
-                $(#[$ometa])*
-                #[must_use]
-                pub fn $ofield(mut self, $ofield: impl Into<$oty>) -> Self {
-                    self.$ofield = Some($ofield.into());
-                    self
-                }
-            )*
-        }
-    };
-}
-use wire;
-
-/// Returns whether to omit an optional field: it is absent, or a JSON `null`, which the protocol
-/// forbids for optional fields.
-fn is_absent<T: Optional>(field: &Option<T>) -> bool {
-    field.as_ref().is_none_or(Optional::is_null)
-}
-
-/// A type of an optional field.
-trait Optional {
-    fn is_null(&self) -> bool {
-        false
-    }
-}
-
-impl Optional for serde_json::Value {
-    fn is_null(&self) -> bool {
-        self.is_null()
-    }
-}
-impl Optional for bool {}
-impl Optional for String {}
-impl Optional for Metadata {}
-impl<T> Optional for Vec<T> {}
-impl<T> Optional for Box<T> {}
+/// Extra information on an event, a message or a resume entry, of any JSON values.
+type Metadata = serde_json::Map<String, serde_json::Value>;

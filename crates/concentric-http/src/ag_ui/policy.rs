@@ -1,7 +1,10 @@
-use concentric_core::Str;
+use concentric_core::{MediaSource, PartKind, Str};
 
 use super::{
-    Content, ContentPart, PartSource, RunAgentInput, Tool, edit::json_len, message::Message,
+    content::Content,
+    edit::json_len,
+    input::{RunAgentInput, Tool},
+    message::{Message, MessageKind},
     reply::Refused,
 };
 
@@ -307,18 +310,17 @@ impl ClientPolicy {
     }
 
     fn check_message(&self, at: usize, message: &Message) -> Result<(), Refused> {
-        self.check_id(|| format!("messages[{at}].id"), message.id())?;
-        if let Some(id) = message.subagent_run_id() {
+        self.check_id(|| format!("messages[{at}].id"), &message.id)?;
+        if let Some(id) = &message.subagent_run_id {
             self.check_id(|| format!("messages[{at}].subagentRunId"), id)?;
         }
-        match message {
-            Message::System(_) | Message::Developer(_) if !self.system_messages => {
-                let role = message.role();
+        match &message.kind {
+            MessageKind::System { role, .. } if !self.system_messages => {
                 let problem = format!("this agent does not accept {role} messages from clients");
                 Err(Refused::policy(&format!("messages[{at}].role"), &problem))
             }
-            Message::Assistant(message) => {
-                let calls = message.tool_calls.as_deref().unwrap_or_default();
+            MessageKind::Assistant(message) => {
+                let calls = &message.tool_calls;
                 if calls.len() > self.tool_calls {
                     let field = format!("messages[{at}].toolCalls");
                     let (len, max) = (calls.len(), self.tool_calls);
@@ -331,8 +333,8 @@ impl ClientPolicy {
                 }
                 Ok(())
             }
-            Message::User(message) => self.check_content(at, &message.content),
-            Message::Tool(message) => {
+            MessageKind::User(content) => self.check_content(at, content),
+            MessageKind::Tool(message) => {
                 let field = || format!("messages[{at}].toolCallId");
                 self.check_id(field, &message.tool_call_id)?;
                 self.check_content(at, &message.content)
@@ -355,19 +357,16 @@ impl ClientPolicy {
             ));
         }
         for (part_at, part) in parts.iter().enumerate() {
-            let source = match part {
-                ContentPart::Text(_) => continue,
-                ContentPart::Image(part)
-                | ContentPart::Audio(part)
-                | ContentPart::Video(part)
-                | ContentPart::Document(part) => &part.source,
+            let (PartKind::Image(media) | PartKind::Audio(media) | PartKind::File(media)) = part
+            else {
+                continue;
             };
-            let problem = match source {
-                PartSource::Data { .. } => continue,
-                PartSource::Url { value, .. } if self.accepts_url(value) => continue,
-                PartSource::File { .. } if self.file_ids => continue,
-                PartSource::Url { .. } => "this agent does not accept media at this URL",
-                PartSource::File { .. } => "this agent does not accept file ids",
+            let problem = match &media.source {
+                MediaSource::Url(url) if !self.accepts_url(url) => {
+                    "this agent does not accept media at this URL"
+                }
+                MediaSource::Id(_) if !self.file_ids => "this agent does not accept file ids",
+                _ => continue,
             };
             let field = format!("messages[{at}].content[{part_at}].source");
             return Err(Refused::policy(&field, problem));

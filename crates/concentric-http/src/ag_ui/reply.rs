@@ -5,8 +5,6 @@ use concentric_core::{ToolNameTaken, panic::CaughtPanic};
 use http::{HeaderValue, StatusCode, header};
 use serde::Serialize;
 
-use super::InputError;
-
 /// The response to a rejected request: a status, and `{"error": {"code", "message", "field"?}}`,
 /// with `limit`, `max` and `value` for an exceeded limit.
 #[derive(Debug)]
@@ -195,14 +193,5 @@ impl Refused {
             _ => {}
         }
         response
-    }
-}
-
-impl From<InputError> for Refused {
-    fn from(error: InputError) -> Self {
-        Self {
-            status: StatusCode::BAD_REQUEST,
-            json: error.to_json(),
-        }
     }
 }

@@ -13,8 +13,9 @@ use concentric_core::{CallId, InterruptId, Reply, ReplyStatus, Str};
 use serde_json::Value;
 
 use super::{
-    AssistantMessage, Metadata, ResumeEntry, ResumeStatus, ToolCall,
-    message::Message,
+    Metadata,
+    input::{ResumeEntry, ResumeStatus},
+    message::{Assistant, Message, MessageKind, ToolCall},
     stream::{KnownCall, original},
 };
 
@@ -79,7 +80,7 @@ pub(super) fn restore(
     let mut questions = questions(replies);
     if !theirs.is_empty() {
         // An interrupt about a sub-agent's call must not match a call of the same id here.
-        let ids = theirs.iter().map(Message::id);
+        let ids = theirs.iter().map(|message| message.id.as_str());
         let theirs: HashSet<&str> = ids
             .flat_map(|id| [id, original(id).unwrap_or(id)])
             .collect();
@@ -100,10 +101,10 @@ pub(super) fn restore(
 pub(super) fn take_new_messages(messages: &mut Vec<Message>) -> Vec<Message> {
     let last = messages
         .iter()
-        .rposition(|message| matches!(message, Message::Assistant(_)));
-    let removed = messages.extract_if(last.unwrap_or_default().., |message| match message {
-        Message::User(_) => true,
-        Message::System(_) | Message::Developer(_) => last.is_some(),
+        .rposition(|message| matches!(message.kind, MessageKind::Assistant(_)));
+    let removed = messages.extract_if(last.unwrap_or_default().., |message| match message.kind {
+        MessageKind::User(_) => true,
+        MessageKind::System { .. } => last.is_some(),
         _ => false,
     });
     removed.collect()
@@ -112,14 +113,25 @@ pub(super) fn take_new_messages(messages: &mut Vec<Message>) -> Vec<Message> {
 /// The index of the last assistant message, if only results follow it.
 fn last_answer(messages: &[Message]) -> Option<usize> {
     let at = messages.iter().rposition(|message| !is_aside(message))?;
-    matches!(messages.get(at), Some(Message::Assistant(_))).then_some(at)
+    answer(messages.get(at)?).map(|_| at)
 }
 
 fn is_aside(message: &Message) -> bool {
-    matches!(
-        message,
-        Message::Tool(_) | Message::Reasoning(_) | Message::Activity(_)
-    )
+    matches!(message.kind, MessageKind::Tool(_) | MessageKind::Aside)
+}
+
+fn answer(message: &Message) -> Option<&Assistant> {
+    match &message.kind {
+        MessageKind::Assistant(answer) => Some(answer),
+        _ => None,
+    }
+}
+
+fn answer_mut(message: &mut Message) -> Option<&mut Assistant> {
+    match &mut message.kind {
+        MessageKind::Assistant(answer) => Some(answer),
+        _ => None,
+    }
 }
 
 /// Joins texts after a message's calls, which were sent as separate messages, with that message.
@@ -132,14 +144,14 @@ fn join_texts(messages: &mut Vec<Message>, mut at: usize) -> usize {
     }
     let mut more: Option<String> = None;
     for text in texts.iter().rev() {
-        if let Some(Message::Assistant(text)) = messages.get_mut(*text)
-            && let Some(text) = text.content.take()
+        if let Some(text) = messages.get_mut(*text).and_then(answer_mut)
+            && let Some(text) = text.text.take()
         {
             more.get_or_insert_default().push_str(&text);
         }
     }
-    if let (Some(Message::Assistant(message)), Some(more)) = (messages.get_mut(at), more) {
-        message.content.get_or_insert_default().push_str(&more);
+    if let (Some(message), Some(more)) = (messages.get_mut(at).and_then(answer_mut), more) {
+        message.text.get_or_insert_default().push_str(&more);
     }
     let mut index = 0..;
     messages.retain(|_| texts.pop_if(|text| index.next() == Some(*text)).is_none());
@@ -148,52 +160,44 @@ fn join_texts(messages: &mut Vec<Message>, mut at: usize) -> usize {
 
 /// The index of the message that the text message at `at` was split from.
 fn text_of(messages: &[Message], at: usize) -> Option<usize> {
-    let Some(Message::Assistant(text)) = messages.get(at) else {
-        return None;
-    };
+    let text = messages.get(at)?;
     let name = original(&text.id)?;
-    if !calls(text).is_empty() {
+    if !answer(text)?.tool_calls.is_empty() {
         return None;
     }
     let before = messages.get(..at)?.iter().rposition(|m| !is_aside(m))?;
-    match messages.get(before) {
-        Some(Message::Assistant(m)) if m.id == name || original(&m.id) == Some(name) => {
-            Some(before)
-        }
-        _ => None,
-    }
-}
-
-fn calls(message: &AssistantMessage) -> &[ToolCall] {
-    message.tool_calls.as_deref().unwrap_or_default()
+    let message = messages.get(before)?;
+    answer(message)?;
+    (message.id == name || original(&message.id) == Some(name)).then_some(before)
 }
 
 /// Restores the original ids of the calls of the message at `at`.
 fn rename_calls(messages: &mut [Message], at: usize, questions: &Questions<'_>) -> Vec<KnownCall> {
     let (earlier, rest) = messages.split_at_mut(at);
-    let Some((Message::Assistant(message), results)) = rest.split_first_mut() else {
+    let Some((message, results)) = rest.split_first_mut() else {
         return Vec::new();
     };
+    let Some(message) = answer_mut(message) else {
+        return Vec::new();
+    };
+    let earlier = earlier.iter().filter_map(answer);
     let earlier: HashSet<&str> = earlier
-        .iter()
-        .flat_map(|message| match message {
-            Message::Assistant(message) => calls(message),
-            _ => &[],
-        })
+        .flat_map(|message| &message.tool_calls)
         .map(|call| call.id.as_str())
         .collect();
-    let mut own: HashSet<String> = calls(message).iter().map(|call| call.id.clone()).collect();
+    let calls = message.tool_calls.iter();
+    let mut own: HashSet<String> = calls.map(|call| call.id.clone()).collect();
     let answered: HashSet<&str> = results
         .iter()
-        .filter_map(|message| match message {
-            Message::Tool(result) => Some(result.tool_call_id.as_str()),
+        .filter_map(|message| match &message.kind {
+            MessageKind::Tool(result) => Some(result.tool_call_id.as_str()),
             _ => None,
         })
         .collect();
 
     let mut known = Vec::new();
     let mut renamed: HashMap<Str, String> = HashMap::new();
-    for call in message.tool_calls.iter_mut().flatten() {
+    for call in &mut message.tool_calls {
         let wire = Str::from(call.id.as_str());
         // Of several calls with the same id, the results belong to the first.
         let answered = answered.contains(wire.as_str()) && !renamed.contains_key(&wire);
@@ -211,7 +215,7 @@ fn rename_calls(messages: &mut [Message], at: usize, questions: &Questions<'_>) 
         });
     }
     for result in results {
-        if let Message::Tool(result) = result
+        if let MessageKind::Tool(result) = &mut result.kind
             && let Some(id) = renamed.get(result.tool_call_id.as_str())
         {
             result.tool_call_id.clone_from(id);
@@ -223,27 +227,33 @@ fn rename_calls(messages: &mut [Message], at: usize, questions: &Questions<'_>) 
 /// Splits the message at `at` so that the calls of the message that the replies name are in a
 /// message of their own.
 fn split(messages: &mut Vec<Message>, at: usize, questions: &Questions<'_>) {
-    let Some(Message::Assistant(message)) = messages.get_mut(at) else {
+    let Some(message) = messages.get_mut(at) else {
+        return;
+    };
+    let MessageKind::Assistant(answer) = &mut message.kind else {
         return;
     };
     let made_by = |(index, call): (usize, &ToolCall)| {
         let mut asked = questions.about(&call.id);
         asked.find_map(|(id, position)| Some((id.to_owned(), index.checked_sub(position)?)))
     };
-    let Some((id, first)) = calls(message).iter().enumerate().find_map(made_by) else {
+    let Some((id, first)) = answer.tool_calls.iter().enumerate().find_map(made_by) else {
         return;
     };
     if first == 0 {
         message.id = id;
         return;
     }
-    let own = message
-        .tool_calls
-        .as_mut()
-        .map(|calls| calls.split_off(first));
-    let mut message = AssistantMessage::new(id);
-    message.tool_calls = own;
-    messages.insert(at + 1, message.into());
+    let own = Assistant {
+        text: None,
+        tool_calls: answer.tool_calls.split_off(first),
+    };
+    let own = Message {
+        id,
+        subagent_run_id: None,
+        kind: MessageKind::Assistant(own),
+    };
+    messages.insert(at + 1, own);
 }
 
 /// The ids of the answered interrupts, with and without the suffix that distinguishes several

@@ -1,38 +1,48 @@
 //! Frames: the fast path compared with serde, and the requirements of client parsers.
 
+use crate::support::{agent, input, post, send};
 use bytes::BytesMut;
-use concentric_http::ag_ui::{
-    Event, ReasoningMessageContent, RunError, TextMessageContent, ToolCallArgs, encode,
-};
+use concentric_core::{Error, ErrorKind};
+use concentric_http::ag_ui::{AgUiLayer, encode};
 use proptest::prelude::*;
+use tower_layer::Layer;
 
-fn frame(event: impl Into<Event>) -> Vec<u8> {
-    let mut buffer = Vec::new();
-    encode::event(&event.into(), &mut buffer);
-    buffer
+/// The frame of an event with an id and a delta, written by serde.
+fn frame(name: &str, id_field: &str, id: &str, delta: &str) -> Vec<u8> {
+    let [id, delta] = [id, delta].map(|text| serde_json::to_string(text).unwrap());
+    let frame = format!("data: {{\"type\":\"{name}\",\"{id_field}\":{id},\"delta\":{delta}}}\n\n");
+    frame.into_bytes()
 }
 
 fn check(id: &str, delta: &str) {
     let mut buffer = Vec::new();
     encode::text_message_content(id, delta, &mut buffer);
-    assert_eq!(buffer, frame(TextMessageContent::new(id, delta)));
+    assert_eq!(
+        buffer,
+        frame("TEXT_MESSAGE_CONTENT", "messageId", id, delta)
+    );
 
     buffer.clear();
     encode::reasoning_message_content(id, delta, &mut buffer);
-    assert_eq!(buffer, frame(ReasoningMessageContent::new(id, delta)));
+    assert_eq!(
+        buffer,
+        frame("REASONING_MESSAGE_CONTENT", "messageId", id, delta)
+    );
 
     buffer.clear();
     encode::tool_call_args(id, delta, &mut buffer);
-    assert_eq!(buffer, frame(ToolCallArgs::new(id, delta)));
+    assert_eq!(buffer, frame("TOOL_CALL_ARGS", "toolCallId", id, delta));
 }
 
-#[test]
-fn a_frame_is_one_json_line_and_two_line_feeds() {
-    let buffer = frame(RunError::new("a\r\nb\n\nc"));
-    assert_eq!(
-        buffer,
-        b"data: {\"type\":\"RUN_ERROR\",\"message\":\"a\\r\\nb\\n\\nc\"}\n\n"
-    );
+#[tokio::test]
+async fn a_frame_contains_no_line_feed() {
+    let text = "a\r\nb\n\nc";
+    let failed = agent(vec![Err(Error::new(ErrorKind::Other, "failed"))]);
+    let layer = AgUiLayer::new().error_message(move |_| text.to_owned());
+    let events = send(layer.layer(failed), post(input().to_string()))
+        .await
+        .events();
+    assert_eq!(events.last().unwrap()["message"], text);
 }
 
 #[test]
@@ -59,12 +69,9 @@ fn frames_are_appended_to_either_buffer() {
         encode::text_message_content(id, delta, &mut vec);
         encode::text_message_content(id, delta, &mut bytes);
     }
-    encode::event(&RunError::new("no").into(), &mut vec);
-    encode::event(&RunError::new("no").into(), &mut bytes);
-    encode::keep_alive(&mut vec);
-    encode::keep_alive(&mut bytes);
+    encode::tool_call_args("c", "{}", &mut vec);
+    encode::tool_call_args("c", "{}", &mut bytes);
     assert_eq!(vec, bytes);
-    assert!(vec.ends_with(b"}\n\n: keep-alive\n\n"));
 }
 
 #[test]
@@ -72,10 +79,7 @@ fn a_buffer_with_capacity_is_not_reallocated() {
     let mut bytes = BytesMut::with_capacity(1024);
     let before = (bytes.as_ptr(), bytes.capacity());
     encode::text_message_content("message-1", "twenty bytes of text", &mut bytes);
-    encode::event(
-        &TextMessageContent::new("message-1", "more").into(),
-        &mut bytes,
-    );
+    encode::text_message_content("message-1", "more", &mut bytes);
     assert_eq!((bytes.as_ptr(), bytes.capacity()), before);
 }
 

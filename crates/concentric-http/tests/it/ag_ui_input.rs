@@ -1,28 +1,28 @@
 //! Request bodies: the input of real clients, and the texts of errors.
 
-use concentric_http::ag_ui::{
-    Content, ContentPart, Message, PartSource, ResumeStatus, RunAgentInput, ToolCall, ToolCallType,
-    UserMessage,
-};
+use crate::support::{agent, asked_openly, open_policy, post, send};
+use concentric_core::{ChatRequest, MediaSource, PartKind, ResumePoint};
+use concentric_http::ag_ui::AgUiLayer;
 use serde_json::{Value, json};
+use tower_layer::Layer;
 
-fn read(body: &Value) -> Result<RunAgentInput, String> {
-    RunAgentInput::from_slice(body.to_string().as_bytes()).map_err(|error| error.to_string())
+async fn with_messages(messages: &Value) -> ChatRequest {
+    asked_openly(&json!({"threadId": "t", "runId": "r", "messages": messages})).await
 }
 
-fn with_messages(messages: &Value) -> Result<RunAgentInput, String> {
-    read(&json!({"threadId": "t", "runId": "r", "messages": messages}))
+/// The error of a `400`.
+async fn refused(body: &str) -> Value {
+    let layer = AgUiLayer::new().client_policy(open_policy());
+    let answer = send(layer.layer(agent(vec![])), post(body.to_owned())).await;
+    assert_eq!(answer.status, 400, "{body}");
+    let error = answer.json()["error"].clone();
+    assert_eq!(error["code"], "invalid_request");
+    error
 }
 
-/// The field that the error names, and its full text.
-fn refused(body: &Value) -> (Option<String>, String) {
-    let error = RunAgentInput::from_slice(body.to_string().as_bytes()).expect_err("refused");
-    (error.field().map(str::to_owned), error.to_string())
-}
-
-#[test]
-fn input_of_the_ag_ui_client_parses() {
-    let input = read(&json!({
+#[tokio::test]
+async fn input_of_the_ag_ui_client_parses() {
+    let request = asked_openly(&json!({
         "threadId": "t", "runId": "r", "protocolVersion": "1.0", "parentRunId": "p",
         "state": {"a": 1},
         "messages": [
@@ -32,7 +32,7 @@ fn input_of_the_ag_ui_client_parses() {
                 {"type": "text", "text": "what is "},
                 {"type": "image", "source": {"type": "data", "value": "AA==", "mimeType": "image/png"}},
                 {"type": "audio", "source": {"type": "url", "value": "https://x/y"}},
-                {"type": "video", "source": {"type": "url", "value": "u", "mimeType": "video/mp4"}},
+                {"type": "video", "source": {"type": "url", "value": "https://x/u", "mimeType": "video/mp4"}},
                 {"type": "document", "source": {"type": "file", "value": "f", "provider": "openai"}},
                 {"type": "text", "text": "this?"},
             ]},
@@ -51,52 +51,26 @@ fn input_of_the_ag_ui_client_parses() {
             {"interruptId": "j", "status": "cancelled"},
         ],
     }))
-    .unwrap();
-
-    let roles: Vec<_> = input.messages.iter().map(Message::role).collect();
-    assert_eq!(
-        roles,
-        [
-            "developer",
-            "system",
-            "user",
-            "assistant",
-            "tool",
-            "reasoning",
-            "activity"
-        ],
-    );
-    let ids: Vec<_> = input.messages.iter().map(Message::id).collect();
-    assert_eq!(ids, ["1", "2", "3", "4", "5", "6", "7"]);
-    let Message::User(user) = &input.messages[2] else {
-        panic!("{:?}", input.messages[2])
+    .await;
+    assert_eq!(request.system.iter().count(), 2);
+    let user = request.transcript.iter().next().unwrap().as_message();
+    assert_eq!(user.text(), "what is this?");
+    let PartKind::File(document) = &user.parts[4].kind else {
+        panic!("{user:?}")
     };
-    assert_eq!(user.content.text(), "what is this?");
-    let Content::Parts(parts) = &user.content else {
-        panic!("{:?}", user.content)
+    assert_eq!(document.source, MediaSource::Id("f".into()));
+    let round = request.transcript.last().unwrap();
+    assert_eq!(round.results()[0].outcome.content.text(), "ok");
+    let Some((ResumePoint::InStore, replies)) = request.resume.unwrap().take() else {
+        panic!("the run is not resumed")
     };
-    let ContentPart::Document(document) = &parts[4] else {
-        panic!("{:?}", parts[4])
-    };
-    let provider = Some("openai".to_owned());
-    let source = PartSource::File {
-        value: "f".to_owned(),
-        provider,
-        mime_type: None,
-    };
-    assert_eq!(document.source, source);
-    let resume = input.resume.as_deref().unwrap();
-    assert_eq!(resume[0].status, ResumeStatus::Resolved);
-    assert_eq!(resume[0].payload, Some(json!({"ok": true})));
-    assert_eq!(resume[1].status, ResumeStatus::Cancelled);
-
-    let again = serde_json::to_vec(&input).unwrap();
-    assert_eq!(RunAgentInput::from_slice(&again).unwrap(), input);
+    assert_eq!(replies.len(), 2);
+    assert_eq!(replies[0].payload, Some(json!({"ok": true})));
 }
 
-#[test]
-fn input_of_the_tanstack_client_parses() {
-    let input = read(&json!({
+#[tokio::test]
+async fn input_of_the_tanstack_client_parses() {
+    let request = asked_openly(&json!({
         "threadId": "thread-1795303160566-e738wd", "runId": "run-1795303160668-mv1hjs",
         "state": {},
         "messages": [
@@ -107,63 +81,67 @@ fn input_of_the_tanstack_client_parses() {
         ],
         "tools": [], "context": [], "forwardedProps": {}, "data": {},
     }))
-    .unwrap();
-    assert_eq!(input.messages.len(), 2);
-    assert_eq!(input.protocol_version, None);
-}
-
-#[test]
-fn a_minimal_input_parses() {
-    let input = with_messages(&json!([])).unwrap();
-    assert_eq!(input, RunAgentInput::new("t", "r", []));
+    .await;
     assert_eq!(
-        serde_json::to_value(&input).unwrap(),
-        json!({"threadId": "t", "runId": "r", "messages": [], "tools": [], "context": []}),
+        request
+            .transcript
+            .iter()
+            .next()
+            .unwrap()
+            .as_message()
+            .text(),
+        "hello"
     );
 }
 
-#[test]
-fn null_is_absent_where_a_field_is_optional() {
-    let input = read(&json!({
+#[tokio::test]
+async fn null_is_absent_where_a_field_is_optional() {
+    let request = asked_openly(&json!({
         "threadId": "t", "runId": "r", "state": null, "forwardedProps": null, "resume": null,
         "parentRunId": null,
-        "messages": [{"id": "1", "role": "assistant", "content": null, "toolCalls": null}],
+        "messages": [
+            {"id": "0", "role": "user", "content": "hi"},
+            {"id": "1", "role": "assistant", "content": null, "toolCalls": null},
+        ],
     }))
-    .unwrap();
-    assert_eq!(input.state, None);
-    assert_eq!(input.resume, None);
-    let Message::Assistant(message) = &input.messages[0] else {
-        panic!("{input:?}")
+    .await;
+    assert!(request.resume.is_none());
+    assert_eq!(request.transcript.len(), 1);
+}
+
+#[tokio::test]
+async fn text_in_parts_is_text_for_every_role() {
+    let text = |text: &str| json!({"type": "text", "text": text});
+    let messages = json!([
+        {"id": "0", "role": "user", "content": "hi"},
+        {"id": "1", "role": "assistant", "content": [text("a"), text("b")]},
+    ]);
+    let request = with_messages(&messages).await;
+    let answer = request.transcript.last().unwrap().as_message();
+    assert_eq!(answer.text(), "ab");
+}
+
+#[tokio::test]
+async fn a_tool_call_without_a_type_is_a_function() {
+    let call = |kind: Option<&str>| {
+        let mut call = json!({"id": "c", "function": {"name": "f", "arguments": "{}"}});
+        if let Some(kind) = kind {
+            call["type"] = kind.into();
+        }
+        json!([{"id": "1", "role": "assistant", "toolCalls": [call]}])
     };
-    assert_eq!(message.content, None);
+    for kind in [None, Some("function")] {
+        let request = with_messages(&call(kind)).await;
+        let round = request.transcript.last().unwrap();
+        assert_eq!(round.as_message().tool_calls().count(), 1);
+    }
+    let body = json!({"threadId": "t", "runId": "r", "messages": call(Some("other"))});
+    let error = refused(&body.to_string()).await;
+    assert_eq!(error["field"], "messages[0].toolCalls[0].type");
 }
 
-#[test]
-fn text_in_parts_is_text_for_every_role() {
-    let input = with_messages(&json!([
-        {"id": "1", "role": "system", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
-    ]));
-    let Message::System(message) = &input.unwrap().messages[0] else {
-        panic!()
-    };
-    assert_eq!(message.content, "ab");
-}
-
-#[test]
-fn a_tool_call_without_a_type_is_a_function() {
-    let call: ToolCall =
-        serde_json::from_value(json!({"id": "c", "function": {"name": "f", "arguments": "{}"}}))
-            .unwrap();
-    assert_eq!(call.kind, ToolCallType::Function);
-    assert_eq!(call, ToolCall::new("c", "f", "{}"));
-    assert_eq!(
-        serde_json::to_value(&call).unwrap(),
-        json!({"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}),
-    );
-}
-
-#[test]
-fn an_error_names_the_field() {
+#[tokio::test]
+async fn an_error_names_the_field() {
     let user = json!({"id": "1", "role": "user", "content": "x"});
     let rows = [
         (
@@ -247,59 +225,36 @@ fn an_error_names_the_field() {
             "resume[0].status: unknown variant `maybe`",
         ),
     ];
-    for (body, field, message) in rows {
-        let (got_field, got_message) = refused(&body);
-        assert_eq!(got_field.as_deref(), Some(field), "{got_message}");
-        assert!(got_message.starts_with(message), "{got_message}\n{message}");
-        assert!(!got_message.contains(" at line "), "{got_message}");
+    for (body, field, expected) in rows {
+        let error = refused(&body.to_string()).await;
+        let message = error["message"].as_str().unwrap();
+        assert_eq!(error["field"], field, "{message}");
+        assert!(message.starts_with(expected), "{message}\n{expected}");
+        assert!(!message.contains(" at line "), "{message}");
     }
 }
 
-#[test]
-fn invalid_json_names_no_field() {
+#[tokio::test]
+async fn invalid_json_names_no_field() {
     for body in [
         "",
         "{",
         "{\"threadId\":\"t\",\"messages\":[{\"id\"",
         "nope",
-        "{} {}",
         "[]",
         "7",
     ] {
-        let error = RunAgentInput::from_slice(body.as_bytes()).unwrap_err();
-        assert!(
-            error.field().is_none() || body.starts_with("{}"),
-            "{body}: {error}"
-        );
-        let json: Value = serde_json::from_str(&error.to_json()).unwrap();
-        assert_eq!(json["error"]["code"], "invalid_request");
-        assert_eq!(json["error"]["message"], error.to_string());
+        let error = refused(body).await;
+        assert!(error.get("field").is_none(), "{body}: {error}");
     }
-    let trailing = b"{\"threadId\":\"t\",\"runId\":\"r\",\"messages\":[]} {}";
-    let error = RunAgentInput::from_slice(trailing).unwrap_err();
-    assert_eq!(error.field(), None);
-    assert_eq!(error.to_string(), "trailing characters at line 1 column 44");
+    let trailing = "{\"threadId\":\"t\",\"runId\":\"r\",\"messages\":[]} {}";
+    let error = refused(trailing).await;
+    assert_eq!(error.get("field"), None);
+    assert_eq!(error["message"], "trailing characters at line 1 column 44");
 }
 
-#[test]
-fn the_body_of_a_400_is_always_json() {
-    let error =
-        with_error(r#"{"threadId":"t","runId":"r","messages":[{"id":"1","role":"\"}\n"}]}"#);
-    let json: Value = serde_json::from_str(&error).unwrap();
-    assert_eq!(json["error"]["field"], "messages[0].role");
-}
-
-fn with_error(body: &str) -> String {
-    RunAgentInput::from_slice(body.as_bytes())
-        .expect_err("refused")
-        .to_json()
-}
-
-#[test]
-fn messages_are_created_from_their_required_fields() {
-    let message = Message::from(UserMessage::new("1", "hello").name("Ada"));
-    assert_eq!(
-        serde_json::to_value(message).unwrap(),
-        json!({"role": "user", "id": "1", "content": "hello", "name": "Ada"}),
-    );
+#[tokio::test]
+async fn the_body_of_a_400_is_always_json() {
+    let body = r#"{"threadId":"t","runId":"r","messages":[{"id":"1","role":"\"}\n"}]}"#;
+    assert_eq!(refused(body).await["field"], "messages[0].role");
 }

@@ -1,8 +1,9 @@
 //! The verifier over a table of streams. `tests/clients/verify.mjs` runs the reference client over
 //! the same table, so that both must agree on every row.
 
-use concentric_http::ag_ui::{Event, RunStarted, TextMessageStart, Verifier, VerifyError};
+use crate::support::verify::Verifier;
 use serde::Deserialize;
+use serde_json::{Value, json};
 
 const STREAMS: &str = include_str!("../fixtures/ag_ui_streams.json");
 
@@ -11,11 +12,11 @@ struct Stream {
     name: String,
     /// The error of the last event or of the end; absent if the stream is legal.
     error: Option<String>,
-    events: Vec<Event>,
+    events: Vec<Value>,
 }
 
-fn verify(events: &[Event]) -> (usize, Result<(), VerifyError>) {
-    let mut verifier = Verifier::new();
+fn verify(events: &[Value]) -> (usize, Result<(), String>) {
+    let mut verifier = Verifier::default();
     for (i, event) in events.iter().enumerate() {
         if let Err(error) = verifier.verify(event) {
             return (i + 1, Err(error));
@@ -30,12 +31,7 @@ fn the_verifier_matches_the_table_of_streams() {
     assert!(streams.len() > 80);
     for stream in streams {
         let (taken, result) = verify(&stream.events);
-        assert_eq!(
-            result.err().map(|e| e.to_string()),
-            stream.error,
-            "{}",
-            stream.name
-        );
+        assert_eq!(result.err(), stream.error, "{}", stream.name);
         assert_eq!(
             taken,
             stream.events.len(),
@@ -47,30 +43,29 @@ fn the_verifier_matches_the_table_of_streams() {
 
 #[test]
 fn a_rejected_event_changes_nothing() {
-    let mut verifier = Verifier::new();
-    let started = Event::from(RunStarted::new("t", "r"));
-    let opened = Event::from(TextMessageStart::new("m"));
+    let mut verifier = Verifier::default();
+    let started = json!({"type": "RUN_STARTED", "threadId": "t", "runId": "r"});
+    let opened = json!({"type": "TEXT_MESSAGE_START", "messageId": "m"});
     assert!(verifier.verify(&opened).is_err());
     verifier.verify(&started).unwrap();
     verifier.verify(&opened).unwrap();
     for _ in 0..2 {
-        assert!(matches!(
-            verifier.verify(&opened),
-            Err(VerifyError::AlreadyOpen { .. })
-        ));
+        let error = verifier.verify(&opened).unwrap_err();
+        assert!(error.ends_with("is already open"), "{error}");
     }
     assert!(!verifier.is_terminated());
-    assert_eq!(verifier.finish(), Err(VerifyError::Truncated));
+    assert!(verifier.finish().is_err());
 }
 
 #[test]
 fn an_unknown_event_must_be_within_a_run() {
-    let unknown: Event = serde_json::from_str(r#"{"type":"NEW"}"#).unwrap();
-    let mut verifier = Verifier::new();
+    let unknown = json!({"type": "NEW"});
+    let mut verifier = Verifier::default();
     assert_eq!(
-        verifier.verify(&unknown).unwrap_err().to_string(),
+        verifier.verify(&unknown).unwrap_err(),
         "NEW: the first event must be RUN_STARTED or RUN_ERROR",
     );
-    verifier.verify(&RunStarted::new("t", "r").into()).unwrap();
+    let started = json!({"type": "RUN_STARTED", "threadId": "t", "runId": "r"});
+    verifier.verify(&started).unwrap();
     verifier.verify(&unknown).unwrap();
 }

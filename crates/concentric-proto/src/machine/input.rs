@@ -1,6 +1,6 @@
 //! The inputs of the machine.
 
-use super::{Finishing, Machine, ModelStart, Step, end::protocol};
+use super::{Action, Finishing, Machine, ModelStart, Step, end::protocol};
 use crate::{
     call::RoundEvent,
     error::Error,
@@ -12,7 +12,7 @@ use crate::{
     run_state::{Said, Stage},
     text::Str,
     transcript::Turn,
-    usage::{CancelReason, Outcome},
+    usage::{CancelReason, Outcome, Usage},
 };
 
 /// An event that the driver reports to the machine.
@@ -96,21 +96,9 @@ impl Input {
 }
 
 impl Machine {
-    /// Processes an input. Inputs that arrive too late are ignored.
-    #[inline]
-    pub fn input(&mut self, input: Input) {
-        match input {
-            Input::ModelEvent(event) => {
-                if let Some(event) = self.model_event(event) {
-                    self.emit(event);
-                }
-            }
-            other => self.other_input(other),
-        }
-    }
-
     /// Processes an event of the model's answer, and returns the event to pass on to the consumer,
-    /// if any. The driver must pass it on after all pending [actions](Self::action).
+    /// if any. The driver must pass it on after the [actions](Self::action) that were pending, and
+    /// before those that the event adds.
     ///
     /// Combines [`Input::ModelEvent`] and [`Action::Emit`](super::Action::Emit), for drivers that
     /// pass on each event immediately.
@@ -121,8 +109,7 @@ impl Machine {
         }
         let step = self.stream.as_mut()?;
         if let Event::Finish(finish) = event {
-            self.finish_step(finish);
-            return None;
+            return self.finish_step(finish);
         }
         step.take_in(event)
     }
@@ -137,24 +124,22 @@ impl Machine {
         }
     }
 
-    fn other_input(&mut self, input: Input) {
+    /// Processes an input. Inputs that arrive too late are ignored.
+    // Not inlined: an input has 170 bytes, and is passed by reference to a function that is called.
+    pub fn input(&mut self, input: Input) {
         if self.is_ended() {
             return;
         }
         match input {
-            Input::ModelStarted(mut start) if self.asked => {
-                self.asked = false;
-                start.message_id = match self.started.take() {
-                    Some(id) => id,
-                    None => self.start_step(start.message_id),
-                };
-                let step = Step::new(start);
-                let interrupted = self.interrupted.take();
-                self.stream = Some(match interrupted.map(|interrupted| *interrupted) {
-                    Some((said, unsaid)) => step.going_on(said, unsaid),
-                    None => step,
-                });
+            Input::ModelEvent(event) => {
+                let is_first = self.actions.is_empty();
+                match self.model_event(event).map(Action::Emit) {
+                    Some(action) if is_first => self.actions.push_front(action),
+                    Some(action) => self.actions.push_back(action),
+                    None => {}
+                }
             }
+            Input::ModelStarted(start) if self.asked => self.model_started(start),
             Input::StepStarted(id) if self.asked && self.started.is_none() => {
                 self.started = Some(self.start_step(id));
             }
@@ -190,19 +175,34 @@ impl Machine {
             }
             Input::Cancel(reason) => self.stop(Outcome::Aborted { reason }),
             Input::Deadline => self.fail(Error::deadline()),
-            Input::Dropped => {
-                self.close_round("The run was cancelled before the call completed.");
-                self.actions.clear();
-                self.stream = None;
-                self.asked = false;
-                self.started = None;
-                self.finishing = None;
-                self.interrupted = None;
-                self.state.stage = Stage::Ended;
-            }
+            Input::Dropped => self.dropped(),
             // Other inputs arrived too late.
             _ => {}
         }
+    }
+
+    fn model_started(&mut self, mut start: ModelStart) {
+        self.asked = false;
+        start.message_id = match self.started.take() {
+            Some(id) => id,
+            None => self.start_step(start.message_id),
+        };
+        let step = self.stream.insert(Step::new(start));
+        if let Some(interrupted) = self.interrupted.take() {
+            let (said, unsaid) = *interrupted;
+            step.go_on(said, unsaid);
+        }
+    }
+
+    fn dropped(&mut self) {
+        self.close_round("The run was cancelled before the call completed.");
+        self.actions.clear();
+        self.stream = None;
+        self.asked = false;
+        self.started = None;
+        self.finishing = None;
+        self.interrupted = None;
+        self.state.stage = Stage::Ended;
     }
 
     /// Emits the start of a step, and returns the id of its message: `id`, or that of an
@@ -218,10 +218,9 @@ impl Machine {
         id
     }
 
-    fn finish_step(&mut self, mut finish: Box<Finish>) {
-        let Some(mut step) = self.stream.take() else {
-            return;
-        };
+    /// Ends the step, and returns the event to pass on before the pending actions, if any.
+    fn finish_step(&mut self, mut finish: Box<Finish>) -> Option<Event> {
+        let mut step = self.stream.take()?;
         // This loop's calls run first, and then the nested agent is called again. So the open calls
         // of the nested agent end here.
         if step.has_calls()
@@ -239,10 +238,21 @@ impl Machine {
         // A resumed nested agent has already reported the other tokens.
         let usage = finish.attempt_usage();
         self.state.unreported += usage;
+        let finished = StepFinish::new(self.state.step, finish.reason.clone(), usage);
+        let finished = Event::StepFinish(Box::new(finished));
+        let next = match self.actions.is_empty() {
+            true => Some(finished),
+            false => {
+                self.emit(finished);
+                None
+            }
+        };
+        self.take_answer(step, finish, used);
+        next
+    }
+
+    fn take_answer(&mut self, mut step: Step, mut finish: Box<Finish>, used: Usage) {
         let at = self.state.step;
-        let reason = finish.reason.clone();
-        let finished = StepFinish::new(at, reason, usage);
-        self.emit(Event::StepFinish(Box::new(finished)));
         let (message, mut calls) = match step.end(&finish.reason) {
             Ok(answer) => answer,
             Err(error) => return self.fail(protocol(&error)),

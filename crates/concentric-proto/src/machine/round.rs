@@ -98,12 +98,16 @@ impl Machine {
         let Stage::Round(round) = &mut self.state.stage else {
             return Vec::new();
         };
-        let mut calls = Vec::with_capacity(round.calls.len());
+        // Allocated for the first call: most rounds are handed out once, and have none the next time.
+        let (mut calls, count) = (Vec::new(), round.calls.len());
         for (at, call) in round.calls.iter_mut().enumerate() {
             if release {
                 call.release();
             }
             if call.is_ready() {
+                if calls.is_empty() {
+                    calls.reserve_exact(count - at);
+                }
                 calls.push(call.to_round_call(at));
                 let released = matches!(call.state.stage, CallStage::Released { .. });
                 self.dispatched.push(Dispatched { at, released });

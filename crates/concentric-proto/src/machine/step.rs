@@ -88,7 +88,7 @@ impl Step {
     }
 
     /// Continues an interrupted answer.
-    pub(super) fn going_on(mut self, said: Said, unsaid: HashMap<CallId, Part>) -> Self {
+    pub(super) fn go_on(&mut self, said: Said, unsaid: HashMap<CallId, Part>) {
         for part in said.message.parts {
             self.builder.push(&Event::Part(Box::new(part)));
         }
@@ -101,7 +101,6 @@ impl Step {
         self.calls = said.calls;
         let used = said.used;
         self.before = Some(Box::new(Before { used, unsaid }));
-        self
     }
 
     /// The answer so far, in a run that has used `usage` without it.
@@ -186,6 +185,10 @@ impl Step {
                 .tools
                 .get(&event.call.name)
                 .is_some_and(|spec| spec.annotations.read_only);
+            // Most answers have one call, and the first growth of a vector makes room for four.
+            if self.calls.is_empty() {
+                self.calls.reserve_exact(1);
+            }
             self.calls
                 .push(StoredCall::new(event.call.clone(), refusal, read_only));
         }
@@ -229,7 +232,7 @@ impl Step {
     ///
     /// A call or a result in the answer is invalid in a transcript.
     pub(super) fn end(
-        mut self,
+        &mut self,
         reason: &FinishReason,
     ) -> Result<(Message, Vec<StoredCall>), HistoryError> {
         // Partial arguments are invalid JSON, but empty arguments would be accepted as no
@@ -240,9 +243,9 @@ impl Step {
         {
             last.refuse(Refusal::Truncated);
         }
-        let message = self.builder.build();
+        let message = self.builder.take();
         check_calls(&message, &self.calls)?;
-        Ok((message, self.calls))
+        Ok((message, std::mem::take(&mut self.calls)))
     }
 
     /// The part of an incomplete answer to keep: its text, without calls, because they were not

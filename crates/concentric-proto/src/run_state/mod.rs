@@ -92,6 +92,7 @@ pub(crate) struct Calls {
 }
 
 impl Data {
+    #[inline]
     pub(crate) fn new(transcript: Transcript) -> Self {
         Self {
             version: VERSION,

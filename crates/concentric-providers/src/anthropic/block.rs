@@ -4,9 +4,9 @@ use super::wire::Delta;
 use crate::{
     api::Answer,
     calls::{Calls, Piece},
-    lenient::{Count, Text},
+    lenient::Count,
 };
-use concentric_core::{Error, Event, Executor, Part, PartEnd, PartKind, ProviderData, Str};
+use concentric_core::{Error, Event, Executor, PartKind, ProviderData, Str};
 use serde_json::{Map, Value};
 use std::sync::Arc;
 
@@ -25,10 +25,9 @@ pub(super) struct Block {
 
 #[derive(Debug)]
 enum Kind {
+    /// A text, or thinking.
     Text {
-        has_content: bool,
-    },
-    Thinking {
+        is_thinking: bool,
         has_content: bool,
     },
     /// A tool call, with its initial arguments, which later deltas replace.
@@ -72,19 +71,18 @@ impl Block {
         };
         let type_ = data.get("type").and_then(Value::as_str).unwrap_or_default();
         let kind = match type_ {
-            "text" => {
+            "text" | "thinking" => {
+                let is_thinking = type_ == "thinking";
+                let text = take_text(&mut data, if is_thinking { "thinking" } else { "text" });
                 data.remove("type");
-                let text = take_text(&mut data, "text");
                 let has_content = text.is_some();
-                answer.events.extend(text.map(Event::TextDelta));
-                Kind::Text { has_content }
-            }
-            "thinking" => {
-                data.remove("type");
-                let text = take_text(&mut data, "thinking");
-                let has_content = text.is_some();
-                answer.events.extend(text.map(Event::ReasoningDelta));
-                Kind::Thinking { has_content }
+                answer
+                    .events
+                    .extend(text.map(|text| delta(text, is_thinking)));
+                Kind::Text {
+                    is_thinking,
+                    has_content,
+                }
             }
             "tool_use" | "server_tool_use" | "mcp_tool_use" => {
                 let executor = if type_ == "tool_use" {
@@ -94,21 +92,19 @@ impl Block {
                     Executor::Provider
                 };
                 let (id, name) = (take_text(&mut data, "id"), take_text(&mut data, "name"));
-                let begun_with = match data.remove("input") {
-                    // Used only if no delta with arguments arrives.
-                    None | Some(Value::Null) => Some("{}".to_owned()),
-                    Some(Value::String(text)) if !text.is_empty() => Some(text),
-                    Some(Value::String(_)) => Some("{}".to_owned()),
-                    Some(input) => Some(input.to_string()),
-                };
+                // Used only if no delta with arguments arrives.
+                let begun_with = Some(match data.remove("input") {
+                    Some(Value::String(text)) if !text.is_empty() => text,
+                    None | Some(Value::Null | Value::String(_)) => "{}".to_owned(),
+                    Some(input) => input.to_string(),
+                });
                 let piece = Piece {
                     index: Some(number),
                     id: id.as_deref(),
                     name: name.as_deref(),
                     arguments: "",
                 };
-                let taken = calls.piece(&piece, answer);
-                taken.map_err(|conflict| conflict.error(answer))?;
+                calls.piece(&piece, answer)?;
                 Kind::Call {
                     executor,
                     begun_with,
@@ -128,43 +124,40 @@ impl Block {
     #[inline]
     pub(super) fn delta(
         &mut self,
-        delta: Delta<'_>,
+        new: Delta<'_>,
         calls: &mut Calls,
         answer: &mut Answer,
     ) -> Result<(), Error> {
         match &mut self.kind {
-            Kind::Text { has_content } => {
-                if let Some(text) = delta.text.into_filled() {
+            Kind::Text {
+                is_thinking,
+                has_content,
+            } => {
+                let text = if *is_thinking { new.thinking } else { new.text };
+                if let Some(text) = text.into_filled() {
                     *has_content = true;
-                    answer.emit(Event::TextDelta(text));
+                    answer.emit(delta(text, *is_thinking));
                 }
-                if let Some(citation) = delta.citation {
-                    answer.changed();
-                    self.cite(*citation);
-                }
-            }
-            Kind::Thinking { has_content } => {
-                if let Some(text) = delta.thinking.into_filled() {
-                    *has_content = true;
-                    answer.emit(Event::ReasoningDelta(text));
-                }
-                if let Text::Borrowed(_) | Text::Owned(_) = delta.signature {
-                    let signature = delta.signature.as_str().unwrap_or_default();
+                if let Some(signature) = new.signature.as_str().filter(|_| *is_thinking) {
                     let known = self.data.get("signature").and_then(Value::as_str);
                     answer.changed |= !signature.is_empty() && known != Some(signature);
                     self.data.insert("signature".to_owned(), signature.into());
                 }
+                if let Some(citation) = new.citation.filter(|_| !*is_thinking) {
+                    answer.changed();
+                    self.cite(*citation);
+                }
             }
             Kind::Call { begun_with, .. } => {
-                if let Some(arguments) = delta.partial_json.filled() {
+                if let Some(arguments) = new.partial_json.filled() {
                     *begun_with = None;
-                    append(self.number, arguments, calls, answer)?;
+                    calls.piece(&Piece::arguments(self.number, arguments), answer)?;
                 }
             }
             Kind::Opaque => {
                 let fields = [
-                    ("content", delta.content),
-                    ("encrypted_content", delta.encrypted_content),
+                    ("content", new.content),
+                    ("encrypted_content", new.encrypted_content),
                 ];
                 for (name, value) in fields {
                     if let Some(value) = value {
@@ -193,27 +186,22 @@ impl Block {
             self.data.retain(|_, value| !is_nothing(value));
         }
         match self.kind {
-            Kind::Text { has_content } => {
+            Kind::Text {
+                is_thinking,
+                has_content,
+            } => {
                 let data = self.data(answer);
                 if has_content {
                     // Also emitted without data, so that a following text is a separate part.
-                    answer.emit(Event::PartEnd(Box::new(PartEnd::new(data))));
-                } else if data.is_some() {
-                    part(PartKind::Text(Str::default()), data, answer);
-                } else {
+                    answer.end_part(data);
+                } else if data.is_none() {
                     return Ok(Ended::Nothing);
-                }
-            }
-            Kind::Thinking { has_content } => {
-                let data = self.data(answer);
-                if has_content {
-                    answer.emit(Event::PartEnd(Box::new(PartEnd::new(data))));
-                } else if data.is_some() {
+                } else if is_thinking {
                     // The service hides this reasoning, but requires its signature in later
                     // requests.
-                    part(PartKind::Reasoning(Str::default()), data, answer);
+                    answer.part(PartKind::Reasoning(Str::default()), data);
                 } else {
-                    return Ok(Ended::Nothing);
+                    answer.part(PartKind::Text(Str::default()), data);
                 }
             }
             Kind::Call {
@@ -221,31 +209,28 @@ impl Block {
                 ref mut begun_with,
             } => {
                 if let Some(arguments) = begun_with.take() {
-                    append(self.number, &arguments, calls, answer)?;
+                    calls.piece(&Piece::arguments(self.number, &arguments), answer)?;
                 }
                 if executor == Executor::Loop {
                     return Ok(Ended::Call(self.number, self.data));
                 }
-                if let Some(data) = self.data(answer) {
-                    calls.keep(self.number, executor, data);
-                }
+                // Always contains the type.
+                let data = self.data(answer);
+                calls.keep(self.number, executor, data);
                 // The provider executes this call, and its result is a separate block.
-                let settled = calls.settle(self.number, answer);
-                settled.map_err(|conflict| conflict.error(answer))?;
+                calls.settle(self.number, answer)?;
             }
             Kind::Opaque if self.data.is_empty() => return Ok(Ended::Nothing),
-            Kind::Opaque => {
-                let data = ProviderData::new(answer.provider.clone(), Value::Object(self.data));
-                part(PartKind::Provider(data), None, answer);
-            }
+            Kind::Opaque => answer.opaque(self.data.into()),
         }
         Ok(Ended::Part)
     }
 
     fn data(&mut self, answer: &Answer) -> Option<Arc<ProviderData>> {
-        let data = std::mem::take(&mut self.data);
-        let wanted = !data.is_empty();
-        wanted.then(|| Arc::new(ProviderData::new(answer.provider.clone(), data.into())))
+        match std::mem::take(&mut self.data) {
+            data if data.is_empty() => None,
+            data => answer.data(data.into()),
+        }
     }
 
     /// The model that continues the response, if the service switches to a fallback.
@@ -256,25 +241,11 @@ impl Block {
     }
 }
 
-fn append(
-    number: u64,
-    arguments: &str,
-    calls: &mut Calls,
-    answer: &mut Answer,
-) -> Result<(), Error> {
-    let piece = Piece {
-        index: Some(number),
-        id: None,
-        name: None,
-        arguments,
-    };
-    let taken = calls.piece(&piece, answer);
-    taken.map_err(|conflict| conflict.error(answer))
-}
-
-fn part(kind: PartKind, data: Option<Arc<ProviderData>>, answer: &mut Answer) {
-    let part = Part::new(kind).with_provider_data(data);
-    answer.emit(Event::Part(Box::new(part)));
+fn delta(text: Str, is_thinking: bool) -> Event {
+    match is_thinking {
+        true => Event::ReasoningDelta(text),
+        false => Event::TextDelta(text),
+    }
 }
 
 fn take_text(data: &mut Map<String, Value>, name: &str) -> Option<Str> {

@@ -5,16 +5,12 @@ use super::{
     wire::{Chunk, Tokens},
 };
 use crate::{
-    api::{self, Answer, Framing},
+    api::{self, ANOTHER_RESPONSE, Answer, Framing},
     calls::Calls,
-    failure::{Failure, has_error},
     lenient::Text,
 };
-use concentric_core::{
-    Error, ErrorKind, Event, Executor, Finish, FinishReason, Part, PartKind, ProviderData, Str,
-};
+use concentric_core::{Error, Executor, FinishReason, Str};
 use serde_json::{Map, Value};
-use std::sync::Arc;
 
 /// The state of a response that is being received.
 #[doc(hidden)]
@@ -53,10 +49,7 @@ impl api::Decoder for Decoder {
         };
         match &mut self.open {
             Some(block) if block.is_at(chunk.index) => block.delta(delta, &mut self.calls, answer),
-            _ => Err(protocol(
-                answer,
-                "a delta arrived for a content block that is not open",
-            )),
+            _ => Err(answer.protocol("a delta arrived for a content block that is not open")),
         }
     }
 
@@ -88,16 +81,12 @@ impl api::Decoder for Decoder {
                 data.insert("followed_by".to_owned(), (self.parts - parts).into());
             }
             if !data.is_empty() {
-                let data = ProviderData::new(answer.provider.clone(), data.into());
-                self.calls.keep(number, Executor::Loop, Arc::new(data));
+                let data = answer.data(data.into());
+                self.calls.keep(number, Executor::Loop, data);
             }
         }
-        let closed = self.calls.finish(&mut answer.events);
-        closed.map_err(|conflict| conflict.error(answer))?;
-        let mut finish = Finish::new(reason, tokens.usage());
-        finish.provider_reason = self.reason.take();
-        answer.emit(Event::Finish(Box::new(finish)));
-        Ok(())
+        let word = self.reason.take();
+        self.calls.finish(reason, tokens.usage(), word, answer)
     }
 }
 
@@ -109,13 +98,11 @@ impl Decoder {
         answer: &mut Answer,
     ) -> Result<(), Error> {
         let type_ = chunk.type_.as_str().unwrap_or_default();
-        if let Some(error) = chunk.error.as_ref().filter(|error| has_error(error)) {
-            let error = Value::from_iter([("error", (**error).clone())]);
-            return Err(answer.origin().reported(&Failure::of_json(&error)));
-        }
-        if from == Framing::ErrorEvent || type_ == "error" {
-            return Err(answer.origin().reported(&Failure::default()));
-        }
+        let from = match type_ {
+            "error" => Framing::ErrorEvent,
+            _ => from,
+        };
+        answer.check_error(chunk.error.as_deref(), from)?;
         match type_ {
             "message_start" => {
                 answer.changed();
@@ -125,10 +112,8 @@ impl Decoder {
             }
             "content_block_start" => {
                 if !self.started {
-                    return Err(protocol(
-                        answer,
-                        "a content block arrived before the message started",
-                    ));
+                    let what = "a content block arrived before the message started";
+                    return Err(answer.protocol(what));
                 }
                 // Some servers do not send the end of a block.
                 self.end_block(answer)?;
@@ -158,7 +143,7 @@ impl Decoder {
             }
             "message_stop" => {
                 if !self.started {
-                    return Err(protocol(answer, "the message ended before it started"));
+                    return Err(answer.protocol("the message ended before it started"));
                 }
                 self.stopped = true;
                 self.end_block(answer)
@@ -173,13 +158,11 @@ impl Decoder {
         }
     }
 
-    /// Detects a gateway that lost its upstream and appends the response of another one.
     fn start(&mut self, answer: &Answer) -> Result<(), Error> {
-        if std::mem::replace(&mut self.started, true) {
-            let what = "another response started before the first one was complete";
-            return Err(protocol(answer, what));
+        match std::mem::replace(&mut self.started, true) {
+            true => Err(answer.protocol(ANOTHER_RESPONSE)),
+            false => Ok(()),
         }
-        Ok(())
     }
 
     fn message(&mut self, message: Chunk<'_>, answer: &mut Answer) -> Result<(), Error> {
@@ -251,9 +234,7 @@ impl Decoder {
         if let Some(reason) = &self.reason {
             data.insert("stop_reason".to_owned(), reason.as_str().into());
         }
-        let data = ProviderData::new(answer.provider.clone(), data.into());
-        let part = Part::new(PartKind::Provider(data));
-        answer.emit(Event::Part(Box::new(part)));
+        answer.opaque(data.into());
     }
 }
 
@@ -265,8 +246,4 @@ fn finish_reason(reason: Option<&Str>) -> FinishReason {
         Some("refusal") => FinishReason::ContentFilter,
         Some(other) => FinishReason::Other(other.into()),
     }
-}
-
-fn protocol(answer: &Answer, what: &'static str) -> Error {
-    answer.origin().error(ErrorKind::Protocol, what)
 }

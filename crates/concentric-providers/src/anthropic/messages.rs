@@ -6,13 +6,14 @@ use super::{
     thinking::Plan,
 };
 use crate::{
-    ApiKey, Capabilities, Model, ProviderLayer, Unsupported,
-    api::{Api, Base, Call},
-    capabilities::NO_CONTENT,
+    ApiKey, Capabilities, ProviderLayer, Unsupported,
+    api::{Api, Call, host, is_at},
+    capabilities::{NO_CONTENT, input_schema},
 };
-use concentric_core::{Error, Str};
-use http::Uri;
+use concentric_core::Str;
+use serde::Serialize;
 use serde_json::Value;
+use std::borrow::Cow;
 
 /// Anthropic's Messages API.
 #[derive(Clone, Debug)]
@@ -32,13 +33,8 @@ pub struct Messages {
 /// | `AnthropicLayer::new(model, key)` | Anthropic's own service |
 /// | `AnthropicLayer::compatible(..)` | another service with the same API, by base URL |
 ///
-/// The settings that all providers share (`base_url`, `header`, `timeouts`, `limits`,
-/// `capabilities`, `streaming`) are methods of [`ProviderLayer`]; see the [module docs](super) for
-/// an example.
+/// [`ProviderLayer`] has the settings that all providers share.
 pub type AnthropicLayer = ProviderLayer<Messages>;
-
-/// A model with Anthropic's Messages API over the HTTP service `S`.
-pub type Anthropic<S> = Model<S, Messages>;
 
 /// How long the service caches the common prefix of requests (`cache_control`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -79,9 +75,7 @@ impl AnthropicLayer {
         key: Option<ApiKey>,
     ) -> Self {
         let base_url = base_url.into();
-        let uri: Option<Uri> = base_url.parse().ok();
-        let host = uri.as_ref().and_then(Uri::host).unwrap_or_default();
-        let provider = provider_at(host);
+        let provider = provider_at(&host(&base_url));
         Self::at(base_url, api(provider), model, key)
     }
 
@@ -154,13 +148,9 @@ fn provider_at(host: &str) -> Str {
         "azure.com",
         "googleapis.com",
     ];
-    let is = |name: &str| {
-        let rest = host.strip_suffix(name);
-        rest.is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
-    };
-    if OWN.into_iter().any(is) {
+    if OWN.into_iter().any(|name| is_at(host, name)) {
         ANTHROPIC
-    } else if is("openrouter.ai") {
+    } else if is_at(host, "openrouter.ai") {
         Str::from_static("openrouter")
     } else {
         host.into()
@@ -174,8 +164,8 @@ impl Api for Messages {
         &self.provider
     }
 
-    fn key_header(&self) -> (&str, &str) {
-        ("x-api-key", "")
+    fn key_header(&self) -> &str {
+        "x-api-key"
     }
 
     fn headers(&self) -> &'static [(&'static str, &'static str)] {
@@ -215,8 +205,7 @@ impl Api for Messages {
                     unsupported.push(Unsupported::new(what));
                 }
                 if let Some(what) = schema::refused_input(&tool.input_schema) {
-                    let what = format!("the input schema of tool `{}`: {what}", tool.name);
-                    unsupported.push(Unsupported::new(what));
+                    unsupported.push(input_schema(tool, what));
                 }
             }
         }
@@ -243,15 +232,12 @@ impl Api for Messages {
         }
     }
 
-    fn endpoint(&self, base: &Base, _: &Call<'_>) -> Result<Uri, Error> {
-        base.join("/v1/messages")
+    fn path(&self, _: &Call<'_>) -> Cow<'static, str> {
+        "/v1/messages".into()
     }
 
-    fn encode(&self, call: &Call<'_>) -> Result<Vec<u8>, Error> {
-        call.write(&Wire {
-            call: *call,
-            api: self,
-        })
+    fn body<'a>(&'a self, call: Call<'a>) -> impl Serialize + 'a {
+        Wire { call, api: self }
     }
 
     fn decoder(&self, _: &Call<'_>) -> Decoder {

@@ -1,45 +1,22 @@
 //! Anthropic's Messages API, and compatible services.
 //!
-//! [`AnthropicLayer`] turns an HTTP service into a model: each call is one `POST`, whose response
-//! is decoded while it arrives. The layer does not retry and does not follow redirects; use
-//! separate layers above or below for that.
-//!
 //! ```
-//! use concentric_core::{ChatRequest, Error};
-//! use concentric_providers::{AnthropicLayer, ApiKey};
-//! use http_body_util::Full;
-//! use tower::{ServiceBuilder, ServiceExt, service_fn};
-//!
-//! # #[tokio::main(flavor = "current_thread")]
-//! # async fn main() -> Result<(), Error> {
-//! // Any HTTP client that is a service; this one always returns the same response.
-//! let http = service_fn(async |request: http::Request<Full<bytes::Bytes>>| {
-//!     assert_eq!(request.uri(), "https://api.anthropic.com/v1/messages");
-//!     let answer = r#"{"type": "message", "content": [{"type": "text", "text": "Hello!"}]}"#;
-//!     Ok::<_, std::convert::Infallible>(http::Response::new(Full::<bytes::Bytes>::from(answer)))
-//! });
-//! let model = ServiceBuilder::new()
-//!     .layer(AnthropicLayer::new("claude-opus-4-8", ApiKey::new("the key")))
-//!     .service(http);
-//! assert_eq!(model.oneshot(ChatRequest::user("hi")).await?.text().await?, "Hello!");
-//! # Ok(())
-//! # }
+//! # use concentric_providers::{ApiKey, AnthropicLayer};
+//! let layer = AnthropicLayer::new("claude-opus-4-8", ApiKey::new("the key"));
 //! ```
 //!
 //! # Lifecycle
 //!
+//! In addition to the [lifecycle of every model](crate::model):
+//!
 //! | moment | effect |
 //! |---|---|
-//! | `call` | the HTTP service is called immediately, with its readiness |
 //! | first text, thinking, tool call or opaque block | the future resolves |
 //! | an earlier error | the future fails: with the HTTP status, or with an `error` event |
-//! | a later error | the last item of the body |
 //! | end of a block | its signature or citations are emitted with the end of the part; a call that the service executes is emitted |
 //! | `message_stop` | the loop's tool calls are emitted, then `Finish` |
 //! | end of the body before it | `Truncated`, and no tool call for the loop |
 //! | another `message_start` | an error: a gateway has started another response |
-//! | a timeout ([`Timeouts`](crate::Timeouts)) | an error, from the future or the body |
-//! | drop | the HTTP body is dropped |
 //!
 //! A response is complete at `message_stop`; without streaming, if its JSON is complete. The
 //! content of a response determines whether it is a stream. Tool calls get ids of the run; the
@@ -108,10 +85,6 @@
 //! | `total_tokens` | not reported |
 //!
 //! The usage of an advisor or a compaction is only in `usage.iterations`.
-//!
-//! # Place in the stack
-//!
-//! The innermost layer with chat requests; layers below it process HTTP requests.
 
 mod block;
 mod decoder;
@@ -122,4 +95,4 @@ mod schema;
 mod thinking;
 mod wire;
 
-pub use self::messages::{Anthropic, AnthropicLayer, Messages, PromptCache};
+pub use self::messages::{AnthropicLayer, Messages, PromptCache};

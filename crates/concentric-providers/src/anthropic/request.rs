@@ -14,10 +14,14 @@ use super::{
     schema::{self, Input},
     thinking::{Plan, Thinking},
 };
-use crate::{api::Call, fields::Fields, schema::Node};
+use crate::{
+    api::Call,
+    fields::{Fields, One, Typed},
+    schema::Node,
+};
 use concentric_core::{ChatRequest, Stability, ToolChoice, ToolSpec};
 use serde::{Serialize, Serializer};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// The body of a call.
 pub(super) struct Wire<'a> {
@@ -44,7 +48,7 @@ impl Serialize for Wire<'_> {
             conversation.cache(control);
         }
         let mut fields = Fields {
-            map: serde::Serializer::serialize_map(serializer, None)?,
+            map: serializer.serialize_map(None)?,
             replaced: &options.provider,
         };
         fields.put("model", call.model)?;
@@ -61,13 +65,13 @@ impl Serialize for Wire<'_> {
             fields.put("tools", &tools)?;
         }
         if !tools.is_empty() || options.provider.contains_key("tools") {
-            let choice = Choice::of(options.tool_choice.as_ref(), options.parallel_tool_calls);
+            let choice = choice(options.tool_choice.as_ref(), options.parallel_tool_calls);
             fields.put_some("tool_choice", choice.as_ref())?;
         }
-        let format = options.output_schema.as_ref().map(|output| Format {
-            r#type: "json_schema",
+        let format = options.output_schema.as_ref().map(|output| {
             // `check` has rejected schemas that cannot be converted.
-            schema: schema::output(&output.schema).unwrap_or(Node::Kept(&output.schema)),
+            let schema = schema::output(&output.schema).unwrap_or(Node::Kept(&output.schema));
+            Typed::new("json_schema", One("schema", schema))
         });
         if plan.effort.is_some() || format.is_some() {
             let effort = plan.effort;
@@ -80,7 +84,7 @@ impl Serialize for Wire<'_> {
             fields.put("stop_sequences", &options.stop)?;
         }
         if let Some(Value::String(user_id)) = options.metadata.get("user_id") {
-            fields.put("metadata", &Metadata { user_id })?;
+            fields.put("metadata", &One("user_id", user_id))?;
         }
         fields.end()
     }
@@ -91,18 +95,7 @@ struct OutputConfig<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     effort: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    format: Option<Format<'a>>,
-}
-
-#[derive(Serialize)]
-struct Format<'a> {
-    r#type: &'static str,
-    schema: Node<'a>,
-}
-
-#[derive(Serialize)]
-struct Metadata<'a> {
-    user_id: &'a str,
+    format: Option<Typed<One<Node<'a>>>>,
 }
 
 /// The breakpoints of the prompt cache: at most four.
@@ -222,41 +215,15 @@ fn tools<'a>(
     tools
 }
 
-#[derive(Serialize)]
-#[serde(tag = "type", rename_all = "snake_case")]
-enum Choice<'a> {
-    Auto {
-        #[serde(skip_serializing_if = "Option::is_none")]
-        disable_parallel_tool_use: Option<bool>,
-    },
-    Any {
-        #[serde(skip_serializing_if = "Option::is_none")]
-        disable_parallel_tool_use: Option<bool>,
-    },
-    Tool {
-        name: &'a str,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        disable_parallel_tool_use: Option<bool>,
-    },
-    None,
-}
-
-impl<'a> Choice<'a> {
-    fn of(choice: Option<&'a ToolChoice>, parallel: Option<bool>) -> Option<Self> {
-        let disable_parallel_tool_use = parallel.map(|parallel| !parallel);
-        Some(match choice {
-            None if parallel.is_none() => return None,
-            Some(ToolChoice::None) => Self::None,
-            Some(ToolChoice::Required) => Self::Any {
-                disable_parallel_tool_use,
-            },
-            Some(ToolChoice::Tool(name)) => Self::Tool {
-                name,
-                disable_parallel_tool_use,
-            },
-            _ => Self::Auto {
-                disable_parallel_tool_use,
-            },
-        })
-    }
+fn choice(choice: Option<&ToolChoice>, parallel: Option<bool>) -> Option<Value> {
+    let (type_, name) = match choice {
+        None if parallel.is_none() => return None,
+        Some(ToolChoice::None) => return Some(json!({ "type": "none" })),
+        Some(ToolChoice::Required) => ("any", None),
+        Some(ToolChoice::Tool(name)) => ("tool", Some(("name", json!(name)))),
+        _ => ("auto", None),
+    };
+    let disable = parallel.map(|parallel| ("disable_parallel_tool_use", json!(!parallel)));
+    let fields = [("type", json!(type_))].into_iter();
+    Some(fields.chain(name).chain(disable).collect())
 }

@@ -1,6 +1,6 @@
 //! Conversion of JSON Schemas for the service.
 
-use crate::schema::{Budget, Node, Object};
+use crate::schema::{self, Budget, Node, Object, has_type, is_format};
 use concentric_core::Str;
 use indexmap::IndexMap;
 use serde::{Serialize, Serializer, ser::SerializeMap};
@@ -26,21 +26,13 @@ impl Serialize for Input<'_> {
 
 /// The unsupported property of a schema of a tool's arguments.
 pub(super) fn refused_input(schema: &Value) -> Option<Str> {
-    let fields = match schema {
-        Value::Object(fields) => fields,
-        Value::Bool(true) | Value::Null => return None,
-        _ => return Some(Str::from_static("a schema that is not an object")),
-    };
-    if fields.get("type").is_some_and(|type_| type_ != "object") {
-        return Some(Str::from_static("a type other than `object`"));
+    if matches!(schema, Value::Bool(true) | Value::Null) {
+        return None;
     }
-    let choice = ["anyOf", "oneOf", "allOf"]
-        .into_iter()
-        .find(|name| fields.contains_key(*name));
-    if let Some(name) = choice {
-        return Some(format!("`{name}` at the top level").into());
+    if let Some(refused) = schema::refused(schema, &[]) {
+        return Some(refused);
     }
-    let properties = fields.get("properties").and_then(Value::as_object);
+    let properties = schema.get("properties").and_then(Value::as_object);
     let mut names = properties.into_iter().flat_map(Map::keys);
     let odd = names.find(|name| {
         let known = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
@@ -104,8 +96,7 @@ fn is_recursive(root: &Value) -> bool {
 
 /// The target of a reference in `part`.
 fn target<'a>(part: &Value, root: &'a Value) -> Option<&'a Value> {
-    let path = part.get("$ref")?.as_str()?.strip_prefix('#')?;
-    root.pointer(path)
+    schema::target(root, part.get("$ref")?.as_str()?)
 }
 
 /// The children of `part` that may have children.
@@ -150,7 +141,9 @@ fn closed<'a>(schema: &'a Value, budget: &mut Budget) -> Result<Object<'a>, Str>
             }
             "type" | "enum" | "const" | "default" | "$ref" | "required" | "title"
             | "description" => budget.put_kept(&mut out, name, value)?,
-            "format" if is_known_format(value) => budget.put_kept(&mut out, name, value)?,
+            "format" if is_format(value) || value == "uri" => {
+                budget.put_kept(&mut out, name, value)?
+            }
             "minItems" if matches!(value.as_u64(), Some(0 | 1)) => {
                 budget.put_kept(&mut out, name, value)?;
             }
@@ -178,11 +171,7 @@ fn closed<'a>(schema: &'a Value, budget: &mut Budget) -> Result<Object<'a>, Str>
             }
         }
     }
-    let is_object = out.contains_key("properties")
-        || fields.get("type").is_some_and(|type_| match type_ {
-            Value::Array(types) => types.iter().any(|type_| type_ == "object"),
-            type_ => type_ == "object",
-        });
+    let is_object = out.contains_key("properties") || has_type(fields, "object");
     if is_object {
         let open = fields
             .get("additionalProperties")
@@ -205,110 +194,4 @@ fn closed<'a>(schema: &'a Value, budget: &mut Budget) -> Result<Object<'a>, Str>
         budget.put(&mut out, "description", Node::Text(description.into()))?;
     }
     Ok(out)
-}
-
-fn is_known_format(format: &Value) -> bool {
-    const KNOWN: [&str; 10] = [
-        "date",
-        "date-time",
-        "duration",
-        "email",
-        "hostname",
-        "ipv4",
-        "ipv6",
-        "time",
-        "uri",
-        "uuid",
-    ];
-    format
-        .as_str()
-        .is_some_and(|format| KNOWN.contains(&format))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    fn output(schema: &Value) -> Result<Value, Str> {
-        let node = super::output(schema)?;
-        Ok(serde_json::to_value(node).expect("JSON"))
-    }
-
-    #[test]
-    fn an_output_schema_describes_unenforced_constraints() {
-        let schema = json!({
-            "$schema": "https://json-schema.org/draft/2020-12/schema",
-            "type": "object",
-            "properties": {
-                "age": {"type": "integer", "minimum": 1, "description": "In years."},
-                "tags": {"type": "array", "items": {"$ref": "#/$defs/tag"}, "minItems": 2},
-                "when": {"oneOf": [{"type": "string", "format": "date"}, {"type": "null"}]},
-            },
-            "required": ["age"],
-            "$defs": {"tag": {"type": "string", "pattern": "^a", "format": "odd"}},
-        });
-        let expected = json!({
-            "type": "object",
-            "properties": {
-                "age": {"type": "integer", "description": "In years.\n\n{minimum: 1}"},
-                "tags": {
-                    "type": "array",
-                    "items": {"$ref": "#/$defs/tag"},
-                    "description": "{minItems: 2}",
-                },
-                "when": {"anyOf": [{"type": "string", "format": "date"}, {"type": "null"}]},
-            },
-            "required": ["age"],
-            "additionalProperties": false,
-            "$defs": {"tag": {
-                "type": "string",
-                "description": "{format: \"odd\", pattern: \"^a\"}",
-            }},
-        });
-        assert_eq!(output(&schema), Ok(expected));
-        for (schema, what) in [
-            (json!(true), "unconstrained"),
-            (json!({"type": "object"}), "arbitrary properties"),
-            (json!({"type": "array", "items": {"not": {}}}), "not"),
-            (
-                json!({"type": "array", "items": {"$ref": "#"}}),
-                "recursive",
-            ),
-            (
-                json!({"$ref": "#/$defs/a", "$defs": {
-                    "a": {"anyOf": [{"$ref": "#/$defs/b"}, {"$ref": "#/$defs/b"}]},
-                    "b": {"type": "array", "items": {"$ref": "#/$defs/a"}},
-                }}),
-                "recursive",
-            ),
-        ] {
-            assert!(
-                output(&schema).is_err_and(|refused| refused.contains(what)),
-                "{schema}"
-            );
-        }
-    }
-
-    #[test]
-    fn an_input_schema_has_the_type_object() {
-        let written = |schema: Value| serde_json::to_value(Input(&schema)).ok();
-        assert_eq!(written(json!(true)), Some(json!({"type": "object"})));
-        let properties = json!({"properties": {"a": {}}});
-        let expected = json!({"type": "object", "properties": {"a": {}}});
-        assert_eq!(written(properties), Some(expected));
-
-        assert_eq!(
-            refused_input(&json!({"type": "object", "properties": {"a.b-c": {}}})),
-            None
-        );
-        for schema in [
-            json!({"type": "string"}),
-            json!({"type": "object", "anyOf": []}),
-            json!({"properties": {"a b": {}}}),
-            json!(false),
-        ] {
-            assert!(refused_input(&schema).is_some(), "{schema}");
-        }
-    }
 }

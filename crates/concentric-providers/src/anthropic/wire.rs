@@ -10,119 +10,86 @@ use serde::Deserialize;
 use serde_json::Value;
 
 #[doc(hidden)]
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, bound(deserialize = "'de: 'a"))]
 pub struct Chunk<'a> {
-    #[serde(borrow, default, rename = "type")]
+    #[serde(rename = "type")]
     pub(super) type_: Text<'a>,
-    #[serde(default)]
     pub(super) index: Count,
-    #[serde(borrow, default)]
     pub(super) delta: Maybe<Delta<'a>>,
-    #[serde(default)]
     pub(super) content_block: Option<Box<Value>>,
-    #[serde(borrow, default)]
     pub(super) message: Maybe<Box<Self>>,
-    #[serde(default)]
     pub(super) error: Option<Box<Value>>,
-    #[serde(default)]
     pub(super) usage: Maybe<Box<Tokens>>,
-    #[serde(default)]
     pub(super) context_management: Option<Box<Value>>,
     // The fields of a message.
-    #[serde(borrow, default)]
     pub(super) id: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) model: Text<'a>,
-    #[serde(default)]
     pub(super) content: Option<Box<Value>>,
-    #[serde(borrow, default)]
     pub(super) stop_reason: Text<'a>,
-    #[serde(default)]
     pub(super) stop_sequence: Option<Box<Value>>,
-    #[serde(default)]
     pub(super) stop_details: Option<Box<Value>>,
-    #[serde(default)]
     pub(super) container: Option<Box<Value>>,
 }
 
 /// The new fields of a block or, in a `message_delta`, of the message.
 #[derive(Debug, Default, Deserialize)]
+#[serde(default, bound(deserialize = "'de: 'a"))]
 pub(super) struct Delta<'a> {
-    #[serde(borrow, default)]
     pub(super) text: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) partial_json: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) thinking: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) signature: Text<'a>,
-    #[serde(default)]
     pub(super) citation: Option<Box<Value>>,
     // The fields of a compaction.
-    #[serde(default)]
     pub(super) content: Option<Box<Value>>,
-    #[serde(default)]
     pub(super) encrypted_content: Option<Box<Value>>,
     // The fields of a message.
-    #[serde(borrow, default)]
     pub(super) stop_reason: Text<'a>,
-    #[serde(default)]
     pub(super) stop_sequence: Option<Box<Value>>,
-    #[serde(default)]
     pub(super) stop_details: Option<Box<Value>>,
-    #[serde(default)]
     pub(super) container: Option<Box<Value>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 pub(super) struct Tokens {
-    #[serde(default)]
     input_tokens: Count,
-    #[serde(default)]
     output_tokens: Count,
-    #[serde(default)]
     cache_read_input_tokens: Count,
-    #[serde(default)]
     cache_creation_input_tokens: Count,
-    #[serde(default)]
-    cache_creation: Maybe<CacheCreation>,
-    #[serde(default)]
-    output_tokens_details: Maybe<OutputDetails>,
-    #[serde(default)]
+    cache_creation: Maybe<Details>,
+    output_tokens_details: Maybe<Details>,
     pub(super) iterations: Option<Value>,
-    #[serde(default)]
     pub(super) server_tool_use: Option<Value>,
 }
 
-/// Tokens written to the cache, by time to live.
+/// The details of the tokens written to the cache or of the output.
 #[derive(Debug, Default, Deserialize)]
-struct CacheCreation {
-    #[serde(default)]
+#[serde(default)]
+struct Details {
     ephemeral_1h_input_tokens: Count,
-}
-
-#[derive(Debug, Default, Deserialize)]
-struct OutputDetails {
-    #[serde(default)]
     thinking_tokens: Count,
 }
 
 impl Tokens {
     /// Updates the counts from a later event, whose counts are cumulative.
     pub(super) fn update(&mut self, later: Self) {
-        fn newer(old: &mut Count, new: Count) {
+        let Self {
+            input_tokens,
+            output_tokens,
+            cache_read_input_tokens: read,
+            cache_creation_input_tokens: written,
+            ..
+        } = self;
+        for (old, new) in [
+            (input_tokens, later.input_tokens),
+            (output_tokens, later.output_tokens),
+            (read, later.cache_read_input_tokens),
+            (written, later.cache_creation_input_tokens),
+        ] {
             old.0 = new.0.or(old.0);
         }
-        newer(&mut self.input_tokens, later.input_tokens);
-        newer(&mut self.output_tokens, later.output_tokens);
-        newer(
-            &mut self.cache_read_input_tokens,
-            later.cache_read_input_tokens,
-        );
-        newer(
-            &mut self.cache_creation_input_tokens,
-            later.cache_creation_input_tokens,
-        );
         let creation = later.cache_creation.0;
         self.cache_creation.0 = creation.or(self.cache_creation.0.take());
         let details = later.output_tokens_details.0;

@@ -36,21 +36,9 @@
 //! # Prices for a budget
 //!
 //! A budget (`concentric_layers::budget`) needs the cost of a call in millionths of a dollar.
-//! `BudgetPlugin::price` takes a function for the single model that the layer wraps.
-//!
-//! ```
-//! use concentric_core::Usage;
-//! use concentric_providers::Catalogue;
-//!
-//! # fn main() -> Result<(), &'static str> {
-//! let model = Catalogue::builtin().get("openai", "gpt-5.5").cloned().ok_or("unknown")?;
-//! // An unknown cost counts as the maximum, so that a budget rejects the call.
-//! let price = move |usage: &Usage| model.cost(usage).map_or(u64::MAX, |cost| cost.micros());
-//! // BudgetPlugin::new(Limits::new().money(2_000_000)).price(price)
-//! # assert_eq!(price(&Usage::new(1_000_000, 0)), 10_000_000);
-//! # Ok(())
-//! # }
-//! ```
+//! `BudgetPlugin::price` takes a function for the single model that the layer wraps:
+//! `move |usage: &Usage| model.cost(usage).map_or(u64::MAX, |cost| cost.micros())`. It counts an
+//! unknown cost as the maximum, so that a budget rejects the call.
 //!
 //! The cost applies to one call, since the price of a token may depend on the input length. The
 //! cost of a run is the [sum](Cost) of the costs of its calls, not the cost of its total usage.

@@ -1,10 +1,10 @@
 use super::{Cost, Price};
 use crate::{Capabilities, Sources};
 use concentric_core::{Str, Usage};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 /// Information about a model. `None` means unknown.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct ModelInfo {
@@ -13,46 +13,36 @@ pub struct ModelInfo {
     /// The model's name, without a date if the undated name is valid.
     pub model: Str,
     /// Other names of the model.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default)]
     pub aliases: Vec<Str>,
     /// The maximum number of tokens of the conversation and the response together.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context_window: Option<u64>,
     /// The maximum number of tokens of a response, including reasoning.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_output: Option<u64>,
     /// The knowledge cutoff: a month or a day, such as `2025-12`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub knowledge: Option<Str>,
     /// The supported inputs: `text`, `image`, `audio`, `video`, `pdf`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input: Option<Vec<Str>>,
     /// Whether the model supports tools.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tools: Option<bool>,
     /// Whether the model supports an output schema.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub structured_output: Option<bool>,
     /// Whether the model supports a temperature.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub temperature: Option<bool>,
     /// The model's reasoning features.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reasoning: Option<Reasoning>,
     /// The model's price.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub price: Option<Price>,
 }
 
 /// The reasoning features of a model.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Reasoning {
     /// Whether the model reasons.
     pub supported: bool,
     /// The supported efforts, with the provider's names.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub efforts: Vec<Str>,
     /// Whether a token budget for reasoning is supported.
     pub budget: bool,

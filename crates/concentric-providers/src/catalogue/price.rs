@@ -1,5 +1,5 @@
 use concentric_core::Usage;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use std::{fmt, iter::Sum, ops::AddAssign};
 
 /// The price of a model's tokens, in millionths of a dollar per million tokens.
@@ -7,7 +7,7 @@ use std::{fmt, iter::Sum, ops::AddAssign};
 /// For example, 2,500,000 is 2.50 dollars per million tokens. A token costs the same number of
 /// millionths of a millionth of a dollar, so that prices are whole numbers, however cheap a token
 /// is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Price {
@@ -16,43 +16,34 @@ pub struct Price {
     /// Output, reasoning included.
     pub output: u64,
     /// Input that is read from the provider's cache; priced as other input if unknown.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cached_input: Option<u64>,
     /// Input that is written to the provider's cache; priced as other input if unknown. If the
     /// price depends on the time to live, this is the price of the shortest one (Anthropic: five
     /// minutes).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_write: Option<u64>,
     /// Input that is written to the provider's cache for an hour; priced as other cache writes if
     /// unknown.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_write_1h: Option<u64>,
     /// The price of calls with a long input.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub above: Option<Above>,
 }
 
 /// The price of all tokens of calls whose input exceeds a length. `None` means the regular price.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Above {
     /// The length, in input tokens, cached or not.
     pub input_tokens: u64,
     /// Input.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input: Option<u64>,
     /// Output.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<u64>,
     /// Input that is read from the cache.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cached_input: Option<u64>,
     /// Input that is written to the cache.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_write: Option<u64>,
     /// Input that is written to the cache for an hour.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_write_1h: Option<u64>,
 }
 

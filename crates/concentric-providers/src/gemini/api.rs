@@ -4,11 +4,12 @@ use super::{
     request::{self, Wire},
 };
 use crate::{
-    ApiKey, Capabilities, Model, ProviderLayer, Unsupported,
-    api::{Api, Base, Call},
+    ApiKey, Capabilities, ProviderLayer, Unsupported,
+    api::{Api, Call},
 };
-use concentric_core::{Error, Str};
-use http::Uri;
+use concentric_core::Str;
+use serde::Serialize;
+use std::borrow::Cow;
 
 /// Google's `generateContent` API.
 #[derive(Clone, Debug)]
@@ -30,13 +31,8 @@ enum Service {
 /// | `GeminiLayer::new(model, key)` | the Gemini API |
 /// | `GeminiLayer::vertex(project, region, model, token)` | Vertex AI |
 ///
-/// The settings that all providers share (`base_url`, `header`, `timeouts`, `limits`,
-/// `capabilities`, `streaming`) are methods of [`ProviderLayer`]; see the [module docs](super) for an
-/// example.
+/// [`ProviderLayer`] has the settings that all providers share.
 pub type GeminiLayer = ProviderLayer<GenerateContent>;
-
-/// A model with Google's `generateContent` over the HTTP service `S`.
-pub type Gemini<S> = Model<S, GenerateContent>;
 
 impl GeminiLayer {
     /// Creates a layer for the Gemini API. `model` is used unless a request names another.
@@ -80,10 +76,10 @@ impl Api for GenerateContent {
         }
     }
 
-    fn key_header(&self) -> (&str, &str) {
+    fn key_header(&self) -> &str {
         match self.service {
-            Service::Gemini => ("x-goog-api-key", ""),
-            Service::Vertex => ("authorization", "Bearer "),
+            Service::Gemini => "x-goog-api-key",
+            Service::Vertex => "authorization",
         }
     }
 
@@ -109,7 +105,7 @@ impl Api for GenerateContent {
         request::check(&Wire::new(*call, self.provider()), unsupported);
     }
 
-    fn endpoint(&self, base: &Base, call: &Call<'_>) -> Result<Uri, Error> {
+    fn path(&self, call: &Call<'_>) -> Cow<'static, str> {
         // `check` has rejected names that do not form a valid URL.
         let model = call.model;
         // `models/…` and `tunedModels/…` are complete names.
@@ -118,11 +114,11 @@ impl Api for GenerateContent {
             true => "streamGenerateContent?alt=sse",
             false => "generateContent",
         };
-        base.join(&format!("/{place}{model}:{method}"))
+        format!("/{place}{model}:{method}").into()
     }
 
-    fn encode(&self, call: &Call<'_>) -> Result<Vec<u8>, Error> {
-        call.write(&Wire::new(*call, self.provider()))
+    fn body<'a>(&'a self, call: Call<'a>) -> impl Serialize + 'a {
+        Wire::new(call, self.provider())
     }
 
     fn decoder(&self, call: &Call<'_>) -> Decoder {

@@ -3,25 +3,23 @@
 use super::{
     metadata::Metadata,
     partial::Partial,
-    wire::{Blob, Candidate, Chunk, Feedback, File, FunctionCall, Part as WirePart},
+    wire::{Candidate, Chunk, Feedback, FunctionCall, Part as WirePart},
 };
 use crate::{
-    api::{self, Answer, Framing, name},
-    calls::{Calls, Piece},
-    failure::{Failure, has_error},
+    api::{self, Answer, Framing},
+    calls::{Calls, Piece, STRAY},
     lenient::Text,
 };
 use concentric_core::{
-    CallId, Error, ErrorKind, Event, Executor, Finish, FinishReason, Media, MediaSource, Part,
-    PartEnd, PartKind, ProviderData, Str, ToolCallEvent, ToolCallPart, ToolOutcome, ToolResult,
-    Usage,
+    CallId, Error, Event, Executor, FinishReason, Media, MediaSource, PartKind, ProviderData, Str,
+    ToolCallEvent, ToolCallPart, ToolOutcome, ToolResult, Usage,
 };
 use serde_json::{Map, Value, json};
-use std::{collections::VecDeque, sync::Arc};
+use std::sync::Arc;
 
 /// The state of a response that is being received.
 #[doc(hidden)]
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Decoder {
     streaming: bool,
     // Whether a part of the response was emitted.
@@ -32,8 +30,8 @@ pub struct Decoder {
     unary: bool,
     open: Open,
     calls: Calls,
-    // The provider data of each call.
-    extras: Vec<Option<Arc<ProviderData>>>,
+    // The number of calls.
+    count: u64,
     // The call whose arguments are being received incrementally.
     partial: Option<PartialCall>,
     // Calls of the service's tools that have no result yet.
@@ -50,7 +48,7 @@ enum Open {
     Thought,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct PartialCall {
     arguments: Partial,
     /// Whether the service has marked the call as complete.
@@ -61,16 +59,9 @@ impl api::Decoder for Decoder {
     type Chunk<'a> = Chunk<'a>;
 
     fn take(&mut self, chunk: Chunk<'_>, from: Framing, answer: &mut Answer) -> Result<(), Error> {
-        if let Some(error) = chunk.error.filter(has_error) {
-            let failure = Failure::of_json(&json!({ "error": error }));
-            return Err(answer.origin().reported(&failure));
-        }
-        if from == Framing::ErrorEvent {
-            return Err(answer.origin().reported(&Failure::default()));
-        }
+        answer.check_error(chunk.error.as_ref(), from)?;
         self.check_same(&chunk.response_id, answer)?;
-        answer.changed |= name(&mut answer.head.id, chunk.response_id.filled());
-        answer.changed |= name(&mut answer.head.model, chunk.model_version.filled());
+        answer.identify(chunk.response_id.filled(), chunk.model_version.filled());
         let usage = chunk.usage_metadata.0.map(|tokens| tokens.usage());
         self.unary |= !self.streaming
             && from == Framing::Json
@@ -99,24 +90,10 @@ impl api::Decoder for Decoder {
     fn close(&mut self, answer: &mut Answer) -> Result<(), Error> {
         self.end_partial(answer)?;
         if let Some(metadata) = std::mem::take(&mut self.metadata).into_value() {
-            let data = json!({ "metadata": metadata });
-            let part = PartKind::Provider(ProviderData::new(answer.provider.clone(), data));
-            answer.emit(Event::Part(Box::new(Part::new(part))));
+            answer.opaque(json!({ "metadata": metadata }));
         }
-        let reason = self.finish_reason();
-        let mut calls = VecDeque::new();
-        let closed = self.calls.finish(&mut calls);
-        closed.map_err(|conflict| conflict.error(answer))?;
-        for (mut event, extras) in calls.into_iter().zip(self.extras.drain(..)) {
-            if let Event::ToolCall(call) = &mut event {
-                call.provider_data = extras;
-            }
-            answer.emit(event);
-        }
-        let mut finish = Finish::new(reason, self.usage);
-        finish.provider_reason = self.reason.take();
-        answer.emit(Event::Finish(Box::new(finish)));
-        Ok(())
+        let (reason, word) = (self.finish_reason(), self.reason.take());
+        self.calls.finish(reason, self.usage, word, answer)
     }
 }
 
@@ -124,16 +101,7 @@ impl Decoder {
     pub(super) fn new(streaming: bool) -> Self {
         Self {
             streaming,
-            has_output: false,
-            usage: Usage::default(),
-            reason: None,
-            unary: false,
-            open: Open::default(),
-            calls: Calls::default(),
-            extras: Vec::new(),
-            partial: None,
-            running: Vec::new(),
-            metadata: Metadata::default(),
+            ..Self::default()
         }
     }
 
@@ -144,10 +112,7 @@ impl Decoder {
             return Ok(());
         };
         if self.has_output && new != old {
-            return Err(answer.origin().error(
-                ErrorKind::Protocol,
-                "another response started after the first one",
-            ));
+            return Err(answer.protocol("another response started after the first one"));
         }
         Ok(())
     }
@@ -181,8 +146,8 @@ impl Decoder {
             if thought {
                 part.rest.insert("thought".to_owned(), true.into());
             }
-            let part = Part::new(media).with_provider_data(extras(&mut part, answer));
-            self.whole(part, answer);
+            self.open = Open::Nothing;
+            answer.part(media, extras(&mut part, answer));
             return Ok(());
         }
         if part.text.as_str().is_none() && !part.rest.is_empty() {
@@ -204,7 +169,7 @@ impl Decoder {
         };
         // A signed text is a separate part.
         if extras.is_some() && self.open != Open::Nothing {
-            answer.emit(Event::PartEnd(Box::default()));
+            answer.end_part(None);
             self.open = Open::Nothing;
         }
         if let Some(text) = part.text.into_filled() {
@@ -220,17 +185,11 @@ impl Decoder {
                 Open::Thought => PartKind::Reasoning(Str::default()),
                 _ => PartKind::Text(Str::default()),
             };
-            let part = Part::new(empty).with_provider_data(Some(extras));
-            answer.emit(Event::Part(Box::new(part)));
+            answer.part(empty, Some(extras));
         } else {
-            answer.emit(Event::PartEnd(Box::new(PartEnd::new(Some(extras)))));
+            answer.end_part(Some(extras));
         }
         self.open = Open::Nothing;
-    }
-
-    fn whole(&mut self, part: Part, answer: &mut Answer) {
-        self.open = Open::Nothing;
-        answer.emit(Event::Part(Box::new(part)));
     }
 
     fn call(
@@ -243,43 +202,47 @@ impl Decoder {
         let begins = call.name.filled().is_some();
         if begins {
             self.end_partial(answer)?;
-            self.extras.push(None);
+            self.count += 1;
         } else if self.partial.is_none() {
             // The end of a call may arrive again after the call has ended.
             let has_fields = call.id.filled().is_some()
                 || call.arguments().is_some()
-                || !call.partial_args.0.is_empty();
+                || !call.partial_args.is_empty();
             return match has_fields {
-                true => Err(crate::calls::Conflict::Stray.error(answer)),
+                true => Err(answer.protocol(STRAY)),
                 false => Ok(()),
             };
         }
-        if let Some(kept) = self.extras.last_mut()
+        let pieces = call.will_continue() || !call.partial_args.is_empty();
+        if begins && !pieces {
+            let arguments = call.arguments();
+            self.piece(call, arguments.as_deref().unwrap_or("{}"), answer)?;
+        } else {
+            let arguments = self.partial(call, answer)?;
+            self.piece(call, &arguments, answer)?;
+        }
+        if let Some(kept) = self.calls.last_data()
             && kept.is_none()
         {
             answer.changed |= extras.is_some();
             *kept = extras;
         }
-        let pieces = call.will_continue() || !call.partial_args.0.is_empty();
-        if begins && !pieces {
-            let arguments = call.arguments();
-            return self.piece(call, arguments.as_deref().unwrap_or("{}"), answer);
-        }
-        let partial = self.partial.get_or_insert_with(|| PartialCall {
-            arguments: Partial::default(),
-            ended: false,
-        });
+        Ok(())
+    }
+
+    /// The next fragment of the arguments of a call that is received incrementally.
+    fn partial(&mut self, call: &FunctionCall<'_>, answer: &mut Answer) -> Result<String, Error> {
+        let partial = self.partial.get_or_insert_default();
         answer.changed |= !partial.ended && !call.will_continue();
         partial.ended = !call.will_continue();
         let mut arguments = String::new();
-        for arg in &call.partial_args.0 {
+        for arg in call.partial_args.iter() {
             let pushed = partial.arguments.push(arg, &mut arguments);
             pushed.map_err(|_| {
-                let what = "the arguments of a tool call arrived in an order that does not form valid JSON";
-                answer.origin().error(ErrorKind::Protocol, what)
+                answer.protocol("the arguments of a tool call arrived in an order that does not form valid JSON")
             })?;
         }
-        self.piece(call, &arguments, answer)
+        Ok(arguments)
     }
 
     /// Adds a fragment to the last call.
@@ -290,13 +253,12 @@ impl Decoder {
         answer: &mut Answer,
     ) -> Result<(), Error> {
         let piece = Piece {
-            index: Some(self.extras.len() as u64),
+            index: Some(self.count),
             id: call.id.filled(),
             name: call.name.filled(),
             arguments,
         };
-        let taken = self.calls.piece(&piece, answer);
-        taken.map_err(|conflict| conflict.error(answer))
+        self.calls.piece(&piece, answer)
     }
 
     /// Ends the open call. Truncated arguments stay truncated: since they are not valid JSON, the
@@ -311,14 +273,8 @@ impl Decoder {
         }
         let mut end = String::new();
         partial.arguments.end(&mut end);
-        let piece = Piece {
-            index: Some(self.extras.len() as u64),
-            id: None,
-            name: None,
-            arguments: &end,
-        };
-        let taken = self.calls.piece(&piece, answer);
-        taken.map_err(|conflict| conflict.error(answer))
+        self.calls
+            .piece(&Piece::arguments(self.count, &end), answer)
     }
 
     /// Processes the service's own tool calls and results, and unknown parts.
@@ -330,24 +286,17 @@ impl Decoder {
         if let Some(signature) = part.signature.into_filled() {
             fields.insert("thoughtSignature".to_owned(), signature.as_str().into());
         }
-        let provider = &answer.provider;
-        let event = if let Some(call) = server_call(&fields, answer) {
-            self.running.push(call.clone());
-            let data = ProviderData::new(provider.clone(), json!({ "part": fields }));
-            Event::ToolCall(Box::new(ToolCallEvent::new(call, Some(Arc::new(data)))))
-        } else {
-            let result = self.server_result(&fields);
-            let data = ProviderData::new(provider.clone(), json!({ "part": fields }));
-            let part = match result {
-                Some(result) => {
-                    Part::new(PartKind::ToolResult(result)).with_provider_data(Some(Arc::new(data)))
-                }
-                None => Part::new(PartKind::Provider(data)),
-            };
-            Event::Part(Box::new(part))
-        };
         self.open = Open::Nothing;
-        answer.emit(event);
+        if let Some(call) = server_call(&fields, answer) {
+            self.running.push(call.clone());
+            let data = answer.data(json!({ "part": fields }));
+            answer.emit(Event::ToolCall(Box::new(ToolCallEvent::new(call, data))));
+        } else if let Some(result) = self.server_result(&fields) {
+            let data = answer.data(json!({ "part": fields }));
+            answer.part(PartKind::ToolResult(result), data);
+        } else {
+            answer.opaque(json!({ "part": fields }));
+        }
     }
 
     /// The result of a call of one of the service's tools.
@@ -413,17 +362,10 @@ fn check_prompt(feedback: &Feedback<'_>, answer: &Answer) -> Result<(), Error> {
     let Some(reason) = reason.filter(|reason| *reason != "BLOCKED_REASON_UNSPECIFIED") else {
         return Ok(());
     };
-    let message = feedback.block_reason_message.filled();
-    let what = match message {
-        Some(message) => format!("the prompt was blocked: {message}"),
-        None => format!("the prompt was blocked: {reason}"),
-    };
-    let failure = Failure::of_json(&json!({
-        "message": what,
-        "code": reason,
-        "type": "content_filter",
-    }));
-    Err(answer.origin().reported(&failure))
+    let why = feedback.block_reason_message.filled().unwrap_or(reason);
+    let message = format!("the prompt was blocked: {why}");
+    let error = json!({ "message": message, "code": reason, "type": "content_filter" });
+    Err(answer.origin().reported(&error))
 }
 
 /// The other fields of a part, which must be sent back with it.
@@ -437,21 +379,21 @@ fn extras(part: &mut WirePart<'_>, answer: &Answer) -> Option<Arc<ProviderData>>
     if let Some(signature) = signature {
         fields.insert("thoughtSignature".to_owned(), signature.as_str().into());
     }
-    let data = json!({ "fields": fields });
-    Some(Arc::new(ProviderData::new(answer.provider.clone(), data)))
+    answer.data(json!({ "fields": fields }))
 }
 
 /// The medium of a part, if it has one.
 fn media(part: &mut WirePart<'_>) -> Option<PartKind> {
-    let (source, media_type) = if let Some(blob) = part.inline_data.0.take() {
-        let Blob { mime_type, data } = *blob;
-        (MediaSource::Base64(data.into_filled()?), mime_type)
-    } else {
-        let File {
-            mime_type,
-            file_uri,
-        } = *part.file_data.0.take()?;
-        (MediaSource::Url(file_uri.into_filled()?), mime_type)
+    let (source, media_type) = match (part.inline_data.0.take(), part.file_data.0.take()) {
+        (Some(blob), _) => (
+            MediaSource::Base64(blob.data.into_filled()?),
+            blob.mime_type,
+        ),
+        (None, Some(file)) => (
+            MediaSource::Url(file.file_uri.into_filled()?),
+            file.mime_type,
+        ),
+        (None, None) => return None,
     };
     let mut media = Media::new(source);
     media.media_type = media_type.into_filled();

@@ -1,45 +1,22 @@
 //! Google's Gemini models with `generateContent`: the Gemini API and Vertex AI.
 //!
-//! [`GeminiLayer`] turns an HTTP service into a model: each call is one `POST`, whose response is
-//! decoded while it arrives. The layer does not retry and does not follow redirects; use separate
-//! layers above or below for that.
-//!
 //! ```
-//! use concentric_core::{ChatRequest, Error};
-//! use concentric_providers::{ApiKey, GeminiLayer};
-//! use http_body_util::Full;
-//! use tower::{ServiceBuilder, ServiceExt, service_fn};
-//!
-//! # #[tokio::main(flavor = "current_thread")]
-//! # async fn main() -> Result<(), Error> {
-//! // Any HTTP client that is a service; this one always returns the same response.
-//! let http = service_fn(async |request: http::Request<Full<bytes::Bytes>>| {
-//!     assert!(request.uri().path().ends_with("/models/gemini-3.5-flash:streamGenerateContent"));
-//!     let answer = r#"{"candidates": [{"content": {"parts": [{"text": "Hello!"}]}, "finishReason": "STOP"}]}"#;
-//!     Ok::<_, std::convert::Infallible>(http::Response::new(Full::<bytes::Bytes>::from(answer)))
-//! });
-//! let model = ServiceBuilder::new()
-//!     .layer(GeminiLayer::new("gemini-3.5-flash", ApiKey::new("the key")))
-//!     .service(http);
-//! assert_eq!(model.oneshot(ChatRequest::user("hi")).await?.text().await?, "Hello!");
-//! # Ok(())
-//! # }
+//! # use concentric_providers::{ApiKey, GeminiLayer};
+//! let layer = GeminiLayer::new("gemini-3.5-flash", ApiKey::new("the key"));
 //! ```
 //!
 //! # Lifecycle
 //!
+//! In addition to the [lifecycle of every model](crate::model):
+//!
 //! | moment | effect |
 //! |---|---|
-//! | `call` | the HTTP service is called immediately, with its readiness |
 //! | first text, thought, call or medium | the future resolves |
 //! | an earlier error | the future fails: with the HTTP status, or with an error in a body of status 200 |
 //! | the prompt is blocked (`promptFeedback.blockReason`) | [`ErrorKind::ContentFilter`](concentric_core::ErrorKind::ContentFilter), with the reason as the code |
 //! | the response is blocked (`SAFETY`, `RECITATION`, …) | [`FinishReason::ContentFilter`](concentric_core::FinishReason::ContentFilter), after the content that was not blocked |
-//! | a later error | the last item of the body |
 //! | end of the body after a `finishReason` | tool calls are emitted, then `Finish` |
 //! | end of the body before one | `Truncated`, and no tool call |
-//! | a timeout ([`Timeouts`](crate::Timeouts)) | an error, from the future or the body |
-//! | drop | the HTTP body is dropped |
 //!
 //! A response is complete at the `finishReason` of the first candidate. Later chunks are still
 //! processed up to the end of the body, since usage, sources and an updated reason may follow.
@@ -83,10 +60,6 @@
 //! For older models, they are converted to the supported subset of OpenAPI; unsupported constraints
 //! are added to the description. A message with [`Role::System`](concentric_core::Role::System)
 //! within a conversation is sent as a user message.
-//!
-//! # Place in the stack
-//!
-//! The innermost layer with chat requests; layers below it process HTTP requests.
 
 mod api;
 mod decoder;
@@ -96,4 +69,4 @@ mod partial;
 mod request;
 mod wire;
 
-pub use self::api::{Gemini, GeminiLayer, GenerateContent};
+pub use self::api::{GeminiLayer, GenerateContent};

@@ -7,16 +7,19 @@ mod schema;
 
 use self::contents::Contents;
 use super::family::Family;
-use crate::{Unsupported, api::Call, capabilities::NO_CONTENT, fields::Fields, schema::Budget};
-use concentric_core::{ChatOptions, Str, System, ToolChoice, ToolSpec, ToolSpecs};
+use crate::{
+    Unsupported,
+    api::Call,
+    capabilities::{NO_CONTENT, input_schema},
+    fields::{Fields, One, unless_empty},
+    schema::Budget,
+};
+use concentric_core::{ChatOptions, Str, ToolChoice, ToolSpec};
 use serde::{
     Serialize, Serializer,
     ser::{Error as _, SerializeMap},
 };
-use serde_json::{
-    Map, Value,
-    value::{RawValue, to_raw_value},
-};
+use serde_json::{Map, Value, json};
 use std::borrow::Cow;
 
 /// The body of a call.
@@ -49,16 +52,17 @@ impl<'a> Wire<'a> {
 pub(super) fn check(wire: &Wire<'_>, unsupported: &mut Vec<Unsupported>) {
     let Wire { call, family, .. } = wire;
     let options = wire.options();
-    let mut no = |what: String| unsupported.push(Unsupported::new(what));
     let mut budget = Budget::new();
     for tool in &call.request.tools {
         if !contents::NAMES.fits(&tool.name) {
-            no(format!("a tool named `{}`", tool.name.escape_debug()));
+            let what = format!("a tool named `{}`", tool.name.escape_debug());
+            unsupported.push(Unsupported::new(what));
         }
         if let Err(what) = schema::adapt(&tool.input_schema, *family, &mut budget) {
-            no(format!("the input schema of tool `{}`: {what}", tool.name));
+            unsupported.push(input_schema(tool, what));
         }
     }
+    let mut no = |what: String| unsupported.push(Unsupported::new(what));
     if let Some(output) = &options.output_schema
         && let Err(what) = schema::adapt(&output.schema, *family, &mut budget)
     {
@@ -72,21 +76,13 @@ pub(super) fn check(wire: &Wire<'_>, unsupported: &mut Vec<Unsupported>) {
     }
     if let Some(effort) = &options.reasoning_effort
         && family.thinks()
-        && Thinking::new(effort, *family).is_none()
+        && thinking(effort, *family).is_none()
     {
         no(format!("the reasoning effort `{effort}`"));
     }
     if !contents::has_content(call.request, wire.provider) {
         no(NO_CONTENT.to_owned());
     }
-}
-
-/// Serializes `section` as JSON, or returns `None` if it is empty.
-fn unless_empty<E: serde::ser::Error>(
-    section: &impl Serialize,
-) -> Result<Option<Box<RawValue>>, E> {
-    let json = to_raw_value(section).map_err(E::custom)?;
-    Ok((json.get() != "{}").then_some(json))
 }
 
 impl Serialize for Wire<'_> {
@@ -105,63 +101,25 @@ impl Serialize for Wire<'_> {
             replaced: &replaced,
         };
         if !request.system.is_empty() {
-            let parts = Segments(&request.system);
-            fields.put("systemInstruction", &Instruction { parts })?;
+            let segments = request.system.iter();
+            let parts: Vec<_> = segments.map(|part| One("text", &part.text)).collect();
+            fields.put("systemInstruction", &One("parts", parts))?;
         }
         fields.put(
             "contents",
             &Contents::new(request, self.provider, self.family),
         )?;
         if !request.tools.is_empty() {
-            let tools = Tools {
-                function_declarations: Declarations(&request.tools, self.family),
-            };
-            fields.put("tools", &[tools])?;
+            let family = self.family;
+            let tools = request.tools.iter();
+            let tools: Vec<_> = tools.map(|tool| Declaration { tool, family }).collect();
+            fields.put("tools", &[One("functionDeclarations", tools)])?;
         }
         let tool_config = unless_empty(&ToolConfig(self))?;
         fields.put_some("toolConfig", tool_config.as_ref())?;
         let config = unless_empty(&Config(self))?;
         fields.put_some("generationConfig", config.as_ref())?;
         fields.end()
-    }
-}
-
-#[derive(Serialize)]
-struct Instruction<'a> {
-    parts: Segments<'a>,
-}
-
-/// The system segments, each of which is a separate part.
-struct Segments<'a>(&'a System);
-
-impl Serialize for Segments<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(self.0.iter().map(|segment| Text {
-            text: &segment.text,
-        }))
-    }
-}
-
-#[derive(Serialize)]
-struct Text<'a> {
-    text: &'a str,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Tools<'a> {
-    function_declarations: Declarations<'a>,
-}
-
-struct Declarations<'a>(&'a ToolSpecs, Family);
-
-impl Serialize for Declarations<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Self(tools, family) = self;
-        serializer.collect_seq(tools.iter().map(|tool| Declaration {
-            tool,
-            family: *family,
-        }))
     }
 }
 
@@ -209,31 +167,17 @@ impl Serialize for ToolConfig<'_> {
         let choice = wire.options().tool_choice.as_ref();
         // The service rejects the field without tools.
         let choice = choice.filter(|_| !wire.call.request.tools.is_empty());
-        fields.put_some("functionCallingConfig", choice.map(Calling::new).as_ref())?;
+        fields.put_some("functionCallingConfig", choice.map(calling).as_ref())?;
         fields.end()
     }
 }
 
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Calling<'a> {
-    mode: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    allowed_function_names: Option<[&'a Str; 1]>,
-}
-
-impl<'a> Calling<'a> {
-    fn new(choice: &'a ToolChoice) -> Self {
-        let (mode, name) = match choice {
-            ToolChoice::None => ("NONE", None),
-            ToolChoice::Required => ("ANY", None),
-            ToolChoice::Tool(name) => ("ANY", Some([name])),
-            _ => ("AUTO", None),
-        };
-        Self {
-            mode,
-            allowed_function_names: name,
-        }
+fn calling(choice: &ToolChoice) -> Value {
+    match choice {
+        ToolChoice::None => json!({ "mode": "NONE" }),
+        ToolChoice::Required => json!({ "mode": "ANY" }),
+        ToolChoice::Tool(name) => json!({ "mode": "ANY", "allowedFunctionNames": [name] }),
+        _ => json!({ "mode": "AUTO" }),
     }
 }
 
@@ -268,45 +212,32 @@ impl Serialize for Config<'_> {
         }
         fields.put_some("seed", options.seed.as_ref())?;
         let effort = options.reasoning_effort.as_deref();
-        let thinking = effort.and_then(|effort| Thinking::new(effort, *family));
+        let thinking = effort.and_then(|effort| thinking(effort, *family));
         fields.put_some("thinkingConfig", thinking.as_ref())?;
         fields.end()
     }
 }
 
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Thinking<'a> {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    thinking_level: Option<Cow<'a, str>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    thinking_budget: Option<i64>,
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    include_thoughts: bool,
-}
-
-impl Thinking<'_> {
-    /// Converts `effort` for a model of `family`; `None` if it is not supported.
-    fn new(effort: &str, family: Family) -> Option<Self> {
-        let word = effort.to_ascii_lowercase();
-        let budget = match (effort.parse(), &*word) {
-            (Ok(budget), _) => Some(budget),
-            (_, "none") => Some(0),
-            _ if family.takes_level() => None,
-            // The values of Google's OpenAI endpoint.
-            (_, "minimal" | "low") => Some(1024),
-            (_, "medium") => Some(8192),
-            (_, "high") => Some(24_576),
-            _ => return None,
-        };
-        if budget == Some(0) && family.takes_level() {
-            // Thinking cannot be disabled for these models.
-            return None;
+/// Converts `effort` for a model of `family`; `None` if it is not supported.
+fn thinking(effort: &str, family: Family) -> Option<Value> {
+    let word = effort.to_ascii_lowercase();
+    let budget: i64 = match (effort.parse(), &*word) {
+        (Ok(budget), _) => budget,
+        (_, "none") => 0,
+        _ if family.takes_level() => {
+            let level = effort.to_ascii_uppercase();
+            return Some(json!({ "thinkingLevel": level, "includeThoughts": true }));
         }
-        Some(Self {
-            thinking_level: budget.is_none().then(|| effort.to_ascii_uppercase().into()),
-            thinking_budget: budget,
-            include_thoughts: budget != Some(0),
-        })
+        // The values of Google's OpenAI endpoint.
+        (_, "minimal" | "low") => 1024,
+        (_, "medium") => 8192,
+        (_, "high") => 24_576,
+        _ => return None,
+    };
+    match budget {
+        // Thinking cannot be disabled for these models.
+        0 if family.takes_level() => None,
+        0 => Some(json!({ "thinkingBudget": 0 })),
+        budget => Some(json!({ "thinkingBudget": budget, "includeThoughts": true })),
     }
 }

@@ -20,10 +20,7 @@ use std::{
 /// Dropping the body drops the HTTP body, which ends the request; the provider then stops
 /// generating.
 #[must_use = "streams do nothing unless polled"]
-pub struct Body<RB, A>
-where
-    A: Api,
-{
+pub struct Body<RB, A: Api> {
     // Boxed once per call, since the future reads from the body before it returns it, and a pinned
     // body cannot be moved out of the future. This also makes `Body` `Unpin`. `None` after the last
     // read.
@@ -38,10 +35,7 @@ where
     error: Option<Error>,
 }
 
-impl<RB, A> Body<RB, A>
-where
-    A: Api,
-{
+impl<RB, A: Api> Body<RB, A> {
     pub(super) fn new(
         upstream: Pin<Box<RB>>,
         clocks: Option<Box<Clocks>>,
@@ -203,10 +197,7 @@ where
     }
 }
 
-impl<RB, A> fmt::Debug for Body<RB, A>
-where
-    A: Api,
-{
+impl<RB, A: Api> fmt::Debug for Body<RB, A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Body")
             .field("head", self.head())

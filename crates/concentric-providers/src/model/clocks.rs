@@ -8,7 +8,6 @@
 use crate::{Timeouts, failure::Origin};
 use concentric_core::{Context, Environment, Error, ErrorKind, context::Sleep};
 use std::{
-    fmt,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{self, Poll, Wake, Waker, ready},
     time::Duration,
@@ -237,13 +236,4 @@ impl Expired {
     }
 }
 
-impl fmt::Debug for Clocks {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Clocks")
-            .field("timeouts", &self.timeouts)
-            .field("idle", &self.idle)
-            .field("progress", &self.progress)
-            .field("total", &self.total)
-            .finish_non_exhaustive()
-    }
-}
+concentric_core::opaque_debug!(Clocks);

@@ -30,15 +30,10 @@ pub(super) struct Header {
 }
 
 /// The configuration of a model.
+#[derive(Debug)]
 pub(super) struct Config<A> {
     pub(super) api: A,
-    pub(super) model: Str,
-    pub(super) key: Option<ApiKey>,
-    /// The configured capabilities, which apply to every model.
-    pub(super) capabilities: Option<Capabilities>,
-    pub(super) streaming: bool,
-    pub(super) limits: Limits,
-    pub(super) timeouts: Timeouts,
+    pub(super) settings: Settings,
     /// The target of requests, or the error in the settings.
     pub(super) target: Result<Target, Error>,
 }
@@ -52,26 +47,15 @@ pub(super) struct Target {
 }
 
 impl Settings {
-    pub(super) fn config<A>(&self, api: &A) -> Config<A>
-    where
-        A: Api,
-    {
+    pub(super) fn config<A: Api>(&self, api: &A) -> Config<A> {
         Config {
             api: api.clone(),
-            model: self.model.clone(),
-            key: self.key.clone(),
-            capabilities: self.capabilities,
-            streaming: self.streaming,
-            limits: self.limits,
-            timeouts: self.timeouts.unwrap_or_else(|| api.timeouts()),
+            settings: self.clone(),
             target: self.target(api),
         }
     }
 
-    fn target<A>(&self, api: &A) -> Result<Target, Error>
-    where
-        A: Api,
-    {
+    fn target<A: Api>(&self, api: &A) -> Result<Target, Error> {
         let mut headers = HeaderMap::new();
         headers.insert(
             header::CONTENT_TYPE,
@@ -84,9 +68,7 @@ impl Settings {
         for (name, value) in api.headers() {
             headers.insert(*name, HeaderValue::from_static(value));
         }
-        let (key_header, _) = api.key_header();
-        let key_header: HeaderName = key_header
-            .parse()
+        let key_header: HeaderName = (api.key_header().parse())
             .map_err(|_| wrong("the name of the key header is not valid"))?;
         for Header {
             name,
@@ -124,7 +106,7 @@ impl<A> Config<A> {
     /// Warns if the key is sent to another machine without TLS.
     pub(super) fn warn_without_tls(&self) {
         let Ok(target) = &self.target else { return };
-        if (self.key.is_some() || !target.secrets.is_empty())
+        if (self.settings.key.is_some() || !target.secrets.is_empty())
             && let Some(host) = target.base.remote_without_tls()
         {
             tracing::warn!(
@@ -139,19 +121,16 @@ fn wrong(what: impl Into<Str>) -> Error {
     Error::new(ErrorKind::Configuration, what)
 }
 
-impl<A> Config<A>
-where
-    A: Api,
-{
+impl<A: Api> Config<A> {
     pub(super) fn origin(&self) -> Origin<'_> {
         Origin {
             provider: self.api.provider(),
             secrets: Secrets {
-                key: self.key.as_ref(),
+                key: self.settings.key.as_ref(),
                 headers: self.target.as_ref().map_or(&[], |target| &target.secrets),
             },
             request_id: None,
-            retry_after: self.limits.retry_after,
+            retry_after: self.settings.limits.retry_after,
         }
     }
 }
@@ -170,18 +149,4 @@ impl fmt::Debug for Settings {
     }
 }
 
-impl<A> fmt::Debug for Config<A>
-where
-    A: fmt::Debug,
-{
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Config")
-            .field("api", &self.api)
-            .field("model", &self.model)
-            .field("key", &self.key)
-            .field("streaming", &self.streaming)
-            .field("limits", &self.limits)
-            .field("timeouts", &self.timeouts)
-            .finish_non_exhaustive()
-    }
-}
+concentric_core::opaque_debug!(Target);

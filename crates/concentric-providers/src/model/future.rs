@@ -14,10 +14,7 @@ use std::{
 pin_project! {
     /// Response future of [`Model`](super::Model): resolves when the first content arrives.
     #[must_use = "futures do nothing unless you `.await` or poll them"]
-    pub struct ResponseFuture<F, RB, A>
-    where
-        A: Api,
-    {
+    pub struct ResponseFuture<F, RB, A: Api> {
         #[pin]
         call: Option<F>,
         clocks: Option<Box<Clocks>>,
@@ -25,10 +22,7 @@ pin_project! {
     }
 }
 
-enum State<RB, A>
-where
-    A: Api,
-{
+enum State<RB, A: Api> {
     /// Waits for the response head.
     Called(Answer, A::Decoder),
     /// Waits for the first content.
@@ -50,10 +44,7 @@ struct Refused<RB> {
     now: std::time::SystemTime,
 }
 
-impl<F, RB, A> ResponseFuture<F, RB, A>
-where
-    A: Api,
-{
+impl<F, RB, A: Api> ResponseFuture<F, RB, A> {
     pub(super) const fn new(
         call: F,
         clocks: Option<Box<Clocks>>,
@@ -144,16 +135,13 @@ fn done() -> Error {
     Error::new(ErrorKind::Other, "the future was polled after completion")
 }
 
-fn answered<RB, A>(
+fn answered<RB, A: Api>(
     parts: Parts,
     body: RB,
     mut clocks: Option<Box<Clocks>>,
     mut answer: Answer,
     decoder: A::Decoder,
-) -> State<RB, A>
-where
-    A: Api,
-{
+) -> State<RB, A> {
     answer.head.request_id = request_id(&parts.headers);
     let body = Box::pin(body);
     if parts.status.is_success() && is_compressed(&parts.headers) {
@@ -201,10 +189,7 @@ fn request_id(headers: &HeaderMap) -> Option<Str> {
         .map(Str::from)
 }
 
-impl<RB> Refused<RB>
-where
-    RB: http_body::Body<Data = Bytes>,
-{
+impl<RB: http_body::Body<Data = Bytes>> Refused<RB> {
     fn poll(&mut self, cx: &mut task::Context<'_>) -> Poll<Error> {
         let limits = self.answer.limits;
         while self.read.len() < limits.error {
@@ -239,20 +224,8 @@ where
     }
 }
 
-impl<F, RB, A> fmt::Debug for ResponseFuture<F, RB, A>
-where
-    A: Api,
-{
+impl<F, RB, A: Api> fmt::Debug for ResponseFuture<F, RB, A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = match &self.state {
-            State::Called(..) => "called",
-            State::Answered(_) => "answered",
-            State::Refused(_) => "refused",
-            State::Failed(_) => "failed",
-            State::Done => "done",
-        };
-        f.debug_struct("ResponseFuture")
-            .field("state", &state)
-            .finish_non_exhaustive()
+        f.debug_struct("ResponseFuture").finish_non_exhaustive()
     }
 }

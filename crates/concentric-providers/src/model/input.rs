@@ -3,7 +3,6 @@
 use super::json::{Odd, Splitter};
 use crate::{
     api::{Answer, Decoder, Framing},
-    failure::Failure,
     repair::repair,
     sse,
 };
@@ -74,10 +73,19 @@ impl Input {
                 let Some(kind) = Kind::of(trimmed, *declared_events, bytes.is_none()) else {
                     return Ok(());
                 };
-                let read = std::mem::take(read);
-                *self = kind.input(&read, answer)?;
+                let (read, limits) = (std::mem::take(read), &answer.limits);
+                *self = match kind {
+                    Kind::Events => Self::Events(sse::Decoder::new(limits.line, limits.event)),
+                    Kind::Json => Self::Json(Splitter::new(limits.event)),
+                    Kind::Other => {
+                        let what = "the body is neither an event stream nor JSON";
+                        let read = String::from_utf8_lossy(&read);
+                        return Err(answer.origin().protocol(what, &read));
+                    }
+                };
+                self.push(Some(&read), answer)?;
                 if bytes.is_none() {
-                    self.end();
+                    self.push(None, answer)?;
                 }
             }
             Self::Events(decoder) => match bytes {
@@ -89,22 +97,13 @@ impl Input {
         Ok(())
     }
 
-    fn end(&mut self) {
-        if let Self::Events(decoder) = self {
-            decoder.end();
-        }
-    }
-
     /// Passes the next chunk to `decoder`. `ended` means that all bytes have arrived.
-    pub(super) fn next<D>(
+    pub(super) fn next<D: Decoder>(
         &mut self,
         decoder: &mut D,
         answer: &mut Answer,
         ended: bool,
-    ) -> Result<Progress, Error>
-    where
-        D: Decoder,
-    {
+    ) -> Result<Progress, Error> {
         match self {
             Self::Events(events) => next_event(events, decoder, answer, ended),
             Self::Json(splitter) => next_object(splitter, decoder, answer, ended),
@@ -145,38 +144,15 @@ impl Kind {
             }
         }
     }
-
-    fn input(self, read: &[u8], answer: &Answer) -> Result<Input, Error> {
-        match self {
-            Self::Events => {
-                let limits = &answer.limits;
-                let mut decoder = sse::Decoder::new(limits.line, limits.event);
-                decoder.push(read);
-                Ok(Input::Events(decoder))
-            }
-            Self::Json => {
-                let mut splitter = Splitter::new(answer.limits.event);
-                splitter.push(read);
-                Ok(Input::Json(splitter))
-            }
-            Self::Other => Err(answer.origin().protocol(
-                "the body is neither an event stream nor JSON",
-                &String::from_utf8_lossy(read),
-            )),
-        }
-    }
 }
 
 #[inline]
-fn next_event<D>(
+fn next_event<D: Decoder>(
     events: &mut sse::Decoder,
     decoder: &mut D,
     answer: &mut Answer,
     ended: bool,
-) -> Result<Progress, Error>
-where
-    D: Decoder,
-{
+) -> Result<Progress, Error> {
     let frame = match events.next() {
         Ok(Some(frame)) => frame,
         Ok(None) if ended => return Ok(Progress::End),
@@ -213,15 +189,12 @@ where
     Ok(after(decoder))
 }
 
-fn next_object<D>(
+fn next_object<D: Decoder>(
     splitter: &mut Splitter,
     decoder: &mut D,
     answer: &mut Answer,
     ended: bool,
-) -> Result<Progress, Error>
-where
-    D: Decoder,
-{
+) -> Result<Progress, Error> {
     let taken = splitter.line().and_then(|line| {
         let chunk = serde_json::from_slice::<D::Chunk<'_>>(line).ok()?;
         Some(decoder.take(chunk, Framing::Json, answer))
@@ -277,16 +250,13 @@ pub(super) fn truncated(answer: &Answer) -> Error {
 
 /// Processes the JSON of one event. A `tail` may be truncated.
 #[inline]
-fn take<D>(
+fn take<D: Decoder>(
     text: &str,
     framing: Framing,
     tail: bool,
     decoder: &mut D,
     answer: &mut Answer,
-) -> Result<(), Error>
-where
-    D: Decoder,
-{
+) -> Result<(), Error> {
     if text.starts_with('{')
         && let Ok(chunk) = serde_json::from_str::<D::Chunk<'_>>(text)
     {
@@ -297,24 +267,20 @@ where
 
 /// Processes data other than a single valid chunk: a list of chunks, or almost-valid JSON.
 #[cold]
-fn take_odd<D>(
+fn take_odd<D: Decoder>(
     text: &str,
     framing: Framing,
     tail: bool,
     decoder: &mut D,
     answer: &mut Answer,
-) -> Result<(), Error>
-where
-    D: Decoder,
-{
+) -> Result<(), Error> {
     // `Value` accepts duplicate field names, and keeps the last value.
     match serde_json::from_str::<Value>(&repair(text)) {
         Ok(value) => take_value(&value, framing, decoder, answer),
         // The stream ends here. Whether the response is complete depends on the earlier events.
         Err(error) if tail && is_cut(text, &error) => Ok(()),
         Err(_) if framing == Framing::ErrorEvent => {
-            let failure = Failure::of_json(&Value::from(text));
-            Err(answer.origin().reported(&failure))
+            Err(answer.origin().reported(&Value::from(text)))
         }
         Err(_) => {
             let what = match framing {
@@ -331,29 +297,21 @@ fn is_cut(text: &str, error: &serde_json::Error) -> bool {
     error.is_eof() || !text.ends_with(['}', ']'])
 }
 
-fn take_value<D>(
+fn take_value<D: Decoder>(
     value: &Value,
     framing: Framing,
     decoder: &mut D,
     answer: &mut Answer,
-) -> Result<(), Error>
-where
-    D: Decoder,
-{
+) -> Result<(), Error> {
     match value {
         Value::Array(items) => items
             .iter()
             .try_for_each(|item| take_value(item, framing, decoder, answer)),
         Value::Object(_) => match D::Chunk::deserialize(value) {
             Ok(chunk) => decoder.take(chunk, framing, answer),
-            Err(_) => Err(answer
-                .origin()
-                .error(ErrorKind::Protocol, "an event is not a valid chunk")),
+            Err(_) => Err(answer.protocol("an event is not a valid chunk")),
         },
-        Value::String(text) if framing == Framing::ErrorEvent => {
-            let failure = Failure::of_json(&Value::from(text.as_str()));
-            Err(answer.origin().reported(&failure))
-        }
+        Value::String(_) if framing == Framing::ErrorEvent => Err(answer.origin().reported(value)),
         _ => Ok(()),
     }
 }

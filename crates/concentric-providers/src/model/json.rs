@@ -4,7 +4,7 @@
 use memchr::{memchr, memchr2};
 
 /// Splits bytes into objects.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Splitter {
     buf: Vec<u8>,
     // The position up to which `buf` was scanned.
@@ -33,14 +33,8 @@ impl Splitter {
     /// Creates a splitter for objects of at most `limit` bytes.
     pub(crate) fn new(limit: usize) -> Self {
         Self {
-            buf: Vec::new(),
-            at: 0,
-            start: 0,
-            depth: 0,
-            string: false,
-            escaped: false,
-            line_end: 0,
             limit,
+            ..Self::default()
         }
     }
 

@@ -16,10 +16,7 @@ pub struct ProviderLayer<A> {
     pub(crate) api: A,
 }
 
-impl<A> ProviderLayer<A>
-where
-    A: Api,
-{
+impl<A: Api> ProviderLayer<A> {
     pub(crate) fn at(
         base_url: impl Into<Str>,
         api: A,
@@ -129,10 +126,7 @@ where
     }
 }
 
-impl<S, A> Layer<S> for ProviderLayer<A>
-where
-    A: Api,
-{
+impl<S, A: Api> Layer<S> for ProviderLayer<A> {
     type Service = Model<S, A>;
 
     fn layer(&self, inner: S) -> Self::Service {

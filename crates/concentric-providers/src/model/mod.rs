@@ -1,7 +1,19 @@
 //! A model over an HTTP service, independent of the API.
 //!
-//! This module implements the common parts: sending the request with the key, decoding the response
-//! while it arrives in any framing, and ending it.
+//! Each call is one `POST` with the key, whose response is decoded while it arrives, in any framing.
+//! A model does not retry and does not follow redirects; use separate layers above or below for
+//! that. It is the innermost layer with chat requests; layers below it process HTTP requests.
+//!
+//! # Lifecycle
+//!
+//! | moment | effect |
+//! |---|---|
+//! | `call` | the HTTP service is called immediately, with its readiness |
+//! | first content | the future resolves |
+//! | an earlier error | the future fails |
+//! | a later error | the last item of the body |
+//! | a timeout ([`Timeouts`](crate::Timeouts)) | an error, from the future or the body |
+//! | drop | the HTTP body is dropped, which ends the request |
 
 mod body;
 mod clocks;

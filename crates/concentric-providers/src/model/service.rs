@@ -5,8 +5,8 @@ use crate::{
     capabilities::{invalid, refused},
 };
 use bytes::Bytes;
-use concentric_core::{BoxError, ChatRequest, ChatResponse, Error, ResponseHead};
-use http::Method;
+use concentric_core::{BoxError, ChatRequest, ChatResponse, Error, ErrorKind, ResponseHead};
+use http::{Method, header};
 use http_body_util::Full;
 use std::{
     collections::VecDeque,
@@ -77,7 +77,9 @@ where
         };
         match prepared {
             Ok((upstream, answer, decoder)) => {
-                let clocks = Clocks::new(self.config.timeouts, &answer.context);
+                let timeouts = self.config.settings.timeouts;
+                let timeouts = timeouts.unwrap_or_else(|| self.config.api.timeouts());
+                let clocks = Clocks::new(timeouts, &answer.context);
                 ResponseFuture::new(self.inner.call(upstream), clocks, answer, decoder)
             }
             Err(error) => ResponseFuture::failed(error),
@@ -88,24 +90,20 @@ where
 /// The HTTP request of a call, and the state for decoding its response.
 type Prepared<A> = (http::Request<Full<Bytes>>, Answer, <A as Api>::Decoder);
 
-impl<A> Config<A>
-where
-    A: Api,
-{
+impl<A: Api> Config<A> {
     fn call<'a>(&'a self, request: &'a ChatRequest) -> Call<'a> {
         Call {
             request,
-            model: request.options.model.as_ref().unwrap_or(&self.model),
-            streaming: self.streaming,
+            model: (request.options.model.as_ref()).unwrap_or(&self.settings.model),
+            streaming: self.settings.streaming,
         }
     }
 
     /// Lists the features that `request` uses and the service does not support.
     pub(super) fn check(&self, request: &ChatRequest) -> Vec<Unsupported> {
         let call = self.call(request);
-        let capabilities = self
-            .capabilities
-            .unwrap_or_else(|| self.api.capabilities(call.model));
+        let configured = self.settings.capabilities;
+        let capabilities = configured.unwrap_or_else(|| self.api.capabilities(call.model));
         let mut unsupported = invalid(call.request, call.model, self.api.tools());
         unsupported.extend(capabilities.check(request));
         self.api.check(&call, &mut unsupported);
@@ -122,27 +120,38 @@ where
         if !unsupported.is_empty() {
             return Err(refused(call.model, &unsupported));
         }
-        let key = self.key.as_ref().map(ApiKey::resolve).transpose()?;
+        let key = self
+            .settings
+            .key
+            .as_ref()
+            .map(ApiKey::resolve)
+            .transpose()?;
         let mut headers = target.headers.clone();
         if let Some(key) = &key
             // A header that was set explicitly replaces the key.
             && !headers.contains_key(&target.key_header)
         {
-            let (_, prefix) = self.api.key_header();
-            headers.insert(&target.key_header, key.header(prefix)?);
+            let is_bearer = target.key_header == header::AUTHORIZATION;
+            let value = key.header(if is_bearer { "Bearer " } else { "" })?;
+            headers.insert(&target.key_header, value);
         }
-        let body = self.api.encode(&call)?;
+        // The approximate size of a short request.
+        let mut body = Vec::with_capacity(1024);
+        serde_json::to_writer(&mut body, &self.api.body(call)).map_err(|error| {
+            let what = "the request cannot be serialized as JSON";
+            Error::new(ErrorKind::InvalidRequest, what).with_source(error)
+        })?;
         let mut upstream = http::Request::new(Full::new(Bytes::from(body)));
         *upstream.method_mut() = Method::POST;
-        *upstream.uri_mut() = self.api.endpoint(&target.base, &call)?;
+        *upstream.uri_mut() = target.base.join(&self.api.path(&call))?;
         *upstream.headers_mut() = headers;
         let mut head = ResponseHead::default();
         head.provider = Some(self.api.provider().clone());
         // The model cannot call tools that an outer layer has removed.
         head.tools = (!request.options.provider.contains_key("tools"))
             .then(|| request.tools.iter().map(|tool| tool.name.clone()).collect());
-        let mut limits = self.limits;
-        if !self.streaming {
+        let mut limits = self.settings.limits;
+        if !self.settings.streaming {
             // The response is a single event.
             limits.event = limits.response;
         }

@@ -1,19 +1,20 @@
 use super::{decoder::Decoder, host, message::Messages, request::Wire, schema};
 use crate::{
-    ApiKey, Capabilities, Model, ProviderLayer, Sources, Unsupported,
-    api::{Api, Base, Call},
+    ApiKey, Capabilities, ProviderLayer, Sources, Unsupported,
+    api::{Api, Call},
     capabilities::{self, NO_CONTENT},
     fields::is_empty_list,
     schema::Budget,
 };
-use concentric_core::{Error, Str};
-use http::Uri;
+use concentric_core::Str;
+use serde::Serialize;
+use std::borrow::Cow;
 
 /// Ollama's native API.
 #[derive(Clone, Debug)]
 pub struct Ollama {
-    provider: Str,
-    endpoint: Endpoint,
+    pub(super) provider: Str,
+    pub(super) endpoint: Endpoint,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,13 +32,8 @@ pub(super) enum Endpoint {
 /// | `OllamaLayer::with_host(host, model, key)` | a server on another host |
 /// | `OllamaLayer::from_env(model)` | the server in `OLLAMA_HOST` |
 ///
-/// The settings that all providers share (`base_url`, `header`, `timeouts`, `limits`,
-/// `capabilities`, `streaming`) are methods of [`ProviderLayer`]; see the [module docs](super) for an
-/// example.
+/// [`ProviderLayer`] has the settings that all providers share.
 pub type OllamaLayer = ProviderLayer<Ollama>;
-
-/// A model with Ollama's native API over the HTTP service `S`.
-pub type OllamaModel<S> = Model<S, Ollama>;
 
 impl OllamaLayer {
     /// Creates a layer for the server on the local machine, `http://localhost:11434`, without a
@@ -85,8 +81,8 @@ impl Api for Ollama {
         &self.provider
     }
 
-    fn key_header(&self) -> (&str, &str) {
-        ("authorization", "Bearer ")
+    fn key_header(&self) -> &str {
+        "authorization"
     }
 
     fn accepts(&self, streaming: bool) -> &'static str {
@@ -117,8 +113,7 @@ impl Api for Ollama {
         let mut budget = Budget::new();
         for tool in &call.request.tools {
             if let Err(what) = schema::parameters(&tool.input_schema, &mut budget) {
-                let what = format!("the input schema of tool `{}`: {what}", tool.name);
-                unsupported.push(Unsupported::new(what));
+                unsupported.push(capabilities::input_schema(tool, what));
             }
         }
         if let Some(effort) = &options.reasoning_effort
@@ -145,19 +140,15 @@ impl Api for Ollama {
         }
     }
 
-    fn endpoint(&self, base: &Base, _: &Call<'_>) -> Result<Uri, Error> {
-        base.join(match self.endpoint {
-            Endpoint::Chat => "/api/chat",
-            Endpoint::Generate => "/api/generate",
-        })
+    fn path(&self, _: &Call<'_>) -> Cow<'static, str> {
+        match self.endpoint {
+            Endpoint::Chat => "/api/chat".into(),
+            Endpoint::Generate => "/api/generate".into(),
+        }
     }
 
-    fn encode(&self, call: &Call<'_>) -> Result<Vec<u8>, Error> {
-        call.write(&Wire {
-            call: *call,
-            provider: &self.provider,
-            endpoint: self.endpoint,
-        })
+    fn body<'a>(&'a self, call: Call<'a>) -> impl Serialize + 'a {
+        Wire { call, api: self }
     }
 
     fn decoder(&self, _: &Call<'_>) -> Decoder {

@@ -4,10 +4,8 @@ use super::wire::{Chunk, Message};
 use crate::{
     api::{self, Answer, Framing},
     calls::{Calls, Piece},
-    failure::{Failure, has_error},
 };
-use concentric_core::{Error, Event, Finish, FinishReason, Str, Usage};
-use serde_json::json;
+use concentric_core::{Error, Event, FinishReason, Str, Usage};
 
 /// The state of a response that is being received.
 #[doc(hidden)]
@@ -23,13 +21,7 @@ impl api::Decoder for Decoder {
     type Chunk<'a> = Chunk<'a>;
 
     fn take(&mut self, chunk: Chunk<'_>, from: Framing, answer: &mut Answer) -> Result<(), Error> {
-        if let Some(error) = chunk.error.as_ref().filter(|error| has_error(error)) {
-            let failure = Failure::of_json(&json!({ "error": error }));
-            return Err(answer.origin().reported(&failure));
-        }
-        if from == Framing::ErrorEvent {
-            return Err(answer.origin().reported(&Failure::default()));
-        }
+        answer.check_error(chunk.error.as_ref(), from)?;
         if answer.head.model.is_none() {
             answer.head.model = chunk.model.filled().map(Str::from);
             answer.changed |= answer.head.model.is_some();
@@ -51,7 +43,7 @@ impl api::Decoder for Decoder {
         if let Some(text) = message.content.into_filled() {
             answer.emit(Event::TextDelta(text));
         }
-        for call in message.tool_calls.0 {
+        for call in message.tool_calls {
             let function = call.function.0.as_ref();
             let piece = Piece {
                 // Some versions assign the same index to every call.
@@ -62,8 +54,7 @@ impl api::Decoder for Decoder {
                     .and_then(|function| function.arguments.0.filled())
                     .unwrap_or_default(),
             };
-            let taken = self.calls.whole(&piece, answer);
-            taken.map_err(|conflict| conflict.error(answer))?;
+            self.calls.whole(&piece, answer)?;
         }
         Ok(())
     }
@@ -84,11 +75,7 @@ impl api::Decoder for Decoder {
             Some("length") => FinishReason::Length,
             Some(other) => FinishReason::Other(other.into()),
         };
-        let closed = self.calls.finish(&mut answer.events);
-        closed.map_err(|conflict| conflict.error(answer))?;
-        let mut finish = Finish::new(reason, self.usage);
-        finish.provider_reason = self.reason.take();
-        answer.emit(Event::Finish(Box::new(finish)));
-        Ok(())
+        let word = self.reason.take();
+        self.calls.finish(reason, self.usage, word, answer)
     }
 }

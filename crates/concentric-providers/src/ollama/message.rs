@@ -106,10 +106,11 @@ impl<S: SerializeSeq> Writer<'_, S> {
     }
 
     fn segment(&mut self, segment: &Segment<'_>) -> Result<(), S::Error> {
-        let content = history::joined(segment.parts, |part| match &part.kind {
+        let content = segment.parts.iter().filter_map(|part| match &part.kind {
             PartKind::Image(image) if base64(&image.source).is_some() => None,
             _ => history::words(part),
         });
+        let content = history::joined(content);
         let images = images(segment.parts);
         if content.is_empty() && images.is_empty() && segment.calls.is_empty() {
             return Ok(());

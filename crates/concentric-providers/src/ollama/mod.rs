@@ -1,50 +1,28 @@
 //! Ollama's native API: `/api/chat` and `/api/generate`.
 //!
-//! [`OllamaLayer`] turns an HTTP service into a model: each call is one `POST`, whose response is
-//! decoded line by line while it arrives. The server also provides OpenAI's chat completions API.
-//! Only the native API has settings for the time that a model stays loaded (`keep_alive`) and the
-//! context size (`options.num_ctx`), and supports reasoning and tool results by name.
+//! The server also provides OpenAI's chat completions API. Only the native API has settings for the
+//! time that a model stays loaded (`keep_alive`) and the context size (`options.num_ctx`), and
+//! supports reasoning and tool results by name.
 //!
 //! ```
-//! use concentric_core::{ChatRequest, Error};
-//! use concentric_providers::OllamaLayer;
-//! use http_body_util::Full;
-//! use tower::{ServiceBuilder, ServiceExt, service_fn};
-//!
-//! # #[tokio::main(flavor = "current_thread")]
-//! # async fn main() -> Result<(), Error> {
-//! // Any HTTP client that is a service; this one always returns the same response.
-//! let http = service_fn(async |request: http::Request<Full<bytes::Bytes>>| {
-//!     assert_eq!(request.uri(), "http://localhost:11434/api/chat");
-//!     let answer = concat!(
-//!         r#"{"message": {"role": "assistant", "content": "Hel"}, "done": false}"#, "\n",
-//!         r#"{"message": {"role": "assistant", "content": "lo!"}, "done": true}"#, "\n",
-//!     );
-//!     Ok::<_, std::convert::Infallible>(http::Response::new(Full::<bytes::Bytes>::from(answer)))
-//! });
-//! let model = ServiceBuilder::new()
-//!     .layer(OllamaLayer::new("qwen3"))
-//!     .service(http);
+//! # use concentric_core::ChatRequest;
+//! # use concentric_providers::OllamaLayer;
+//! let layer = OllamaLayer::new("qwen3");
 //! let mut request = ChatRequest::user("hi");
 //! let options = serde_json::json!({"keep_alive": "10m", "options": {"num_ctx": 16_384}});
 //! request.options_mut().provider = serde_json::from_value(options).unwrap();
-//! assert_eq!(model.oneshot(request).await?.text().await?, "Hello!");
-//! # Ok(())
-//! # }
 //! ```
 //!
 //! # Lifecycle
 //!
+//! In addition to the [lifecycle of every model](crate::model):
+//!
 //! | moment | effect |
 //! |---|---|
-//! | `call` | the HTTP service is called immediately, with its readiness |
 //! | first text, thinking or tool call | the future resolves |
 //! | an earlier error | the future fails: with the HTTP status, or with an `error` line in a body of status 200 |
-//! | a later error | the last item of the body |
 //! | a line with `done` | tool calls are emitted, then `Finish`; later lines are ignored |
 //! | end of the body before one | `Truncated`, and no tool call |
-//! | a timeout ([`Timeouts`](crate::Timeouts)) | an error, from the future or the body |
-//! | drop | the HTTP body is dropped, and the server stops generating |
 //!
 //! A tool call arrives complete, in a single line. It gets an id of the run; the server's id, which
 //! older versions do not send, is available as
@@ -73,10 +51,6 @@
 //! | `*_duration` | not reported: a layer around the model can measure the time |
 //!
 //! Wire format: <https://docs.ollama.com/api/chat>.
-//!
-//! # Place in the stack
-//!
-//! The innermost layer with chat requests; layers below it process HTTP requests.
 
 mod api;
 mod decoder;
@@ -86,4 +60,4 @@ mod request;
 mod schema;
 mod wire;
 
-pub use self::api::{Ollama, OllamaLayer, OllamaModel};
+pub use self::api::{Ollama, OllamaLayer};

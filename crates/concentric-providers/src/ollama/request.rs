@@ -3,13 +3,21 @@
 //! The serialized data are borrowed from the request.
 
 use super::{
-    api::Endpoint,
+    api::{Endpoint, Ollama},
     message::{Messages, images, user_text},
     schema,
 };
-use crate::{api::Call, fields::Fields, functions::Tools, schema::Budget};
-use concentric_core::{ChatOptions, Str, ToolChoice};
-use serde::{Serialize, Serializer, ser::SerializeMap};
+use crate::{
+    api::Call,
+    fields::{Fields, unless_empty},
+    functions,
+    schema::Budget,
+};
+use concentric_core::{ChatOptions, ToolChoice};
+use serde::{
+    Serialize, Serializer,
+    ser::{Error, SerializeMap},
+};
 use serde_json::{Map, Value};
 use std::borrow::Cow;
 
@@ -19,8 +27,7 @@ pub(super) const EFFORTS: [&str; 5] = ["none", "low", "medium", "high", "max"];
 /// The body of a call.
 pub(super) struct Wire<'a> {
     pub(super) call: Call<'a>,
-    pub(super) provider: &'a Str,
-    pub(super) endpoint: Endpoint,
+    pub(super) api: &'a Ollama,
 }
 
 impl Serialize for Wire<'_> {
@@ -42,8 +49,10 @@ impl Serialize for Wire<'_> {
             replaced: &replaced,
         };
         fields.put("model", call.model)?;
-        match self.endpoint {
-            Endpoint::Chat => fields.put("messages", &Messages::new(request, self.provider))?,
+        match self.api.endpoint {
+            Endpoint::Chat => {
+                fields.put("messages", &Messages::new(request, &self.api.provider))?
+            }
             Endpoint::Generate => {
                 let parts = request.transcript.iter().next();
                 let parts = parts.map_or(&[][..], |turn| &turn.as_message().parts);
@@ -61,25 +70,25 @@ impl Serialize for Wire<'_> {
         // The only way to disable calls is to omit the tools.
         let may_call = options.tool_choice != Some(ToolChoice::None);
         if !request.tools.is_empty() && may_call {
-            fields.put(
-                "tools",
-                &Tools::new(request, |schema| {
-                    // `check` has counted the size of all schemas.
-                    schema::parameters(schema, &mut Budget::new())
-                }),
-            )?;
+            // `check` has counted the size of all schemas.
+            let tools = functions::tools(&request.tools, |schema| {
+                schema::parameters(schema, &mut Budget::new())
+            });
+            fields.put("tools", &tools.map_err(S::Error::custom)?)?;
         }
         let format = options.output_schema.as_ref().map(|format| &format.schema);
         fields.put_some("format", format)?;
-        let effort = options.reasoning_effort.as_deref().map(Think);
-        fields.put_some("think", effort.as_ref())?;
+        match options.reasoning_effort.as_deref() {
+            None => {}
+            Some("none") => fields.put("think", &false)?,
+            Some(effort) => fields.put("think", effort)?,
+        }
         let theirs = options.provider.get("options");
         match theirs {
             None | Some(Value::Object(_)) => {
                 let empty = Map::new();
                 let theirs = theirs.and_then(Value::as_object).unwrap_or(&empty);
-                let sampling = Sampling { options, theirs };
-                if !sampling.is_empty() {
+                if let Some(sampling) = unless_empty(&Sampling { options, theirs })? {
                     fields.map.serialize_entry("options", &sampling)?;
                 }
             }
@@ -89,37 +98,11 @@ impl Serialize for Wire<'_> {
     }
 }
 
-/// The reasoning effort; `none` becomes `false`.
-struct Think<'a>(&'a str);
-
-impl Serialize for Think<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self.0 {
-            "none" => serializer.serialize_bool(false),
-            effort => serializer.serialize_str(effort),
-        }
-    }
-}
-
 /// The `options` object: the options of the request, and other parameters from the provider options
 /// (`num_ctx`, `top_k`), which take precedence.
 struct Sampling<'a> {
     options: &'a ChatOptions,
     theirs: &'a Map<String, Value>,
-}
-
-impl Sampling<'_> {
-    fn is_empty(&self) -> bool {
-        let options = self.options;
-        self.theirs.is_empty()
-            && options.max_output_tokens.is_none()
-            && options.temperature.is_none()
-            && options.top_p.is_none()
-            && options.frequency_penalty.is_none()
-            && options.presence_penalty.is_none()
-            && options.seed.is_none()
-            && options.stop.is_empty()
-    }
 }
 
 impl Serialize for Sampling<'_> {

@@ -6,7 +6,7 @@
 //! their targets, `oneOf` with `anyOf`, `const` with an `enum` of one value, and `allOf` with a
 //! merged schema.
 
-use crate::schema::{Budget, Node, Object};
+use crate::schema::{Budget, Node, Object, Root};
 use serde_json::Value;
 
 /// The maximum depth of nested references; a recursive schema is unconstrained below it.
@@ -16,10 +16,7 @@ const DEPTH: usize = 8;
 const LEVELS: usize = 128;
 
 /// Converts the schema of a tool's arguments.
-///
-/// # Errors
-///
-/// Returns a description of the property that cannot be expressed.
+/// Fails with a description of a property that cannot be expressed.
 pub(super) fn parameters<'a>(
     schema: &'a Value,
     budget: &mut Budget,
@@ -28,7 +25,7 @@ pub(super) fn parameters<'a>(
         return Ok(Node::Kept(schema));
     }
     let mut root = Root { schema, budget };
-    let mut object = rewrite(schema, &mut root, Place::default())?;
+    let mut object = rewrite(schema, &mut root, 0, 0)?;
     // The server accepts only a single type.
     object.insert("type".into(), Node::Text("object".into()));
     let has_properties = object.get("properties").is_some_and(|properties| {
@@ -38,30 +35,6 @@ pub(super) fn parameters<'a>(
         object.insert("properties".into(), Node::Object(Object::default()));
     }
     Ok(Node::Object(object))
-}
-
-/// The root schema, which references point into.
-struct Root<'a, 'b> {
-    schema: &'a Value,
-    budget: &'b mut Budget,
-}
-
-/// The position of a schema in the root schema.
-#[derive(Clone, Copy, Default)]
-struct Place {
-    /// The number of enclosing references.
-    references: usize,
-    /// The number of enclosing schemas.
-    level: usize,
-}
-
-impl Place {
-    const fn within(self) -> Self {
-        Self {
-            level: self.level + 1,
-            ..self
-        }
-    }
 }
 
 /// Whether `schema` needs no conversion.
@@ -82,12 +55,14 @@ fn is_plain(schema: &Value) -> bool {
     })
 }
 
+/// Converts a schema that is within `references` references and `level` other schemas.
 fn rewrite<'a>(
     schema: &'a Value,
     root: &mut Root<'a, '_>,
-    place: Place,
+    references: usize,
+    level: usize,
 ) -> Result<Object<'a>, &'static str> {
-    if place.level > LEVELS {
+    if level > LEVELS {
         return Err("more than 128 levels of nesting");
     }
     root.budget.entry()?;
@@ -99,29 +74,22 @@ fn rewrite<'a>(
         match (name.as_str(), value) {
             ("$defs" | "definitions", _) => {}
             ("$ref", Value::String(target)) => {
-                // The length of the reference bounds the cost of resolving it.
-                root.budget.spend(target.len())?;
-                let pointer = target.strip_prefix('#');
-                let target = pointer.and_then(|pointer| root.schema.pointer(pointer));
-                if let Some(target) = target.filter(|_| place.references < DEPTH) {
-                    let place = Place {
-                        references: place.references + 1,
-                        ..place.within()
-                    };
-                    let target = rewrite(target, root, place)?;
+                let target = root.target(target)?;
+                if let Some(target) = target.filter(|_| references < DEPTH) {
+                    let target = rewrite(target, root, references + 1, level + 1)?;
                     merge(&mut out, target, root.budget)?;
                 }
             }
             ("allOf", Value::Array(all)) => {
                 for one in all {
-                    let one = rewrite(one, root, place.within())?;
+                    let one = rewrite(one, root, references, level + 1)?;
                     merge(&mut out, one, root.budget)?;
                 }
             }
             ("oneOf" | "anyOf", Value::Array(all)) => {
                 let all = all
                     .iter()
-                    .map(|one| rewrite(one, root, place.within()).map(Node::Object));
+                    .map(|one| rewrite(one, root, references, level + 1).map(Node::Object));
                 let all = Node::List(all.collect::<Result<_, _>>()?);
                 merge_one(&mut out, "anyOf", all, root.budget)?;
             }
@@ -132,13 +100,13 @@ fn rewrite<'a>(
             ("properties", Value::Object(properties)) => {
                 let mut all = Object::default();
                 for (name, one) in properties {
-                    let one = rewrite(one, root, place.within())?;
+                    let one = rewrite(one, root, references, level + 1)?;
                     root.budget.put(&mut all, name, Node::Object(one))?;
                 }
                 merge_one(&mut out, "properties", Node::Object(all), root.budget)?;
             }
             ("items", value) => {
-                let items = rewrite(value, root, place.within())?;
+                let items = rewrite(value, root, references, level + 1)?;
                 root.budget.put(&mut out, name, Node::Object(items))?;
             }
             ("required", value) => {
@@ -203,87 +171,4 @@ fn join<'a>(
         _ => {}
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use crate::schema::{Budget, Node};
-    use serde_json::{Map, Value, json};
-
-    fn parameters(schema: &Value) -> Result<Value, &'static str> {
-        let node = super::parameters(schema, &mut Budget::new())?;
-        Ok(serde_json::to_value(node).expect("JSON"))
-    }
-
-    #[test]
-    fn a_supported_schema_is_unchanged() {
-        let schema = json!({
-            "type": "object",
-            "properties": {"a": {"type": ["string", "null"], "minLength": 1}},
-            "required": ["a"],
-        });
-        let node = super::parameters(&schema, &mut Budget::new());
-        assert!(matches!(node, Ok(Node::Kept(_))));
-    }
-
-    #[test]
-    fn unsupported_keywords_are_converted() {
-        let schema = json!({
-            "properties": {
-                "unit": {"description": "Which.", "$ref": "#/$defs/Unit"},
-                "way": {"oneOf": [{"const": "up"}, {"const": "down"}]},
-                "any": true,
-                "list": {"type": "array", "items": {"$ref": "#/$defs/Unit"}},
-                "both": {"allOf": [
-                    {"type": "object", "properties": {"x": {"type": "number"}}, "required": ["x"]},
-                    {"properties": {"y": {"type": "number"}}, "required": ["y"]},
-                ]},
-            },
-            "$defs": {"Unit": {"type": "string", "enum": ["c", "f"]}},
-        });
-        assert_eq!(
-            parameters(&schema).expect("a schema"),
-            json!({
-                "type": "object",
-                "properties": {
-                    "unit": {"description": "Which.", "type": "string", "enum": ["c", "f"]},
-                    "way": {"anyOf": [{"enum": ["up"]}, {"enum": ["down"]}]},
-                    "any": {},
-                    "list": {"type": "array", "items": {"type": "string", "enum": ["c", "f"]}},
-                    "both": {
-                        "type": "object",
-                        "properties": {"x": {"type": "number"}, "y": {"type": "number"}},
-                        "required": ["x", "y"],
-                    },
-                },
-            })
-        );
-    }
-
-    #[test]
-    fn a_recursive_schema_is_cut_off() {
-        let schema = json!({
-            "type": "object",
-            "properties": {"node": {"$ref": "#/$defs/Node"}},
-            "$defs": {"Node": {"type": "object", "properties": {"next": {"$ref": "#/$defs/Node"}}}},
-        });
-        let text = parameters(&schema).expect("a schema").to_string();
-        assert_eq!(text.matches("next").count(), super::DEPTH);
-        assert!(!text.contains("$ref"));
-        assert_eq!(
-            parameters(&json!(true)).expect("a schema"),
-            json!({"type": "object", "properties": {}})
-        );
-    }
-
-    #[test]
-    fn an_exponential_recursive_schema_is_rejected() {
-        let node = |count: u32| {
-            let properties = (0..count).map(|at| (at.to_string(), json!({"$ref": "#"})));
-            json!({"type": "object", "properties": properties.collect::<Map<_, _>>()})
-        };
-        assert!(parameters(&node(2)).is_ok());
-        // 10⁸ schemas when expanded.
-        assert!(parameters(&node(10)).is_err());
-    }
 }

@@ -5,19 +5,20 @@ use super::{
     schema,
 };
 use crate::{
-    ApiKey, Capabilities, Model, ProviderLayer, Timeouts, Unsupported,
-    api::{Api, Base, Call},
+    ApiKey, Capabilities, ProviderLayer, Timeouts, Unsupported,
+    api::{self, Api, Call},
     capabilities::{self, NO_CONTENT},
     sound,
 };
 use concentric_core::{Error, Role, Str};
-use http::Uri;
+use serde::Serialize;
+use std::borrow::Cow;
 
 /// OpenAI's chat completions API.
 #[derive(Clone, Debug)]
 pub struct Chat {
-    provider: Str,
-    profile: Profile,
+    pub(super) provider: Str,
+    pub(super) profile: Profile,
 }
 
 /// [`Layer`](https://docs.rs/tower-layer/0.3/tower_layer/trait.Layer.html) that turns an HTTP
@@ -30,13 +31,8 @@ pub struct Chat {
 /// | `OpenAiLayer::from_env(profile, model)` | the same, with the key from the environment |
 /// | `OpenAiLayer::compatible(..)` | any other compatible server, by base URL |
 ///
-/// The settings that all providers share (`base_url`, `header`, `timeouts`, `limits`,
-/// `capabilities`, `streaming`) are methods of [`ProviderLayer`]; see the [module docs](super) for an
-/// example.
+/// [`ProviderLayer`] has the settings that all providers share.
 pub type OpenAiLayer = ProviderLayer<Chat>;
-
-/// A model with OpenAI's chat completions over the HTTP service `S`.
-pub type OpenAi<S> = Model<S, Chat>;
 
 impl OpenAiLayer {
     /// Creates a layer for OpenAI's own service. `model` is used unless a request names another.
@@ -85,22 +81,11 @@ impl OpenAiLayer {
     ) -> Self {
         let base_url = base_url.into();
         let profile = Profile::by_url(&base_url).unwrap_or(Profile::generic(""));
-        let uri: Option<Uri> = base_url.parse().ok();
         let provider = match profile.provider {
-            "" => uri.as_ref().and_then(Uri::host).unwrap_or_default().into(),
+            "" => api::host(&base_url),
             known => Str::from_static(known),
         };
         Self::at(base_url, Chat { provider, profile }, model, key)
-    }
-}
-
-impl Chat {
-    const fn wire<'a>(&'a self, call: &Call<'a>) -> Wire<'a> {
-        Wire {
-            call: *call,
-            profile: &self.profile,
-            provider: &self.provider,
-        }
     }
 }
 
@@ -111,13 +96,8 @@ impl Api for Chat {
         &self.provider
     }
 
-    fn key_header(&self) -> (&str, &str) {
-        let name = self.profile.key_header;
-        let prefix = match name {
-            "authorization" => "Bearer ",
-            _ => "",
-        };
-        (name, prefix)
+    fn key_header(&self) -> &str {
+        self.profile.key_header
     }
 
     fn timeouts(&self) -> Timeouts {
@@ -129,7 +109,11 @@ impl Api for Chat {
     }
 
     fn check(&self, call: &Call<'_>, unsupported: &mut Vec<Unsupported>) {
-        if !self.wire(call).has_messages() {
+        let wire = Wire {
+            call: *call,
+            api: self,
+        };
+        if !wire.has_messages() {
             unsupported.push(Unsupported::new(NO_CONTENT));
         }
         let mut roles = call.request.transcript.iter().map(|t| t.as_message().role);
@@ -144,12 +128,12 @@ impl Api for Chat {
         }
     }
 
-    fn endpoint(&self, base: &Base, _: &Call<'_>) -> Result<Uri, Error> {
-        base.join("/chat/completions")
+    fn path(&self, _: &Call<'_>) -> Cow<'static, str> {
+        "/chat/completions".into()
     }
 
-    fn encode(&self, call: &Call<'_>) -> Result<Vec<u8>, Error> {
-        call.write(&self.wire(call))
+    fn body<'a>(&'a self, call: Call<'a>) -> impl Serialize + 'a {
+        Wire { call, api: self }
     }
 
     fn decoder(&self, call: &Call<'_>) -> Decoder {

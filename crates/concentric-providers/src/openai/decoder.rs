@@ -5,19 +5,17 @@ use super::{
     wire::{Audio, Call, Choice, Chunk, Content, ContentPart, Message},
 };
 use crate::{
-    api::{self, Answer, Framing, name},
+    api::{self, ANOTHER_RESPONSE, Answer, Framing},
     calls::{Calls, Piece},
     data_url,
-    failure::{Failure, has_error},
+    failure::has_error,
     lenient::Text,
-    sound,
+    sound::Sound,
 };
 use concentric_core::{
-    Error, ErrorKind, Event, Finish, FinishReason, Media, MediaSource, Part, PartKind,
-    ProviderData, Str, Usage,
+    Error, ErrorKind, Event, FinishReason, Media, MediaSource, PartKind, Str, Usage,
 };
 use serde_json::{Value, json};
-use std::sync::Arc;
 
 /// The state of a response that is being received.
 #[doc(hidden)]
@@ -35,29 +33,22 @@ pub struct Decoder {
     calls: Calls,
     reasoning: Reasoning,
     audio: Option<Sound>,
+    audio_id: Option<Str>,
     // The media type of the requested audio.
     media_type: Option<Str>,
     annotations: Vec<Value>,
-}
-
-#[derive(Debug, Default)]
-struct Sound {
-    id: Option<Str>,
-    data: String,
-    transcript: String,
 }
 
 impl api::Decoder for Decoder {
     type Chunk<'a> = Chunk<'a>;
 
     fn take(&mut self, chunk: Chunk<'_>, from: Framing, answer: &mut Answer) -> Result<(), Error> {
-        if let Some(failure) = failure(&chunk, from) {
-            return Err(answer.origin().reported(&failure));
+        if let Some(error) = error(&chunk, from) {
+            return Err(answer.origin().reported(&error));
         }
         self.check_same(&chunk, answer)?;
         // Some servers send a first chunk in which both are empty.
-        answer.changed |= name(&mut answer.head.id, chunk.id.as_str());
-        answer.changed |= name(&mut answer.head.model, chunk.model.as_str());
+        answer.identify(chunk.id.as_str(), chunk.model.as_str());
         let groq = chunk.x_groq.0.and_then(|groq| groq.usage.0);
         if let Some(tokens) = chunk.usage.0.or(groq) {
             self.count(tokens.usage(self.reasoning_apart), answer);
@@ -77,27 +68,16 @@ impl api::Decoder for Decoder {
 
     fn close(&mut self, answer: &mut Answer) -> Result<(), Error> {
         self.end_reasoning(answer);
-        let provider = answer.provider.clone();
         if let Some(sound) = self.audio.take() {
-            let data = json!({ "audio": { "id": sound.id }, "transcript": sound.transcript });
-            let mut media = Media::new(MediaSource::Base64(sound.data.into()));
-            media.media_type = self.media_type.take();
-            let part = Part::new(PartKind::Audio(media))
-                .with_provider_data(Some(Arc::new(ProviderData::new(provider.clone(), data))));
-            answer.emit(Event::Part(Box::new(part)));
+            let data = json!({ "audio": { "id": self.audio_id } });
+            sound.emit(self.media_type.take(), data, answer);
         }
         if !self.annotations.is_empty() {
-            let data = json!({ "annotations": std::mem::take(&mut self.annotations) });
-            let part = PartKind::Provider(ProviderData::new(provider, data));
-            answer.emit(Event::Part(Box::new(Part::new(part))));
+            let annotations = std::mem::take(&mut self.annotations);
+            answer.opaque(json!({ "annotations": annotations }));
         }
-        let reason = self.finish_reason();
-        let closed = self.calls.finish(&mut answer.events);
-        closed.map_err(|conflict| conflict.error(answer))?;
-        let mut finish = Finish::new(reason, self.usage);
-        finish.provider_reason = self.reason.take();
-        answer.emit(Event::Finish(Box::new(finish)));
-        Ok(())
+        let (reason, word) = (self.finish_reason(), self.reason.take());
+        self.calls.finish(reason, self.usage, word, answer)
     }
 }
 
@@ -129,10 +109,7 @@ impl Decoder {
             .filter(|choice| choice.finish_reason.as_str().is_none())
             .filter_map(|choice| choice.delta.0.as_ref());
         if renamed && self.has_output && !api::Decoder::is_whole(self) && deltas.any(opens) {
-            return Err(answer.origin().error(
-                ErrorKind::Protocol,
-                "another response started before the first one was complete",
-            ));
+            return Err(answer.protocol(ANOTHER_RESPONSE));
         }
         Ok(())
     }
@@ -167,7 +144,7 @@ impl Decoder {
             (None, None) => self.unary |= from == Framing::Json,
         }
         if let Some(error) = choice.error.filter(|error| has_error(error)) {
-            return Err(answer.origin().reported(&Failure::of_json(&error)));
+            return Err(answer.origin().reported(&error));
         }
         if self.unary && choice.finish_reason.as_str() == Some("") {
             // Complete responses of Snowflake have an empty finish reason.
@@ -196,9 +173,9 @@ impl Decoder {
             None => message.reasoning_content.into_filled(),
         };
         if let Some(details) = message.reasoning_details {
-            self.reasoning.details(*details, shown, &mut answer.events);
+            self.reasoning.details(*details, shown, answer);
         } else if let Some(text) = shown {
-            self.reasoning.text(text, &mut answer.events);
+            self.reasoning.text(text, answer);
         }
         match message.content {
             Content::Text(text) => self.text(text.into_filled(), answer),
@@ -207,24 +184,25 @@ impl Decoder {
         if let Some(refusal) = message.refusal.into_filled() {
             self.speak(Event::RefusalDelta(refusal), answer);
         }
-        for call in message.tool_calls.0 {
+        for call in message.tool_calls {
             self.end_reasoning(answer);
-            let taken = self.calls.piece(&piece(&call), answer);
-            taken.map_err(|conflict| conflict.error(answer))?;
-            if let Some(extra) = call.extra_content.filter(|extra| !extra.is_null()) {
-                let data = json!({ "extra_content": extra });
-                let data = ProviderData::new(answer.provider.clone(), data);
-                self.calls.attach(data, answer);
+            self.calls.piece(&piece(&call), answer)?;
+            if let Some(extra) = call.extra_content.filter(|extra| !extra.is_null())
+                && let Some(known) = self.calls.last_data()
+            {
+                let data = answer.data(json!({ "extra_content": extra }));
+                answer.changed |= *known != data;
+                *known = data;
             }
         }
         if let Some(function) = message.function_call.0 {
             self.end_reasoning(answer);
             let arguments = function.arguments.0.filled().unwrap_or_default();
-            let taken = self.calls.legacy(function.name.filled(), arguments, answer);
-            taken.map_err(|conflict| conflict.error(answer))?;
+            let name = function.name.filled();
+            self.calls.legacy(name, arguments, answer)?;
         }
-        for image in message.images.0 {
-            self.part(image, answer);
+        for image in message.images {
+            self.part(*image, answer);
         }
         if let Some(audio) = message.audio.0 {
             self.audio(&audio, answer);
@@ -251,19 +229,19 @@ impl Decoder {
 
     #[inline]
     fn end_reasoning(&mut self, answer: &mut Answer) {
-        self.reasoning.end(&answer.provider, &mut answer.events);
+        self.reasoning.end(answer);
     }
 
     fn part(&mut self, part: ContentPart<'_>, answer: &mut Answer) {
         match part.thinking {
             Content::Text(text) => {
                 if let Some(text) = text.into_filled() {
-                    self.reasoning.text(text, &mut answer.events);
+                    self.reasoning.text(text, answer);
                 }
             }
             Content::Parts(parts) => {
                 for text in parts.into_iter().filter_map(|part| part.text.into_filled()) {
-                    self.reasoning.text(text, &mut answer.events);
+                    self.reasoning.text(text, answer);
                 }
             }
         }
@@ -272,28 +250,21 @@ impl Decoder {
             self.speak(Event::RefusalDelta(refusal), answer);
         }
         if let Some(url) = part.image_url.0.and_then(|image| image.url.into_filled()) {
-            let part = Part::new(PartKind::Image(image(&url)));
-            self.speak(Event::Part(Box::new(part)), answer);
+            self.end_reasoning(answer);
+            answer.part(PartKind::Image(image(&url)), None);
         }
     }
 
     fn audio(&mut self, audio: &Audio<'_>, answer: &mut Answer) {
-        let Audio {
-            id,
-            data,
-            transcript,
-        } = audio;
-        let (id, data, transcript) = (id.filled(), data.filled(), transcript.filled());
+        let (id, data) = (audio.id.filled(), audio.data.filled());
+        let transcript = audio.transcript.filled();
         if id.is_none() && data.is_none() && transcript.is_none() {
             return;
         }
+        answer.changed |= data.is_some() || transcript.is_some() || self.audio_id.is_none();
+        self.audio_id = self.audio_id.take().or_else(|| id.map(Str::from));
         let sound = self.audio.get_or_insert_default();
-        answer.changed |= data.is_some() || transcript.is_some() || sound.id.is_none();
-        sound.id = sound.id.take().or_else(|| id.map(Str::from));
-        if let Some(data) = data {
-            sound::append(&mut sound.data, data);
-        }
-        sound.transcript.extend(transcript);
+        sound.append(data, transcript);
     }
 
     fn finish_reason(&self) -> FinishReason {
@@ -353,24 +324,19 @@ fn known_reason(reason: &str) -> Option<FinishReason> {
 }
 
 /// The error that a chunk reports.
-fn failure(chunk: &Chunk<'_>, from: Framing) -> Option<Failure> {
+fn error(chunk: &Chunk<'_>, from: Framing) -> Option<Value> {
     let some = |value: &Option<Box<Value>>| value.clone().filter(|value| has_error(value));
     let groq = chunk.x_groq.0.as_ref().and_then(|groq| some(&groq.error));
+    let (message, code) = (&chunk.message, chunk.code.as_str());
     if let Some(error) = some(&chunk.error).or(groq) {
         // The error may be only a name, with the message beside it.
-        let outer =
-            json!({ "error": error, "message": chunk.message, "code": chunk.code.as_str() });
-        return Some(Failure::of_json(&outer));
+        return Some(json!({ "error": error, "message": message, "code": code }));
     }
     let bare = chunk.object.as_str() == Some("error")
-        || (chunk.choices.is_empty() && (chunk.message.is_some() || chunk.detail.is_some()));
+        || (chunk.choices.is_empty() && (message.is_some() || chunk.detail.is_some()));
     (bare || from == Framing::ErrorEvent).then(|| {
-        Failure::of_json(&json!({
-            "message": chunk.message,
-            "detail": chunk.detail,
-            "code": chunk.code.as_str(),
-            "type": chunk.type_.as_str(),
-        }))
+        let (detail, type_) = (&chunk.detail, chunk.type_.as_str());
+        json!({ "message": message, "detail": detail, "code": code, "type": type_ })
     })
 }
 

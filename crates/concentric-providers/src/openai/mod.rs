@@ -1,9 +1,5 @@
 //! OpenAI's chat completions, and compatible servers.
 //!
-//! [`OpenAiLayer`] turns an HTTP service into a model: each call is one `POST`, whose response is
-//! decoded while it arrives. The layer does not retry and does not follow redirects; use separate
-//! layers above or below for that.
-//!
 //! ```
 //! use concentric_core::{ChatRequest, Error};
 //! use concentric_providers::{ApiKey, OpenAiLayer};
@@ -28,16 +24,14 @@
 //!
 //! # Lifecycle
 //!
+//! In addition to the [lifecycle of every model](crate::model):
+//!
 //! | moment | effect |
 //! |---|---|
-//! | `call` | the HTTP service is called immediately, with its readiness |
 //! | first text, reasoning, refusal or tool call | the future resolves |
 //! | an earlier error | the future fails: with the HTTP status, or with an error in a body of status 200 |
-//! | a later error | the last item of the body |
 //! | end of the body, or `[DONE]`, after a finish reason | tool calls are emitted, then `Finish` |
 //! | end of the body before one | `Truncated`, and no tool call |
-//! | a timeout ([`Timeouts`](crate::Timeouts)) | an error, from the future or the body |
-//! | drop | the HTTP body is dropped |
 //!
 //! A response is complete after its finish reason; without streaming, if its JSON is complete. The
 //! content of a response determines whether it is a stream, since some servers ignore the requested
@@ -75,10 +69,6 @@
 //! | `total_tokens` | `total_tokens`, unchanged |
 //! | `cached_tokens`, `prompt_cache_hit_tokens` | `cached_input_tokens` |
 //! | `cache_write_tokens`, `cache_creation_input_tokens` | `cache_write_tokens` |
-//!
-//! # Place in the stack
-//!
-//! The innermost layer with chat requests; layers below it process HTTP requests.
 
 mod chat;
 mod decoder;
@@ -88,9 +78,12 @@ mod request;
 pub(crate) mod schema;
 mod wire;
 
-#[cfg(feature = "responses")]
-pub(crate) use self::request::{DataUrl, Metadata};
 pub use self::{
-    chat::{Chat, OpenAi, OpenAiLayer},
+    chat::{Chat, OpenAiLayer},
     profile::{Files, Prefill, Profile, Reasoning, Turns},
+};
+#[cfg(feature = "responses")]
+pub(crate) use self::{
+    request::{DataUrl, Format, Metadata},
+    wire::Details,
 };

@@ -2,7 +2,7 @@
 
 mod table;
 
-use crate::{Capabilities, Timeouts, history::IdRules};
+use crate::{Capabilities, Timeouts, api, history::IdRules};
 use http::Uri;
 
 /// A service with the chat completions API: its base URL and its differences from OpenAI's.
@@ -162,15 +162,11 @@ impl Profile {
         let uri: Uri = url.parse().ok()?;
         let host = uri.host()?;
         let port = format!("{host}:{}", uri.port_u16().unwrap_or_default());
-        let is = |host: &str, name: &str| {
-            host.strip_suffix(name)
-                .is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
-        };
-        let is_at = |known: &&Self| {
+        let is_here = |known: &&Self| {
             let mut names = known.hosts.iter();
-            names.any(|name| is(host, name) || is(&port, name))
+            names.any(|name| api::is_at(host, name) || api::is_at(&port, name))
         };
-        let at: Vec<&Self> = Self::ALL.iter().filter(is_at).collect();
+        let at: Vec<&Self> = Self::ALL.iter().filter(is_here).collect();
         // DeepSeek's base URL is a prefix of that of its beta.
         let exact = at
             .iter()

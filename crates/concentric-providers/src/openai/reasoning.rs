@@ -1,8 +1,8 @@
 //! The reasoning of a response, and its provider data.
 
-use concentric_core::{Event, Part, PartEnd, PartKind, ProviderData, Str};
+use crate::api::Answer;
+use concentric_core::{Event, PartKind, Str};
 use serde_json::{Value, json};
-use std::{collections::VecDeque, sync::Arc};
 
 #[derive(Debug, Default)]
 pub(super) struct Reasoning {
@@ -14,26 +14,20 @@ pub(super) struct Reasoning {
 
 impl Reasoning {
     #[inline]
-    pub(super) fn text(&mut self, text: Str, events: &mut VecDeque<Event>) {
+    pub(super) fn text(&mut self, text: Str, answer: &mut Answer) {
         self.open = true;
-        events.push_back(Event::ReasoningDelta(text));
+        answer.emit(Event::ReasoningDelta(text));
     }
 
     /// Adds `reasoning_details`. `shown` is the text of the same delta, if it is sent separately.
-    pub(super) fn details(
-        &mut self,
-        details: Value,
-        shown: Option<Str>,
-        events: &mut VecDeque<Event>,
-    ) {
-        let details = match details {
-            Value::Array(details) => details,
-            _ => Vec::new(),
-        };
+    pub(super) fn details(&mut self, details: Value, shown: Option<Str>, answer: &mut Answer) {
         let shown_apart = shown.is_some();
         if let Some(text) = shown {
-            self.text(text, events);
+            self.text(text, answer);
         }
+        let Value::Array(details) = details else {
+            return;
+        };
         let is_filled =
             |detail: &Value| detail.as_object().is_some_and(|detail| !detail.is_empty());
         for detail in details.into_iter().filter(is_filled) {
@@ -43,7 +37,7 @@ impl Reasoning {
                     .find_map(|f| detail.get(f)?.as_str())
                 && !text.is_empty()
             {
-                self.text(text.into(), events);
+                self.text(text.into(), answer);
             }
             self.detail(detail);
         }
@@ -82,22 +76,21 @@ impl Reasoning {
 
     /// Ends the reasoning before other content or at the end of the response.
     #[inline]
-    pub(super) fn end(&mut self, provider: &Str, events: &mut VecDeque<Event>) {
+    pub(super) fn end(&mut self, answer: &mut Answer) {
         if !self.details.is_empty() {
-            self.end_with_details(provider, events);
+            self.end_with_details(answer);
         }
         self.open = false;
     }
 
-    fn end_with_details(&mut self, provider: &Str, events: &mut VecDeque<Event>) {
+    fn end_with_details(&mut self, answer: &mut Answer) {
         let data = json!({ "reasoning_details": std::mem::take(&mut self.details) });
-        let data = Some(Arc::new(ProviderData::new(provider.clone(), data)));
-        events.push_back(if self.open {
-            Event::PartEnd(Box::new(PartEnd::new(data)))
+        let data = answer.data(data);
+        if self.open {
+            answer.end_part(data);
         } else {
             // The service hides this reasoning, but requires its details in later requests.
-            let part = Part::new(PartKind::Reasoning(Str::default()));
-            Event::Part(Box::new(part.with_provider_data(data)))
-        });
+            answer.part(PartKind::Reasoning(Str::default()), data);
+        }
     }
 }

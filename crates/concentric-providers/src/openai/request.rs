@@ -8,55 +8,51 @@ mod message;
 #[cfg(feature = "responses")]
 pub(crate) use self::content::DataUrl;
 
-use super::{
-    profile::{Prefill, Profile},
-    schema,
-};
+use self::message::Messages;
+use super::{chat::Chat, profile::Prefill, schema};
 use crate::{
     api::Call,
-    fields::{Fields, is_empty_list},
-    functions::Tools,
+    fields::{Fields, One, Typed, is_empty_list},
+    functions,
     schema::Node,
 };
-use concentric_core::{OutputSchema, Str, ToolChoice};
-use serde::{Serialize, Serializer, ser::SerializeMap};
-use serde_json::{Map, Value};
+use concentric_core::{OutputSchema, ToolChoice};
+use serde::{
+    Serialize, Serializer,
+    ser::{Error, SerializeMap},
+};
+use serde_json::{Map, Value, json};
 
 /// The body of a call.
 pub(super) struct Wire<'a> {
     pub(super) call: Call<'a>,
-    pub(super) profile: &'a Profile,
-    pub(super) provider: &'a Str,
+    pub(super) api: &'a Chat,
 }
 
-impl Wire<'_> {
+impl<'a> Wire<'a> {
+    fn messages(&self) -> Messages<'a> {
+        let Chat { profile, provider } = self.api;
+        Messages::new(self.call.request, profile, provider)
+    }
+
     /// Whether there is a message to send.
     pub(super) fn has_messages(&self) -> bool {
-        let request = self.call.request;
-        request.options.provider.contains_key("messages")
-            || !is_empty_list(&message::Messages::new(
-                request,
-                self.profile,
-                self.provider,
-            ))
+        self.call.request.options.provider.contains_key("messages")
+            || !is_empty_list(&self.messages())
     }
 }
 
 impl Serialize for Wire<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Self {
-            call,
-            profile,
-            provider,
-        } = self;
-        let request = call.request;
+        let Self { call, api } = self;
+        let (request, profile) = (call.request, &api.profile);
         let options = &*request.options;
         let mut fields = Fields {
             map: serializer.serialize_map(None)?,
             replaced: &options.provider,
         };
         fields.put("model", call.model)?;
-        let messages = message::Messages::new(request, profile, provider);
+        let messages = self.messages();
         fields.put("messages", &messages)?;
         if profile.prefill == Prefill::Continue && messages.ends_open() {
             fields.put("continue_final_message", &true)?;
@@ -64,32 +60,36 @@ impl Serialize for Wire<'_> {
         }
         fields.put("stream", &call.streaming)?;
         if call.streaming && profile.stream_options {
-            fields.put(
-                "stream_options",
-                &StreamOptions {
-                    include_usage: true,
-                },
-            )?;
+            fields.put("stream_options", &One("include_usage", true))?;
         }
         // Without a tool choice, the only way to disable calls is to omit the tools.
         let may_call =
             profile.capabilities.tool_choice || options.tool_choice != Some(ToolChoice::None);
         if !request.tools.is_empty() && may_call {
-            let tools = match profile.strict_subset {
-                true => Tools::new(request, |schema| Ok(schema::parameters(schema))),
-                false => Tools::new(request, |schema| Ok(Node::Kept(schema))),
-            };
-            fields.put("tools", &tools)?;
+            let tools = functions::tools(
+                &request.tools,
+                match profile.strict_subset {
+                    true => |schema| Ok(schema::parameters(schema)),
+                    false => |schema| Ok(Node::Kept(schema)),
+                },
+            );
+            fields.put("tools", &tools.map_err(S::Error::custom)?)?;
             // The service rejects these two fields without tools.
-            let choice = options.tool_choice.as_ref().map(|choice| Choice {
-                choice,
-                required: profile.required,
+            let choice = options.tool_choice.as_ref().map(|choice| {
+                functions::choice(
+                    choice,
+                    profile.required,
+                    |name| json!({ "type": "function", "function": { "name": name } }),
+                )
             });
             fields.put_some("tool_choice", choice.as_ref())?;
             fields.put_some("parallel_tool_calls", options.parallel_tool_calls.as_ref())?;
         }
         let output = options.output_schema.as_ref();
-        let format = output.map(|schema| ResponseFormat::new(schema, profile));
+        let format = output.map(|output| {
+            let format = Format::new(output, profile.strict_subset);
+            Typed::new("json_schema", One("json_schema", format))
+        });
         fields.put_some("response_format", format.as_ref())?;
         fields.put_some(profile.max_tokens, options.max_output_tokens.as_ref())?;
         fields.put_some("temperature", options.temperature.as_ref())?;
@@ -108,71 +108,22 @@ impl Serialize for Wire<'_> {
     }
 }
 
+/// An output schema.
 #[derive(Serialize)]
-struct StreamOptions {
-    include_usage: bool,
-}
-
-struct Choice<'a> {
-    choice: &'a ToolChoice,
-    required: &'static str,
-}
-
-impl Serialize for Choice<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let word = match self.choice {
-            ToolChoice::None => "none",
-            ToolChoice::Required => self.required,
-            ToolChoice::Tool(name) => {
-                return Named {
-                    r#type: "function",
-                    function: Name { name },
-                }
-                .serialize(serializer);
-            }
-            _ => "auto",
-        };
-        serializer.serialize_str(word)
-    }
-}
-
-#[derive(Serialize)]
-struct Named<'a> {
-    r#type: &'static str,
-    function: Name<'a>,
-}
-
-#[derive(Serialize)]
-struct Name<'a> {
-    name: &'a Str,
-}
-
-#[derive(Serialize)]
-struct ResponseFormat<'a> {
-    r#type: &'static str,
-    json_schema: JsonSchema<'a>,
-}
-
-#[derive(Serialize)]
-struct JsonSchema<'a> {
+pub(crate) struct Format<'a> {
     name: &'a str,
     schema: Node<'a>,
     strict: bool,
 }
 
-impl<'a> ResponseFormat<'a> {
-    fn new(output: &'a OutputSchema, profile: &Profile) -> Self {
-        let (schema, strict) = match profile.strict_subset {
-            true => schema::output(output),
-            false => schema::closed_output(output),
-        };
+impl<'a> Format<'a> {
+    /// `in_subset` means that the service accepts only a subset of JSON Schema with `strict`.
+    pub(crate) fn new(output: &'a OutputSchema, in_subset: bool) -> Self {
+        let (schema, strict) = schema::output(output, in_subset);
         Self {
-            r#type: "json_schema",
-            json_schema: JsonSchema {
-                name: &output.name,
-                schema,
-                strict,
-            },
+            name: &output.name,
+            schema,
+            strict,
         }
     }
 }

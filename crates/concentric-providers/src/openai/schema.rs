@@ -19,7 +19,9 @@
 
 use crate::{
     Unsupported,
-    schema::{Budget, Node, Object},
+    capabilities::input_schema,
+    history::NameRules,
+    schema::{Budget, Node, Object, has_type, is_format, refused},
 };
 use concentric_core::{ChatRequest, OutputSchema};
 use serde_json::{Map, Value};
@@ -36,27 +38,19 @@ enum Subset {
     Closed,
 }
 
-/// An output schema for OpenAI, and whether it is sent with `strict`.
-pub(crate) fn output(output: &OutputSchema) -> (Node<'_>, bool) {
-    output_by(output, strict)
-}
-
-/// An output schema for other services, and whether it is sent with `strict`.
-pub(crate) fn closed_output(output: &OutputSchema) -> (Node<'_>, bool) {
-    output_by(output, |schema| {
-        Writer::new(Subset::Closed)
+/// An output schema, and whether it is sent with `strict`. `in_subset` means that the service
+/// accepts only OpenAI's subset with it.
+pub(crate) fn output(output: &OutputSchema, in_subset: bool) -> (Node<'_>, bool) {
+    let schema = &output.schema;
+    let strict = output.strict.then(|| match in_subset {
+        true => strict(schema),
+        false => Writer::new(Subset::Closed)
             .rewrite(schema, 0)
-            .map(Node::Object)
-    })
-}
-
-fn output_by<'a>(
-    output: &'a OutputSchema,
-    strict: impl FnOnce(&'a Value) -> Option<Node<'a>>,
-) -> (Node<'a>, bool) {
-    match output.strict.then(|| strict(&output.schema)).flatten() {
+            .map(Node::Object),
+    });
+    match strict.flatten() {
         Some(strict) => (strict, true),
-        None => (Node::Kept(&output.schema), false),
+        None => (Node::Kept(schema), false),
     }
 }
 
@@ -214,42 +208,13 @@ impl Writer {
     }
 }
 
-fn has_type(schema: &Map<String, Value>, name: &str) -> bool {
-    match schema.get("type") {
-        Some(Value::String(one)) => one == name,
-        Some(Value::Array(any)) => any.iter().any(|one| one == name),
-        _ => false,
-    }
-}
-
 fn is_type(value: &Value) -> bool {
-    let known = |one: &Value| {
-        matches!(
-            one.as_str(),
-            Some("string" | "number" | "integer" | "boolean" | "object" | "array" | "null")
-        )
-    };
+    const TYPES: &str = "string number integer boolean object array null";
+    let is_known = |one: &Value| TYPES.split(' ').any(|known| one == known);
     match value {
-        Value::Array(any) => !any.is_empty() && any.iter().all(known),
-        one => known(one),
+        Value::Array(any) => !any.is_empty() && any.iter().all(is_known),
+        one => is_known(one),
     }
-}
-
-fn is_format(value: &Value) -> bool {
-    matches!(
-        value.as_str(),
-        Some(
-            "date-time"
-                | "time"
-                | "date"
-                | "duration"
-                | "email"
-                | "hostname"
-                | "ipv4"
-                | "ipv6"
-                | "uuid"
-        )
-    )
 }
 
 fn may_be_null(schema: &Value) -> bool {
@@ -280,7 +245,7 @@ pub(crate) fn parameters(schema: &Value) -> Node<'_> {
 pub(crate) fn check(request: &ChatRequest, longest: usize, unsupported: &mut Vec<Unsupported>) {
     let options = &*request.options;
     if let Some(output) = &options.output_schema
-        && !is_name(&output.name, 64)
+        && !NameRules::COMMON.fits(&output.name)
     {
         let what = format!("an output schema named `{}`", output.name);
         unsupported.push(Unsupported::new(what));
@@ -289,152 +254,17 @@ pub(crate) fn check(request: &ChatRequest, longest: usize, unsupported: &mut Vec
     if options.provider.contains_key("tools") {
         return;
     }
+    let names = NameRules {
+        length: longest,
+        ..NameRules::COMMON
+    };
     for spec in &request.tools {
-        if !is_name(&spec.name, longest) {
+        if !names.fits(&spec.name) {
             let what = format!("a tool named `{}`", spec.name);
             unsupported.push(Unsupported::new(what));
         }
-        if let Some(why) = refused(&spec.input_schema) {
-            let what = format!("the input schema of tool `{}`: {why}", spec.name);
-            unsupported.push(Unsupported::new(what));
-        }
-    }
-}
-
-fn is_name(name: &str, longest: usize) -> bool {
-    let known = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
-    (1..=longest).contains(&name.len()) && name.chars().all(known)
-}
-
-/// The reason why the service rejects the schema of a tool, with or without `strict`.
-fn refused(schema: &Value) -> Option<String> {
-    let Some(fields) = schema.as_object() else {
-        return Some("a schema that is not an object".to_owned());
-    };
-    if fields.get("type").is_some_and(|type_| type_ != "object") {
-        return Some("a type other than `object`".to_owned());
-    }
-    let at_top = ["anyOf", "oneOf", "allOf", "enum", "not"]
-        .into_iter()
-        .find(|name| fields.contains_key(*name))?;
-    Some(format!("`{at_top}` at the top level"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    fn strict(schema: &Value) -> Option<Value> {
-        super::strict(schema).map(|node| serde_json::to_value(node).expect("JSON"))
-    }
-
-    #[test]
-    fn a_schema_is_strict_only_within_the_subset() {
-        let schema = json!({
-            "$schema": "x", "type": "object", "title": "T",
-            "properties": {
-                "a": {"type": "string", "description": "A."},
-                "b": {"type": ["integer", "null"], "format": "uint8", "minimum": 0, "default": null},
-                "c": {"type": "array", "items": {"$ref": "#/$defs/C"}},
-                "d": {"oneOf": [{"const": "x", "type": "string"}, {"type": "null"}]},
-            },
-            "required": ["a", "c"],
-            "$defs": {"C": {"type": "object", "properties": {"e": {"type": "boolean"}}, "required": ["e"]}},
-        });
-        let converted = json!({
-            "type": "object", "title": "T",
-            "properties": {
-                "a": {"type": "string", "description": "A."},
-                "b": {"type": ["integer", "null"], "minimum": 0},
-                "c": {"type": "array", "items": {"$ref": "#/$defs/C"}},
-                "d": {"anyOf": [{"const": "x", "type": "string"}, {"type": "null"}]},
-            },
-            "required": ["a", "b", "c", "d"],
-            "additionalProperties": false,
-            "$defs": {"C": {"type": "object", "properties": {"e": {"type": "boolean"}}, "required": ["e"], "additionalProperties": false}},
-        });
-        assert_eq!(strict(&schema), Some(converted.clone()));
-        assert_eq!(strict(&converted), Some(converted));
-        assert!(strict(&json!({"type": "object", "properties": {}})).is_some());
-
-        let of = |property: Value| json!({"type": "object", "properties": {"a": property}, "required": ["a"]});
-        for schema in [
-            json!(true),
-            json!({"type": "object"}),
-            json!({"type": "string"}),
-            json!({"type": "object", "properties": {"a": {"type": "string"}}}),
-            json!({"type": "object", "properties": {}, "additionalProperties": true}),
-            json!({"type": "object", "properties": {}, "required": ["a"]}),
-            json!({"type": "object", "properties": {}, "anyOf": []}),
-            of(json!(true)),
-            of(json!({})),
-            of(json!({"description": "Anything."})),
-            of(json!({"type": "object"})),
-            of(json!({"type": "object", "properties": {}})),
-            of(json!({"type": "object", "additionalProperties": {"type": "string"}})),
-            of(json!({"type": "array"})),
-            of(json!({"type": "string", "minLength": 1})),
-            of(json!({"type": "string", "format": "uri"})),
-            of(json!({"type": "string", "default": "x"})),
-            of(json!({"type": "text"})),
-            of(json!({"allOf": [{"type": "string"}]})),
-            of(json!({"$ref": "#/$defs/A", "description": "A."})),
-            of(json!({"$ref": "https://a.test/x"})),
-        ] {
-            assert_eq!(strict(&schema), None, "{schema}");
-        }
-        let mut deep = json!({"type": "string"});
-        for _ in 0..LEVELS {
-            deep = of(deep);
-        }
-        assert!(strict(&deep).is_some());
-        assert_eq!(strict(&of(deep)), None);
-    }
-
-    #[test]
-    fn a_schema_is_closed_or_stays_unchanged() {
-        let closed = |schema: &Value| {
-            let output = OutputSchema::new("out", schema.clone());
-            let (schema, strict) = closed_output(&output);
-            strict.then(|| serde_json::to_value(schema).expect("JSON"))
-        };
-        let schema = json!({
-            "$schema": "x", "type": "object",
-            "properties": {
-                "a": {"type": "string", "minLength": 1, "format": "uri", "default": "x"},
-                "b": {"type": ["integer", "null"], "format": "uint8"},
-                "c": {"type": "array", "items": {"$ref": "#/$defs/C", "description": "C."}},
-                "d": {"oneOf": [{"type": "object", "properties": {"e": {}}, "required": ["e"]}, {"type": "null"}]},
-            },
-            "required": ["a", "c"],
-            "$defs": {"C": {"type": "object", "properties": {"f": {"type": "boolean"}}, "required": ["f"]}},
-        });
-        let mut expected = schema.clone();
-        expected["additionalProperties"] = false.into();
-        expected["required"] = json!(["a", "b", "c", "d"]);
-        expected["properties"]["d"]["oneOf"][0]["additionalProperties"] = false.into();
-        expected["$defs"]["C"]["additionalProperties"] = false.into();
-        assert_eq!(closed(&schema), Some(expected.clone()));
-        assert_eq!(closed(&expected), Some(expected));
-        for schema in [
-            json!({"type": "string", "minLength": 1}),
-            json!({"enum": ["a", "b"]}),
-            json!({"type": "array", "items": {"type": "string"}}),
-        ] {
-            assert_eq!(closed(&schema), Some(schema));
-        }
-        let of = |property: Value| json!({"type": "object", "properties": {"a": property}, "required": ["a"]});
-        for schema in [
-            json!({"type": "object"}),
-            json!({"type": "object", "properties": {"a": {"type": "string"}}}),
-            json!({"type": "object", "properties": {}, "additionalProperties": true}),
-            json!({"type": "object", "properties": {}, "patternProperties": {}}),
-            of(json!({"type": "object"})),
-            of(json!({"type": "object", "additionalProperties": {"type": "string"}})),
-            of(json!({"allOf": [{"type": "object", "properties": {}}]})),
-        ] {
-            assert_eq!(closed(&schema), None, "{schema}");
+        if let Some(why) = refused(&spec.input_schema, &["enum", "not"]) {
+            unsupported.push(input_schema(spec, why));
         }
     }
 }

@@ -4,94 +4,68 @@
 //! delta is named `message`. Fields that most chunks do not have are boxed, so that chunks are
 //! cheap to move.
 
-use crate::lenient::{Count, Few, JsonText, List, Maybe, Text};
+use crate::lenient::{Count, Few, JsonText, Lenient, Maybe, Number, Text, deserialize};
 use concentric_core::Usage;
 use serde::{
-    Deserialize, Deserializer,
-    de::{MapAccess, SeqAccess, Visitor, value::MapAccessDeserializer},
+    Deserialize,
+    de::{MapAccess, SeqAccess, value::MapAccessDeserializer},
 };
 use serde_json::Value;
-use std::fmt;
 
 #[doc(hidden)]
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, bound(deserialize = "'de: 'a"))]
 pub struct Chunk<'a> {
-    #[serde(borrow, default)]
     pub(super) id: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) model: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) choices: Few<Choice<'a>>,
-    #[serde(default)]
     pub(super) usage: Maybe<Box<Tokens>>,
-    #[serde(default)]
     pub(super) error: Option<Box<Value>>,
     /// The usage of a stream, in Groq's format.
-    #[serde(default)]
     pub(super) x_groq: Maybe<Box<Groq>>,
     // The fields of an error that is not wrapped in `error`.
-    #[serde(borrow, default)]
     pub(super) object: Text<'a>,
-    #[serde(default)]
     pub(super) message: Option<Box<Value>>,
-    #[serde(default)]
     pub(super) detail: Option<Box<Value>>,
-    #[serde(borrow, default)]
     pub(super) code: Text<'a>,
-    #[serde(borrow, default, rename = "type")]
+    #[serde(rename = "type")]
     pub(super) type_: Text<'a>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, bound(deserialize = "'de: 'a"))]
 pub(super) struct Choice<'a> {
-    #[serde(default)]
     pub(super) index: Count,
-    #[serde(borrow, default)]
     pub(super) delta: Maybe<Message<'a>>,
-    #[serde(borrow, default)]
     pub(super) message: Maybe<Box<Message<'a>>>,
-    #[serde(borrow, default)]
     pub(super) finish_reason: Text<'a>,
     /// The finish reason of the upstream provider, as reported by OpenRouter.
-    #[serde(borrow, default)]
     pub(super) native_finish_reason: Text<'a>,
-    #[serde(default)]
     pub(super) error: Option<Box<Value>>,
     /// The usage in Moonshot's format.
-    #[serde(default)]
     pub(super) usage: Maybe<Box<Tokens>>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, bound(deserialize = "'de: 'a"))]
 pub(super) struct Message<'a> {
-    #[serde(borrow, default)]
     pub(super) role: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) content: Content<'a>,
-    #[serde(borrow, default)]
     pub(super) reasoning: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) reasoning_content: Text<'a>,
-    #[serde(default)]
     pub(super) reasoning_details: Option<Box<Value>>,
-    #[serde(borrow, default)]
     pub(super) refusal: Text<'a>,
-    #[serde(borrow, default)]
-    pub(super) tool_calls: List<Call<'a>>,
-    #[serde(borrow, default)]
+    pub(super) tool_calls: Few<Call<'a>>,
     pub(super) function_call: Maybe<Box<Function<'a>>>,
-    #[serde(borrow, default)]
     pub(super) audio: Maybe<Box<Audio<'a>>>,
-    #[serde(borrow, default)]
-    pub(super) images: List<ContentPart<'a>>,
-    #[serde(default)]
+    pub(super) images: Few<Box<ContentPart<'a>>>,
     pub(super) annotations: Option<Box<Value>>,
 }
 
 impl Message<'_> {
     /// Whether the message has no content.
     pub(super) fn is_empty(&self) -> bool {
-        let empty = |text: &Text<'_>| text.as_str().is_none_or(str::is_empty);
+        let empty = |text: &Text<'_>| text.filled().is_none();
         let content = match &self.content {
             Content::Text(text) => empty(text),
             Content::Parts(parts) => parts.is_empty(),
@@ -101,50 +75,37 @@ impl Message<'_> {
             && empty(&self.reasoning_content)
             && empty(&self.refusal)
             && self.reasoning_details.is_none()
-            && self.tool_calls.0.is_empty()
+            && self.tool_calls.is_empty()
             && self.function_call.0.is_none()
     }
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, bound(deserialize = "'de: 'a"))]
 pub(super) struct Call<'a> {
-    #[serde(default)]
     pub(super) index: Count,
-    #[serde(borrow, default)]
     pub(super) id: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) function: Maybe<Box<Function<'a>>>,
-    #[serde(borrow, default)]
-    pub(super) custom: Maybe<Box<CustomTool<'a>>>,
+    /// A call of a tool that accepts text instead of JSON.
+    pub(super) custom: Maybe<Box<Function<'a>>>,
     /// Gemini's thought signature.
-    #[serde(default)]
     pub(super) extra_content: Option<Box<Value>>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, bound(deserialize = "'de: 'a"))]
 pub(super) struct Function<'a> {
-    #[serde(borrow, default)]
     pub(super) name: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) arguments: JsonText<'a>,
-}
-
-/// A call of a tool that accepts text instead of JSON.
-#[derive(Debug, Deserialize)]
-pub(super) struct CustomTool<'a> {
-    #[serde(borrow, default)]
-    pub(super) name: Text<'a>,
-    #[serde(borrow, default)]
+    /// The input of a custom tool.
     pub(super) input: Text<'a>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, bound(deserialize = "'de: 'a"))]
 pub(super) struct Audio<'a> {
-    #[serde(borrow, default)]
     pub(super) id: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) data: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) transcript: Text<'a>,
 }
 
@@ -162,148 +123,86 @@ impl Default for Content<'_> {
 }
 
 #[derive(Debug, Default, Deserialize)]
+#[serde(default, bound(deserialize = "'de: 'a"))]
 pub(super) struct ContentPart<'a> {
-    #[serde(borrow, default)]
     pub(super) text: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) refusal: Text<'a>,
     /// Mistral's reasoning, which is itself a list of parts.
-    #[serde(borrow, default)]
     pub(super) thinking: Content<'a>,
-    #[serde(borrow, default)]
     pub(super) image_url: Maybe<Box<Url<'a>>>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, bound(deserialize = "'de: 'a"))]
 pub(super) struct Url<'a> {
-    #[serde(borrow, default)]
     pub(super) url: Text<'a>,
 }
 
-struct ContentVisitor;
-
-impl<'de> Visitor<'de> for ContentVisitor {
-    type Value = Content<'de>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("any JSON")
-    }
-
+impl<'de: 'a, 'a> Lenient<'de> for Content<'a> {
     #[inline]
-    fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Content<'de>, E> {
-        Ok(Content::Text(Text::Borrowed(text)))
+    fn text(text: Text<'de>) -> Self {
+        Self::Text(text)
     }
 
-    fn visit_str<E>(self, text: &str) -> Result<Content<'de>, E> {
-        Ok(Content::Text(Text::Owned(text.into())))
+    fn number(number: Number) -> Self {
+        Self::Text(Text::number(number))
     }
 
-    #[inline]
-    fn visit_unit<E>(self) -> Result<Content<'de>, E> {
-        Ok(Content::default())
-    }
-
-    fn visit_bool<E>(self, _: bool) -> Result<Content<'de>, E> {
-        Ok(Content::default())
-    }
-
-    fn visit_u64<E>(self, number: u64) -> Result<Content<'de>, E> {
-        Ok(Content::Text(Text::Owned(number.to_string().into())))
-    }
-
-    fn visit_i64<E>(self, number: i64) -> Result<Content<'de>, E> {
-        Ok(Content::Text(Text::Owned(number.to_string().into())))
-    }
-
-    fn visit_f64<E>(self, number: f64) -> Result<Content<'de>, E> {
-        Ok(Content::Text(Text::Owned(number.to_string().into())))
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Content<'de>, A::Error> {
+    fn seq<A: SeqAccess<'de>>(mut seq: A) -> Result<Self, A::Error> {
         let mut parts = Vec::new();
-        while let Some(part) = seq.next_element::<PartOrText<'de>>()? {
-            parts.push(part.0);
+        while let Some(part) = seq.next_element()? {
+            parts.push(match part {
+                Self::Text(text) => ContentPart {
+                    text,
+                    ..ContentPart::default()
+                },
+                Self::Parts(parts) => parts.into_iter().next().unwrap_or_default(),
+            });
         }
-        Ok(Content::Parts(parts))
+        Ok(Self::Parts(parts))
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Content<'de>, A::Error> {
+    fn map<A: MapAccess<'de>>(map: A) -> Result<Self, A::Error> {
         let part = ContentPart::deserialize(MapAccessDeserializer::new(map))?;
-        Ok(Content::Parts(vec![part]))
+        Ok(Self::Parts(vec![part]))
     }
 }
 
-impl<'de: 'a, 'a> Deserialize<'de> for Content<'a> {
-    #[inline]
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(ContentVisitor)
-    }
-}
+deserialize!(['a] Content<'a>);
 
-struct PartOrText<'a>(ContentPart<'a>);
-
-impl<'de: 'a, 'a> Deserialize<'de> for PartOrText<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Ok(Self(match Content::deserialize(deserializer)? {
-            Content::Text(text) => ContentPart {
-                text,
-                ..ContentPart::default()
-            },
-            Content::Parts(parts) => parts.into_iter().next().unwrap_or_default(),
-        }))
-    }
-}
-
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 pub(super) struct Groq {
-    #[serde(default)]
     pub(super) usage: Maybe<Box<Tokens>>,
-    #[serde(default)]
     pub(super) error: Option<Box<Value>>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 pub(super) struct Tokens {
-    #[serde(default)]
     prompt_tokens: Count,
-    #[serde(default)]
     completion_tokens: Count,
-    #[serde(default)]
     total_tokens: Count,
-    #[serde(default)]
-    prompt_tokens_details: Maybe<InputDetails>,
-    #[serde(default)]
-    completion_tokens_details: Maybe<OutputDetails>,
+    prompt_tokens_details: Maybe<Details>,
+    completion_tokens_details: Maybe<Details>,
     /// DeepSeek's count of cached tokens.
-    #[serde(default)]
     prompt_cache_hit_tokens: Count,
     /// Moonshot's count of cached tokens.
-    #[serde(default)]
     cached_tokens: Count,
     /// Anthropic's count of cache writes, which gateways forward.
-    #[serde(default)]
     cache_creation_input_tokens: Count,
     /// Perplexity's position of this count.
-    #[serde(default)]
     reasoning_tokens: Count,
 }
 
+/// The details of the input or of the output.
 #[derive(Debug, Default, Deserialize)]
-struct InputDetails {
-    #[serde(default)]
-    cached_tokens: Count,
-    #[serde(default)]
-    cache_write_tokens: Count,
-    #[serde(default)]
-    audio_tokens: Count,
-}
-
-#[derive(Debug, Default, Deserialize)]
-struct OutputDetails {
-    #[serde(default)]
-    reasoning_tokens: Count,
-    #[serde(default)]
-    audio_tokens: Count,
+#[serde(default)]
+pub(crate) struct Details {
+    pub(crate) cached_tokens: Count,
+    pub(crate) cache_write_tokens: Count,
+    pub(crate) audio_tokens: Count,
+    pub(crate) reasoning_tokens: Count,
 }
 
 impl Tokens {

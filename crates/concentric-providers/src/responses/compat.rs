@@ -1,9 +1,9 @@
 use crate::{
+    api,
     history::{IdRules, NameRules},
     openai::Profile,
 };
 use concentric_core::Str;
-use http::Uri;
 
 /// The differences of a server with the Responses API from OpenAI's.
 ///
@@ -66,8 +66,7 @@ impl Compat {
     /// The known settings for the server at `url`.
     pub(super) fn of_url(url: &str) -> Self {
         let Some(known) = Profile::by_url(url) else {
-            let uri: Option<Uri> = url.parse().ok();
-            return Self::generic(uri.as_ref().and_then(Uri::host).unwrap_or_default());
+            return Self::generic(api::host(url));
         };
         let mut compat = Self::generic(Str::from_static(known.provider));
         compat.metadata = known.metadata;

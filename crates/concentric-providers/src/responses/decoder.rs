@@ -5,20 +5,17 @@ mod item;
 use super::{
     items::{At, Items, MAX, Place, text},
     tools::{call_id, call_name},
-    wire::{Chunk, Response},
+    wire::Chunk,
 };
 use crate::{
-    api::{self, Answer, Framing, name},
+    api::{self, ANOTHER_RESPONSE, Answer, Framing},
     calls::{Calls, Piece},
-    failure::{Failure, has_error},
-    sound,
+    failure::has_error,
+    lenient::Text,
+    sound::Sound,
 };
-use concentric_core::{
-    Error, ErrorKind, Event, Finish, FinishReason, Media, MediaSource, Part, PartKind,
-    ProviderData, Str, Usage,
-};
+use concentric_core::{Error, ErrorKind, FinishReason, Str, Usage};
 use serde_json::{Value, json};
-use std::sync::Arc;
 
 /// The state of a response that is being received.
 #[doc(hidden)]
@@ -43,12 +40,6 @@ struct End {
     word: Option<Str>,
 }
 
-#[derive(Debug, Default)]
-struct Sound {
-    data: String,
-    transcript: String,
-}
-
 impl Decoder {
     pub(super) fn new(hosts_custom_tools: bool, media_type: Option<Str>) -> Self {
         Self {
@@ -70,28 +61,25 @@ impl api::Decoder for Decoder {
         match chunk.type_.as_str().unwrap_or_default() {
             "response.output_text.delta" => {
                 self.delta(Place::Text(content(&chunk)), chunk, answer);
-                Ok(())
             }
             "response.refusal.delta" => {
                 self.delta(Place::Refusal(content(&chunk)), chunk, answer);
-                Ok(())
             }
             "response.reasoning_summary_text.delta" | "response.reasoning_summary.delta" => {
                 self.delta(Place::Summary(summary(&chunk)), chunk, answer);
-                Ok(())
             }
             "response.reasoning_text.delta" | "response.reasoning.delta" => {
                 self.delta(Place::Reasoning(content(&chunk)), chunk, answer);
-                Ok(())
             }
             "response.function_call_arguments.delta"
             | "response.custom_tool_call_input.delta"
             | "response.mcp_call_arguments.delta" => {
                 let at = self.at(&chunk, Place::Arguments);
-                self.arguments(at, chunk.delta.as_str(), answer)
+                return self.arguments(at, chunk.delta.as_str(), answer);
             }
-            _ => self.other(chunk, from, answer),
+            _ => return self.other(chunk, from, answer),
         }
+        Ok(())
     }
 
     fn is_whole(&self) -> bool {
@@ -105,12 +93,7 @@ impl api::Decoder for Decoder {
     fn close(&mut self, answer: &mut Answer) -> Result<(), Error> {
         self.items.end_part(answer);
         if let Some(sound) = self.sound.take() {
-            let data = json!({ "transcript": sound.transcript });
-            let mut media = Media::new(MediaSource::Base64(sound.data.into()));
-            media.media_type = self.media_type.take();
-            let data = ProviderData::new(answer.provider.clone(), data);
-            let part = Part::new(PartKind::Audio(media)).with_provider_data(Some(Arc::new(data)));
-            answer.emit(Event::Part(Box::new(part)));
+            sound.emit(self.media_type.take(), json!({}), answer);
         }
         let end = self.end.take();
         let (reason, word) = end.map_or((None, None), |end| (end.reason, end.word));
@@ -118,12 +101,7 @@ impl api::Decoder for Decoder {
             true => FinishReason::ToolCalls,
             false => FinishReason::Stop,
         });
-        let closed = self.calls.finish(&mut answer.events);
-        closed.map_err(|conflict| conflict.error(answer))?;
-        let mut finish = Finish::new(reason, self.usage);
-        finish.provider_reason = word;
-        answer.emit(Event::Finish(Box::new(finish)));
-        Ok(())
+        self.calls.finish(reason, self.usage, word, answer)
     }
 }
 
@@ -151,28 +129,36 @@ impl Decoder {
         }
     }
 
+    /// Processes the complete text of `place`.
+    fn done(&mut self, place: Place, chunk: &Chunk<'_>, text: &Text<'_>, answer: &mut Answer) {
+        let at = self.at(chunk, place);
+        self.fill(at, place, text.as_str(), answer);
+    }
+
     fn other(&mut self, chunk: Chunk<'_>, from: Framing, answer: &mut Answer) -> Result<(), Error> {
         let type_ = chunk.type_.as_str().unwrap_or_default();
         match type_ {
             "response.output_text.done" => {
-                let place = Place::Text(content(&chunk));
-                let at = self.at(&chunk, place);
-                self.fill(at, place, chunk.text.as_str(), answer);
+                self.done(Place::Text(content(&chunk)), &chunk, &chunk.text, answer);
             }
             "response.refusal.done" => {
-                let place = Place::Refusal(content(&chunk));
-                let at = self.at(&chunk, place);
-                self.fill(at, place, chunk.refusal.as_str(), answer);
+                self.done(
+                    Place::Refusal(content(&chunk)),
+                    &chunk,
+                    &chunk.refusal,
+                    answer,
+                );
             }
             "response.reasoning_summary_text.done" => {
-                let place = Place::Summary(summary(&chunk));
-                let at = self.at(&chunk, place);
-                self.fill(at, place, chunk.text.as_str(), answer);
+                self.done(Place::Summary(summary(&chunk)), &chunk, &chunk.text, answer);
             }
             "response.reasoning_text.done" => {
-                let place = Place::Reasoning(content(&chunk));
-                let at = self.at(&chunk, place);
-                self.fill(at, place, chunk.text.as_str(), answer);
+                self.done(
+                    Place::Reasoning(content(&chunk)),
+                    &chunk,
+                    &chunk.text,
+                    answer,
+                );
             }
             "response.function_call_arguments.done" | "response.mcp_call_arguments.done" => {
                 let at = self.at(&chunk, Place::Arguments);
@@ -210,27 +196,22 @@ impl Decoder {
                 answer.changed |= chunk.partial_image_b64.filled().is_some();
             }
             "response.audio.delta" => {
-                let sound = self.sound.get_or_insert_default();
                 let data = chunk.delta.filled();
                 answer.changed |= data.is_some();
-                sound::append(&mut sound.data, data.unwrap_or_default());
+                self.sound.get_or_insert_default().append(data, None);
             }
             "response.audio.transcript.delta" => {
-                let sound = self.sound.get_or_insert_default();
                 let transcript = chunk.delta.filled();
                 answer.changed |= transcript.is_some();
-                sound.transcript.extend(transcript);
+                self.sound.get_or_insert_default().append(None, transcript);
             }
             "response.created" | "response.in_progress" | "response.queued" => {
                 let again = std::mem::replace(&mut self.begun, true);
                 if again && type_ == "response.created" && !self.items.is_empty() {
-                    return Err(answer.origin().error(
-                        ErrorKind::Protocol,
-                        "another response started before the first one was complete",
-                    ));
+                    return Err(answer.protocol(ANOTHER_RESPONSE));
                 }
                 if let Some(response) = chunk.response.0 {
-                    head(&response, answer);
+                    answer.identify(response.id.as_str(), response.model.as_str());
                 }
             }
             "response.completed"
@@ -240,15 +221,13 @@ impl Decoder {
             | "response.done" => {
                 let word = type_.strip_prefix("response.").unwrap_or(type_);
                 let word = Str::from(word);
-                let response = chunk.response.0.map(|response| *response);
-                self.ended(response.unwrap_or_default(), word, answer)?;
+                let response = chunk.response.0.unwrap_or_default();
+                self.ended(*response, word, answer)?;
             }
-            _ if chunk.is_response() => {
-                self.ended(chunk.into_response(), Str::default(), answer)?;
-            }
+            _ if chunk.is_response() => self.ended(chunk, Str::default(), answer)?,
             _ => {
-                if let Some(failure) = failure(chunk, from) {
-                    return Err(answer.origin().reported(&failure));
+                if let Some(error) = error(chunk, from) {
+                    return Err(answer.origin().reported(&error));
                 }
             }
         }
@@ -263,10 +242,7 @@ impl Decoder {
     ) -> Result<(), Error> {
         let (id, name) = (call_id(&item).map(Str::from), call_name(&item));
         let Some((at, is_new)) = self.items.begin(index, item) else {
-            return Err(answer.origin().error(
-                ErrorKind::Protocol,
-                "the provider sent two items with the same index",
-            ));
+            return Err(answer.protocol("the provider sent two items with the same index"));
         };
         answer.changed |= is_new;
         self.call_begins(at, id, name, answer)
@@ -329,19 +305,13 @@ impl Decoder {
             name,
             arguments,
         };
-        let taken = self.calls.piece(&piece, answer);
-        taken.map_err(|conflict| conflict.error(answer))
+        self.calls.piece(&piece, answer)
     }
 
     /// Processes the terminal event. Fields of the response that earlier events have not filled are
     /// taken from it.
-    fn ended(
-        &mut self,
-        response: Response<'_>,
-        event: Str,
-        answer: &mut Answer,
-    ) -> Result<(), Error> {
-        head(&response, answer);
+    fn ended(&mut self, response: Chunk<'_>, event: Str, answer: &mut Answer) -> Result<(), Error> {
+        answer.identify(response.id.as_str(), response.model.as_str());
         if let Some(tokens) = &response.usage.0 {
             self.usage = tokens.usage();
         }
@@ -366,8 +336,7 @@ impl Decoder {
                 );
             }
         }
-        let failure = Failure::of_json(&error.unwrap_or_default());
-        Err(answer.origin().reported(&failure))
+        Err(answer.origin().reported(&error.unwrap_or_default()))
     }
 
     fn end(
@@ -421,14 +390,8 @@ fn summary(chunk: &Chunk<'_>) -> u64 {
     chunk.summary_index.0.unwrap_or(0)
 }
 
-/// Sets the response's id and model in the head.
-fn head(response: &Response<'_>, answer: &mut Answer) {
-    answer.changed |= name(&mut answer.head.id, response.id.as_str());
-    answer.changed |= name(&mut answer.head.model, response.model.as_str());
-}
-
 /// The error that an event reports.
-fn failure(chunk: Chunk<'_>, from: Framing) -> Option<Failure> {
+fn error(chunk: Chunk<'_>, from: Framing) -> Option<Value> {
     let type_ = chunk.type_.filled();
     let is_error = from == Framing::ErrorEvent || type_.is_some_and(|t| t.ends_with("error"));
     if type_.is_some() && !is_error {
@@ -438,11 +401,9 @@ fn failure(chunk: Chunk<'_>, from: Framing) -> Option<Failure> {
     let message = message.or_else(|| chunk.detail.filter(has_error));
     if let Some(error) = chunk.error.filter(has_error) {
         // The error may be only a name, with the message beside it.
-        let outer = json!({ "error": error, "message": message, "code": chunk.code });
-        return Some(Failure::of_json(&outer));
+        return Some(json!({ "error": error, "message": message, "code": chunk.code }));
     }
     let type_ = type_.filter(|type_| !matches!(*type_, "error" | "response.error"));
-    (is_error || message.is_some()).then(|| {
-        Failure::of_json(&json!({ "message": message, "code": chunk.code, "type": type_ }))
-    })
+    (is_error || message.is_some())
+        .then(|| json!({ "message": message, "code": chunk.code, "type": type_ }))
 }

@@ -1,7 +1,7 @@
 //! The items of a response that is being received.
 
 use crate::api::Answer;
-use concentric_core::{Event, Part, PartEnd, PartKind, ProviderData, Str};
+use concentric_core::{Event, PartKind, ProviderData, Str};
 use serde_json::{Map, Value, json};
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -39,7 +39,7 @@ impl Place {
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Item {
     index: u64,
     id: Option<Str>,
@@ -128,14 +128,7 @@ impl Items {
     fn new_item(&mut self, index: u64) -> At {
         self.list.push(Item {
             index,
-            id: None,
-            kind: None,
-            call_id: None,
-            phase: None,
-            begun: None,
-            filled: Vec::new(),
-            annotations: BTreeMap::new(),
-            done: false,
+            ..Item::default()
         });
         At(self.list.len() - 1)
     }
@@ -334,7 +327,7 @@ impl Items {
             Place::Text(content) | Place::Refusal(content) => self.message(At(at), content, answer),
             _ => None,
         };
-        answer.emit(Event::PartEnd(Box::new(PartEnd::new(data))));
+        answer.end_part(data);
     }
 
     fn message(&mut self, at: At, content: u64, answer: &Answer) -> Option<Arc<ProviderData>> {
@@ -350,12 +343,12 @@ impl Items {
         let of = item.annotations.get_mut(&content);
         let annotations = of.map(Annotations::take).unwrap_or_default();
         let mut data = self.data(at, message.into(), answer);
-        if let Some(fields) = data.data.as_object_mut()
+        if let Some(fields) = data.as_object_mut()
             && !annotations.is_empty()
         {
             fields.insert("annotations".to_owned(), annotations.into());
         }
-        Some(Arc::new(data))
+        answer.data(data)
     }
 
     /// Updates the id and the phase of a complete message.
@@ -375,31 +368,22 @@ impl Items {
 
     /// Ends reasoning, whose item must be sent back unchanged.
     pub(super) fn end_reasoning(&mut self, at: At, item: Value, answer: &mut Answer) {
-        let data = Some(Arc::new(self.data(at, item, answer)));
+        let data = answer.data(self.data(at, item, answer));
         if self.open.is_some_and(|(open, _)| open == at.0) {
             self.open = None;
-            answer.emit(Event::PartEnd(Box::new(PartEnd::new(data))));
+            answer.end_part(data);
         } else {
             // The service hides this reasoning, but requires its item in later requests.
-            let part = Part::new(PartKind::Reasoning(Str::default()));
-            self.part(part.with_provider_data(data), answer);
+            self.end_part(answer);
+            answer.part(PartKind::Reasoning(Str::default()), data);
         }
     }
 
-    /// Emits a complete part.
-    pub(super) fn part(&mut self, part: Part, answer: &mut Answer) {
-        self.end_part(answer);
-        answer.emit(Event::Part(Box::new(part)));
-    }
-
     /// The data to send back to the service, with the position in the response.
-    pub(super) fn data(&self, at: At, item: Value, answer: &Answer) -> ProviderData {
+    pub(super) fn data(&self, at: At, item: Value, answer: &Answer) -> Value {
         let index = self.list.get(at.0).map(|item| item.index);
-        let mut data = Map::new();
-        data.insert("item".to_owned(), item);
-        data.insert("index".to_owned(), json!(index));
-        data.insert("response".to_owned(), json!(answer.head.id));
-        ProviderData::new(answer.provider.clone(), data.into())
+        let (index, response) = (json!(index), json!(answer.head.id));
+        Value::from_iter([("item", item), ("index", index), ("response", response)])
     }
 }
 

@@ -1,11 +1,12 @@
 use super::{compat::Compat, decoder::Decoder, request};
 use crate::{
-    ApiKey, Capabilities, Model, ProviderLayer, Sources, Unsupported,
-    api::{Api, Base, Call},
+    ApiKey, Capabilities, ProviderLayer, Sources, Unsupported,
+    api::{Api, Call},
     sound,
 };
-use concentric_core::{Error, Str};
-use http::Uri;
+use concentric_core::Str;
+use serde::Serialize;
+use std::borrow::Cow;
 
 /// OpenAI's Responses API.
 #[derive(Clone, Debug)]
@@ -21,13 +22,8 @@ pub struct Responses {
 /// | `OpenAiResponsesLayer::new(model, key)` | OpenAI's own service |
 /// | `OpenAiResponsesLayer::compatible(..)` | another service with the same API, by base URL |
 ///
-/// The settings that all providers share (`base_url`, `header`, `timeouts`, `limits`,
-/// `capabilities`, `streaming`) are methods of [`ProviderLayer`]; see the [module docs](super) for an
-/// example.
+/// [`ProviderLayer`] has the settings that all providers share.
 pub type OpenAiResponsesLayer = ProviderLayer<Responses>;
-
-/// A model with OpenAI's Responses API over the HTTP service `S`.
-pub type OpenAiResponses<S> = Model<S, Responses>;
 
 impl OpenAiResponsesLayer {
     /// Creates a layer for OpenAI's own service. `model` is used unless a request names another.
@@ -68,13 +64,8 @@ impl Api for Responses {
         &self.compat.provider
     }
 
-    fn key_header(&self) -> (&str, &str) {
-        let name = &*self.compat.key_header;
-        let prefix = match name {
-            "authorization" => "Bearer ",
-            _ => "",
-        };
-        (name, prefix)
+    fn key_header(&self) -> &str {
+        &self.compat.key_header
     }
 
     fn capabilities(&self, _: &str) -> Capabilities {
@@ -91,12 +82,13 @@ impl Api for Responses {
         request::check(call, &self.compat, unsupported);
     }
 
-    fn endpoint(&self, base: &Base, _: &Call<'_>) -> Result<Uri, Error> {
-        base.join("/responses")
+    fn path(&self, _: &Call<'_>) -> Cow<'static, str> {
+        "/responses".into()
     }
 
-    fn encode(&self, call: &Call<'_>) -> Result<Vec<u8>, Error> {
-        call.write(&request::Wire::new(*call, &self.compat))
+    fn body<'a>(&'a self, call: Call<'a>) -> impl Serialize + 'a {
+        let compat = &self.compat;
+        request::Wire { call, compat }
     }
 
     fn decoder(&self, call: &Call<'_>) -> Decoder {

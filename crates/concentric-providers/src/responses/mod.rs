@@ -1,45 +1,21 @@
 //! OpenAI's Responses API, and compatible servers.
 //!
-//! [`OpenAiResponsesLayer`] turns an HTTP service into a model: each call is one `POST`, whose
-//! response is decoded while it arrives. The layer does not retry and does not follow redirects;
-//! use separate layers above or below for that.
-//!
 //! ```
-//! use concentric_core::{ChatRequest, Error};
-//! use concentric_providers::{ApiKey, OpenAiResponsesLayer};
-//! use http_body_util::Full;
-//! use tower::{ServiceBuilder, ServiceExt, service_fn};
-//!
-//! # #[tokio::main(flavor = "current_thread")]
-//! # async fn main() -> Result<(), Error> {
-//! // Any HTTP client that is a service; this one always returns the same response.
-//! let http = service_fn(async |request: http::Request<Full<bytes::Bytes>>| {
-//!     assert_eq!(request.uri(), "https://api.openai.com/v1/responses");
-//!     let answer = r#"{"status": "completed", "output": [
-//!         {"type": "message", "content": [{"type": "output_text", "text": "Hello!"}]}
-//!     ]}"#;
-//!     Ok::<_, std::convert::Infallible>(http::Response::new(Full::<bytes::Bytes>::from(answer)))
-//! });
-//! let model = ServiceBuilder::new()
-//!     .layer(OpenAiResponsesLayer::new("gpt-5.5", ApiKey::new("the key")))
-//!     .service(http);
-//! assert_eq!(model.oneshot(ChatRequest::user("hi")).await?.text().await?, "Hello!");
-//! # Ok(())
-//! # }
+//! # use concentric_providers::{ApiKey, OpenAiResponsesLayer};
+//! let layer = OpenAiResponsesLayer::new("gpt-5.5", ApiKey::new("the key"));
 //! ```
 //!
 //! # Lifecycle
 //!
+//! In addition to the [lifecycle of every model](crate::model):
+//!
 //! | moment | effect |
 //! |---|---|
-//! | `call` | the HTTP service is called immediately, with its readiness |
 //! | first text, reasoning, refusal, tool call or complete item | the future resolves |
 //! | an earlier error | the future fails: with the HTTP status, or with an error in a body of status 200 |
 //! | a later error (`error`, `response.failed`) | the last item of the body |
 //! | `response.completed`, `response.incomplete` | tool calls are emitted, then `Finish`; later events are ignored |
 //! | end of the body before one | `Truncated`, and no tool call |
-//! | a timeout ([`Timeouts`](crate::Timeouts)) | an error, from the future or the body |
-//! | drop | the HTTP body is dropped |
 //!
 //! A response is complete at one of these two events; without streaming, if its JSON is complete
 //! and its status is not `queued` or `in_progress`. The content of a response determines whether it
@@ -99,10 +75,6 @@
 //! | `cached_input_tokens` | `input_tokens_details.cached_tokens` |
 //! | `cache_write_tokens` | `input_tokens_details.cache_write_tokens` |
 //! | `reasoning_tokens` | `output_tokens_details.reasoning_tokens` |
-//!
-//! # Place in the stack
-//!
-//! The innermost layer with chat requests; layers below it process HTTP requests.
 
 mod compat;
 mod decoder;
@@ -114,5 +86,5 @@ mod wire;
 
 pub use self::{
     compat::Compat,
-    layer::{OpenAiResponses, OpenAiResponsesLayer, Responses},
+    layer::{OpenAiResponsesLayer, Responses},
 };

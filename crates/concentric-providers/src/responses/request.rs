@@ -11,26 +11,19 @@ use crate::{
     Unsupported,
     api::Call,
     capabilities::NO_CONTENT,
-    fields::{Fields, is_empty_list},
-    openai::{Metadata, schema},
-    schema::Node,
+    fields::{Fields, Typed, is_empty_list},
+    functions::{self, Function},
+    history,
+    openai::{Format, Metadata, schema},
 };
-use concentric_core::{
-    ChatOptions, OutputSchema, PartKind, Str, ToolChoice, ToolContent, ToolSpec,
-};
+use concentric_core::{ChatOptions, PartKind};
 use serde::{Serialize, Serializer, ser::SerializeMap};
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 
 /// The body of a call.
 pub(super) struct Wire<'a> {
-    call: Call<'a>,
-    compat: &'a Compat,
-}
-
-impl<'a> Wire<'a> {
-    pub(super) const fn new(call: Call<'a>, compat: &'a Compat) -> Self {
-        Self { call, compat }
-    }
+    pub(super) call: Call<'a>,
+    pub(super) compat: &'a Compat,
 }
 
 impl Serialize for Wire<'_> {
@@ -56,13 +49,25 @@ impl Serialize for Wire<'_> {
             fields.put("include", &["reasoning.encrypted_content"])?;
         }
         if !request.tools.is_empty() {
-            let tools: Vec<Tool<'_>> = request
-                .tools
-                .iter()
-                .map(|spec| Tool::new(spec, compat))
-                .collect();
+            let tools = request.tools.iter().map(|spec| {
+                let schema = &spec.input_schema;
+                let strict = match compat.strict_tools {
+                    true => schema::strict(schema),
+                    false => None,
+                };
+                let is_strict = Some(strict.is_some());
+                let schema = strict.unwrap_or_else(|| schema::parameters(schema));
+                Typed::new("function", Function::new(spec, schema, is_strict))
+            });
+            let tools: Vec<_> = tools.collect();
             fields.put("tools", &tools)?;
-            let choice = options.tool_choice.as_ref().map(Choice);
+            let choice = options.tool_choice.as_ref().map(|choice| {
+                functions::choice(
+                    choice,
+                    "required",
+                    |name| json!({ "type": "function", "name": name }),
+                )
+            });
             fields.put_some("tool_choice", choice.as_ref())?;
             fields.put_some("parallel_tool_calls", options.parallel_tool_calls.as_ref())?;
         }
@@ -79,7 +84,8 @@ impl Serialize for Wire<'_> {
         if compat.metadata && !options.metadata.is_empty() {
             fields.put("metadata", &Metadata(&options.metadata))?;
         }
-        let format = options.output_schema.as_ref().map(Format::new);
+        let format = options.output_schema.as_ref();
+        let format = format.map(|output| Typed::new("json_schema", Format::new(output, true)));
         let text = Beside::new("format", format.as_ref(), provider.get("text"));
         let effort = options.reasoning_effort.as_ref();
         let reasoning = Beside::new("effort", effort, provider.get("reasoning"));
@@ -127,101 +133,20 @@ impl<'a, T> Beside<'a, T> {
     }
 }
 
-impl<T> Serialize for Beside<'_, T>
-where
-    T: Serialize,
-{
+impl<T: Serialize> Serialize for Beside<'_, T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let theirs = match self.theirs {
-            Some(Value::Object(theirs)) => Some(theirs),
+        let none = Map::new();
+        let replaced = match self.theirs {
+            Some(Value::Object(theirs)) => theirs,
             Some(other) => return other.serialize(serializer),
-            None => None,
+            None => &none,
         };
-        let mut map = serializer.serialize_map(None)?;
-        if let Some(ours) = self.ours
-            && !theirs.is_some_and(|theirs| theirs.contains_key(self.name))
-        {
-            map.serialize_entry(self.name, ours)?;
-        }
-        for (name, value) in theirs.into_iter().flatten() {
-            map.serialize_entry(name, value)?;
-        }
-        map.end()
-    }
-}
-
-#[derive(Serialize)]
-struct Tool<'a> {
-    r#type: &'static str,
-    name: &'a str,
-    #[serde(skip_serializing_if = "str::is_empty")]
-    description: &'a str,
-    parameters: Node<'a>,
-    strict: bool,
-}
-
-impl<'a> Tool<'a> {
-    fn new(spec: &'a ToolSpec, compat: &Compat) -> Self {
-        let strict = match compat.strict_tools {
-            true => schema::strict(&spec.input_schema),
-            false => None,
+        let mut fields = Fields {
+            map: serializer.serialize_map(None)?,
+            replaced,
         };
-        Self {
-            r#type: "function",
-            name: &spec.name,
-            description: &spec.description,
-            strict: strict.is_some(),
-            parameters: match strict {
-                Some(strict) => strict,
-                None => schema::parameters(&spec.input_schema),
-            },
-        }
-    }
-}
-
-struct Choice<'a>(&'a ToolChoice);
-
-impl Serialize for Choice<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let word = match self.0 {
-            ToolChoice::None => "none",
-            ToolChoice::Required => "required",
-            ToolChoice::Tool(name) => {
-                return Named {
-                    r#type: "function",
-                    name,
-                }
-                .serialize(serializer);
-            }
-            _ => "auto",
-        };
-        serializer.serialize_str(word)
-    }
-}
-
-#[derive(Serialize)]
-struct Named<'a> {
-    r#type: &'static str,
-    name: &'a Str,
-}
-
-#[derive(Serialize)]
-struct Format<'a> {
-    r#type: &'static str,
-    name: &'a str,
-    schema: Node<'a>,
-    strict: bool,
-}
-
-impl<'a> Format<'a> {
-    fn new(output: &'a OutputSchema) -> Self {
-        let (schema, strict) = schema::output(output);
-        Self {
-            r#type: "json_schema",
-            name: &output.name,
-            schema,
-            strict,
-        }
+        fields.put_some(self.name, self.ours)?;
+        fields.end()
     }
 }
 
@@ -238,10 +163,7 @@ pub(super) fn check(call: &Call<'_>, compat: &Compat, unsupported: &mut Vec<Unsu
     }
     for (at, turn) in request.transcript.iter().enumerate() {
         let contents = turn.results().iter().map(|result| &result.outcome.content);
-        let mut parts = contents.flat_map(|content| match content {
-            ToolContent::Parts(parts) => parts.as_slice(),
-            _ => &[],
-        });
+        let mut parts = contents.flat_map(history::parts);
         if parts.any(|part| matches!(part.kind, PartKind::Audio(_))) {
             unsupported.push(Unsupported::new("audio in a tool result").at(at));
         }

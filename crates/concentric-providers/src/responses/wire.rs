@@ -4,139 +4,71 @@
 //! stream's last event. Fields that few events have are boxed, or kept as JSON if they are sent
 //! back unchanged.
 
-use crate::lenient::{Count, JsonText, Maybe, Text};
+use crate::{
+    lenient::{Count, JsonText, Maybe, Text},
+    openai::Details,
+};
 use concentric_core::Usage;
 use serde::Deserialize;
 use serde_json::Value;
 
 #[doc(hidden)]
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, bound(deserialize = "'de: 'a"))]
 pub struct Chunk<'a> {
-    #[serde(borrow, default, rename = "type")]
+    #[serde(rename = "type")]
     pub(super) type_: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) delta: Text<'a>,
-    #[serde(default)]
     pub(super) output_index: Count,
-    #[serde(borrow, default)]
     pub(super) item_id: Text<'a>,
-    #[serde(default)]
     pub(super) content_index: Count,
-    #[serde(default)]
     pub(super) summary_index: Count,
-    #[serde(borrow, default)]
     pub(super) partial_image_b64: Text<'a>,
-    #[serde(default)]
     pub(super) item: Option<Value>,
-    #[serde(default)]
     pub(super) annotation: Option<Value>,
-    #[serde(borrow, default)]
-    pub(super) response: Maybe<Box<Response<'a>>>,
+    pub(super) response: Maybe<Box<Self>>,
     // The complete text of a `done` event.
-    #[serde(borrow, default)]
     pub(super) text: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) refusal: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) arguments: JsonText<'a>,
-    #[serde(borrow, default)]
     pub(super) input: Text<'a>,
-    // The fields of a response that is the body.
-    #[serde(borrow, default)]
+    // The fields of a response, in an event or as the body.
     pub(super) object: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) id: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) model: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) status: Text<'a>,
-    #[serde(default)]
     pub(super) output: Option<Value>,
-    #[serde(default)]
     pub(super) usage: Maybe<Box<Tokens>>,
-    #[serde(borrow, default)]
     pub(super) incomplete_details: Maybe<Incomplete<'a>>,
-    #[serde(default)]
     pub(super) error: Option<Value>,
     // The fields of an error that is not wrapped in `error`.
-    #[serde(default)]
     pub(super) message: Option<Value>,
-    #[serde(default)]
     pub(super) detail: Option<Value>,
-    #[serde(default)]
     pub(super) code: Option<Value>,
 }
 
-impl<'a> Chunk<'a> {
+impl Chunk<'_> {
     /// Whether this is a response, not an event, which may also have an output.
     pub(super) fn is_response(&self) -> bool {
         let is_event = self.type_.filled().is_some();
         self.object.as_str() == Some("response") || (self.output.is_some() && !is_event)
     }
-
-    pub(super) fn into_response(self) -> Response<'a> {
-        Response {
-            id: self.id,
-            model: self.model,
-            status: self.status,
-            output: self.output,
-            usage: self.usage,
-            incomplete_details: self.incomplete_details,
-            error: self.error,
-        }
-    }
 }
 
 #[derive(Debug, Default, Deserialize)]
-pub(super) struct Response<'a> {
-    #[serde(borrow, default)]
-    pub(super) id: Text<'a>,
-    #[serde(borrow, default)]
-    pub(super) model: Text<'a>,
-    #[serde(borrow, default)]
-    pub(super) status: Text<'a>,
-    #[serde(default)]
-    pub(super) output: Option<Value>,
-    #[serde(default)]
-    pub(super) usage: Maybe<Box<Tokens>>,
-    #[serde(borrow, default)]
-    pub(super) incomplete_details: Maybe<Incomplete<'a>>,
-    #[serde(default)]
-    pub(super) error: Option<Value>,
-}
-
-#[derive(Debug, Deserialize)]
+#[serde(default, bound(deserialize = "'de: 'a"))]
 pub(super) struct Incomplete<'a> {
-    #[serde(borrow, default)]
     pub(super) reason: Text<'a>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 pub(super) struct Tokens {
-    #[serde(default)]
     input_tokens: Count,
-    #[serde(default)]
     output_tokens: Count,
-    #[serde(default)]
     total_tokens: Count,
-    #[serde(default)]
-    input_tokens_details: Maybe<InputDetails>,
-    #[serde(default)]
-    output_tokens_details: Maybe<OutputDetails>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-struct InputDetails {
-    #[serde(default)]
-    cached_tokens: Count,
-    #[serde(default)]
-    cache_write_tokens: Count,
-}
-
-#[derive(Debug, Default, Deserialize)]
-struct OutputDetails {
-    #[serde(default)]
-    reasoning_tokens: Count,
+    input_tokens_details: Maybe<Details>,
+    output_tokens_details: Maybe<Details>,
 }
 
 impl Tokens {

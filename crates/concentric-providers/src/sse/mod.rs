@@ -11,7 +11,7 @@ mod tests;
 use memchr::memchr2;
 
 /// Splits bytes into events.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Decoder {
     max_line: usize,
     max_event: usize,
@@ -54,29 +54,12 @@ pub(crate) enum TooLarge {
     Event,
 }
 
-enum Step {
-    /// A complete event.
-    Event,
-    /// More bytes are needed.
-    More,
-}
-
 impl Decoder {
-    pub(crate) const fn new(max_line: usize, max_event: usize) -> Self {
+    pub(crate) fn new(max_line: usize, max_event: usize) -> Self {
         Self {
             max_line,
             max_event,
-            buf: Vec::new(),
-            line: 0,
-            searched: 0,
-            first: None,
-            joined: Vec::new(),
-            taken: false,
-            error: false,
-            bare: false,
-            after_cr: false,
-            begun: false,
-            ended: false,
+            ..Self::default()
         }
     }
 
@@ -107,9 +90,9 @@ impl Decoder {
     pub(crate) fn next(&mut self) -> Result<Option<Frame<'_>>, TooLarge> {
         self.forget();
         let tail = match self.advance()? {
-            Step::Event => false,
-            Step::More if self.ended && self.take_tail()? => true,
-            Step::More => return Ok(None),
+            true => false,
+            false if self.ended && self.take_tail()? => true,
+            false => return Ok(None),
         };
         self.taken = true;
         let data = match self.first {
@@ -134,10 +117,11 @@ impl Decoder {
         }
     }
 
-    /// Reads lines until the end of an event that has data.
-    fn advance(&mut self) -> Result<Step, TooLarge> {
+    /// Reads lines until the end of an event that has data. Returns `false` if more bytes are
+    /// needed.
+    fn advance(&mut self) -> Result<bool, TooLarge> {
         if !self.begun && !self.skip_bom() {
-            return Ok(Step::More);
+            return Ok(false);
         }
         loop {
             if self.after_cr && self.line < self.buf.len() {
@@ -150,10 +134,9 @@ impl Decoder {
             let rest = self.buf.get(self.searched..).unwrap_or_default();
             let Some(length) = memchr2(b'\n', b'\r', rest) else {
                 self.searched = self.buf.len();
-                return if self.searched - self.line > self.max_line {
-                    Err(TooLarge::Line)
-                } else {
-                    Ok(Step::More)
+                return match self.searched - self.line > self.max_line {
+                    true => Err(TooLarge::Line),
+                    false => Ok(false),
                 };
             };
             let (start, end) = (self.line, self.searched + length);
@@ -166,7 +149,7 @@ impl Decoder {
             if start < end {
                 self.field(start, end)?;
             } else if self.first.is_some() || !self.joined.is_empty() {
-                return Ok(Step::Event);
+                return Ok(true);
             } else {
                 self.error = false;
             }

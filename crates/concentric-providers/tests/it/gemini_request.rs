@@ -1,37 +1,20 @@
 //! Requests to Google's services.
 
-use crate::common::{CANARY, End, Script, gemini::layer};
-use bytes::Bytes;
+use crate::common::{CANARY, End, Script, gemini::layer, sent_by, try_sent_by};
 use concentric_core::{
     Author, CallId, ChatRequest, ErrorKind, Executor, Media, MediaSource, Message, OutputSchema,
     Part, PartKind, ProviderData, Role, Round, Str, SystemSegment, ToolCallPart, ToolChoice,
     ToolOutcome, ToolResult, ToolSpec, Turn,
 };
 use concentric_providers::{ApiKey, GeminiLayer};
-use http_body_util::{BodyExt, Full};
 use serde_json::{Value, json};
 use std::sync::{
-    Arc, Mutex,
+    Arc,
     atomic::{AtomicU32, Ordering},
 };
-use tower::{Layer, ServiceExt, service_fn};
 
 async fn sent(layer: GeminiLayer, request: ChatRequest) -> (http::request::Parts, Value) {
-    let sent = Arc::new(Mutex::new(None));
-    let seen = Arc::clone(&sent);
-    let http = service_fn(move |request: http::Request<Full<Bytes>>| {
-        let seen = Arc::clone(&seen);
-        async move {
-            let (parts, body) = request.into_parts();
-            let body = body.collect().await.unwrap().to_bytes();
-            let json: Value = serde_json::from_slice(&body).unwrap();
-            *seen.lock().unwrap() = Some((parts, json));
-            Ok::<_, std::convert::Infallible>(http::Response::new(Script::new([""], End::Clean)))
-        }
-    });
-    layer.layer(http).oneshot(request).await.unwrap_err();
-    let mut sent = sent.lock().unwrap();
-    sent.take().unwrap()
+    sent_by(&layer, request).await
 }
 
 fn old() -> GeminiLayer {
@@ -646,11 +629,8 @@ async fn unsupported_features_are_rejected_before_sending() {
     for model in ["", "../secret", "a?b", "a#b", "a b"] {
         let mut request = ChatRequest::user("hi");
         request.options_mut().model = Some(model.into());
-        let http = service_fn(|_: http::Request<Full<Bytes>>| async {
-            Ok::<_, std::convert::Infallible>(http::Response::new(Script::new([""], End::Clean)))
-        });
         assert_eq!(layer().check(&request).len(), 1, "{model}");
-        let error = layer().layer(http).oneshot(request).await.unwrap_err();
+        let error = try_sent_by(&layer(), request).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidRequest, "{model}");
     }
 }

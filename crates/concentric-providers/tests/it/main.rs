@@ -45,6 +45,7 @@ mod readiness;
 mod responses_errors;
 mod responses_request;
 mod responses_stream;
+mod schemas;
 mod settings;
 mod support;
 mod supports;

@@ -1,4 +1,7 @@
-use super::{SqliteStore, values::failed};
+use super::{
+    SqliteStore,
+    values::{execute, find_rows},
+};
 use crate::{Fault, rules::check_text};
 use concentric_core::{
     RunId, Str, ThreadId,
@@ -56,10 +59,7 @@ fn remember(tx: &Transaction<'_>, decision: &StoredDecision) -> Result<(), Store
         run,
         json.as_str(),
     ];
-    tx.prepare_cached(insert)
-        .and_then(|mut insert| insert.execute(row))
-        .map(drop)
-        .map_err(failed)
+    execute(tx, insert, row).map(drop)
 }
 
 fn recall(
@@ -93,13 +93,8 @@ fn select(
     find: &str,
     params: impl Params,
 ) -> Result<Vec<StoredDecision>, StoreError> {
-    let rows: Vec<(String, String)> = tx
-        .prepare_cached(find)
-        .and_then(|mut find| {
-            find.query_map(params, |row| Ok((row.get(0)?, row.get(1)?)))?
-                .collect()
-        })
-        .map_err(failed)?;
+    let rows: Vec<(String, String)> =
+        find_rows(tx, find, params, |row| Ok((row.get(0)?, row.get(1)?)))?;
     rows.into_iter()
         .map(|(id, json)| {
             let decision = serde_json::from_str(&json);
@@ -109,9 +104,7 @@ fn select(
 }
 
 fn revoke(tx: &Transaction<'_>, tenant: &Tenant, id: &Str) -> Result<bool, StoreError> {
-    let gone = tx
-        .prepare_cached("DELETE FROM decisions WHERE tenant = ?1 AND id = ?2")
-        .and_then(|mut delete| delete.execute([tenant.0.as_str(), id.as_str()]))
-        .map_err(failed)?;
+    let delete = "DELETE FROM decisions WHERE tenant = ?1 AND id = ?2";
+    let gone = execute(tx, delete, [tenant.0.as_str(), id.as_str()])?;
     Ok(gone > 0)
 }

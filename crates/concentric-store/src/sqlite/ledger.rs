@@ -1,7 +1,7 @@
 use super::{
     SqliteStore,
     runs::standing_of,
-    values::{failed, nanos},
+    values::{execute, find_row, nanos},
 };
 use crate::{
     Fault,
@@ -11,7 +11,7 @@ use concentric_core::{
     Str, ToolOutcome,
     store::{EffectKey, Intent, Ledger, LedgerEntry, Once, StoreError, StoreFuture, Tenant},
 };
-use rusqlite::{OptionalExtension, Transaction, params};
+use rusqlite::{Transaction, params};
 use std::time::SystemTime;
 
 impl Ledger for SqliteStore {
@@ -50,21 +50,14 @@ fn begin(
     }
     let find = "SELECT tool, arguments FROM effects WHERE tenant = ?1 AND key = ?2";
     let names = [key.tenant.0.as_str(), key.key.as_str()];
-    let known_as: Option<(String, String)> = tx
-        .prepare_cached(find)
-        .and_then(|mut find| {
-            find.query_row(names, |row| Ok((row.get(0)?, row.get(1)?)))
-                .optional()
-        })
-        .map_err(failed)?;
+    let known_as: Option<(String, String)> =
+        find_row(tx, find, names, |row| Ok((row.get(0)?, row.get(1)?)))?;
     if let Some((tool, arguments)) = known_as {
         if tool != *intent.tool || !same_arguments(&arguments, &intent.arguments) {
             return Err(StoreError::Mismatch);
         }
         let update = "UPDATE effects SET repeatable = ?3 WHERE tenant = ?1 AND key = ?2";
-        tx.prepare_cached(update)
-            .and_then(|mut update| update.execute(params![names[0], names[1], intent.repeatable]))
-            .map_err(failed)?;
+        execute(tx, update, params![names[0], names[1], intent.repeatable])?;
         return known(tx, key);
     }
     let of = intent.claim.as_ref().map(|claim| &claim.key);
@@ -79,18 +72,14 @@ fn begin(
     ];
     let insert = "INSERT INTO effects (tenant, key, thread, run, tool, arguments, repeatable)
                   VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
-    tx.prepare_cached(insert)
-        .and_then(|mut insert| insert.execute(row))
-        .map_err(failed)?;
+    execute(tx, insert, row)?;
     Ok(LedgerEntry::New)
 }
 
 fn known(tx: &Transaction<'_>, key: &EffectKey) -> Result<LedgerEntry, StoreError> {
     let names = [key.tenant.0.as_str(), key.key.as_str()];
-    let row: Option<Option<String>> = tx
-        .prepare_cached("SELECT outcome FROM effects WHERE tenant = ?1 AND key = ?2")
-        .and_then(|mut find| find.query_row(names, |row| row.get(0)).optional())
-        .map_err(failed)?;
+    let find = "SELECT outcome FROM effects WHERE tenant = ?1 AND key = ?2";
+    let row: Option<Option<String>> = find_row(tx, find, names, |row| row.get(0))?;
     Ok(match row {
         None => LedgerEntry::New,
         Some(None) => LedgerEntry::Started,
@@ -106,27 +95,18 @@ fn finish(tx: &Transaction<'_>, key: &EffectKey, outcome: &ToolOutcome) -> Resul
     check_text(&json, usize::MAX)?;
     let find = "SELECT repeatable FROM effects WHERE tenant = ?1 AND key = ?2";
     let names = [key.tenant.0.as_str(), key.key.as_str()];
-    let repeatable: Option<bool> = tx
-        .prepare_cached(find)
-        .and_then(|mut find| find.query_row(names, |row| row.get(0)).optional())
-        .map_err(failed)?;
+    let repeatable: Option<bool> = find_row(tx, find, names, |row| row.get(0))?;
     let repeatable = repeatable.ok_or(StoreError::NotFound)?;
     let update = match known(tx, key)? {
         LedgerEntry::Finished(first) if !replaces(&first, outcome, repeatable) => return Ok(()),
         _ => "UPDATE effects SET outcome = ?3 WHERE tenant = ?1 AND key = ?2",
     };
-    tx.prepare_cached(update)
-        .and_then(|mut update| update.execute([names[0], names[1], json.as_str()]))
-        .map(drop)
-        .map_err(failed)
+    execute(tx, update, [names[0], names[1], json.as_str()]).map(drop)
 }
 
 fn retract(tx: &Transaction<'_>, key: &EffectKey) -> Result<(), StoreError> {
     let delete = "DELETE FROM effects WHERE tenant = ?1 AND key = ?2 AND outcome IS NULL";
-    tx.prepare_cached(delete)
-        .and_then(|mut delete| delete.execute([key.tenant.0.as_str(), key.key.as_str()]))
-        .map(drop)
-        .map_err(failed)
+    execute(tx, delete, [key.tenant.0.as_str(), key.key.as_str()]).map(drop)
 }
 
 pub(super) fn once(
@@ -138,9 +118,6 @@ pub(super) fn once(
     let insert = "INSERT OR IGNORE INTO once (tenant, key, until, n)
                   VALUES (?1, ?2, ?3, (SELECT ifnull(max(n), 0) + 1 FROM once))";
     let row = params![tenant.0.as_str(), key.as_str(), nanos(until)];
-    let inserted = tx
-        .prepare_cached(insert)
-        .and_then(|mut insert| insert.execute(row))
-        .map_err(failed)?;
+    let inserted = execute(tx, insert, row)?;
     Ok(inserted == 1)
 }

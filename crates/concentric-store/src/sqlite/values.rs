@@ -2,11 +2,45 @@
 
 use crate::Fault;
 use concentric_core::store::StoreError;
-use rusqlite::Transaction;
+use rusqlite::{OptionalExtension, Params, Row, Transaction};
 use std::time::{Duration, SystemTime};
 
 pub(super) fn failed(error: rusqlite::Error) -> StoreError {
     Fault::from(error).into()
+}
+
+/// Executes a statement, and returns the number of changed rows.
+pub(super) fn execute(
+    tx: &Transaction<'_>,
+    statement: &str,
+    params: impl Params,
+) -> Result<usize, StoreError> {
+    let done = tx.prepare_cached(statement);
+    done.and_then(|mut it| it.execute(params)).map_err(failed)
+}
+
+/// The first row of a query, if there is one.
+pub(super) fn find_row<T>(
+    tx: &Transaction<'_>,
+    query: &str,
+    params: impl Params,
+    read: impl FnOnce(&Row<'_>) -> rusqlite::Result<T>,
+) -> Result<Option<T>, StoreError> {
+    let found = tx.prepare_cached(query);
+    let found = found.and_then(|mut it| it.query_row(params, read).optional());
+    found.map_err(failed)
+}
+
+/// The rows of a query.
+pub(super) fn find_rows<T>(
+    tx: &Transaction<'_>,
+    query: &str,
+    params: impl Params,
+    read: impl FnMut(&Row<'_>) -> rusqlite::Result<T>,
+) -> Result<Vec<T>, StoreError> {
+    let found = tx.prepare_cached(query);
+    let found = found.and_then(|mut it| it.query_map(params, read)?.collect());
+    found.map_err(failed)
 }
 
 /// Increments the store's counter and returns it, as a version or a fence.

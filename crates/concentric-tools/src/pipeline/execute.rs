@@ -12,12 +12,11 @@ use crate::{
     call::effect::find_outcome,
     layers::Observation,
     panic::Caught,
-    rules::TraceStep,
+    rules::{TraceEntry, TraceStep},
     toolset::{Stack, StackFuture, Toolset},
 };
 use concentric_core::{
-    Attempts, Clearance, Error, Phase, Refusal, RoundCall, RoundEvent, ToolCall, ToolOutcome,
-    ToolRound,
+    Attempts, Clearance, Error, Phase, Refusal, RoundCall, RoundEvent, ToolOutcome, ToolRound,
     interrupt::SuspendedBy,
     panic::{CaughtPanic, catch},
 };
@@ -264,8 +263,8 @@ impl Round {
         let Some(entry) = self.waiting.pop_front() else {
             return Poll::Ready(None);
         };
-        self.alone = self.is_exclusive(&entry);
-        let (mut started, request) = self.request(entry, &stack);
+        let mut started = self.request(entry, &stack);
+        let request = started.call.clone();
         let made = stack.and_then(|mut stack| {
             let future = catch(|| stack.call(request)).map_err(Failure::Panic)?;
             self.stack = Some(stack);
@@ -319,7 +318,7 @@ impl Round {
     }
 
     /// The request of a call that enters the stack.
-    fn request(&self, entry: Entry, stack: &Result<Stack, Failure>) -> (Started, ToolCall) {
+    fn request(&mut self, entry: Entry, stack: &Result<Stack, Failure>) -> Started {
         let Entry {
             index,
             mut call,
@@ -333,17 +332,16 @@ impl Round {
         if has_layers && !tool.is_some_and(|tool| tool.spec().annotations.read_only) {
             self.pipeline.context.count_effect();
         }
-        let attempts = has_layers.then(Attempts::new);
-        let mut request = self
-            .pipeline
-            .view(&call, clearance.clone())
-            .sealed(self.tools().seal());
-        if let Some(attempts) = &attempts {
-            request = request.with_attempts(attempts.clone());
+        let can_repeat = tool.is_none_or(Tool::may_run_again);
+        self.alone = tool.is_some_and(Tool::is_exclusive);
+        let mut call = self.pipeline.request(call, clearance);
+        call = call.sealed(self.tools().seal());
+        if has_layers {
+            call = call.with_attempts(Attempts::new());
         }
-        let mut started = Started::new(index, call, clearance, attempts);
-        started.can_repeat = tool.is_none_or(Tool::may_run_again);
-        (started, request)
+        let mut started = Started::new(index, call);
+        started.can_repeat = can_repeat;
+        started
     }
 
     /// Whether the next call already has an outcome.
@@ -388,14 +386,14 @@ impl Round {
             outcome.content = hint.into();
         }
         let clearance = Clearance::Settled(Arc::new(outcome.clone()));
-        let mut started = Started::new(index, call, clearance, None);
+        let mut started = Started::new(index, self.pipeline.request(call, clearance));
         started.is_recovered = true;
         (started, outcome)
     }
 
     fn observe(&self, started: &Started) -> Option<Observation> {
-        let view = || self.pipeline.view(&started.call, started.clearance.clone());
-        self.tools().observe(&self.pipeline.context, view)
+        let call = || started.call.clone();
+        self.tools().observe(&self.pipeline.context, call)
     }
 
     /// Settles the next call, which will not start. Its hooks are called, but not awaited.
@@ -425,7 +423,6 @@ impl Round {
     /// recovered.
     fn settle(&mut self, mut started: Started, result: Result<ToolOutcome, Error>) -> Option<Item> {
         self.alone = false;
-        let pipeline = &self.pipeline;
         let outcome = match classify(result, &started, self.tools().has_fatal_errors()) {
             End::Settled(outcome) => outcome,
             End::Abandoned(outcome) => {
@@ -437,9 +434,9 @@ impl Round {
                 outcome
             }
             End::Suspended(on, by) => {
-                pipeline.record(&started.call, TraceStep::Suspended);
-                let tool = self.tools().find(&started.call.call.name);
-                let (rules, context) = (pipeline.rules(), &pipeline.context);
+                self.record(&started, TraceStep::Suspended);
+                let tool = self.tools().find(started.call.name());
+                let (rules, context) = (self.pipeline.rules(), &self.pipeline.context);
                 let on = suspend_started(rules, context, tool, &started, on, by);
                 return Some(Ok(RoundEvent::suspended(started.index, on, by)));
             }
@@ -451,22 +448,32 @@ impl Round {
                 return Some(Err(error));
             }
         };
-        pipeline.record(&started.call, TraceStep::Settled(outcome.status));
+        self.record(&started, TraceStep::Settled(outcome.status));
         self.stopped |= outcome.halt.is_some();
         Some(Ok(RoundEvent::settled(started.index, outcome)))
+    }
+
+    fn record(&self, started: &Started, step: TraceStep) {
+        let call = &started.call;
+        self.pipeline.rules().record(|| TraceEntry {
+            call_id: call.id().clone(),
+            tool: call.name().clone(),
+            delivery: call.delivery(),
+            step,
+        });
     }
 
     /// Recovers the outcome of an abandoned call, as after a crash; `None` if neither the ledger
     /// nor the tool nor an interrupt can provide it.
     fn find_outcome(&self, started: &Started, unknown: &ToolOutcome) -> Option<StackFuture> {
-        let tool = self.tools().find(&started.call.call.name)?;
+        let tool = self.tools().find(started.call.name())?;
         let rules = self.tools().rules();
         let is_over =
             self.stopped || unknown.halt.is_some() || self.pipeline.context.is_cancelled();
         if is_over || (rules.ledger.is_none() && !tool.has_reconcile()) {
             return None;
         }
-        let call = self.pipeline.view(&started.call, started.clearance.clone());
+        let call = started.call.clone();
         let found = find_outcome(Arc::clone(rules), tool.clone(), call, unknown.clone());
         Some(StackFuture::Recovered(Box::pin(found)))
     }

@@ -139,12 +139,11 @@ impl Pipeline {
 
     /// The call as gates, approvers and observers receive it.
     fn view(&self, call: &RoundCall, clearance: Clearance) -> ToolCall {
-        ToolCall::of_round(
-            call.clone(),
-            clearance,
-            self.transcript.clone(),
-            &self.context,
-        )
+        self.request(call.clone(), clearance)
+    }
+
+    fn request(&self, call: RoundCall, clearance: Clearance) -> ToolCall {
+        ToolCall::of_round(call, clearance, self.transcript.clone(), &self.context)
     }
 
     /// The tool of a call. Its spec in the toolset applies, not the one that the model received.

@@ -26,6 +26,8 @@ use serde_json::Value;
 impl Pipeline {
     /// Settles a call with the reply to the interrupt that requested its outcome.
     pub(super) async fn settle_with_effect(&self, call: &mut RoundCall) -> Option<GateResult> {
+        // Most calls are new, and need no look-up of their tool here.
+        call.state.resumed()?;
         let outcome = replied_effect(self.toolset.find(&call.call.name), call)?;
         let record = SuspendRecord::of(&call.state)?;
         call.call_mut().arguments = record.entering();
@@ -50,8 +52,11 @@ impl Pipeline {
     /// Settles a call whose process ended, or raises an interrupt that requests its outcome; `None`
     /// if the call did not execute or may run again. Returns an error if the ledger fails.
     pub(super) async fn recover(&self, call: &mut RoundCall) -> Result<Option<GateResult>, Error> {
+        if !call.is_recovered() {
+            return Ok(None);
+        }
         let tool = self.find(call);
-        if !call.is_recovered() || call.state.read_only {
+        if call.state.read_only {
             return Ok(None);
         }
         let again = tool.is_some_and(Tool::may_run_again);

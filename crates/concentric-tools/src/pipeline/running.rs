@@ -1,7 +1,5 @@
 use crate::{panic::Caught, toolset::StackFuture};
-use concentric_core::{
-    Attempts, Clearance, Error, RoundCall, ToolOutcome, ToolStatus, panic::CaughtPanic,
-};
+use concentric_core::{Error, ToolCall, ToolOutcome, ToolStatus, panic::CaughtPanic};
 use futures_core::Stream;
 use futures_util::stream::FuturesUnordered;
 use std::{
@@ -20,11 +18,8 @@ pub(super) struct Running {
 /// A call that entered the stack.
 pub(super) struct Started {
     pub(super) index: usize,
-    pub(super) call: RoundCall,
-    /// The clearance of the call.
-    pub(super) clearance: Clearance,
-    /// The attempts at the call, if layers may drop one.
-    pub(super) attempts: Option<Attempts>,
+    /// The call as it entered the stack, with the attempts at it if layers may drop one.
+    pub(super) call: ToolCall,
     /// Whether repeating the call is harmless.
     pub(super) can_repeat: bool,
     /// Whether the outcome needs no recovery: it was recovered, or the call did not run.
@@ -34,17 +29,10 @@ pub(super) struct Started {
 }
 
 impl Started {
-    pub(super) const fn new(
-        index: usize,
-        call: RoundCall,
-        clearance: Clearance,
-        attempts: Option<Attempts>,
-    ) -> Self {
+    pub(super) const fn new(index: usize, call: ToolCall) -> Self {
         Self {
             index,
             call,
-            clearance,
-            attempts,
             can_repeat: true,
             is_recovered: false,
             has_panicked: false,
@@ -54,22 +42,22 @@ impl Started {
     /// Records that a layer panicked, and returns the outcome.
     pub(super) fn panicked(&mut self, panic: &CaughtPanic) -> ToolOutcome {
         self.has_panicked = true;
-        match &self.clearance {
-            Clearance::Settled(outcome) => ToolOutcome::clone(outcome),
-            _ => panic.outcome(&self.call.call.name),
+        match self.call.settled() {
+            Some(outcome) => outcome.clone(),
+            None => panic.outcome(self.call.name()),
         }
     }
 
     /// Whether an earlier process started the call and ended.
-    pub(super) const fn was_lost(&self) -> bool {
-        self.call.is_recovered() && !self.call.state.read_only
+    pub(super) fn was_lost(&self) -> bool {
+        self.call.is_recovered() && !self.call.state().read_only
     }
 
     /// Whether the tool may have executed the call although `result` is not its outcome, so that the
     /// call must not be repeated: an attempt was dropped, or one ended but `result` is an error or a
     /// layer panicked.
     pub(super) fn is_abandoned(&self, result: &Result<ToolOutcome, Error>) -> bool {
-        let attempts = self.attempts.as_ref();
+        let attempts = self.call.attempts();
         let may_have_executed = match result {
             Ok(outcome) => match outcome.status {
                 ToolStatus::Unknown => true,

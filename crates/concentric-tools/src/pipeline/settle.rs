@@ -51,7 +51,7 @@ pub(super) fn classify(
                 });
             }
             None => {
-                let tool = started.call.call.name.as_str();
+                let tool = started.call.name().as_str();
                 let error_text = panic::text(&format_args!("{error:#}"));
                 tracing::warn!(tool, error = error_text, "a layer on a tool failed");
                 ToolOutcome::failed(for_model(&error))
@@ -84,14 +84,14 @@ pub(super) fn suspend_started(
         return on;
     }
     let record = SuspendRecord {
-        arguments: started.call.call.arguments.as_str().into(),
-        bound: match &started.clearance {
+        arguments: started.call.arguments().as_str().into(),
+        bound: match started.call.clearance() {
             Clearance::Ungated => Bound::No,
             Clearance::Passed(_) => Bound::ToGates,
             // Unknown variants get the strictest bound.
             _ => Bound::ToDecision,
         },
-        arrived: match &started.clearance {
+        arrived: match started.call.clearance() {
             Clearance::Approved(arrived) => Some(arrived.as_str().into()),
             _ => None,
         },
@@ -109,12 +109,28 @@ pub(super) fn suspend_started(
 mod tests {
     use super::*;
     use concentric_core::{
-        Attempts, CallId, Interrupt, InterruptId, RoundCall, ToolCallPart, call::CallStage,
+        Attempts, CallId, Interrupt, InterruptId, RoundCall, ToolCall, ToolCallPart, Transcript,
+        call::CallStage,
     };
 
+    fn round_call() -> RoundCall {
+        RoundCall::new(0, ToolCallPart::new(CallId::new("c"), "pay", "{}"))
+    }
+
+    fn entered(call: RoundCall) -> ToolCall {
+        let context = Context::new();
+        ToolCall::of_round(call, Clearance::Ungated, Transcript::new(), &context)
+    }
+
     fn started(can_repeat: bool, attempts: Option<Attempts>) -> Started {
-        let part = ToolCallPart::new(CallId::new("c"), "pay", "{}");
-        let mut started = Started::new(0, RoundCall::new(0, part), Clearance::Ungated, attempts);
+        let call = entered(round_call());
+        let mut started = Started::new(
+            0,
+            match attempts {
+                Some(attempts) => call.with_attempts(attempts),
+                None => call,
+            },
+        );
         started.can_repeat = can_repeat;
         started
     }
@@ -206,10 +222,11 @@ mod tests {
 
     #[test]
     fn a_lost_call_that_does_not_run_again_is_unknown() {
-        let mut started = started(true, None);
+        let mut call = round_call();
         // Only a stored state has an earlier attempt.
         let lost = r#"{"lost":{"recorded":false}}"#;
-        started.call.state.earlier = serde_json::from_str(lost).ok();
+        call.state.earlier = serde_json::from_str(lost).ok();
+        let started = Started::new(0, entered(call.clone()));
         for (outcome, expected) in [
             (ToolOutcome::denied(""), ToolStatus::Unknown),
             (ToolOutcome::cancelled(""), ToolStatus::Unknown),
@@ -218,7 +235,8 @@ mod tests {
             let end = classify(Ok(outcome), &started, false);
             assert_eq!(status(&end), ("settled", Some(expected)));
         }
-        started.call.state.read_only = true;
+        call.state.read_only = true;
+        let started = Started::new(0, entered(call));
         let end = classify(Ok(ToolOutcome::denied("")), &started, false);
         assert_eq!(status(&end), ("settled", Some(ToolStatus::Denied)));
     }
@@ -236,6 +254,6 @@ mod tests {
             panic!("a halt settles the call");
         };
         assert_eq!(halted.halt.as_deref(), Some("enough"));
-        assert!(matches!(started.call.state.stage, CallStage::Ready));
+        assert!(matches!(started.call.state().stage, CallStage::Ready));
     }
 }

@@ -149,10 +149,11 @@ async fn a_blocking_tool_is_left_behind_by_its_timeout() {
     let tool = concentric_tools::blocking_tool("t", "", move |NoArguments {}| {
         let _ = ended.lock().unwrap().recv();
     });
-    let tools = Toolset::new().tool(tool.timeout(Duration::from_millis(5)));
+    // Long enough for the tool's thread to start on a busy machine.
+    let tools = Toolset::new().tool(tool.timeout(Duration::from_millis(500)));
     assert_eq!(
         text(&tools, "t", "").await,
-        format!("{UNKNOWN} The tool timed out after 5ms.")
+        format!("{UNKNOWN} The tool timed out after 500ms.")
     );
     drop(end);
 }

@@ -4,7 +4,7 @@ use concentric_core::Interrupt;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use super::super::{self as wire, resume::TOKEN};
+use super::super::{Metadata, resume::TOKEN};
 
 /// The metadata key of the sub-agent's run that raised an interrupt.
 const SUBAGENT: &str = "subagentRunId";
@@ -22,30 +22,48 @@ pub(super) fn interrupt(
     index: usize,
     subagent: Option<&str>,
     call: Option<&str>,
-) -> wire::Interrupt {
-    let mut interrupt = wire::Interrupt::new(asked.id.as_str(), asked.reason.as_str());
-    interrupt.message = asked
-        .message
-        .as_ref()
-        .map(|message| message.as_str().to_owned());
-    interrupt.tool_call_id = call.map(str::to_owned);
-    interrupt.response_schema = match asked.response_schema.as_deref() {
-        Some(Value::Object(schema)) => Some(schema.clone()),
-        // `true` is also a schema, but accepts everything.
-        _ => None,
-    };
-    interrupt.expires_at = asked.expires_at.map(rfc3339);
+) -> Value {
+    let message = asked.message.as_ref().map(|message| message.as_str());
+    // `true` is also a schema, but accepts everything.
+    let schema = asked.response_schema.as_deref().filter(|it| it.is_object());
+    let expires_at = asked.expires_at.map(rfc3339);
     let mut metadata = asked.metadata.clone();
-    if let Some(run) = subagent {
+    if subagent.is_some() {
         metadata.remove(SUBAGENT);
-        interrupt.subagent_run_id = Some(run.to_owned());
     }
     if let Some(token) = metadata.get(TOKEN).cloned() {
         metadata.insert(BINDING_PAYLOAD.to_owned(), json!({ TOKEN: token }));
     }
-    metadata.insert(BINDING.to_owned(), binding(&interrupt, run, index));
-    interrupt.metadata = Some(metadata);
-    interrupt
+    let mut binding = binding(asked.id.as_str(), run, index);
+    if let Some(schema) = schema {
+        binding.insert("responseSchemaHash".to_owned(), digest(schema).into());
+    }
+    if let Some(time) = &expires_at {
+        binding.insert("expiresAt".to_owned(), time.as_str().into());
+    }
+    metadata.insert(BINDING.to_owned(), binding.into());
+    let fields = [
+        ("id", Some(asked.id.as_str().into())),
+        ("reason", Some(asked.reason.as_str().into())),
+        ("message", message.map(Value::from)),
+        ("toolCallId", call.map(Value::from)),
+        ("responseSchema", schema.cloned()),
+        ("expiresAt", expires_at.map(Value::from)),
+        ("metadata", Some(metadata.into())),
+        ("subagentRunId", subagent.map(Value::from)),
+    ];
+    object(fields)
+}
+
+/// An object with those of `fields` that have a value.
+pub(super) fn object<V: From<Metadata>>(
+    fields: impl IntoIterator<Item = (&'static str, Option<Value>)>,
+) -> V {
+    let fields = fields.into_iter();
+    let fields: Metadata = fields
+        .filter_map(|(name, it)| Some((name.to_owned(), it?)))
+        .collect();
+    fields.into()
 }
 
 /// The metadata key under which `@tanstack/ai-client` expects the binding of a resolvable
@@ -59,25 +77,17 @@ const BINDING_PAYLOAD: &str = "tanstack:interruptPayload";
 /// return the token: version 1, of the kind that needs no client tool.
 ///
 /// The client compares the run and a digest of the schema.
-fn binding(interrupt: &wire::Interrupt, run: &str, index: usize) -> Value {
-    let mut binding = json!({
-        "v": 1,
-        "kind": "generic",
-        "interruptId": interrupt.id,
-        "interruptedRunId": run,
-        "generation": 0,
-        "definitionId": "concentric",
-        "key": interrupt.id,
-        "batchIndex": index,
-    });
-    if let (Some(schema), Some(binding)) = (&interrupt.response_schema, binding.as_object_mut()) {
-        let digest = digest(&Value::Object(schema.clone()));
-        binding.insert("responseSchemaHash".to_owned(), digest.into());
-    }
-    if let (Some(time), Some(binding)) = (&interrupt.expires_at, binding.as_object_mut()) {
-        binding.insert("expiresAt".to_owned(), time.as_str().into());
-    }
-    binding
+fn binding(id: &str, run: &str, index: usize) -> Metadata {
+    object([
+        ("v", Some(1.into())),
+        ("kind", Some("generic".into())),
+        ("interruptId", Some(id.into())),
+        ("interruptedRunId", Some(run.into())),
+        ("generation", Some(0.into())),
+        ("definitionId", Some("concentric".into())),
+        ("key", Some(id.into())),
+        ("batchIndex", Some(index.into())),
+    ])
 }
 
 /// The SHA-256 of a value's canonical form.

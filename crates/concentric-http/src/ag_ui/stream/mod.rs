@@ -10,5 +10,6 @@ mod translate;
 pub(super) use self::{
     lane::STATUS,
     names::{KnownCall, Names, RunIds, original},
+    state::Operation,
     translate::Translator,
 };

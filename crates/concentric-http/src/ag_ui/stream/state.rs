@@ -1,8 +1,9 @@
 use std::sync::Arc;
 
+use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::super::{PatchOperation, edit::json_len};
+use super::super::edit::json_len;
 
 /// The state last sent to the client.
 ///
@@ -15,7 +16,7 @@ pub(super) struct State {
 /// The event that updates the client's state.
 pub(super) enum Update {
     Snapshot,
-    Delta(Vec<PatchOperation>),
+    Delta(Vec<Operation>),
 }
 
 impl State {
@@ -48,12 +49,21 @@ const MANY: usize = 8;
 /// The approximate length of an operation without its path and value.
 const OVERHEAD: usize = r#"{"op":"remove","path":"","value":},"#.len();
 
+/// One operation of a JSON Patch (RFC 6902); the path is a JSON Pointer (RFC 6901).
+#[derive(Debug, Serialize)]
+#[serde(tag = "op", rename_all = "lowercase")]
+pub(in crate::ag_ui) enum Operation {
+    Add { path: String, value: Value },
+    Remove { path: String },
+    Replace { path: String, value: Value },
+}
+
 /// A JSON Patch under construction.
 ///
 /// Each operation repeats its path, so a patch can be many times as long as the states it connects.
 /// Construction stops as soon as the patch would be longer than a snapshot.
 struct Patch {
-    operations: Vec<PatchOperation>,
+    operations: Vec<Operation>,
     /// The current path (RFC 6901).
     path: String,
     size: usize,
@@ -64,7 +74,7 @@ struct Patch {
 struct TooLong;
 
 impl Patch {
-    fn between(left: &Value, right: &Value) -> Option<Vec<PatchOperation>> {
+    fn between(left: &Value, right: &Value) -> Option<Vec<Operation>> {
         let mut patch = Self {
             operations: Vec::new(),
             path: String::new(),
@@ -80,7 +90,7 @@ impl Patch {
             (Value::Object(left), Value::Object(right)) => self.objects(left, right),
             (Value::Array(left), Value::Array(right)) => self.arrays(left, right),
             _ if left == right => Ok(()),
-            _ => self.put(right, |path, value| PatchOperation::Replace { path, value }),
+            _ => self.put(right, |path, value| Operation::Replace { path, value }),
         }
     }
 
@@ -92,7 +102,7 @@ impl Patch {
         for (key, value) in right {
             self.at(key, |patch| match left.get(key) {
                 Some(left) => patch.values(left, value),
-                None => patch.put(value, |path, value| PatchOperation::Add { path, value }),
+                None => patch.put(value, |path, value| Operation::Add { path, value }),
             })?;
         }
         for key in left.keys().filter(|key| !right.contains_key(*key)) {
@@ -105,7 +115,7 @@ impl Patch {
         for (index, value) in right.iter().enumerate() {
             self.at(&index.to_string(), |patch| match left.get(index) {
                 Some(left) => patch.values(left, value),
-                None => patch.put(value, |path, value| PatchOperation::Add { path, value }),
+                None => patch.put(value, |path, value| Operation::Add { path, value }),
             })?;
         }
         for _ in right.len()..left.len() {
@@ -137,7 +147,7 @@ impl Patch {
     fn put(
         &mut self,
         value: &Value,
-        operation: impl FnOnce(String, Value) -> PatchOperation,
+        operation: impl FnOnce(String, Value) -> Operation,
     ) -> Result<(), TooLong> {
         self.grow(json_len(value, usize::MAX).unwrap_or_default())?;
         let operation = operation(self.path.clone(), value.clone());
@@ -148,7 +158,7 @@ impl Patch {
     fn remove(&mut self) -> Result<(), TooLong> {
         self.grow(0)?;
         let path = self.path.clone();
-        self.operations.push(PatchOperation::Remove { path });
+        self.operations.push(Operation::Remove { path });
         Ok(())
     }
 

@@ -5,12 +5,12 @@ use concentric_core::{
 };
 
 use super::{
-    super as wire,
+    super::event::Event as Wire,
     interrupt::subagent_of,
     lane::{Lane, Out, status},
     names::{KnownCall, Names},
 };
-use wire::SubagentOutcome;
+use serde_json::json;
 
 /// The number of a sub-agent in this stream. A sub-agent's number is greater than its parent's.
 type Key = u64;
@@ -98,15 +98,16 @@ impl Subagents {
     fn start(&mut self, origin: Origin, inner: &SubAgentEvent, root: &Lane, out: &mut Out) -> Key {
         let wire = self.names.unique(inner.run_id.as_str());
         let name = inner.agent.as_ref().map_or("agent", Str::as_str);
-        let mut started = wire::SubagentStarted::new(wire.as_str(), name);
         let parent = origin.parent.and_then(|parent| self.open.get(&parent));
-        started.parent_subagent_run_id = parent.map(|parent| parent.wire.as_str().to_owned());
-        if let Some(call) = &inner.call_id {
-            let lane = parent.map_or(root, |parent| &parent.lane);
-            started.parent_tool_call_id = Some(lane.wire_id(call).to_owned());
-            started.parent_message_id = lane.message_of(call).map(str::to_owned);
-        }
-        out.write(started);
+        let lane = parent.map_or(root, |parent| &parent.lane);
+        let call = inner.call_id.as_ref();
+        out.write(&Wire::SubagentStarted {
+            subagent_run_id: &wire,
+            name,
+            parent_subagent_run_id: parent.map(|parent| parent.wire.as_str()),
+            parent_tool_call_id: call.map(|call| lane.wire_id(call)),
+            parent_message_id: call.and_then(|call| lane.message_of(call)),
+        });
 
         let key = self.begun;
         self.begun += 1;
@@ -231,21 +232,25 @@ impl Subagents {
             return;
         };
         subagent.lane.close(matches!(end, End::Waiting(_)), out);
-        let wire = subagent.wire;
-        match end {
-            End::Success => {
-                let finished = wire::SubagentFinished::new(wire.as_str());
-                out.write(finished.outcome(SubagentOutcome::Success));
-            }
-            End::Waiting(_) => {
-                let interrupt_ids = waits_for.remove(&key);
-                let finished = wire::SubagentFinished::new(wire.as_str());
-                out.write(finished.outcome(SubagentOutcome::Suspended { interrupt_ids }));
-            }
+        let subagent_run_id = &subagent.wire;
+        let outcome = match end {
+            End::Success => json!({"type": "success"}),
+            End::Waiting(_) => match waits_for.remove(&key) {
+                Some(ids) => json!({"type": "suspended", "interruptIds": ids}),
+                None => json!({"type": "suspended"}),
+            },
             End::Error { message, code } => {
-                out.write(wire::SubagentError::new(wire.as_str(), message).code(code));
+                return out.write(&Wire::SubagentError {
+                    subagent_run_id,
+                    message,
+                    code,
+                });
             }
-        }
+        };
+        out.write(&Wire::SubagentFinished {
+            subagent_run_id,
+            outcome,
+        });
     }
 
     /// The ids of the interrupts that each sub-agent waits for: its own and those of its

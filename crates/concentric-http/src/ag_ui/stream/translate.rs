@@ -7,19 +7,24 @@ use concentric_core::{
     panic::{CaughtPanic, catch},
     store::Resumable,
 };
+use serde_json::{Value, json};
 
 use super::{
-    super as wire, RunIds,
-    interrupt::{interrupt, subagent_of},
+    super::{
+        Metadata, PROTOCOL_VERSION, encode,
+        event::Event as Wire,
+        layer::{ErrorMessage, describe, refusal, source},
+        resume::TOKEN,
+    },
+    RunIds,
+    interrupt::{interrupt, object, subagent_of},
     lane::{Lane, Open, Out},
     state::State,
     subagents::{End, Subagents},
 };
-use wire::{
-    Metadata, RunFinishedOutcome, TokenUsage, encode,
-    layer::{ErrorMessage, describe, refusal, source},
-    resume::TOKEN,
-};
+
+/// The largest integer that a client accepts, a safe integer of JavaScript.
+const MAX_COUNT: u64 = (1 << 53) - 1;
 
 /// The metadata key of the calls that the client must execute, in an interrupted run's terminal
 /// event; a `success` outcome has a field of the same name.
@@ -48,16 +53,20 @@ impl Translator {
         error_message: ErrorMessage,
     ) -> Self {
         let known = std::mem::take(&mut ids.known);
-        let mut started = wire::RunStarted::new(ids.thread.as_str(), ids.run.as_str())
-            .protocol_version(wire::PROTOCOL_VERSION);
-        started.parent_run_id.clone_from(&ids.parent);
-        let mut out = Out {
-            buffer: BytesMut::with_capacity(1024),
+        let mut buffer = BytesMut::with_capacity(1024);
+        let started = Wire::RunStarted {
+            thread_id: &ids.thread,
+            run_id: &ids.run,
+            protocol_version: PROTOCOL_VERSION,
+            parent_run_id: ids.parent.as_deref(),
+        };
+        encode::event(&started, &mut buffer);
+        let out = Out {
+            buffer,
             context,
             ids,
             state: State::default(),
         };
-        out.write(started);
         Self {
             out,
             error_message,
@@ -125,10 +134,6 @@ impl Translator {
         lane.tool_result(result, out);
     }
 
-    fn write(&mut self, event: impl Into<wire::Event>) {
-        self.out.write(event);
-    }
-
     /// Ends all lanes, and the sub-agents with `end`.
     fn close(&mut self, end: End<'_>) {
         self.lane.step_finish(&mut self.out);
@@ -140,8 +145,13 @@ impl Translator {
     fn finish(&mut self, finish: &Finish) {
         // A resumed run is a new run for the client, which got the earlier usage before.
         self.usage = finish.attempt_usage();
-        let finished = match &finish.outcome {
-            Outcome::Completed => self.finished(success(self.lane.left()), Metadata::new()),
+        let mut metadata = Metadata::new();
+        let mut stopped = |outcome: &str| {
+            metadata.insert("outcome".to_owned(), outcome.into());
+        };
+        let mut pending = Vec::new();
+        match &finish.outcome {
+            Outcome::Completed => pending = self.lane.left(),
             Outcome::Interrupted => {
                 let interrupts = finish.interrupts();
                 if interrupts.is_empty() {
@@ -152,37 +162,26 @@ impl Translator {
                 if let Some(interrupt) = interrupts.iter().find(|it| !self.accepts_reply(it)) {
                     return self.fail(&unanswerable(interrupt));
                 }
-                let finished = self.interrupted(&interrupts);
-                self.close(End::Waiting(&interrupts));
-                return self.write(finished);
+                let (outcome, metadata) = self.interrupted(&interrupts);
+                return self.finished(outcome, metadata, End::Waiting(&interrupts));
             }
             Outcome::Aborted { reason } => return self.cancelled(reason),
             Outcome::Halted { reason } => {
-                let mut metadata = Metadata::new();
-                metadata.insert("outcome".to_owned(), "halted".into());
+                stopped("halted");
                 metadata.insert("reason".to_owned(), reason.as_str().into());
-                self.finished(RunFinishedOutcome::success(), metadata)
             }
-            Outcome::StepLimit => {
-                let mut metadata = Metadata::new();
-                metadata.insert("outcome".to_owned(), "step_limit".into());
-                self.finished(RunFinishedOutcome::success(), metadata)
-            }
-            Outcome::CallLimit => {
-                let mut metadata = Metadata::new();
-                metadata.insert("outcome".to_owned(), "call_limit".into());
-                self.finished(RunFinishedOutcome::success(), metadata)
-            }
-            _ => self.finished(RunFinishedOutcome::success(), Metadata::new()),
-        };
-        self.close(match finish.outcome {
+            Outcome::StepLimit => stopped("step_limit"),
+            Outcome::CallLimit => stopped("call_limit"),
+            _ => {}
+        }
+        let end = match finish.outcome {
             Outcome::Completed => End::Success,
             _ => End::Error {
                 message: "The run was stopped.",
                 code: "stopped",
             },
-        });
-        self.write(finished);
+        };
+        self.finished(success(pending), metadata, end);
     }
 
     /// Writes the missing parts of an open round's message, and the outcomes of its finished calls.
@@ -214,8 +213,8 @@ impl Translator {
                 && (interrupt.reason == CLIENT_TOOL || interrupt.metadata.contains_key(TOKEN))
     }
 
-    /// The terminal event of a run that waits for client tools or for replies.
-    fn interrupted(&self, interrupts: &[&Interrupt]) -> wire::RunFinished {
+    /// The outcome of a run that waits for client tools or for replies, and its metadata.
+    fn interrupted(&self, interrupts: &[&Interrupt]) -> (Value, Metadata) {
         // The calls of a sub-agent are not part of the agent's history, so their results arrive as
         // replies.
         let is_clients = |interrupt: &&&Interrupt| {
@@ -227,7 +226,7 @@ impl Translator {
             .filter(is_clients)
             .filter_map(|interrupt| Some(named(interrupt).1?.to_owned()))
             .collect();
-        let asked: Vec<wire::Interrupt> = interrupts
+        let asked: Vec<Value> = interrupts
             .iter()
             .filter(|interrupt| !is_clients(interrupt))
             .enumerate()
@@ -237,13 +236,13 @@ impl Translator {
             })
             .collect();
         if asked.is_empty() {
-            return self.finished(success(pending), Metadata::new());
+            return (success(pending), Metadata::new());
         }
         let mut metadata = Metadata::new();
         if !pending.is_empty() {
             metadata.insert(PENDING.to_owned(), pending.into());
         }
-        self.finished(RunFinishedOutcome::interrupt(asked), metadata)
+        (json!({"type": "interrupt", "interrupts": asked}), metadata)
     }
 
     /// Ends the stream of a run that was cancelled.
@@ -257,20 +256,25 @@ impl Translator {
         };
         let mut metadata = Metadata::new();
         metadata.insert("reason".to_owned(), reason.into());
-        let finished = self.finished(RunFinishedOutcome::Cancelled, metadata);
-        self.close(End::Error {
+        let end = End::Error {
             message: "The run was cancelled.",
             code: "cancelled",
-        });
-        self.write(finished);
+        };
+        self.finished(json!({"type": "cancelled"}), metadata, end);
     }
 
-    fn finished(&self, outcome: RunFinishedOutcome, metadata: Metadata) -> wire::RunFinished {
+    /// Ends the stream of a run that did not fail.
+    fn finished(&mut self, outcome: Value, metadata: Metadata, end: End<'_>) {
+        self.close(end);
         let RunIds { thread, run, .. } = &self.out.ids;
-        let mut finished = wire::RunFinished::new(thread.as_str(), run.as_str()).outcome(outcome);
-        finished.usage = self.token_usage();
-        finished.metadata = (!metadata.is_empty()).then_some(metadata);
-        finished
+        let finished = Wire::RunFinished {
+            thread_id: thread,
+            run_id: run,
+            outcome,
+            usage: self.token_usage(),
+            metadata,
+        };
+        encode::event(&finished, &mut self.out.buffer);
     }
 
     /// Ends the stream of a run that failed.
@@ -345,13 +349,15 @@ impl Translator {
     }
 
     fn write_error(&mut self, error: &Error, code: &str) {
-        let mut event = wire::RunError::new(self.message(error)).code(code);
-        event.usage = self.token_usage();
         self.close(End::Error {
             message: "The run failed.",
             code: "failed",
         });
-        self.write(event);
+        self.out.write(&Wire::RunError {
+            message: &self.message(error),
+            code,
+            usage: self.token_usage(),
+        });
     }
 
     /// Ends the stream of a run whose body ended without a terminal event.
@@ -362,28 +368,30 @@ impl Translator {
         ));
     }
 
-    fn token_usage(&self) -> Option<Vec<TokenUsage>> {
-        (self.usage != Usage::default()).then(|| {
-            vec![TokenUsage {
-                provider: self.provider.as_ref().map(|name| name.as_str().to_owned()),
-                model: self.model.as_ref().map(|name| name.as_str().to_owned()),
-                input_tokens: self.usage.input_tokens(),
-                output_tokens: self.usage.output_tokens(),
-                total_tokens: self.usage.total_tokens(),
-                reasoning_tokens: self.usage.reasoning_tokens(),
-                cached_input_tokens: self.usage.cached_input_tokens(),
-                cache_write_input_tokens: self.usage.cache_write_tokens(),
-            }]
-        })
+    /// The tokens that the run used.
+    fn token_usage(&self) -> Option<[Metadata; 1]> {
+        let usage = &self.usage;
+        if *usage == Usage::default() {
+            return None;
+        }
+        let name = |name: &Option<Str>| name.as_ref().map(|name| name.as_str().into());
+        let count = |count: Option<u64>| count.map(|count| count.min(MAX_COUNT).into());
+        Some([object([
+            ("provider", name(&self.provider)),
+            ("model", name(&self.model)),
+            ("inputTokens", count(usage.input_tokens())),
+            ("outputTokens", count(usage.output_tokens())),
+            ("totalTokens", count(usage.total_tokens())),
+            ("reasoningTokens", count(usage.reasoning_tokens())),
+            ("cachedInputTokens", count(usage.cached_input_tokens())),
+            ("cacheWriteInputTokens", count(usage.cache_write_tokens())),
+        ])])
     }
 }
 
-fn success(pending: Vec<String>) -> RunFinishedOutcome {
-    if pending.is_empty() {
-        RunFinishedOutcome::success()
-    } else {
-        RunFinishedOutcome::pending(pending)
-    }
+fn success(pending: Vec<String>) -> Value {
+    let pending = (!pending.is_empty()).then(|| Value::from(pending));
+    object([("type", Some("success".into())), (PENDING, pending)])
 }
 
 /// The error of a run that ends with an interrupt whose reply could not be accepted.

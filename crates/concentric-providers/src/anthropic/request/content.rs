@@ -190,34 +190,30 @@ fn base64(text: &str) -> Option<Vec<u8>> {
 impl Serialize for Block<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
-        let more = self.more.into_iter().flatten();
-        // The type of an opaque block is one of its own fields.
-        let type_ = match &self.kind {
-            Kind::Text(_) => Some("text"),
-            Kind::Image(_) => Some("image"),
-            Kind::Document { .. } => Some("document"),
-            Kind::Thinking(_) => Some("thinking"),
-            Kind::Call { .. } if self.has_field("type") => None,
-            Kind::Call { .. } => Some("tool_use"),
-            Kind::Result { .. } => Some("tool_result"),
-            Kind::Opaque => None,
-        };
-        if let Some(type_) = type_ {
-            map.serialize_entry("type", type_)?;
-        }
         match &self.kind {
-            Kind::Text(text) => map.serialize_entry("text", text)?,
-            Kind::Image(source) => map.serialize_entry("source", source)?,
-            Kind::Document { source, title } => {
+            Kind::Text(text) => {
+                map.serialize_entry("type", "text")?;
+                map.serialize_entry("text", text)?;
+            }
+            Kind::Image(source) => {
+                map.serialize_entry("type", "image")?;
                 map.serialize_entry("source", source)?;
-                if let Some(title) = title
-                    && !self.has_field("title")
-                {
+            }
+            Kind::Document { source, title } => {
+                map.serialize_entry("type", "document")?;
+                map.serialize_entry("source", source)?;
+                if let Some(title) = title.filter(|_| !self.has_field("title")) {
                     map.serialize_entry("title", title)?;
                 }
             }
-            Kind::Thinking(text) => map.serialize_entry("thinking", text)?,
+            Kind::Thinking(text) => {
+                map.serialize_entry("type", "thinking")?;
+                map.serialize_entry("thinking", text)?;
+            }
             Kind::Call { id, name, input } => {
+                if !self.has_field("type") {
+                    map.serialize_entry("type", "tool_use")?;
+                }
                 map.serialize_entry("id", id)?;
                 map.serialize_entry("name", name)?;
                 map.serialize_entry("input", input)?;
@@ -227,6 +223,7 @@ impl Serialize for Block<'_> {
                 content,
                 is_error,
             } => {
+                map.serialize_entry("type", "tool_result")?;
                 map.serialize_entry("tool_use_id", id)?;
                 match content {
                     Outcome::Nothing => {}
@@ -237,18 +234,17 @@ impl Serialize for Block<'_> {
                     map.serialize_entry("is_error", &true)?;
                 }
             }
+            // The type is one of the block's own fields.
             Kind::Opaque => {}
         }
-        for (name, value) in more {
+        for (name, value) in self.more.into_iter().flatten() {
             // A field of this crate, for the original position of a call.
             if name != "followed_by" {
                 map.serialize_entry(name, value)?;
             }
         }
-        if let Some(cache) = &self.cache
-            && !self.has_field("cache_control")
-        {
-            map.serialize_entry("cache_control", cache)?;
+        if let Some(cache) = self.cache.filter(|_| !self.has_field("cache_control")) {
+            map.serialize_entry("cache_control", &cache)?;
         }
         map.end()
     }

@@ -3,11 +3,12 @@
 use super::super::family::Family;
 use crate::{
     data_url,
-    history::{BEGINNING, Input, NameRules, Results, is_own, own_data},
+    fields::One,
+    history::{BEGINNING, Input, NameRules, Results, is_own, own_data, parts},
 };
 use concentric_core::{
     Arguments, ChatRequest, Executor, Media, MediaSource, Message, Part, PartKind, Role, Str,
-    ToolCallPart, ToolContent, ToolResult, ToolStatus, Turn,
+    ToolCallPart, ToolResult, ToolStatus, Turn,
 };
 use serde::{Serialize, Serializer, ser::SerializeMap};
 use serde_json::{Map, Value, value::RawValue};
@@ -162,7 +163,7 @@ impl<'a> Contents<'a> {
                         continue;
                     };
                     open.push((part, call, result));
-                    Kind::Call(Call::new(part, call, self.provider))
+                    Kind::Call(self.call(part, call))
                 }
                 // Only signed reasoning must be sent back.
                 PartKind::Reasoning(text) if extras.is_some() => Kind::Thought(text),
@@ -187,26 +188,40 @@ impl<'a> Contents<'a> {
     fn responses(&mut self, open: &mut Vec<(&'a Part, &'a ToolCallPart, &'a ToolResult)>) {
         let mut beside = Vec::new();
         for (part, call, result) in open.drain(..) {
-            let mut response = Response {
-                call: Call::new(part, call, self.provider),
-                result,
-                media: Vec::new(),
-            };
-            let parts = match &result.outcome.content {
-                ToolContent::Parts(parts) => parts.as_slice(),
-                _ => &[],
-            };
-            for medium in parts.iter().filter_map(Blob::of) {
+            let mut media = Vec::new();
+            for medium in parts(&result.outcome.content).iter().filter_map(Blob::of) {
                 if self.family.takes_media_in_responses() && medium.fits_response() {
-                    response.media.push(medium);
+                    media.push(One(medium.field(), medium));
                 } else {
                     beside.push(medium);
                 }
             }
+            let key = match result.outcome.status {
+                ToolStatus::Done => "output",
+                _ => "error",
+            };
+            let Call { name, id, .. } = self.call(part, call);
+            let response = Response {
+                name,
+                response: One(key, Output(result.outcome.content.text())),
+                id,
+                parts: media,
+            };
             self.push("user", Kind::Response(response));
         }
         for medium in beside {
             self.push("user", Kind::Media(medium));
+        }
+    }
+
+    fn call(&self, part: &Part, call: &'a ToolCallPart) -> Call<'a> {
+        Call {
+            name: NAMES.name(&call.name),
+            args: &call.arguments,
+            id: call
+                .provider_id
+                .as_ref()
+                .filter(|_| is_own(part, self.provider)),
         }
     }
 
@@ -259,7 +274,7 @@ impl Serialize for WirePart<'_> {
                 map.serialize_entry("thought", &true)?;
             }
             Kind::Media(blob) => map.serialize_entry(blob.field(), blob)?,
-            Kind::Call(call) => map.serialize_entry("functionCall", &Made(call))?,
+            Kind::Call(call) => map.serialize_entry("functionCall", call)?,
             Kind::Response(response) => map.serialize_entry("functionResponse", response)?,
         }
         for (name, value) in self.extras.into_iter().flatten() {
@@ -273,106 +288,50 @@ impl Serialize for WirePart<'_> {
 }
 
 /// A call with its name for the service.
+#[derive(Serialize)]
 struct Call<'a> {
-    /// The id that the service assigned.
-    id: Option<&'a Str>,
     name: Cow<'a, str>,
-    arguments: &'a Arguments,
+    #[serde(serialize_with = "input")]
+    args: &'a Arguments,
+    /// The id that the service assigned.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<&'a Str>,
 }
 
-impl<'a> Call<'a> {
-    fn new(part: &Part, call: &'a ToolCallPart, provider: &Str) -> Self {
-        Self {
-            id: call.provider_id.as_ref().filter(|_| is_own(part, provider)),
-            name: NAMES.name(&call.name),
-            arguments: &call.arguments,
-        }
-    }
-}
-
-struct Made<'a, 'b>(&'b Call<'a>);
-
-impl Serialize for Made<'_, '_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Self(call) = self;
-        let mut map = serializer.serialize_map(None)?;
-        map.serialize_entry("name", &call.name)?;
-        map.serialize_entry("args", &Input::of(call.arguments))?;
-        if let Some(id) = call.id {
-            map.serialize_entry("id", id)?;
-        }
-        map.end()
-    }
+fn input<S: Serializer>(arguments: &Arguments, serializer: S) -> Result<S::Ok, S::Error> {
+    Input::of(arguments).serialize(serializer)
 }
 
 /// The result of a call.
+#[derive(Serialize)]
 struct Response<'a> {
-    call: Call<'a>,
-    result: &'a ToolResult,
-    media: Vec<Blob<'a>>,
+    name: Cow<'a, str>,
+    response: One<Output<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<&'a Str>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    parts: Vec<One<Blob<'a>>>,
 }
 
-impl Serialize for Response<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let outcome = &self.result.outcome;
-        let mut map = serializer.serialize_map(None)?;
-        map.serialize_entry("name", &self.call.name)?;
-        let text = outcome.content.text();
-        let key = match outcome.status {
-            ToolStatus::Done => "output",
-            _ => "error",
-        };
-        map.serialize_entry("response", &Output { key, text: &text })?;
-        if let Some(id) = self.call.id {
-            map.serialize_entry("id", id)?;
-        }
-        if !self.media.is_empty() {
-            let parts: Vec<Inline<'_>> = self.media.iter().map(Inline).collect();
-            map.serialize_entry("parts", &parts)?;
-        }
-        map.end()
-    }
-}
-
-/// The object of a response: a string or the JSON value that the text contains.
-struct Output<'a> {
-    key: &'static str,
-    text: &'a str,
-}
+/// A text as a string, or the JSON value that it contains.
+struct Output<'a>(Cow<'a, str>);
 
 impl Serialize for Output<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(Some(1))?;
-        let is_structured = self.text.trim_start().starts_with(['{', '[']);
-        match serde_json::from_str::<&RawValue>(self.text) {
-            Ok(json) if is_structured => map.serialize_entry(self.key, json)?,
-            _ => map.serialize_entry(self.key, self.text)?,
+        let is_structured = self.0.trim_start().starts_with(['{', '[']);
+        match serde_json::from_str::<&RawValue>(&self.0) {
+            Ok(json) if is_structured => json.serialize(serializer),
+            _ => self.0.serialize(serializer),
         }
-        map.end()
-    }
-}
-
-struct Inline<'a>(&'a Blob<'a>);
-
-impl Serialize for Inline<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(Some(1))?;
-        map.serialize_entry(self.0.field(), self.0)?;
-        map.end()
     }
 }
 
 /// A medium.
 struct Blob<'a> {
     media_type: Option<&'a str>,
-    source: Source<'a>,
-}
-
-/// The bytes of a medium or their location.
-enum Source<'a> {
-    Inline(&'a str),
-    Uri(&'a str),
-    Id(&'a str),
+    /// Whether `bytes` is base64, not a URL.
+    is_inline: bool,
+    bytes: Cow<'a, str>,
 }
 
 impl<'a> Blob<'a> {
@@ -384,30 +343,39 @@ impl<'a> Blob<'a> {
             _ => return None,
         };
         let known = media.media_type.as_deref();
+        let at = |url: Cow<'a, str>| (known, false, url);
         // Inline data require a media type; for other sources, the service determines it.
-        let (media_type, source) = match &media.source {
-            MediaSource::Base64(data) => (known.or(Some(default)), Source::Inline(data)),
+        let (media_type, is_inline, bytes) = match &media.source {
+            MediaSource::Base64(data) => (known.or(Some(default)), true, data.as_str().into()),
             MediaSource::Url(url) => match data_url::read(url) {
-                Some((media_type, data)) => (Some(media_type), Source::Inline(data)),
-                None => (known, Source::Uri(url)),
+                Some((media_type, data)) => (Some(media_type), true, data.into()),
+                None => at(url.as_str().into()),
             },
-            MediaSource::Id(id) => (known, Source::Id(id)),
+            // The Files API accepts such names only as URLs.
+            MediaSource::Id(id) if id.starts_with("files/") => {
+                at(format!("https://generativelanguage.googleapis.com/v1beta/{id}").into())
+            }
+            MediaSource::Id(id) => at(id.as_str().into()),
             _ => return None,
         };
-        Some(Self { media_type, source })
+        Some(Self {
+            media_type,
+            is_inline,
+            bytes,
+        })
     }
 
     const fn field(&self) -> &'static str {
-        match self.source {
-            Source::Inline(_) => "inlineData",
-            Source::Uri(_) | Source::Id(_) => "fileData",
+        match self.is_inline {
+            true => "inlineData",
+            false => "fileData",
         }
     }
 
     /// Whether a function response may contain the medium.
     fn fits_response(&self) -> bool {
         let kind = self.media_type.unwrap_or_default();
-        matches!(self.source, Source::Inline(_))
+        self.is_inline
             && (kind.starts_with("image/") || matches!(kind, "application/pdf" | "text/plain"))
     }
 }
@@ -418,15 +386,8 @@ impl Serialize for Blob<'_> {
         if let Some(media_type) = self.media_type {
             map.serialize_entry("mimeType", media_type)?;
         }
-        match self.source {
-            Source::Inline(data) => map.serialize_entry("data", data)?,
-            // The Files API accepts such names only as URLs.
-            Source::Id(id) if id.starts_with("files/") => {
-                let uri = format!("https://generativelanguage.googleapis.com/v1beta/{id}");
-                map.serialize_entry("fileUri", &uri)?;
-            }
-            Source::Uri(uri) | Source::Id(uri) => map.serialize_entry("fileUri", uri)?,
-        }
+        let field = if self.is_inline { "data" } else { "fileUri" };
+        map.serialize_entry(field, &self.bytes)?;
         map.end()
     }
 }

@@ -1,17 +1,14 @@
 //! Conversion of JSON Schemas for a model.
 
 use super::super::family::Family;
-use crate::schema::{Budget, Node, Object};
+use crate::schema::{Budget, Node, Object, Root};
 use serde_json::Value;
 
 /// The maximum nesting of a schema, including its references.
 const DEPTH: usize = 64;
 
 /// Converts `schema` for models of `family`.
-///
-/// # Errors
-///
-/// Returns a description of the property that cannot be expressed.
+/// Fails with a description of a property that cannot be expressed.
 pub(super) fn adapt<'a>(
     schema: &'a Value,
     family: Family,
@@ -23,12 +20,6 @@ pub(super) fn adapt<'a>(
     }
     let mut root = Root { schema, budget };
     rewrite(schema, &mut root, 0).map(Node::Object)
-}
-
-/// The root schema, which references point into.
-struct Root<'a, 'b> {
-    schema: &'a Value,
-    budget: &'b mut Budget,
 }
 
 /// Converts `schema` to the service's subset of OpenAPI 3.0
@@ -52,11 +43,7 @@ fn rewrite<'a>(
     // Keywords that the subset does not contain.
     let mut described = Object::default();
     if let Some(reference) = fields.get("$ref") {
-        let reference = reference.as_str().unwrap_or_default();
-        // The length of the reference bounds the cost of resolving it.
-        root.budget.spend(reference.len())?;
-        let pointer = reference.strip_prefix('#');
-        let target = pointer.and_then(|pointer| root.schema.pointer(pointer));
+        let target = root.target(reference.as_str().unwrap_or_default())?;
         let target = target.ok_or("an unresolvable reference")?;
         out = rewrite(target, root, depth + 1)?;
     }
@@ -272,96 +259,4 @@ fn describe<'a>(
     let description = texts.join(" ");
     budget.json(&description)?;
     budget.put(out, "description", Node::Text(description.into()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    fn adapt(schema: &Value, family: Family) -> Result<Value, &'static str> {
-        let node = super::adapt(schema, family, &mut Budget::new())?;
-        Ok(serde_json::to_value(node).expect("JSON"))
-    }
-
-    #[test]
-    fn a_new_model_receives_the_unchanged_schema() {
-        let schema = json!({"$defs": {"a": {"$ref": "#/$defs/a"}}, "type": ["object", "null"]});
-        let adapted = adapt(&schema, Family::of("gemini-2.5-flash"));
-        assert_eq!(adapted.expect("a schema"), schema);
-    }
-
-    #[test]
-    fn an_old_model_receives_a_converted_schema() {
-        let cases = [
-            (
-                json!({"$schema": "x", "type": "object", "properties": {
-                    "a": {"type": ["string", "null"], "description": "An a.", "format": "uuid"},
-                    "b": {"$ref": "#/$defs/b"},
-                    "c": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
-                    "d": {"const": "x"},
-                    "e": {"oneOf": [{"type": "string"}, {"type": "number", "exclusiveMinimum": 0}]},
-                    "f": {"type": ["string", "integer"]},
-                    "g": {"type": "array"},
-                    "h": {"type": "integer", "enum": [1, 2]},
-                }, "required": ["a"], "additionalProperties": false,
-                "$defs": {"b": {"type": "object", "properties": {"x": true}}}}),
-                json!({"type": "object", "description": "(JSON Schema: {\"additionalProperties\":false})",
-                "properties": {
-                    "a": {"type": "string", "nullable": true, "description": "An a. (JSON Schema: {\"format\":\"uuid\"})"},
-                    "b": {"type": "object", "properties": {"x": {}}},
-                    "c": {"type": "integer", "nullable": true},
-                    "d": {"type": "string", "enum": ["x"]},
-                    "e": {"anyOf": [{"type": "string"}, {"type": "number", "description": "(JSON Schema: {\"exclusiveMinimum\":0})"}]},
-                    "f": {"anyOf": [{"type": "string"}, {"type": "integer"}]},
-                    "g": {"type": "array", "items": {}},
-                    "h": {"type": "integer", "description": "(JSON Schema: {\"enum\":[1,2]})"},
-                }, "required": ["a"]}),
-            ),
-            (
-                json!({"type": "object", "properties": {"a": {}}, "required": ["a", "b"]}),
-                json!({"type": "object", "properties": {"a": {}}, "required": ["a"],
-                    "description": "(JSON Schema: {\"required\":[\"b\"]})"}),
-            ),
-            (
-                json!({"description": "A.", "allOf": [{"description": "B.", "minimum": 1, "multipleOf": 2}]}),
-                json!({"description": "A. B. (JSON Schema: {\"multipleOf\":2})", "minimum": 1}),
-            ),
-            (
-                json!({"allOf": [
-                    {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]},
-                    {"type": "object", "properties": {"b": {"type": "string"}}, "required": ["b"]},
-                ]}),
-                json!({"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "string"}},
-                    "required": ["a", "b"]}),
-            ),
-        ];
-        for (schema, expected) in cases {
-            let adapted = adapt(&schema, Family::of("gemini-2.0-flash")).expect("a schema");
-            assert_eq!(adapted, expected);
-        }
-    }
-
-    #[test]
-    fn an_inexpressible_schema_is_rejected_for_an_old_model() {
-        let refused = [
-            json!({"$ref": "#"}),
-            json!({"$ref": "https://a.test"}),
-            json!({"properties": {"a": false}}),
-            json!({"allOf": [{"type": "string"}, {"type": "number"}]}),
-        ];
-        for schema in refused {
-            assert!(
-                adapt(&schema, Family::of("gemini-2.0-flash")).is_err(),
-                "{schema}"
-            );
-        }
-        // The size doubles with each definition.
-        let mut large = json!({"$ref": "#/$defs/0", "$defs": {"40": {"type": "string"}}});
-        for at in 0..40 {
-            let next = json!({"$ref": format!("#/$defs/{}", at + 1)});
-            large["$defs"][at.to_string()] = json!({"properties": {"a": next, "b": next}});
-        }
-        assert!(adapt(&large, Family::of("gemini-2.0-flash")).is_err());
-    }
 }

@@ -1,4 +1,4 @@
-//! The known services.
+//! The known services, in one table.
 //!
 //! Each profile lists its differences from a base profile. Words in italics name the page of the
 //! service's own documentation that is the source.
@@ -65,6 +65,13 @@ impl Profile {
         ids: IdRules::ANY,
     };
 
+    /// A service for text and images that requires a key.
+    const HOSTED: Self = Self {
+        key_optional: false,
+        capabilities: IMAGES,
+        ..Self::GENERIC
+    };
+
     /// OpenAI's own service.
     ///
     /// Audio is sent as base64 data, and documents as base64 data or uploaded files; at most four
@@ -76,7 +83,6 @@ impl Profile {
         base_url: "https://api.openai.com/v1",
         hosts: &["api.openai.com"],
         key_env: &["OPENAI_API_KEY"],
-        key_optional: false,
         max_tokens: "max_completion_tokens",
         metadata: true,
         refusals: true,
@@ -92,7 +98,7 @@ impl Profile {
             ..Capabilities::all()
         },
         ids: SHORT,
-        ..Self::GENERIC
+        ..Self::HOSTED
     };
 
     /// Azure `OpenAI`, with the base URL `https://<resource>.openai.azure.com/openai/v1`.
@@ -124,7 +130,6 @@ impl Profile {
         base_url: "https://api.groq.com/openai/v1",
         hosts: &["api.groq.com"],
         key_env: &["GROQ_API_KEY"],
-        key_optional: false,
         max_tokens: "max_completion_tokens",
         capabilities: Capabilities {
             output_schema_with_tools: false,
@@ -132,7 +137,7 @@ impl Profile {
             stop: 4,
             ..IMAGES
         },
-        ..Self::GENERIC
+        ..Self::HOSTED
     };
 
     /// Mistral.
@@ -148,7 +153,6 @@ impl Profile {
         base_url: "https://api.mistral.ai/v1",
         hosts: &["api.mistral.ai"],
         key_env: &["MISTRAL_API_KEY"],
-        key_optional: false,
         seed: "random_seed",
         required: "any",
         stream_options: false,
@@ -167,7 +171,7 @@ impl Profile {
             exact: true,
             punctuation: "",
         },
-        ..Self::GENERIC
+        ..Self::HOSTED
     };
 
     /// `DeepSeek`.
@@ -181,7 +185,6 @@ impl Profile {
         base_url: "https://api.deepseek.com",
         hosts: &["api.deepseek.com"],
         key_env: &["DEEPSEEK_API_KEY"],
-        key_optional: false,
         reasoning: Reasoning::Demanded("reasoning_content"),
         empty_content: true,
         // The service sends comments while a request is queued, and closes one that is not complete
@@ -199,7 +202,7 @@ impl Profile {
             stop: 16,
             ..TEXT
         },
-        ..Self::GENERIC
+        ..Self::HOSTED
     };
 
     /// `DeepSeek`'s beta, which supports prefill (*Chat Prefix Completion*).
@@ -220,10 +223,8 @@ impl Profile {
         base_url: "https://api.x.ai/v1",
         hosts: &["api.x.ai"],
         key_env: &["XAI_API_KEY"],
-        key_optional: false,
         max_tokens: "max_completion_tokens",
-        capabilities: IMAGES,
-        ..Self::GENERIC
+        ..Self::HOSTED
     };
 
     /// `OpenRouter`.
@@ -237,7 +238,6 @@ impl Profile {
         base_url: "https://openrouter.ai/api/v1",
         hosts: &["openrouter.ai"],
         key_env: &["OPENROUTER_API_KEY"],
-        key_optional: false,
         // The service sends comments while a request is queued (*Streaming*).
         timeouts: Timeouts {
             idle: Some(Duration::from_mins(5)),
@@ -250,7 +250,7 @@ impl Profile {
             ..Capabilities::all()
         },
         ids: SHORT,
-        ..Self::GENERIC
+        ..Self::HOSTED
     };
 
     /// Together AI.
@@ -262,13 +262,12 @@ impl Profile {
         base_url: "https://api.together.xyz/v1",
         hosts: &["api.together.xyz", "api.together.ai"],
         key_env: &["TOGETHER_API_KEY"],
-        key_optional: false,
         capabilities: Capabilities {
             parallel_tool_calls: false,
             audio: HERE_OR_URL,
             ..IMAGES
         },
-        ..Self::GENERIC
+        ..Self::HOSTED
     };
 
     /// Perplexity's Sonar.
@@ -282,7 +281,6 @@ impl Profile {
         base_url: "https://api.perplexity.ai",
         hosts: &["api.perplexity.ai"],
         key_env: &["PERPLEXITY_API_KEY", "PPLX_API_KEY"],
-        key_optional: false,
         turns: Turns::Strict,
         reasoning_apart: true,
         capabilities: Capabilities {
@@ -295,7 +293,7 @@ impl Profile {
             stop: 0,
             ..IMAGES
         },
-        ..Self::GENERIC
+        ..Self::HOSTED
     };
 
     /// Cerebras.
@@ -308,7 +306,6 @@ impl Profile {
         base_url: "https://api.cerebras.ai/v1",
         hosts: &["api.cerebras.ai"],
         key_env: &["CEREBRAS_API_KEY"],
-        key_optional: false,
         max_tokens: "max_completion_tokens",
         capabilities: Capabilities {
             parallel_tool_calls: false,
@@ -316,7 +313,7 @@ impl Profile {
             penalties: false,
             ..TEXT
         },
-        ..Self::GENERIC
+        ..Self::HOSTED
     };
 
     /// Moonshot AI (Kimi).
@@ -332,7 +329,6 @@ impl Profile {
         base_url: "https://api.moonshot.ai/v1",
         hosts: &["api.moonshot.ai", "api.moonshot.cn"],
         key_env: &["MOONSHOT_API_KEY", "MOONSHOTAI_API_KEY"],
-        key_optional: false,
         max_tokens: "max_completion_tokens",
         reasoning: Reasoning::Demanded("reasoning_content"),
         prefill: Prefill::Field("partial"),
@@ -346,7 +342,7 @@ impl Profile {
             stop: 5,
             ..IMAGES
         },
-        ..Self::GENERIC
+        ..Self::HOSTED
     };
 
     /// Z.ai.
@@ -360,7 +356,6 @@ impl Profile {
         base_url: "https://api.z.ai/api/paas/v4",
         hosts: &["api.z.ai", "open.bigmodel.cn"],
         key_env: &["ZAI_API_KEY", "Z_AI_API_KEY"],
-        key_optional: false,
         reasoning: Reasoning::Field("reasoning_content"),
         capabilities: Capabilities {
             tool_choice: false,
@@ -372,7 +367,7 @@ impl Profile {
             stop: 1,
             ..IMAGES
         },
-        ..Self::GENERIC
+        ..Self::HOSTED
     };
 
     /// Hugging Face's router to other services (*Inference Providers: Chat Completion*).
@@ -382,9 +377,7 @@ impl Profile {
         base_url: "https://router.huggingface.co/v1",
         hosts: &["router.huggingface.co"],
         key_env: &["HF_TOKEN"],
-        key_optional: false,
-        capabilities: IMAGES,
-        ..Self::GENERIC
+        ..Self::HOSTED
     };
 
     /// Fireworks AI, to which reasoning is sent back (*Reasoning*).
@@ -394,10 +387,8 @@ impl Profile {
         base_url: "https://api.fireworks.ai/inference/v1",
         hosts: &["api.fireworks.ai"],
         key_env: &["FIREWORKS_API_KEY"],
-        key_optional: false,
         reasoning: Reasoning::Field("reasoning_content"),
-        capabilities: IMAGES,
-        ..Self::GENERIC
+        ..Self::HOSTED
     };
 
     /// Gemini's chat completions endpoint.
@@ -411,14 +402,13 @@ impl Profile {
         base_url: "https://generativelanguage.googleapis.com/v1beta/openai",
         hosts: &["generativelanguage.googleapis.com"],
         key_env: &["GEMINI_API_KEY", "GOOGLE_API_KEY"],
-        key_optional: false,
         capabilities: Capabilities {
             images: Sources::BASE64,
             audio: Sources::BASE64,
             stop: 5,
             ..IMAGES
         },
-        ..Self::GENERIC
+        ..Self::HOSTED
     };
 
     /// llama.cpp's server.

@@ -1,6 +1,7 @@
 //! The parts of a message.
 
 use super::super::profile::Files;
+use crate::fields::One;
 use concentric_core::{Media, MediaSource, Part, PartKind};
 use serde::{Serialize, Serializer};
 use std::{borrow::Cow, fmt};
@@ -13,13 +14,13 @@ pub(super) enum Content<'a> {
         text: Cow<'a, str>,
     },
     ImageUrl {
-        image_url: Url<'a>,
+        image_url: One<DataUrl<'a>>,
     },
     InputAudio {
         input_audio: Audio<'a>,
     },
     AudioUrl {
-        audio_url: Url<'a>,
+        audio_url: One<DataUrl<'a>>,
     },
     File {
         file: File<'a>,
@@ -37,11 +38,6 @@ pub(super) enum Content<'a> {
     FileId {
         file_id: &'a str,
     },
-}
-
-#[derive(Serialize)]
-pub(super) struct Url<'a> {
-    url: DataUrl<'a>,
 }
 
 #[derive(Serialize)]
@@ -81,7 +77,7 @@ impl<'a> Content<'a> {
     pub(super) fn image(image: &'a Media, files: Files) -> Option<Self> {
         match DataUrl::of(image, "image/png") {
             Some(url) => Some(Self::ImageUrl {
-                image_url: Url { url },
+                image_url: One("url", url),
             }),
             None => Self::file(image, files),
         }
@@ -101,7 +97,7 @@ impl<'a> Content<'a> {
                 })
             }
             MediaSource::Url(_) => DataUrl::of(audio, "audio/wav").map(|url| Self::AudioUrl {
-                audio_url: Url { url },
+                audio_url: One("url", url),
             }),
             _ => Self::file(audio, files),
         }

@@ -15,6 +15,8 @@ use serde_json::Value;
 use std::borrow::Cow;
 
 /// The messages in the service's format.
+#[derive(Serialize)]
+#[serde(transparent)]
 pub(super) struct Messages<'a> {
     list: Vec<Wire<'a>>,
 }
@@ -64,12 +66,6 @@ impl<'a> Messages<'a> {
     /// Whether the last message is a prefilled assistant message.
     pub(super) fn ends_open(&self) -> bool {
         matches!(self.list.last(), Some(Wire::Assistant(last)) if last.calls.is_empty())
-    }
-}
-
-impl Serialize for Messages<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.list.serialize(serializer)
     }
 }
 
@@ -128,11 +124,12 @@ impl<'a> Writer<'a> {
         let is_apart = |part: &Part| profile.refusals && matches!(part.kind, PartKind::Refusal(_));
         // The transcript of generated audio; the service stores the audio itself for only an hour.
         let aloud = |part: &'a Part| own_data(part, provider)?.data.get("transcript")?.as_str();
-        let content = joined(segment.parts, |part| match aloud(part) {
+        let parts = segment.parts.iter();
+        let content = joined(parts.clone().filter_map(|part| match aloud(part) {
             Some(aloud) if !aloud.is_empty() => Some(aloud),
             _ => words(part).filter(|_| !is_apart(part)),
-        });
-        let refusal = joined(segment.parts, |part| words(part).filter(|_| is_apart(part)));
+        }));
+        let refusal = joined(parts.filter(|part| is_apart(part)).filter_map(words));
         let has_text = !content.is_empty() || !refusal.is_empty();
         if !has_text && segment.calls.is_empty() {
             return;

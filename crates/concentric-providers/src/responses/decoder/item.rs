@@ -7,10 +7,9 @@ use super::{
     },
     Decoder, too_many,
 };
-use crate::{api::Answer, calls::Conflict};
-use concentric_core::{Error, Executor, Media, MediaSource, Part, PartKind, Str};
+use crate::{api::Answer, calls::TWO_IDS};
+use concentric_core::{Error, Executor, Media, MediaSource, PartKind, Str};
 use serde_json::Value;
-use std::sync::Arc;
 
 impl Decoder {
     pub(super) fn item_done(
@@ -36,7 +35,8 @@ impl Decoder {
             _ if call_name(&item).is_some() => return self.call(at, item, answer),
             _ => {
                 let data = self.items.data(at, item, answer);
-                self.items.part(Part::new(PartKind::Provider(data)), answer);
+                self.items.end_part(answer);
+                answer.opaque(data);
             }
         }
         Ok(())
@@ -71,15 +71,15 @@ impl Decoder {
         let bytes = item.as_object_mut().and_then(|item| item.remove("result"));
         let bytes = bytes.as_ref().and_then(Value::as_str).unwrap_or_default();
         let media = Media::new(MediaSource::Base64(bytes.into())).with_media_type(media_type);
-        let data = Some(Arc::new(self.items.data(at, item, answer)));
-        let part = Part::new(PartKind::Image(media)).with_provider_data(data);
-        self.items.part(part, answer);
+        let data = answer.data(self.items.data(at, item, answer));
+        self.items.end_part(answer);
+        answer.part(PartKind::Image(media), data);
     }
 
     fn call(&mut self, at: At, mut item: Value, answer: &mut Answer) -> Result<(), Error> {
         let executor = self.executor(&item);
         if self.items.is_other_call(at, &item) {
-            return Err(Conflict::Id.error(answer));
+            return Err(answer.protocol(TWO_IDS));
         }
         let (id, name) = (call_id(&item).map(Str::from), call_name(&item));
         self.call_begins(at, id, name, answer)?;
@@ -102,7 +102,7 @@ impl Decoder {
                 item.remove(field);
             }
         }
-        let data = Arc::new(self.items.data(at, item, answer));
+        let data = answer.data(self.items.data(at, item, answer));
         self.calls.keep(Items::key(at), executor, data);
         Ok(())
     }

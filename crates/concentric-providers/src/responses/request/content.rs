@@ -1,6 +1,6 @@
 //! The content of a user message or a tool result.
 
-use crate::openai::DataUrl;
+use crate::{fields::One, openai::DataUrl};
 use concentric_core::{Media, MediaSource, Part, PartKind};
 use serde::Serialize;
 
@@ -12,7 +12,7 @@ pub(super) enum Content<'a> {
     Text {
         text: &'a str,
         #[serde(skip_serializing_if = "Option::is_none")]
-        prompt_cache_breakpoint: Option<Breakpoint>,
+        prompt_cache_breakpoint: Option<One<&'static str>>,
     },
     #[serde(rename = "input_image")]
     Image {
@@ -24,12 +24,6 @@ pub(super) enum Content<'a> {
     },
     #[serde(rename = "input_file")]
     File(File<'a>),
-}
-
-/// A breakpoint of the prompt cache.
-#[derive(Serialize)]
-pub(super) struct Breakpoint {
-    mode: &'static str,
 }
 
 #[derive(Default, Serialize)]
@@ -66,7 +60,7 @@ impl<'a> Content<'a> {
     pub(super) const fn cached(text: &'a str) -> Self {
         Self::Text {
             text,
-            prompt_cache_breakpoint: Some(Breakpoint { mode: "explicit" }),
+            prompt_cache_breakpoint: Some(One("mode", "explicit")),
         }
     }
 

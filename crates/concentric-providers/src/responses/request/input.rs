@@ -1,10 +1,10 @@
 //! Serialization of the conversation as input items.
 
 use super::{
-    super::compat::{Compat, IDS, NAMES},
+    super::compat::{Compat, NAMES},
     content::Content,
     is_stored,
-    output::Answer,
+    output::{Answer, CallOutput},
 };
 use crate::history::{self, NamesBeside, own_data, text};
 use concentric_core::{
@@ -99,9 +99,9 @@ struct Writer<'a, S> {
 }
 
 #[derive(Serialize)]
-struct Plain<'a> {
-    role: &'static str,
-    content: &'a str,
+pub(super) struct Plain<'a> {
+    pub(super) role: &'static str,
+    pub(super) content: &'a str,
 }
 
 #[derive(Serialize)]
@@ -170,12 +170,12 @@ impl<S: SerializeSeq> Writer<'_, S> {
             let answer = Answer::new(&segment, self.provider, self.is_stored);
             if !is_known {
                 answer
-                    .items(&IDS, &self.names)
+                    .items(&self.names)
                     .try_for_each(|item| self.seq.serialize_element(&item))?;
             }
             for (part, call, result) in &segment.calls {
-                let result = super::output::Result::new(part, call, result, self.provider, &IDS);
-                self.seq.serialize_element(&result)?;
+                let output = CallOutput::new(part, call, result, self.provider);
+                self.seq.serialize_element(&output)?;
             }
         }
         Ok(())

@@ -1,7 +1,11 @@
 //! Serialization of a model's response and of the results of its calls.
 
-use super::{content::Content, input::item};
-use crate::history::{IdRules, Input, NamesBeside, Segment, is_own, own_data, text};
+use super::{
+    super::compat::IDS,
+    content::Content,
+    input::{Plain, item},
+};
+use crate::history::{Input, NamesBeside, Segment, is_own, joined, own_data, parts, words};
 use concentric_core::{
     Executor, MediaSource, Part, PartKind, Str, ToolCallPart, ToolContent, ToolResult, ToolStatus,
 };
@@ -113,13 +117,11 @@ impl<'a> Answer<'a> {
 
     pub(super) fn items<'b>(
         &'b self,
-        ids: &'b IdRules,
         names: &'b NamesBeside<'b>,
     ) -> impl Iterator<Item = impl Serialize> {
         self.entries.iter().map(move |(_, entry)| Item {
             entry,
             has_ids: self.has_ids,
-            ids,
             names,
         })
     }
@@ -166,14 +168,18 @@ fn type_(item: Option<&Value>) -> Option<&str> {
 struct Item<'a> {
     entry: &'a Entry<'a>,
     has_ids: bool,
-    ids: &'a IdRules,
     names: &'a NamesBeside<'a>,
 }
 
 impl Serialize for Item<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self.entry {
-            Entry::Message { item: None, parts } => Plain { parts }.serialize(serializer),
+            // A message by another provider's model.
+            Entry::Message { item: None, parts } => {
+                let content = &joined(parts.iter().filter_map(|(part, _)| words(part)));
+                let role = "assistant";
+                Plain { role, content }.serialize(serializer)
+            }
             Entry::Message {
                 item: Some(item),
                 parts,
@@ -190,7 +196,7 @@ fn whole<S: Serializer>(
     item: &Value,
     bytes: Option<&str>,
     serializer: S,
-) -> std::result::Result<S::Ok, S::Error> {
+) -> Result<S::Ok, S::Error> {
     let fields = item.as_object();
     let mut map = serializer.serialize_map(None)?;
     for (name, value) in fields.into_iter().flatten() {
@@ -202,29 +208,6 @@ fn whole<S: Serializer>(
         map.serialize_entry("result", bytes)?;
     }
     map.end()
-}
-
-/// A message by another provider's model.
-struct Plain<'a> {
-    parts: &'a [(&'a Part, Option<&'a Value>)],
-}
-
-impl Serialize for Plain<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(Some(2))?;
-        map.serialize_entry("role", "assistant")?;
-        match self.parts {
-            [(only, _)] => map.serialize_entry("content", &text(std::slice::from_ref(*only)))?,
-            parts => {
-                let all: String = parts
-                    .iter()
-                    .map(|(part, _)| text(std::slice::from_ref(*part)))
-                    .collect();
-                map.serialize_entry("content", &all)?;
-            }
-        }
-        map.end()
-    }
 }
 
 #[derive(Serialize)]
@@ -245,7 +228,7 @@ impl Item<'_> {
         item: &Value,
         parts: &[(&Part, Option<&Value>)],
         serializer: S,
-    ) -> std::result::Result<S::Ok, S::Error> {
+    ) -> Result<S::Ok, S::Error> {
         let content = parts.iter().filter_map(|(part, annotations)| {
             Some(match &part.kind {
                 PartKind::Text(text) => Spoken::OutputText {
@@ -280,7 +263,7 @@ impl Item<'_> {
         item: Option<&Value>,
         is_own: bool,
         serializer: S,
-    ) -> std::result::Result<S::Ok, S::Error> {
+    ) -> Result<S::Ok, S::Error> {
         let type_ = type_(item).unwrap_or("function_call");
         let mut map = serializer.serialize_map(None)?;
         map.serialize_entry("type", type_)?;
@@ -289,7 +272,7 @@ impl Item<'_> {
         if let Some(id) = id(item).filter(|_| self.has_ids || needs_id) {
             map.serialize_entry("id", id)?;
         }
-        map.serialize_entry("call_id", &self.ids.id(call, is_own))?;
+        map.serialize_entry("call_id", &IDS.id(call, is_own))?;
         let arguments = &call.arguments;
         let name = self.names.name(&call.name);
         match type_ {
@@ -321,30 +304,29 @@ impl Item<'_> {
 }
 
 /// The result of a call.
-pub(super) struct Result<'a> {
+pub(super) struct CallOutput<'a> {
     call_id: Cow<'a, str>,
     item: Option<&'a Value>,
     result: &'a ToolResult,
 }
 
-impl<'a> Result<'a> {
+impl<'a> CallOutput<'a> {
     pub(super) fn new(
         part: &'a Part,
         call: &'a ToolCallPart,
         result: &'a ToolResult,
         provider: &Str,
-        ids: &IdRules,
     ) -> Self {
         Self {
-            call_id: ids.id(call, is_own(part, provider)),
+            call_id: IDS.id(call, is_own(part, provider)),
             item: item(part, provider),
             result,
         }
     }
 }
 
-impl Serialize for Result<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+impl Serialize for CallOutput<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let outcome = &self.result.outcome;
         let is_done = outcome.status == ToolStatus::Done;
         let mut map = serializer.serialize_map(None)?;
@@ -391,11 +373,8 @@ impl Serialize for Result<'_> {
 struct Output<'a>(&'a ToolContent);
 
 impl Serialize for Output<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
-        let parts = match self.0 {
-            ToolContent::Parts(parts) => parts.as_slice(),
-            _ => &[],
-        };
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let parts = parts(self.0);
         let is_text = |part: &Part| !matches!(part.kind, PartKind::Image(_) | PartKind::File(_));
         match parts.iter().all(is_text) {
             true => serializer.serialize_str(&self.0.text()),

@@ -1,7 +1,7 @@
 //! Statements that read runs.
 
 use super::{
-    super::values::{failed, nanos},
+    super::values::{failed, find_row, find_rows, nanos},
     row::{Stored, columns, read_key, standing, stored},
 };
 use crate::{
@@ -13,7 +13,7 @@ use concentric_core::{
     machine::RunState,
     store::{RunKey, RunRecord, RunSummary, StoreError, Tenant},
 };
-use rusqlite::{OptionalExtension, Params, Row, Transaction, params};
+use rusqlite::{Params, Row, Transaction, params};
 use std::time::SystemTime;
 
 /// Returns whether a run begun with `client_id` in the conversation is running.
@@ -26,9 +26,7 @@ pub(super) fn is_live(
     let find = "SELECT 1 FROM runs
                 WHERE tenant = ?1 AND thread = ?2 AND client_id = ?3 AND status = 'running'";
     let names = [tenant.0.as_str(), thread.as_str(), client_id.as_str()];
-    tx.prepare_cached(find)
-        .and_then(|mut find| find.exists(names))
-        .map_err(failed)
+    Ok(find_row(tx, find, names, |_| Ok(()))?.is_some())
 }
 
 pub(super) fn get(
@@ -53,13 +51,10 @@ pub(super) fn find_by_interrupt(
                   AND q.question IN (SELECT value FROM json_each(?3))
                 ORDER BY r.begun DESC LIMIT 1";
     let questions = serde_json::to_string(questions).map_err(StoreError::failed)?;
-    let run: Option<String> = tx
-        .prepare_cached(find)
-        .and_then(|mut find| {
-            let names = [tenant.0.as_str(), thread.as_str(), &questions];
-            find.query_row(names, |row| row.get(0)).optional()
-        })
-        .map_err(failed)?;
+    let run: Option<String> = {
+        let names = [tenant.0.as_str(), thread.as_str(), &questions];
+        find_row(tx, find, names, |row| row.get(0))?
+    };
     let run = run.ok_or(StoreError::NotFound)?;
     let key = RunKey::new(tenant, thread, RunId::new(run));
     get(tx, options, &key)
@@ -98,9 +93,7 @@ pub(super) fn list_by_thread(
             lease_until,
         ))
     };
-    tx.prepare_cached(find)
-        .and_then(|mut find| find.query_map(params, summary)?.collect())
-        .map_err(failed)
+    find_rows(tx, find, params, summary)
 }
 
 pub(super) fn abandoned(

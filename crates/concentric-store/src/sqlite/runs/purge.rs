@@ -1,6 +1,6 @@
 //! The end of runs, and the removal of expired entries.
 
-use super::super::values::{count, failed, integer, nanos};
+use super::super::values::{count, execute, find_rows, integer, nanos};
 use crate::Options;
 use concentric_core::store::StoreError;
 use rusqlite::{Row, Transaction, params, params_from_iter};
@@ -15,10 +15,7 @@ pub(super) fn set_ended(
     let update = "UPDATE runs SET status = 'ended', version = ?4, since = ?5
                   WHERE tenant = ?1 AND thread = ?2 AND run = ?3";
     let row = params![tenant, thread, run, integer(version), nanos(now)];
-    tx.prepare_cached(update)
-        .and_then(|mut update| update.execute(row))
-        .map(drop)
-        .map_err(failed)
+    execute(tx, update, row).map(drop)
 }
 
 /// The maximum number of rows of each kind removed in one transaction, which blocks other writers.
@@ -30,12 +27,9 @@ fn before(
     find: &str,
     time: SystemTime,
 ) -> Result<Vec<[String; 3]>, StoreError> {
-    tx.prepare_cached(&format!("{find} LIMIT {BATCH}"))
-        .and_then(|mut find| {
-            let key = |row: &Row<'_>| Ok([row.get(0)?, row.get(1)?, row.get(2)?]);
-            find.query_map([nanos(time)], key)?.collect()
-        })
-        .map_err(failed)
+    let find = format!("{find} LIMIT {BATCH}");
+    let key = |row: &Row<'_>| Ok([row.get(0)?, row.get(1)?, row.get(2)?]);
+    find_rows(tx, &find, [nanos(time)], key)
 }
 
 /// Removes at most [`BATCH`] expired entries of each kind; returns whether more may be left.
@@ -70,18 +64,13 @@ pub(crate) fn purge(
                 "DELETE FROM decisions
                  WHERE tenant = ?1 AND thread = ?2 AND run = ?3 AND span = 'run'",
             ] {
-                tx.prepare_cached(delete)
-                    .and_then(|mut delete| delete.execute(key.each_ref()))
-                    .map_err(failed)?;
+                execute(tx, delete, key.each_ref())?;
             }
         }
     }
     let at = nanos(now);
-    let execute = |statement: &str, params: &[i64]| {
-        tx.prepare_cached(statement)
-            .and_then(|mut it| it.execute(params_from_iter(params)))
-            .map_err(failed)
-    };
+    let execute =
+        |statement: &str, params: &[i64]| execute(tx, statement, params_from_iter(params));
     let see = format!(
         "UPDATE effects SET seen = ?1 WHERE rowid IN
          (SELECT rowid FROM effects WHERE run IS NULL AND seen IS NULL LIMIT {BATCH})"

@@ -1,6 +1,6 @@
 //! The rows of the table `runs`.
 
-use super::super::values::{failed, number, time};
+use super::super::values::{find_row, find_rows, number, time};
 use crate::{
     Fault, Options,
     rules::{Standing, name, read_state},
@@ -9,7 +9,7 @@ use concentric_core::{
     InterruptId, RunId, Str, ThreadId,
     store::{RunKey, RunRecord, RunStatus, StoreError, Tenant},
 };
-use rusqlite::{OptionalExtension, Row, Transaction};
+use rusqlite::{Row, Transaction};
 use sha2::{Digest, Sha256};
 
 /// The columns of [`Stored`].
@@ -124,12 +124,7 @@ pub(crate) fn standing_of(
 ) -> Result<Option<Standing>, StoreError> {
     let find = "SELECT status, version, fence, lease_until, since FROM runs
                 WHERE tenant = ?1 AND thread = ?2 AND run = ?3";
-    tx.prepare_cached(find)
-        .and_then(|mut find| {
-            find.query_row(names(key), |row| standing(row, 0))
-                .optional()
-        })
-        .map_err(failed)
+    find_row(tx, find, names(key), |row| standing(row, 0))
 }
 
 pub(super) fn names(key: &RunKey) -> [&str; 3] {
@@ -139,19 +134,18 @@ pub(super) fn names(key: &RunKey) -> [&str; 3] {
 fn asked(tx: &Transaction<'_>, key: &RunKey) -> Result<Vec<InterruptId>, StoreError> {
     let find = "SELECT question FROM questions
                 WHERE tenant = ?1 AND thread = ?2 AND run = ?3 ORDER BY question";
-    tx.prepare_cached(find)
-        .and_then(|mut find| {
-            let id = |row: &Row<'_>| row.get::<_, String>(0).map(InterruptId::new);
-            find.query_map(names(key), id)?.collect()
-        })
-        .map_err(failed)
+    let id = |row: &Row<'_>| row.get::<_, String>(0).map(InterruptId::new);
+    find_rows(tx, find, names(key), id)
 }
 
 pub(super) fn stored(tx: &Transaction<'_>, key: &RunKey) -> Result<Stored, StoreError> {
-    tx.prepare_cached(columns!("WHERE tenant = ?1 AND thread = ?2 AND run = ?3"))
-        .and_then(|mut find| find.query_row(names(key), Stored::read).optional())
-        .map_err(failed)?
-        .ok_or(StoreError::NotFound)
+    find_row(
+        tx,
+        columns!("WHERE tenant = ?1 AND thread = ?2 AND run = ?3"),
+        names(key),
+        Stored::read,
+    )?
+    .ok_or(StoreError::NotFound)
 }
 
 pub(super) use columns;

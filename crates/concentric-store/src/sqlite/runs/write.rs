@@ -1,7 +1,7 @@
 //! Statements that write runs.
 
 use super::{
-    super::values::{count, failed, integer, nanos, time},
+    super::values::{count, execute, failed, find_rows, integer, nanos, time},
     find::is_live,
     purge::{purge, set_ended},
     row::{checksum, names, standing_of, stored},
@@ -23,9 +23,7 @@ fn ask(tx: &Transaction<'_>, key: &RunKey, asks: &[InterruptId]) -> Result<(), S
                   VALUES (?1, ?2, ?3, ?4)";
     let [tenant, thread, run] = names(key);
     for id in asks {
-        tx.prepare_cached(insert)
-            .and_then(|mut insert| insert.execute([tenant, thread, run, id.as_str()]))
-            .map_err(failed)?;
+        execute(tx, insert, [tenant, thread, run, id.as_str()])?;
     }
     Ok(())
 }
@@ -65,9 +63,7 @@ pub(super) fn begin(
         client_id.as_str(),
         state.message.as_ref().map(MessageId::as_str),
     ];
-    tx.prepare_cached(insert)
-        .and_then(|mut insert| insert.execute(row))
-        .map_err(failed)?;
+    execute(tx, insert, row)?;
     ask(tx, key, &state.asks)?;
     Ok(fence)
 }
@@ -132,18 +128,14 @@ pub(super) fn claim(
         integer(record.fence),
         nanos(lease_until)
     ];
-    tx.prepare_cached(claim)
-        .and_then(|mut claim| claim.execute(row))
-        .map_err(failed)?;
+    execute(tx, claim, row)?;
     if record.replies.len() < replies.len() {
         let keep =
             "UPDATE runs SET replies = ?4, replied_at = ifnull(replied_at, ?5), checksum = ?6
                     WHERE tenant = ?1 AND thread = ?2 AND run = ?3";
         let sum = checksum(key, &state, &json);
         let row = params![tenant, thread, run, json, nanos(now), sum];
-        tx.prepare_cached(keep)
-            .and_then(|mut keep| keep.execute(row))
-            .map_err(failed)?;
+        execute(tx, keep, row)?;
         record.replies = replies;
         record.replied_at.get_or_insert(time(nanos(now)));
     }
@@ -174,9 +166,7 @@ pub(super) fn amend(
         state.json,
         state.message.as_ref().map(MessageId::as_str),
     ];
-    tx.prepare_cached(update)
-        .and_then(|mut update| update.execute(row))
-        .map_err(failed)?;
+    execute(tx, update, row)?;
     ask(tx, key, &state.asks)?;
     Ok(version)
 }
@@ -237,9 +227,7 @@ pub(super) fn write(
         NO_REPLIES,
         state.message.as_ref().map(MessageId::as_str),
     ];
-    tx.prepare_cached(update)
-        .and_then(|mut update| update.execute(row))
-        .map_err(failed)?;
+    execute(tx, update, row)?;
     ask(tx, key, &state.asks)
 }
 
@@ -255,10 +243,7 @@ pub(crate) fn renew(
                   WHERE tenant = ?1 AND thread = ?2 AND run = ?3";
     let [tenant, thread, run] = names(key);
     let row = params![tenant, thread, run, integer(version), nanos(lease_until)];
-    tx.prepare_cached(update)
-        .and_then(|mut update| update.execute(row))
-        .map(drop)
-        .map_err(failed)
+    execute(tx, update, row).map(drop)
 }
 
 pub(super) fn end(
@@ -287,13 +272,7 @@ pub(super) fn withdraw(
                 WHERE tenant = ?1 AND thread = ?2 AND status = 'suspended' AND status <> 'ended'
                 ORDER BY begun";
     let [tenant, thread] = [tenant.0.as_str(), thread.as_str()];
-    let waiting: Vec<String> = tx
-        .prepare_cached(find)
-        .and_then(|mut find| {
-            find.query_map([tenant, thread], |row| row.get(0))?
-                .collect()
-        })
-        .map_err(failed)?;
+    let waiting: Vec<String> = find_rows(tx, find, [tenant, thread], |row| row.get(0))?;
     for run in &waiting {
         set_ended(tx, [tenant, thread, run], now)?;
     }

@@ -4,11 +4,10 @@ use concentric_core::{CallId, Executor, OutcomeSource, Str, ToolCallPart, ToolRe
 use serde_json::Value;
 
 use super::{
-    Lane, Out, STATUS,
+    Lane, Metadata, Out, STATUS, Wire,
     convert::{content, status},
-    wire,
+    encode,
 };
-use wire::{Content, Metadata, encode};
 
 /// A tool call that is known to the client.
 #[derive(Debug)]
@@ -54,7 +53,16 @@ impl Lane {
     fn arguments(&self, call: &str, arguments: &str, out: &mut Out) {
         match self.owner {
             None => encode::tool_call_args(call, arguments, &mut out.buffer),
-            Some(_) => self.write(wire::ToolCallArgs::new(call, arguments), out),
+            Some(_) => {
+                let (tool_call_id, delta) = (call, arguments);
+                self.write(
+                    Wire::ToolCallArgs {
+                        tool_call_id,
+                        delta,
+                    },
+                    out,
+                );
+            }
         }
     }
 
@@ -76,10 +84,12 @@ impl Lane {
         let parent = self.step_message(out);
         // The client creates a message with this id for the call if there is none.
         self.mark_sent(&parent);
-        self.write(
-            wire::ToolCallStart::new(id.as_str(), name).parent_message_id(parent.as_str()),
-            out,
-        );
+        let started = Wire::ToolCallStart {
+            tool_call_id: &id,
+            tool_call_name: name,
+            parent_message_id: &parent,
+        };
+        self.write(started, out);
         let at = self.calls.len();
         self.calls.push(Call {
             id,
@@ -121,8 +131,8 @@ impl Lane {
         if let Some(call) = self.calls.get_mut(at)
             && std::mem::take(&mut call.open)
         {
-            let end = wire::ToolCallEnd::new(call.id.as_str());
-            self.write(end, out);
+            let id = call.id.clone();
+            self.write(Wire::ToolCallEnd { tool_call_id: &id }, out);
         }
     }
 
@@ -176,12 +186,16 @@ impl Lane {
         self.write_result(&id, content(&outcome.content), metadata, out);
     }
 
-    fn write_result(&mut self, call: &str, content: Content, metadata: Metadata, out: &mut Out) {
+    fn write_result(&mut self, call: &str, content: Value, metadata: Metadata, out: &mut Out) {
         let wanted = out.context.new_id("msg_");
         let id = out.ids.messages.unique(&wanted);
-        let mut event =
-            wire::ToolCallResult::new(id.as_str(), call, content).role(wire::ToolRole::Tool);
-        event.metadata = (!metadata.is_empty()).then_some(metadata);
-        self.write(event, out);
+        let result = Wire::ToolCallResult {
+            message_id: &id,
+            tool_call_id: call,
+            content,
+            role: "tool",
+            metadata,
+        };
+        self.write(result, out);
     }
 }

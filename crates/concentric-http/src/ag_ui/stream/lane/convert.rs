@@ -1,9 +1,9 @@
 //! Conversion of statuses, content and media.
 
 use concentric_core::{Media, MediaSource, PartKind, ToolContent, ToolStatus};
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::wire::{Content, ContentPart, MediaPart, PartSource, TextPart};
+use super::super::interrupt::object;
 
 pub(in super::super) fn status(status: ToolStatus) -> &'static str {
     match status {
@@ -15,7 +15,8 @@ pub(in super::super) fn status(status: ToolStatus) -> &'static str {
     }
 }
 
-pub(super) fn content(content: &ToolContent) -> Content {
+/// Text, or an array of content parts.
+pub(super) fn content(content: &ToolContent) -> Value {
     let parts = match content {
         ToolContent::Parts(parts)
             if parts
@@ -25,43 +26,42 @@ pub(super) fn content(content: &ToolContent) -> Content {
             parts
         }
         // Every client supports text, and some support nothing else.
-        _ => return Content::Text(content.text().into_owned()),
+        _ => return content.text().into(),
     };
     let parts = parts.iter().filter_map(|part| match &part.kind {
-        PartKind::Text(text) => Some(ContentPart::Text(TextPart::new(text.as_str()))),
-        PartKind::Image(image) => media_part(ContentPart::Image, image),
-        PartKind::Audio(audio) => media_part(ContentPart::Audio, audio),
-        PartKind::File(file) => media_part(ContentPart::Document, file),
+        PartKind::Text(text) => Some(json!({"type": "text", "text": text.as_str()})),
+        PartKind::Image(image) => media_part("image", image),
+        PartKind::Audio(audio) => media_part("audio", audio),
+        PartKind::File(file) => media_part("document", file),
         _ => None,
     });
-    Content::Parts(parts.collect())
+    parts.collect()
 }
 
-pub(super) fn media_part(kind: fn(MediaPart) -> ContentPart, media: &Media) -> Option<ContentPart> {
-    let mime_type = media
-        .media_type
-        .as_ref()
-        .map(|name| name.as_str().to_owned());
-    let source = match &media.source {
-        MediaSource::Base64(value) => PartSource::Data {
-            value: value.as_str().to_owned(),
-            mime_type: mime_type.unwrap_or_else(|| "application/octet-stream".to_owned()),
-        },
-        MediaSource::Id(value) => PartSource::File {
-            value: value.as_str().to_owned(),
-            provider: None,
-            mime_type,
-        },
-        MediaSource::Url(value) => PartSource::Url {
-            value: value.as_str().to_owned(),
-            mime_type,
-        },
+/// A content part with media.
+pub(super) fn media_part(kind: &str, media: &Media) -> Option<Value> {
+    let mut mime_type = media.media_type.as_ref().map(|name| name.as_str());
+    let (source, value) = match &media.source {
+        MediaSource::Base64(value) => {
+            mime_type = mime_type.or(Some("application/octet-stream"));
+            ("data", value)
+        }
+        MediaSource::Id(value) => ("file", value),
+        MediaSource::Url(value) => ("url", value),
         _ => return None,
     };
-    let mut part = MediaPart::new(source);
-    part.metadata = media
-        .name
-        .as_ref()
-        .map(|name| json!({"filename": name.as_str()}));
-    Some(kind(part))
+    let source = object([
+        ("type", Some(source.into())),
+        ("value", Some(value.as_str().into())),
+        ("mimeType", mime_type.map(Value::from)),
+    ]);
+    let name = media.name.as_ref();
+    Some(object([
+        ("type", Some(kind.into())),
+        ("source", Some(source)),
+        (
+            "metadata",
+            name.map(|name| json!({"filename": name.as_str()})),
+        ),
+    ]))
 }

@@ -10,16 +10,19 @@ use std::{
 
 use bytes::BytesMut;
 use concentric_core::{
-    CallId, Context, CustomEvent, Event, Executor, Media, MessageId, OpenRound, Part, PartKind, Str,
+    CallId, Context, Event, Executor, Media, MessageId, OpenRound, Part, PartKind, Str,
 };
 use serde_json::{Value, json};
 
 use self::{calls::Call, convert::media_part};
 use super::{
-    super as wire, KnownCall, RunIds,
+    super::{
+        Metadata, encode,
+        event::{Attributed, Event as Wire},
+    },
+    KnownCall, RunIds,
     state::{State, Update},
 };
-use wire::{ContentPart, MediaPart, Metadata, encode};
 
 /// The metadata key of a tool result's status.
 pub(in crate::ag_ui) const STATUS: &str = "status";
@@ -33,8 +36,8 @@ pub(super) struct Out {
 }
 
 impl Out {
-    pub(super) fn write(&mut self, event: impl Into<wire::Event>) {
-        encode::event(&event.into(), &mut self.buffer);
+    pub(super) fn write(&mut self, event: &Wire<'_>) {
+        encode::event(event, &mut self.buffer);
     }
 }
 
@@ -133,7 +136,13 @@ impl Lane {
             Event::ToolCall(event) => self.tool_call(&event.call, out),
             Event::ToolResult(result) => self.tool_result(&result, out),
             Event::State(state) => self.state(&state, out),
-            Event::Custom(custom) => self.custom(*custom, out),
+            Event::Custom(custom) => {
+                let mut metadata = Metadata::new();
+                if let Some(id) = &custom.call_id {
+                    metadata.insert("toolCallId".to_owned(), self.wire_id(id).into());
+                }
+                self.custom(&custom.name, custom.value, metadata, out);
+            }
             Event::StepStart(start) => self.step_start(start.step, &start.message_id, out),
             Event::StepFinish(_) => self.step_finish(out),
             Event::Reset => self.reset(out),
@@ -143,12 +152,18 @@ impl Lane {
         }
     }
 
-    fn write(&self, event: impl Into<wire::Event>, out: &mut Out) {
-        let mut event = event.into();
-        if let Some(run) = &self.owner {
-            event.attribute(run);
+    fn write(&self, event: Wire<'_>, out: &mut Out) {
+        match &self.owner {
+            None => out.write(&event),
+            Some(run) => {
+                let subagent_run_id = run;
+                let event = Attributed {
+                    event,
+                    subagent_run_id,
+                };
+                encode::event(&event, &mut out.buffer);
+            }
         }
-        out.write(event);
     }
 
     // ---- messages ----
@@ -165,10 +180,11 @@ impl Lane {
                 id = out.ids.messages.unique(&id);
             }
             self.mark_sent(&id);
-            self.write(
-                wire::TextMessageStart::new(id.as_str()).role(wire::TextMessageRole::Assistant),
-                out,
-            );
+            let started = Wire::TextMessageStart {
+                message_id: &id,
+                role: "assistant",
+            };
+            self.write(started, out);
             let head = encode::text_message_head(&id, self.owner.as_deref());
             self.open = Open::Text { id, head };
         }
@@ -188,18 +204,20 @@ impl Lane {
                 let wanted = format!("{}~reasoning", self.step_message(out));
                 let id = out.ids.messages.unique(&wanted);
                 self.mark_sent(&id);
-                self.write(wire::ReasoningStart::new(id.as_str()), out);
-                self.write(
-                    wire::ReasoningMessageStart::new(id.as_str(), wire::ReasoningRole::Reasoning),
-                    out,
-                );
+                let message_id = &id;
+                self.write(Wire::ReasoningStart { message_id }, out);
+                let role = "reasoning";
+                self.write(Wire::ReasoningMessageStart { message_id, role }, out);
                 self.open = Open::Reasoning(id.clone());
                 id
             }
         };
         match self.owner {
             None => encode::reasoning_message_content(&id, text, &mut out.buffer),
-            Some(_) => self.write(wire::ReasoningMessageContent::new(id.as_str(), text), out),
+            Some(_) => {
+                let (message_id, delta) = (&id, text);
+                self.write(Wire::ReasoningMessageContent { message_id, delta }, out);
+            }
         }
     }
 
@@ -225,10 +243,11 @@ impl Lane {
     fn close_message(&mut self, out: &mut Out) {
         match std::mem::replace(&mut self.open, Open::Nothing) {
             Open::Nothing => {}
-            Open::Text { id, .. } => self.write(wire::TextMessageEnd::new(id.as_str()), out),
+            Open::Text { id, .. } => self.write(Wire::TextMessageEnd { message_id: &id }, out),
             Open::Reasoning(id) => {
-                self.write(wire::ReasoningMessageEnd::new(id.as_str()), out);
-                self.write(wire::ReasoningEnd::new(id.as_str()), out);
+                let message_id = &id;
+                self.write(Wire::ReasoningMessageEnd { message_id }, out);
+                self.write(Wire::ReasoningEnd { message_id }, out);
             }
         }
     }
@@ -242,9 +261,9 @@ impl Lane {
             }
             PartKind::ToolCall(call) => self.tool_call(&call, out),
             PartKind::ToolResult(result) => self.tool_result(&result, out),
-            PartKind::Image(image) => self.media(ContentPart::Image, &image, out),
-            PartKind::Audio(audio) => self.media(ContentPart::Audio, &audio, out),
-            PartKind::File(file) => self.media(ContentPart::Document, &file, out),
+            PartKind::Image(image) => self.media("image", &image, out),
+            PartKind::Audio(audio) => self.media("audio", &audio, out),
+            PartKind::File(file) => self.media("document", &file, out),
             // Opaque provider data, which may be confidential.
             _ => {}
         }
@@ -283,10 +302,9 @@ impl Lane {
     }
 
     /// Writes media as a custom event, since the protocol has no event for media in an answer.
-    fn media(&mut self, kind: fn(MediaPart) -> ContentPart, media: &Media, out: &mut Out) {
-        let part = media_part(kind, media).and_then(|part| serde_json::to_value(part).ok());
-        if let Some(part) = part {
-            self.write(wire::Custom::new("concentric.part", part), out);
+    fn media(&mut self, kind: &str, media: &Media, out: &mut Out) {
+        if let Some(value) = media_part(kind, media) {
+            self.custom("concentric.part", value, Metadata::new(), out);
         }
     }
 
@@ -297,19 +315,18 @@ impl Lane {
             Some(Update::Snapshot) => {
                 encode::state_snapshot(state, self.owner.as_deref(), &mut out.buffer);
             }
-            Some(Update::Delta(delta)) => self.write(wire::StateDelta::new(delta), out),
+            Some(Update::Delta(delta)) => self.write(Wire::StateDelta { delta }, out),
             None => {}
         }
     }
 
-    fn custom(&mut self, custom: CustomEvent, out: &mut Out) {
-        let mut event = wire::Custom::new(custom.name.as_str(), custom.value);
-        if let Some(id) = &custom.call_id {
-            let mut metadata = Metadata::new();
-            metadata.insert("toolCallId".to_owned(), self.wire_id(id).into());
-            event.metadata = Some(metadata);
-        }
-        self.write(event, out);
+    fn custom(&self, name: &str, value: Value, metadata: Metadata, out: &mut Out) {
+        let custom = Wire::Custom {
+            name,
+            value,
+            metadata,
+        };
+        self.write(custom, out);
     }
 
     /// Closes the open message and open calls, and resets the state of the step.
@@ -329,7 +346,7 @@ impl Lane {
         self.step_finish(out);
         self.ended.clear();
         let name = Str::from(format!("step {step}"));
-        self.write(wire::StepStarted::new(name.as_str()), out);
+        self.write(Wire::StepStarted { step_name: &name }, out);
         self.step = Some(name);
         self.message_id = Some(out.ids.messages.unique(message_id.as_str()));
     }
@@ -339,7 +356,7 @@ impl Lane {
         self.end_turn(out);
         if let Some(name) = self.step.take() {
             self.ended = sent;
-            self.write(wire::StepFinished::new(name.as_str()), out);
+            self.write(Wire::StepFinished { step_name: &name }, out);
         }
     }
 
@@ -354,7 +371,7 @@ impl Lane {
         };
         let sent: Vec<&str> = sent.iter().map(Str::as_str).collect();
         let value = json!({"messageIds": sent});
-        self.write(wire::Custom::new("concentric.reset", value), out);
+        self.custom("concentric.reset", value, Metadata::new(), out);
         // A new message id, since a client would append the next text to the invalid message.
         let again = self.message_id.take();
         self.end_turn(out);

@@ -1,4 +1,4 @@
-use super::Recording;
+use crate::Recording;
 use bytes::Bytes;
 use http::Response;
 use http_body::{Body, Frame};

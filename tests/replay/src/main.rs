@@ -4,7 +4,7 @@
 //! `replay [DIR] [--api API]... [--splits N] [--truncate] [--seed S] [--dump]`. All APIs are
 //! replayed by default.
 
-use concentric_test::replay::{self, Recording, Rng};
+use concentric_replay::{self as replay, Recording, Rng};
 use std::{
     io::{self, Write},
     path::PathBuf,

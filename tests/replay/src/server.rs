@@ -1,4 +1,4 @@
-use super::Recording;
+use crate::Recording;
 use bytes::Bytes;
 use std::{io, net::SocketAddr, sync::Arc};
 use tokio::{

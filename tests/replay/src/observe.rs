@@ -1,8 +1,8 @@
-use crate::TestEnvironment;
 use concentric_core::{
     BoxError, ChatRequest, ChatResponse, Error, ErrorKind, Event, Executor, PartKind, ResponseHead,
     Str,
 };
+use concentric_test::TestEnvironment;
 use futures_util::{Stream, StreamExt};
 use serde_json::{Value, json};
 use std::pin::pin;

@@ -1,4 +1,4 @@
-use super::{Observed, Recording, Rng, Server, compare, cuts, direct, observe};
+use crate::{Observed, Recording, Rng, Server, compare, cuts, direct, observe};
 use bytes::Bytes;
 use concentric_core::{BoxError, BoxModel, ChatRequest, Error};
 use concentric_providers::{

@@ -3,7 +3,7 @@
 //! A [`Recording`] is one response of a service, with the result of another library's parser as the
 //! expectation. [`Server`] serves recordings over a loopback socket, [`direct`] without one and in
 //! any chunks; [`observe`] calls a model and collects all events; [`compare`] compares them with
-//! the expectation. `cargo run --release -p concentric-test --bin replay` does all of it for a
+//! the expectation. `cargo run --release -p concentric-replay` does all of it for a
 //! directory.
 //!
 //! The recordings come from third parties and are not part of this repository: see [`default_dir`]

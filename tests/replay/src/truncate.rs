@@ -1,4 +1,4 @@
-use super::{Recording, Rng};
+use crate::{Recording, Rng};
 use serde_json::Value;
 
 /// A position to truncate a recorded body at.

@@ -1,4 +1,4 @@
-use super::Recording;
+use crate::Recording;
 use serde_json::Value;
 
 /// An expectation that the provider layers do not meet on purpose.

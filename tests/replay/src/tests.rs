@@ -1,4 +1,4 @@
-use super::{APIS, Recording, Rng, default_dir, load, replay, split, truncate};
+use crate::{APIS, Recording, Rng, default_dir, load, replay, split, truncate};
 use std::sync::Arc;
 
 /// Complete, in random chunks, and truncated.

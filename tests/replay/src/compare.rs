@@ -1,4 +1,4 @@
-use super::{DEVIATIONS, Observed, Recording, deviation::with_apart};
+use crate::{DEVIATIONS, Observed, Recording, deviation::with_apart};
 use concentric_core::Event;
 use serde_json::{Value, json};
 use std::borrow::Cow;
