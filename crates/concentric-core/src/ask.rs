@@ -31,13 +31,9 @@
 //! # let _ = (choose, chosen);
 //! ```
 
-pub use crate::hub::AskError;
+pub use crate::hub::{AskError, InterruptHub};
 
-use crate::{
-    context::Context,
-    hub::{Check, InterruptHub},
-    run_key::Tenant,
-};
+use crate::{context::Context, hub::Check, run_key::Tenant};
 use concentric_proto::{CustomEvent, ErrorKind, Event, Interrupt, Reply, ReplyError};
 use std::{sync::Arc, time::Duration};
 

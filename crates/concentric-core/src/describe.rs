@@ -1,4 +1,4 @@
-//! Descriptions of service stacks.
+//! Descriptions of service stacks: their layers, by name and position.
 
 use concentric_proto::Phase;
 use std::fmt;

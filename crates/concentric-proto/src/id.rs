@@ -1,4 +1,4 @@
-//! Identifiers.
+//! Identifiers of runs, conversations, messages, calls and interrupts.
 //!
 //! Concentric assigns these ids. Ids from providers are mapped at the edge, because they repeat
 //! across providers and runs.

@@ -85,7 +85,7 @@ pub use concentric_core::{
 };
 #[doc(inline)]
 pub use concentric_core::{
-    agent, capability, context, describe, gate, hooks, id, interrupt, machine, service, state,
+    agent, ask, capability, context, describe, gate, hooks, id, interrupt, machine, service, state,
     transcript,
 };
 
@@ -100,12 +100,6 @@ pub use concentric_providers as providers;
 #[cfg(feature = "tools")]
 #[doc(inline)]
 pub use concentric_tools as tools;
-
-pub mod ask {
-    //! Interrupts that are answered while a run continues.
-
-    pub use concentric_core::{InterruptHub, ask::*};
-}
 
 pub mod call {
     //! Tool calls, their rounds and their specifications.

@@ -9,7 +9,7 @@ use super::{
     gate::{Gate, Limits},
 };
 
-/// [`Layer`] that applies [`Admission`].
+/// [`Layer`] that limits the concurrent runs of a server ([`Admission`]).
 ///
 /// All services of one layer and its clones share their limits. Setting a limit on a clone
 /// separates it from the original, with new counts. See the [module docs](super) for an example.

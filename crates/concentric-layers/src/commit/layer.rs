@@ -2,7 +2,7 @@ use super::{Commit, policy::CommitPolicy};
 use concentric_core::Event;
 use tower_layer::Layer;
 
-/// [`Layer`] that applies [`Commit`].
+/// [`Layer`] that delays the commit point of an answer ([`Commit`]).
 ///
 /// See the [module docs](super) for an example.
 #[derive(Clone, Debug)]

@@ -1,7 +1,7 @@
 use super::Debug;
 use tower_layer::Layer;
 
-/// [`Layer`] that applies [`Debug`](super::Debug).
+/// [`Layer`] that logs requests and events ([`Debug`](super::Debug)).
 ///
 /// See the [module docs](super) for an example.
 #[derive(Clone, Copy, std::fmt::Debug)]

@@ -3,7 +3,7 @@ use concentric_core::{ChatOptions, Str, SystemSegment};
 use std::sync::Arc;
 use tower_layer::Layer;
 
-/// [`Layer`] that applies [`Defaults`].
+/// [`Layer`] that sets the system prompt and options of requests ([`Defaults`]).
 ///
 /// See the [module docs](super) for an example.
 #[derive(Clone, Debug, Default)]

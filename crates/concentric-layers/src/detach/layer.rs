@@ -6,7 +6,7 @@ use concentric_core::{
 use std::time::Duration;
 use tower_layer::Layer;
 
-/// [`Layer`] that applies [`Detach`].
+/// [`Layer`] that completes a run after its consumer disconnects ([`Detach`]).
 ///
 /// Services created by a layer and its clones share one limit. See the [module docs](super) for an
 /// example.

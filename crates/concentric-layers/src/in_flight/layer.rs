@@ -2,7 +2,7 @@ use super::{InFlightLimit, limit::Limit};
 use std::sync::Arc;
 use tower_layer::Layer;
 
-/// [`Layer`] that applies [`InFlightLimit`].
+/// [`Layer`] that limits concurrent responses until their bodies end ([`InFlightLimit`]).
 ///
 /// Services created by a layer and its clones share one limit. See the [module docs](super) for an
 /// example.

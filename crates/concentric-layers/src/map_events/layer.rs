@@ -25,7 +25,7 @@ where
     )
 }
 
-/// [`Layer`] that applies [`MapEvents`].
+/// [`Layer`] that inspects or changes each event ([`MapEvents`]).
 #[derive(Clone, Copy)]
 pub struct MapEventsLayer<F> {
     f: F,

@@ -11,7 +11,7 @@ where
     OnEndLayer { f }
 }
 
-/// [`Layer`] that applies [`OnEnd`].
+/// [`Layer`] that calls a function at the end of each answer ([`OnEnd`]).
 #[derive(Clone, Copy)]
 pub struct OnEndLayer<F> {
     f: F,

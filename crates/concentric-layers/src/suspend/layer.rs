@@ -7,7 +7,7 @@ use concentric_core::{
 use std::{fmt, sync::Arc, time::Duration};
 use tower_layer::Layer;
 
-/// [`Layer`] that applies [`Suspend`].
+/// [`Layer`] that stores runs that wait, and resumes them ([`Suspend`]).
 ///
 /// See the [module docs](super) for an example. Services created by a layer and its clones share
 /// the set of runs that they drive.

@@ -1,7 +1,7 @@
 use super::TransformEvents;
 use tower_layer::Layer;
 
-/// [`Layer`] that applies [`TransformEvents`].
+/// [`Layer`] that passes the events of an answer through a transform ([`TransformEvents`]).
 ///
 /// See the [module docs](super) for an example.
 #[derive(Clone, Copy)]
