@@ -48,7 +48,7 @@
 //! here cover the body as well, up to the last token.
 //!
 //! [`Layer`]: https://docs.rs/tower-layer/0.3/tower_layer/trait.Layer.html
-//! [`Service`]: tower_service::Service
+//! [`Service`]: https://docs.rs/tower-service/0.3/tower_service/trait.Service.html
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

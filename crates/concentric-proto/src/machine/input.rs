@@ -100,7 +100,7 @@ impl Machine {
     /// if any. The driver must pass it on after the [actions](Self::action) that were pending, and
     /// before those that the event adds.
     ///
-    /// Combines [`Input::ModelEvent`] and [`Action::Emit`](super::Action::Emit), for drivers that
+    /// Combines [`Input::ModelEvent`] and [`Action::Emit`], for drivers that
     /// pass on each event immediately.
     #[inline]
     pub fn model_event(&mut self, event: Event) -> Option<Event> {
