@@ -56,6 +56,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     let to = Path::new(&env::var("OUT_DIR")?).join("proto");
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed={}", from.display());
+    // A file that was renamed would be found twice.
+    if to.exists() {
+        fs::remove_dir_all(&to)?;
+    }
     copy(&from, &to)?;
     for (name, file, before, after) in PLANTED {
         let path = to.join(file);
