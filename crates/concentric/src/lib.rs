@@ -53,7 +53,7 @@
 //! | always | [`layers`] | building blocks for layers |
 //! | `tools` (default) | `tools` | typed tools and toolsets, gates and approvals |
 //! | `agent-tool` | `tools::agent` | agents as tools |
-//! | `approval-tokens` | `tools::token` | signed proofs of interrupts, for hosts that do not store runs |
+//! | `approval-tokens` | `tools::token` | signed tokens for approvals, for servers that do not store runs |
 //! | `lazy` | `tools::lazy` | tools that are offered once the model has found them |
 //! | `output` | `tools::output` | typed answers |
 //! | `schema-validation` | `tools` | tools with JSON Schemas of any keyword, such as `pattern` and `$ref` |
