@@ -73,7 +73,7 @@ impl Toolset {
     /// Adds a tool.
     ///
     /// Two tools of one name fail every run with
-    /// [`ErrorKind::Configuration`](concentric_core::ErrorKind::Configuration): see
+    /// [`ErrorKind::Configuration`]: see
     /// [`check`](Self::check).
     #[must_use]
     pub fn tool(self, tool: Tool) -> Self {
