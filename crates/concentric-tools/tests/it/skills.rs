@@ -357,8 +357,8 @@ fn brought(tool: &str, arguments: &str, outcome: ToolOutcome) -> ChatRequest {
         Message::new(Role::Tool, part(PartKind::ToolResult(result))),
         Message::user("go on"),
     ];
-    let history = Transcript::from_history(history, Repair::Refuse).unwrap();
-    ChatRequest::new(history.transcript)
+    let (history, _) = Transcript::from_history(history, Repair::Refuse).unwrap();
+    ChatRequest::new(history)
 }
 
 #[test]
@@ -383,8 +383,8 @@ fn a_history_of_very_many_loaded_skills_takes_linear_time() {
             Message::new(Role::Tool, results.collect()),
             Message::user("go on"),
         ];
-        let history = Transcript::from_history(history, Repair::Refuse).unwrap();
-        let request = ChatRequest::new(history.transcript);
+        let (history, _) = Transcript::from_history(history, Repair::Refuse).unwrap();
+        let request = ChatRequest::new(history);
         let seen = Seen::default();
         // A call of a hidden tool, which is answered with a hint.
         let script = vec![vec![("pdf_fill", "{}")]];
