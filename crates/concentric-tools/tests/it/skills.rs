@@ -6,7 +6,7 @@ use concentric_core::{
     Message, Outcome, Part, PartKind, Repair, Reply, Role, Stability, SystemSegment, ToolCallPart,
     ToolOutcome, ToolResult, ToolStatus, Transcript,
     machine::RunState,
-    state::{Slots, StoredSlot, ThreadSlots},
+    state::{Slots, StoredSlot},
 };
 use concentric_tools::{
     Approval, LazyTools, Matcher, NoArguments, Skill, Skills, Tool, Toolset,
@@ -436,8 +436,7 @@ async fn a_skill_is_active_in_all_runs_of_a_conversation() {
     let thread = Slots::new();
     let request = |slots: &Slots| {
         let mut request = ChatRequest::user("hi");
-        let extensions = request.context.extensions_mut();
-        extensions.insert(ThreadSlots(slots.clone()));
+        request.context.set_thread_slots(slots.clone());
         request
     };
     let offers = async |slots: &Slots| {
