@@ -80,7 +80,7 @@ mod wire;
 
 pub use self::{
     chat::{Chat, OpenAiLayer},
-    profile::{Files, Prefill, Profile, Reasoning, Turns},
+    profile::{Prefill, Profile, Reasoning, Turns},
 };
 #[cfg(feature = "responses")]
 pub(crate) use self::{
