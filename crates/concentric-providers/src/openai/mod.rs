@@ -78,8 +78,9 @@ mod request;
 pub(crate) mod schema;
 mod wire;
 
+pub(crate) use self::chat::Chat;
 pub use self::{
-    chat::{Chat, OpenAiLayer},
+    chat::OpenAiLayer,
     profile::{Prefill, Profile, Reasoning, Turns},
 };
 #[cfg(feature = "responses")]
