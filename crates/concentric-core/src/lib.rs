@@ -87,7 +87,7 @@ pub use self::{
     response::{Answer, ChatResponse, Incomplete},
     resume::{Resume, ResumePoint},
     service::{BoxModel, BoxTool, EventStream, ModelService, RoundService, ToolService},
-    tool_call::{Attempt, Attempts, Seal, ToolCall, ToolRound},
+    tool_call::{Attempts, Seal, ToolCall, ToolRound},
 };
 #[doc(inline)]
 pub use concentric_proto::*;
