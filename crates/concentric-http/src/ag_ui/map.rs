@@ -9,7 +9,7 @@ use concentric_core::{
     Author, CallId, ChatRequest, Context, Executor, Message, MessageId, OpenRound, Part, PartKind,
     Repair, RequestId, Resume, ResumePoint, Role, RunId, Str, StreamId, SystemSegment, ThreadId,
     ToolCallPart, ToolContent, ToolOutcome, ToolResult, ToolSpec, ToolSpecs, Transcript, Turn,
-    store::{OpenInterrupts, StatelessCaller},
+    store::OpenInterrupts,
 };
 use http::request::Parts;
 use serde_json::{Value, json};
@@ -139,8 +139,8 @@ pub(super) fn start(input: RunAgentInput, parts: Parts, config: &Config) -> Resu
     if config.keep_headers {
         extensions.insert(parts.headers);
     }
-    extensions.insert(StatelessCaller);
     *context.extensions_mut() = extensions;
+    context.set_stateless_caller();
     request.context = context;
     Ok(Start { request, ids })
 }
