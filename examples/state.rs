@@ -11,7 +11,7 @@ use concentric::{
     AgentLayer, BoxError, ChatRequest, Context, Error, ErrorKind, Outcome, StepGate,
     hooks::Interest,
     id::ThreadId,
-    state::{Durable, Scope, Slot, SlotError, Slots, ThreadSlots, Transient},
+    state::{Durable, Scope, Slot, SlotError, Slots, Transient},
     step_gate::{FinishDecision, StepDecision, StepDraft, StepView},
 };
 use quickstart::{files, model::model, terminal};
@@ -106,7 +106,7 @@ async fn ask(question: String) -> Result<Outcome, Error> {
         Err(error) => return Err(unreadable(error)),
     };
     let mut context = Context::builder().thread_id(ThreadId::new("state")).build();
-    context.extensions_mut().insert(ThreadSlots(thread.clone()));
+    context.set_thread_slots(thread.clone());
 
     let agent = ServiceBuilder::new()
         .layer(AgentLayer::new(files::tools(".")?).gate(Budget))

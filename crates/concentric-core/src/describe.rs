@@ -1,118 +1,78 @@
 //! Descriptions of service stacks: their layers, by name and position.
 
 use concentric_proto::Phase;
-use std::fmt;
 
-/// The layers of a stack in order, outermost first.
+const UPSTREAM: &str = "upstream";
+
+/// One layer of a stack: its position, and the name of its type.
+struct Described(&'static str, String);
+
+/// Describes a stack, one line per layer, outermost first: the layer's position and its name.
 ///
-/// Derived from the stack's type. Types of other projects are prefixed with their crate. `Display`
-/// prints one line per layer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Description {
-    layers: Vec<Described>,
+/// The names are derived from the stack's type. Types of other projects are prefixed with their crate.
+pub fn describe<S>(_: &S) -> String {
+    describe_type(std::any::type_name::<S>())
 }
 
-/// One layer of a [`Description`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Described {
-    /// The name of the layer's type, prefixed with its crate for other projects.
-    pub name: String,
-    /// The position of the layer.
-    pub place: Place,
+/// Describes an agent of type `A` with layers whose types it does not contain: those around the
+/// agent, and those around its model.
+pub(crate) fn describe_agent<A>(
+    run: impl Iterator<Item = &'static str>,
+    model: impl Iterator<Item = &'static str>,
+) -> String {
+    let mut layers = layers(std::any::type_name::<A>());
+    let at = |phase: Phase| move |name| Described(phase.as_str(), short_path(split(name).0));
+    // The agent and its tools precede the model.
+    let end = layers.len().min(2);
+    layers.splice(end..end, model.map(at(Phase::Model)));
+    layers.splice(0..0, run.map(at(Phase::Run)));
+    lines(&layers)
 }
 
-/// The position of a layer in an agent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Place {
-    /// Around a model, or around a loop.
-    Chat(Phase),
-    /// Below a provider.
-    Upstream,
+pub(crate) fn describe_type(name: &str) -> String {
+    lines(&layers(name))
 }
 
-impl fmt::Display for Place {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Chat(phase) => phase.as_str(),
-            Self::Upstream => "upstream",
-        })
-    }
+fn lines(layers: &[Described]) -> String {
+    let lines = layers.iter();
+    let lines = lines.map(|Described(place, name)| format!("{place:<9} {name}"));
+    lines.collect::<Vec<_>>().join("\n")
 }
 
-impl Description {
-    /// Describes a stack.
-    pub fn of<S>(_: &S) -> Self {
-        Self::of_type_name(std::any::type_name::<S>())
+fn layers(name: &str) -> Vec<Described> {
+    let mut layers = Vec::new();
+    let mut place = match name.contains(AGENT) {
+        true => Phase::Run,
+        false => Phase::Model,
     }
-
-    /// Returns the layers, outermost first.
-    pub fn layers(&self) -> &[Described] {
-        &self.layers
-    }
-
-    /// Describes an agent of type `A` with layers whose types it does not contain: those around the
-    /// agent, and those around its model.
-    pub(crate) fn of_agent<A>(
-        run: impl Iterator<Item = &'static str>,
-        model: impl Iterator<Item = &'static str>,
-    ) -> Self {
-        let Self { mut layers } = Self::of_type_name(std::any::type_name::<A>());
-        let at = |phase| {
-            move |name| Described {
-                name: short_path(split(name).0),
-                place: Place::Chat(phase),
-            }
-        };
-        // The agent and its tools precede the model.
-        let end = layers.len().min(2);
-        layers.splice(end..end, model.map(at(Phase::Model)));
-        layers.splice(0..0, run.map(at(Phase::Run)));
-        Self { layers }
-    }
-
-    pub(crate) fn of_type_name(name: &str) -> Self {
-        let mut layers = Vec::new();
-        let mut place = Place::Chat(if name.contains(AGENT) {
-            Phase::Run
-        } else {
-            Phase::Model
-        });
-        let mut next = Some(name);
-        while let Some(name) = next {
-            let (path, arguments) = split(name);
-            // Wrappers that check declarations were not added by the user.
-            if path != CHECKED {
-                layers.push(Described {
-                    name: short_path(path),
-                    place,
-                });
-            }
-            if path == AGENT {
-                place = Place::Chat(Phase::Model);
-                if let Some(round) = arguments.get(1) {
-                    layers.push(Described {
-                        name: last(split(round).0),
-                        place: Place::Chat(Phase::Round),
-                    });
-                }
-                next = arguments.first().copied();
-                continue;
-            }
-            if path.starts_with("concentric_providers") {
-                place = Place::Upstream;
-            }
-            // The inner service is the first argument, except in tower's `Retry`; the other
-            // arguments are policies, closures and plain data.
-            let mut services = arguments.into_iter().filter(|name| is_service(name));
-            next = match path {
-                "tower::retry::Retry" => services.next_back(),
-                _ => services.next(),
-            };
+    .as_str();
+    let mut next = Some(name);
+    while let Some(name) = next {
+        let (path, arguments) = split(name);
+        // Wrappers that check declarations were not added by the user.
+        if path != CHECKED {
+            layers.push(Described(place, short_path(path)));
         }
-        Self { layers }
+        if path == AGENT {
+            place = Phase::Model.as_str();
+            if let Some(round) = arguments.get(1) {
+                layers.push(Described(Phase::Round.as_str(), last(split(round).0)));
+            }
+            next = arguments.first().copied();
+            continue;
+        }
+        if path.starts_with("concentric_providers") {
+            place = UPSTREAM;
+        }
+        // The inner service is the first argument, except in tower's `Retry`; the other
+        // arguments are policies, closures and plain data.
+        let mut services = arguments.into_iter().filter(|name| is_service(name));
+        next = match path {
+            "tower::retry::Retry" => services.next_back(),
+            _ => services.next(),
+        };
     }
+    layers
 }
 
 const CHECKED: &str = "concentric_core::capability::check::Checked";
@@ -189,17 +149,5 @@ fn foreign(path: &str) -> String {
     match path.split_once("::") {
         Some((krate, _)) => format!("{krate}::{}", last(path)),
         None => path.to_owned(),
-    }
-}
-
-impl fmt::Display for Description {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (at, layer) in self.layers.iter().enumerate() {
-            if at > 0 {
-                writeln!(f)?;
-            }
-            write!(f, "{:<9} {}", layer.place.to_string(), layer.name)?;
-        }
-        Ok(())
     }
 }

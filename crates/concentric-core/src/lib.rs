@@ -46,7 +46,7 @@ pub mod capability;
 mod capability_error;
 mod checkpoint;
 pub mod context;
-pub mod describe;
+mod describe;
 pub mod driver;
 mod end;
 mod environment;
@@ -77,7 +77,7 @@ pub use self::{
     agent::{Agent, AgentLayer, NoTools, Plugin, ToolSource},
     capability::{Capability, Declares, Layers},
     context::Context,
-    describe::Description,
+    describe::describe,
     environment::Environment,
     hooks::Hooks,
     hub::InterruptHub,
@@ -87,7 +87,7 @@ pub use self::{
     response::{Answer, ChatResponse, Incomplete},
     resume::{Resume, ResumePoint},
     service::{BoxModel, BoxTool, EventStream, ModelService, RoundService, ToolService},
-    tool_call::{Attempt, Attempts, Seal, ToolCall, ToolRound},
+    tool_call::{Attempts, Seal, ToolCall, ToolRound},
 };
 #[doc(inline)]
 pub use concentric_proto::*;

@@ -1,7 +1,7 @@
 //! Aliases for the services of an agent, and type-erased services.
 
 use crate::{
-    describe::Description,
+    describe::describe_type,
     request::ChatRequest,
     response::ChatResponse,
     tool_call::{ToolCall, ToolRound},
@@ -174,7 +174,7 @@ pub struct BoxModel {
     inner: BoxCloneSyncService<ChatRequest, ChatResponse<EventStream>, Error>,
     name: &'static str,
     // If the type does not name all layers.
-    description: Option<Arc<Description>>,
+    description: Option<Arc<str>>,
 }
 
 impl BoxModel {
@@ -194,16 +194,16 @@ impl BoxModel {
         }
     }
 
-    pub(crate) fn describing(mut self, description: Description) -> Self {
-        self.description = Some(Arc::new(description));
+    pub(crate) fn describing(mut self, description: String) -> Self {
+        self.description = Some(description.into());
         self
     }
 
     /// Describes the erased stack, one line per layer, outermost first.
-    pub fn describe(&self) -> Description {
+    pub fn describe(&self) -> String {
         match &self.description {
-            Some(description) => (**description).clone(),
-            None => Description::of_type_name(self.name),
+            Some(description) => description.to_string(),
+            None => describe_type(self.name),
         }
     }
 }
@@ -248,8 +248,8 @@ impl BoxTool {
     }
 
     /// Describes the erased stack, one line per layer, outermost first.
-    pub fn describe(&self) -> Description {
-        Description::of_type_name(self.name)
+    pub fn describe(&self) -> String {
+        describe_type(self.name)
     }
 }
 

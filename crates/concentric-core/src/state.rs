@@ -58,15 +58,29 @@
 //! }
 //! ```
 
-pub use crate::slots::{
-    Durable, Keep, Scope, SessionSlots, Slot, SlotError, Slots, ThreadSlots, Transient,
-};
+pub use crate::slots::{Durable, Keep, Scope, Slot, SlotError, Slots, Transient};
 pub use concentric_proto::run_state::{RoundPlace, SlotPlace, StoredSlot};
 
 use crate::context::Context;
 use std::sync::Arc;
 
+// Extensions of a context.
+#[derive(Clone)]
+struct ThreadSlots(Slots);
+#[derive(Clone)]
+struct SessionSlots(Slots);
+
 impl Context {
+    /// Sets the slots of the run's conversation.
+    pub fn set_thread_slots(&mut self, slots: Slots) {
+        self.extensions_mut().insert(ThreadSlots(slots));
+    }
+
+    /// Sets the slots of the run's session.
+    pub fn set_session_slots(&mut self, slots: Slots) {
+        self.extensions_mut().insert(SessionSlots(slots));
+    }
+
     /// Returns the current value of a slot.
     ///
     /// # Errors

@@ -302,10 +302,22 @@ impl Attempts {
     }
 
     /// Records that the tool starts to execute the call.
-    pub fn start(&self) -> Attempt {
+    pub fn start(&self) {
         self.0.error.store(false, Ordering::Release);
         self.0.open.fetch_add(1, Ordering::AcqRel);
-        Attempt(self.clone())
+    }
+
+    /// Records that a started attempt ended with an outcome of `status`; [`ToolStatus::Unknown`] leaves it
+    /// open. `with_error` states that the tool returned an error.
+    pub fn end(&self, status: ToolStatus, with_error: bool) {
+        if status == ToolStatus::Unknown {
+            return;
+        }
+        if status == ToolStatus::Done {
+            self.0.done.store(true, Ordering::Release);
+        }
+        self.0.error.store(with_error, Ordering::Release);
+        self.0.open.fetch_sub(1, Ordering::AcqRel);
     }
 
     /// Whether an attempt has started, and has not ended with a known outcome.
@@ -322,27 +334,6 @@ impl Attempts {
     /// that reports a failure.
     pub fn ended_with_error(&self) -> bool {
         self.0.error.load(Ordering::Acquire)
-    }
-}
-
-/// One attempt at a tool call. Dropping it leaves the attempt [open](Attempts::is_open).
-#[derive(Debug)]
-#[must_use = "an attempt that is dropped has no known outcome"]
-pub struct Attempt(Attempts);
-
-impl Attempt {
-    /// Ends the attempt with an outcome of `status`; [`ToolStatus::Unknown`] leaves it open.
-    /// `with_error` states that the tool returned an error.
-    pub fn end(self, status: ToolStatus, with_error: bool) {
-        let counts = &self.0.0;
-        if status == ToolStatus::Unknown {
-            return;
-        }
-        if status == ToolStatus::Done {
-            counts.done.store(true, Ordering::Release);
-        }
-        counts.error.store(with_error, Ordering::Release);
-        counts.open.fetch_sub(1, Ordering::AcqRel);
     }
 }
 

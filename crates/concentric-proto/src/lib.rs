@@ -64,6 +64,6 @@ pub use self::{
     response_head::ResponseHead,
     spec::{Annotations, ToolNameTaken, ToolSpec, ToolSpecs},
     text::Str,
-    transcript::{History, HistoryError, OpenRound, Repair, Round, Transcript, Turn},
+    transcript::{HistoryError, OpenRound, Repair, Round, Transcript, Turn},
     usage::{CancelReason, FinishReason, Outcome, Usage},
 };

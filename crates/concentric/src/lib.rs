@@ -105,8 +105,8 @@ pub mod call {
     //! Tool calls, their rounds and their specifications.
 
     pub use concentric_core::{
-        Annotations, Attempt, Attempts, RoundService, Seal, ToolCall, ToolNameTaken, ToolRound,
-        ToolSpec, ToolSpecs, call::*,
+        Annotations, Attempts, RoundService, Seal, ToolCall, ToolNameTaken, ToolRound, ToolSpec,
+        ToolSpecs, call::*,
     };
 }
 

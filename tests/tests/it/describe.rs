@@ -1,7 +1,7 @@
 //! A stack tells what it is made of.
 
 use concentric_core::{
-    AgentLayer, BoxModel, ChatRequest, Description, Event, Plugin, agent::Installer,
+    AgentLayer, BoxModel, ChatRequest, Event, Plugin, agent::Installer, describe,
 };
 use concentric_layers::InFlightLimitLayer;
 use concentric_layers::{
@@ -52,15 +52,15 @@ model     tower::LoadShed
 model     tower::ConcurrencyLimit
 model     InFlightLimit
 model     ScriptedModel";
-    assert_eq!(Description::of(&agent).to_string(), expected);
-    assert_eq!(BoxModel::new(agent).describe().to_string(), expected);
+    assert_eq!(describe(&agent), expected);
+    assert_eq!(BoxModel::new(agent).describe(), expected);
 }
 
 #[test]
 fn what_configures_a_layer_is_not_taken_for_its_service() {
     let model = CommitLayer::first_sentence().layer(ScriptedModel::new());
     assert_eq!(
-        Description::of(&model).to_string(),
+        describe(&model),
         "\
 model     Commit
 model     ScriptedModel"
@@ -74,7 +74,7 @@ fn an_agent_describes_itself() {
         .concurrency_limit(8)
         .service(ScriptedModel::new());
     assert_eq!(
-        agent.describe().to_string(),
+        agent.describe(),
         "\
 run       Agent
 round     ScriptedTools
@@ -97,7 +97,7 @@ impl Plugin for Limits {
 fn a_boxed_agent_describes_the_layers_of_its_plugins() {
     let layer = AgentLayer::new(ScriptedTools::new()).with(Limits);
     assert_eq!(
-        layer.layer(ScriptedModel::new()).describe().to_string(),
+        layer.layer(ScriptedModel::new()).describe(),
         "\
 run       tower::TimeoutLayer
 run       Agent
@@ -132,7 +132,7 @@ fn policies_and_predicates_are_not_taken_for_services() {
         .filter(Ok::<ChatRequest, concentric_core::Error>)
         .service(ScriptedModel::new());
     assert_eq!(
-        Description::of(&model).to_string(),
+        describe(&model),
         "\
 model     tower::Retry
 model     tower::Filter
@@ -149,7 +149,7 @@ async fn a_buffer_hides_what_is_behind_it() {
         .service(ScriptedModel::new());
     // Its type names the future of what is behind it, and not the service.
     assert_eq!(
-        agent.describe().to_string(),
+        agent.describe(),
         "\
 run       Agent
 round     ScriptedTools

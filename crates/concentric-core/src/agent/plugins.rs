@@ -1,6 +1,6 @@
 use super::{Agent, AgentLayer, Installer, Plugin, ToolSource};
 use crate::{
-    describe::Description,
+    describe::describe_agent,
     erased_layers::ErasedLayers,
     service::{BoxModel, RoundService, SharedModel},
 };
@@ -75,7 +75,7 @@ where
             model: calls,
             fault,
         } = &self.plugins;
-        let description = Description::of_agent::<Agent<M, R>>(run.names(), calls.names());
+        let description = describe_agent::<Agent<M, R>>(run.names(), calls.names());
         let agent = self.agent(calls.around(BoxModel::new(model)));
         let agent = BoxModel::new(agent.boxed(fault.clone()));
         run.around(agent).describing(description)

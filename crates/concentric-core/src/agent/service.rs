@@ -1,7 +1,7 @@
 use super::{AgentLayer, ResponseFuture, ToolSource, body::AgentBody};
 use crate::{
     context,
-    describe::Description,
+    describe::describe,
     driver::{Driver, DriverParts, Foreign, attempt},
     erased_layers::ErasedLayers,
     overrides::{RunOverrides, unapplied},
@@ -190,8 +190,8 @@ impl<M, R> Agent<M, R> {
     }
 
     /// Describes the agent's stack, one line per layer, outermost first.
-    pub fn describe(&self) -> Description {
-        Description::of_type_name(std::any::type_name::<Self>())
+    pub fn describe(&self) -> String {
+        describe(self)
     }
 }
 

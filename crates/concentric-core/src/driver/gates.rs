@@ -2,7 +2,7 @@
 
 use super::run::Run;
 use crate::step_gate::{Decided, Moment, PendingDecision, RequestParts, StepDraft, StepView};
-use concentric_proto::{Error, ErrorKind, interrupt::StepResume, machine::Input};
+use concentric_proto::{Error, ErrorKind, Suspension, machine::Input};
 use std::{future::ready, sync::Arc};
 
 impl<M, R> Run<M, R> {
@@ -13,7 +13,7 @@ impl<M, R> Run<M, R> {
         step: u32,
     ) -> Option<PendingDecision<'static, Decided>> {
         let is_here = |gate: &str| self.gates.as_ref().is_some_and(|gates| gates.has(gate));
-        let all_here = raised_by(self.machine.answers()).all(is_here);
+        let all_here = raised_by(self.machine.answered()).all(is_here);
         let mut pending = match all_here {
             true => self.decided(moment, step),
             false => None,
@@ -90,7 +90,7 @@ impl<M, R> Run<M, R> {
 }
 
 /// Returns the names of the gates that raised the answered interrupts.
-fn raised_by(answered: Option<&StepResume>) -> impl Iterator<Item = &str> {
-    let names = answered.and_then(|answered| answered.on.state.as_ref()?.as_array());
+fn raised_by(answered: Option<&Suspension>) -> impl Iterator<Item = &str> {
+    let names = answered.and_then(|answered| answered.state.as_ref()?.as_array());
     names.into_iter().flatten().filter_map(|name| name.as_str())
 }

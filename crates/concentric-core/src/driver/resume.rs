@@ -4,7 +4,7 @@ use crate::{
 };
 use concentric_proto::{
     Error, ErrorKind, Message, Phase, Str,
-    machine::{Machine, RunLimits, UnexpectedMessage},
+    machine::{Machine, RunLimits},
 };
 use std::sync::Arc;
 
@@ -56,7 +56,7 @@ fn restore(
     messages: Vec<Message>,
     rules: Arc<RunLimits>,
 ) -> Result<Machine, Error> {
-    let unexpected = |error: UnexpectedMessage| Error::from(error).with_phase(Phase::Run);
+    let unexpected = |error: Error| error.with_phase(Phase::Run);
     match suspended {
         ResumePoint::State(mut state) => {
             state.push_messages(messages).map_err(unexpected)?;

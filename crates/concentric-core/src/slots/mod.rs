@@ -2,7 +2,7 @@
 
 mod values;
 
-pub use self::values::{SessionSlots, Slots, ThreadSlots};
+pub use self::values::Slots;
 
 use concentric_proto::{Error, ErrorKind, Str};
 use serde::{Serialize, de::DeserializeOwned};
@@ -54,10 +54,11 @@ pub enum Scope {
     Round,
     /// One value per run. The run of a sub-agent has its own.
     Run,
-    /// One value per conversation; per run if the host sets no [`ThreadSlots`].
+    /// One value per conversation
+    /// ([`Context::set_thread_slots`](crate::Context::set_thread_slots)); by default, per run.
     Thread,
-    /// One value per session, across the forks of its conversation; per conversation if the host
-    /// sets no [`SessionSlots`].
+    /// One value per session, across the forks of its conversation
+    /// ([`Context::set_session_slots`](crate::Context::set_session_slots)); by default, per conversation.
     Session,
 }
 

@@ -13,15 +13,16 @@ use std::{
 
 /// The slot values of one run, conversation or session. A handle: clones share the values.
 ///
-/// A host that stores conversations keeps one `Slots` for each, adds it to the requests of its runs
-/// as [`ThreadSlots`], and stores its [`snapshot`](Self::snapshot) with the conversation.
+/// A host that stores conversations keeps one `Slots` for each, adds it to the contexts of its runs
+/// ([`Context::set_thread_slots`](crate::Context::set_thread_slots)), and stores its
+/// [`snapshot`](Self::snapshot) with the conversation.
 ///
 /// ```
-/// use concentric_core::{ChatRequest, state::{Slots, ThreadSlots}};
+/// use concentric_core::{ChatRequest, state::Slots};
 ///
 /// let thread = Slots::new();
 /// let mut request = ChatRequest::user("hi");
-/// request.context.extensions_mut().insert(ThreadSlots(thread.clone()));
+/// request.context.set_thread_slots(thread.clone());
 /// // After the run:
 /// let written = thread.snapshot()?;
 /// # assert!(written.is_empty());
@@ -29,14 +30,6 @@ use std::{
 /// ```
 #[derive(Clone, Default)]
 pub struct Slots(Arc<Mutex<Inner>>);
-
-/// The slots of the run's conversation, as an extension of its context.
-#[derive(Clone, Debug)]
-pub struct ThreadSlots(pub Slots);
-
-/// The slots of the run's session, as an extension of its context.
-#[derive(Clone, Debug)]
-pub struct SessionSlots(pub Slots);
 
 #[derive(Default)]
 struct Inner {

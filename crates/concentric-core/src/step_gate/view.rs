@@ -1,7 +1,7 @@
 use super::Moment;
 use crate::context::Context;
 use concentric_proto::{
-    FinishReason, Interrupt, InterruptId, Message, Reply, Transcript, Usage, interrupt::StepResume,
+    FinishReason, Interrupt, InterruptId, Message, Reply, Suspension, Transcript, Usage,
     machine::Machine,
 };
 
@@ -51,7 +51,7 @@ pub struct StepView {
     /// The context of the run.
     pub context: Context,
     /// The interrupts raised at this moment, with their replies.
-    pub(super) answered: Option<Box<StepResume>>,
+    pub(super) answered: Option<(Suspension, Vec<Reply>)>,
     moment: &'static str,
 }
 
@@ -65,9 +65,7 @@ impl StepView {
 
     /// Returns all replies to interrupts that were raised at this moment.
     pub fn replies(&self) -> &[Reply] {
-        self.answered
-            .as_deref()
-            .map_or(&[], |answered| &answered.replies)
+        self.answered.as_ref().map_or(&[], |(_, replies)| replies)
     }
 
     /// Returns the id of the interrupt that a gate raises at this moment. The id is the same when
@@ -90,8 +88,8 @@ impl StepView {
 
     /// The interrupts that were raised at this moment and have replies.
     fn asked(&self) -> impl Iterator<Item = &Interrupt> {
-        let resumed = self.answered.iter();
-        resumed.flat_map(|resume| &resume.on.interrupts)
+        let answered = self.answered.iter();
+        answered.flat_map(|(on, _)| &on.interrupts)
     }
 
     /// Assigns a new id to an interrupt whose id was already answered, so that a duplicate reply

@@ -119,29 +119,32 @@ pub enum OpenInterrupts {
     Show,
 }
 
-/// Extension of a request's [`Context`] whose caller drops the state of a run that ends with
-/// interrupts, as clients of an endpoint do.
-///
-/// `AgUiLayer` of `concentric-http` inserts it. It has no effect inside a layer that stores such
-/// runs: `SuspendLayer` and sessions of `concentric-layers`, or a layer of the host that
-/// [encloses](crate::capability::Encloses) the region [`StoredRun`]. Elsewhere, a run must not wait
-/// for a reply that requires its state: a toolset with a ledger then reports an unknown outcome to
-/// the model instead of raising an interrupt about it.
-///
-/// ```
-/// use concentric_core::{ChatRequest, store::StatelessCaller};
-///
-/// let mut request = ChatRequest::user("hi");
-/// assert!(request.context.is_suspension_stored());
-/// request.context.extensions_mut().insert(StatelessCaller);
-/// assert!(!request.context.is_suspension_stored());
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StatelessCaller;
+// An extension of a context.
+#[derive(Clone)]
+struct StatelessCaller;
 
 impl Context {
-    /// Whether the state of this run is kept if it ends with interrupts: by its caller, unless that is a
-    /// [`StatelessCaller`], or by a layer around the run or around a run that encloses it.
+    /// States that the caller drops the state of a run that ends with interrupts, as clients of an
+    /// endpoint do.
+    ///
+    /// `AgUiLayer` of `concentric-http` calls it. It has no effect inside a layer that stores such
+    /// runs: `SuspendLayer` and sessions of `concentric-layers`, or a layer of the host that
+    /// [encloses](crate::capability::Encloses) the region [`StoredRun`]. Elsewhere, a run must not wait
+    /// for a reply that requires its state: a toolset with a ledger then reports an unknown outcome to
+    /// the model instead of raising an interrupt about it.
+    ///
+    /// ```
+    /// let mut request = concentric_core::ChatRequest::user("hi");
+    /// assert!(request.context.is_suspension_stored());
+    /// request.context.set_stateless_caller();
+    /// assert!(!request.context.is_suspension_stored());
+    /// ```
+    pub fn set_stateless_caller(&mut self) {
+        self.extensions_mut().insert(StatelessCaller);
+    }
+
+    /// Whether the state of this run is kept if it ends with interrupts: by its caller, unless that is
+    /// [stateless](Self::set_stateless_caller), or by a layer around the run or around a run that encloses it.
     pub fn is_suspension_stored(&self) -> bool {
         let mut all = std::iter::successors(Some(self), |context| context.parent());
         self.extensions().get::<StatelessCaller>().is_none()

@@ -125,8 +125,8 @@ fn a_call_with_a_result_in_its_message_is_closed() {
         vec![called("a"), Part::new(PartKind::ToolResult(result))],
     );
     for repair in [Repair::Refuse, Repair::Close] {
-        let history = Transcript::from_history([message.clone()], repair).unwrap();
-        assert!(history.open.is_none());
-        assert_eq!(history.transcript.last().unwrap().results().len(), 1);
+        let (transcript, open) = Transcript::from_history([message.clone()], repair).unwrap();
+        assert!(open.is_none());
+        assert_eq!(transcript.last().unwrap().results().len(), 1);
     }
 }

@@ -2,7 +2,7 @@
 
 use concentric_core::{
     BoxError, CallId, Context, MessageId, RoundCall, Str, ToolCallPart,
-    state::{Durable, Scope, SessionSlots, Slot, SlotError, Slots, ThreadSlots, Transient},
+    state::{Durable, Scope, Slot, SlotError, Slots, Transient},
 };
 use serde_json::{Value, json};
 use std::{error::Error, thread};
@@ -113,9 +113,8 @@ fn thread_values_outlive_their_runs() {
     let (thread, session) = (Slots::new(), Slots::new());
     let run = || {
         let mut context = Context::new();
-        let extensions = context.extensions_mut();
-        extensions.insert(ThreadSlots(thread.clone()));
-        extensions.insert(SessionSlots(session.clone()));
+        context.set_thread_slots(thread.clone());
+        context.set_session_slots(session.clone());
         context
     };
     let first = run();
@@ -135,9 +134,8 @@ fn a_fork_copies_durable_values() {
     let (thread, session) = (Slots::new(), Slots::new());
     let run = |thread: &Slots| {
         let mut context = Context::new();
-        let extensions = context.extensions_mut();
-        extensions.insert(ThreadSlots(thread.clone()));
-        extensions.insert(SessionSlots(session.clone()));
+        context.set_thread_slots(thread.clone());
+        context.set_session_slots(session.clone());
         context
     };
     let before = run(&thread);
@@ -181,7 +179,7 @@ fn removed_slots_are_empty_for_all_handles() {
 
 fn context(thread: &Slots) -> Context {
     let mut context = Context::new();
-    context.extensions_mut().insert(ThreadSlots(thread.clone()));
+    context.set_thread_slots(thread.clone());
     context
 }
 

@@ -6,11 +6,10 @@ use std::{
 };
 
 use concentric_core::{
-    Author, CallId, ChatRequest, Context, Executor, History, Message, MessageId, OpenRound, Part,
-    PartKind, Repair, RequestId, Resume, ResumePoint, Role, RunId, Str, StreamId, SystemSegment,
-    ThreadId, ToolCallPart, ToolContent, ToolOutcome, ToolResult, ToolSpec, ToolSpecs, Transcript,
-    Turn,
-    store::{OpenInterrupts, StatelessCaller},
+    Author, CallId, ChatRequest, Context, Executor, Message, MessageId, OpenRound, Part, PartKind,
+    Repair, RequestId, Resume, ResumePoint, Role, RunId, Str, StreamId, SystemSegment, ThreadId,
+    ToolCallPart, ToolContent, ToolOutcome, ToolResult, ToolSpec, ToolSpecs, Transcript, Turn,
+    store::OpenInterrupts,
 };
 use http::request::Parts;
 use serde_json::{Value, json};
@@ -61,11 +60,7 @@ pub(super) fn start(input: RunAgentInput, parts: Parts, config: &Config) -> Resu
     let (system, messages) = self::messages(messages, &tools, true);
     let (_, new_messages) = self::messages(new_messages, &tools, false);
     // `Repair::Close` completes an incomplete history instead of rejecting it.
-    let History {
-        mut transcript,
-        open,
-        ..
-    } = Transcript::from_history(messages, Repair::Close)
+    let (mut transcript, open) = Transcript::from_history(messages, Repair::Close)
         .map_err(|error| Refused::field("messages", &error.to_string()))?;
 
     let results = match &open {
@@ -144,8 +139,8 @@ pub(super) fn start(input: RunAgentInput, parts: Parts, config: &Config) -> Resu
     if config.keep_headers {
         extensions.insert(parts.headers);
     }
-    extensions.insert(StatelessCaller);
     *context.extensions_mut() = extensions;
+    context.set_stateless_caller();
     request.context = context;
     Ok(Start { request, ids })
 }

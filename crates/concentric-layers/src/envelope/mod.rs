@@ -182,7 +182,7 @@ impl<B> Envelopes<B> {
 
     /// Sets the round that the run resumes, as returned by
     /// [`RunState::open_round`](concentric_core::machine::RunState::open_round) or
-    /// [`History`](concentric_core::History).
+    /// [`Transcript::from_history`](concentric_core::Transcript::from_history).
     pub fn with_open_round(mut self, round: &OpenRound) -> Self {
         self.threads.take_up(round);
         self

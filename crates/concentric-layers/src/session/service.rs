@@ -5,7 +5,7 @@ use super::{
 use concentric_core::{
     ChatRequest, ChatResponse, Error, ErrorKind, Event, Interrupt, Reply, Resume, ResumePoint, Str,
     ThreadId, Transcript,
-    state::{SessionSlots, SlotError, Slots, ThreadSlots},
+    state::{SlotError, Slots},
 };
 use futures_core::Stream;
 use std::{
@@ -234,9 +234,8 @@ pub(super) fn prepare<A>(
         }
     };
     drop(state);
-    let extensions = request.context.extensions_mut();
-    extensions.insert(ThreadSlots(slots));
-    extensions.insert(SessionSlots(shared.session.clone()));
+    request.context.set_thread_slots(slots);
+    request.context.set_session_slots(shared.session.clone());
     Ok(request)
 }
 

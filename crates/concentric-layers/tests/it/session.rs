@@ -4,7 +4,7 @@ use concentric_core::{
     AgentLayer, Answer, BoxError, BoxModel, CancelReason, ChatRequest, Error, ErrorKind, Event,
     Interrupt, Outcome, Reply, SideEffects, Suspension, ThreadId, ToolCall, ToolOutcome, ToolSpec,
     agent::{StepDecision, StepDraft, StepGate},
-    state::{Durable, Scope, Slot, Slots, ThreadSlots},
+    state::{Durable, Scope, Slot, Slots},
 };
 use concentric_layers::session::{MakeSession, Session, SessionTarget};
 use concentric_test::{
@@ -439,8 +439,7 @@ impl Slot for Turns {
 
 fn turns(session: &Session<BoxModel>) -> u32 {
     let mut context = concentric_core::Context::new();
-    let slots = ThreadSlots(session.slots().clone());
-    context.extensions_mut().insert(slots);
+    context.set_thread_slots(session.slots().clone());
     *context.state::<Turns>().unwrap()
 }
 
@@ -684,8 +683,7 @@ async fn what_others_change_in_slots_during_a_turn_is_kept() {
     let tools = counts(|| ToolOutcome::done("counted"));
     let session = open(MakeSession::new(agent(&model, &tools))).await;
     let mut host = concentric_core::Context::new();
-    host.extensions_mut()
-        .insert(ThreadSlots(session.slots().clone()));
+    host.set_thread_slots(session.slots().clone());
     let turn = session.clone().oneshot(session.user("hi")).await.unwrap();
     host.update_state::<Other>(|n| n + 7).unwrap();
     turn.collect().await.unwrap();

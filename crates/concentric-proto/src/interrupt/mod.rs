@@ -25,8 +25,10 @@ mod tests;
 pub use self::{
     reply::{Decision, Reply, ReplyError, ReplyKind, ReplyStatus},
     scope::{DecisionScope, ScopeCalls, ScopeLifetime},
-    suspension::{StepResume, SuspendedBy, Suspension},
+    suspension::{SuspendedBy, Suspension},
 };
+
+pub(crate) use self::suspension::StepResume;
 
 use crate::{
     id::{CallId, InterruptId},

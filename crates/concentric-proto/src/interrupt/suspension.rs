@@ -58,20 +58,10 @@ impl Suspension {
 
 /// The replies to the interrupts that step gates raised, with the suspension.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct StepResume {
-    /// The suspension.
-    pub on: Suspension,
-    /// The replies; empty until they arrive.
-    pub replies: Vec<Reply>,
-}
-
-impl StepResume {
-    /// Creates the value of a suspension without replies.
-    pub fn new(on: Suspension) -> Self {
-        let replies = Vec::new();
-        Self { on, replies }
-    }
+pub(crate) struct StepResume {
+    pub(crate) on: Suspension,
+    // Empty until they arrive.
+    pub(crate) replies: Vec<Reply>,
 }
 
 /// The component that suspended a call.

@@ -171,7 +171,8 @@ impl Machine {
                 self.asked = false;
                 self.state.at_end = self.finishing.take().is_some();
                 self.take_round_back();
-                self.state.gate = Some(Box::new(StepResume::new(*on)));
+                let replies = Vec::new();
+                self.state.gate = Some(Box::new(StepResume { on: *on, replies }));
             }
             Input::Cancel(reason) => self.stop(Outcome::Aborted { reason }),
             Input::Deadline => self.fail(Error::deadline()),

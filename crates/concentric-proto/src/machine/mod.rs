@@ -48,7 +48,7 @@ pub use self::{
     nested::ModelResume,
     step::ModelStart,
 };
-pub use crate::run_state::{RunState, StateError, UnexpectedMessage};
+pub use crate::run_state::{RunState, StateError};
 
 use self::{actions::Actions, step::Step};
 use crate::{
@@ -57,7 +57,7 @@ use crate::{
     event::Event,
     finish::Finish,
     id::{CallId, InterruptId, MessageId},
-    interrupt::{Reply, StepResume},
+    interrupt::{Reply, Suspension},
     message::{Message, Part},
     run_state::{Data, Said, Stage},
     spec::ToolSpecs,
@@ -255,16 +255,18 @@ impl Machine {
         self.state.reason.as_ref()
     }
 
-    /// The suspension from an [`Input::Ask`] with its replies, until
+    /// The suspension from an [`Input::Ask`], if it has replies and until
     /// [`take_answers`](Self::take_answers) removes it.
-    pub fn answers(&self) -> Option<&StepResume> {
+    pub fn answered(&self) -> Option<&Suspension> {
         let asked = self.state.gate.as_deref();
-        asked.filter(|asked| !asked.replies.is_empty())
+        let answered = asked.filter(|asked| !asked.replies.is_empty());
+        answered.map(|asked| &asked.on)
     }
 
-    /// Removes and returns the suspension from an [`Input::Ask`], if it has replies.
-    pub fn take_answers(&mut self) -> Option<Box<StepResume>> {
-        self.state.gate.take_if(|asked| !asked.replies.is_empty())
+    /// Removes and returns the suspension from an [`Input::Ask`] with its replies, if it has any.
+    pub fn take_answers(&mut self) -> Option<(Suspension, Vec<Reply>)> {
+        let asked = self.state.gate.take_if(|asked| !asked.replies.is_empty());
+        asked.map(|asked| (asked.on, asked.replies))
     }
 
     /// Returns whether the run has emitted its terminal action, or was dropped.
@@ -288,7 +290,7 @@ impl Machine {
     }
 
     /// Like [`RunState::push_messages`], for a run that resumes from a client's history.
-    pub fn push_messages(&mut self, messages: Vec<Message>) -> Result<(), UnexpectedMessage> {
+    pub fn push_messages(&mut self, messages: Vec<Message>) -> Result<(), Error> {
         self.state.push_messages(messages)
     }
 

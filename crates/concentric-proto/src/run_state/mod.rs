@@ -146,10 +146,7 @@ impl Data {
     }
 
     /// Adds all of `messages`, or none on error.
-    pub(crate) fn push_messages(
-        &mut self,
-        messages: Vec<Message>,
-    ) -> Result<(), UnexpectedMessage> {
+    pub(crate) fn push_messages(&mut self, messages: Vec<Message>) -> Result<(), Error> {
         let mut known: HashSet<MessageId> = self
             .transcript
             .iter()
@@ -165,7 +162,7 @@ impl Data {
             let is_said = matches!(message.role, Role::User | Role::System);
             match Turn::message(message) {
                 Ok(turn) if is_said => new.push(turn),
-                _ => return Err(UnexpectedMessage { id }),
+                _ => return Err(unexpected(id.as_ref())),
             }
         }
         let Some(first) = new.first() else {
@@ -176,10 +173,7 @@ impl Data {
             Stage::Model if !self.at_end => {
                 new.into_iter().for_each(|turn| self.transcript.push(turn));
             }
-            _ => {
-                let id = first.as_message().id.clone();
-                return Err(UnexpectedMessage { id });
-            }
+            _ => return Err(unexpected(first.as_message().id.as_ref())),
         }
         Ok(())
     }
@@ -325,9 +319,9 @@ impl RunState {
     ///
     /// # Errors
     ///
-    /// The run waits before its end, or in an agent in place of its model; or a message has another role. No
-    /// message is added then.
-    pub fn push_messages(&mut self, messages: Vec<Message>) -> Result<(), UnexpectedMessage> {
+    /// [`ErrorKind::InvalidRequest`] with the code `unexpected_message`, without adding any message: the run
+    /// waits before its end, or in an agent in place of its model; or a message has another role.
+    pub fn push_messages(&mut self, messages: Vec<Message>) -> Result<(), Error> {
         self.0.push_messages(messages)
     }
 
@@ -357,32 +351,12 @@ impl RunState {
     }
 }
 
-/// The error for a message that arrived with replies and that the run cannot accept.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct UnexpectedMessage {
-    /// The message's id, if it has one.
-    pub id: Option<MessageId>,
-}
-
-impl fmt::Display for UnexpectedMessage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let id = self.id.as_ref().map_or("", MessageId::as_str);
-        write!(
-            f,
-            "message `{id}` cannot be sent with the replies to this run; send it after the run has ended"
-        )
-    }
-}
-
-impl StdError for UnexpectedMessage {}
-
-impl From<UnexpectedMessage> for Error {
-    fn from(error: UnexpectedMessage) -> Self {
-        Self::new(ErrorKind::InvalidRequest, error.to_string())
-            .with_code("unexpected_message")
-            .with_source(error)
-    }
+fn unexpected(id: Option<&MessageId>) -> Error {
+    let id = id.map_or("", MessageId::as_str);
+    let what = format!(
+        "message `{id}` cannot be sent with the replies to this run; send it after the run has ended"
+    );
+    Error::new(ErrorKind::InvalidRequest, what).with_code("unexpected_message")
 }
 
 /// The reason why a run cannot be resumed from a state.

@@ -9,16 +9,6 @@ use std::{
     fmt,
 };
 
-/// A history that [`Transcript::from_history`] has checked.
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub struct History {
-    /// All complete turns.
-    pub transcript: Transcript,
-    /// The last message, if it makes calls that have no results yet.
-    pub open: Option<OpenRound>,
-}
-
 /// How [`Transcript::from_history`] treats an incomplete history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -80,7 +70,7 @@ impl StdError for HistoryError {}
 pub(super) fn read(
     messages: impl IntoIterator<Item = Message>,
     repair: Repair,
-) -> Result<History, HistoryError> {
+) -> Result<(Transcript, Option<OpenRound>), HistoryError> {
     let refuse = repair == Repair::Refuse;
     let mut messages: Vec<Message> = messages.into_iter().collect();
     let mut results = take_results(&mut messages, refuse)?;
@@ -110,7 +100,7 @@ pub(super) fn read(
             ),
         }
     }
-    Ok(History { transcript, open })
+    Ok((transcript, open))
 }
 
 /// Takes the results out of `messages`, indexed by the message that makes their calls.
@@ -205,7 +195,7 @@ mod tests {
 
     #[test]
     fn a_complete_history_is_preserved() {
-        let history = Transcript::from_history(
+        let (transcript, open) = Transcript::from_history(
             [
                 Message::user("hi"),
                 message(Role::Assistant, vec![call("a"), call("b")]),
@@ -216,15 +206,15 @@ mod tests {
             Repair::Refuse,
         )
         .unwrap();
-        assert_eq!(history.transcript.len(), 3);
-        assert!(history.open.is_none());
-        let round = history.transcript.iter().nth(1).unwrap();
+        assert_eq!(transcript.len(), 3);
+        assert!(open.is_none());
+        let round = transcript.iter().nth(1).unwrap();
         assert_eq!(round.results()[0].call_id.as_str(), "a");
     }
 
     #[test]
     fn the_last_message_may_be_open() {
-        let history = Transcript::from_history(
+        let (_, open) = Transcript::from_history(
             [
                 message(Role::Assistant, vec![call("a"), call("b")]),
                 message(Role::Tool, vec![result("b")]),
@@ -232,8 +222,7 @@ mod tests {
             Repair::Refuse,
         )
         .unwrap();
-        let open = history.open.unwrap();
-        assert_eq!(open.waiting().count(), 1);
+        assert_eq!(open.unwrap().waiting().count(), 1);
     }
 
     /// Large enough that quadratic time would be noticed.
@@ -252,17 +241,15 @@ mod tests {
         for results in [together, apart.collect()] {
             for repair in [Repair::Refuse, Repair::Close] {
                 let whole = [calls()].into_iter().chain(results.clone());
-                let history = Transcript::from_history(whole, repair).unwrap();
-                assert!(history.open.is_none());
-                let results = history.transcript.last().unwrap().results();
+                let (transcript, open) = Transcript::from_history(whole, repair).unwrap();
+                assert!(open.is_none());
+                let results = transcript.last().unwrap().results();
                 assert_eq!(results.len(), MANY);
                 assert_eq!(results[7].call_id.as_str(), "c7");
             }
         }
         let missing = [calls(), message(Role::Tool, many(result).skip(1).collect())];
-        let open = Transcript::from_history(missing, Repair::Refuse)
-            .unwrap()
-            .open;
+        let (_, open) = Transcript::from_history(missing, Repair::Refuse).unwrap();
         assert_eq!(open.unwrap().waiting().count(), 1);
     }
 
@@ -272,13 +259,13 @@ mod tests {
         let results = many(result).map(|part| message(Role::Tool, vec![part]));
         let in_turn = calls.clone().zip(results.clone());
         let in_turn = in_turn.flat_map(|(call, result)| [call, result]);
-        let history = Transcript::from_history(in_turn, Repair::Refuse).unwrap();
-        assert_eq!(history.transcript.len(), MANY);
+        let (transcript, _) = Transcript::from_history(in_turn, Repair::Refuse).unwrap();
+        assert_eq!(transcript.len(), MANY);
         // All results after all calls.
         let late = calls.chain(results);
-        let history = Transcript::from_history(late, Repair::Close).unwrap();
-        assert_eq!(history.transcript.len(), MANY);
-        let done = history.transcript.rev().flat_map(Turn::results);
+        let (transcript, _) = Transcript::from_history(late, Repair::Close).unwrap();
+        assert_eq!(transcript.len(), MANY);
+        let done = transcript.rev().flat_map(Turn::results);
         let done = done.filter(|result| result.outcome.status == ToolStatus::Done);
         assert_eq!(done.count(), MANY);
     }
@@ -292,8 +279,8 @@ mod tests {
             part
         });
         let message = message(Role::Assistant, elsewhere.chain(many(result)).collect());
-        let history = Transcript::from_history([message], Repair::Refuse).unwrap();
-        assert_eq!(history.transcript.len(), 1);
+        let (transcript, _) = Transcript::from_history([message], Repair::Refuse).unwrap();
+        assert_eq!(transcript.len(), 1);
     }
 
     #[test]
@@ -356,9 +343,9 @@ mod tests {
             ]
         };
         assert!(Transcript::from_history(broken(), Repair::Refuse).is_err());
-        let history = Transcript::from_history(broken(), Repair::Close).unwrap();
-        assert_eq!(history.transcript.len(), 3);
-        let round = history.transcript.iter().next().unwrap();
+        let (transcript, _) = Transcript::from_history(broken(), Repair::Close).unwrap();
+        assert_eq!(transcript.len(), 3);
+        let round = transcript.iter().next().unwrap();
         assert_eq!(round.results().len(), 2);
     }
 }

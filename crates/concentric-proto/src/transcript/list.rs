@@ -1,4 +1,4 @@
-use super::{History, HistoryError, Repair, Turn};
+use super::{HistoryError, OpenRound, Repair, Turn};
 use crate::{
     message::{Message, Role},
     text::Str,
@@ -6,11 +6,12 @@ use crate::{
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::{
     fmt,
-    iter::FusedIterator,
+    iter::Rev,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
+    vec,
 };
 
 /// The history of a conversation.
@@ -38,8 +39,8 @@ impl Transcript {
 
     /// Creates a transcript from the history of a client.
     ///
-    /// If calls of the last message have no results, that message is returned as [`History::open`].
-    /// The rest must be complete, or is completed with [`Repair::Close`].
+    /// If calls of the last message have no results, that message is returned as an [`OpenRound`]. The
+    /// rest must be complete, or is completed with [`Repair::Close`].
     ///
     /// # Errors
     ///
@@ -48,7 +49,7 @@ impl Transcript {
     pub fn from_history(
         messages: impl IntoIterator<Item = Message>,
         repair: Repair,
-    ) -> Result<History, HistoryError> {
+    ) -> Result<(Self, Option<OpenRound>), HistoryError> {
         super::history::read(messages, repair)
     }
 
@@ -151,10 +152,10 @@ impl Transcript {
     }
 
     /// Iterates over the turns from the oldest to the newest.
-    pub fn iter(&self) -> Iter<'_> {
+    pub fn iter(&self) -> Rev<vec::IntoIter<&Turn>> {
         let mut turns: Vec<&Turn> = Vec::with_capacity(self.len());
         turns.extend(self.rev());
-        Iter { turns }
+        turns.into_iter().rev()
     }
 
     /// Returns whether `other` is a shared prefix of this transcript, or this transcript itself.
@@ -218,9 +219,9 @@ impl Extend<Turn> for Transcript {
 
 impl<'a> IntoIterator for &'a Transcript {
     type Item = &'a Turn;
-    type IntoIter = Iter<'a>;
+    type IntoIter = Rev<vec::IntoIter<&'a Turn>>;
 
-    fn into_iter(self) -> Iter<'a> {
+    fn into_iter(self) -> Self::IntoIter {
         self.iter()
     }
 }
@@ -238,28 +239,6 @@ impl<'de> Deserialize<'de> for Transcript {
             .collect())
     }
 }
-
-/// The turns of a [`Transcript`], from the oldest to the newest.
-#[derive(Clone, Debug)]
-pub struct Iter<'a> {
-    // Newest first.
-    turns: Vec<&'a Turn>,
-}
-
-impl<'a> Iterator for Iter<'a> {
-    type Item = &'a Turn;
-
-    fn next(&mut self) -> Option<&'a Turn> {
-        self.turns.pop()
-    }
-
-    fn size_hint(&self) -> (usize, Option<usize>) {
-        (self.turns.len(), Some(self.turns.len()))
-    }
-}
-
-impl ExactSizeIterator for Iter<'_> {}
-impl FusedIterator for Iter<'_> {}
 
 #[cfg(test)]
 mod tests {

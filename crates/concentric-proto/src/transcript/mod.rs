@@ -15,8 +15,8 @@ mod size;
 
 pub(crate) use self::round::{check_results, needs_outcome};
 pub use self::{
-    history::{History, HistoryError, Repair},
-    list::{Iter, Transcript},
+    history::{HistoryError, Repair},
+    list::Transcript,
     round::{OpenCall, OpenRound, Round},
 };
 

@@ -95,4 +95,5 @@ mod schema;
 mod thinking;
 mod wire;
 
-pub use self::messages::{AnthropicLayer, Messages, PromptCache};
+pub(crate) use self::messages::Messages;
+pub use self::messages::{AnthropicLayer, PromptCache};

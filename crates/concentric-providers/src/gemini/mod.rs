@@ -69,4 +69,5 @@ mod partial;
 mod request;
 mod wire;
 
-pub use self::api::{GeminiLayer, GenerateContent};
+pub use self::api::GeminiLayer;
+pub(crate) use self::api::GenerateContent;

@@ -60,4 +60,5 @@ mod request;
 mod schema;
 mod wire;
 
-pub use self::api::{Ollama, OllamaLayer};
+pub(crate) use self::api::Ollama;
+pub use self::api::OllamaLayer;

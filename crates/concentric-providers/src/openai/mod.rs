@@ -78,9 +78,10 @@ mod request;
 pub(crate) mod schema;
 mod wire;
 
+pub(crate) use self::chat::Chat;
 pub use self::{
-    chat::{Chat, OpenAiLayer},
-    profile::{Files, Prefill, Profile, Reasoning, Turns},
+    chat::OpenAiLayer,
+    profile::{Prefill, Profile, Reasoning, Turns},
 };
 #[cfg(feature = "responses")]
 pub(crate) use self::{

@@ -72,8 +72,8 @@ pub struct Profile {
     pub system_after_answer: bool,
     /// How a final assistant message is marked as a prefill.
     pub prefill: Prefill,
-    /// How documents are sent.
-    pub files: Files,
+    /// Whether documents are sent as Mistral's `document_url` and `file_id` instead of OpenAI's `file`.
+    pub document_url: bool,
     /// Whether schemas follow OpenAI's rules: with `strict`, an output schema is converted to a
     /// subset of JSON Schema, or sent without `strict` if this is not possible. Schemas of tools
     /// must have the type `object` with `properties`, and names consist of ASCII characters.
@@ -130,16 +130,6 @@ pub enum Prefill {
     Field(&'static str),
     /// With `continue_final_message` in the request.
     Continue,
-}
-
-/// How documents are sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Files {
-    /// As OpenAI's `file`.
-    File,
-    /// As Mistral's `document_url` and `file_id`.
-    DocumentUrl,
 }
 
 impl Profile {

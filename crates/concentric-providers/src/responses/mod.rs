@@ -84,7 +84,5 @@ mod request;
 mod tools;
 mod wire;
 
-pub use self::{
-    compat::Compat,
-    layer::{OpenAiResponsesLayer, Responses},
-};
+pub(crate) use self::layer::Responses;
+pub use self::{compat::Compat, layer::OpenAiResponsesLayer};

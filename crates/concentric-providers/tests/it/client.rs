@@ -11,7 +11,7 @@ use tokio::{
 };
 use tower::{Layer, ServiceExt};
 
-fn model(url: &str) -> concentric_providers::Model<HttpClient, concentric_providers::openai::Chat> {
+fn model(url: &str) -> <OpenAiLayer as Layer<HttpClient>>::Service {
     let client = HttpClient::builder()
         .read_timeout(Duration::from_millis(300))
         .build()

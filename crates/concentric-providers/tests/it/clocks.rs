@@ -3,12 +3,10 @@
 use crate::common::{CANARY, delta, finish, text};
 use bytes::Bytes;
 use concentric_core::{
-    ChatRequest, ChatResponse, Context, Environment, Error, ErrorKind, Event, Str,
+    ChatRequest, ChatResponse, Context, Environment, Error, ErrorKind, Event, EventStream, Str,
     context::{Clock, Ids, Random, Sleep},
 };
-use concentric_providers::{
-    AnthropicLayer, ApiKey, OpenAiLayer, OpenAiResponsesLayer, Timeouts, model, openai::Chat,
-};
+use concentric_providers::{AnthropicLayer, ApiKey, OpenAiLayer, OpenAiResponsesLayer, Timeouts};
 use futures_util::{FutureExt, Stream, StreamExt, future::Either};
 use http_body::{Body, Frame};
 use http_body_util::Full;
@@ -73,7 +71,7 @@ fn timeouts() -> Timeouts {
     Timeouts::off().idle(IDLE).progress(PROGRESS)
 }
 
-type Response = ChatResponse<model::Body<Connection, Chat>>;
+type Response = ChatResponse<EventStream>;
 
 /// Calls a service that responds with `connection` after `head` seconds.
 async fn call(
@@ -95,7 +93,8 @@ async fn call(
         }
     });
     let request = ChatRequest::user("hi").with_context(context);
-    layer.layer(http).oneshot(request).await
+    let response = layer.layer(http).oneshot(request).await?;
+    Ok(response.map_body(EventStream::new))
 }
 
 /// The result for a service with this script, and the elapsed seconds.
@@ -115,7 +114,9 @@ async fn run(timeouts: Timeouts, script: Vec<(u64, String)>) -> (Vec<Event>, Opt
     (events, error, took)
 }
 
-async fn read(response: Response) -> (Vec<Event>, Option<Error>) {
+async fn read(
+    response: ChatResponse<impl Stream<Item = Result<Event, Error>>>,
+) -> (Vec<Event>, Option<Error>) {
     let mut body = pin!(response.body);
     let mut events = Vec::new();
     while let Some(item) = body.next().await {
@@ -335,7 +336,7 @@ async fn a_partial_image_is_progress() {
 }
 
 /// Waits for the next event, stops before it arrives, and returns after `away` seconds.
-async fn leave(body: &mut model::Body<Connection, Chat>, away: u64) {
+async fn leave(body: &mut EventStream, away: u64) {
     assert!(body.next().now_or_never().is_none());
     tokio::time::sleep(Duration::from_secs(away)).await;
 }

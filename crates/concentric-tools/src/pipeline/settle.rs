@@ -138,9 +138,9 @@ mod tests {
     /// A record with one attempt, which ended as given; `None` if it was dropped.
     fn attempts(end: Option<ToolStatus>) -> Attempts {
         let attempts = Attempts::new();
-        let attempt = attempts.start();
+        attempts.start();
         if let Some(status) = end {
-            attempt.end(status, false);
+            attempts.end(status, false);
         }
         attempts
     }

@@ -49,7 +49,7 @@
 //!
 //! A skill is active after `load_skill` has loaded it. Active skills are stored in a durable
 //! [slot](concentric_core::state) of the conversation, with a suspended run, and from run to run if
-//! the host stores conversations ([`ThreadSlots`], as a session of `concentric-layers` does); a
+//! the host stores conversations ([`set_thread_slots`], as a session of `concentric-layers` does); a
 //! fork of a conversation has a copy. Loads in the history do not count: a client of a stateless
 //! server writes the history, and could add any load. Behind such a server each run starts without
 //! active skills: their tools are not offered and [`Skills::active`] does not match until the model
@@ -93,7 +93,7 @@
 //! [`Layers`](concentric_core::Layers) it does not compile.
 //!
 //! [`Stability::Fixed`]: concentric_core::Stability::Fixed
-//! [`ThreadSlots`]: concentric_core::state::ThreadSlots
+//! [`set_thread_slots`]: concentric_core::Context::set_thread_slots
 
 mod active;
 mod catalogue;

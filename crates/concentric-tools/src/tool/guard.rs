@@ -5,8 +5,8 @@ use crate::{
     truncation::{Sink, cut},
 };
 use concentric_core::{
-    Attempt, Attempts, Context, Environment, Error, ErrorKind, Str, ToolCall, ToolCallPart,
-    ToolOutcome, ToolStatus, context::Sleep, panic::catch,
+    Attempts, Context, Environment, Error, ErrorKind, Str, ToolCall, ToolCallPart, ToolOutcome,
+    ToolStatus, context::Sleep, panic::catch,
 };
 use std::{
     future::Future,
@@ -45,8 +45,8 @@ impl Kept {
     }
 
     /// Records that the function starts, if layers outside count the attempts.
-    pub(super) fn start(&mut self) -> Option<Attempt> {
-        self.attempts.take().map(|attempts| attempts.start())
+    pub(super) fn start(&mut self) -> Option<Attempts> {
+        self.attempts.take().inspect(Attempts::start)
     }
 }
 
@@ -58,7 +58,7 @@ pub(super) struct Guard {
     start: Option<Arc<StartOnce>>,
     kept: Kept,
     // Made when the function is first polled.
-    attempt: Option<Attempt>,
+    attempt: Option<Attempts>,
     // Made when the function first waits.
     timer: Option<Sleep>,
 }

@@ -8,7 +8,6 @@ use concentric_core::{
     capability::{Declares, Encloses, StoredRun},
     interrupt,
     machine::RunState,
-    store::StatelessCaller,
 };
 use concentric_layers::{NextTool, tool_from_fn};
 use concentric_tools::{
@@ -406,7 +405,7 @@ async fn a_run_that_nothing_stores_reports_an_unknown_outcome() {
                 tools = Toolset::new().tool(sub);
             }
             let mut request = ChatRequest::user("hi");
-            request.context.extensions_mut().insert(StatelessCaller);
+            request.context.set_stateless_caller();
             let arguments = if inner { r#"{"task":"act"}"# } else { "{}" };
             let agent = crate::kit::Model::new(vec![vec![("t", arguments)]]).agent(&tools);
             let answer = ran(agent, request).await;
@@ -432,7 +431,7 @@ async fn a_layer_that_stores_the_run_has_a_person_asked() {
     let (ledger, log) = (Memory::new(), Log::default());
     let agent = agent(&recorded(&ledger, &log)[0]);
     let mut request = ChatRequest::user("hi");
-    request.context.extensions_mut().insert(StatelessCaller);
+    request.context.set_stateless_caller();
     request.context.enter::<Stores>().unwrap();
     let asked = ran(agent, request).await;
     assert_eq!(asked.finish.outcome, Outcome::Interrupted);

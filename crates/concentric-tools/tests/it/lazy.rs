@@ -221,8 +221,8 @@ fn brought(text: &str, outcome: fn(&str) -> ToolOutcome) -> ChatRequest {
         Message::new(Role::Tool, part(PartKind::ToolResult(result))),
         Message::user("go on"),
     ];
-    let history = Transcript::from_history(history, Repair::Refuse).unwrap();
-    ChatRequest::new(history.transcript)
+    let (history, _) = Transcript::from_history(history, Repair::Refuse).unwrap();
+    ChatRequest::new(history)
 }
 
 paced!(a_history_without_data_says_what_was_found);
@@ -378,7 +378,7 @@ fn a_history_of_half_a_million_names_takes_linear_time() {
             Message::new(Role::Tool, vec![Part::new(PartKind::ToolResult(result))]),
             Message::user("go on"),
         ];
-        let history = Transcript::from_history(history, Repair::Refuse).unwrap();
+        let (history, _) = Transcript::from_history(history, Repair::Refuse).unwrap();
         // Many calls of one round that are not offered: the history is read once for all of them.
         let round = vec![("crm_find", "{}"); 200];
         let seen = Seen::default();
@@ -390,7 +390,7 @@ fn a_history_of_half_a_million_names_takes_linear_time() {
         let runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = { runtime }.build().unwrap();
         let answer = runtime.block_on(async {
-            let request = ChatRequest::new(history.transcript);
+            let request = ChatRequest::new(history);
             agent
                 .oneshot(request)
                 .await

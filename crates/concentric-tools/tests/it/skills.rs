@@ -6,7 +6,7 @@ use concentric_core::{
     Message, Outcome, Part, PartKind, Repair, Reply, Role, Stability, SystemSegment, ToolCallPart,
     ToolOutcome, ToolResult, ToolStatus, Transcript,
     machine::RunState,
-    state::{Slots, StoredSlot, ThreadSlots},
+    state::{Slots, StoredSlot},
 };
 use concentric_tools::{
     Approval, LazyTools, Matcher, NoArguments, Skill, Skills, Tool, Toolset,
@@ -357,8 +357,8 @@ fn brought(tool: &str, arguments: &str, outcome: ToolOutcome) -> ChatRequest {
         Message::new(Role::Tool, part(PartKind::ToolResult(result))),
         Message::user("go on"),
     ];
-    let history = Transcript::from_history(history, Repair::Refuse).unwrap();
-    ChatRequest::new(history.transcript)
+    let (history, _) = Transcript::from_history(history, Repair::Refuse).unwrap();
+    ChatRequest::new(history)
 }
 
 #[test]
@@ -383,8 +383,8 @@ fn a_history_of_very_many_loaded_skills_takes_linear_time() {
             Message::new(Role::Tool, results.collect()),
             Message::user("go on"),
         ];
-        let history = Transcript::from_history(history, Repair::Refuse).unwrap();
-        let request = ChatRequest::new(history.transcript);
+        let (history, _) = Transcript::from_history(history, Repair::Refuse).unwrap();
+        let request = ChatRequest::new(history);
         let seen = Seen::default();
         // A call of a hidden tool, which is answered with a hint.
         let script = vec![vec![("pdf_fill", "{}")]];
@@ -436,8 +436,7 @@ async fn a_skill_is_active_in_all_runs_of_a_conversation() {
     let thread = Slots::new();
     let request = |slots: &Slots| {
         let mut request = ChatRequest::user("hi");
-        let extensions = request.context.extensions_mut();
-        extensions.insert(ThreadSlots(slots.clone()));
+        request.context.set_thread_slots(slots.clone());
         request
     };
     let offers = async |slots: &Slots| {

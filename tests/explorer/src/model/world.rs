@@ -3,9 +3,8 @@
 use super::{
     op::{Answer, CALLS, How, Op, STOPS, Why, number, question},
     proto::{
-        Event, Outcome, ReplyError, RoundCall,
+        Event, Outcome, Reply, ReplyError, RoundCall, Suspension,
         call::CallStage,
-        interrupt::StepResume,
         machine::{Action, Input, Machine},
     },
     stored::Stored,
@@ -124,7 +123,7 @@ pub(super) struct Handed {
 pub(super) struct Fed {
     pub(super) actions: Vec<Action>,
     pub(super) reply: Option<Result<(), ReplyError>>,
-    pub(super) answers: Option<Box<StepResume>>,
+    pub(super) answers: Option<(Suspension, Vec<Reply>)>,
 }
 
 impl World {
@@ -500,7 +499,7 @@ impl World {
             }
             Op::TakeAnswers => {
                 self.idle = true;
-                for reply in fed.answers.iter().flat_map(|answers| &answers.replies) {
+                for reply in fed.answers.iter().flat_map(|(_, replies)| replies) {
                     self.facts.delivered |= 1 << question(&reply.interrupt_id);
                 }
             }
@@ -590,7 +589,7 @@ impl World {
             self.take(&fed, machine, stored)?;
         }
         self.new_round = machine.is_round_new();
-        self.answers = machine.answers().is_some();
+        self.answers = machine.answered().is_some();
         if !matches!(
             op,
             Op::Begin | Op::Start(_) | Op::Save | Op::Crash | Op::Resume

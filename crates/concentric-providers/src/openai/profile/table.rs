@@ -3,7 +3,7 @@
 //! Each profile lists its differences from a base profile. Words in italics name the page of the
 //! service's own documentation that is the source.
 
-use super::{Files, Prefill, Profile, Reasoning, Turns};
+use super::{Prefill, Profile, Reasoning, Turns};
 use crate::{Capabilities, Sources, Timeouts, history::IdRules};
 use std::time::Duration;
 
@@ -57,7 +57,7 @@ impl Profile {
         user_after_tool: true,
         system_after_answer: true,
         prefill: Prefill::Plain,
-        files: Files::File,
+        document_url: false,
         strict_subset: false,
         reasoning_apart: false,
         timeouts: Timeouts::new(),
@@ -160,7 +160,7 @@ impl Profile {
         system_after_answer: false,
         prefill: Prefill::Field("prefix"),
         reasoning: Reasoning::Content,
-        files: Files::DocumentUrl,
+        document_url: true,
         capabilities: Capabilities {
             images: HERE_OR_URL,
             audio: HERE_OR_URL,

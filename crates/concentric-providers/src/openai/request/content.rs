@@ -1,6 +1,5 @@
 //! The parts of a message.
 
-use super::super::profile::Files;
 use crate::fields::One;
 use concentric_core::{Media, MediaSource, Part, PartKind};
 use serde::{Serialize, Serializer};
@@ -57,12 +56,12 @@ pub(super) struct File<'a> {
 }
 
 impl<'a> Content<'a> {
-    pub(super) fn of(part: &'a Part, files: Files) -> Option<Self> {
+    pub(super) fn of(part: &'a Part, document_url: bool) -> Option<Self> {
         match &part.kind {
             PartKind::Text(text) | PartKind::Refusal(text) => Some(Self::text(text)),
-            PartKind::Image(image) => Self::image(image, files),
-            PartKind::Audio(audio) => Self::audio(audio, files),
-            PartKind::File(file) => Self::file(file, files),
+            PartKind::Image(image) => Self::image(image, document_url),
+            PartKind::Audio(audio) => Self::audio(audio, document_url),
+            PartKind::File(file) => Self::file(file, document_url),
             _ => None,
         }
         .filter(|content| !matches!(content, Self::Text { text } if text.is_empty()))
@@ -74,16 +73,16 @@ impl<'a> Content<'a> {
         }
     }
 
-    pub(super) fn image(image: &'a Media, files: Files) -> Option<Self> {
+    pub(super) fn image(image: &'a Media, document_url: bool) -> Option<Self> {
         match DataUrl::of(image, "image/png") {
             Some(url) => Some(Self::ImageUrl {
                 image_url: One("url", url),
             }),
-            None => Self::file(image, files),
+            None => Self::file(image, document_url),
         }
     }
 
-    fn audio(audio: &'a Media, files: Files) -> Option<Self> {
+    fn audio(audio: &'a Media, document_url: bool) -> Option<Self> {
         match &audio.source {
             MediaSource::Base64(data) => {
                 let media_type = audio.media_type.as_deref().unwrap_or("audio/wav");
@@ -99,12 +98,12 @@ impl<'a> Content<'a> {
             MediaSource::Url(_) => DataUrl::of(audio, "audio/wav").map(|url| Self::AudioUrl {
                 audio_url: One("url", url),
             }),
-            _ => Self::file(audio, files),
+            _ => Self::file(audio, document_url),
         }
     }
 
-    fn file(file: &'a Media, files: Files) -> Option<Self> {
-        if files == Files::DocumentUrl {
+    fn file(file: &'a Media, document_url: bool) -> Option<Self> {
+        if document_url {
             return Some(match &file.source {
                 MediaSource::Id(file_id) => Self::FileId { file_id },
                 _ => Self::DocumentUrl {

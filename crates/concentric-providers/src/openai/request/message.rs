@@ -106,7 +106,7 @@ impl<'a> Writer<'a> {
         let content: Vec<Content<'_>> = message
             .parts
             .iter()
-            .filter_map(|part| Content::of(part, self.profile.files))
+            .filter_map(|part| Content::of(part, self.profile.document_url))
             .collect();
         if !content.is_empty() {
             self.put(Wire::user(content));
@@ -172,7 +172,7 @@ impl<'a> Writer<'a> {
             .calls
             .iter()
             .flat_map(|(_, _, result)| result.outcome.content.images())
-            .filter_map(|image| Content::image(image, profile.files))
+            .filter_map(|image| Content::image(image, profile.document_url))
             .collect();
         if images.is_empty() {
             return;

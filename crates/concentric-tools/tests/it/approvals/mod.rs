@@ -99,12 +99,12 @@ async fn c071_a_run_that_was_resumed_is_not_resumed_again() {
         }
         messages
     });
-    let history = concentric_core::Transcript::from_history(
+    let (_, open) = concentric_core::Transcript::from_history(
         messages.collect::<Vec<_>>(),
         concentric_core::transcript::Repair::Refuse,
     )
     .unwrap();
-    assert!(history.open.is_none());
+    assert!(open.is_none());
     assert_eq!(log.lines(), ["refund 1"]);
 }
 
