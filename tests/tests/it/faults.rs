@@ -11,8 +11,8 @@ use concentric_layers::{
     from_fn, inspect_events, map_events, on_end,
 };
 use concentric_test::{
-    ScriptedModel, ScriptedTools, Strict, TestEnvironment, TestModel, assert_fails,
-    assert_finishes, check_layer, shape, text_of,
+    ScriptedModel, ScriptedTools, Strict, TestEnvironment, assert_fails, assert_finishes,
+    check_layer, shape, text_of,
 };
 use futures_util::{FutureExt, StreamExt, future::BoxFuture, stream};
 use serde_json::json;
@@ -431,10 +431,10 @@ impl Erased {
 /// A pair of layers, the outer one first.
 struct Pair<'a>(&'a Erased, &'a Erased);
 
-impl Layer<TestModel> for Pair<'_> {
+impl Layer<Strict<ScriptedModel>> for Pair<'_> {
     type Service = BoxModel;
 
-    fn layer(&self, model: TestModel) -> BoxModel {
+    fn layer(&self, model: Strict<ScriptedModel>) -> BoxModel {
         (self.0.layer)((self.1.layer)(BoxModel::new(model)))
     }
 }

@@ -15,7 +15,7 @@ use http::request::Parts;
 use serde_json::{Value, json};
 
 use super::{
-    AgUiContext, AgUiForwardedProps, AgUiState, Metadata,
+    AgUiContext, AgUiState, Metadata,
     content::Content,
     input::{RunAgentInput, Tool},
     layer::Config,
@@ -131,11 +131,11 @@ pub(super) fn start(input: RunAgentInput, parts: Parts, config: &Config) -> Resu
 
     let state = input.state.unwrap_or_default();
     extensions.insert(AgUiState::new(state, config.state_limit, context.clone()));
-    extensions.insert(AgUiContext::new(input.context));
+    extensions.insert(AgUiContext {
+        items: input.context.into(),
+        forwarded_props: input.forwarded_props.map(Arc::new),
+    });
     extensions.insert(open_questions);
-    if let Some(props) = input.forwarded_props {
-        extensions.insert(AgUiForwardedProps::new(props));
-    }
     if config.keep_headers {
         extensions.insert(parts.headers);
     }

@@ -41,7 +41,7 @@
 //! The extensions of the HTTP request become extensions of the run's
 //! [`Context`](concentric_core::Context), where every layer and tool can read them. Headers do not,
 //! unless [`AgUiLayer::keep_headers`] is set. The context also contains the input's `state`
-//! ([`AgUiState`]), `context` ([`AgUiContext`]) and `forwardedProps` ([`AgUiForwardedProps`]). The
+//! ([`AgUiState`]), and its `context` and `forwardedProps` ([`AgUiContext`]). The
 //! run id is `runId`, the thread id is `threadId`, and the request id is the header `x-request-id`.
 //!
 //! The owner of a run is the [`Tenant`](concentric_core::store::Tenant) that the host's
@@ -225,7 +225,7 @@ pub use self::layer::AgUiLayer;
 pub use self::policy::ClientPolicy;
 pub use self::service::AgUi;
 pub use self::shutdown::Shutdown;
-pub use self::state::{AgUiContext, AgUiForwardedProps, AgUiState, StateError};
+pub use self::state::{AgUiContext, AgUiState, StateError};
 
 /// The version of the protocol that this endpoint follows.
 const PROTOCOL_VERSION: &str = "1.0";

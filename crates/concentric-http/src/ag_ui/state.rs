@@ -3,7 +3,6 @@
 use std::{
     error::Error,
     fmt,
-    ops::Deref,
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -12,18 +11,19 @@ use serde_json::Value;
 
 use super::{Context, edit::Edit};
 
-/// Facts that the client's application offers to the agent: the input's `context`.
+/// Data that the client's application sends to the agent, an extension of the run's
+/// [`Context`](concentric_core::Context).
 ///
-/// An extension of the run's [`Context`](concentric_core::Context). The facts are not added to the
-/// model's request automatically.
+/// It is not added to the model's request automatically. Like all input it is not authenticated, so
+/// it must not identify the user.
 ///
 /// ```
 /// use concentric_core::{ChatRequest, SystemSegment};
 /// use concentric_http::ag_ui::AgUiContext;
 ///
 /// fn add_facts(request: &mut ChatRequest) {
-///     if let Some(facts) = request.context.extensions().get::<AgUiContext>() {
-///         for fact in facts.iter() {
+///     if let Some(sent) = request.context.extensions().get::<AgUiContext>() {
+///         for fact in sent.items.iter() {
 ///             let text = format!("{}: {}", fact.description, fact.value);
 ///             request.system.push(SystemSegment::new(text));
 ///         }
@@ -32,41 +32,12 @@ use super::{Context, edit::Edit};
 /// # let _ = add_facts;
 /// ```
 #[derive(Clone, Debug)]
-pub struct AgUiContext(Arc<[Context]>);
-
-impl AgUiContext {
-    pub(super) fn new(items: Vec<Context>) -> Self {
-        Self(items.into())
-    }
-}
-
-impl Deref for AgUiContext {
-    type Target = [Context];
-
-    fn deref(&self) -> &[Context] {
-        &self.0
-    }
-}
-
-/// Application-defined data of the client: the input's `forwardedProps`.
-///
-/// An extension of the run's [`Context`](concentric_core::Context), if the client sent any. Like
-/// all input it is not authenticated, so it must not identify the user.
-#[derive(Clone, Debug)]
-pub struct AgUiForwardedProps(Arc<Value>);
-
-impl AgUiForwardedProps {
-    pub(super) fn new(value: Value) -> Self {
-        Self(Arc::new(value))
-    }
-}
-
-impl Deref for AgUiForwardedProps {
-    type Target = Value;
-
-    fn deref(&self) -> &Value {
-        &self.0
-    }
+#[non_exhaustive]
+pub struct AgUiContext {
+    /// Facts: the input's `context`.
+    pub items: Arc<[Context]>,
+    /// Application-defined data: the input's `forwardedProps`.
+    pub forwarded_props: Option<Arc<Value>>,
 }
 
 /// A handle to the state that the agent shares with the client's application.

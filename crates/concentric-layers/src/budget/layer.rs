@@ -181,12 +181,6 @@ impl<S> Layer<S> for RunBudgetLayer {
     }
 }
 
-/// The region inside a [`ModelBudgetLayer`], where a model call is already charged.
-#[derive(Debug)]
-pub enum ChargedCall {}
-
-impl Region for ChargedCall {}
-
 /// [`Layer`] that charges model calls. See [`BudgetPlugin::model`].
 #[derive(Clone, Debug)]
 pub struct ModelBudgetLayer {
@@ -194,11 +188,14 @@ pub struct ModelBudgetLayer {
     charges: Arc<AtomicBool>,
 }
 
+/// The region inside the layer, where a model call is already charged.
+impl Region for ModelBudgetLayer {}
+
 impl Declares for ModelBudgetLayer {
     type Capabilities = (
         Requires<Budget>,
-        Encloses<ChargedCall>,
-        Outside<ChargedCall>,
+        Encloses<Self>,
+        Outside<Self>,
         Within<InLoop>,
     );
 }

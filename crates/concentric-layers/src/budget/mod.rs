@@ -210,7 +210,7 @@ pub use self::{
     amounts::{Amounts, Dimension, Limits},
     gate::BUDGET,
     handle::{Budget, Lease},
-    layer::{BudgetPlugin, ChargedCall, ModelBudgetLayer, RunBudgetLayer, ToolBudgetLayer},
+    layer::{BudgetPlugin, ModelBudgetLayer, RunBudgetLayer, ToolBudgetLayer},
     model::{ModelBudget, ModelBudgetBody, ResponseFuture},
     over::{OVER_BUDGET, OverBudget},
     run::RunBudget,

@@ -1,4 +1,4 @@
-use super::{Consumer, DetachedRuns};
+use super::{Consumer, runs::DetachedRuns};
 use crate::wait::Stop;
 use concentric_core::{
     ChatResponse, Context as RunContext, Error, Event, EventStream, Outcome,

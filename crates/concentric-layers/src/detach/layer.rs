@@ -1,4 +1,4 @@
-use super::{Detach, DetachedRuns};
+use super::{Detach, runs::DetachedRuns};
 use concentric_core::{
     ModelService,
     capability::{Around, Declares, Encloses, InLoop, Outside, Region, SessionTurn, StoredRun},
@@ -32,7 +32,7 @@ impl DetachLayer {
     ///
     /// [`Semaphore::MAX_PERMITS`]: tokio::sync::Semaphore::MAX_PERMITS
     ///
-    /// Call this before [`runs`](Self::runs).
+    /// Call this before the layer is cloned or applied.
     #[must_use]
     pub fn limit(mut self, runs: u32) -> Self {
         self.runs = DetachedRuns::new(runs);
@@ -50,23 +50,33 @@ impl DetachLayer {
         self
     }
 
-    /// Returns a handle to the detached runs, for example to wait for them before the process
-    /// exits.
-    pub fn runs(&self) -> DetachedRuns {
-        self.runs.clone()
+    /// Returns the number of further runs that may continue without their consumers.
+    pub fn available(&self) -> usize {
+        self.runs.available()
+    }
+
+    /// Refuses further runs, and waits until all detached runs have ended.
+    ///
+    /// From this call on, a run whose consumer disconnects is stopped. The wait is bounded by the
+    /// [time limit](Self::within) of detached runs. To wait less, cancel the runs or drop this
+    /// future.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped before it resolves, further runs are accepted again. Detached runs
+    /// continue.
+    pub async fn shutdown(&self) {
+        self.runs.shutdown().await;
     }
 }
 
-/// The region inside a [`DetachLayer`], where runs already continue without their consumers.
-#[derive(Debug)]
-pub enum DetachableRun {}
-
-impl Region for DetachableRun {}
+/// The region inside the layer, where runs already continue without their consumers.
+impl Region for DetachLayer {}
 
 impl Declares for DetachLayer {
     type Capabilities = (
-        Encloses<DetachableRun>,
-        Outside<DetachableRun>,
+        Encloses<Self>,
+        Outside<Self>,
         Outside<SessionTurn>,
         Outside<StoredRun>,
         Around<InLoop>,

@@ -30,7 +30,7 @@
 //! drop(answer);
 //!
 //! // When the server shuts down:
-//! detach.runs().shutdown().await;
+//! detach.shutdown().await;
 //! assert_eq!(tools.done(), 1);
 //! # Ok(())
 //! # }
@@ -49,7 +49,7 @@
 //! | a future or body before its end | continues |
 //! | a body after its terminal item | is dropped; the run has ended |
 //! | a future or body whose poll panicked | is dropped |
-//! | a future or body over the [limit](DetachLayer::limit), after a [shutdown](DetachedRuns::shutdown), or without a tokio runtime | is dropped, which cancels the run ([`Disconnected`](concentric_core::CancelReason::Disconnected)), and a warning is logged |
+//! | a future or body over the [limit](DetachLayer::limit), after a [shutdown](DetachLayer::shutdown), or without a tokio runtime | is dropped, which cancels the run ([`Disconnected`](concentric_core::CancelReason::Disconnected)), and a warning is logged |
 //!
 //! | the continued run | effect |
 //! |---|---|
@@ -109,10 +109,6 @@ mod runs;
 mod service;
 
 pub use self::{
-    body::DetachBody,
-    consumer::Consumer,
-    future::ResponseFuture,
-    layer::{DetachLayer, DetachableRun},
-    runs::DetachedRuns,
+    body::DetachBody, consumer::Consumer, future::ResponseFuture, layer::DetachLayer,
     service::Detach,
 };

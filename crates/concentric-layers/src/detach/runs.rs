@@ -3,10 +3,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError};
 
 /// The runs of a [`DetachLayer`](super::DetachLayer) and its clones that continue without their
 /// consumers.
-///
-/// Clones refer to the same runs.
 #[derive(Clone)]
-pub struct DetachedRuns {
+pub(super) struct DetachedRuns {
     limit: u32,
     permits: Arc<Semaphore>,
 }
@@ -21,22 +19,11 @@ impl DetachedRuns {
         }
     }
 
-    /// Returns the number of further runs that may continue without their consumers.
-    pub fn available(&self) -> usize {
+    pub(super) fn available(&self) -> usize {
         self.permits.available_permits()
     }
 
-    /// Refuses further runs, and waits until all detached runs have ended.
-    ///
-    /// From this call on, a run whose consumer disconnects is stopped. The wait is bounded by the
-    /// [time limit](super::DetachLayer::within) of detached runs. To wait less, cancel the runs or
-    /// drop this future.
-    ///
-    /// # Cancel safety
-    ///
-    /// If the future is dropped before it resolves, further runs are accepted again. Detached runs
-    /// continue.
-    pub async fn shutdown(&self) {
+    pub(super) async fn shutdown(&self) {
         // While this waits for all permits, no other caller is given one.
         if let Ok(_all) = self.permits.acquire_many(self.limit).await {
             self.permits.close();

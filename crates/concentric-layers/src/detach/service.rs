@@ -1,4 +1,4 @@
-use super::{Consumer, DetachLayer, DetachedRuns, ResponseFuture, hold::Hold};
+use super::{Consumer, DetachLayer, ResponseFuture, hold::Hold, runs::DetachedRuns};
 use concentric_core::{BoxModel, ChatRequest, ChatResponse, Error, ModelService, Phase};
 use std::{
     fmt,

@@ -11,10 +11,8 @@ use std::{
 };
 
 /// Inserts the messages of a [`Steering`] into one run. Created by [`Steering::gate`].
-///
-/// The gate is named `steering`.
 #[derive(Debug)]
-pub struct SteeringGate {
+pub(super) struct SteeringGate {
     steering: Steering,
     number: u64,
     // Unique within this process.

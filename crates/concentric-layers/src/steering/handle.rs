@@ -1,6 +1,7 @@
-use super::SteeringGate;
+use super::gate::SteeringGate;
 use concentric_core::{
-    Context, HistoryError, Message, MessageId, Plugin, Transcript, Turn, agent::Installer,
+    Context, HistoryError, Message, MessageId, Plugin, Transcript, Turn,
+    agent::{Installer, StepGate},
 };
 use std::{
     collections::HashSet,
@@ -55,8 +56,8 @@ impl Steering {
     /// Creates a gate and makes it the active one; gates that were created before insert no more
     /// messages.
     ///
-    /// A resumed run needs a new gate.
-    pub fn gate(&self) -> SteeringGate {
+    /// A resumed run needs a new gate. The gate is named `steering`.
+    pub fn gate(&self) -> impl StepGate + use<> {
         let mut inner = self.lock();
         inner.gate += 1;
         inner.ended = false;

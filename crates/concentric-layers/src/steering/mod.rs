@@ -77,7 +77,4 @@
 mod gate;
 mod handle;
 
-pub use self::{
-    gate::SteeringGate,
-    handle::{SteerError, Steering},
-};
+pub use self::handle::{SteerError, Steering};

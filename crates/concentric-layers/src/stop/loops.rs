@@ -21,11 +21,11 @@ use std::collections::HashMap;
 ///
 /// ```
 /// use concentric_core::{AgentLayer, NoTools};
-/// use concentric_layers::stop::{LoopAction, LoopDetector};
+/// use concentric_layers::stop::LoopDetector;
 ///
 /// let agent = AgentLayer::new(NoTools)
 ///     // The second identical call adds a warning, the fourth one halts the run.
-///     .gate(LoopDetector::new(2).action(LoopAction::Warn).named("loop_warning"))
+///     .gate(LoopDetector::new(2).warn().named("loop_warning"))
 ///     .gate(LoopDetector::new(4));
 /// # let _ = agent;
 /// ```
@@ -34,32 +34,27 @@ pub struct LoopDetector {
     name: Str,
     limit: u32,
     window: usize,
-    action: LoopAction,
+    action: Action,
 }
 
-/// The action of a [`LoopDetector`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum LoopAction {
-    /// Executes the calls, and then warns the model with a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Action {
     Warn,
-    /// Executes no call of the round. Their outcomes contain the reason.
     Skip,
-    /// Executes no call of the round and halts the run
-    /// ([`Halted`](concentric_core::Outcome::Halted)). The reason contains the name of the tool.
-    #[default]
     Halt,
 }
 
 impl LoopDetector {
-    /// Creates a detector that halts the run when a call is made for the `limit`th time (at least
-    /// 2) within the last 8 rounds. The gate is named `loop_detector`.
+    /// Creates a detector that halts the run ([`Halted`](concentric_core::Outcome::Halted)) when a
+    /// call is made for the `limit`th time (at least 2) within the last 8 rounds. No call of the
+    /// round is executed, and the reason contains the name of the tool. The gate is named
+    /// `loop_detector`.
     pub const fn new(limit: u32) -> Self {
         Self {
             name: Str::from_static("loop_detector"),
             limit: if limit < 2 { 2 } else { limit },
             window: 8,
-            action: LoopAction::Halt,
+            action: Action::Halt,
         }
     }
 
@@ -71,10 +66,17 @@ impl LoopDetector {
         self
     }
 
-    /// Sets the action; the default is [`Halt`](LoopAction::Halt).
+    /// Executes the calls, and then warns the model with a message, instead of halting the run.
     #[must_use]
-    pub fn action(mut self, action: LoopAction) -> Self {
-        self.action = action;
+    pub const fn warn(mut self) -> Self {
+        self.action = Action::Warn;
+        self
+    }
+
+    /// Executes no call of the round, instead of halting the run. Their outcomes contain the reason.
+    #[must_use]
+    pub const fn skip(mut self) -> Self {
+        self.action = Action::Skip;
         self
     }
 
@@ -117,7 +119,7 @@ impl StepGate for LoopDetector {
     async fn before_step(&self, draft: &mut StepDraft) -> Result<StepDecision, BoxError> {
         let mut turns = turns::of_run(draft)?.peekable();
         let is_after_round = turns.peek().is_some_and(|turn| turn.as_round().is_some());
-        if self.action == LoopAction::Warn
+        if self.action == Action::Warn
             && is_after_round
             && let Some(complaint) = self.complaint(turns.filter_map(message_of_round))
         {
@@ -128,14 +130,14 @@ impl StepGate for LoopDetector {
     }
 
     async fn before_round(&self, view: &StepView) -> Result<RoundDecision, BoxError> {
-        if self.action == LoopAction::Warn {
+        if self.action == Action::Warn {
             return Ok(RoundDecision::Continue);
         }
         let before = turns::of_run(view)?.filter_map(message_of_round);
         let complaint = self.complaint(view.message.iter().chain(before));
         Ok(match (complaint, self.action) {
             (None, _) => RoundDecision::Continue,
-            (Some(complaint), LoopAction::Halt) => RoundDecision::halt(complaint),
+            (Some(complaint), Action::Halt) => RoundDecision::halt(complaint),
             (Some(complaint), _) => RoundDecision::skip(format!(
                 "The call was not run: {complaint}. Try something else, or answer."
             )),

@@ -76,7 +76,7 @@ pub use self::{
     },
     constraint::{Judgement, OutputConstraint},
     errors::ErrorLimit,
-    loops::{LoopAction, LoopDetector},
+    loops::LoopDetector,
     rejected::RejectedAnswer,
     when::StopWhen,
 };

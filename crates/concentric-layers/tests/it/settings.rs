@@ -293,7 +293,7 @@ async fn left(layer: &DetachLayer, runs: usize) -> usize {
         .layer(layer.clone())
         .layer(AgentLayer::new(ScriptedTools::new()))
         .service(model.clone());
-    let before = layer.runs().available();
+    let before = layer.available();
     for _ in 0..runs {
         drop(
             agent
@@ -303,7 +303,7 @@ async fn left(layer: &DetachLayer, runs: usize) -> usize {
                 .unwrap(),
         );
     }
-    let detached = before - layer.runs().available();
+    let detached = before - layer.available();
     assert_eq!(detached, model.live());
     gate.open();
     watched_shutdown(layer).await;
@@ -313,8 +313,7 @@ async fn left(layer: &DetachLayer, runs: usize) -> usize {
 
 /// Waits for the detached runs, which must end.
 async fn watched_shutdown(layer: &DetachLayer) {
-    let runs = layer.runs();
-    let mut shutdown = Box::pin(runs.shutdown());
+    let mut shutdown = Box::pin(layer.shutdown());
     for _ in 0..10_000 {
         if (&mut shutdown).now_or_never().is_some() {
             return;

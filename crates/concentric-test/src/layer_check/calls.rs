@@ -1,8 +1,7 @@
 //! The calls that the checks make, and how they fail.
 
-use super::{SharedModel, TestModel};
 use crate::{ScriptedModel, Strict};
-use concentric_core::{ChatRequest, ChatResponse, Error, ErrorKind, Event};
+use concentric_core::{ChatRequest, ChatResponse, Error, ErrorKind, Event, service::SharedModel};
 use futures_util::{
     Stream,
     future::{Either, select},
@@ -46,7 +45,7 @@ pub(super) async fn ready<S: SharedModel>(service: &mut S) -> &mut S {
 
 pub(super) fn call<L>(layer: &L, model: &ScriptedModel) -> Oneshot<L::Service, ChatRequest>
 where
-    L: Layer<TestModel, Service: SharedModel>,
+    L: Layer<Strict<ScriptedModel>, Service: SharedModel>,
 {
     Oneshot::new(layer.layer(Strict::new(model.clone())), request())
 }

@@ -32,31 +32,12 @@ use self::calls::{
     ANSWER, assert_same, broken, call, fail, finish, for_a_while, in_time, ready, request, settle,
 };
 use crate::{Pace, ScriptedModel, Spurious, Strict, drop_at_each_wait, events::read};
-use concentric_core::{Error, Event, ModelService};
+use concentric_core::{Error, Event, service::SharedModel};
 use futures_util::{Stream, StreamExt, stream::FuturesUnordered};
 use std::{cell::RefCell, pin::pin};
 use tower::util::Oneshot;
 use tower_layer::Layer;
 use tower_service::Service;
-
-/// The model under a layer that is checked.
-pub type TestModel = Strict<ScriptedModel>;
-
-/// A service that [`BoxModel`](concentric_core::BoxModel) accepts. Every layer over a model must
-/// produce one.
-#[diagnostic::on_unimplemented(
-    message = "`{Self}` is not a model service that can be shared between tasks",
-    note = "a layer's service must be `Clone + Send + Sync + 'static`, and its futures and bodies `Send + 'static`, whenever those of the inner service are"
-)]
-pub trait SharedModel:
-    ModelService<Body: Send + 'static, Future: Send + 'static> + Clone + Send + Sync + 'static
-{
-}
-
-impl<S> SharedModel for S where
-    S: ModelService<Body: Send + 'static, Future: Send + 'static> + Clone + Send + Sync + 'static
-{
-}
 
 /// Runs all checks of this module.
 ///
@@ -67,7 +48,7 @@ impl<S> SharedModel for S where
 /// Panics if the layer breaks a rule; the message names it.
 pub async fn check_layer<L>(layer: L)
 where
-    L: Layer<TestModel, Service: SharedModel>,
+    L: Layer<Strict<ScriptedModel>, Service: SharedModel>,
 {
     readiness(&layer).await;
     finished(&layer).await;
@@ -85,7 +66,7 @@ where
 /// Panics if the check fails.
 pub async fn readiness<L>(layer: &L)
 where
-    L: Layer<TestModel, Service: SharedModel>,
+    L: Layer<Strict<ScriptedModel>, Service: SharedModel>,
 {
     let model = || Strict::new(ScriptedModel::new().text("hi").repeat());
 
@@ -199,7 +180,7 @@ where
 /// Panics if the check fails.
 pub async fn finished<L>(layer: &L)
 where
-    L: Layer<TestModel, Service: SharedModel>,
+    L: Layer<Strict<ScriptedModel>, Service: SharedModel>,
 {
     in_time("a response that finishes", async {
         let model = ScriptedModel::new().deltas(["Hello. ", "It is ", "me."]);
@@ -230,7 +211,7 @@ where
 /// Panics if the check fails.
 pub async fn failed<L>(layer: &L)
 where
-    L: Layer<TestModel, Service: SharedModel>,
+    L: Layer<Strict<ScriptedModel>, Service: SharedModel>,
 {
     in_time("a call that fails", async {
         let model = ScriptedModel::new().error(broken()).repeat();
@@ -281,7 +262,7 @@ where
 /// Panics if the check fails.
 pub async fn ended_early<L>(layer: &L)
 where
-    L: Layer<TestModel, Service: SharedModel>,
+    L: Layer<Strict<ScriptedModel>, Service: SharedModel>,
 {
     in_time("a response that ends early", async {
         let model = ScriptedModel::new().text("Hello. ").end_early().repeat();
@@ -305,7 +286,7 @@ where
 /// Panics if the check fails.
 pub async fn polled<L>(layer: &L)
 where
-    L: Layer<TestModel, Service: SharedModel>,
+    L: Layer<Strict<ScriptedModel>, Service: SharedModel>,
 {
     for pace in Pace::ALL {
         in_time("a response that is polled without a wakeup", async {
@@ -324,7 +305,7 @@ where
 /// Panics if the check fails.
 pub async fn dropped<L>(layer: &L)
 where
-    L: Layer<TestModel, Service: SharedModel>,
+    L: Layer<Strict<ScriptedModel>, Service: SharedModel>,
 {
     in_time("a call that is dropped", async {
         let model = ScriptedModel::new().never();
@@ -385,7 +366,7 @@ where
 /// Panics if the check fails.
 pub async fn size_hint<L>(layer: &L)
 where
-    L: Layer<TestModel, Service: SharedModel>,
+    L: Layer<Strict<ScriptedModel>, Service: SharedModel>,
 {
     let models = [
         ScriptedModel::new().deltas(["Hello. ", "It is ", "", "me."]),

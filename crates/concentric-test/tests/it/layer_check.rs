@@ -4,7 +4,7 @@ use concentric_core::{
     ChatRequest, ChatResponse, Error, ErrorKind, Event, EventStream, FinishReason, Usage,
 };
 use concentric_layers::{Next, from_fn, inspect_events};
-use concentric_test::{TestModel, check_layer};
+use concentric_test::{ScriptedModel, Strict, check_layer};
 use futures_util::{FutureExt, StreamExt, future::BoxFuture, stream};
 use std::{
     future::poll_fn,
@@ -144,7 +144,7 @@ async fn a_layer_that_loses_a_wakeup() {
 fn answers<F>(
     f: F,
 ) -> impl Layer<
-    TestModel,
+    Strict<ScriptedModel>,
     Service = impl Service<
         ChatRequest,
         Response = ChatResponse<EventStream>,
@@ -294,10 +294,10 @@ async fn a_layer_with_a_wrong_size_hint() {
 #[should_panic(expected = "the layer keeps the inner service's readiness")]
 async fn a_layer_that_keeps_readiness() {
     #[derive(Clone)]
-    struct Keeps(TestModel);
+    struct Keeps(Strict<ScriptedModel>);
 
     impl Service<ChatRequest> for Keeps {
-        type Response = <TestModel as Service<ChatRequest>>::Response;
+        type Response = <Strict<ScriptedModel> as Service<ChatRequest>>::Response;
         type Error = Error;
         type Future = BoxFuture<'static, Result<Self::Response, Error>>;
 

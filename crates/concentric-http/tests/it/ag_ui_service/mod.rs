@@ -12,9 +12,7 @@ use concentric_core::{
     InterruptId, MediaSource, NoTools, PartKind, Reply, ResumePoint, Role, ToolStatus,
     store::StoreError,
 };
-use concentric_http::ag_ui::{
-    AgUi, AgUiContext, AgUiForwardedProps, AgUiLayer, AgUiState, Shutdown,
-};
+use concentric_http::ag_ui::{AgUi, AgUiContext, AgUiLayer, AgUiState, Shutdown};
 use futures_util::{Stream, stream};
 use http_body_util::{BodyExt, Full, StreamBody};
 use proptest::prelude::*;
@@ -87,11 +85,9 @@ async fn the_run_has_the_ids_and_values_of_the_input() {
     assert!(context.stream_id().is_some());
     let extensions = context.extensions();
     assert_eq!(extensions.get::<User>().unwrap().0, "ada");
-    assert_eq!(extensions.get::<AgUiContext>().unwrap()[0].value, "cart");
-    assert_eq!(
-        extensions.get::<AgUiForwardedProps>().unwrap()["theme"],
-        "dark"
-    );
+    let sent = extensions.get::<AgUiContext>().unwrap();
+    assert_eq!(sent.items[0].value, "cart");
+    assert_eq!(sent.forwarded_props.as_ref().unwrap()["theme"], "dark");
     assert_eq!(
         *extensions.get::<AgUiState>().unwrap().get(),
         json!({"a": 1})

@@ -97,7 +97,7 @@ async fn an_interrupted_run_without_a_store_is_logged() {
             .service(BoxModel::new(AgentLayer::new(tools).layer(model)));
         drop(agent.oneshot(ChatRequest::user("hi")).await.unwrap());
         gate.open();
-        layer.runs().shutdown().await;
+        layer.shutdown().await;
         let lines = warnings.take();
         let is_reported = lines
             .iter()

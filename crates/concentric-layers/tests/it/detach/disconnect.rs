@@ -24,7 +24,7 @@ async fn a_run_completes_after_its_consumer_disconnects() {
     assert!(!context.is_cancelled(), "the run goes on");
 
     gate.open();
-    scene.layer.runs().shutdown().await;
+    scene.layer.shutdown().await;
     assert_eq!(scene.log.lines(), ["outside: dropped", "inside: completed"]);
     assert_eq!((scene.model.calls(), scene.tools.done()), (2, 1));
     assert!(!context.is_cancelled(), "nobody has cancelled it");
@@ -73,7 +73,7 @@ async fn a_run_continues_from_every_await_point() {
             Box::pin(async move { agent.oneshot(request).await.unwrap().text().await });
         let whole = poll_times(&mut answer, times).await;
         drop(answer);
-        scene.layer.runs().shutdown().await;
+        scene.layer.shutdown().await;
 
         if times == 0 {
             // Nothing has begun.
@@ -143,5 +143,5 @@ async fn a_body_is_not_polled_after_a_panic() {
     let read =
         tokio::spawn(async move { agent.oneshot(ChatRequest::user("hi")).await?.text().await });
     assert!(read.await.unwrap_err().is_panic());
-    assert_eq!(layer.runs().available(), 64);
+    assert_eq!(layer.available(), 64);
 }

@@ -6,7 +6,7 @@ async fn a_failed_run_is_logged_with_its_id() {
     let broken = Error::new(ErrorKind::Server, "it broke");
     let scene = Scene::new(ScriptedModel::new().text("Well,").error(broken));
     let context = scene.leave().await;
-    scene.layer.runs().shutdown().await;
+    scene.layer.shutdown().await;
     assert_eq!(
         scene.log.lines(),
         ["outside: dropped", "inside: failed, server: it broke"]
@@ -27,7 +27,7 @@ async fn a_truncated_run_is_logged() {
     let layer = DetachLayer::new();
     let agent = layer.layer(model);
     drop(agent.oneshot(ChatRequest::user("hi")).await.unwrap());
-    layer.runs().shutdown().await;
+    layer.shutdown().await;
     let lines = warnings.take();
     assert_eq!(lines.len(), 1);
     assert!(
@@ -49,7 +49,7 @@ async fn a_panicking_run_is_logged_and_frees_its_place() {
     let mut answer = agent.oneshot(ChatRequest::user("hi")).await.unwrap();
     answer.body.next().await.unwrap().unwrap();
     drop(answer);
-    layer.runs().shutdown().await;
+    layer.shutdown().await;
     let lines = warnings.take().concat();
     assert!(
         lines.contains("panicked") && lines.contains("this is wrong"),
@@ -68,10 +68,10 @@ async fn an_always_ready_model_yields_to_other_tasks() {
     let agent = layer.layer(endless);
     drop(agent.oneshot(environment.request("hi")).await.unwrap());
     settle().await;
-    assert_eq!(layer.runs().available(), 63);
+    assert_eq!(layer.available(), 63);
     environment.advance(Duration::from_secs(60));
     settle().await;
-    assert_eq!(layer.runs().available(), 64);
+    assert_eq!(layer.available(), 64);
 }
 
 #[tokio::test]

@@ -28,7 +28,7 @@ async fn inner_services_can_detect_the_disconnect() {
     assert!(body.next().now_or_never().is_none());
     gate.open();
     drop(body);
-    scene.layer.runs().shutdown().await;
+    scene.layer.shutdown().await;
     assert_eq!(log.lines(), ["gone: false", "gone: true"]);
     assert!(Consumer::of(&Context::new()).is_none());
 }
@@ -72,7 +72,7 @@ async fn an_agent_tool_may_have_the_layer() {
         .layer(AgentLayer::new(tools))
         .service(model);
     drop(outer.oneshot(ChatRequest::user("hi")).await.unwrap());
-    layer.runs().shutdown().await;
+    layer.shutdown().await;
     assert_eq!(
         inner.log.lines(),
         ["inside: completed", "outside: completed"]
@@ -92,7 +92,7 @@ async fn a_nested_agent_continues_inside_the_outer_layer() {
         .layer(inner)
         .service(ScriptedModel::new().text("Well,").pause().text(" yes."));
     drop(agent.oneshot(ChatRequest::user("hi")).await.unwrap());
-    layer.runs().shutdown().await;
+    layer.shutdown().await;
     assert_eq!(log.lines(), ["inside: completed"]);
 }
 
@@ -116,7 +116,7 @@ async fn usage_is_reported_to_inner_layers() {
         .layer(AgentLayer::new(ScriptedTools::new()))
         .service(model);
     drop(agent.oneshot(ChatRequest::user("hi")).await.unwrap());
-    layer.runs().shutdown().await;
+    layer.shutdown().await;
     assert_eq!(*used.lock().unwrap(), Usage::new(9, 2));
 }
 
@@ -155,7 +155,7 @@ async fn disconnects_on_many_threads_all_complete() {
     for consumer in consumers {
         consumer.await.unwrap();
     }
-    layer.runs().shutdown().await;
+    layer.shutdown().await;
     let lines = log.lines();
     assert_eq!(lines.len(), 1_000);
     let other = lines.iter().find(|line| **line != "inside: completed");

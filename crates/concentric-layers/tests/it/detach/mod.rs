@@ -139,7 +139,7 @@ impl Scene {
 
     /// How many runs go on without their consumers.
     fn detached(&self) -> usize {
-        64 - self.layer.runs().available()
+        64 - self.layer.available()
     }
 }
 

@@ -6,8 +6,7 @@ async fn a_shutdown_waits_for_detached_runs_and_rejects_others() {
     let scene = Scene::waiting(&gate);
     let (late, body) = scene.start().await;
     let early = scene.leave().await;
-    let runs = scene.layer.runs();
-    let mut shutdown = Box::pin(runs.shutdown());
+    let mut shutdown = Box::pin(scene.layer.shutdown());
     assert!(poll_times(&mut shutdown, 50).await.is_none());
 
     // Its consumer is there, until now.
@@ -19,7 +18,7 @@ async fn a_shutdown_waits_for_detached_runs_and_rejects_others() {
     assert!(!early.is_cancelled());
     assert!(scene.log.lines().contains(&"inside: completed".to_owned()));
     // And again, by whoever else is told to; and from now on.
-    runs.shutdown().await;
+    scene.layer.shutdown().await;
     let refused = scene.leave().await;
     assert!(refused.is_cancelled());
 }
@@ -28,7 +27,7 @@ async fn a_shutdown_waits_for_detached_runs_and_rejects_others() {
 async fn an_abandoned_shutdown_accepts_runs_again() {
     let scene = Scene::waiting(&Gate::new());
     let first = scene.leave().await;
-    assert!(scene.layer.runs().shutdown().now_or_never().is_none());
+    assert!(scene.layer.shutdown().now_or_never().is_none());
     let second = scene.leave().await;
     settle().await;
     assert_eq!([first, second].map(|c| c.is_cancelled()), [false, false]);

@@ -30,8 +30,7 @@ mod suspended {
         let context = || Context::builder().thread_id(thread.clone()).build();
         let request = ChatRequest::user("Pay.").with_context(context());
         drop(agent.clone().oneshot(request).await.unwrap());
-        let runs = layer.runs();
-        while runs.available() < 64 {
+        while layer.available() < 64 {
             yield_now().await;
         }
         assert_eq!(log.lines(), ["inside: interrupted"]);
@@ -43,7 +42,7 @@ mod suspended {
         let request = ChatRequest::replying(replies.collect()).with_context(context());
         // Nobody hears that either.
         drop(agent.oneshot(request).await.unwrap());
-        runs.shutdown().await;
+        layer.shutdown().await;
         assert_eq!(log.lines(), ["inside: interrupted", "inside: completed"]);
         assert_eq!(tools.done(), 1);
         let open = store
@@ -113,7 +112,7 @@ mod hooked {
             .layer(AgentLayer::new(tools))
             .service(model);
         drop(agent.oneshot(ChatRequest::user("hi")).await.unwrap());
-        layer.runs().shutdown().await;
+        layer.shutdown().await;
         settle().await;
         let mut lines = log.lines();
         lines.sort();

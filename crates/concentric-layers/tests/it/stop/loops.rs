@@ -81,7 +81,7 @@ async fn a_loop_is_skipped_with_a_message_to_the_model() {
     let tools = tools();
     let model = calls([same.clone(), same.clone(), same.clone(), ("b", json!({}))]);
     let agent = AgentLayer::new(tools.clone())
-        .gate(LoopDetector::new(2).action(LoopAction::Skip))
+        .gate(LoopDetector::new(2).skip())
         .layer(model.clone());
     let answer = run(&agent, ChatRequest::user("hi")).await;
     assert_eq!(answer.finish.outcome, Outcome::Completed);
@@ -103,7 +103,7 @@ async fn the_model_is_warned_of_a_loop() {
     let same = ("a", json!({}));
     let model = calls([same.clone(), same, ("b", json!({}))]);
     let agent = AgentLayer::new(tools())
-        .gate(LoopDetector::new(2).action(LoopAction::Warn))
+        .gate(LoopDetector::new(2).warn())
         .layer(model.clone());
     let answer = run(&agent, ChatRequest::user("hi")).await;
     assert_eq!(statuses(&answer), [ToolStatus::Done; 3]);
@@ -132,7 +132,7 @@ async fn a_skipped_call_has_no_effect() {
         .then()
         .error(broken);
     let agent = AgentLayer::new(tools())
-        .gate(LoopDetector::new(2).action(LoopAction::Skip))
+        .gate(LoopDetector::new(2).skip())
         .layer(model);
     let body = agent.oneshot(ChatRequest::user("hi")).await.unwrap();
     let error = body.collect().await.unwrap_err();

@@ -14,7 +14,7 @@ use concentric_core::{
     machine::RunState,
 };
 use concentric_layers::stop::{
-    ErrorLimit, Judgement, LoopAction, LoopDetector, MORE_STEPS, OutputConstraint, RejectedAnswer,
+    ErrorLimit, Judgement, LoopDetector, MORE_STEPS, OutputConstraint, RejectedAnswer,
     StepApproval, StopWhen, called, called_times, cost, finish_reason, holds, input_tokens,
     output_tokens, steps, total_tokens,
 };
