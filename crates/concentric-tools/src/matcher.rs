@@ -168,8 +168,15 @@ impl Matcher {
 
     /// Evaluates the matcher for `call`.
     ///
-    /// Does not allocate, unless a predicate is [asynchronous](Self::when_async).
-    pub fn matches(&self, call: &ToolCall) -> Matched {
+    /// # Errors
+    ///
+    /// Returns an error if a predicate failed.
+    pub async fn matches(&self, call: &ToolCall) -> Result<bool, Error> {
+        self.evaluate(call).resolve().await
+    }
+
+    /// Evaluates the matcher without allocation, unless a predicate is asynchronous.
+    pub(crate) fn evaluate(&self, call: &ToolCall) -> Matched {
         let spec = call.spec().map(|spec| &**spec);
         Matched::Now(match &self.0 {
             Kind::All => Ok(true),
@@ -186,7 +193,7 @@ impl Matcher {
             Kind::Any(of) => return decide(of, 0, true, None, call),
             Kind::Every(of) => return decide(of, 0, false, None, call),
             Kind::Not(of) => {
-                return match of.matches(call) {
+                return match of.evaluate(call) {
                     Matched::Now(matched) => Matched::Now(matched.map(bool::not)),
                     Matched::Later(later) => {
                         Matched::Later(Box::pin(async move { later.await.map(bool::not) }))
@@ -236,7 +243,7 @@ impl Matcher {
     }
 
     /// The exactness of the matcher: of two rules for a call, the more exact one is the exception.
-    pub fn exactness(&self) -> Exactness {
+    pub(crate) fn exactness(&self) -> Exactness {
         match &self.0 {
             Kind::Name(_) => Exactness::Name,
             Kind::Any(of) => of.iter().map(Self::exactness).min().unwrap_or_default(),
@@ -267,9 +274,8 @@ impl Matcher {
 }
 
 /// The exactness of a [`Matcher`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[non_exhaustive]
-pub enum Exactness {
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Exactness {
     /// Not selected by names alone: a pattern, a group or a predicate.
     #[default]
     Other,
@@ -278,12 +284,8 @@ pub enum Exactness {
 }
 
 /// The result of a [`Matcher`] for a call, immediate or asynchronous.
-///
-/// # Errors
-///
-/// The result is an error if a predicate failed.
 #[must_use]
-pub enum Matched {
+pub(crate) enum Matched {
     /// The result is known.
     Now(Result<bool, Error>),
     /// The result of an asynchronous predicate.
@@ -291,24 +293,10 @@ pub enum Matched {
 }
 
 impl Matched {
-    /// Waits for the result.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if a predicate failed.
-    pub async fn resolve(self) -> Result<bool, Error> {
+    async fn resolve(self) -> Result<bool, Error> {
         match self {
             Self::Now(matched) => matched,
             Self::Later(later) => later.await,
-        }
-    }
-}
-
-impl fmt::Debug for Matched {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Now(matched) => f.debug_tuple("Now").field(matched).finish(),
-            Self::Later(_) => f.debug_tuple("Later").finish_non_exhaustive(),
         }
     }
 }
@@ -323,7 +311,7 @@ fn decide(
     call: &ToolCall,
 ) -> Matched {
     for (at, matcher) in of.iter().enumerate().skip(from) {
-        match matcher.matches(call) {
+        match matcher.evaluate(call) {
             Matched::Now(Ok(matched)) if matched == decisive => {
                 return Matched::Now(Ok(decisive));
             }

@@ -323,7 +323,7 @@ impl Approval {
         let mut found = Found::default();
         for (matcher, rule) in &self.rules {
             let exactness = matcher.exactness();
-            match matcher.matches(call) {
+            match matcher.evaluate(call) {
                 Matched::Now(matched) => found.take(exactness, rule, matched.map_err(Into::into)),
                 Matched::Later(later) => found.later.push((exactness, rule.clone(), later)),
             }

@@ -43,5 +43,5 @@ pub(crate) fn offer(
 pub(crate) fn is_about(matcher: &Matcher, spec: &Arc<ToolSpec>) -> bool {
     let call = ToolCallPart::new(CallId::new(""), spec.name.clone(), "{}");
     let call = ToolCall::new(call, Context::new()).with_spec(Arc::clone(spec));
-    matches!(matcher.matches(&call), Matched::Now(Ok(true)))
+    matches!(matcher.evaluate(&call), Matched::Now(Ok(true)))
 }

@@ -7,7 +7,7 @@ fn call(name: &str) -> ToolCall {
 }
 
 fn now(matcher: impl Into<Matcher>, name: &str) -> Result<bool, String> {
-    match matcher.into().matches(&call(name)) {
+    match matcher.into().evaluate(&call(name)) {
         Matched::Now(matched) => matched.map_err(|error| error.to_string()),
         Matched::Later(_) => Err("later".to_owned()),
     }
@@ -87,15 +87,16 @@ async fn an_asynchronous_predicate_runs_if_the_result_depends_on_it() {
         (long().or("x"), "x", true),
         (long().or(long()), "x", false),
     ] {
-        let later = matcher.matches(&call(name));
+        let later = matcher.evaluate(&call(name));
         assert!(matches!(later, Matched::Later(_)), "{matcher}");
-        assert_eq!(later.resolve().await.unwrap(), matched, "{matcher}");
+        let result = matcher.matches(&call(name)).await;
+        assert_eq!(result.unwrap(), matched, "{matcher}");
     }
     let panics = Matcher::when_async(async |_| panic!("secret"));
-    assert!(panics.matches(&call("x")).resolve().await.is_err());
-    let or = panics.clone().or("x").matches(&call("x"));
-    assert!(or.resolve().await.unwrap());
-    assert!(panics.and("x").matches(&call("x")).resolve().await.is_err());
+    assert!(panics.matches(&call("x")).await.is_err());
+    let or = panics.clone().or("x");
+    assert!(or.matches(&call("x")).await.unwrap());
+    assert!(panics.and("x").matches(&call("x")).await.is_err());
 }
 
 #[test]

@@ -6,19 +6,12 @@ use concentric_core::{
     state::SlotError,
 };
 use serde::de::DeserializeOwned;
-use std::fmt;
 
 /// Makes the model try again if its answer does not match the type.
 ///
 /// See the [module docs](super).
-pub struct OutputGate<T> {
-    output: Output<T>,
-}
-
-impl<T> OutputGate<T> {
-    pub(super) const fn new(output: Output<T>) -> Self {
-        Self { output }
-    }
+pub(super) struct OutputGate<T> {
+    pub(super) output: Output<T>,
 }
 
 impl<T> OutputGate<T>
@@ -96,12 +89,4 @@ fn said(text: String) -> Result<Turn, BoxError> {
         Role::User,
         vec![Part::text(text)],
     ))?)
-}
-
-impl<T> fmt::Debug for OutputGate<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OutputGate")
-            .field("output", &self.output)
-            .finish()
-    }
 }

@@ -127,7 +127,6 @@ mod progress;
 pub use self::{
     body::OutputBody,
     future::ResponseFuture,
-    gate::OutputGate,
     layer::{OutputLayer, WithOutput},
     partial::Partials,
 };
@@ -138,7 +137,7 @@ use crate::{
 };
 use concentric_core::{
     Answer, Error, ErrorKind, Finish, OutputSchema, Str,
-    agent::{Installer, Plugin},
+    agent::{Installer, Plugin, StepGate},
 };
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
@@ -215,8 +214,13 @@ where
     }
 
     /// Returns the gate that makes the model try again.
-    pub fn gate(&self) -> OutputGate<T> {
-        OutputGate::new(self.clone())
+    pub fn gate(&self) -> impl StepGate + use<T>
+    where
+        T: 'static,
+    {
+        gate::OutputGate {
+            output: self.clone(),
+        }
     }
 
     /// Returns a parser of partial values of type `P`: a [`Value`](serde_json::Value), or a type

@@ -40,7 +40,7 @@ where
     L: ObserveSettled + Clone,
 {
     fn observe(&self, call: &ToolCall) -> Option<Pin<Box<dyn Future<Output = ()> + Send>>> {
-        match self.matcher.matches(call) {
+        match self.matcher.evaluate(call) {
             Matched::Now(matched) => applies(matched).then(|| self.layer.observe(call)).flatten(),
             Matched::Later(later) => {
                 let (hooks, call) = (self.layer.clone(), call.clone());

@@ -45,7 +45,7 @@ where
     }
 
     fn call(&mut self, call: ToolCall) -> Self::Future {
-        match self.matcher.matches(&call) {
+        match self.matcher.evaluate(&call) {
             Matched::Now(matched) => match applies(matched) {
                 true => ResponseFuture::layered(self.layered.clone(), call),
                 false => ResponseFuture::inner(self.inner.clone(), call),

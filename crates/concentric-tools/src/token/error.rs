@@ -1,11 +1,11 @@
 use concentric_core::{Error, ErrorKind, Str};
 use std::{error::Error as StdError, fmt};
 
-/// The reason why a token is invalid.
+/// The reason why a token is invalid, or cannot be signed.
 ///
 /// Its text contains no part of the token or of a key. Except for [`Malformed`](Self::Malformed),
-/// [`UnknownKey`](Self::UnknownKey) and [`Forged`](Self::Forged), the token was signed by this
-/// service.
+/// [`UnknownKey`](Self::UnknownKey) and [`Forged`](Self::Forged), a rejected token was signed by
+/// this service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum TokenError {
@@ -41,8 +41,12 @@ pub enum TokenError {
     Policy,
     /// Issued for other arguments.
     Arguments,
-    /// The lifetime exceeds the maximum.
+    /// The token expires before its issue, or was issued before 1970, or its lifetime exceeds the
+    /// [maximum](super::TokenKeys::max_lifetime).
     Lifetime,
+    /// The token would be longer than [`MAX_TOKEN_LEN`](super::MAX_TOKEN_LEN). Ids from clients may
+    /// have any length.
+    TooLong,
     /// Issued in the future.
     NotYet,
     /// Expired.
@@ -70,6 +74,7 @@ impl TokenError {
             Self::Policy => "policy",
             Self::Arguments => "arguments",
             Self::Lifetime => "lifetime",
+            Self::TooLong => "too_long",
             Self::NotYet => "not_yet",
             Self::Expired => "expired",
         }
@@ -95,7 +100,10 @@ impl fmt::Display for TokenError {
             Self::Definition => "the tool has changed since the approval was requested",
             Self::Policy => "the policy has changed since the approval was requested",
             Self::Arguments => "the approval is for other arguments",
-            Self::Lifetime => "the lifetime of the approval exceeds the maximum",
+            Self::Lifetime => {
+                "the lifetime of the approval is negative, exceeds the maximum or starts before 1970"
+            }
+            Self::TooLong => "the claims are too long for an approval token",
             Self::NotYet => "the approval was issued in the future",
             Self::Expired => "the approval has expired",
         })
@@ -103,31 +111,6 @@ impl fmt::Display for TokenError {
 }
 
 impl StdError for TokenError {}
-
-/// The reason why claims cannot be signed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum SignError {
-    /// The token would be longer than [`MAX_TOKEN_LEN`](super::MAX_TOKEN_LEN). Ids from clients may
-    /// have any length.
-    TooLong,
-    /// The token would expire before its issue or exceed the [maximum
-    /// lifetime](super::TokenKeys::max_lifetime), or was issued before 1970.
-    Times,
-}
-
-impl fmt::Display for SignError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::TooLong => "the claims are too long for an approval token",
-            Self::Times => {
-                "the lifetime of the claims is negative, exceeds the maximum or starts before 1970"
-            }
-        })
-    }
-}
-
-impl StdError for SignError {}
 
 /// The reason why a key is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,5 +1,5 @@
 use super::{
-    Claims, Expected, KeyError, SignError, TokenError,
+    Claims, Expected, KeyError, TokenError,
     wire::{self, Reader},
 };
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
@@ -159,17 +159,17 @@ impl TokenKeys {
     /// # Errors
     ///
     /// Returns an error if the token would be too long, or never valid.
-    pub fn sign(&self, claims: &Claims) -> Result<Token, SignError> {
+    pub fn sign(&self, claims: &Claims) -> Result<Token, TokenError> {
         if !self.is_lifetime(claims) {
-            return Err(SignError::Times);
+            return Err(TokenError::Lifetime);
         }
         let bytes = wire::encode(&self.current.id, claims);
-        let mut bytes = bytes.ok_or(SignError::TooLong)?;
+        let mut bytes = bytes.ok_or(TokenError::TooLong)?;
         let tag = self.current.mac(&bytes).finalize().into_bytes();
         bytes.extend(tag);
         let token = URL_SAFE_NO_PAD.encode(bytes);
         if token.len() > MAX_TOKEN_LEN {
-            return Err(SignError::TooLong);
+            return Err(TokenError::TooLong);
         }
         Ok(Token(token.into()))
     }

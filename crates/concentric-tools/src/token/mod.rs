@@ -104,7 +104,7 @@ mod wire;
 
 pub use self::{
     claims::{Claims, Expected, TokenSubject},
-    error::{KeyError, SignError, TokenError},
+    error::{KeyError, TokenError},
     keys::{Key, MAX_TOKEN_LEN, Token, TokenKeys},
     tokens::ApprovalTokens,
 };

@@ -8,10 +8,7 @@ use concentric_core::{
 };
 use concentric_tools::{
     Digest,
-    token::{
-        Claims, Expected, Key, KeyError, MAX_TOKEN_LEN, SignError, TokenError, TokenKeys,
-        TokenSubject,
-    },
+    token::{Claims, Expected, Key, KeyError, MAX_TOKEN_LEN, TokenError, TokenKeys, TokenSubject},
 };
 use proptest::{
     prelude::*,
@@ -210,7 +207,7 @@ fn no_two_fields_can_be_swapped() {
     refused(&swapped);
     let mut swapped = claims();
     std::mem::swap(&mut swapped.issued_at, &mut swapped.expires_at);
-    assert_eq!(keys().sign(&swapped).unwrap_err(), SignError::Times);
+    assert_eq!(keys().sign(&swapped).unwrap_err(), TokenError::Lifetime);
 }
 
 #[test]
@@ -405,7 +402,7 @@ fn what_is_no_token_is_malformed() {
 fn claims_that_would_be_too_long_are_not_signed() {
     let mut claims = claims();
     claims.run_id = RunId::new("x".repeat(MAX_TOKEN_LEN));
-    assert_eq!(keys().sign(&claims).unwrap_err(), SignError::TooLong);
+    assert_eq!(keys().sign(&claims).unwrap_err(), TokenError::TooLong);
     claims.run_id = RunId::new("x".repeat(MAX_TOKEN_LEN / 2));
     let token = keys().sign(&claims).unwrap();
     assert!(
@@ -526,14 +523,17 @@ fn times_that_make_no_sense_are_not_signed() {
         keys().sign(&claims).map(drop)
     };
     assert_eq!(sign(now(), now() + 7 * DAY), Ok(()));
-    assert_eq!(sign(now(), now() + 7 * DAY + SECOND), Err(SignError::Times));
-    assert_eq!(sign(now(), now()), Err(SignError::Times));
+    assert_eq!(
+        sign(now(), now() + 7 * DAY + SECOND),
+        Err(TokenError::Lifetime)
+    );
+    assert_eq!(sign(now(), now()), Err(TokenError::Lifetime));
     // Nothing is left of so short a time.
     let short = now() + Duration::from_micros(900);
-    assert_eq!(sign(now(), short), Err(SignError::Times));
-    assert_eq!(sign(now(), now() - SECOND), Err(SignError::Times));
+    assert_eq!(sign(now(), short), Err(TokenError::Lifetime));
+    assert_eq!(sign(now(), now() - SECOND), Err(TokenError::Lifetime));
     let early = SystemTime::UNIX_EPOCH - SECOND;
-    assert_eq!(sign(early, early + MINUTE), Err(SignError::Times));
+    assert_eq!(sign(early, early + MINUTE), Err(TokenError::Lifetime));
 }
 
 #[test]
@@ -568,7 +568,8 @@ fn each_error_has_a_code_of_its_own() {
     use TokenError::*;
     let all = [
         Malformed, UnknownKey, Forged, RetiredKey, Tenant, Audience, Run, Step, Message, Call,
-        Position, Interrupt, Tool, Definition, Policy, Arguments, Lifetime, NotYet, Expired,
+        Position, Interrupt, Tool, Definition, Policy, Arguments, Lifetime, TooLong, NotYet,
+        Expired,
     ];
     let codes: HashSet<_> = all.iter().map(|error| error.code()).collect();
     let texts: HashSet<_> = all.iter().map(ToString::to_string).collect();
@@ -611,7 +612,7 @@ fn the_times_of_keys_may_be_zero_one_and_the_maximum() {
                 let verified = keys.verify(token.as_str(), &wanted, end);
                 assert_eq!(verified, Err(TokenError::Expired), "{about}");
             }
-            Err(error) => assert_eq!((error, counts), (SignError::Times, false), "{about}"),
+            Err(error) => assert_eq!((error, counts), (TokenError::Lifetime, false), "{about}"),
         }
         // One that is signed by others counts no longer.
         if lifetime > Duration::ZERO {
