@@ -5,7 +5,7 @@ use arbitrary::Arbitrary;
 use concentric_core::{CallId, InterruptId, MessageId, RunId, store::Tenant};
 use concentric_tools::{
     Digest,
-    token::{Claims, Expected, Key, TokenKeys, Subject},
+    token::{Claims, Expected, Key, TokenKeys, TokenSubject},
 };
 use libfuzzer_sys::fuzz_target;
 use std::time::{Duration, SystemTime};
@@ -51,8 +51,8 @@ fn digest(of: u8) -> Digest {
     Digest::of_fields("fuzz", &[&[of]])
 }
 
-fn subject(fields: &Fields) -> Subject {
-    Subject {
+fn subject(fields: &Fields) -> TokenSubject {
+    TokenSubject {
         tenant: Tenant(fields.tenant.as_str().into()),
         audience: fields.audience.as_str().into(),
         message_id: fields.message.as_deref().map(MessageId::new),

@@ -14,8 +14,8 @@ use super::{Context, edit::Edit};
 /// Data that the client's application sends to the agent, an extension of the run's
 /// [`Context`](concentric_core::Context).
 ///
-/// It is not added to the model's request automatically. Like all input it is not authenticated, so
-/// it must not identify the user.
+/// The model's request does not contain this data. Clients may send any value, so the data must not
+/// identify the user.
 ///
 /// ```
 /// use concentric_core::{ChatRequest, SystemSegment};

@@ -90,7 +90,7 @@
 //! Around an agent the layer fails the run with
 //! [`Configuration`](concentric_core::ErrorKind::Configuration). So do gates in a wrong order.
 //! Gates that may continue a run are called in order, and the first one that continues it is the
-//! last one called ([`StepGate`](concentric_core::agent::StepGate)). Therefore:
+//! last one called ([`StepGate`]). Therefore:
 //!
 //! | gate | place | reason |
 //! |---|---|---|
