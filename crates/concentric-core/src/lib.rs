@@ -46,7 +46,7 @@ pub mod capability;
 mod capability_error;
 mod checkpoint;
 pub mod context;
-mod describe;
+pub mod describe;
 pub mod driver;
 mod end;
 mod environment;
@@ -77,7 +77,6 @@ pub use self::{
     agent::{Agent, AgentLayer, NoTools, Plugin, ToolSource},
     capability::{Capability, Declares, Layers},
     context::Context,
-    describe::describe,
     environment::Environment,
     hooks::Hooks,
     hub::InterruptHub,

@@ -1,7 +1,7 @@
-//! A stack tells what it is made of.
+//! The description of a stack lists its layers.
 
 use concentric_core::{
-    AgentLayer, BoxModel, ChatRequest, Event, Plugin, agent::Installer, describe,
+    AgentLayer, BoxModel, ChatRequest, Event, Plugin, agent::Installer, describe::describe,
 };
 use concentric_layers::InFlightLimitLayer;
 use concentric_layers::{

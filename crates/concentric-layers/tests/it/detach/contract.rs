@@ -20,7 +20,7 @@ async fn the_layer_contract_holds_when_no_run_may_continue() {
 async fn the_description_names_the_inner_service() {
     let model = ScriptedModel::new();
     let agent = DetachLayer::new().layer(AgentLayer::new(ScriptedTools::new()).layer(model));
-    let described = concentric_core::describe(&agent);
+    let described = concentric_core::describe::describe(&agent);
     let names: Vec<_> = described
         .lines()
         .map(|line| line.split_whitespace().last().unwrap())
