@@ -14,6 +14,7 @@ mod detach;
 mod envelope;
 #[cfg(feature = "in-flight")]
 mod in_flight;
+mod lasting_edits;
 #[cfg(feature = "full")]
 mod placement;
 #[cfg(feature = "session")]
