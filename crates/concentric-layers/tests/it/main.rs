@@ -15,6 +15,7 @@ mod envelope;
 #[cfg(feature = "in-flight")]
 mod in_flight;
 mod lasting_edits;
+mod limits_of_runs;
 #[cfg(feature = "full")]
 mod placement;
 #[cfg(feature = "session")]

@@ -4,6 +4,7 @@ use super::Machine;
 use crate::{
     event::Event,
     run_state::{RunEdits, Stage},
+    text::Str,
     transcript::{Transcript, Turn},
 };
 
@@ -31,6 +32,11 @@ impl Machine {
         }
         self.state.edits.get_or_insert_default().extend(edits);
         true
+    }
+
+    /// Sets the [names](crate::run_state::RunState::overrides) of the overrides that the run has.
+    pub fn set_overrides(&mut self, names: &[Str]) {
+        self.state.overrides = (!names.is_empty()).then(|| names.into());
     }
 
     /// The number of turns of the conversation, including those that rewrites have removed.
