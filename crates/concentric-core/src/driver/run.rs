@@ -9,8 +9,8 @@ use super::{
     stop::Stops,
 };
 use crate::{
-    context::Context, overrides::unapplied, request::ChatRequest, resume::Resume,
-    step_gate::StepGates, tool_call::ToolRound,
+    context::Context, request::ChatRequest, resume::Resume, step_gate::StepGates,
+    tool_call::ToolRound,
 };
 use concentric_proto::{
     ChatOptions, Error, ErrorKind, Event, MessageId, Phase, ResponseHead, RoundCall, Str, System,
@@ -90,7 +90,9 @@ impl<M, R> Run<M, R> {
                          resumes it lacks",
                         missing.join("`, `")
                     );
-                    return Err(unapplied(why));
+                    return Err(Error::new(ErrorKind::Configuration, why)
+                        .with_code("overrides")
+                        .with_phase(Phase::Run));
                 }
                 resume(&mut request, &resumed, rules)?
             }
