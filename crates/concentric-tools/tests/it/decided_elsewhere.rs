@@ -13,8 +13,7 @@ use concentric_core::{
     store::Checkpoint,
 };
 use concentric_tools::{
-    Approval, ApprovalTokens, Tool, Toolset, Verdict, agent_tool,
-    token::{Key, TokenKeys},
+    Approval, ApprovalTokens, Tool, Toolset, Verdict, agent_tool, token::TokenKeys,
 };
 use serde_json::json;
 use std::{
@@ -25,8 +24,8 @@ use std::{
 use tower::Layer;
 
 fn tokens(store: &Memory) -> ApprovalTokens {
-    let key = Key::new("k1".to_owned(), vec![7; 32]).unwrap();
-    ApprovalTokens::new(TokenKeys::new(key), "here", store.clone())
+    let keys = TokenKeys::new("k1", vec![7; 32]).unwrap();
+    ApprovalTokens::new(keys, "here", store.clone())
 }
 
 /// Hangs with n = 1.

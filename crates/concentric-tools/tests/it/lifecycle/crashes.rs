@@ -375,8 +375,7 @@ async fn f044_an_approval_by_token_that_was_taken_up_before_the_crash_is_in_doub
     // The token is used up, so it proves nothing now; but the call may have run.
     let (log, store) = (Log::default(), Memory::new());
     let tools = |hangs| {
-        let key = concentric_tools::token::Key::new("k", vec![7; 32]).unwrap();
-        let keys = concentric_tools::token::TokenKeys::new(key);
+        let keys = concentric_tools::token::TokenKeys::new("k", vec![7; 32]).unwrap();
         classes(&log, hangs)
             .gate(Approval::for_tools("once"))
             .tokens(concentric_tools::ApprovalTokens::new(
