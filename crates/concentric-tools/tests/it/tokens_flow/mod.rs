@@ -467,7 +467,7 @@ async fn f039_a_token_counts_for_its_call_only() {
         let (scene, held) = suspended(&tools(&log, &store), vec![("refund", r#"{"n":1}"#)]).await;
         let altered = held.altered(|_, call| edit(call));
         let id = {
-            let call = altered.open.calls()[0].call.id.clone();
+            let call = altered.open.calls().next().unwrap().0.id.clone();
             let message = altered.open.message().id.clone().unwrap();
             crate::kit::id(&format!("{message}/0/{call}"))
         };
