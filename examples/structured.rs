@@ -74,7 +74,7 @@ async fn ask(question: String) -> Result<Outcome, Error> {
             .layer(AgentLayer::new(files::tools(".")?).gate(folder.gate()))
             // The model receives the schema. With `.separately()`, the value is requested in another
             // call, after the model has answered in text.
-            .layer(folder.layer())
+            .layer(folder.clone())
             .service(model()?);
 
     let response = agent.oneshot(ChatRequest::user(question)).await?;

@@ -10,7 +10,7 @@ use concentric_providers::{
 use concentric_store::MemoryStore;
 use concentric_tools::{
     Approval, ApprovalTokens, Toolset,
-    token::{Key, TokenKeys},
+    token::TokenKeys,
     tool,
 };
 use http_body_util::{BodyExt, Full};
@@ -132,7 +132,7 @@ pub fn served(provider: Provider, body: Bytes) -> Came {
         })
     };
     let store: Arc<dyn RunStore> = Arc::new(MemoryStore::new());
-    let keys = TokenKeys::new(Key::new("k", vec![7; 32]).expect("a key"));
+    let keys = TokenKeys::new("k", vec![7; 32]).expect("a key");
     let tools = Toolset::new()
         .tool(work("look").read_only())
         .tool(work("pay"))

@@ -29,24 +29,10 @@ const SOURCES: &[(&str, &str, &[Change])] = &[
 ];
 
 /// Name, file, prefix, the copied parts (first words and end), and suffix.
-const PARTS: &[(&str, &str, &str, &[Change], &str)] = &[
-    (
-        "claim",
-        "concentric-core/src/store/run_context.rs",
-        "use crate::stand_in::std::sync::{Arc, OnceLock};
-        use concentric_core::store::{RunClaim, RunKey};
-        #[derive(Clone)]\n",
-        &[
-            ("pub struct ClaimCell", "\n"),
-            ("struct Claimable", "\n}\n"),
-            ("impl ClaimCell {", "\n}\n"),
-        ],
-        "",
-    ),
-    (
-        "cancel",
-        "concentric-core/src/context/cancel.rs",
-        "use crate::{outbox::source::Outbox, stand_in::{Token, std::sync::OnceLock}};
+const PARTS: &[(&str, &str, &str, &[Change], &str)] = &[(
+    "cancel",
+    "concentric-core/src/context/cancel.rs",
+    "use crate::{outbox::source::Outbox, stand_in::{Token, std::sync::OnceLock}};
         use concentric_core::CancelReason;
         pub(crate) struct Run {
             pub(crate) cancel_reason: OnceLock<CancelReason>,
@@ -63,14 +49,13 @@ const PARTS: &[(&str, &str, &str, &[Change], &str)] = &[
             const fn token(&self) -> &Token {
                 &self.run.cancel
             }\n",
-        &[
-            ("    pub fn cancel(&self", "\n    }\n"),
-            ("    pub fn is_cancelled(&self", "\n    }\n"),
-            ("    pub fn cancel_reason(&self", "\n    }\n"),
-        ],
-        "}\n",
-    ),
-];
+    &[
+        ("    pub fn cancel(&self", "\n    }\n"),
+        ("    pub fn is_cancelled(&self", "\n    }\n"),
+        ("    pub fn cancel_reason(&self", "\n    }\n"),
+    ],
+    "}\n",
+)];
 
 /// Name, source, the model that must find the bug, and the changes that plant it.
 const PLANTED: &[(&str, &str, &str, &[Change])] = &[
@@ -172,15 +157,6 @@ const PLANTED: &[(&str, &str, &str, &[Change])] = &[
         "slots",
         "a_run_is_restored_once",
         &[("if !std::mem::replace(&mut inner.resumed, true) {", "{")],
-    ),
-    (
-        "claim_is_set_in_two_steps",
-        "claim",
-        "a_run_has_one_claim",
-        &[(
-            "let _ = self.0.claim.set(claim);",
-            "if self.0.claim.get().is_none() { assert!(self.0.claim.set(claim).is_ok()); }",
-        )],
     ),
     (
         "cancel_before_its_reason",

@@ -6,11 +6,7 @@ use concentric_http::ag_ui::AgUiLayer;
 use concentric_layers::SuspendLayer;
 use concentric_store::SqliteStore;
 use concentric_test::{ScriptedModel, ScriptedTools};
-use concentric_tools::{
-    Approval, ApprovalTokens, NoArguments, Toolset,
-    token::{Key, TokenKeys},
-    tool,
-};
+use concentric_tools::{Approval, ApprovalTokens, NoArguments, Toolset, token::TokenKeys, tool};
 use http_body_util::{BodyExt, Full};
 use serde_json::{Value, json};
 use std::{
@@ -134,7 +130,7 @@ async fn an_unknown_effect_fails_no_run_that_is_not_stored() {
         let approval = Approval::for_tools("refund");
         let tools = match has_tokens {
             true => {
-                let keys = TokenKeys::new(Key::new("k", vec![7; 32]).unwrap());
+                let keys = TokenKeys::new("k", vec![7; 32]).unwrap();
                 let tokens = ApprovalTokens::new(keys, "https://agent.example", store);
                 tools.gate(approval).tokens(tokens)
             }

@@ -30,11 +30,7 @@ use concentric_layers::SuspendLayer;
 use concentric_providers::{ApiKey, HttpClient, OpenAiLayer};
 use concentric_store::SqliteStore;
 use concentric_test::cassette::RecordLayer;
-use concentric_tools::{
-    Approval, ApprovalTokens, ToolError, Toolset,
-    token::{Key, TokenKeys},
-    tool,
-};
+use concentric_tools::{Approval, ApprovalTokens, ToolError, Toolset, token::TokenKeys, tool};
 use http::Request;
 use http_body_util::BodyExt;
 use schemars::JsonSchema;
@@ -162,7 +158,7 @@ struct Account {
 }
 
 fn tools(store: &SqliteStore) -> Toolset {
-    let keys = TokenKeys::new(Key::new("k1", TOKEN_KEY.as_bytes().to_vec()).unwrap());
+    let keys = TokenKeys::new("k1", TOKEN_KEY.as_bytes().to_vec()).unwrap();
     let pay = tool("pay", "Pays.", |Account { account }: Account| async move {
         format!("{} bytes", account.len())
     });

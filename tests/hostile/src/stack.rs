@@ -12,9 +12,7 @@ use concentric_providers::{
 };
 use concentric_store::SqliteStore;
 use concentric_tools::{
-    Approval, ApprovalTokens, LazyTools, Skill, Skills, Toolset,
-    token::{Key, TokenKeys},
-    tool,
+    Approval, ApprovalTokens, LazyTools, Skill, Skills, Toolset, token::TokenKeys, tool,
 };
 use futures_core::Stream;
 use http_body_util::{BodyExt, Full};
@@ -105,7 +103,7 @@ pub(crate) fn build(name: &str, limits: Limits) -> Result<(Served, Sent), BoxErr
         .unlocks(["refund"]),
     );
     let store = SqliteStore::open_in_memory()?;
-    let keys = TokenKeys::new(Key::new("k", vec![7; 32])?);
+    let keys = TokenKeys::new("k", vec![7; 32])?;
     let tools = tools
         .gate(Approval::for_tools("pay"))
         .gate(Approval::for_tools(skills.active("refunds")))

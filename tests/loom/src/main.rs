@@ -104,14 +104,6 @@ mod slots {
 }
 
 #[path = "models"]
-mod claim {
-    source!("claim");
-    pub(crate) mod imports {}
-    #[path = "claim.rs"]
-    pub(crate) mod models;
-}
-
-#[path = "models"]
 mod cancel {
     source!("cancel");
     pub(crate) mod imports {}
@@ -244,11 +236,6 @@ const MODELS: &[(&str, &str, fn())] = &[
         "slots",
         "a_commit_keeps_other_changes",
         slots::models::a_commit_keeps_other_changes,
-    ),
-    (
-        "claim",
-        "a_run_has_one_claim",
-        claim::models::a_run_has_one_claim,
     ),
     (
         "cancel",

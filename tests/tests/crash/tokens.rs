@@ -22,11 +22,7 @@ use concentric_core::{
     ToolCallPart, ToolStatus, Transcript, Usage, context::Ids, store::Tenant,
 };
 use concentric_store::SqliteStore;
-use concentric_tools::{
-    Approval, ApprovalTokens, Toolset,
-    token::{Key, TokenKeys},
-    tool,
-};
+use concentric_tools::{Approval, ApprovalTokens, Toolset, token::TokenKeys, tool};
 use futures_util::{StreamExt, stream};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -91,7 +87,7 @@ impl Case {
 
     fn agent(&self, world: &World) -> BoxModel {
         let store = SqliteStore::open(world.db()).unwrap();
-        let keys = TokenKeys::new(Key::new("key", self.secret.as_bytes().to_vec()).unwrap());
+        let keys = TokenKeys::new("key", self.secret.as_bytes().to_vec()).unwrap();
         let work = |name: &'static str| {
             let (world, description) = (world.clone(), self.description.clone());
             tool(name, description, move |Amount { amount }: Amount| {

@@ -83,7 +83,7 @@
 //! | `AgentLayer` | a `Session` | the history would grow with each model call |
 //! | a `Session` | a `Session` | the inner session would append the whole history to its own at each turn |
 //! | `AgentLayer` | `BudgetPlugin::run`, `HooksLayers::run` or `DetachLayer`, without an agent inside | each model call would be a run with its own budget and end |
-//! | `BudgetPlugin::model`, `HooksLayers::model`, `Output::layer`, the layers of lazy tools, of `offer_tools` and of skills | `AgentLayer` | the layers would see one call per run, and none of the agent's tools |
+//! | `BudgetPlugin::model`, `HooksLayers::model`, `Output`, the layers of lazy tools, of `offer_tools` and of skills | `AgentLayer` | the layers would see one call per run, and none of the agent's tools |
 //!
 //! The step gates of a loop have an [order](crate::agent::GateOrder) too; a wrong one fails each
 //! run.

@@ -152,7 +152,7 @@ impl Verdict {
 ///
 /// `name` identifies the behaviour of the function: change it when the behaviour changes, and
 /// earlier approvals are requested again.
-pub fn gate_fn<F>(name: impl Into<Str>, decide: F) -> GateFn<F>
+pub fn gate_fn<F>(name: impl Into<Str>, decide: F) -> impl Gate
 where
     F: Fn(&ToolCall) -> Verdict + Send + Sync + 'static,
 {
@@ -162,9 +162,7 @@ where
     }
 }
 
-/// A [`Gate`] made by [`gate_fn`].
-#[derive(Clone)]
-pub struct GateFn<F> {
+struct GateFn<F> {
     name: Str,
     decide: F,
 }
@@ -179,12 +177,6 @@ where
 
     fn decide(&self, call: &ToolCall) -> Decided {
         (self.decide)(call).into()
-    }
-}
-
-impl<F> fmt::Debug for GateFn<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("GateFn").field(&self.name).finish()
     }
 }
 

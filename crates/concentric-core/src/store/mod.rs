@@ -18,7 +18,7 @@ pub use self::{
     decision::{Decisions, Once, StoredDecision, StoredScope},
     ledger::{EffectKey, Intent, Ledger, LedgerEntry},
     run::{LEASE, RunRecord, RunStatus, RunStore, RunSummary, waiting},
-    run_context::{ClaimCell, OpenInterrupts, Resumable},
+    run_context::{OpenInterrupts, Resumable},
 };
 pub use crate::{
     checkpoint::Checkpoint,

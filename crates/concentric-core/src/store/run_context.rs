@@ -14,15 +14,21 @@ impl Tenant {
     }
 }
 
+// An extension of a context.
+#[derive(Clone)]
+struct Stored {
+    // The key for a new run.
+    key: RunKey,
+    claim: Arc<OnceLock<RunClaim>>,
+}
+
 impl RunKey {
     /// Returns the key under which the run of `context`, or the run that contains it, is or will be
     /// stored. `None` if the run is not stored.
     pub fn of(context: &Context) -> Option<Self> {
-        let cell = context.extensions().get::<ClaimCell>()?;
-        Some(match cell.get() {
-            Some(claim) => claim.key.clone(),
-            None => cell.0.key.clone(),
-        })
+        let stored = context.extensions().get::<Stored>()?;
+        let claim = stored.claim.get();
+        Some(claim.map_or(&stored.key, |claim| &claim.key).clone())
     }
 }
 
@@ -30,38 +36,7 @@ impl RunClaim {
     /// Returns the claim of the run of `context`, or of the run that contains it. `None` if the run
     /// is not stored, or not yet: a run is stored before its first round.
     pub fn of(context: &Context) -> Option<Self> {
-        context.extensions().get::<ClaimCell>()?.get().cloned()
-    }
-}
-
-/// The cell for the [`RunClaim`] of a run, as an extension of its [`Context`].
-#[derive(Clone, Debug)]
-pub struct ClaimCell(Arc<Claimable>);
-
-#[derive(Debug)]
-struct Claimable {
-    // The key for a new run.
-    key: RunKey,
-    claim: OnceLock<RunClaim>,
-}
-
-impl ClaimCell {
-    /// Creates an empty cell, for a run that is stored under `key` if it is new.
-    pub fn new(key: RunKey) -> Self {
-        Self(Arc::new(Claimable {
-            key,
-            claim: OnceLock::new(),
-        }))
-    }
-
-    /// Sets the claim of the run. Only the first call has an effect.
-    pub fn set(&self, claim: RunClaim) {
-        let _ = self.0.claim.set(claim);
-    }
-
-    /// Returns the claim, if it is set.
-    pub fn get(&self) -> Option<&RunClaim> {
-        self.0.claim.get()
+        context.extensions().get::<Stored>()?.claim.get().cloned()
     }
 }
 
@@ -124,6 +99,12 @@ pub enum OpenInterrupts {
 struct StatelessCaller;
 
 impl Context {
+    /// States that a layer stores the run, under `key` if it is new, and sets `claim` once it has
+    /// claimed the run.
+    pub fn set_run_claim(&mut self, key: RunKey, claim: Arc<OnceLock<RunClaim>>) {
+        self.extensions_mut().insert(Stored { key, claim });
+    }
+
     /// States that the caller drops the state of a run that ends with interrupts, as clients of an
     /// endpoint do.
     ///

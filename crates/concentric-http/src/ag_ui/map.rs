@@ -66,8 +66,7 @@ pub(super) fn start(input: RunAgentInput, parts: Parts, config: &Config) -> Resu
     let results = match &open {
         Some(open) => open
             .calls()
-            .iter()
-            .filter(|open| open.call.executor == Executor::Client && open.outcome.is_some())
+            .filter(|(call, outcome)| call.executor == Executor::Client && outcome.is_some())
             .count(),
         None => transcript
             .last()

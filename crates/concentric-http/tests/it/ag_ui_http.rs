@@ -15,11 +15,7 @@ use concentric_core::{
 };
 use concentric_http::ag_ui::{AgUiLayer, Shutdown};
 use concentric_store::MemoryStore;
-use concentric_tools::{
-    Approval, ApprovalTokens, ToolError, Toolset,
-    token::{Key, TokenKeys},
-    tool,
-};
+use concentric_tools::{Approval, ApprovalTokens, ToolError, Toolset, token::TokenKeys, tool};
 use futures_util::stream;
 use serde_json::{Value, json};
 use std::{
@@ -328,7 +324,7 @@ async fn unmodified_clients_reply_to_interrupts() {
         Ok::<_, Error>(ChatResponse::new(stream::iter(events)))
     });
     let done = |_: serde_json::Map<String, Value>| async { Ok::<_, ToolError>("done") };
-    let keys = TokenKeys::new(Key::new("k", vec![7; 32]).unwrap());
+    let keys = TokenKeys::new("k", vec![7; 32]).unwrap();
     let tools = Toolset::new()
         .tool(tool("look", "Looks.", done).read_only())
         .tool(tool("refund", "Pays the money back.", done))

@@ -300,9 +300,9 @@ impl Threads {
 
     fn take_up(&mut self, round: &OpenRound) {
         let message = round.message().id.clone();
-        for (position, open) in round.calls().iter().enumerate() {
-            let key = self.key_at(message.as_ref(), position, &open.call.id);
-            self.open_call(&open.call.id, key);
+        for (position, (call, _)) in round.calls().enumerate() {
+            let key = self.key_at(message.as_ref(), position, &call.id);
+            self.open_call(&call.id, key);
         }
         self.position = round.calls().len();
         self.message = message;

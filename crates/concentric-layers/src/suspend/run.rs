@@ -8,11 +8,11 @@ use concentric_core::{
     CancelReason, Context, Environment, Error, ErrorKind, Phase, RunId, SideEffects, Str, ThreadId,
     context::Sleep,
     machine::RunState,
-    store::{Checkpoint, ClaimCell, RunClaim, RunKey, RunStore, StoreError, StoreFuture, Tenant},
+    store::{Checkpoint, RunClaim, RunKey, RunStore, StoreError, StoreFuture, Tenant},
 };
 use std::{
     future::poll_fn,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     task::{self, Poll, ready},
     time::{Duration, SystemTime},
 };
@@ -31,7 +31,7 @@ pub(super) struct Kept<St: ?Sized> {
     client_id: RunId,
     lease: Duration,
     environment: Environment,
-    claim: ClaimCell,
+    claim: Arc<OnceLock<RunClaim>>,
     progress: Mutex<Progress>,
 }
 
@@ -54,7 +54,7 @@ where
         let key = RunKey::new(Tenant::of(context), thread, run);
         Self {
             store,
-            claim: ClaimCell::new(key.clone()),
+            claim: Arc::default(),
             key,
             client_id: context.run_id().clone(),
             lease,
@@ -76,9 +76,9 @@ where
         &self.client_id
     }
 
-    /// Returns the cell that receives the claim.
-    pub(super) const fn cell(&self) -> &ClaimCell {
-        &self.claim
+    /// Makes the claim available to the run's tools.
+    pub(super) fn show_claim(&self, context: &mut Context) {
+        context.set_run_claim(self.key.clone(), Arc::clone(&self.claim));
     }
 
     pub(super) fn now(&self) -> SystemTime {
@@ -103,7 +103,7 @@ where
 
     /// Sets the claim of the run, which another process may have created.
     pub(super) fn claimed(&self, claim: RunClaim) {
-        self.claim.set(claim);
+        let _ = self.claim.set(claim);
     }
 
     /// Returns the checkpoint that stores the run's state before its tools are executed.
@@ -155,7 +155,7 @@ where
             };
             Poll::Ready(Some(begun.map(|fence| {
                 let claim = RunClaim::new(self.key.clone(), fence);
-                self.claim.set(claim.clone());
+                let _ = self.claim.set(claim.clone());
                 claim
             })))
         })

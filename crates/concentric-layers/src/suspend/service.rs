@@ -92,7 +92,7 @@ where
         let kept = Arc::new(kept);
         let extensions = request.context.extensions_mut();
         let abandoned = extensions.remove::<take_up::Abandoned>();
-        extensions.insert(kept.cell().clone());
+        kept.show_claim(&mut request.context);
         request.checkpoint = Some(Kept::checkpoint(&kept));
         let mut drive = Drive::new(kept, context, self.buffer);
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 /// The limits and the configuration of a run. They are supplied by the driver and not stored with
 /// the run's state.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[non_exhaustive]
 pub struct RunLimits {
     /// The maximum number of steps; 32 by default. Steps that are free of charge
@@ -35,66 +35,53 @@ pub struct RunLimits {
     /// ([`Action::RunTools`](super::Action::RunTools)).
     pub asks_before_round: bool,
     /// The check of edited arguments in replies; by default all edits are accepted. If a reply is
-    /// rejected, its interrupt remains open.
-    pub edits: Option<CheckEdit>,
+    /// rejected, its interrupt remains open. See [`check_edit`].
+    pub edits: Option<Arc<CheckEdit>>,
 }
 
-/// A check of the edited arguments in a reply, which runs before the reply is accepted.
+/// Returns the reason for a rejection of the edited call.
+type CheckEdit = dyn Fn(&ToolCallPart) -> Result<(), Str> + Send + Sync;
+
+/// Checks the edited arguments in `reply`, if it contains any; `check` receives the edited call and
+/// returns the reason for a rejection.
 ///
 /// ```
-/// use concentric_proto::{
-///     CallId, InterruptId, Reply, ToolCallPart,
-///     machine::{CheckEdit, RunLimits},
-/// };
+/// use concentric_proto::{CallId, InterruptId, Reply, ToolCallPart, machine::check_edit};
 /// use serde_json::json;
 ///
-/// let small = CheckEdit::new(|call| match call.arguments.as_str().len() {
+/// let small = |call: &ToolCallPart| match call.arguments.as_str().len() {
 ///     0..=16 => Ok(()),
 ///     _ => Err("the arguments are too long".into()),
-/// });
+/// };
 /// let call = ToolCallPart::new(CallId::new("call_1"), "pay", "{}");
 /// let edit = |eur: u64| Reply::approve_edited(InterruptId::new("i"), json!({"eur": eur}));
-/// assert!(small.check(&call, &edit(5)).is_ok());
-/// assert_eq!(small.check(&call, &edit(u64::MAX)).unwrap_err().code(), "malformed_reply");
-///
-/// let mut rules = RunLimits::default();
-/// rules.edits = Some(small);
+/// assert!(check_edit(&call, &edit(5), small).is_ok());
+/// let error = check_edit(&call, &edit(u64::MAX), small).unwrap_err();
+/// assert_eq!(error.code(), "malformed_reply");
 /// ```
-#[derive(Clone)]
-pub struct CheckEdit(Arc<Check>);
-
-type Check = dyn Fn(&ToolCallPart) -> Result<(), Str> + Send + Sync;
-
-impl CheckEdit {
-    /// Creates a check from a function that receives the edited call and returns the reason for a
-    /// rejection.
-    pub fn new(check: impl Fn(&ToolCallPart) -> Result<(), Str> + Send + Sync + 'static) -> Self {
-        Self(Arc::new(check))
-    }
-
-    /// Checks the edited arguments in `reply`, if it contains any.
-    ///
-    /// # Errors
-    ///
-    /// [`ReplyError::Malformed`]: the check rejects the edited arguments.
-    pub fn check(&self, call: &ToolCallPart, reply: &Reply) -> Result<(), ReplyError> {
-        let Ok(Decision::Approved {
-            edited: Some(edited),
-            ..
-        }) = reply.decision()
-        else {
-            return Ok(());
-        };
-        let mut call = call.clone();
-        call.arguments = Arguments::new(Value::Object(edited).to_string());
-        (self.0)(&call).map_err(|why| ReplyError::Malformed {
-            id: reply.interrupt_id.clone(),
-            why,
-        })
-    }
+///
+/// # Errors
+///
+/// [`ReplyError::Malformed`]: the check rejects the edited arguments.
+pub fn check_edit(
+    call: &ToolCallPart,
+    reply: &Reply,
+    check: impl Fn(&ToolCallPart) -> Result<(), Str>,
+) -> Result<(), ReplyError> {
+    let Ok(Decision::Approved {
+        edited: Some(edited),
+        ..
+    }) = reply.decision()
+    else {
+        return Ok(());
+    };
+    let mut call = call.clone();
+    call.arguments = Arguments::new(Value::Object(edited).to_string());
+    check(&call).map_err(|why| ReplyError::Malformed {
+        id: reply.interrupt_id.clone(),
+        why,
+    })
 }
-
-crate::opaque_debug!(CheckEdit);
 
 impl Default for RunLimits {
     fn default() -> Self {
@@ -147,3 +134,5 @@ impl RunLimits {
         self.calls.is_some_and(|limit| calls.total > limit)
     }
 }
+
+crate::opaque_debug!(RunLimits);

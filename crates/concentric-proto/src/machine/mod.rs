@@ -44,7 +44,7 @@ mod step;
 
 pub use self::{
     input::Input,
-    limits::{CheckEdit, RunLimits},
+    limits::{RunLimits, check_edit},
     nested::ModelResume,
     step::ModelStart,
 };

@@ -1,6 +1,6 @@
 //! Replies to the interrupts of a run.
 
-use super::Machine;
+use super::{Machine, check_edit};
 use crate::{
     call::CallStage,
     interrupt::{Reply, ReplyError, SuspendedBy, TOOL_CALL, millis},
@@ -66,7 +66,7 @@ impl Machine {
                 && let CallStage::Suspended { by: SuspendedBy::Gate | SuspendedBy::Change, .. } =
                     call.state.stage
             {
-                edits.check(&call.call, reply)?;
+                check_edit(&call.call, reply, &**edits)?;
             }
         }
         Ok(())

@@ -13,11 +13,12 @@ mod list;
 mod round;
 mod size;
 
+pub(crate) use self::round::OpenCall;
 pub(crate) use self::round::{check_results, needs_outcome};
 pub use self::{
     history::{HistoryError, Repair},
     list::Transcript,
-    round::{OpenCall, OpenRound, Round},
+    round::{OpenRound, Round},
 };
 
 use crate::{

@@ -178,13 +178,10 @@ impl TryFrom<OpenRoundData> for OpenRound {
 
 /// One call of an [`OpenRound`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct OpenCall {
-    /// The call.
-    pub call: ToolCallPart,
-    /// The outcome of the call, if there is one.
+pub(crate) struct OpenCall {
+    pub(crate) call: ToolCallPart,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub outcome: Option<ToolOutcome>,
+    pub(crate) outcome: Option<ToolOutcome>,
 }
 
 impl OpenCall {
@@ -227,9 +224,13 @@ impl OpenRound {
         &self.message
     }
 
-    /// The calls, in the order of the message.
-    pub fn calls(&self) -> &[OpenCall] {
-        &self.calls
+    /// The calls, in the order of the message, each with its outcome, if there is one.
+    pub fn calls(
+        &self,
+    ) -> impl ExactSizeIterator<Item = (&ToolCallPart, Option<&ToolOutcome>)> + DoubleEndedIterator
+    {
+        let calls = self.calls.iter();
+        calls.map(|open| (&open.call, open.outcome.as_ref()))
     }
 
     /// Iterates over the calls without an outcome.

@@ -172,7 +172,7 @@ fn a_refused_call_that_is_suspended_is_settled_with_its_refusal() {
         .collect();
     assert_eq!(asked, ["r"]);
     let open = finish.state.unwrap().open_round().unwrap();
-    let outcome = open.calls()[0].outcome.clone().unwrap();
+    let outcome = open.calls().next().unwrap().1.unwrap().clone();
     assert_eq!(outcome.status, ToolStatus::Failed);
 }
 

@@ -48,7 +48,7 @@ mod price;
 
 pub use self::{
     model::{ModelInfo, Reasoning},
-    price::{Above, Cost, Price},
+    price::{Cost, Price},
 };
 
 use concentric_core::{Error, ErrorKind, ResponseHead, Str};

@@ -24,27 +24,21 @@ pub struct Price {
     /// Input that is written to the provider's cache for an hour; priced as other cache writes if
     /// unknown.
     pub cache_write_1h: Option<u64>,
-    /// The price of calls with a long input.
-    pub above: Option<Above>,
+    /// The price of calls with a long input; see [`at`](Self::at).
+    above: Option<Above>,
 }
 
 /// The price of all tokens of calls whose input exceeds a length. `None` means the regular price.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-#[non_exhaustive]
-pub struct Above {
-    /// The length, in input tokens, cached or not.
-    pub input_tokens: u64,
-    /// Input.
-    pub input: Option<u64>,
-    /// Output.
-    pub output: Option<u64>,
-    /// Input that is read from the cache.
-    pub cached_input: Option<u64>,
-    /// Input that is written to the cache.
-    pub cache_write: Option<u64>,
-    /// Input that is written to the cache for an hour.
-    pub cache_write_1h: Option<u64>,
+struct Above {
+    // The length, in input tokens, cached or not.
+    input_tokens: u64,
+    input: Option<u64>,
+    output: Option<u64>,
+    cached_input: Option<u64>,
+    cache_write: Option<u64>,
+    cache_write_1h: Option<u64>,
 }
 
 impl Price {
@@ -103,8 +97,10 @@ impl Price {
         })
     }
 
-    /// The price of a call with `input` input tokens.
-    fn at(&self, input: u64) -> Self {
+    /// The price of a call with `input` input tokens, cached or not: a catalogue may have another one
+    /// for all tokens of calls whose input exceeds a length.
+    #[must_use]
+    pub fn at(&self, input: u64) -> Self {
         match self.above {
             Some(above) if input > above.input_tokens => Self {
                 input: above.input.unwrap_or(self.input),

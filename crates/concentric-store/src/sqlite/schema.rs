@@ -1,4 +1,4 @@
-use super::runs;
+use super::{runs, values::Failed};
 use crate::{Fault, Options};
 use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavior};
 use std::{
@@ -16,7 +16,7 @@ const MIGRATIONS: &[(&str, Fill)] = &[
 ];
 
 /// The part of a migration that SQL cannot express.
-type Fill = fn(&Transaction<'_>) -> Result<(), Fault>;
+type Fill = fn(&Transaction<'_>) -> Result<(), Failed>;
 
 /// The oldest SQLite without the WAL-reset bug, which may corrupt the file when connections write
 /// and checkpoint at the same time.
@@ -29,7 +29,7 @@ const LONGEST_WAIT: Duration = Duration::from_millis(i32::MAX as u64);
 pub(super) const VERSION: i64 = MIGRATIONS.len() as i64;
 
 /// Opens a database and migrates it to the newest version; without a `path`, creates one in memory.
-pub(super) fn open(options: &Options, path: Option<&Path>) -> Result<Connection, Fault> {
+pub(super) fn open(options: &Options, path: Option<&Path>) -> Result<Connection, Failed> {
     check_library(rusqlite::version_number())?;
     let mut db = match path {
         None => Connection::open_in_memory()?,
@@ -47,7 +47,7 @@ pub(super) fn open(options: &Options, path: Option<&Path>) -> Result<Connection,
 }
 
 /// Opens another connection to a file that is already of the newest version.
-pub(super) fn open_again(options: &Options, path: &Path) -> Result<Connection, Fault> {
+pub(super) fn open_again(options: &Options, path: &Path) -> Result<Connection, Failed> {
     let db = connect(path, OpenFlags::empty())?;
     set_up(&db, options)?;
     set_durable(&db)?;
@@ -55,7 +55,7 @@ pub(super) fn open_again(options: &Options, path: &Path) -> Result<Connection, F
     Ok(db)
 }
 
-fn set_durable(db: &Connection) -> Result<(), Fault> {
+fn set_durable(db: &Connection) -> Result<(), Failed> {
     db.pragma_update(None, "synchronous", "FULL")?;
     // On macOS, a plain `fsync` leaves data in the disk's cache. Elsewhere these have no effect.
     db.pragma_update(None, "fullfsync", true)?;
@@ -73,13 +73,13 @@ const fn check_library(found: i32) -> Result<(), Fault> {
     }
 }
 
-fn connect(path: &Path, flags: OpenFlags) -> Result<Connection, Fault> {
+fn connect(path: &Path, flags: OpenFlags) -> Result<Connection, Failed> {
     // Without `SQLITE_OPEN_URI`, so that a path cannot carry parameters.
     let flags = flags | OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     Ok(Connection::open_with_flags(path, flags)?)
 }
 
-fn set_up(db: &Connection, options: &Options) -> Result<(), Fault> {
+fn set_up(db: &Connection, options: &Options) -> Result<(), Failed> {
     db.busy_timeout(options.busy_timeout.min(LONGEST_WAIT))?;
     // Disables functions that the schema of an untrusted file may call.
     db.pragma_update(None, "trusted_schema", false)?;
@@ -87,14 +87,14 @@ fn set_up(db: &Connection, options: &Options) -> Result<(), Fault> {
 }
 
 /// Copies the file at `path` to a new file. It uses its own connection, so that no writer waits.
-pub(super) fn copy_file(options: &Options, path: &Path, to: &Path) -> Result<(), Fault> {
+pub(super) fn copy_file(options: &Options, path: &Path, to: &Path) -> Result<(), Failed> {
     let db = connect(path, OpenFlags::empty())?;
     set_up(&db, options)?;
     copy(&db, to)
 }
 
 /// Copies a database to a new file.
-pub(super) fn copy(db: &Connection, to: &Path) -> Result<(), Fault> {
+pub(super) fn copy(db: &Connection, to: &Path) -> Result<(), Failed> {
     create_private(to);
     let to = to
         .to_str()
@@ -118,19 +118,23 @@ fn create_private(path: &Path) {
 }
 
 /// Rejects a database of another program or of a newer version, before any change to it.
-fn check_owner(db: &Connection) -> Result<(), Fault> {
+fn check_owner(db: &Connection) -> Result<(), Failed> {
     let id: i64 = db.pragma_query_value(None, "application_id", |row| row.get(0))?;
     let found = version(db)?;
     let tables: i64 = db.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
     match id {
-        APPLICATION_ID if found > VERSION => Err(Fault::Newer {
-            found,
-            known: VERSION,
-        }),
+        APPLICATION_ID if found > VERSION => Err(newer(found)),
         APPLICATION_ID => Ok(()),
         0 if found == 0 && tables == 0 => Ok(()),
-        _ => Err(Fault::Foreign),
+        _ => Err(Failed(Fault::Foreign)),
     }
+}
+
+const fn newer(found: i64) -> Failed {
+    Failed(Fault::Newer {
+        found,
+        known: VERSION,
+    })
 }
 
 fn version(db: &Connection) -> rusqlite::Result<i64> {
@@ -139,7 +143,7 @@ fn version(db: &Connection) -> rusqlite::Result<i64> {
 
 /// Enables the write-ahead log. SQLite does not apply the busy timeout to this, so it is retried
 /// here while another process that opens the file holds the lock.
-fn set_wal(db: &Connection, patience: Duration) -> Result<(), Fault> {
+fn set_wal(db: &Connection, patience: Duration) -> Result<(), Failed> {
     let since = Instant::now();
     loop {
         let set =
@@ -149,7 +153,7 @@ fn set_wal(db: &Connection, patience: Duration) -> Result<(), Fault> {
             Ok(mode) => {
                 let why =
                     format!("cannot enable the write-ahead log: the journal mode is `{mode}`");
-                return Err(Fault::Database(why.into()));
+                return Err(Failed(Fault::Database(why.into())));
             }
             Err(error) => match error.sqlite_error_code() {
                 Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)
@@ -163,7 +167,7 @@ fn set_wal(db: &Connection, patience: Duration) -> Result<(), Fault> {
     }
 }
 
-fn migrate(db: &mut Connection) -> Result<(), Fault> {
+fn migrate(db: &mut Connection) -> Result<(), Failed> {
     if version(db)? == VERSION {
         return Ok(());
     }
@@ -172,10 +176,7 @@ fn migrate(db: &mut Connection) -> Result<(), Fault> {
     let found = version(&tx)?;
     let done = usize::try_from(found).ok();
     let Some(todo) = done.and_then(|done| MIGRATIONS.get(done..)) else {
-        return Err(Fault::Newer {
-            found,
-            known: VERSION,
-        });
+        return Err(newer(found));
     };
     for (step, fill) in todo {
         tx.execute_batch(step)?;
@@ -185,17 +186,6 @@ fn migrate(db: &mut Connection) -> Result<(), Fault> {
     tx.pragma_update(None, "user_version", VERSION)?;
     tx.commit()?;
     Ok(())
-}
-
-impl From<rusqlite::Error> for Fault {
-    fn from(error: rusqlite::Error) -> Self {
-        match error {
-            rusqlite::Error::FromSqlConversionFailure(..)
-            | rusqlite::Error::InvalidColumnType(..)
-            | rusqlite::Error::Utf8Error(..) => Self::corrupt("a row", error),
-            error => Self::Database(Box::new(error)),
-        }
-    }
 }
 
 #[cfg(test)]

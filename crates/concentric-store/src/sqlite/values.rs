@@ -5,8 +5,41 @@ use concentric_core::store::StoreError;
 use rusqlite::{OptionalExtension, Params, Row, Transaction};
 use std::time::{Duration, SystemTime};
 
+/// A [`Fault`] made from an error of `rusqlite`, which is no part of the public API.
+#[derive(Debug)]
+pub(super) struct Failed(pub(super) Fault);
+
+impl From<rusqlite::Error> for Failed {
+    fn from(error: rusqlite::Error) -> Self {
+        Self(match error {
+            rusqlite::Error::FromSqlConversionFailure(..)
+            | rusqlite::Error::InvalidColumnType(..)
+            | rusqlite::Error::Utf8Error(..) => Fault::corrupt("a row", error),
+            error => Fault::Database(Box::new(error)),
+        })
+    }
+}
+
+impl From<Fault> for Failed {
+    fn from(fault: Fault) -> Self {
+        Self(fault)
+    }
+}
+
+impl From<Failed> for Fault {
+    fn from(Failed(fault): Failed) -> Self {
+        fault
+    }
+}
+
+impl From<Failed> for StoreError {
+    fn from(Failed(fault): Failed) -> Self {
+        fault.into()
+    }
+}
+
 pub(super) fn failed(error: rusqlite::Error) -> StoreError {
-    Fault::from(error).into()
+    Failed::from(error).into()
 }
 
 /// Executes a statement, and returns the number of changed rows.

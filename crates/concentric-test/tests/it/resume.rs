@@ -327,9 +327,8 @@ async fn nested_runs_are_not_persisted_as_the_outer_run() {
     )
     .await;
     assert_eq!(saved.all().len(), 1);
-    let call = &saved.all()[0].0.open_round().unwrap().calls()[0]
-        .call
-        .clone();
+    let open = saved.all()[0].0.open_round().unwrap();
+    let (call, _) = open.calls().next().unwrap();
     assert_eq!(call.name, "ask");
 
     let saved = Saved::default();

@@ -6,4 +6,4 @@
 mod pins;
 
 pub use self::pins::ToolPins;
-pub use concentric_core::gate::{ApprovalEvent, Ask, Decided, Gate, GateFn, Verdict, gate_fn};
+pub use concentric_core::gate::{ApprovalEvent, Ask, Decided, Gate, Verdict, gate_fn};

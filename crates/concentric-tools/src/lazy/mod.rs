@@ -57,13 +57,11 @@ mod future;
 mod offer;
 mod only;
 mod search;
-mod service;
 mod tools;
 
 pub use self::{
     future::ResponseFuture,
     only::{OfferTools, OfferToolsLayer, offer_tools},
-    service::{Lazy, LazyLayer},
     tools::LazyTools,
 };
 

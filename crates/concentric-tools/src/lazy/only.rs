@@ -1,11 +1,10 @@
 use super::{Place, ResponseFuture, offer};
 use concentric_core::{
-    ChatRequest, ChatResponse, Declares, ToolSpec,
+    ChatRequest, ChatResponse, Declares, Str, ToolSpec,
     capability::{InLoop, Within},
 };
 use std::{
-    any::type_name,
-    fmt,
+    sync::Arc,
     task::{Context, Poll},
 };
 use tower_layer::Layer;
@@ -23,63 +22,70 @@ use tower_service::Service;
 /// let layer = offer_tools(|request, _tool| request.context.step() < 8);
 /// # let _ = layer;
 /// ```
-pub const fn offer_tools<F>(f: F) -> OfferToolsLayer<F>
+pub fn offer_tools<F>(f: F) -> OfferToolsLayer
 where
-    F: Fn(&ChatRequest, &ToolSpec) -> bool,
+    F: Fn(&ChatRequest, &ToolSpec) -> bool + Send + Sync + 'static,
 {
-    OfferToolsLayer { f }
+    OfferToolsLayer::new(move |request| {
+        let mut tools = request.tools.clone();
+        let offered = offer(&mut tools, |spec| match f(request, spec) {
+            true => Place::Always,
+            false => Place::Hidden,
+        });
+        request.tools = tools;
+        offered
+    })
 }
 
-/// [`Layer`] that applies [`OfferTools`]; created by [`offer_tools`].
-#[derive(Clone, Copy)]
-pub struct OfferToolsLayer<F> {
-    f: F,
+/// Edits a request; returns the names of the offered tools, if not all.
+type Offer = dyn Fn(&mut ChatRequest) -> Option<Arc<[Str]>> + Send + Sync;
+
+/// [`Layer`] that restricts the offered tools; created by [`offer_tools`], or by wrapping a toolset
+/// for [`LazyTools`](super::LazyTools::wrap) or `Skills`.
+#[derive(Clone)]
+#[must_use = "a layer does nothing unless it is inside an agent"]
+pub struct OfferToolsLayer(Arc<Offer>);
+
+impl OfferToolsLayer {
+    pub(crate) fn new(
+        offer: impl Fn(&mut ChatRequest) -> Option<Arc<[Str]>> + Send + Sync + 'static,
+    ) -> Self {
+        Self(Arc::new(offer))
+    }
+
+    /// Applies the layer to a request; returns the names of the offered tools, if not all.
+    pub(crate) fn apply(&self, request: &mut ChatRequest) -> Option<Arc<[Str]>> {
+        (self.0)(request)
+    }
 }
 
-impl<F> Declares for OfferToolsLayer<F> {
+impl Declares for OfferToolsLayer {
     type Capabilities = Within<InLoop>;
 }
 
-impl<S, F> Layer<S> for OfferToolsLayer<F>
-where
-    F: Clone,
-{
-    type Service = OfferTools<S, F>;
+impl<S> Layer<S> for OfferToolsLayer {
+    type Service = OfferTools<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
         OfferTools {
             inner,
-            f: self.f.clone(),
+            layer: self.clone(),
         }
     }
 }
 
-impl<F> fmt::Debug for OfferToolsLayer<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("OfferToolsLayer")
-            .field(&format_args!("{}", type_name::<F>()))
-            .finish()
-    }
-}
+concentric_core::opaque_debug!(OfferToolsLayer);
 
-/// Middleware that offers the tools selected by a function; created by [`offer_tools`].
-#[derive(Clone, Copy)]
-pub struct OfferTools<S, F> {
+/// Middleware that restricts the offered tools; created by [`OfferToolsLayer`].
+#[derive(Clone, Debug)]
+pub struct OfferTools<S> {
     inner: S,
-    f: F,
+    layer: OfferToolsLayer,
 }
 
-impl<S, F> OfferTools<S, F> {
-    /// Gets a reference to the inner service.
-    pub const fn get_ref(&self) -> &S {
-        &self.inner
-    }
-}
-
-impl<S, F, B> Service<ChatRequest> for OfferTools<S, F>
+impl<S, B> Service<ChatRequest> for OfferTools<S>
 where
     S: Service<ChatRequest, Response = ChatResponse<B>>,
-    F: Fn(&ChatRequest, &ToolSpec) -> bool,
 {
     type Response = S::Response;
     type Error = S::Error;
@@ -91,25 +97,8 @@ where
 
     fn call(&mut self, mut request: ChatRequest) -> Self::Future {
         // A failure of `enter` is reported by the agent inside.
-        let _ = request.context.enter::<OfferToolsLayer<F>>();
-        let mut tools = request.tools.clone();
-        let offered = offer(&mut tools, |spec| match (self.f)(&request, spec) {
-            true => Place::Always,
-            false => Place::Hidden,
-        });
-        request.tools = tools;
+        let _ = request.context.enter::<OfferToolsLayer>();
+        let offered = self.layer.apply(&mut request);
         ResponseFuture::new(self.inner.call(request), offered)
-    }
-}
-
-impl<S, F> fmt::Debug for OfferTools<S, F>
-where
-    S: fmt::Debug,
-{
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OfferTools")
-            .field("inner", &self.inner)
-            .field("f", &format_args!("{}", type_name::<F>()))
-            .finish()
     }
 }

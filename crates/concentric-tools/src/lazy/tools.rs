@@ -1,4 +1,4 @@
-use super::{LazyLayer, Place, is_about, offer, search::Index};
+use super::{OfferToolsLayer, Place, is_about, offer, search::Index};
 use crate::{Matcher, Tool, Toolset, error::no_toolset};
 use concentric_core::{
     ChatRequest, Str, ToolCall, ToolChoice, ToolOutcome, ToolSpec, ToolStatus, Transcript,
@@ -66,7 +66,7 @@ impl LazyTools {
     /// The layer must be inside of the [`AgentLayer`](concentric_core::AgentLayer) that receives
     /// the toolset. Tools that are added to the toolset later are not hidden. If there is nothing
     /// to hide, the toolset is unchanged.
-    pub fn wrap(self, tools: Toolset) -> (Toolset, LazyLayer) {
+    pub fn wrap(self, tools: Toolset) -> (Toolset, OfferToolsLayer) {
         // Tools that make others available are always offered.
         let specs = tools.iter().filter(|tool| !tool.reveals()).map(Tool::spec);
         let specs: Vec<_> = specs.filter(|spec| is_about(&self.hidden, spec)).collect();
@@ -81,9 +81,8 @@ impl LazyTools {
             tool: self.tool,
             max_results: self.max_results,
         });
-        let layer = LazyLayer {
-            hidden: Arc::clone(&hidden),
-        };
+        let hides = Arc::clone(&hidden);
+        let layer = OfferToolsLayer::new(move |request| hides.hide(request));
         if hidden.index.len() == 0 {
             return (tools, layer);
         }

@@ -1,7 +1,7 @@
-use super::{OutputBody, ResponseFuture, progress::Progress};
+use super::{Output, OutputBody, ResponseFuture, progress::Progress};
 use concentric_core::{
-    ChatRequest, ChatResponse, Context as RunContext, Declares, Error, Event, OutputSchema, Str,
-    ToolChoice, ToolSpecs,
+    ChatRequest, ChatResponse, Context as RunContext, Declares, Error, Event, Str, ToolChoice,
+    ToolSpecs,
     capability::{InLoop, Within},
     state::SlotError,
 };
@@ -10,57 +10,42 @@ use std::task::{Context, Poll};
 use tower_layer::Layer;
 use tower_service::Service;
 
-/// [`Layer`] that sends the schema of the typed answer to the model.
-///
-/// See the [module docs](super).
-#[derive(Clone, Debug)]
-pub struct OutputLayer {
-    schema: OutputSchema,
-    separately: bool,
-}
-
-impl OutputLayer {
-    pub(super) const fn new(schema: OutputSchema, separately: bool) -> Self {
-        Self { schema, separately }
-    }
-}
-
-impl Declares for OutputLayer {
+impl<T> Declares for Output<T> {
     type Capabilities = Within<InLoop>;
 }
 
-impl<S> Layer<S> for OutputLayer {
-    type Service = WithOutput<S>;
+/// Sends the schema with model calls.
+impl<S, T> Layer<S> for Output<T> {
+    type Service = WithOutput<S, T>;
 
-    fn layer(&self, inner: S) -> WithOutput<S> {
+    fn layer(&self, inner: S) -> WithOutput<S, T> {
         WithOutput {
             inner,
-            layer: self.clone(),
+            output: self.clone(),
         }
     }
 }
 
 /// Middleware that sends the schema of the typed answer to the model.
 ///
-/// Created by [`OutputLayer`].
-#[derive(Clone, Debug)]
-pub struct WithOutput<S> {
+/// Created by [`Output`].
+#[derive(Debug)]
+pub struct WithOutput<S, T> {
     inner: S,
-    layer: OutputLayer,
+    output: Output<T>,
 }
 
-impl<S> WithOutput<S> {
-    /// Gets a reference to the inner service.
-    pub const fn get_ref(&self) -> &S {
-        &self.inner
+impl<S: Clone, T> Clone for WithOutput<S, T> {
+    fn clone(&self) -> Self {
+        self.output.layer(self.inner.clone())
     }
 }
 
-impl OutputLayer {
+impl<T> Output<T> {
     /// Sets the schema in the request, and returns its name if this call produces the typed value.
     fn apply(&self, request: &mut ChatRequest) -> Option<Str> {
         let given = request.options.output_schema.as_ref();
-        if given.is_some_and(|given| *given != self.schema) {
+        if given.is_some_and(|given| *given != self.inner.schema) {
             self.note_other(&request.context)
                 .unwrap_or_else(|error| unknown(&error));
             return None;
@@ -76,9 +61,9 @@ impl OutputLayer {
             request.options_mut().tool_choice = None::<ToolChoice>;
         }
         if request.options.output_schema.is_none() {
-            request.options_mut().output_schema = Some(self.schema.clone());
+            request.options_mut().output_schema = Some(self.inner.schema.clone());
         }
-        Some(self.schema.name.clone())
+        Some(self.inner.schema.name.clone())
     }
 
     /// Whether the loop's gate has requested the value.
@@ -86,7 +71,7 @@ impl OutputLayer {
         let Some(depth) = of_loop(context) else {
             return Ok(false);
         };
-        Ok(Progress::of(context, depth, &self.schema.name)?.asked)
+        Ok(Progress::of(context, depth, &self.inner.schema.name)?.asked)
     }
 
     /// Records for the loop's gate that the run uses another schema.
@@ -94,7 +79,7 @@ impl OutputLayer {
         let Some(depth) = of_loop(context) else {
             return Ok(());
         };
-        let name = &self.schema.name;
+        let name = &self.inner.schema.name;
         let progress = Progress::of(context, depth, name)?;
         if !progress.other {
             let other = true;
@@ -114,7 +99,7 @@ fn unknown<T: Default>(error: &SlotError) -> T {
     T::default()
 }
 
-impl<S, B> Service<ChatRequest> for WithOutput<S>
+impl<S, T, B> Service<ChatRequest> for WithOutput<S, T>
 where
     S: Service<ChatRequest, Response = ChatResponse<B>>,
     B: Stream<Item = Result<Event, Error>>,
@@ -129,8 +114,8 @@ where
 
     fn call(&mut self, mut request: ChatRequest) -> Self::Future {
         // A failure of `enter` is reported by the agent inside.
-        let _ = request.context.enter::<OutputLayer>();
-        let schema = self.layer.apply(&mut request);
+        let _ = request.context.enter::<Output<T>>();
+        let schema = self.output.apply(&mut request);
         ResponseFuture::new(self.inner.call(request), schema)
     }
 }

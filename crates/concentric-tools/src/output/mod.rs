@@ -18,7 +18,7 @@
 //!     let folder = output::<Folder>("folder");
 //!     let agent = ServiceBuilder::new()
 //!         .layer(AgentLayer::new(tools).gate(folder.gate()))
-//!         .layer(folder.layer())
+//!         .layer(folder.clone())
 //!         .service(model);
 //!     let answer = agent.oneshot(ChatRequest::user("What is in here?")).await?;
 //!     Ok(folder.of_answer(&answer.collect().await?)?)
@@ -34,7 +34,7 @@
 //! | [`separately`](Output::separately) | with one additional call after the model has answered, which offers no tools | other providers, and models whose answers are worse while they must write JSON |
 //!
 //! The additional call is a step of the same run: it passes through the same layers, its usage
-//! counts, and its events belong to a separate step. A layer inside of [`OutputLayer`] finds the
+//! counts, and its events belong to a separate step. A layer inside of it finds the
 //! schema in the request's options, and may change it.
 //!
 //! The first event of an answer that is the typed value is an [`Event::Custom`] named
@@ -124,12 +124,7 @@ mod layer;
 mod partial;
 mod progress;
 
-pub use self::{
-    body::OutputBody,
-    future::ResponseFuture,
-    layer::{OutputLayer, WithOutput},
-    partial::Partials,
-};
+pub use self::{body::OutputBody, future::ResponseFuture, layer::WithOutput, partial::Partials};
 
 use crate::{
     arguments::{Validator, decode, generate},
@@ -168,7 +163,7 @@ where
     }
 }
 
-/// The definition of a typed answer.
+/// The definition of a typed answer: a [`Plugin`], or a layer and a [gate](Self::gate).
 ///
 /// See the [module docs](self).
 pub struct Output<T> {
@@ -206,11 +201,6 @@ where
     /// The JSON Schema of `T`.
     pub fn schema(&self) -> &OutputSchema {
         &self.inner.schema
-    }
-
-    /// Returns the layer that sends the schema.
-    pub fn layer(&self) -> OutputLayer {
-        OutputLayer::new(self.inner.schema.clone(), self.separately)
     }
 
     /// Returns the gate that makes the model try again.
@@ -330,7 +320,7 @@ where
     T: DeserializeOwned + 'static,
 {
     fn install(self, at: &mut Installer<'_>) {
-        at.model_layer(self.layer());
+        at.model_layer(self.clone());
         at.step_gate(self.gate());
     }
 }

@@ -8,6 +8,7 @@ use crate::{
 };
 use concentric_core::{
     Clearance, Interrupt, Reply, RoundCall, Str, Suspension, ToolCall, ToolOutcome, ask::AskError,
+    machine::check_edit,
 };
 use std::{future::Future, pin::Pin, sync::Arc};
 
@@ -68,8 +69,9 @@ impl Pipeline {
         let mut open = OpenInterrupt(Some((&ask, &view)));
         let reply = match &ask.live {
             Some((live, timeout)) => {
-                let (edits, part) = (self.toolset.check_edits(), Arc::clone(&call.call));
-                let check = move |reply: &Reply| edits.check(&part, reply);
+                let (tools, part) = (self.toolset.clone(), Arc::clone(&call.call));
+                let check =
+                    move |reply: &Reply| check_edit(&part, reply, |call| tools.check_edited(call));
                 let reply = live
                     .ask_checked(interrupt, *timeout, &view.context, check)
                     .await;

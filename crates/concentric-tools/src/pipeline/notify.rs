@@ -201,8 +201,8 @@ fn asked(
     let interrupts = state.interrupts();
     let mut all = Vec::new();
     let calls = open.iter().flat_map(OpenRound::calls);
-    for (position, open) in calls.enumerate() {
-        let mut call = RoundCall::new(position, open.call.clone());
+    for (position, (call, _)) in calls.enumerate() {
+        let mut call = RoundCall::new(position, call.clone());
         call.spec = toolset
             .find(&call.call.name)
             .map(|tool| tool.spec().clone());

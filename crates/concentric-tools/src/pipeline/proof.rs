@@ -13,7 +13,7 @@ use crate::{
 };
 use concentric_core::{
     Arguments, Clearance, CustomEvent, Event, Reply, RoundCall, Str, ToolOutcome,
-    store::LedgerEntry,
+    machine::check_edit, store::LedgerEntry,
 };
 use serde_json::json;
 
@@ -107,10 +107,13 @@ impl Pipeline {
                 let asked = prompt::approval(&view, id.clone(), ask, None, None);
                 let why = match asked.check(reply, view.context.now()) {
                     Err(_) => Invalid::NOT_ACCEPTED,
-                    Ok(()) => match self.toolset.check_edits().check(&call.call, reply) {
-                        Err(_) => Invalid::EDIT,
-                        Ok(()) => return None,
-                    },
+                    Ok(()) => {
+                        match check_edit(&call.call, reply, |call| self.toolset.check_edited(call))
+                        {
+                            Err(_) => Invalid::EDIT,
+                            Ok(()) => return None,
+                        }
+                    }
                 };
                 self.report_invalid(call, why);
                 Some(self.ask_as(tool, &view, ask.clone(), id))

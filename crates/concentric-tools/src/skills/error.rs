@@ -7,16 +7,8 @@ use std::{
 
 /// The error of a skill that cannot be loaded or used.
 #[derive(Debug)]
-pub struct SkillError {
-    // Only for skills from files.
-    path: Option<PathBuf>,
-    kind: SkillErrorKind,
-}
-
-/// The reason of a [`SkillError`].
-#[derive(Debug)]
 #[non_exhaustive]
-pub enum SkillErrorKind {
+pub enum SkillError {
     /// The file or folder cannot be read.
     Io(io::Error),
     /// The path is not a regular file.
@@ -62,46 +54,56 @@ pub enum SkillErrorKind {
     DuplicateName(Str),
     /// No skill has this name.
     Unknown(Str),
+    /// A skill from files has another of these errors.
+    At {
+        /// The file or folder.
+        path: PathBuf,
+        /// The error.
+        error: Box<Self>,
+    },
 }
 
 impl SkillError {
-    /// Returns the reason.
-    pub const fn kind(&self) -> &SkillErrorKind {
-        &self.kind
+    /// Returns the reason, without the path.
+    pub fn kind(&self) -> &Self {
+        match self {
+            Self::At { error, .. } => error,
+            _ => self,
+        }
     }
 
     /// Returns the file or folder, unless the skill was created in code.
     pub fn path(&self) -> Option<&Path> {
-        self.path.as_deref()
+        match self {
+            Self::At { path, .. } => Some(path),
+            _ => None,
+        }
     }
 
-    pub(super) fn at(mut self, path: &Path) -> Self {
-        self.path.get_or_insert_with(|| path.to_owned());
-        self
-    }
-}
-
-impl SkillErrorKind {
-    pub(super) fn at(self, path: &Path) -> SkillError {
-        SkillError::from(self).at(path)
-    }
-}
-
-impl From<SkillErrorKind> for SkillError {
-    fn from(kind: SkillErrorKind) -> Self {
-        Self { path: None, kind }
+    pub(super) fn at(self, path: &Path) -> Self {
+        match self {
+            Self::At { .. } => self,
+            error => Self::At {
+                path: path.to_owned(),
+                error: Box::new(error),
+            },
+        }
     }
 }
 
-impl From<io::Error> for SkillErrorKind {
+impl From<io::Error> for SkillError {
     fn from(error: io::Error) -> Self {
         Self::Io(error)
     }
 }
 
-impl fmt::Display for SkillErrorKind {
+impl fmt::Display for SkillError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
+        match self.path() {
+            Some(path) => write!(f, "skill at `{}`: ", path.display())?,
+            None => f.write_str("skill: ")?,
+        }
+        match self.kind() {
             // The source has the details.
             Self::Io(_) => f.write_str("the file cannot be read"),
             Self::NotAFile => f.write_str("not a regular file"),
@@ -121,23 +123,15 @@ impl fmt::Display for SkillErrorKind {
             }
             Self::DuplicateName(name) => write!(f, "two skills are named `{name}`"),
             Self::Unknown(name) => write!(f, "no skill is named `{name}`"),
-        }
-    }
-}
-
-impl fmt::Display for SkillError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.path {
-            Some(path) => write!(f, "skill at `{}`: {}", path.display(), self.kind),
-            None => write!(f, "skill: {}", self.kind),
+            Self::At { error, .. } => error.fmt(f),
         }
     }
 }
 
 impl StdError for SkillError {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        match &self.kind {
-            SkillErrorKind::Io(error) => Some(error),
+        match self.kind() {
+            Self::Io(error) => Some(error),
             _ => None,
         }
     }

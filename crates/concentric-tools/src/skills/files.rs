@@ -1,4 +1,4 @@
-use super::{Skill, SkillError, SkillErrorKind, parse};
+use super::{Skill, SkillError, parse};
 use concentric_core::Str;
 use std::{
     collections::BTreeMap,
@@ -25,7 +25,7 @@ pub(super) enum Source {
 pub(super) fn read_skill(folder: &Path) -> Result<Skill, SkillError> {
     let root = folder
         .canonicalize()
-        .map_err(|error| SkillErrorKind::from(error).at(folder))?;
+        .map_err(|error| SkillError::from(error).at(folder))?;
     let manifest = folder.join(MANIFEST);
     let mut skill = read_text(&root.join(MANIFEST), &root, parse::MAX_BYTES)
         .and_then(|text| parse::parse(&text))
@@ -34,7 +34,7 @@ pub(super) fn read_skill(folder: &Path) -> Result<Skill, SkillError> {
     let name = folder.file_name().or_else(|| root.file_name());
     if name.is_none_or(|name| *name != *skill.name) {
         let name = skill.name;
-        return Err(SkillErrorKind::NameMismatch { name }.at(&manifest));
+        return Err(SkillError::NameMismatch { name }.at(&manifest));
     }
     walk(&root, &root, "", 0, &mut skill.files)?;
     skill.folder = Some(root);
@@ -45,7 +45,7 @@ pub(super) fn read_skill(folder: &Path) -> Result<Skill, SkillError> {
 pub(super) fn skill_folders(root: &Path) -> Result<Vec<Result<PathBuf, SkillError>>, SkillError> {
     let real = root
         .canonicalize()
-        .map_err(|error| SkillErrorKind::from(error).at(root))?;
+        .map_err(|error| SkillError::from(error).at(root))?;
     let mut folders = Vec::new();
     for name in names(root)? {
         let folder = root.join(&name);
@@ -54,19 +54,19 @@ pub(super) fn skill_folders(root: &Path) -> Result<Vec<Result<PathBuf, SkillErro
         }
         folders.push(match folder.canonicalize() {
             Ok(target) if target.starts_with(&real) => Ok(folder),
-            Ok(_) => Err(SkillErrorKind::Escapes.at(&folder)),
-            Err(error) => Err(SkillErrorKind::from(error).at(&folder)),
+            Ok(_) => Err(SkillError::Escapes.at(&folder)),
+            Err(error) => Err(SkillError::from(error).at(&folder)),
         });
     }
     Ok(folders)
 }
 
 /// Reads the text of a skill's file.
-pub(super) fn read_file(source: &Source, folder: Option<&Path>) -> Result<Str, SkillErrorKind> {
+pub(super) fn read_file(source: &Source, folder: Option<&Path>) -> Result<Str, SkillError> {
     match (source, folder) {
         (Source::Text(text), _) => Ok(text.clone()),
         (Source::Disk(path), Some(root)) => read_text(path, root, MAX_FILE_BYTES).map(Str::from),
-        (Source::Disk(_), None) => Err(SkillErrorKind::Escapes),
+        (Source::Disk(_), None) => Err(SkillError::Escapes),
     }
 }
 
@@ -78,20 +78,20 @@ fn walk(
     files: &mut BTreeMap<Str, Source>,
 ) -> Result<(), SkillError> {
     if depth > MAX_DEPTH {
-        return Err(SkillErrorKind::TooDeep { limit: MAX_DEPTH }.at(folder));
+        return Err(SkillError::TooDeep { limit: MAX_DEPTH }.at(folder));
     }
     for name in names(folder)? {
         let path = folder.join(&name);
         let kind = path
             .symlink_metadata()
-            .map_err(|error| SkillErrorKind::from(error).at(&path))?
+            .map_err(|error| SkillError::from(error).at(&path))?
             .file_type();
         let name = format!("{before}{name}");
         if kind.is_symlink() {
             // Links to files inside of the skill are listed at their targets.
             match path.canonicalize() {
                 Ok(target) if !target.starts_with(root) => {
-                    return Err(SkillErrorKind::Escapes.at(&path));
+                    return Err(SkillError::Escapes.at(&path));
                 }
                 _ => {}
             }
@@ -100,7 +100,7 @@ fn walk(
         } else if kind.is_file() && name != MANIFEST {
             files.insert(name.into(), Source::Disk(path));
             if files.len() > MAX_FILES {
-                return Err(SkillErrorKind::TooManyFiles { limit: MAX_FILES }.at(root));
+                return Err(SkillError::TooManyFiles { limit: MAX_FILES }.at(root));
             }
         }
     }
@@ -109,7 +109,7 @@ fn walk(
 
 /// Lists the entries of a folder in order, except for hidden ones and names that are not UTF-8.
 fn names(folder: &Path) -> Result<Vec<String>, SkillError> {
-    let at = |error| SkillErrorKind::Io(error).at(folder);
+    let at = |error| SkillError::Io(error).at(folder);
     let mut names = Vec::new();
     for entry in fs::read_dir(folder).map_err(at)? {
         if let Ok(name) = entry.map_err(at)?.file_name().into_string()
@@ -124,21 +124,21 @@ fn names(folder: &Path) -> Result<Vec<String>, SkillError> {
 }
 
 /// Reads the text of a file in `root`, of at most `limit` bytes.
-fn read_text(path: &Path, root: &Path, limit: usize) -> Result<String, SkillErrorKind> {
+fn read_text(path: &Path, root: &Path, limit: usize) -> Result<String, SkillError> {
     let path = path.canonicalize()?;
     if !path.starts_with(root) {
-        return Err(SkillErrorKind::Escapes);
+        return Err(SkillError::Escapes);
     }
     // Checked before opening: opening a named pipe blocks.
     if !path.metadata()?.is_file() {
-        return Err(SkillErrorKind::NotAFile);
+        return Err(SkillError::NotAFile);
     }
     let mut bytes = Vec::new();
     File::open(&path)?
         .take(limit as u64 + 1)
         .read_to_end(&mut bytes)?;
     if bytes.len() > limit {
-        return Err(SkillErrorKind::TooLarge { limit });
+        return Err(SkillError::TooLarge { limit });
     }
-    String::from_utf8(bytes).map_err(|_| SkillErrorKind::NotUtf8)
+    String::from_utf8(bytes).map_err(|_| SkillError::NotUtf8)
 }

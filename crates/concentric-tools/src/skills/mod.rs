@@ -99,21 +99,10 @@ mod active;
 mod catalogue;
 mod error;
 mod files;
-mod layer;
 mod lifecycle;
 mod parse;
-mod service;
 mod set;
 mod skill;
 mod tools;
 
-pub use self::{
-    error::{SkillError, SkillErrorKind},
-    layer::SkillsLayer,
-    service::WithSkills,
-    set::Skills,
-    skill::Skill,
-};
-
-#[doc(no_inline)]
-pub use crate::lazy::ResponseFuture;
+pub use self::{error::SkillError, set::Skills, skill::Skill};

@@ -1,6 +1,6 @@
 //! `SKILL.md`: YAML front matter, and instructions in Markdown.
 
-use super::{Skill, SkillErrorKind};
+use super::{Skill, SkillError};
 use concentric_core::Str;
 use serde::{Deserialize, Deserializer, de};
 use std::{borrow::Cow, collections::BTreeMap, fmt};
@@ -25,22 +25,22 @@ struct FrontMatter {
 }
 
 /// Parses the text of a `SKILL.md`.
-pub(super) fn parse(text: &str) -> Result<Skill, SkillErrorKind> {
+pub(super) fn parse(text: &str) -> Result<Skill, SkillError> {
     if text.len() > MAX_BYTES {
-        return Err(SkillErrorKind::TooLarge { limit: MAX_BYTES });
+        return Err(SkillError::TooLarge { limit: MAX_BYTES });
     }
     let text = normal(text);
     let (front, body) = split(&text)?;
     if front.len() > MAX_FRONT_MATTER {
-        return Err(SkillErrorKind::FrontMatter(
+        return Err(SkillError::FrontMatter(
             format!("larger than {MAX_FRONT_MATTER} bytes").into(),
         ));
     }
     let front = read(front)?;
     let text = |text: Option<String>| text.map(|text| Str::from(text.trim()));
     let mut skill = Skill::new(
-        text(front.name).ok_or(SkillErrorKind::Missing("name"))?,
-        text(front.description).ok_or(SkillErrorKind::Missing("description"))?,
+        text(front.name).ok_or(SkillError::Missing("name"))?,
+        text(front.description).ok_or(SkillError::Missing("description"))?,
         body.trim(),
     );
     skill.license = text(front.license);
@@ -56,8 +56,8 @@ pub(super) fn parse(text: &str) -> Result<Skill, SkillErrorKind> {
 }
 
 /// Checks that a skill complies with the format's limits.
-pub(super) fn check(skill: &Skill) -> Result<(), SkillErrorKind> {
-    let invalid = |field, expected| Err(SkillErrorKind::Invalid { field, expected });
+pub(super) fn check(skill: &Skill) -> Result<(), SkillError> {
+    let invalid = |field, expected| Err(SkillError::Invalid { field, expected });
     let name = skill.name.as_str();
     let is_kebab = name.split('-').all(|word| {
         !word.is_empty()
@@ -78,7 +78,7 @@ pub(super) fn check(skill: &Skill) -> Result<(), SkillErrorKind> {
         return invalid("compatibility", "at most 500 characters");
     }
     match skill.instructions.len() > MAX_BYTES {
-        true => Err(SkillErrorKind::TooLarge { limit: MAX_BYTES }),
+        true => Err(SkillError::TooLarge { limit: MAX_BYTES }),
         false => Ok(()),
     }
 }
@@ -94,11 +94,11 @@ fn normal(text: &str) -> Cow<'_, str> {
 }
 
 /// Splits a text into the part between the first two lines of `---`, and the rest.
-fn split(text: &str) -> Result<(&str, &str), SkillErrorKind> {
+fn split(text: &str) -> Result<(&str, &str), SkillError> {
     let rest = text
         .split_once('\n')
         .and_then(|(first, rest)| (first.trim_end() == "---").then_some(rest))
-        .ok_or(SkillErrorKind::NoFrontMatter)?;
+        .ok_or(SkillError::NoFrontMatter)?;
     let mut end = 0;
     for line in rest.split_inclusive('\n') {
         if line.trim_end() == "---" {
@@ -108,10 +108,10 @@ fn split(text: &str) -> Result<(&str, &str), SkillErrorKind> {
         }
         end += line.len();
     }
-    Err(SkillErrorKind::NoFrontMatter)
+    Err(SkillError::NoFrontMatter)
 }
 
-fn read(yaml: &str) -> Result<FrontMatter, SkillErrorKind> {
+fn read(yaml: &str) -> Result<FrontMatter, SkillError> {
     let error = match from_yaml(yaml) {
         Ok(front) => return Ok(front),
         Err(error) => error,
@@ -126,7 +126,7 @@ fn read(yaml: &str) -> Result<FrontMatter, SkillErrorKind> {
     if yaml.lines().any(|line| line.matches(": ").count() > 1) {
         reason.push_str(" (put values that contain `: ` in quotes)");
     }
-    Err(SkillErrorKind::FrontMatter(reason.into()))
+    Err(SkillError::FrontMatter(reason.into()))
 }
 
 fn from_yaml(yaml: &str) -> Result<FrontMatter, serde_saphyr::Error> {
@@ -320,7 +320,7 @@ mod tests {
             "\n---\n---\n",
         ] {
             assert!(
-                matches!(parse(text), Err(SkillErrorKind::NoFrontMatter)),
+                matches!(parse(text), Err(SkillError::NoFrontMatter)),
                 "{text:?}"
             );
         }
@@ -358,7 +358,7 @@ mod tests {
         }
         assert!(matches!(
             parse(&"-".repeat(MAX_BYTES + 1)),
-            Err(SkillErrorKind::TooLarge { .. })
+            Err(SkillError::TooLarge { .. })
         ));
     }
 

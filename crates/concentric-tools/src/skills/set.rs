@@ -1,11 +1,15 @@
 use super::{
-    Skill, SkillError, SkillErrorKind, SkillsLayer,
+    Skill, SkillError,
     active::active,
     catalogue::Catalogue,
     files,
     tools::{load_tool, read_tool},
 };
-use crate::{Matcher, Tool, Toolset, error::no_toolset, lazy::is_about};
+use crate::{
+    Matcher, Tool, Toolset,
+    error::no_toolset,
+    lazy::{OfferToolsLayer, is_about},
+};
 use concentric_core::{
     BoxError, Error, ErrorKind, Str, ToolCall,
     agent::{Installer, Plugin},
@@ -96,7 +100,7 @@ impl Skills {
     ) -> Result<Self, SkillError> {
         match self.skills.iter_mut().find(|skill| skill.name == *name) {
             Some(skill) => *skill = change(skill.clone()),
-            None => return Err(SkillErrorKind::Unknown(name.into()).into()),
+            None => return Err(SkillError::Unknown(name.into())),
         }
         Ok(self)
     }
@@ -140,9 +144,7 @@ impl Skills {
         let is_known = self.skills.iter().any(|skill| skill.name == name);
         Matcher::try_when(move |call: &ToolCall| match is_known {
             true => Ok(active(&call.context, &load_tool)?.contains(&name)),
-            false => Err(BoxError::from(SkillError::from(SkillErrorKind::Unknown(
-                name.clone(),
-            )))),
+            false => Err(BoxError::from(SkillError::Unknown(name.clone()))),
         })
     }
 
@@ -162,13 +164,13 @@ impl Skills {
     ///
     /// Returns an error if two skills have the same name, or one is [over the
     /// limits](Skill::check).
-    pub fn wrap(self, mut tools: Toolset) -> Result<(Toolset, SkillsLayer), SkillError> {
+    pub fn wrap(self, mut tools: Toolset) -> Result<(Toolset, OfferToolsLayer), SkillError> {
         let mut skills = BTreeMap::new();
         for skill in self.skills {
             skill.check()?;
             tools = tools.tools(skill.tools.iter().cloned());
             if let Some(skill) = skills.insert(skill.name.clone(), skill) {
-                return Err(SkillErrorKind::DuplicateName(skill.name).into());
+                return Err(SkillError::DuplicateName(skill.name));
             }
         }
         let mut hidden = BTreeMap::<Str, Vec<Str>>::new();
@@ -198,7 +200,8 @@ impl Skills {
             let catalogue = Arc::clone(&catalogue);
             tools = tools.hint(move |call| catalogue.hint(call));
         }
-        Ok((tools, SkillsLayer { catalogue }))
+        let layer = OfferToolsLayer::new(move |request| catalogue.tell(request));
+        Ok((tools, layer))
     }
 }
 

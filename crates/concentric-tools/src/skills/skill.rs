@@ -1,5 +1,5 @@
 use super::{
-    SkillError, SkillErrorKind,
+    SkillError,
     files::{self, Source},
     parse,
 };
@@ -74,7 +74,7 @@ impl Skill {
     ///
     /// Returns an error if the text does not comply with the format or its limits.
     pub fn parse(text: &str) -> Result<Self, SkillError> {
-        Ok(parse::parse(text)?)
+        parse::parse(text)
     }
 
     /// Reads the skill in a folder: `SKILL.md`, and the names of the other files. Blocks.
@@ -95,7 +95,7 @@ impl Skill {
     ///
     /// Returns an error if it does not.
     pub fn check(&self) -> Result<(), SkillError> {
-        let checked = parse::check(self).map_err(SkillError::from);
+        let checked = parse::check(self);
         match &self.folder {
             Some(folder) => checked.map_err(|error| error.at(folder)),
             None => checked,
@@ -181,7 +181,7 @@ impl Skill {
     /// Reads the text of a file; blocks. Returns `None` if the skill has no such file. Returns an
     /// error if the file is too large, not UTF-8 or cannot be read, or if its path now points
     /// outside of the folder.
-    pub(super) fn read(&self, path: &str) -> Option<Result<Str, SkillErrorKind>> {
+    pub(super) fn read(&self, path: &str) -> Option<Result<Str, SkillError>> {
         let path = path.strip_prefix("./").unwrap_or(path);
         let source = self.files.get(path)?;
         Some(files::read_file(source, self.folder.as_deref()))

@@ -1,5 +1,5 @@
 use super::{
-    SkillErrorKind,
+    SkillError,
     active::{Load, activate},
     catalogue::Catalogue,
     files::MAX_FILE_BYTES,
@@ -112,12 +112,12 @@ fn read(catalogue: &Catalogue, file: &ReadFile) -> Result<Str, ToolError> {
         }
     };
     let why = match &failure {
-        SkillErrorKind::TooLarge { limit } => format!("has more than {limit} bytes"),
-        SkillErrorKind::NotUtf8 => "is not UTF-8 text".to_owned(),
+        SkillError::TooLarge { limit } => format!("has more than {limit} bytes"),
+        SkillError::NotUtf8 => "is not UTF-8 text".to_owned(),
         _ => "could not be read".to_owned(),
     };
     let error = ToolError::new(format!("The file `{path}` {why}."));
-    Err(error.with_source(super::SkillError::from(failure)))
+    Err(error.with_source(failure))
 }
 
 fn unknown(catalogue: &Catalogue, name: &str) -> String {

@@ -5,8 +5,9 @@ use std::time::SystemTime;
 
 /// The subject of an approval, determined independently by the issuer and the verifier.
 ///
-/// There is no constructor: a struct literal ensures that every field is set, and that a new field
-/// is a compile error.
+/// The call and its arguments are in the resumed transcript, the tool and the policy are configured,
+/// the tenant is authenticated. There is no constructor: a struct literal ensures that every field is
+/// set, and that a new field is a compile error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenSubject {
     /// The tenant of the call, from the request's authentication.
@@ -39,7 +40,7 @@ pub struct TokenSubject {
 pub struct Claims {
     /// The subject of the approval.
     pub subject: TokenSubject,
-    /// The run that raised the interrupt. Another run may receive the reply.
+    /// The run that raised the interrupt. Another run, whose steps start at 0, may receive the reply.
     pub run_id: RunId,
     /// The step that raised the interrupt, from 0.
     pub step: u32,
@@ -83,43 +84,10 @@ impl Claims {
     }
 }
 
-/// The expectations of a verifier, from its own knowledge.
-///
-/// The whole [`TokenSubject`] is expected: the call and its arguments are in the resumed transcript, the
-/// tool and the policy are configured, the tenant is authenticated. The issuing run is only known
-/// to a verifier that stores runs: a client resumes in a new run, whose steps start at 0.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Expected {
-    /// The expected subject.
-    pub subject: TokenSubject,
-    /// The expected issuing run; any, if `None`.
-    pub run_id: Option<RunId>,
-    /// The expected issuing step; any, if `None`.
-    pub step: Option<u32>,
-}
-
-impl Expected {
-    /// Expects an approval of `subject`, issued by any run.
-    pub const fn new(subject: TokenSubject) -> Self {
-        Self {
-            subject,
-            run_id: None,
-            step: None,
-        }
-    }
-
-    /// Expects the given run and step as the issuer.
-    #[must_use]
-    pub fn asked_by(mut self, run_id: RunId, step: u32) -> Self {
-        self.run_id = Some(run_id);
-        self.step = Some(step);
-        self
-    }
-
-    pub(super) fn check(&self, claims: &Claims) -> Result<(), TokenError> {
+impl TokenSubject {
+    pub(super) fn check(&self, signed: &Self) -> Result<(), TokenError> {
         // Destructured, so that a new field is a compile error here.
-        let TokenSubject {
+        let Self {
             tenant,
             audience,
             message_id,
@@ -130,25 +98,18 @@ impl Expected {
             definition,
             policy,
             arguments,
-        } = &claims.subject;
-        let of = &self.subject;
-        let run = self.run_id.as_ref();
+        } = signed;
         let checks = [
-            (*tenant == of.tenant, TokenError::Tenant),
-            (*audience == of.audience, TokenError::Audience),
-            (run.is_none_or(|run| *run == claims.run_id), TokenError::Run),
-            (
-                self.step.is_none_or(|step| step == claims.step),
-                TokenError::Step,
-            ),
-            (*message_id == of.message_id, TokenError::Message),
-            (*call_id == of.call_id, TokenError::Call),
-            (*position == of.position, TokenError::Position),
-            (*interrupt_id == of.interrupt_id, TokenError::Interrupt),
-            (*tool == of.tool, TokenError::Tool),
-            (*definition == of.definition, TokenError::Definition),
-            (*policy == of.policy, TokenError::Policy),
-            (*arguments == of.arguments, TokenError::Arguments),
+            (*tenant == self.tenant, TokenError::Tenant),
+            (*audience == self.audience, TokenError::Audience),
+            (*message_id == self.message_id, TokenError::Message),
+            (*call_id == self.call_id, TokenError::Call),
+            (*position == self.position, TokenError::Position),
+            (*interrupt_id == self.interrupt_id, TokenError::Interrupt),
+            (*tool == self.tool, TokenError::Tool),
+            (*definition == self.definition, TokenError::Definition),
+            (*policy == self.policy, TokenError::Policy),
+            (*arguments == self.arguments, TokenError::Arguments),
         ];
         match checks.into_iter().find(|(holds, _)| !holds) {
             None => Ok(()),

@@ -1,7 +1,6 @@
-use concentric_core::{Error, ErrorKind, Str};
 use std::{error::Error as StdError, fmt};
 
-/// The reason why a token is invalid, or cannot be signed.
+/// The reason why a token is invalid or cannot be signed, or why a key is rejected.
 ///
 /// Its text contains no part of the token or of a key. Except for [`Malformed`](Self::Malformed),
 /// [`UnknownKey`](Self::UnknownKey) and [`Forged`](Self::Forged), a rejected token was signed by
@@ -21,10 +20,6 @@ pub enum TokenError {
     Tenant,
     /// Issued for another service.
     Audience,
-    /// Issued by another run.
-    Run,
-    /// Issued by another step.
-    Step,
     /// Issued for a call of another message.
     Message,
     /// Issued for another call.
@@ -51,6 +46,12 @@ pub enum TokenError {
     NotYet,
     /// Expired.
     Expired,
+    /// The id of a key is empty, or has more than 64 bytes.
+    KeyId,
+    /// The secret of a key has fewer than 32 bytes.
+    ShortSecret,
+    /// Two keys have the same id.
+    DuplicateKey,
 }
 
 impl TokenError {
@@ -63,8 +64,6 @@ impl TokenError {
             Self::RetiredKey => "retired_key",
             Self::Tenant => "tenant",
             Self::Audience => "audience",
-            Self::Run => "run",
-            Self::Step => "step",
             Self::Message => "message",
             Self::Call => "call",
             Self::Position => "position",
@@ -77,6 +76,9 @@ impl TokenError {
             Self::TooLong => "too_long",
             Self::NotYet => "not_yet",
             Self::Expired => "expired",
+            Self::KeyId => "key_id",
+            Self::ShortSecret => "short_secret",
+            Self::DuplicateKey => "duplicate_key",
         }
     }
 }
@@ -90,8 +92,6 @@ impl fmt::Display for TokenError {
             Self::RetiredKey => "the approval token is signed with a retired key",
             Self::Tenant => "the approval is for another tenant",
             Self::Audience => "the approval is for another service",
-            Self::Run => "the approval is for another run",
-            Self::Step => "the approval is for another step",
             Self::Message => "the approval is for another message",
             Self::Call => "the approval is for another tool call",
             Self::Position => "the approval is for a tool call at another position",
@@ -106,38 +106,11 @@ impl fmt::Display for TokenError {
             Self::TooLong => "the claims are too long for an approval token",
             Self::NotYet => "the approval was issued in the future",
             Self::Expired => "the approval has expired",
+            Self::KeyId => "the id of a key must have 1 to 64 bytes",
+            Self::ShortSecret => "the secret of a key must have at least 32 bytes",
+            Self::DuplicateKey => "two keys have the same id",
         })
     }
 }
 
 impl StdError for TokenError {}
-
-/// The reason why a key is invalid.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum KeyError {
-    /// The id is empty, or has more than 64 bytes.
-    Id,
-    /// The secret has fewer than 32 bytes.
-    ShortSecret,
-    /// Another key has the same id.
-    DuplicateId(Str),
-}
-
-impl fmt::Display for KeyError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Id => f.write_str("the id of a key must have 1 to 64 bytes"),
-            Self::ShortSecret => f.write_str("the secret of a key must have at least 32 bytes"),
-            Self::DuplicateId(id) => write!(f, "two keys have the id `{id}`"),
-        }
-    }
-}
-
-impl StdError for KeyError {}
-
-impl From<KeyError> for Error {
-    fn from(error: KeyError) -> Self {
-        Self::new(ErrorKind::Configuration, error.to_string()).with_source(error)
-    }
-}

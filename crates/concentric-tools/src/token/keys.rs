@@ -1,5 +1,5 @@
 use super::{
-    Claims, Expected, KeyError, TokenError,
+    Claims, TokenError, TokenSubject,
     wire::{self, Reader},
 };
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
@@ -20,41 +20,26 @@ const TAG_LEN: usize = 32;
 const MIN_SECRET_LEN: usize = 32;
 const MAX_ID_LEN: usize = 64;
 
-/// A signing key with a public id.
-///
-/// `Debug` does not contain the secret, and the secret is wiped on drop.
 #[derive(Clone)]
-pub struct Key {
+struct Key {
     id: Str,
     mac: Hmac<Sha256>,
     until: Option<SystemTime>,
 }
 
 impl Key {
-    /// Creates a key from a secret of at least 32 random bytes. The id is part of each token and
-    /// public.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the secret is shorter, or the id is empty or longer than 64 bytes.
-    pub fn new(id: impl Into<Str>, secret: impl Into<Vec<u8>>) -> Result<Self, KeyError> {
-        let (id, secret) = (id.into(), SecretSlice::from(secret.into()));
+    fn new(id: Str, secret: Vec<u8>, until: Option<SystemTime>) -> Result<Self, TokenError> {
+        let secret = SecretSlice::from(secret);
         if id.is_empty() || id.len() > MAX_ID_LEN {
-            return Err(KeyError::Id);
+            return Err(TokenError::KeyId);
         }
         let secret = secret.expose_secret();
         if secret.len() < MIN_SECRET_LEN {
-            return Err(KeyError::ShortSecret);
+            return Err(TokenError::ShortSecret);
         }
         // HMAC accepts keys of any length.
-        let mac = Hmac::new_from_slice(secret).map_err(|_| KeyError::ShortSecret)?;
-        let until = None;
+        let mac = Hmac::new_from_slice(secret).map_err(|_| TokenError::ShortSecret)?;
         Ok(Self { id, mac, until })
-    }
-
-    /// The id.
-    pub fn id(&self) -> &Str {
-        &self.id
     }
 
     fn mac(&self, signed: &[u8]) -> Hmac<Sha256> {
@@ -80,15 +65,17 @@ const _: fn() = || {
 
 /// The key that signs tokens, and further keys whose tokens are accepted.
 ///
+/// `Debug` does not contain the secrets, and they are wiped on drop.
+///
 /// ```
-/// use concentric_tools::token::{Key, KeyError, TokenKeys};
+/// use concentric_tools::token::{TokenError, TokenKeys};
 /// use std::time::{Duration, SystemTime};
 ///
 /// # let (new, old) = (vec![1; 32], vec![2; 32]);
-/// let keys = TokenKeys::new(Key::new("2026-11", new)?)
-///     .accept_until(Key::new("2026-10", old)?, SystemTime::now() + Duration::from_secs(3600))?
+/// let keys = TokenKeys::new("2026-11", new)?
+///     .accept_until("2026-10", old, SystemTime::now() + Duration::from_secs(3600))?
 ///     .max_lifetime(Duration::from_secs(3600));
-/// # Ok::<(), KeyError>(())
+/// # Ok::<(), TokenError>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct TokenKeys {
@@ -99,24 +86,37 @@ pub struct TokenKeys {
 }
 
 impl TokenKeys {
-    /// Signs with `current`, and accepts its tokens.
-    pub const fn new(current: Key) -> Self {
-        Self {
-            current,
+    /// Signs with the key `id`, and accepts its tokens. The id is part of each token and public.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the secret has fewer than 32 bytes, or the id is empty or longer than 64
+    /// bytes.
+    pub fn new(id: impl Into<Str>, secret: impl Into<Vec<u8>>) -> Result<Self, TokenError> {
+        Ok(Self {
+            current: Key::new(id.into(), secret.into(), None)?,
             accepted: Vec::new(),
             max_skew: Duration::from_secs(30),
             max_lifetime: Duration::from_secs(7 * 24 * 60 * 60),
-        }
+        })
     }
 
     /// Also accepts the tokens of another key.
     ///
     /// # Errors
     ///
-    /// Returns an error if there is a key with the same id.
-    pub fn accept(mut self, key: Key) -> Result<Self, KeyError> {
+    /// Returns the errors of [`new`](Self::new), or one if there is a key with the same id.
+    pub fn accept(
+        self,
+        id: impl Into<Str>,
+        secret: impl Into<Vec<u8>>,
+    ) -> Result<Self, TokenError> {
+        self.accept_key(Key::new(id.into(), secret.into(), None)?)
+    }
+
+    fn accept_key(mut self, key: Key) -> Result<Self, TokenError> {
         if self.get(&key.id).is_some() {
-            return Err(KeyError::DuplicateId(key.id));
+            return Err(TokenError::DuplicateKey);
         }
         self.accepted.push(key);
         Ok(self)
@@ -126,10 +126,14 @@ impl TokenKeys {
     ///
     /// # Errors
     ///
-    /// Returns an error if there is a key with the same id.
-    pub fn accept_until(self, mut key: Key, until: SystemTime) -> Result<Self, KeyError> {
-        key.until = Some(until);
-        self.accept(key)
+    /// Returns the errors of [`accept`](Self::accept).
+    pub fn accept_until(
+        self,
+        id: impl Into<Str>,
+        secret: impl Into<Vec<u8>>,
+        until: SystemTime,
+    ) -> Result<Self, TokenError> {
+        self.accept_key(Key::new(id.into(), secret.into(), Some(until))?)
     }
 
     /// Sets the tolerated clock difference of issuers (default: 30 s).
@@ -154,12 +158,12 @@ impl TokenKeys {
         self.max_lifetime
     }
 
-    /// Signs `claims`.
+    /// Signs `claims`. Any bearer of the token may answer the interrupt.
     ///
     /// # Errors
     ///
     /// Returns an error if the token would be too long, or never valid.
-    pub fn sign(&self, claims: &Claims) -> Result<Token, TokenError> {
+    pub fn sign(&self, claims: &Claims) -> Result<Str, TokenError> {
         if !self.is_lifetime(claims) {
             return Err(TokenError::Lifetime);
         }
@@ -171,7 +175,7 @@ impl TokenKeys {
         if token.len() > MAX_TOKEN_LEN {
             return Err(TokenError::TooLong);
         }
-        Ok(Token(token.into()))
+        Ok(token.into())
     }
 
     /// Verifies `token` at the time `now`, and returns its claims.
@@ -185,11 +189,11 @@ impl TokenKeys {
     pub fn verify(
         &self,
         token: &str,
-        expected: &Expected,
+        subject: &TokenSubject,
         now: SystemTime,
     ) -> Result<Claims, TokenError> {
         let claims = self.open(token, now)?;
-        expected.check(&claims)?;
+        subject.check(&claims.subject)?;
         self.check_times(&claims, now)?;
         Ok(claims)
     }
@@ -240,36 +244,5 @@ impl TokenKeys {
         let times = wire::millis(claims.expires_at).zip(wire::millis(claims.issued_at));
         let lifetime = times.and_then(|(expires, issued)| expires.checked_sub(issued));
         lifetime.is_some_and(|it| it > 0 && Duration::from_millis(it) <= self.max_lifetime)
-    }
-}
-
-/// A signed token: a bearer may answer the interrupt.
-///
-/// [`Display`](fmt::Display) and [`as_str`](Self::as_str) contain the token; `Debug` does not.
-#[derive(Clone)]
-pub struct Token(Str);
-
-impl Token {
-    /// The token as text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Display for Token {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl fmt::Debug for Token {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Token(..)")
-    }
-}
-
-impl From<Token> for Str {
-    fn from(token: Token) -> Self {
-        token.0
     }
 }

@@ -7,7 +7,7 @@
 //!
 //! ```
 //! use concentric_core::{CallId, InterruptId, MessageId, RunId, store::Tenant};
-//! use concentric_tools::{Digest, token::{Claims, Expected, Key, TokenKeys, TokenSubject, TokenError}};
+//! use concentric_tools::{Digest, token::{Claims, TokenError, TokenKeys, TokenSubject}};
 //! use std::time::{Duration, SystemTime};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -27,7 +27,7 @@
 //!         arguments: Digest::of_json(arguments)?,
 //!     })
 //! };
-//! let keys = TokenKeys::new(Key::new("2026-10", secret)?);
+//! let keys = TokenKeys::new("2026-10", secret)?;
 //! let now = SystemTime::now();
 //!
 //! // When the run raises the interrupt:
@@ -36,11 +36,11 @@
 //! let token = keys.sign(&Claims::new(asked, run, step, "nonce-1", now, now + hour))?;
 //!
 //! // When the reply arrives:
-//! let expected = Expected::new(subject(r#"{"amount":5,"order":7}"#)?);
+//! let expected = subject(r#"{"amount":5,"order":7}"#)?;
 //! let claims = keys.verify(token.as_str(), &expected, now)?;
 //! assert_eq!(claims.run_id.as_str(), "run-1"); // Then use up `claims.nonce`.
 //!
-//! let other = Expected::new(subject(r#"{"amount":500,"order":7}"#)?);
+//! let other = subject(r#"{"amount":500,"order":7}"#)?;
 //! assert_eq!(keys.verify(token.as_str(), &other, now), Err(TokenError::Arguments));
 //! # Ok(())
 //! # }
@@ -103,8 +103,8 @@ mod tokens;
 mod wire;
 
 pub use self::{
-    claims::{Claims, Expected, TokenSubject},
-    error::{KeyError, TokenError},
-    keys::{Key, MAX_TOKEN_LEN, Token, TokenKeys},
+    claims::{Claims, TokenSubject},
+    error::TokenError,
+    keys::{MAX_TOKEN_LEN, TokenKeys},
     tokens::ApprovalTokens,
 };

@@ -1,4 +1,4 @@
-use super::{Claims, Expected, TokenError, TokenKeys, TokenSubject};
+use super::{Claims, TokenError, TokenKeys, TokenSubject};
 use crate::{
     Digest,
     panic::stored,
@@ -23,12 +23,12 @@ use std::{
 /// [`RunStore`](concentric_core::store::RunStore), or in the process that raised them.
 ///
 /// ```
-/// use concentric_tools::{ApprovalTokens, Toolset, token::{Key, TokenKeys}};
+/// use concentric_tools::{ApprovalTokens, Toolset, token::TokenKeys};
 /// # use concentric_core::{Str, store::{Once, StoreFuture, Tenant}};
 /// # use std::time::SystemTime;
 ///
 /// # fn tools(store: impl Once, secret: Vec<u8>) -> Result<Toolset, Box<dyn std::error::Error>> {
-/// let keys = TokenKeys::new(Key::new("2026-11", secret)?);
+/// let keys = TokenKeys::new("2026-11", secret)?;
 /// // All processes that accept replies share `store`.
 /// let tools = Toolset::new().tokens(ApprovalTokens::new(keys, "https://agent.example", store));
 /// # Ok(tools)
@@ -155,7 +155,7 @@ impl VerifyReplies for ApprovalTokens {
             claims = claims.edited(call.arguments().as_str());
         }
         match self.0.keys.sign(&claims) {
-            Ok(token) => Some(token.as_str().into()),
+            Ok(token) => Some(token),
             Err(error) => {
                 tracing::error!(%error, "signing an approval token failed; replies without the run's state are rejected");
                 None
@@ -181,7 +181,7 @@ impl VerifyReplies for ApprovalTokens {
             .subject(call, reply.interrupt_id.clone(), definition, policy)
             .ok_or(Invalid::MISSING)?;
         let now = call.context.now();
-        match self.0.keys.verify(token, &Expected::new(subject), now) {
+        match self.0.keys.verify(token, &subject, now) {
             Ok(_) => Ok(()),
             // A denial executes nothing.
             Err(TokenError::Expired) if denies(reply) => Ok(()),

@@ -34,10 +34,10 @@ use crate::{
     rules::{LedgerHandle, Policy, Prepare, SiblingPolicy, Trace, TraceEntry},
 };
 use concentric_core::{
-    Arguments, BoxTool, Context, Error, ErrorKind, Seal, Str, ToolCall, ToolService, ToolSource,
-    ToolSpecs,
+    Arguments, BoxTool, Context, Error, ErrorKind, Seal, Str, ToolCall, ToolCallPart, ToolService,
+    ToolSource, ToolSpecs,
     agent::{ObserveSettled, RunTool, ToolLayers, ToolParts},
-    machine::{self, CheckEdit},
+    machine,
     service::CloneService,
     store::{Ledger, Once},
 };
@@ -328,16 +328,15 @@ impl Toolset {
         self.built().table.get(name)
     }
 
-    /// A check that accepts the edited arguments of an approver only if the call's tool does.
-    pub(crate) fn check_edits(&self) -> CheckEdit {
-        let tools = self.clone();
-        CheckEdit::new(move |call| match tools.find(&call.name) {
+    /// Accepts the edited arguments of an approver only if the call's tool does.
+    pub(crate) fn check_edited(&self, call: &ToolCallPart) -> Result<(), Str> {
+        match self.find(&call.name) {
             Some(tool) => tool
                 .validate(call)
                 .map_err(|refused| refused.content.text().into_owned().into()),
             // An unknown tool is refused when the call resumes.
             None => Ok(()),
-        })
+        }
     }
 
     pub(crate) fn names(&self) -> Arc<[Str]> {
@@ -462,7 +461,8 @@ impl ToolSource for Toolset {
         rules.calls_per_tool = self.iter().filter_map(Tool::max_calls_of_run).collect();
         rules.resumes = true;
         rules.ledger = self.inner.rules.ledger.is_some();
-        rules.edits = Some(self.check_edits());
+        let tools = self.clone();
+        rules.edits = Some(Arc::new(move |call| tools.check_edited(call)));
         rules
     }
 }

@@ -4,10 +4,11 @@ use crate::common::{Log, paced};
 use crate::kit::{Memory, Scene, World, number, told};
 use concentric_core::{
     Outcome, Reply, RunId, ThreadId, ToolStatus,
-    store::{ClaimCell, Decisions, RunClaim, RunKey, StoredScope, Tenant},
+    store::{Decisions, RunClaim, RunKey, StoredScope, Tenant},
 };
 use concentric_tools::{Approval, Toolset};
 use serde_json::json;
+use std::sync::{Arc, OnceLock};
 
 // ---- remembered decisions ----
 
@@ -162,9 +163,8 @@ async fn c092_for_the_run_means_also_when_it_goes_on_elsewhere() {
     let context = |run: &'static str| {
         let mut context = scene.world.builder().run_id(RunId::new(run)).build();
         let key = RunKey::new(Tenant::default(), ThreadId::new("t"), RunId::new("first"));
-        let cell = ClaimCell::new(key.clone());
-        cell.set(RunClaim::new(key, 1));
-        context.extensions_mut().insert(cell);
+        let claim = RunClaim::new(key.clone(), 1);
+        context.set_run_claim(key, Arc::new(OnceLock::from(claim)));
         context
     };
     let ran = scene.start_in(context("first"), &tools).await;

@@ -2,19 +2,17 @@
 //! finds it.
 
 use crate::common::hooks::before_fn;
-use crate::common::{Log, gate_fn, pace, paced, tool_with_context};
-use crate::kit::{Memory, Model, Ran, Scene, drive, halting, number};
+use crate::common::{Log, gate_fn, paced, tool_with_context};
+use crate::kit::{Memory, Model, Ran, Scene, died, drive, halting, number, saves};
 use concentric_core::hooks::{BeforeCall, Flow};
 use concentric_core::{
     AgentLayer, BoxError, BoxModel, ChatRequest, Context, Event, Interrupt, Outcome, Reply,
     ToolCall, ToolSpec, ToolStatus,
     agent::{RoundDecision, StepDraft, StepGate, StepView},
     machine::RunState,
-    store::Checkpoint,
 };
 use concentric_tools::{
-    Approval, ApprovalTokens, Tool, Toolset, Verdict, agent_tool,
-    token::{Key, TokenKeys},
+    Approval, ApprovalTokens, Tool, Toolset, Verdict, agent_tool, token::TokenKeys,
 };
 use serde_json::json;
 use std::{
@@ -25,8 +23,8 @@ use std::{
 use tower::Layer;
 
 fn tokens(store: &Memory) -> ApprovalTokens {
-    let key = Key::new("k1".to_owned(), vec![7; 32]).unwrap();
-    ApprovalTokens::new(TokenKeys::new(key), "here", store.clone())
+    let keys = TokenKeys::new("k1", vec![7; 32]).unwrap();
+    ApprovalTokens::new(keys, "here", store.clone())
 }
 
 /// Hangs with n = 1.
@@ -50,25 +48,6 @@ async fn hangs(agent: BoxModel, request: ChatRequest) {
             .await
             .is_err()
     );
-}
-
-/// Runs until it hangs, and returns what was written down last.
-async fn died(agent: BoxModel, mut request: ChatRequest, context: Context) -> RunState {
-    let states = Arc::new(Mutex::new(Vec::new()));
-    request.checkpoint = Some(saves(&states));
-    hangs(agent, request.with_context(context)).await;
-    states.lock().unwrap().pop().unwrap()
-}
-
-fn saves(states: &Arc<Mutex<Vec<RunState>>>) -> Checkpoint {
-    let saved = states.clone();
-    Checkpoint::new(move |state: RunState| {
-        saved.lock().unwrap().push(crate::kit::written(&state));
-        Box::pin(async {
-            pace().pass(&Context::new()).await;
-            Ok(())
-        })
-    })
 }
 
 fn history(scene: &Scene, state: &RunState, replies: Vec<Reply>) -> ChatRequest {

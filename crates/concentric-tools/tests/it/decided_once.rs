@@ -10,8 +10,7 @@ use concentric_core::{
 };
 use concentric_tools::{
     Approval, ApprovalTokens, Matcher, RoundEnd, SiblingPolicy, Tool, ToolLifecycle, Toolset,
-    Verdict, agent_tool,
-    token::{Key, TokenKeys},
+    Verdict, agent_tool, token::TokenKeys,
 };
 use serde_json::json;
 use std::{
@@ -21,8 +20,8 @@ use std::{
 use tower::{BoxError, service_fn};
 
 fn tokens(store: &Memory) -> ApprovalTokens {
-    let key = Key::new("k1".to_owned(), vec![7; 32]).unwrap();
-    ApprovalTokens::new(TokenKeys::new(key), "here", store.clone())
+    let keys = TokenKeys::new("k1", vec![7; 32]).unwrap();
+    ApprovalTokens::new(keys, "here", store.clone())
 }
 
 /// Answers live questions as they come, and returns them.

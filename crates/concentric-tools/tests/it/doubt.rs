@@ -8,17 +8,15 @@ use concentric_core::hooks::{BeforeCall, Flow};
 use concentric_core::{
     Arguments, CancelReason, ChatRequest, Context, Interrupt, Outcome, Reply, ReplyKind, Str,
     Suspension, ToolCall, ToolOutcome, ToolSpec, ToolStatus, interrupt, machine::RunState,
-    store::Checkpoint,
 };
 use concentric_tools::{Approval, Decided, Gate, Tool, ToolError, Toolset, Verdict};
-use futures_util::StreamExt;
 use serde_json::json;
 use std::{
     future::{pending, ready},
     sync::{Arc, Mutex},
     time::Duration,
 };
-use tower::{BoxError, ServiceExt, service_fn};
+use tower::{BoxError, service_fn};
 
 /// What has changed when another process takes the run up.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -104,16 +102,7 @@ fn after(log: &Log, class: Class, asks: bool, ledger: Option<&Memory>, since: Si
 
 /// Runs a call of `pay` until its process dies, and returns what was written down last.
 async fn died(scene: &Scene, tools: &Toolset, asks: bool) -> RunState {
-    let states = Arc::new(Mutex::new(Vec::new()));
-    let saved = states.clone();
-    let checkpoint = Checkpoint::new(move |state: RunState| {
-        saved.lock().unwrap().push(crate::kit::written(&state));
-        Box::pin(async {
-            pace().pass(&Context::new()).await;
-            Ok(())
-        })
-    });
-    let mut request = match asks {
+    let request = match asks {
         false => ChatRequest::user("go"),
         true => {
             let ran = scene.start(tools).await;
@@ -121,19 +110,7 @@ async fn died(scene: &Scene, tools: &Toolset, asks: bool) -> RunState {
             ChatRequest::resume(ran.state(), vec![reply])
         }
     };
-    request.checkpoint = Some(checkpoint);
-    let run = async {
-        let agent = scene.model.agent(tools);
-        let request = request.with_context(scene.world.context());
-        let response = agent.oneshot(request).await.unwrap();
-        let mut body = std::pin::pin!(response.body);
-        while let Some(event) = body.next().await {
-            assert!(!event.unwrap().is_finish(), "it ends");
-        }
-    };
-    let ended = tokio::time::timeout(Duration::from_secs(1), run).await;
-    assert!(ended.is_err(), "it hangs");
-    states.lock().unwrap().pop().unwrap()
+    crate::kit::died(scene.model.agent(tools), request, scene.world.context()).await
 }
 
 paced!(paused f044_what_changed_since_a_call_was_begun_does_not_make_it_one_that_was_not_run);

@@ -12,8 +12,7 @@ use concentric_core::{
 use concentric_layers::{NextTool, tool_from_fn};
 use concentric_tools::{
     Approval, ApprovalTokens, NoArguments, RetryTool, ScopedExt, Tool, ToolError, Toolset,
-    agent_tool, blocking_tool,
-    token::{Key, TokenKeys},
+    agent_tool, blocking_tool, token::TokenKeys,
 };
 use futures_util::StreamExt;
 use std::{
@@ -381,7 +380,7 @@ async fn with_a_ledger_a_person_is_asked_what_it_did() {
 const WAYS_TO_ASK: [fn(Toolset, &Memory) -> Toolset; 3] = [
     |tools, _| tools,
     |tools, store| {
-        let keys = TokenKeys::new(Key::new("k", vec![7; 32]).unwrap());
+        let keys = TokenKeys::new("k", vec![7; 32]).unwrap();
         let tokens = ApprovalTokens::new(keys, "https://agent.example", store.clone());
         tools.gate(Approval::for_tools("other")).tokens(tokens)
     },

@@ -9,8 +9,8 @@ use concentric_core::{
     context::{Clock, ContextBuilder},
     machine::RunState,
     store::{
-        Decisions, EffectKey, Intent, Ledger, LedgerEntry, Once, StoreError, StoreFuture,
-        StoredDecision, Tenant,
+        Checkpoint, Decisions, EffectKey, Intent, Ledger, LedgerEntry, Once, StoreError,
+        StoreFuture, StoredDecision, Tenant,
     },
 };
 use concentric_test::{ManualClock, MemoryStore, TestEnvironment};
@@ -26,7 +26,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
-    time::SystemTime,
+    time::{Duration, SystemTime},
 };
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -276,6 +276,34 @@ impl Ran {
 pub fn written(state: &RunState) -> RunState {
     let json = state.to_json().unwrap();
     RunState::from_json(json.as_bytes(), 1 << 20).unwrap()
+}
+
+/// The checkpoint of a process whose states are written down.
+pub fn saves(states: &Arc<Mutex<Vec<RunState>>>) -> Checkpoint {
+    let saved = states.clone();
+    Checkpoint::new(move |state: RunState| {
+        saved.lock().unwrap().push(written(&state));
+        Box::pin(async {
+            pace().pass(&Context::new()).await;
+            Ok(())
+        })
+    })
+}
+
+/// Runs until it hangs; what was written down last is what another process finds.
+pub async fn died(agent: BoxModel, mut request: ChatRequest, context: Context) -> RunState {
+    let states = Arc::new(Mutex::new(Vec::new()));
+    request.checkpoint = Some(saves(&states));
+    let run = async {
+        let response = agent.oneshot(request.with_context(context)).await.unwrap();
+        let mut body = std::pin::pin!(response.body);
+        while let Some(event) = body.next().await {
+            assert!(!event.unwrap().is_finish(), "it ends");
+        }
+    };
+    let ended = tokio::time::timeout(Duration::from_secs(1), run).await;
+    assert!(ended.is_err(), "it hangs");
+    states.lock().unwrap().pop().unwrap()
 }
 
 pub fn results_of(events: &[Event]) -> Vec<Result3> {

@@ -95,7 +95,7 @@ async fn layers_of_tools_fail_around_an_agent() {
         let (_, skills) = skills().wrap(tools()).unwrap();
         fails(&skills, &model).await;
         fails(&offer_tools(|_, _| true), &model).await;
-        fails(&output::<u32>("number").layer(), &model).await;
+        fails(&output::<u32>("number"), &model).await;
         // Those without a loop only.
         assert_eq!(offered.lock().unwrap().len(), 4);
     }
@@ -111,7 +111,7 @@ async fn layers_of_tools_stand_inside_of_the_loop() {
             .with(lazy)
             .with(skills)
             .with(offer_tools(|_, _| true))
-            .with(output::<u32>("number").layer());
+            .with(output::<u32>("number"));
         agent.table().check().unwrap();
         let answer = agent.service(model).oneshot(ChatRequest::user("hi")).await;
         assert_eq!(answer.unwrap().text().await.unwrap(), "1");

@@ -9,8 +9,7 @@ use concentric_core::{
 };
 use concentric_tools::{
     Approval, ApprovalTokens, Digest, LazyTools, Matcher, NoArguments, Skill, Skills, Tool,
-    Toolset, ToolsetError, agent_tool,
-    token::{Key, TokenKeys},
+    Toolset, ToolsetError, agent_tool, token::TokenKeys,
 };
 use serde_json::{Value, json};
 use std::{
@@ -258,13 +257,13 @@ async fn expiry_takes_zero_one_and_the_maximum() {
 
 paced!(token_lifetimes_take_zero_one_and_the_maximum);
 async fn token_lifetimes_take_zero_one_and_the_maximum() {
-    let key = || Key::new("k", vec![7; 32]).unwrap();
     let times = [Duration::ZERO, Duration::from_millis(1), Duration::MAX];
     for longest in times {
         for lifetime in times {
             for skew in times {
                 let log = Log::default();
-                let keys = TokenKeys::new(key()).max_lifetime(longest).max_skew(skew);
+                let keys = TokenKeys::new("k", vec![7; 32]).unwrap();
+                let keys = keys.max_lifetime(longest).max_skew(skew);
                 let tokens = ApprovalTokens::new(keys, "here", Memory::new()).lifetime(lifetime);
                 let tools = of(&log, Approval::for_tools("pay")).tokens(tokens);
                 let scene = Scene::round(vec![PAY]);

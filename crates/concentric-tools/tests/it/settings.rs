@@ -277,7 +277,7 @@ async fn zero_tries_fail_with_the_first_answer() {
                 true => (number.separately(), 1),
                 false => (number, 0),
             };
-            let inner = number.layer().layer(answers(3 + before, &log));
+            let inner = number.layer(answers(3 + before, &log));
             let agent = AgentLayer::new(Toolset::new())
                 .gate(number.gate())
                 .layer(inner);

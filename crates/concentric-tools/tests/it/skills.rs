@@ -9,8 +9,7 @@ use concentric_core::{
     state::{Slots, StoredSlot},
 };
 use concentric_tools::{
-    Approval, LazyTools, Matcher, NoArguments, Skill, Skills, Tool, Toolset,
-    skills::{SkillError, SkillErrorKind},
+    Approval, LazyTools, Matcher, NoArguments, Skill, Skills, Tool, Toolset, skills::SkillError,
 };
 use futures_util::StreamExt;
 use proptest::prelude::*;
@@ -532,7 +531,7 @@ fn what_is_wrong_in_code_is_said_when_it_is_wrapped() {
     let error = wrap(Skills::new().skill(Skill::new("One", "x", "x"))).unwrap_err();
     assert!(error.contains("invalid field `name`"), "{error}");
     let error = Skills::new().edit("two", |skill| skill).unwrap_err();
-    assert!(matches!(error.kind(), SkillErrorKind::Unknown(name) if *name == "two"));
+    assert!(matches!(error.kind(), SkillError::Unknown(name) if *name == "two"));
     assert_eq!(Error::from(error).kind(), ErrorKind::Configuration);
     // A tool of that name is there already.
     let (tools, _) = skills().wrap(toolset().tool(named("load_skill"))).unwrap();
@@ -561,18 +560,18 @@ fn manifest(name: &str) -> String {
     format!("---\nname: {name}\ndescription: Does {name}: well.\n---\n\n# {name}\n")
 }
 
-fn kind(result: Result<Skill, SkillError>) -> SkillErrorKind {
+fn kind(result: Result<Skill, SkillError>) -> SkillError {
     match result {
         Ok(skill) => panic!("{skill:?}"),
         Err(error) => {
             assert!(error.path().is_some() && error.to_string().starts_with("skill at `/"));
             let shown = format!("{:?}", error.kind());
-            // `SkillErrorKind` is not `Clone`.
+            // `SkillError` is not `Clone`.
             match error.kind() {
-                SkillErrorKind::Escapes => SkillErrorKind::Escapes,
-                SkillErrorKind::NotUtf8 => SkillErrorKind::NotUtf8,
-                SkillErrorKind::NotAFile => SkillErrorKind::NotAFile,
-                _ => SkillErrorKind::FrontMatter(shown.into()),
+                SkillError::Escapes => SkillError::Escapes,
+                SkillError::NotUtf8 => SkillError::NotUtf8,
+                SkillError::NotAFile => SkillError::NotAFile,
+                _ => SkillError::FrontMatter(shown.into()),
             }
         }
     }
@@ -655,9 +654,9 @@ fn a_folder_goes_by_the_name_of_its_skill() {
     let root = folder("names");
     let other = write(&root, "other", manifest("one"));
     let error = Skill::from_dir(&other).unwrap_err();
-    assert!(matches!(error.kind(), SkillErrorKind::NameMismatch { name } if *name == "one"));
+    assert!(matches!(error.kind(), SkillError::NameMismatch { name } if *name == "one"));
     let error = Skill::from_dir(root.join("nothing")).unwrap_err();
-    assert!(matches!(error.kind(), SkillErrorKind::Io(_)));
+    assert!(matches!(error.kind(), SkillError::Io(_)));
     assert!(std::error::Error::source(&error).is_some());
     // The rest is read all the same, for who asks for that.
     write(&root, "two", manifest("two"));
@@ -725,17 +724,14 @@ async fn no_link_leads_out_of_a_skill() {
     for (name, target) in [("file", "secret.md"), ("dir", "far"), ("root", "")] {
         let skill = write(&root, name, manifest(name));
         symlink(outside.join(target), skill.join("link")).unwrap();
-        assert!(matches!(
-            kind(Skill::from_dir(skill)),
-            SkillErrorKind::Escapes
-        ));
+        assert!(matches!(kind(Skill::from_dir(skill)), SkillError::Escapes));
     }
     // Nor the manifest itself, nor the folder.
     fs::create_dir_all(root.join("far")).unwrap();
     symlink(outside.join("far/SKILL.md"), root.join("far/SKILL.md")).unwrap();
     assert!(matches!(
         kind(Skill::from_dir(root.join("far"))),
-        SkillErrorKind::Escapes
+        SkillError::Escapes
     ));
     fs::remove_dir_all(root.join("far")).unwrap();
     symlink(outside.join("far"), root.join("far")).unwrap();
@@ -748,7 +744,7 @@ async fn no_link_leads_out_of_a_skill() {
     fs::create_dir_all(root.join("tty/SKILL.md")).unwrap();
     assert!(matches!(
         kind(Skill::from_dir(root.join("tty"))),
-        SkillErrorKind::NotAFile
+        SkillError::NotAFile
     ));
 
     // Links inside it do no harm, in a ring either.

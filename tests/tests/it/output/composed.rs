@@ -63,9 +63,9 @@ fn nested_with(
     BoxModel::new(
         ServiceBuilder::new()
             .layer(outer_loop.gate(outer.gate()))
-            .layer(outer.layer())
+            .layer(outer.clone())
             .layer(inner_loop.gate(inner.gate()))
-            .layer(inner.layer())
+            .layer(inner.clone())
             .service(model.clone()),
     )
 }
@@ -141,7 +141,7 @@ async fn a_run_with_a_schema_of_its_own_is_not_judged_by_the_agents() {
         let agent = BoxModel::new(
             ServiceBuilder::new()
                 .layer(AgentLayer::new(tools()).gate(folder.gate()))
-                .layer(folder.layer())
+                .layer(folder.clone())
                 .service(model.clone()),
         );
         let mut request = ChatRequest::user("hi");
@@ -180,7 +180,7 @@ async fn an_agent_in_the_models_place_begins_anew_with_each_call() {
         ServiceBuilder::new()
             .layer(AgentLayer::new(Toolset::new()).gate(Again))
             .layer(AgentLayer::new(tools()).gate(inner.gate()))
-            .layer(inner.layer())
+            .layer(inner.clone())
             .service(model.clone()),
     );
     let answer = run(&agent, ChatRequest::user("hi")).await;
@@ -232,7 +232,7 @@ async fn a_run_that_an_older_version_has_written_down_goes_on() {
     let agent = BoxModel::new(
         ServiceBuilder::new()
             .layer(AgentLayer::new(tools()).gate(folder.gate()).gate(Asks))
-            .layer(folder.layer())
+            .layer(folder.clone())
             .service(model.clone()),
     );
     let asked = run(&agent, ChatRequest::user("hi")).await;
@@ -280,7 +280,7 @@ async fn a_constraint_after_it_judges_the_value_and_not_what_is_said_before() {
     let agent = BoxModel::new(
         ServiceBuilder::new()
             .layer(loops)
-            .layer(folder.layer())
+            .layer(folder.clone())
             .service(model.clone()),
     );
     let answer = run(&agent, ChatRequest::user("hi")).await;
@@ -312,7 +312,7 @@ async fn a_message_that_comes_as_the_answer_ends_is_answered_before_the_value_is
     let agent = BoxModel::new(
         ServiceBuilder::new()
             .layer(AgentLayer::new(tools).gate(folder.gate()))
-            .layer(folder.layer())
+            .layer(folder.clone())
             .service(model.clone()),
     );
     let gates = RunOverrides::new().step_gate(steering.gate());

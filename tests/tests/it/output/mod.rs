@@ -37,7 +37,7 @@ fn tools() -> Toolset {
 async fn run(output: &Output<Folder>, model: &ScriptedModel) -> Answer {
     let agent = ServiceBuilder::new()
         .layer(AgentLayer::new(tools()).gate(output.gate()))
-        .layer(output.layer())
+        .layer(output.clone())
         .service(model.clone());
     let request = ChatRequest::user("What is in here?");
     agent
@@ -120,7 +120,7 @@ async fn an_answer_that_does_not_fit_is_corrected_a_few_times_and_not_for_ever()
         let model = first().text(zero).then().text("Sorry.");
         let agent = ServiceBuilder::new()
             .layer(AgentLayer::new(tools()).gate(folder.gate()))
-            .layer(folder.layer())
+            .layer(folder.clone())
             .service(model.clone());
         let body = agent.oneshot(ChatRequest::user("?")).await.unwrap().body;
         let (events, error) = assert_fails(body).await;
@@ -177,7 +177,7 @@ async fn c016_a_layer_that_changes_the_schema_does_so_either_way() {
         });
         let agent = ServiceBuilder::new()
             .layer(AgentLayer::new(tools()).gate(folder.gate()))
-            .layer(folder.layer())
+            .layer(folder.clone())
             .layer(strip)
             .service(model.clone());
         let body = agent.oneshot(ChatRequest::user("hi")).await.unwrap();
@@ -198,15 +198,15 @@ async fn a_schema_that_the_request_has_is_kept() {
     let mut request = ChatRequest::user("hi");
     let own = OutputSchema::new("own", json!({"type": "object"}));
     request.options_mut().output_schema = Some(own.clone());
-    let agent = folder.layer().layer(model.clone());
+    let agent = folder.layer(model.clone());
     agent.oneshot(request).await.unwrap();
     assert_eq!(model.request(0).options.output_schema, Some(own));
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_layer_keeps_what_every_layer_keeps() {
-    check_layer(output::<Folder>("folder").layer()).await;
-    check_layer(output::<Folder>("folder").separately().layer()).await;
+    check_layer(output::<Folder>("folder")).await;
+    check_layer(output::<Folder>("folder").separately()).await;
 }
 
 /// Asks before the last call.
@@ -233,7 +233,7 @@ async fn a_run_that_waits_before_its_last_call_goes_on_with_it_elsewhere() {
     let agent = || {
         ServiceBuilder::new()
             .layer(AgentLayer::new(tools()).gate(folder.gate()).gate(Asks))
-            .layer(folder.layer())
+            .layer(folder.clone())
             .service(model.clone())
     };
     let asked = agent().oneshot(ChatRequest::user("hi")).await.unwrap();
@@ -264,7 +264,7 @@ async fn a_run_that_waits_before_its_last_call_goes_on_with_it_elsewhere() {
 async fn events(output: &Output<Folder>, model: &ScriptedModel) -> (Vec<Event>, Vec<Value>) {
     let agent = ServiceBuilder::new()
         .layer(AgentLayer::new(tools()).gate(output.gate()))
-        .layer(output.layer())
+        .layer(output.clone())
         .service(model.clone());
     let request = ChatRequest::user("What is in here?");
     let mut body = agent.oneshot(request).await.unwrap().body;
@@ -371,13 +371,7 @@ async fn what_another_schema_asks_for_does_not_show() {
     let own = OutputSchema::new("own", json!({"type": "object"}));
     request.options_mut().output_schema = Some(own);
     let model = ScriptedModel::new().deltas(PIECES);
-    let mut body = folder
-        .layer()
-        .layer(model)
-        .oneshot(request)
-        .await
-        .unwrap()
-        .body;
+    let mut body = folder.layer(model).oneshot(request).await.unwrap().body;
     let mut partials = folder.partials::<Value>();
     while let Some(event) = body.next().await {
         assert_eq!(partials.push(&event.unwrap()), None);

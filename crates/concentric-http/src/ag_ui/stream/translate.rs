@@ -193,9 +193,8 @@ impl Translator {
         if let Some(open) = &open {
             self.lane.missed(open, &mut self.out);
         }
-        for open in open.iter().flat_map(OpenRound::calls) {
-            if let Some(outcome) = &open.outcome {
-                let ToolCallPart { id, name, .. } = &open.call;
+        for (ToolCallPart { id, name, .. }, outcome) in open.iter().flat_map(OpenRound::calls) {
+            if let Some(outcome) = outcome {
                 let outcome = outcome.clone();
                 self.tool_result(&ToolResult::new(id.clone(), name.clone(), outcome));
             }

@@ -25,9 +25,7 @@ use concentric_layers::{
 };
 use concentric_store::{MemoryStore, SqliteStore};
 use concentric_tools::{
-    Approval, ApprovalTokens, Tool, ToolError, Toolset, agent_tool,
-    token::{Key, TokenKeys},
-    tool,
+    Approval, ApprovalTokens, Tool, ToolError, Toolset, agent_tool, token::TokenKeys, tool,
 };
 use futures_util::stream;
 use serde_json::{Map, Value, json};
@@ -84,7 +82,7 @@ fn tools(ran: &Ran) -> Toolset {
 }
 
 fn with_tokens(ran: &Ran) -> Toolset {
-    let keys = TokenKeys::new(Key::new("k", vec![7; 32]).unwrap());
+    let keys = TokenKeys::new("k", vec![7; 32]).unwrap();
     tools(ran).tokens(ApprovalTokens::new(keys, "test", Used::default()))
 }
 

@@ -332,7 +332,7 @@ async fn many_calls_of_many_tools_with_replies_are_accepted() {
     };
     assert_eq!((open.calls().len(), replies.len()), (MANY, 256));
     let ids: Vec<_> = [0, 255, 256]
-        .map(|n| open.calls()[n].call.id.as_str())
+        .map(|n| open.calls().nth(n).unwrap().0.id.as_str())
         .into();
     assert_eq!(ids, ["c0", "c255", "c256~2"]);
 }

@@ -108,7 +108,7 @@ async fn client_tool_results_are_combined_with_replies() {
     let process = Process::new(&store, ScriptedTools::new().asks("pay", "paid"), model);
     let mut open = waits_for_its_client(&world, &process, &["look"]).await;
     let questions: Vec<_> = open.questions().map(|(id, _)| id).collect();
-    let look = open.calls()[1].call.id.clone();
+    let look = open.calls().nth(1).unwrap().0.id.clone();
     open.settle(&look, ToolOutcome::done("it is nice")).unwrap();
     let replies = approve(&questions[..1]);
     let request = ChatRequest::resume_history(Transcript::new(), open, replies);

@@ -294,10 +294,10 @@ fn golden(version: u16, name: &str) -> PathBuf {
 /// The observable content of a state.
 fn meaning(state: &RunState) -> Value {
     let open = state.open_round().map(|open| {
-        let calls = open.calls().iter();
-        let outcome = |outcome: &Option<ToolOutcome>| outcome.as_ref().map(|o| o.status);
+        let calls = open.calls();
+        let outcome = |outcome: Option<&ToolOutcome>| outcome.map(|o| o.status);
         calls
-            .map(|open| json!([open.call.id, outcome(&open.outcome)]))
+            .map(|(call, done)| json!([call.id, outcome(done)]))
             .collect::<Vec<_>>()
     });
     let asked = state.interrupts();

@@ -1,11 +1,11 @@
 //! Statements that read runs.
 
 use super::{
-    super::values::{failed, find_row, find_rows, nanos},
+    super::values::{Failed, failed, find_row, find_rows, nanos},
     row::{Stored, columns, read_key, standing, stored},
 };
 use crate::{
-    Fault, Options,
+    Options,
     rules::{Standing, message_of, readable},
 };
 use concentric_core::{
@@ -129,7 +129,7 @@ fn find_all(
 
 /// Fills the column `message` for each run that has not ended: schema version 1 has it only inside
 /// the state.
-pub(crate) fn fill_messages(tx: &Transaction<'_>) -> Result<(), Fault> {
+pub(crate) fn fill_messages(tx: &Transaction<'_>) -> Result<(), Failed> {
     let mut find = tx.prepare("SELECT rowid FROM runs WHERE status <> 'ended'")?;
     let rows: Vec<i64> = find
         .query_map([], |row| row.get(0))?

@@ -180,7 +180,7 @@ async fn c078_a_read_only_sibling_runs_at_once_and_is_not_run_again() {
     let ran = scene.start(&gated(&log)).await;
     assert_eq!(log.lines(), ["read 1"]);
     let open = ran.state().open_round().unwrap();
-    let done = open.calls()[0].outcome.clone().unwrap();
+    let done = open.calls().next().unwrap().1.unwrap();
     assert_eq!(done.content.text(), "read 1");
     let reply = Reply::approve(ran.ask("call-0-1").id);
     let ran = scene.resume(&gated(&log), ran.state(), vec![reply]).await;

@@ -22,30 +22,9 @@ fn effect(name: &'static str, log: &Log, hangs: bool) -> Tool {
     )
 }
 
-/// Runs until nothing happens any more; what was written down last is what another process finds.
-async fn crash(scene: &Scene, tools: &Toolset, mut request: ChatRequest) -> RunState {
-    let states = Arc::new(Mutex::new(Vec::new()));
-    let saved = states.clone();
-    let checkpoint = Checkpoint::new(move |state: RunState| {
-        saved.lock().unwrap().push(crate::kit::written(&state));
-        Box::pin(async {
-            pace().pass(&Context::new()).await;
-            Ok(())
-        })
-    });
-    request.checkpoint = Some(checkpoint);
-    let run = async {
-        let agent = scene.model.agent(tools);
-        let request = request.with_context(scene.world.context());
-        let response = agent.oneshot(request).await.unwrap();
-        let mut body = std::pin::pin!(response.body);
-        while let Some(event) = body.next().await {
-            assert!(!event.unwrap().is_finish(), "it ends");
-        }
-    };
-    let ended = tokio::time::timeout(Duration::from_secs(1), run).await;
-    assert!(ended.is_err(), "it hangs");
-    states.lock().unwrap().pop().unwrap()
+/// Runs until nothing happens any more.
+async fn crash(scene: &Scene, tools: &Toolset, request: ChatRequest) -> RunState {
+    crate::kit::died(scene.model.agent(tools), request, scene.world.context()).await
 }
 
 async fn crashed(tools: &Toolset, calls: Vec<(&'static str, &'static str)>) -> (Scene, RunState) {
@@ -342,9 +321,8 @@ async fn f046_an_intent_names_the_claim_of_its_run() {
         concentric_core::ThreadId::new("t"),
         concentric_core::RunId::new("r"),
     );
-    let cell = ClaimCell::new(key.clone());
-    cell.set(RunClaim::new(key, 7));
-    context.extensions_mut().insert(cell);
+    let claim = RunClaim::new(key.clone(), 7);
+    context.set_run_claim(key, Arc::new(OnceLock::from(claim)));
     scene.start_in(context, &tools).await;
     let begun = store.begun();
     assert_eq!(begun.len(), 1);
@@ -375,8 +353,7 @@ async fn f044_an_approval_by_token_that_was_taken_up_before_the_crash_is_in_doub
     // The token is used up, so it proves nothing now; but the call may have run.
     let (log, store) = (Log::default(), Memory::new());
     let tools = |hangs| {
-        let key = concentric_tools::token::Key::new("k", vec![7; 32]).unwrap();
-        let keys = concentric_tools::token::TokenKeys::new(key);
+        let keys = concentric_tools::token::TokenKeys::new("k", vec![7; 32]).unwrap();
         classes(&log, hangs)
             .gate(Approval::for_tools("once"))
             .tokens(concentric_tools::ApprovalTokens::new(

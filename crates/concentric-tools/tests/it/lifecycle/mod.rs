@@ -3,28 +3,26 @@
 mod crashes;
 mod notices;
 
-use crate::common::{Hook, Log, hook, pace, paced, tool_with_context};
+use crate::common::{Hook, Log, hook, paced, tool_with_context};
 use crate::kit::{Call, Memory, Model, Ran, Scene, World, call_part, drive, number, quietly, told};
 use concentric_core::{
     Annotations, CallId, CancelReason, ChatRequest, Context, CustomEvent, ErrorKind, Event,
     Executor, Message, MessageId, Outcome, Part, PartKind, ProviderData, Reply, Role, ToolCall,
     ToolCallPart, ToolOutcome, ToolSpec, ToolSpecs, ToolStatus, Transcript, Turn, interrupt,
     machine::RunState,
-    store::{Checkpoint, ClaimCell, RunClaim, RunKey, Tenant},
+    store::{RunClaim, RunKey, Tenant},
 };
 use concentric_tools::{
     Approval, RoundEnd, Skill, Skills, Tool, ToolLifecycle, Toolset, agent_tool,
 };
-use futures_util::StreamExt;
 use serde_json::json;
 use std::{
     sync::{
-        Arc, Mutex,
+        Arc, OnceLock,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
-use tower::ServiceExt;
 
 // ---- a loop of one's own ----
 

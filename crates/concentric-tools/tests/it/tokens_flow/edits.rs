@@ -99,7 +99,7 @@ async fn a_used_question_is_known_as_long_as_any_token_counts() {
     let scene = Scene::round(vec![("refund", r#"{"n":1}"#)]);
     let store = Forgetful(scene.world.clone(), Arc::default());
     let tools = || {
-        let keys = TokenKeys::new(key("k1", 7)).max_lifetime(90 * day);
+        let keys = key("k1", 7).max_lifetime(90 * day);
         let tokens =
             ApprovalTokens::new(keys, "https://agent.example", store.clone()).lifetime(90 * day);
         Toolset::new()

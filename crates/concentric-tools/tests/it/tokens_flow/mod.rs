@@ -11,10 +11,7 @@ use concentric_core::{
     interrupt::{ScopeCalls, ScopeLifetime},
     store::{Once, StoreFuture, Tenant},
 };
-use concentric_tools::{
-    Approval, ApprovalTokens, Toolset, Verdict,
-    token::{Key, TokenKeys},
-};
+use concentric_tools::{Approval, ApprovalTokens, Toolset, Verdict, token::TokenKeys};
 use serde_json::json;
 use std::{
     collections::HashMap,
@@ -22,16 +19,12 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-fn key(id: &str, byte: u8) -> Key {
-    Key::new(id.to_owned(), vec![byte; 32]).unwrap()
+fn key(id: &str, byte: u8) -> TokenKeys {
+    TokenKeys::new(id.to_owned(), vec![byte; 32]).unwrap()
 }
 
 fn tokens(store: &Memory) -> ApprovalTokens {
-    ApprovalTokens::new(
-        TokenKeys::new(key("k1", 7)),
-        "https://agent.example",
-        store.clone(),
-    )
+    ApprovalTokens::new(key("k1", 7), "https://agent.example", store.clone())
 }
 
 fn tools(log: &Log, store: &Memory) -> Toolset {
@@ -254,7 +247,7 @@ async fn c073_f037_a_wrong_or_missing_token_runs_nothing() {
         .tool(number("write", &log))
         .tool(number("read", &log).read_only())
         .gate(Approval::for_tools("refund"));
-    let keys = |byte| TokenKeys::new(key("k1", byte));
+    let keys = |byte| key("k1", byte);
     let cases = [
         (
             forger.clone().tokens(ApprovalTokens::new(
@@ -274,7 +267,7 @@ async fn c073_f037_a_wrong_or_missing_token_runs_nothing() {
         ),
         (
             forger.clone().tokens(ApprovalTokens::new(
-                TokenKeys::new(key("k2", 7)),
+                key("k2", 7),
                 "https://agent.example",
                 store.clone(),
             )),
@@ -474,7 +467,7 @@ async fn f039_a_token_counts_for_its_call_only() {
         let (scene, held) = suspended(&tools(&log, &store), vec![("refund", r#"{"n":1}"#)]).await;
         let altered = held.altered(|_, call| edit(call));
         let id = {
-            let call = altered.open.calls()[0].call.id.clone();
+            let call = altered.open.calls().next().unwrap().0.id.clone();
             let message = altered.open.message().id.clone().unwrap();
             crate::kit::id(&format!("{message}/0/{call}"))
         };
@@ -612,7 +605,7 @@ async fn f040_no_question_outlives_the_longest_token_and_none_goes_without() {
     }
     // Keys that last for ever do not, either.
     let store = Memory::new();
-    let keys = TokenKeys::new(key("k1", 7)).max_lifetime(Duration::MAX);
+    let keys = key("k1", 7).max_lifetime(Duration::MAX);
     let tokens = ApprovalTokens::new(keys, "here", store).lifetime(Duration::MAX);
     let tools = Toolset::new()
         .tool(number("refund", &log))
@@ -708,9 +701,9 @@ async fn f040_a_key_is_rotated() {
                 store.clone(),
             ))
     };
-    let old = with(TokenKeys::new(key("k1", 7)));
+    let old = with(key("k1", 7));
     let (scene, held) = suspended(&old, vec![("refund", r#"{"n":1}"#)]).await;
-    let gone = with(TokenKeys::new(key("k2", 9)));
+    let gone = with(key("k2", 9));
     let ran = resume(&scene, &gone, &held, vec![held.approve(0)]).await;
     assert_invalid(&ran, "call-0-0", "unknown_key");
 }
