@@ -14,6 +14,12 @@ use std::{
 #[derive(Clone, Debug)]
 pub struct Resume {
     run: Arc<Mutex<Untaken>>,
+    // Behind a pointer, since every request of a model has room for it.
+    with: Arc<With>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct With {
     accepted_at: Option<SystemTime>,
     messages: Vec<Message>,
 }
@@ -36,7 +42,7 @@ impl From<ModelResume> for Resume {
     fn from(resume: ModelResume) -> Self {
         let state = ResumePoint::State(Box::new(resume.state));
         let mut run = Self::new(state, resume.replies);
-        run.accepted_at = resume.accepted_at;
+        Arc::make_mut(&mut run.with).accepted_at = resume.accepted_at;
         run
     }
 }
@@ -46,8 +52,7 @@ impl Resume {
     pub fn new(suspended: ResumePoint, replies: Vec<Reply>) -> Self {
         Self {
             run: Arc::new(Mutex::new(Some((suspended, replies)))),
-            accepted_at: None,
-            messages: Vec::new(),
+            with: Arc::default(),
         }
     }
 
@@ -64,26 +69,26 @@ impl Resume {
     /// ```
     #[must_use]
     pub fn with_messages(mut self, messages: Vec<Message>) -> Self {
-        self.messages = messages;
+        Arc::make_mut(&mut self.with).messages = messages;
         self
     }
 
     /// The messages that are added once the open round is closed.
     pub fn messages(&self) -> &[Message] {
-        &self.messages
+        &self.with.messages
     }
 
     /// Sets the time at which the replies were accepted, if that was before now. Expiry of the
     /// replies is checked against this time.
     #[must_use]
-    pub const fn accepted_at(mut self, time: SystemTime) -> Self {
-        self.accepted_at = Some(time);
+    pub fn accepted_at(mut self, time: SystemTime) -> Self {
+        Arc::make_mut(&mut self.with).accepted_at = Some(time);
         self
     }
 
     /// Returns the time at which the replies were accepted, if not now.
-    pub const fn was_accepted_at(&self) -> Option<SystemTime> {
-        self.accepted_at
+    pub fn was_accepted_at(&self) -> Option<SystemTime> {
+        self.with.accepted_at
     }
 
     /// Returns the slots of the run, if its state is known.

@@ -52,19 +52,19 @@ impl ToolRound {
     /// used. The declaration has no effect after the first poll of the round service's future.
     pub fn counts_effects(&self) {
         if let Some(counted) = &self.counted {
-            counted.fetch_add(self.effects(), Ordering::AcqRel);
+            counted.fetch_add(self.effects().into(), Ordering::AcqRel);
         }
     }
 
     /// The number of calls that are neither refused nor read-only.
-    pub(crate) fn effects(&self) -> u64 {
+    pub(crate) fn effects(&self) -> u32 {
         let is_read_only = |call: &RoundCall| {
             let spec = call.spec.as_ref();
             spec.is_some_and(|spec| spec.annotations.read_only)
         };
         let calls = self.calls.iter();
         let effects = calls.filter(|call| call.refusal().is_none() && !is_read_only(call));
-        effects.count() as u64
+        u32::try_from(effects.count()).unwrap_or(u32::MAX)
     }
 
     /// The number of calls that the receiver will count itself. Reuses the counter of an earlier

@@ -31,6 +31,11 @@ pub(super) fn guarded<T>(
     attempt(part, poll).unwrap_or_else(|error| Poll::Ready(fail(error)))
 }
 
+/// The item of a stream that panicked.
+pub(super) const fn failed<T>(error: Error) -> Option<Result<T, Error>> {
+    Some(Err(error))
+}
+
 #[cold]
 fn panicked(part: Foreign, panic: &CaughtPanic) -> Error {
     let message = match part {

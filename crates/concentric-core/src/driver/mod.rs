@@ -18,8 +18,9 @@ pub(crate) use self::guard::{Foreign, attempt, discard};
 pub use self::resume::resume;
 
 use self::{
+    guard::{failed, guarded},
     run::Run,
-    work::{Work, WorkProj, poll_model},
+    work::{Work, WorkProj},
 };
 use crate::{
     context::Context,
@@ -162,7 +163,7 @@ where
             && run.machine.is_reading()
             && let WorkProj::Body { body } = this.work.project()
         {
-            let item = poll_model(body, cx);
+            let item = guarded(Foreign::Model, || body.poll_next(cx), failed);
             if let Poll::Ready(Some(Ok(event))) = &item
                 && run.machine.delta(event)
             {
@@ -197,7 +198,10 @@ where
             if run.machine.is_reading()
                 && let WorkProj::Body { body } = this.work.as_mut().project()
             {
-                if let Poll::Ready(item) = read.take().unwrap_or_else(|| poll_model(body, cx)) {
+                // A closure of its own: the guard of the short path is inlined only if it is not
+                // shared.
+                let poll = || guarded(Foreign::Model, || body.poll_next(cx), failed);
+                if let Poll::Ready(item) = read.take().unwrap_or_else(poll) {
                     if let Some(event) = run.take_in(item) {
                         run.count_event();
                         return Poll::Ready(Some(Ok(event)));

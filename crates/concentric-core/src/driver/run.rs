@@ -50,7 +50,7 @@ pub(super) struct Run<M, R> {
     // takes the round back.
     pub(super) takes_back: bool,
     // The number of effects of the next round.
-    uncounted: u64,
+    uncounted: u32,
     // How many of them its service counts; kept for later rounds.
     counted: Option<Arc<AtomicU64>>,
     // The gates of this run and of its agent.
@@ -181,10 +181,8 @@ impl<M, R> Run<M, R> {
     /// Passes the head of the model's answer to the machine.
     pub(super) fn model_started(&mut self, head: ResponseHead) {
         if let Some(message_id) = self.message_id() {
-            let mut start = ModelStart::new(message_id);
-            start.head = head;
-            start.tools = self.tools.clone();
-            start.client_tools = self.client_tools.clone();
+            let (tools, client_tools) = (self.tools.clone(), self.client_tools.clone());
+            let start = ModelStart::with_tools(message_id, head, tools, client_tools);
             self.machine.input(Input::ModelStarted(start));
         }
     }
@@ -253,8 +251,9 @@ impl<M, R> Run<M, R> {
         if effects > 0
             && let Some(own) = &self.counted
         {
-            let own = own.load(Ordering::Acquire);
-            self.context.count_effects(effects.saturating_sub(own));
+            let counted = own.load(Ordering::Acquire);
+            let effects = u64::from(effects).saturating_sub(counted);
+            self.context.count_effects(effects);
         }
     }
 

@@ -1,7 +1,7 @@
 //! The operation that a run waits for.
 
 use super::{
-    guard::{Foreign, at, discard, guarded},
+    guard::{Foreign, at, discard, failed, guarded},
     run::Run,
     stop::Stop,
 };
@@ -310,19 +310,6 @@ where
     }
 }
 
-/// Polls the model's body.
-#[inline(always)]
-pub(super) fn poll_model<B>(
-    body: Pin<&mut B>,
-    cx: &mut Context<'_>,
-) -> Poll<Option<Result<Event, Error>>>
-where
-    B: Stream<Item = Result<Event, Error>>,
-{
-    let fail = |error| Some(Err(error));
-    guarded(Foreign::Model, || body.poll_next(cx), fail)
-}
-
 /// Polls the outcomes of a round.
 fn poll_tools<O>(
     outcomes: Pin<&mut O>,
@@ -331,6 +318,5 @@ fn poll_tools<O>(
 where
     O: Stream<Item = Result<RoundEvent, Error>>,
 {
-    let fail = |error| Some(Err(error));
-    guarded(Foreign::Tools, || outcomes.poll_next(cx), fail)
+    guarded(Foreign::Tools, || outcomes.poll_next(cx), failed)
 }

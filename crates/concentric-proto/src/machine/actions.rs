@@ -8,7 +8,11 @@ use std::collections::VecDeque;
 pub(super) struct Actions {
     // `None` only if the queue is empty.
     first: Option<Action>,
-    more: VecDeque<Action>,
+    #[allow(
+        clippy::box_collection,
+        reason = "a `VecDeque` is 32 bytes, and most runs do not need one"
+    )]
+    more: Option<Box<VecDeque<Action>>>,
 }
 
 impl Actions {
@@ -19,30 +23,33 @@ impl Actions {
 
     pub(super) fn push_front(&mut self, action: Action) {
         if let Some(second) = self.first.replace(action) {
-            self.more.push_front(second);
+            self.more.get_or_insert_default().push_front(second);
         }
     }
 
     pub(super) fn push_back(&mut self, action: Action) {
         match self.first {
             None => self.first = Some(action),
-            Some(_) => self.more.push_back(action),
+            Some(_) => self.more.get_or_insert_default().push_back(action),
         }
     }
 
     pub(super) fn pop_front(&mut self) -> Option<Action> {
-        std::mem::replace(&mut self.first, self.more.pop_front())
+        let second = self.more.as_mut().and_then(|more| more.pop_front());
+        std::mem::replace(&mut self.first, second)
     }
 
     pub(super) fn pop_back(&mut self) -> Option<Action> {
-        self.more.pop_back().or_else(|| self.first.take())
+        let last = self.more.as_mut().and_then(|more| more.pop_back());
+        last.or_else(|| self.first.take())
     }
 
     pub(super) fn retain(&mut self, keep: impl Fn(&Action) -> bool) {
-        self.more.retain(&keep);
-        self.first.take_if(|first| !keep(first));
-        if self.first.is_none() {
-            self.first = self.more.pop_front();
+        if let Some(more) = &mut self.more {
+            more.retain(&keep);
+        }
+        if self.first.as_ref().is_some_and(|first| !keep(first)) {
+            self.pop_front();
         }
     }
 

@@ -275,9 +275,8 @@ impl Machine {
             self.emit(Event::ToolResult(Box::new(result)));
         }
         self.state.transcript.push(Round::closed(message, results));
-        for turn in std::mem::take(&mut self.state.queued) {
-            self.state.transcript.push(turn);
-        }
+        let queued = std::mem::take(&mut self.state.queued);
+        self.state.transcript.extend(queued.iter().cloned());
         halt
     }
 

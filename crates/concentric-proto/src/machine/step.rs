@@ -40,6 +40,22 @@ impl ModelStart {
             client_tools: Arc::default(),
         }
     }
+
+    /// Creates the start of an answer with this head to a request with these tools.
+    #[inline]
+    pub fn with_tools(
+        message_id: MessageId,
+        head: ResponseHead,
+        tools: ToolSpecs,
+        client_tools: Arc<[Str]>,
+    ) -> Self {
+        Self {
+            message_id,
+            head,
+            tools,
+            client_tools,
+        }
+    }
 }
 
 /// A model answer that is being received.

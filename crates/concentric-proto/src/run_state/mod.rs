@@ -79,8 +79,8 @@ pub(crate) struct Data {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) slots: Vec<StoredSlot>,
     // Messages that arrived with replies; they are appended once the open round is closed.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) queued: Vec<Turn>,
+    #[serde(default, skip_serializing_if = "Transcript::is_empty")]
+    pub(crate) queued: Transcript,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) edits: Option<Box<RunEdits>>,
     // The names of the overrides with which the run was started.
@@ -118,7 +118,7 @@ impl Data {
             gate: None,
             at_end: false,
             slots: Vec::new(),
-            queued: Vec::new(),
+            queued: Transcript::new(),
             edits: None,
             overrides: None,
             stage: Stage::Model,

@@ -32,20 +32,31 @@ pub(crate) struct Checks {
     pub(crate) max_bytes: usize,
 }
 
-impl Checks {
-    /// Checks and decodes the arguments of `call`. Returns an outcome with the position and the
-    /// reason if they are invalid.
-    pub(crate) fn decode<A>(&self, call: &ToolCallPart) -> Result<A, ToolOutcome>
-    where
-        A: DeserializeOwned,
-    {
-        let text = self.check(call)?;
-        decode(text).map_err(|error| invalid(call, &explain::<A>(text, &error)))
-    }
+/// Decodes the arguments of `call` after `checks`, which are `None` if the arguments have passed
+/// them. Returns an outcome with the position and the reason if they are invalid.
+pub(crate) fn decode_call<A>(call: &ToolCallPart, checks: Option<&Checks>) -> Result<A, ToolOutcome>
+where
+    A: DeserializeOwned,
+{
+    let text = checked(call, checks)?;
+    decode(text).map_err(|error| invalid(call, &explain::<A>(text, &error)))
+}
 
+/// The text of the arguments of `call` after `checks`, as for [`decode_call`].
+pub(crate) fn checked<'a>(
+    call: &'a ToolCallPart,
+    checks: Option<&Checks>,
+) -> Result<&'a str, ToolOutcome> {
+    match checks {
+        Some(checks) => checks.check(call),
+        None => Ok(text(&call.arguments)),
+    }
+}
+
+impl Checks {
     /// Checks the arguments of `call`, and returns their text. Returns an outcome with the position
     /// and the reason if they are invalid.
-    pub(crate) fn check<'a>(&self, call: &'a ToolCallPart) -> Result<&'a str, ToolOutcome> {
+    fn check<'a>(&self, call: &'a ToolCallPart) -> Result<&'a str, ToolOutcome> {
         let text = text(&call.arguments);
         if text.len() > self.max_bytes {
             let max = self.max_bytes;

@@ -76,36 +76,36 @@ struct Round {
 
 impl Outcomes {
     pub(super) fn new(toolset: Toolset, round: ToolRound) -> Self {
-        let mut outcomes = Self {
-            round: Box::new(Round {
-                gating: None,
-                events: VecDeque::new(),
-                waiting: VecDeque::new(),
-                live: None,
-                asking: Vec::new(),
-                stack: None,
-                running: RunningSet::None,
-                alone: false,
-                stopped: false,
-                calls: round.calls.len(),
-                pipeline: Pipeline {
-                    toolset,
-                    context: round.context.clone(),
-                    transcript: round.transcript.clone(),
-                },
-            }),
+        let is_gated = needs_decisions(&toolset, &round);
+        let pipeline = Pipeline {
+            toolset,
+            context: round.context,
+            transcript: round.transcript,
         };
-        let of = &mut *outcomes.round;
-        let tools = &of.pipeline.toolset;
-        if needs_decisions(tools, &round) {
-            of.gating = Some(Box::pin(gate_round(tools.clone(), round)));
+        let (calls, mut waiting, mut gating): (_, _, Option<Gating>) =
+            (round.calls.len(), VecDeque::new(), None);
+        if is_gated {
+            gating = Some(Box::pin(gate_round(pipeline.clone(), round.calls)));
         } else {
-            let calls = round.calls.into_iter().enumerate();
-            of.waiting = calls
-                .map(|(index, call)| enter(tools, index, call))
+            let round = round.calls.into_iter().enumerate();
+            waiting = round
+                .map(|(index, call)| enter(&pipeline.toolset, index, call))
                 .collect();
         }
-        outcomes
+        let round = Box::new(Round {
+            gating,
+            events: VecDeque::new(),
+            waiting,
+            live: None,
+            asking: Vec::new(),
+            stack: None,
+            running: RunningSet::None,
+            alone: false,
+            stopped: false,
+            calls,
+            pipeline,
+        });
+        Self { round }
     }
 }
 

@@ -60,13 +60,11 @@ pub(super) fn enter(tools: &Toolset, index: usize, call: RoundCall) -> Entry {
 
 /// Prepares the calls of a round, and decides about all of them before any runs. Returns an error
 /// if the ledger fails.
-pub(super) async fn gate_round(toolset: Toolset, round: ToolRound) -> Result<Gated, Error> {
-    let pipeline = Pipeline {
-        toolset,
-        transcript: round.transcript,
-        context: round.context,
-    };
-    let (mut calls, mut gated) = (round.calls, Gated::default());
+pub(super) async fn gate_round(
+    pipeline: Pipeline,
+    mut calls: Vec<RoundCall>,
+) -> Result<Gated, Error> {
+    let mut gated = Gated::default();
     let Some(results) = pipeline.gate_calls(&mut calls).await else {
         for (index, call) in calls.into_iter().enumerate() {
             let clearance = Clearance::Settled(Arc::new(stopped(&call)));
@@ -98,7 +96,7 @@ pub(super) async fn gate_round(toolset: Toolset, round: ToolRound) -> Result<Gat
             GateResult::Suspend(on) => {
                 gated.suspend(&pipeline, index, &call, on, SuspendedBy::UnknownEffect);
             }
-            GateResult::Ask(asked) => gated.ask(&pipeline, index, call, *asked).await,
+            GateResult::Ask(asked) => Box::pin(gated.ask(&pipeline, index, call, *asked)).await,
             GateResult::Halt(outcome) => {
                 gated.enter(index, call, Clearance::Settled(Arc::new(outcome)));
             }
@@ -211,13 +209,18 @@ impl Pipeline {
         if call.call.executor == Executor::Client {
             return GateResult::settled(client::outcome(call));
         }
-        if let Some(result) = self.settle_with_effect(call).await {
+        // Boxed: few calls are resumed or recovered, and the future of each round has room for it.
+        if call.state.resumed().is_some()
+            && let Some(result) = Box::pin(self.settle_with_effect(call)).await
+        {
             return result;
         }
-        match self.recover(call).await {
-            Ok(None) => {}
-            Ok(Some(result)) => return result,
-            Err(error) => return GateResult::Fail(error),
+        if call.is_recovered() {
+            match Box::pin(self.recover(call)).await {
+                Ok(None) => {}
+                Ok(Some(result)) => return result,
+                Err(error) => return GateResult::Fail(error),
+            }
         }
         let is_unverified = matches!(call.state.stage, CallStage::Unverified(_));
         match self.gate_accepted(call).await.settle_unexecuted(call) {
@@ -225,8 +228,8 @@ impl Pipeline {
                 clearance: Clearance::Settled(outcome),
                 ..
             } if is_unverified && !call.state.read_only => {
-                self.unless_started(call, Arc::unwrap_or_clone(outcome))
-                    .await
+                let outcome = Arc::unwrap_or_clone(outcome);
+                Box::pin(self.unless_started(call, outcome)).await
             }
             result => result,
         }
@@ -238,7 +241,7 @@ impl Pipeline {
             Some(tool) => self.resume(tool, call).await,
             None => {
                 let refusal = Refusal::NotOffered(self.toolset.names());
-                self.notify_missing_tool(call).await;
+                Box::pin(self.notify_missing_tool(call)).await;
                 GateResult::settled(refusal.outcome(&call.call))
             }
         }

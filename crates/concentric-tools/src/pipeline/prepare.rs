@@ -17,7 +17,11 @@ impl Pipeline {
         call: &mut RoundCall,
     ) -> Result<(), ToolOutcome> {
         let rules = self.rules();
-        call.call_mut().arguments = tool.normal(&call.call.arguments);
+        let normal = tool.normal(&call.call.arguments);
+        // The first change copies the call.
+        if normal != call.call.arguments {
+            call.call_mut().arguments = normal;
+        }
         // Without gates and edits, the tool's own validation suffices.
         let is_soon_enough = rules.prepare.is_empty() && !call.is_recovered();
         if is_soon_enough && !rules.has_gates(&self.context) {
@@ -25,7 +29,7 @@ impl Pipeline {
         }
         tool.validate(&call.call)?;
         for prepare in &rules.prepare {
-            call.call_mut().arguments = self.edit(tool, call, prepare).await?;
+            call.call_mut().arguments = Box::pin(self.edit(tool, call, prepare)).await?;
             tool.validate(&call.call)?;
         }
         self.record(call, TraceStep::Prepared(call.call.arguments.clone()));

@@ -26,8 +26,6 @@ use serde_json::Value;
 impl Pipeline {
     /// Settles a call with the reply to the interrupt that requested its outcome.
     pub(super) async fn settle_with_effect(&self, call: &mut RoundCall) -> Option<GateResult> {
-        // Most calls are new, and need no look-up of their tool here.
-        call.state.resumed()?;
         let outcome = replied_effect(self.toolset.find(&call.call.name), call)?;
         let record = SuspendRecord::of(&call.state)?;
         call.call_mut().arguments = record.entering();
@@ -49,12 +47,9 @@ impl Pipeline {
         ))
     }
 
-    /// Settles a call whose process ended, or raises an interrupt that requests its outcome; `None`
+    /// Settles a [recovered](RoundCall::is_recovered) call, or raises an interrupt that requests its outcome; `None`
     /// if the call did not execute or may run again. Returns an error if the ledger fails.
     pub(super) async fn recover(&self, call: &mut RoundCall) -> Result<Option<GateResult>, Error> {
-        if !call.is_recovered() {
-            return Ok(None);
-        }
         let tool = self.find(call);
         if call.state.read_only {
             return Ok(None);

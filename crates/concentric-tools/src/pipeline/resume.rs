@@ -24,12 +24,14 @@ impl Pipeline {
         match call.state.stage.clone() {
             CallStage::Unverified(unverified) => match unverified.replies.first() {
                 Some(reply) => {
-                    self.resume_unverified(tool, call, reply, unverified.interrupted)
-                        .await
+                    let interrupted = unverified.interrupted;
+                    Box::pin(self.resume_unverified(tool, call, reply, interrupted)).await
                 }
-                None => self.gate_unverified(tool, call).await,
+                None => Box::pin(self.gate_unverified(tool, call)).await,
             },
-            CallStage::Resumed(resume) => self.resume_suspended(tool, call, &resume).await,
+            CallStage::Resumed(resume) => {
+                Box::pin(self.resume_suspended(tool, call, &resume)).await
+            }
             _ => self.gate_fresh(tool, call).await,
         }
     }

@@ -2,7 +2,10 @@ use super::{
     Tool,
     body::{Body, Started},
 };
-use crate::{IntoOutcome, ToolError, arguments::Checks};
+use crate::{
+    IntoOutcome, ToolError,
+    arguments::{Checks, decode_call},
+};
 use concentric_core::{Context, Str, ToolCall, ToolCallPart, ToolOutcome};
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
@@ -76,8 +79,8 @@ where
     F: Fn(A, Context) -> R + Send + Sync + 'static,
     R: IntoOutcome + 'static,
 {
-    fn start(&self, call: ToolCall, checks: &Checks) -> Started {
-        let arguments = match checks.decode::<A>(call.part()) {
+    fn start(&self, call: ToolCall, checks: Option<&Checks>) -> Started {
+        let arguments = match decode_call::<A>(call.part(), checks) {
             Ok(arguments) => arguments,
             Err(outcome) => return Started::Refused(outcome),
         };
@@ -92,7 +95,7 @@ where
     }
 
     fn validate(&self, call: &ToolCallPart, checks: &Checks) -> Result<(), ToolOutcome> {
-        checks.decode::<A>(call).map(drop)
+        decode_call::<A>(call, Some(checks)).map(drop)
     }
 }
 

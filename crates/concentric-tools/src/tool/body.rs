@@ -11,8 +11,8 @@ use std::{
 
 /// Executes the calls of a tool.
 pub(super) trait Body: Send + Sync + 'static {
-    /// Starts a call after checking its arguments with `checks`.
-    fn start(&self, call: ToolCall, checks: &Checks) -> Started;
+    /// Starts a call after checking its arguments with `checks`; `None` if they have passed them.
+    fn start(&self, call: ToolCall, checks: Option<&Checks>) -> Started;
 
     /// Checks that the arguments of a call pass `checks` and decode to the function's type. Returns
     /// the outcome for the model if the arguments are invalid.

@@ -2,7 +2,10 @@ use super::{
     Tool,
     body::{Body, Started},
 };
-use crate::{IntoOutcome, arguments::Checks};
+use crate::{
+    IntoOutcome,
+    arguments::{Checks, decode_call},
+};
 use concentric_core::{Context, Str, ToolCall, ToolCallPart, ToolOutcome};
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
@@ -84,15 +87,15 @@ where
     F: Fn(A) -> Fut + Send + Sync + 'static,
     Fut: Future<Output: IntoOutcome> + Send + 'static,
 {
-    fn start(&self, call: ToolCall, checks: &Checks) -> Started {
-        match checks.decode(call.part()) {
+    fn start(&self, call: ToolCall, checks: Option<&Checks>) -> Started {
+        match decode_call(call.part(), checks) {
             Ok(arguments) => Started::new((self.function)(arguments)),
             Err(outcome) => Started::Refused(outcome),
         }
     }
 
     fn validate(&self, call: &ToolCallPart, checks: &Checks) -> Result<(), ToolOutcome> {
-        checks.decode::<A>(call).map(drop)
+        decode_call::<A>(call, Some(checks)).map(drop)
     }
 }
 
@@ -107,14 +110,14 @@ where
     F: Fn(A, Context) -> Fut + Send + Sync + 'static,
     Fut: Future<Output: IntoOutcome> + Send + 'static,
 {
-    fn start(&self, call: ToolCall, checks: &Checks) -> Started {
-        match checks.decode(call.part()) {
+    fn start(&self, call: ToolCall, checks: Option<&Checks>) -> Started {
+        match decode_call(call.part(), checks) {
             Ok(arguments) => Started::new((self.function)(arguments, call.context)),
             Err(outcome) => Started::Refused(outcome),
         }
     }
 
     fn validate(&self, call: &ToolCallPart, checks: &Checks) -> Result<(), ToolOutcome> {
-        checks.decode::<A>(call).map(drop)
+        decode_call::<A>(call, Some(checks)).map(drop)
     }
 }

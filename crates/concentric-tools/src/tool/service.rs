@@ -4,10 +4,14 @@ use super::{
     future::State,
     guard::{Guard, Kept, Limits},
 };
-use crate::{ToolsetError, arguments::Checks, fatal};
+use crate::{
+    ToolsetError,
+    arguments::{Checks, checked},
+    fatal,
+};
 use concentric_core::{
-    Arguments, Error, ToolCall, ToolCallPart, ToolOutcome, ToolService, ToolSpec,
-    agent::ToolLayers, panic::catch,
+    Arguments, Clearance, Delivery, Error, ToolCall, ToolCallPart, ToolOutcome, ToolService,
+    ToolSpec, agent::ToolLayers, panic::catch,
 };
 use std::{
     sync::Arc,
@@ -27,7 +31,7 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    fn start(self: &Arc<Self>, call: ToolCall) -> ToolFuture {
+    fn start(self: &Arc<Self>, call: ToolCall, is_checked: bool) -> ToolFuture {
         if let Some(outcome) = call.settled() {
             return ToolFuture::answered(outcome.clone());
         }
@@ -39,7 +43,8 @@ impl Core {
         if call.attempts().is_none() && !self.spec.annotations.read_only {
             call.context.count_effect();
         }
-        let (work, start) = match catch(|| self.body.start(call, &self.checks)) {
+        let checks = (!is_checked).then_some(&self.checks);
+        let (work, start) = match catch(|| self.body.start(call, checks)) {
             Ok(Started::Running(work)) => (work, None),
             Ok(Started::OnThread(work, start)) => (work, Some(start)),
             Ok(Started::Refused(outcome)) => return ToolFuture::answered(outcome),
@@ -92,13 +97,20 @@ impl Tool {
         }
         match &self.home {
             Some(home) => home.arrive.arrive(self, call),
-            None => self.core.start(call),
+            None => self.core.start(call, false),
         }
     }
 
     /// Calls the tool after all decisions have been made.
     pub(crate) fn start_function(&self, call: ToolCall) -> ToolFuture {
-        self.core.start(call)
+        // A new call is validated before its gates decide.
+        let is_checked = match call.clearance() {
+            Clearance::Passed(arguments) | Clearance::Decided(arguments) => {
+                call.delivery() == Delivery::First && arguments == call.arguments()
+            }
+            _ => false,
+        };
+        self.core.start(call, is_checked)
     }
 }
 
@@ -150,8 +162,8 @@ impl<S> Body for ServiceBody<S>
 where
     S: ToolService<Future: Send + 'static> + Clone + Send + Sync + 'static,
 {
-    fn start(&self, mut call: ToolCall, checks: &Checks) -> Started {
-        match checks.check(call.part()) {
+    fn start(&self, mut call: ToolCall, checks: Option<&Checks>) -> Started {
+        match checked(call.part(), checks) {
             Ok("{}") => call.set_arguments(Arguments::new("{}")),
             Ok(_) => {}
             Err(outcome) => return Started::Refused(outcome),
@@ -160,6 +172,6 @@ where
     }
 
     fn validate(&self, call: &ToolCallPart, checks: &Checks) -> Result<(), ToolOutcome> {
-        checks.check(call).map(drop)
+        checked(call, Some(checks)).map(drop)
     }
 }
