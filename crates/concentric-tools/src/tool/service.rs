@@ -4,11 +4,16 @@ use super::{
     future::State,
     guard::{Guard, Kept, Limits},
 };
-use crate::{ToolsetError, arguments::Checks, fatal};
+use crate::{
+    ErrorFormat, ToolError, ToolsetError,
+    arguments::{Checks, Validator},
+    fatal,
+};
 use concentric_core::{
-    Arguments, Error, ToolCall, ToolCallPart, ToolOutcome, ToolService, ToolSpec,
+    Arguments, Error, ToolCall, ToolCallPart, ToolOutcome, ToolService, ToolSpec, ToolStatus,
     agent::ToolLayers, panic::catch,
 };
+use serde_json::Value;
 use std::{
     sync::Arc,
     task::{Context, Poll},
@@ -23,6 +28,9 @@ pub(crate) struct Core {
     pub(super) body: Arc<dyn Body>,
     pub(super) checks: Checks,
     pub(super) limits: Limits,
+    /// The schema of results.
+    pub(super) output: Option<Validator>,
+    pub(super) error_format: Option<ErrorFormat>,
     pub(super) fault: Option<ToolsetError>,
 }
 
@@ -56,6 +64,27 @@ impl Core {
             start,
             kept,
         )))
+    }
+
+    /// Checks the result of a successful call against the output schema: its data if it has any,
+    /// otherwise its text, as JSON or as a string.
+    pub(super) fn check_output(&self, outcome: &ToolOutcome) -> Result<(), ToolError> {
+        let Some(schema) = self
+            .output
+            .as_ref()
+            .filter(|_| outcome.status == ToolStatus::Done)
+        else {
+            return Ok(());
+        };
+        let checked = match &outcome.data {
+            Some(data) => schema.check(&data.to_string()),
+            None => {
+                let text = outcome.content.text();
+                let string = || schema.check(&Value::from(&*text).to_string());
+                schema.check(&text).or_else(|why| string().map_err(|_| why))
+            }
+        };
+        checked.map_err(ToolError::invalid_output)
     }
 
     /// The outcome of a call that was abandoned after it had started.
