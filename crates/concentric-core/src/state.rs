@@ -62,6 +62,7 @@ pub use crate::slots::{Durable, Keep, Scope, Slot, SlotError, Slots, Transient};
 pub use concentric_proto::run_state::{RoundPlace, SlotPlace, StoredSlot};
 
 use crate::context::Context;
+use concentric_proto::ThreadId;
 use std::sync::Arc;
 
 // Extensions of a context.
@@ -69,6 +70,8 @@ use std::sync::Arc;
 struct ThreadSlots(Slots);
 #[derive(Clone)]
 struct SessionSlots(Slots);
+#[derive(Clone)]
+struct SessionId(ThreadId);
 
 impl Context {
     /// Sets the slots of the run's conversation.
@@ -79,6 +82,17 @@ impl Context {
     /// Sets the slots of the run's session.
     pub fn set_session_slots(&mut self, slots: Slots) {
         self.extensions_mut().insert(SessionSlots(slots));
+    }
+
+    /// The id of the run's session: that of the conversation that the session began with, also in a
+    /// fork. `None` outside a session.
+    pub fn session_id(&self) -> Option<&ThreadId> {
+        self.extensions().get::<SessionId>().map(|id| &id.0)
+    }
+
+    /// Sets the id of the run's session, such as `Session` of `concentric-layers` does.
+    pub fn set_session_id(&mut self, id: ThreadId) {
+        self.extensions_mut().insert(SessionId(id));
     }
 
     /// Returns the current value of a slot.

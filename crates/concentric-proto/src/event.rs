@@ -6,7 +6,7 @@ use crate::{
     transcript::Transcript,
     usage::{FinishReason, Usage},
 };
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 use std::sync::Arc;
 
@@ -251,11 +251,47 @@ impl CustomEvent {
         }
     }
 
-    /// Sets the tool call that the event belongs to.
+    /// Creates an event named `name` from any serializable value.
+    ///
+    /// ```
+    /// use concentric_proto::CustomEvent;
+    ///
+    /// let event = CustomEvent::from_serialize("moved", &("a1", 7))?;
+    /// assert_eq!(event.read::<(String, u8)>()?, ("a1".to_owned(), 7));
+    /// # Ok::<(), serde_json::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The value cannot be serialized.
+    pub fn from_serialize(
+        name: impl Into<Str>,
+        value: &(impl Serialize + ?Sized),
+    ) -> serde_json::Result<Self> {
+        Ok(Self::new(name, serde_json::to_value(value)?))
+    }
+
+    /// Decodes the payload as `T`.
+    ///
+    /// # Errors
+    ///
+    /// The payload is not a `T`.
+    pub fn read<T: DeserializeOwned>(&self) -> serde_json::Result<T> {
+        T::deserialize(&self.value)
+    }
+
+    /// Sets the tool call that the event belongs to. The default is that of the context that emits the
+    /// event.
     #[must_use]
     pub fn for_call(mut self, id: CallId) -> Self {
         self.call_id = Some(id);
         self
+    }
+}
+
+impl From<CustomEvent> for Event {
+    fn from(event: CustomEvent) -> Self {
+        Self::Custom(Box::new(event))
     }
 }
 

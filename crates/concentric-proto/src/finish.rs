@@ -1,6 +1,8 @@
 use crate::{
     interrupt::Interrupt,
+    response_head::ResponseHead,
     run_state::RunState,
+    run_usage::RunUsage,
     text::Str,
     transcript::Transcript,
     usage::{FinishReason, Outcome, Usage},
@@ -27,6 +29,9 @@ pub struct Finish {
     // since only runs that were interrupted have one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     attempt: Option<Box<Usage>>,
+    // The tokens of all models of the run, if they were recorded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    run_usage: Option<Box<RunUsage>>,
     /// The outcome of the run.
     pub outcome: Outcome,
     /// The conversation including this turn, for the next request; set by agents.
@@ -48,6 +53,7 @@ impl Finish {
             provider_reason: None,
             usage,
             attempt: None,
+            run_usage: None,
             outcome: Outcome::Completed,
             transcript: None,
             state: None,
@@ -74,6 +80,7 @@ impl Finish {
         let reason = run.reason.clone().unwrap_or(FinishReason::Stop);
         let mut finish = Self::new(reason, run.usage).with_outcome(Outcome::Interrupted);
         finish.report(run.usage, Usage::default());
+        finish.run_usage.clone_from(&run.run_usage);
         finish.provider_reason.clone_from(&run.provider_reason);
         finish.transcript = Some(run.transcript.clone());
         finish.state = Some(Box::new(state));
@@ -95,6 +102,24 @@ impl Finish {
     /// attempt whose process died are included in the next attempt.
     pub fn attempt_usage(&self) -> Usage {
         self.attempt.as_deref().copied().unwrap_or(self.usage)
+    }
+
+    /// The tokens of all model calls of the run, by model: beside [`usage`](Self::usage), those of nested
+    /// agents, of judges and other layers that call models, and of attempts that were rejected or
+    /// repeated, from the start of the run.
+    ///
+    /// If no model has recorded its tokens, this is `usage`.
+    pub fn run_usage(&self) -> RunUsage {
+        self.run_usage.as_deref().cloned().unwrap_or_else(|| {
+            let mut run = RunUsage::default();
+            run.record(&ResponseHead::default(), self.usage);
+            run
+        })
+    }
+
+    /// Sets the [tokens of all model calls](Self::run_usage). For drivers.
+    pub fn set_run_usage(&mut self, usage: RunUsage) {
+        self.run_usage = Some(Box::new(usage));
     }
 
     /// Sets the tokens used so far, and the part of them that no earlier finish has reported.

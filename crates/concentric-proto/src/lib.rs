@@ -39,6 +39,7 @@ mod options;
 mod phase;
 mod response_head;
 pub mod run_state;
+mod run_usage;
 mod spec;
 mod text;
 pub mod transcript;
@@ -62,6 +63,7 @@ pub use self::{
     options::{ChatOptions, OutputSchema, Stability, System, SystemSegment, ToolChoice},
     phase::Phase,
     response_head::ResponseHead,
+    run_usage::{ModelUsage, RunUsage},
     spec::{Annotations, ToolNameTaken, ToolSpec, ToolSpecs},
     text::Str,
     transcript::{HistoryError, OpenRound, Repair, Round, Transcript, Turn},

@@ -256,6 +256,7 @@ impl Calls {
         self.list.clear();
         let mut finish = Finish::new(reason, usage);
         finish.provider_reason = word;
+        answer.context.record_usage(&answer.head, usage);
         answer.emit(Event::Finish(Box::new(finish)));
         Ok(())
     }

@@ -27,11 +27,11 @@
 //! # let _ = editor;
 //! ```
 
-use crate::Tool;
+use crate::{Tool, error::AGENT_FAILED};
 use concentric_core::{
-    ChatRequest, ChatResponse, CustomEvent, Error, Event, Finish, Interrupt, MessageBuilder,
-    Outcome, ReplyError, RunId, Str, SubAgentEvent, Suspension, ToolCall, ToolOutcome, ToolSpec,
-    call::CallResume, interrupt::SuspendedBy, machine::RunState,
+    ChatRequest, ChatResponse, CustomEvent, Error, ErrorKind, Event, Finish, Interrupt,
+    MessageBuilder, Outcome, ReplyError, RunId, Str, SubAgentEvent, Suspension, ToolCall,
+    ToolOutcome, ToolSpec, call::CallResume, interrupt::SuspendedBy, machine::RunState,
 };
 use futures_core::Stream;
 use futures_util::StreamExt;
@@ -187,7 +187,7 @@ impl Inner {
                 let error = Error::from(error.into());
                 return match self.refused(&error) {
                     Some(on) => Err(Error::suspended(on)),
-                    None => Ok(failed(&error)),
+                    None => Err(failed(error)),
                 };
             }
         };
@@ -200,11 +200,11 @@ impl Inner {
                     message.push(&event);
                     self.show(event).await;
                 }
-                Err(error) => return Ok(failed(&error)),
+                Err(error) => return Err(failed(error)),
             }
         }
-        Ok(failed(&Error::new(
-            concentric_core::ErrorKind::Truncated,
+        Err(failed(Error::new(
+            ErrorKind::Truncated,
             "the agent's response ended early",
         )))
     }
@@ -252,7 +252,7 @@ impl Inner {
             Err(error) => {
                 tracing::error!(%error, "serializing the state of a nested agent failed");
                 return Error::new(
-                    concentric_core::ErrorKind::Tool,
+                    ErrorKind::Tool,
                     "the agent is suspended, and serializing its state failed",
                 );
             }
@@ -279,9 +279,9 @@ impl Inner {
         let state = serde_json::to_value(written).ok()?;
         tracing::warn!(%error, agent = %self.agent, "a nested agent refused a reply");
         let value = json!({"tool": self.agent, "code": error.code()});
-        let event = CustomEvent::new("approval-invalid", value).for_call(self.call.id().clone());
+        let event = CustomEvent::new("approval-invalid", value);
         // The outcome does not depend on a slow consumer.
-        let _ = self.call.context.emit(Event::Custom(Box::new(event)));
+        let _ = self.call.context.emit(event);
         let mut on = Suspension::new(waited.interrupts.clone()).with_state(state);
         on.together = waited.together;
         Some(on)
@@ -318,7 +318,8 @@ fn resume_run(state: &Value, resume: &CallResume) -> Result<(RunId, ChatRequest)
     Ok((run_id, request))
 }
 
-fn failed(error: &Error) -> ToolOutcome {
-    tracing::warn!(error = format!("{error:#}"), "a nested agent failed");
-    ToolOutcome::failed(Str::from_static("The agent failed."))
+/// The error of a tool whose agent failed. An error of the nested run is not fatal to the outer run.
+fn failed(error: Error) -> Error {
+    let failed = Error::new(ErrorKind::Tool, Str::from_static("the nested agent failed"));
+    failed.with_code(AGENT_FAILED).with_source(error)
 }

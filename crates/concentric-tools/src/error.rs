@@ -3,16 +3,17 @@ use concentric_core::{
     BoxError, Error, ErrorKind, Str, ToolOutcome,
     fatal::{fatal, is_fatal},
     gate::Gate,
+    opaque_debug,
     panic::catch,
 };
-use std::{error::Error as StdError, fmt};
+use std::{error::Error as StdError, fmt, sync::Arc};
 
 /// The error of a tool: a short text for the model, and the source error for the log.
 ///
 /// [`ToolError::new`] sets the text for the model. Other errors convert by `?` or `into`; their
 /// text, which may contain hosts, paths or personal data, is not sent to the model: the error and
 /// its sources are logged (`tracing`, at warn level), and the model reads a fixed text, such as
-/// `The tool failed.` Like `anyhow::Error`, this type does not implement [`std::error::Error`],
+/// `The tool failed.`, or the text of an [`ErrorFormat`]. Like `anyhow::Error`, this type does not implement [`std::error::Error`],
 /// which makes the conversion possible.
 ///
 /// ```
@@ -81,9 +82,40 @@ impl ToolError {
         self.timed_out
     }
 
+    /// Creates the error of a tool whose result does not match its output schema.
+    pub(crate) fn invalid_output(why: String) -> Self {
+        let error = Error::new(ErrorKind::Tool, why).with_code("invalid_output");
+        Self {
+            message: Str::from_static("The tool was executed, but its result is invalid."),
+            ..Self::from(error)
+        }
+    }
+
+    /// The text for the model, formatted unless it was written for the model.
+    pub(crate) fn text(&self, format: Option<&ErrorFormat>) -> Str {
+        let format = format.filter(|_| self.foreign);
+        let text = format.and_then(|format| format.text(self));
+        text.unwrap_or_else(|| self.message.clone())
+    }
+
+    /// Logs the error, and converts it into the outcome of the call.
+    pub(crate) fn failed(&self, tool: &str, format: Option<&ErrorFormat>) -> ToolOutcome {
+        let source = self.source().map(|source| panic::text(&Chain(source)));
+        if self.foreign {
+            tracing::warn!(tool, error = source, "a tool failed");
+        } else {
+            tracing::debug!(tool, error = %self.message, source, "a tool failed");
+        }
+        ToolOutcome::failed(self.text(format))
+    }
+
     /// Converts the error into the outcome of the call. Returns an error if `self` is fatal, or
     /// suspends the call.
-    pub(crate) fn settle(self, tool: &str) -> Result<ToolOutcome, Error> {
+    pub(crate) fn settle(
+        self,
+        tool: &str,
+        format: Option<&ErrorFormat>,
+    ) -> Result<ToolOutcome, Error> {
         let source = self.source.as_deref();
         if let Some(error) = source.and_then(|source| source.downcast_ref::<Error>()) {
             if error.suspension().is_some() {
@@ -94,13 +126,7 @@ impl ToolError {
             }
         }
         if !self.fatal {
-            let source = self.source().map(|source| panic::text(&Chain(source)));
-            if self.foreign {
-                tracing::warn!(tool, error = source, "a tool failed");
-            } else {
-                tracing::debug!(tool, error = %self.message, source, "a tool failed");
-            }
-            return Ok(ToolOutcome::failed(self.message));
+            return Ok(self.failed(tool, format));
         }
         let source = match self.source.map(|source| source.downcast::<Error>()) {
             // Already an `Error`, with all its fields.
@@ -135,8 +161,67 @@ where
     }
 }
 
+/// The text that a model reads for errors that were not written for it: errors converted by `?`,
+/// errors of layers and of nested agents, and results that do not match the output schema.
+///
+/// By default the model reads a fixed text. The format of the [tool](crate::Tool::error_format)
+/// applies before that of the [toolset](crate::Toolset::error_format), and that before the format
+/// that is a plugin of the [agent](concentric_core::AgentLayer::with). An outer format applies if the
+/// inner one returns `None`, and the fixed text if all do. The errors are logged in any case.
+///
+/// The text may reach the user of the agent. Format only errors that contain no secrets.
+///
+/// ```
+/// use concentric_core::{AgentLayer, ErrorKind};
+/// use concentric_tools::{ErrorFormat, NoArguments, Toolset, tool};
+///
+/// let weather = tool("weather", "Returns the weather.", async |NoArguments {}| {
+///     std::fs::read_to_string("/srv/weather.txt")
+/// })
+/// .error_format(ErrorFormat::new(|error| {
+///     let error = error.source()?.downcast_ref::<std::io::Error>()?;
+///     Some(format!("No weather today: {}.", error.kind()))
+/// }));
+/// let agent = AgentLayer::new(Toolset::new().tool(weather))
+///     .with(ErrorFormat::new(|_| Some("The tool failed. Tell the user.")));
+/// # let _ = agent;
+/// ```
+#[derive(Clone)]
+pub struct ErrorFormat(Arc<Format>);
+
+type Format = dyn Fn(&ToolError) -> Option<Str> + Send + Sync;
+
+impl ErrorFormat {
+    /// Creates a format. `format` must not block. If it panics, the fixed text applies.
+    pub fn new<T>(format: impl Fn(&ToolError) -> Option<T> + Send + Sync + 'static) -> Self
+    where
+        T: Into<Str>,
+    {
+        Self(Arc::new(move |error| format(error).map(Into::into)))
+    }
+
+    fn text(&self, error: &ToolError) -> Option<Str> {
+        catch(|| (self.0)(error)).unwrap_or_else(|panic| {
+            tracing::error!(panic = panic.text(), "the format of an error panicked");
+            None
+        })
+    }
+
+    /// Adds `outer`, which applies where this format returns `None`.
+    pub(crate) fn within(self, outer: Option<&Self>) -> Self {
+        let Some(outer) = outer.cloned() else {
+            return self;
+        };
+        Self::new(move |error| self.text(error).or_else(|| outer.text(error)))
+    }
+}
+
+opaque_debug!(ErrorFormat);
+
+/// The code of the error of a nested agent.
+pub(crate) const AGENT_FAILED: &str = "agent_failed";
+
 /// The error of an agent whose tools a plugin cannot change.
-#[cfg(any(feature = "lazy", feature = "skills"))]
 pub(crate) fn no_toolset(plugin: &str) -> Error {
     let message =
         format!("the plugin `{plugin}` requires that the tools of the agent are a `Toolset`");
@@ -144,7 +229,7 @@ pub(crate) fn no_toolset(plugin: &str) -> Error {
 }
 
 /// The text for the model of an error that was not written for it.
-pub(crate) fn for_model(error: &Error) -> Str {
+fn for_model(error: &Error) -> Str {
     Str::from_static(match error.kind() {
         // The run ends with the host's own reason.
         ErrorKind::Halted => return error.message().into(),
@@ -152,6 +237,7 @@ pub(crate) fn for_model(error: &Error) -> Str {
         ErrorKind::Overloaded | ErrorKind::RateLimited => {
             "The tool is overloaded. Try again later."
         }
+        _ if error.code() == Some(AGENT_FAILED) => "The agent failed.",
         _ => "The tool failed.",
     })
 }

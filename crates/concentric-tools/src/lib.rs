@@ -150,7 +150,7 @@ pub use self::{
     approval::Approval,
     arguments::NoArguments,
     digest::Digest,
-    error::{ToolError, ToolsetError},
+    error::{ErrorFormat, ToolError, ToolsetError},
     gate::{ApprovalEvent, Ask, Decided, Gate, ToolPins, Verdict, gate_fn},
     lifecycle::{RoundEnd, SiblingPolicy, ToolLifecycle, TraceEntry, TraceStep},
     matcher::Matcher,

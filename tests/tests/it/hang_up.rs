@@ -315,12 +315,13 @@ impl Decisions for HeldDecisions {
         tool: Str,
         run: RunId,
         thread: Option<ThreadId>,
+        session: Option<ThreadId>,
     ) -> StoreFuture<Vec<StoredDecision>> {
         if self.stage == Stage::BeforeWrite {
             self.reached.notify_one();
             return Box::pin(pending());
         }
-        self.inner.recall(tenant, tool, run, thread)
+        self.inner.recall(tenant, tool, run, thread, session)
     }
 
     fn list(&self, tenant: Tenant) -> StoreFuture<Vec<StoredDecision>> {

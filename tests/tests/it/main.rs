@@ -34,6 +34,7 @@ mod settings;
 mod stack_types;
 mod steps;
 mod tower_layers;
+mod usage;
 mod waits;
 #[cfg(unix)]
 mod watched;

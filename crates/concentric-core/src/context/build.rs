@@ -148,6 +148,7 @@ impl ContextBuilder {
                 live: OnceLock::new(),
                 slots: OnceLock::new(),
                 noted: OnceLock::new(),
+                usage: OnceLock::new(),
                 drivers: AtomicUsize::new(0),
                 had_outcome: AtomicBool::new(false),
             }),

@@ -21,6 +21,7 @@ mod head;
 mod place;
 mod stream;
 mod time;
+mod usage;
 
 pub use self::{build::ContextBuilder, head::HeadHold};
 pub use crate::{
@@ -30,7 +31,7 @@ pub use crate::{
 
 pub(crate) use self::{cancel::cancelled, deferred::Release};
 
-use self::{build::RunIds, deferred::Deferred, head::Holds};
+use self::{build::RunIds, deferred::Deferred, head::Holds, usage::Recorded};
 use crate::{
     hub::InterruptHub,
     marks::{Marks, Noted},
@@ -131,6 +132,8 @@ struct Run {
     slots: OnceLock<Slots>,
     // Created when a layer inside a model call has an expectation of the layers inside it.
     noted: OnceLock<Noted>,
+    // Created when a model records its usage.
+    usage: OnceLock<Box<Recorded>>,
     // The number of loops that drive the run: nested loops, and attempts at the same call.
     drivers: AtomicUsize,
     had_outcome: AtomicBool,

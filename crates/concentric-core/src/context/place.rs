@@ -44,22 +44,8 @@ impl Context {
         })
     }
 
-    /// The id of the tool call; `None` outside a tool call.
-    ///
-    /// A tool adds it to the events that it emits:
-    ///
-    /// ```
-    /// use concentric_core::{Context, CustomEvent, EmitError, Event};
-    /// use serde_json::json;
-    ///
-    /// /// In a tool.
-    /// fn progress(context: &Context, percent: u8) -> Result<(), EmitError> {
-    ///     let mut event = CustomEvent::new("progress", json!(percent));
-    ///     event.call_id = context.call_id().cloned();
-    ///     context.emit(Event::Custom(Box::new(event)))
-    /// }
-    /// # let _ = progress;
-    /// ```
+    /// The id of the tool call; `None` outside a tool call. Events that are
+    /// [emitted](Self::emit) through this context have it.
     pub fn call_id(&self) -> Option<&CallId> {
         self.local().call.as_ref().map(|(_, id)| id)
     }

@@ -24,7 +24,26 @@ impl Context {
     /// Adds `event` to the run's stream, after the events that were emitted before.
     ///
     /// Only an [`Event::State`], an [`Event::Custom`], an [`Event::SubAgent`] or an [`Event::Part`] can
-    /// be emitted; tool calls, their results and the model's deltas come from the loop alone.
+    /// be emitted; tool calls, their results and the model's deltas come from the loop alone. A custom
+    /// event or an event of a nested run has the [id of the tool call](Self::call_id) of this context,
+    /// unless it names another.
+    ///
+    /// ```
+    /// use concentric_core::{BoxError, Context, CustomEvent};
+    /// use serde::Serialize;
+    ///
+    /// #[derive(Serialize)]
+    /// struct Progress {
+    ///     percent: u8,
+    /// }
+    ///
+    /// /// In a tool.
+    /// fn progress(context: &Context, percent: u8) -> Result<(), BoxError> {
+    ///     context.emit(CustomEvent::from_serialize("progress", &Progress { percent })?)?;
+    ///     Ok(())
+    /// }
+    /// # let _ = progress;
+    /// ```
     ///
     /// A state replaces a state that was emitted immediately before and that the consumer has not
     /// read. At most 8 states wait for the consumer; a further state replaces the newest of them.
@@ -33,11 +52,29 @@ impl Context {
     ///
     /// The event is none of these, the consumer is 1,024 events behind (unless the event is a state),
     /// or the run has ended.
-    pub fn emit(&self, event: Event) -> Result<(), EmitError> {
-        if !may_emit(&event) {
-            return Err(EmitError::NotAllowed);
-        }
+    pub fn emit(&self, event: impl Into<Event>) -> Result<(), EmitError> {
+        let event = self.emitted(event.into())?;
         self.run.outbox.push(event).map_err(|(error, _)| error)
+    }
+
+    /// Returns `event` with the id of the tool call, or an error if it must not be emitted.
+    fn emitted(&self, mut event: Event) -> Result<Event, EmitError> {
+        let call_id = match &mut event {
+            Event::State(_) => return Ok(event),
+            Event::Part(part) => {
+                return match part.kind {
+                    PartKind::ToolCall(_) | PartKind::ToolResult(_) => Err(EmitError::NotAllowed),
+                    _ => Ok(event),
+                };
+            }
+            Event::Custom(event) => &mut event.call_id,
+            Event::SubAgent(event) => &mut event.call_id,
+            _ => return Err(EmitError::NotAllowed),
+        };
+        if call_id.is_none() {
+            *call_id = self.call_id().cloned();
+        }
+        Ok(event)
     }
 
     /// Adds `event` to the run's stream, and waits for room if the consumer is behind.
@@ -54,10 +91,8 @@ impl Context {
     /// # Cancel safety
     ///
     /// If the future is dropped while it waits, the event is not added.
-    pub async fn send(&self, event: Event) -> Result<(), EmitError> {
-        if !may_emit(&event) {
-            return Err(EmitError::NotAllowed);
-        }
+    pub async fn send(&self, event: impl Into<Event>) -> Result<(), EmitError> {
+        let event = self.emitted(event.into())?;
         // There is room for most events at once, and then no timer is needed.
         let event = match self.run.outbox.push(event) {
             Ok(()) => return Ok(()),
@@ -106,13 +141,5 @@ impl Context {
         // Only the run's driver writes the count, so the increment need not be atomic.
         let events = self.run.events.load(Ordering::Relaxed);
         self.run.events.store(events + 1, Ordering::Relaxed);
-    }
-}
-
-fn may_emit(event: &Event) -> bool {
-    match event {
-        Event::State(_) | Event::Custom(_) | Event::SubAgent(_) => true,
-        Event::Part(part) => !matches!(part.kind, PartKind::ToolCall(_) | PartKind::ToolResult(_)),
-        _ => false,
     }
 }

@@ -40,12 +40,17 @@ impl<M, R> Run<M, R> {
         })
     }
 
-    /// Adds the values of the run's durable slots to its state.
+    /// Adds the values of the run's durable slots and its recorded tokens to its state.
     ///
     /// # Errors
     ///
     /// A value can't be serialized.
-    fn with_slots(&self, state: RunState) -> Result<RunState, Error> {
+    fn with_slots(&self, mut state: RunState) -> Result<RunState, Error> {
+        if self.claim.is_some()
+            && let Some(usage) = self.context.recorded_usage()
+        {
+            state = state.with_run_usage(usage);
+        }
         // Inside another loop's model call, that loop stores the slots.
         match self.context.slots_of_run() {
             Some(slots) if self.claim.is_some() => Ok(state.with_slots(slots.snapshot()?)),
@@ -53,12 +58,18 @@ impl<M, R> Run<M, R> {
         }
     }
 
-    /// Adds the values of durable slots to the state of an interrupted run.
+    /// Adds the recorded tokens to the end of the run, and the values of durable slots to the state
+    /// of an interrupted run.
     ///
     /// # Errors
     ///
     /// A value can't be serialized.
-    pub(super) fn keep_slots(&self, finish: &mut Finish) -> Result<(), Error> {
+    pub(super) fn complete(&self, finish: &mut Finish) -> Result<(), Error> {
+        if self.claim.is_some()
+            && let Some(usage) = self.context.recorded_usage()
+        {
+            finish.set_run_usage(usage);
+        }
         if let Some(state) = finish.state.take() {
             finish.state = Some(Box::new(self.with_slots(*state)?));
         }

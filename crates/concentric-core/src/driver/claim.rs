@@ -62,6 +62,7 @@ impl<M, R> Run<M, R> {
     /// Releases the run after its outcome.
     pub(super) fn end(&mut self) {
         self.stops = None;
+        self.record_usage();
         if let Some(claim) = &mut self.claim
             && claim.release.take().is_some()
         {
@@ -72,6 +73,7 @@ impl<M, R> Run<M, R> {
 
 impl<M, R> Drop for Run<M, R> {
     fn drop(&mut self) {
+        self.record_usage();
         if let Some(claim) = &self.claim
             && let Some(how) = claim.release
         {

@@ -64,6 +64,9 @@ fn restore(
             if !slots.is_empty() {
                 request.context.run_slots().resume(slots);
             }
+            if let Some(usage) = state.take_run_usage() {
+                request.context.resume_usage(usage);
+            }
             Ok(Machine::restore(*state, rules))
         }
         ResumePoint::UnverifiedHistory(open) => {

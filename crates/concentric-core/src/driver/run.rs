@@ -14,7 +14,7 @@ use crate::{
 };
 use concentric_proto::{
     ChatOptions, Error, ErrorKind, Event, MessageId, Phase, ResponseHead, RoundCall, Str, System,
-    ToolNameTaken, ToolSpecs,
+    ToolNameTaken, ToolSpecs, Usage,
     machine::{Input, Machine, ModelResume, ModelStart},
 };
 use std::{
@@ -55,6 +55,8 @@ pub(super) struct Run<M, R> {
     counted: Option<Arc<AtomicU64>>,
     // The gates of this run and of its agent.
     pub(super) gates: Option<StepGates>,
+    // The tokens of model calls that their models have not recorded.
+    unrecorded: Usage,
     polls: u32,
 }
 
@@ -130,6 +132,7 @@ impl<M, R> Run<M, R> {
             uncounted: 0,
             counted: None,
             gates: None,
+            unrecorded: Usage::default(),
             polls: 0,
         }
     }
@@ -189,6 +192,12 @@ impl<M, R> Run<M, R> {
 
     /// Passes an item of the model's answer to the machine, and returns the event to yield, if any.
     pub(super) fn take_in(&mut self, item: Option<Result<Event, Error>>) -> Option<Event> {
+        if let Some(Ok(Event::Finish(finish))) = &item
+            && let Some(call) = &self.step
+            && !call.take_recorded_call()
+        {
+            self.unrecorded += finish.attempt_usage();
+        }
         match item {
             // Events that were emitted before the model's finish precede the end of the step.
             Some(Ok(event @ Event::Finish(_))) if self.context.outbox().is_filled() => {
@@ -202,6 +211,22 @@ impl<M, R> Run<M, R> {
             None => self.machine.input(Input::ModelEnded),
         }
         None
+    }
+
+    /// Records the tokens of models that do not record them. The total is needed only where another
+    /// model has recorded its own, or a run around this one may read it.
+    pub(super) fn record_usage(&mut self) {
+        let unrecorded = std::mem::take(&mut self.unrecorded);
+        let is_inner = self.context.phase() == Phase::Model;
+        if unrecorded != Usage::default()
+            && (is_inner || self.context.parent().is_some() || self.context.has_recorded())
+        {
+            self.context
+                .record_usage(&ResponseHead::default(), unrecorded);
+        }
+        if is_inner {
+            self.context.mark_recorded_call();
+        }
     }
 
     /// Creates the round with the `calls` of `step`.

@@ -110,7 +110,7 @@ where
     fn emit(self: Pin<&mut Self>, run: &mut Run<M, R>, mut event: Event) -> Result<Event, Error> {
         if let Event::Finish(finish) = &mut event {
             self.end(run);
-            run.keep_slots(finish)?;
+            run.complete(finish)?;
         }
         run.count_event();
         Ok(event)

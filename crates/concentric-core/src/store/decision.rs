@@ -17,14 +17,15 @@ shared! {
         /// Stores a decision, replacing an earlier one for the same calls.
         fn remember(&self, decision: StoredDecision) -> StoreFuture<()>;
 
-        /// Returns the decisions about calls of `tool` for this `run`, for `thread`, and for all
-        /// threads.
+        /// Returns the decisions about calls of `tool` for this `run`, for `thread`, for `session`, and
+        /// for all threads.
         fn recall(
             &self,
             tenant: Tenant,
             tool: Str,
             run: RunId,
             thread: Option<ThreadId>,
+            session: Option<ThreadId>,
         ) -> StoreFuture<Vec<StoredDecision>>;
 
         /// Returns all stored decisions of a tenant, newest first.
@@ -73,6 +74,8 @@ pub enum StoredScope {
     },
     /// In this conversation.
     Thread(ThreadId),
+    /// In the session that began with this conversation ([`Context::session_id`](crate::Context::session_id)).
+    Session(ThreadId),
     /// Always, for the tenant.
     Always,
 }
@@ -100,6 +103,7 @@ impl StoredDecision {
                 None => format!("run:/{run}"),
             },
             StoredScope::Thread(thread) => format!("thread:{thread}"),
+            StoredScope::Session(thread) => format!("session:{thread}"),
             StoredScope::Always => "always".to_owned(),
         };
         let of = arguments.as_ref().map_or("*", Str::as_str);

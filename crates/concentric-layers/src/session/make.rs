@@ -34,6 +34,8 @@ pub struct MakeSession<A> {
 pub struct SessionTarget {
     /// The id of the conversation.
     pub thread: ThreadId,
+    /// The id of the session: that of the conversation that it began with.
+    pub session: ThreadId,
     /// The earlier turns.
     pub history: Transcript,
     /// The stored slots of the conversation.
@@ -46,6 +48,7 @@ impl SessionTarget {
     /// Creates the target of a new conversation.
     pub fn new(thread: ThreadId) -> Self {
         Self {
+            session: thread.clone(),
             thread,
             history: Transcript::new(),
             slots: Slots::new(),
@@ -57,6 +60,14 @@ impl SessionTarget {
     #[must_use]
     pub fn after(mut self, history: Transcript) -> Self {
         self.history = history;
+        self
+    }
+
+    /// Continues the session that began with the conversation `session`, of which this conversation is a
+    /// [fork](Session::fork).
+    #[must_use]
+    pub fn in_session(mut self, session: ThreadId) -> Self {
+        self.session = session;
         self
     }
 
@@ -140,6 +151,7 @@ impl<A> MakeSession<A> {
                 turn: Arc::new(Semaphore::new(1)),
                 queue: self.queue,
                 thread_id: target.thread,
+                session_id: target.session,
                 thread: target.slots,
                 session: target.session_slots,
                 entered: Mutex::new(entered),

@@ -175,6 +175,7 @@ impl<A> Session<A> {
             thread: slots,
             session: self.shared.session.clone(),
             thread_id: thread,
+            session_id: self.shared.session_id.clone(),
         };
         Ok(Self {
             shared: Arc::new(shared),
@@ -236,6 +237,7 @@ pub(super) fn prepare<A>(
     drop(state);
     request.context.set_thread_slots(slots);
     request.context.set_session_slots(shared.session.clone());
+    request.context.set_session_id(shared.session_id.clone());
     Ok(request)
 }
 

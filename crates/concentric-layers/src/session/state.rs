@@ -13,6 +13,7 @@ pub(super) struct Shared<A> {
     pub(super) turn: Arc<Semaphore>,
     pub(super) queue: usize,
     pub(super) thread_id: ThreadId,
+    pub(super) session_id: ThreadId,
     pub(super) thread: Slots,
     pub(super) session: Slots,
     pub(super) entered: Mutex<Entered>,

@@ -60,7 +60,8 @@ use std::{fmt, future::Future, pin::Pin, sync::Arc};
 /// their events are not in the run's stream, and their tokens are not part of the run's
 /// [usage](concentric_core::Finish::usage) or of the usage that a [`Condition`](super::Condition)
 /// reads. With a context that is a [child](Context::child) of the run's context, they share the
-/// run's deadline, and its budgets if the grader has its own budget layer. The grader reads text
+/// run's deadline, its [total usage](Context::run_usage), and its budgets if the grader has its own
+/// budget layer. The grader reads text
 /// that a model wrote: its prompt must state this.
 ///
 /// # Cancel safety

@@ -469,6 +469,8 @@ async fn c112_a_fork_goes_on_by_itself() {
     assert_eq!(model.request(0).transcript.len(), 7);
     assert_eq!(model.request(0).context.thread_id(), Some(fork.thread_id()));
     assert_ne!(fork.thread_id(), session.thread_id());
+    let session_id = model.request(0).context.session_id().cloned();
+    assert_eq!(session_id.as_ref(), Some(session.thread_id()));
     fork.reset().unwrap();
     assert_eq!((fork.history().len(), session.history().len()), (0, 3));
     // What is kept of a conversation is forgotten with it.

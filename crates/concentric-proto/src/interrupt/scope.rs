@@ -29,6 +29,9 @@ pub enum ScopeLifetime {
     Run,
     /// The current conversation.
     Thread,
+    /// The current session: the conversation that it began with, and its forks. Outside a session, this
+    /// is the current conversation.
+    Session,
     /// All conversations of the same principal.
     Always,
 }

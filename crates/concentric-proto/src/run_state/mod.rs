@@ -29,6 +29,7 @@ use crate::{
     id::MessageId,
     interrupt::{Interrupt, Reply, StepResume, Suspension},
     message::{Executor, Message, Role, ToolOutcome, ToolResult},
+    run_usage::RunUsage,
     text::Str,
     transcript::{HistoryError, OpenRound, Transcript, Turn},
     usage::{FinishReason, Usage},
@@ -67,6 +68,9 @@ pub(crate) struct Data {
     // The part of `usage` that no finish of an earlier attempt has reported.
     #[serde(default, skip_serializing_if = "is_nothing")]
     pub(crate) unreported: Usage,
+    // The tokens of all models, also of those that this loop does not call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) run_usage: Option<Box<RunUsage>>,
     pub(crate) effects: SideEffects,
     pub(crate) reason: Option<FinishReason>,
     pub(crate) provider_reason: Option<Str>,
@@ -112,6 +116,7 @@ impl Data {
             calls: Calls::default(),
             usage: Usage::default(),
             unreported: Usage::default(),
+            run_usage: None,
             effects: SideEffects::None,
             reason: None,
             provider_reason: None,
@@ -352,6 +357,18 @@ impl RunState {
     #[must_use]
     pub fn with_slots(mut self, slots: Vec<StoredSlot>) -> Self {
         self.0.slots = slots;
+        self
+    }
+
+    /// Removes and returns the tokens of all model calls of the run.
+    pub fn take_run_usage(&mut self) -> Option<RunUsage> {
+        self.0.run_usage.take().map(|usage| *usage)
+    }
+
+    /// Sets the tokens of all model calls of the run ([`Finish::run_usage`](crate::Finish::run_usage)).
+    #[must_use]
+    pub fn with_run_usage(mut self, usage: RunUsage) -> Self {
+        self.0.run_usage = Some(Box::new(usage));
         self
     }
 

@@ -51,7 +51,7 @@ pub use self::{
     price::{Cost, Price},
 };
 
-use concentric_core::{Error, ErrorKind, ResponseHead, Str};
+use concentric_core::{Error, ErrorKind, ModelUsage, ResponseHead, RunUsage, Str};
 use serde::Deserialize;
 use std::sync::{Arc, LazyLock};
 
@@ -205,6 +205,26 @@ impl Catalogue {
         });
         fits.max_by_key(|(name, _)| name.len())
             .map(|(_, info)| info)
+    }
+
+    /// The cost of all model calls of a run; `None` if the price of one of the models is unknown.
+    ///
+    /// ```
+    /// use concentric_core::{ResponseHead, RunUsage, Usage};
+    /// use concentric_providers::catalogue::{Catalogue, ModelInfo, Price};
+    ///
+    /// let info = ModelInfo::new("openai", "gpt-x").price(Price::new(3_000_000, 15_000_000));
+    /// let catalogue = Catalogue::builtin().with(info);
+    /// let mut run = RunUsage::default();
+    /// run.record(&ResponseHead::new("openai", "gpt-x"), Usage::new(1_000, 100));
+    /// assert_eq!(catalogue.cost(&run).map(|cost| cost.to_string()), Some("$0.0045".to_owned()));
+    /// ```
+    pub fn cost(&self, run: &RunUsage) -> Option<Cost> {
+        let cost = |of: &ModelUsage| {
+            let info = self.get(of.provider.as_deref()?, of.model.as_deref()?)?;
+            info.price?.cost_of_calls(&of.usage, of.calls)
+        };
+        run.models().iter().map(cost).sum()
     }
 
     /// The model that produced a response.

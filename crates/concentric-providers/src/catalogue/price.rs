@@ -80,8 +80,13 @@ impl Price {
     /// Cached tokens are part of the input and reasoning is part of the output; neither is counted
     /// twice. Media are priced as text tokens.
     pub fn cost(&self, usage: &Usage) -> Option<Cost> {
+        self.cost_of_calls(usage, 1)
+    }
+
+    /// The cost of several calls, at the price of one with the mean number of input tokens.
+    pub(super) fn cost_of_calls(&self, usage: &Usage, calls: u64) -> Option<Cost> {
         let (input, output) = (usage.input_tokens()?, usage.output_tokens()?);
-        let price = self.at(input);
+        let price = self.at(input / calls.max(1));
         let cached = usage.cached_input_tokens().unwrap_or(0).min(input);
         let written = usage.cache_write_tokens().unwrap_or(0).min(input - cached);
         let for_an_hour = usage.cache_write_1h_tokens().unwrap_or(0).min(written);

@@ -20,6 +20,7 @@ impl Decisions for MemoryStore {
         tool: Str,
         run: RunId,
         thread: Option<ThreadId>,
+        session: Option<ThreadId>,
     ) -> StoreFuture<Vec<StoredDecision>> {
         self.work(move |kept| {
             let holds = |decision: &&StoredDecision| {
@@ -29,6 +30,7 @@ impl Decisions for MemoryStore {
                         run: of,
                     } => (within, of) == (&thread, &run),
                     StoredScope::Thread(of) => thread.as_ref() == Some(of),
+                    StoredScope::Session(of) => session.as_ref() == Some(of),
                     StoredScope::Always => true,
                     _ => false,
                 };

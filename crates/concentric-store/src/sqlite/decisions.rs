@@ -20,8 +20,9 @@ impl Decisions for SqliteStore {
         tool: Str,
         run: RunId,
         thread: Option<ThreadId>,
+        session: Option<ThreadId>,
     ) -> StoreFuture<Vec<StoredDecision>> {
-        self.read(move |tx, _| recall(tx, &tenant, &tool, &run, thread.as_ref()))
+        self.read(move |tx, _| recall(tx, &tenant, &tool, &run, thread.as_ref(), session.as_ref()))
     }
 
     fn list(&self, tenant: Tenant) -> StoreFuture<Vec<StoredDecision>> {
@@ -39,6 +40,7 @@ fn remember(tx: &Transaction<'_>, decision: &StoredDecision) -> Result<(), Store
     let (span, thread, run) = match &decision.span {
         StoredScope::Run { thread, run } => ("run", name(thread.as_ref()), run.as_str()),
         StoredScope::Thread(thread) => ("thread", thread.as_str(), ""),
+        StoredScope::Session(thread) => ("session", thread.as_str(), ""),
         StoredScope::Always => ("always", "", ""),
         other => {
             let unknown = format!("unsupported span of a decision: {other:?}");
@@ -68,14 +70,16 @@ fn recall(
     tool: &Str,
     run: &RunId,
     thread: Option<&ThreadId>,
+    session: Option<&ThreadId>,
 ) -> Result<Vec<StoredDecision>, StoreError> {
     let find = "SELECT id, decision FROM decisions
                 WHERE tenant = ?1 AND tool = ?2
-                  AND (span = 'always' OR (thread = ?4 AND (span = 'thread' OR run = ?3)))
+                  AND (span = 'always' OR (span = 'session' AND thread = ?5)
+                       OR (thread = ?4 AND (span = 'thread' OR (span = 'run' AND run = ?3))))
                 ORDER BY n DESC";
-    let thread = name(thread);
+    let (thread, session) = (name(thread), session.map(ThreadId::as_str));
     let (tenant, tool) = (tenant.0.as_str(), tool.as_str());
-    select(tx, find, (tenant, tool, run.as_str(), thread))
+    select(tx, find, (tenant, tool, run.as_str(), thread, session))
 }
 
 /// The stored form of a conversation id: empty for a run without a conversation.

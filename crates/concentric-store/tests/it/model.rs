@@ -62,7 +62,7 @@ fn op() -> impl Strategy<Value = Op> {
             .prop_map(|(e, c, r)| Op::Effect(e, c, r)),
         1 => (0..3_u8, any::<bool>()).prop_map(|(e, done)| Op::Finish(e, done)),
         1 => (0..3_u8, time()).prop_map(|(k, t)| Op::Once(k, t)),
-        1 => (0..3_u8, 0..3_u8, any::<bool>()).prop_map(|(t, s, a)| Op::Remember(t, s, a)),
+        1 => (0..3_u8, 0..4_u8, any::<bool>()).prop_map(|(t, s, a)| Op::Remember(t, s, a)),
         1 => (0..3_u8).prop_map(Op::Recall),
         1 => Just(Op::List),
         1 => (0..3_u8).prop_map(Op::Revoke),
@@ -80,6 +80,7 @@ fn decision(tool: u8, span: u8, allow: bool) -> StoredDecision {
             run: RunId::new("n0"),
         },
         1 => StoredScope::Thread(ThreadId::new("thread")),
+        2 => StoredScope::Session(ThreadId::new("thread")),
         _ => StoredScope::Always,
     };
     let (tenant, tool) = (tenant("acme"), name(tool).into());
@@ -207,7 +208,8 @@ where
         }
         Op::Recall(tool) => {
             let (run, thread) = (RunId::new("n0"), Some(ThreadId::new("thread")));
-            result(store.recall(tenant("acme"), name(*tool).into(), run, thread)).await
+            let session = thread.clone();
+            result(store.recall(tenant("acme"), name(*tool).into(), run, thread, session)).await
         }
         Op::List => result(store.list(tenant("acme"))).await,
         Op::Revoke(tool) => {

@@ -1,6 +1,6 @@
 use super::script::{Op, Script, Shared};
 use crate::Pace;
-use concentric_core::{Context as RunContext, Error, ErrorKind, Event};
+use concentric_core::{Context as RunContext, Error, ErrorKind, Event, ResponseHead};
 use futures_util::Stream;
 use std::{
     collections::VecDeque,
@@ -19,6 +19,7 @@ pub struct ScriptedBody {
     ops: VecDeque<Op>,
     wait: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     context: RunContext,
+    head: ResponseHead,
     pace: Pace,
     // Whether the pace has been applied to the next item.
     passed: bool,
@@ -64,6 +65,7 @@ impl ScriptedBody {
             ops: script.ops,
             wait: None,
             context,
+            head: script.head,
             pace: script.pace,
             passed: false,
             ended: false,
@@ -119,6 +121,11 @@ impl ScriptedBody {
             self.passed = false;
             match self.ops.pop_front() {
                 Some(Op::Event(event)) => {
+                    if let Event::Finish(finish) = &event
+                        && self.head.model.is_some()
+                    {
+                        self.context.record_usage(&self.head, finish.usage);
+                    }
                     self.end(event.is_finish());
                     return Poll::Ready(Some(Ok(event)));
                 }

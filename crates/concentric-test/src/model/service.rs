@@ -267,9 +267,9 @@ impl Service<ChatRequest> for ScriptedModel {
         shared.requests.push(request);
         let script = shared.next();
         drop(shared);
-        ResponseFuture(Some(script.map(|mut script| {
+        ResponseFuture(Some(script.map(|script| {
             let whole = script.unary;
-            let head = std::mem::take(&mut script.head);
+            let head = script.head.clone();
             let body = ScriptedBody::new(script, context, Arc::clone(&self.shared));
             (ChatResponse::new(body).with_head(head), whole)
         })))

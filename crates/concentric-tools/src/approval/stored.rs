@@ -24,6 +24,7 @@ pub(super) async fn recall(
             call.name().clone(),
             run_of(context),
             context.thread_id().cloned(),
+            context.session_id().cloned(),
         )
     })
     .await;

@@ -88,6 +88,7 @@ fn remember_schema(most: DecisionScope) -> Value {
     let span = [
         ScopeLifetime::Run,
         ScopeLifetime::Thread,
+        ScopeLifetime::Session,
         ScopeLifetime::Always,
     ];
     let span: Vec<_> = span.into_iter().filter(|it| *it <= most.span).collect();

@@ -422,7 +422,7 @@ impl Round {
     /// recovered.
     fn settle(&mut self, mut started: Started, result: Result<ToolOutcome, Error>) -> Option<Item> {
         self.alone = false;
-        let outcome = match classify(result, &started, self.tools().has_fatal_errors()) {
+        let outcome = match classify(result, &started, self.tools()) {
             End::Settled(outcome) => outcome,
             End::Abandoned(outcome) => {
                 if let Some(recovering) = self.find_outcome(&started, &outcome) {

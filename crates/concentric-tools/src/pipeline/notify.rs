@@ -100,11 +100,15 @@ impl Pipeline {
             return;
         }
         let context = &call.context;
-        let span = match (remember.span, context.thread_id()) {
-            (ScopeLifetime::Always, _) => StoredScope::Always,
-            (ScopeLifetime::Thread, Some(thread)) => StoredScope::Thread(thread.clone()),
-            (ScopeLifetime::Thread, None) | (ScopeLifetime::Run, _) => StoredScope::Run {
-                thread: context.thread_id().cloned(),
+        let (thread, session) = (context.thread_id(), context.session_id());
+        let span = match (remember.span, session, thread) {
+            (ScopeLifetime::Always, ..) => StoredScope::Always,
+            (ScopeLifetime::Session, Some(session), _) => StoredScope::Session(session.clone()),
+            (ScopeLifetime::Session | ScopeLifetime::Thread, _, Some(thread)) => {
+                StoredScope::Thread(thread.clone())
+            }
+            _ => StoredScope::Run {
+                thread: thread.cloned(),
                 run: run_of(context),
             },
         };

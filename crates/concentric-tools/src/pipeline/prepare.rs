@@ -49,7 +49,7 @@ impl Pipeline {
         match prepared {
             Ok(Ok(arguments)) => Ok(tool.normal(&arguments)),
             Ok(Err(error)) => Err(error
-                .settle(&call.call.name)
+                .settle(&call.call.name, tool.own_error_format())
                 .unwrap_or_else(|error| ToolOutcome::failed(error.message()))),
             Err(panic) => Err(panic.outcome(&call.call.name)),
         }

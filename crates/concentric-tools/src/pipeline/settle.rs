@@ -2,12 +2,11 @@
 
 use super::running::Started;
 use crate::{
-    Tool,
+    Tool, ToolError, Toolset,
     call::{
         gates::definition,
         suspend_record::{Bound, SuspendRecord},
     },
-    error::for_model,
     is_fatal, panic,
     rules::Policy,
 };
@@ -29,12 +28,11 @@ pub(super) enum End {
     Fatal(Error),
 }
 
-/// Classifies the result of a call. `errors_are_fatal` states whether the errors of layers fail the
-/// run.
+/// Classifies the result of a call of `tools`.
 pub(super) fn classify(
     result: Result<ToolOutcome, Error>,
     started: &Started,
-    errors_are_fatal: bool,
+    tools: &Toolset,
 ) -> End {
     let is_abandoned = started.is_abandoned(&result);
     let outcome = match result {
@@ -44,7 +42,7 @@ pub(super) fn classify(
         }
         Err(error) => match error.suspension() {
             Some((on, by)) => return End::Suspended(on.clone(), by),
-            None if errors_are_fatal || is_fatal(&error) => {
+            None if tools.has_fatal_errors() || is_fatal(&error) => {
                 return End::Fatal(match error.phase() {
                     Some(_) => error,
                     None => error.with_phase(Phase::Call),
@@ -54,7 +52,8 @@ pub(super) fn classify(
                 let tool = started.call.name().as_str();
                 let error_text = panic::text(&format_args!("{error:#}"));
                 tracing::warn!(tool, error = error_text, "a layer on a tool failed");
-                ToolOutcome::failed(for_model(&error))
+                let format = tools.error_format_for(tool);
+                ToolOutcome::failed(ToolError::from(error).text(format))
             }
         },
     };
@@ -177,7 +176,7 @@ mod tests {
             ] {
                 let started = started(can_repeat, attempts);
                 for (status_of, outcome) in outcomes() {
-                    let end = classify(Ok(outcome), &started, false);
+                    let end = classify(Ok(outcome), &started, &Toolset::new());
                     let abandoned =
                         !can_repeat && (status_of == Unknown || (is_open && status_of != Done));
                     let expected = match abandoned {
@@ -191,8 +190,18 @@ mod tests {
                     true => ("abandoned", Some(Unknown)),
                     false => ("settled", Some(Failed)),
                 };
-                assert_eq!(status(&classify(error(), &started, false)), expected);
-                assert_eq!(status(&classify(error(), &started, true)), ("fatal", None));
+                assert_eq!(
+                    status(&classify(error(), &started, &Toolset::new())),
+                    expected
+                );
+                assert_eq!(
+                    status(&classify(
+                        error(),
+                        &started,
+                        &Toolset::new().errors_are_fatal()
+                    )),
+                    ("fatal", None)
+                );
             }
         }
     }
@@ -205,7 +214,7 @@ mod tests {
         ] {
             let mut started = started(false, Some(attempts(Some(end))));
             started.has_panicked = true;
-            let end = classify(Ok(ToolOutcome::failed("")), &started, false);
+            let end = classify(Ok(ToolOutcome::failed("")), &started, &Toolset::new());
             assert_eq!(status(&end).0, expected);
         }
     }
@@ -216,7 +225,10 @@ mod tests {
         started.is_recovered = true;
         for outcome in [ToolOutcome::unknown(""), ToolOutcome::failed("")] {
             let expected = ("settled", Some(outcome.status));
-            assert_eq!(status(&classify(Ok(outcome), &started, false)), expected);
+            assert_eq!(
+                status(&classify(Ok(outcome), &started, &Toolset::new())),
+                expected
+            );
         }
     }
 
@@ -232,12 +244,12 @@ mod tests {
             (ToolOutcome::cancelled(""), ToolStatus::Unknown),
             (ToolOutcome::failed(""), ToolStatus::Failed),
         ] {
-            let end = classify(Ok(outcome), &started, false);
+            let end = classify(Ok(outcome), &started, &Toolset::new());
             assert_eq!(status(&end), ("settled", Some(expected)));
         }
         call.state.read_only = true;
         let started = Started::new(0, entered(call));
-        let end = classify(Ok(ToolOutcome::denied("")), &started, false);
+        let end = classify(Ok(ToolOutcome::denied("")), &started, &Toolset::new());
         assert_eq!(status(&end), ("settled", Some(ToolStatus::Denied)));
     }
 
@@ -247,10 +259,19 @@ mod tests {
         let asked = Interrupt::new(InterruptId::new("i"), "choice");
         let suspended = Error::suspended(Suspension::new(vec![asked]));
         assert_eq!(
-            status(&classify(Err(suspended), &started, true)).0,
+            status(&classify(
+                Err(suspended),
+                &started,
+                &Toolset::new().errors_are_fatal()
+            ))
+            .0,
             "suspended"
         );
-        let End::Settled(halted) = classify(Err(Error::halted("enough")), &started, true) else {
+        let End::Settled(halted) = classify(
+            Err(Error::halted("enough")),
+            &started,
+            &Toolset::new().errors_are_fatal(),
+        ) else {
             panic!("a halt settles the call");
         };
         assert_eq!(halted.halt.as_deref(), Some("enough"));

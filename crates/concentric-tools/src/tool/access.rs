@@ -1,7 +1,7 @@
 //! What the toolset and the pipeline read of a tool.
 
 use super::{Home, Reconcile, Tool};
-use crate::{ToolsetError, arguments::normal, truncation::limited};
+use crate::{ErrorFormat, ToolsetError, arguments::normal, truncation::limited};
 use concentric_core::{Arguments, Context, Str, ToolCall, ToolCallPart, ToolOutcome, panic::catch};
 use std::sync::Arc;
 
@@ -11,8 +11,13 @@ fn depth(context: &Context) -> usize {
 }
 
 impl Tool {
-    /// Assigns the tool to a toolset.
-    pub(crate) fn of_toolset(mut self, home: Home) -> Self {
+    /// Assigns the tool to a toolset. Its errors have the `format` unless its own applies.
+    pub(crate) fn of_toolset(mut self, home: Home, format: Option<&ErrorFormat>) -> Self {
+        if let Some(outer) = format {
+            let core = Arc::make_mut(&mut self.core);
+            let own = core.error_format.take();
+            core.error_format = Some(own.map_or_else(|| outer.clone(), |own| own.within(format)));
+        }
         self.home = Some(home);
         self.stack = Arc::default();
         self
@@ -61,6 +66,10 @@ impl Tool {
             Ok(result) => result,
             Err(panic) => Err(panic.outcome(&call.name)),
         }
+    }
+
+    pub(crate) fn own_error_format(&self) -> Option<&ErrorFormat> {
+        self.core.error_format.as_ref()
     }
 
     pub(crate) fn may_run_again(&self) -> bool {

@@ -5,7 +5,7 @@ use crate::{
     truncation::{Sink, cut},
 };
 use concentric_core::{
-    Attempts, Context, Environment, Error, ErrorKind, Str, ToolCall, ToolCallPart, ToolOutcome,
+    Attempts, Context, Environment, Error, ErrorKind, ToolCall, ToolCallPart, ToolOutcome,
     ToolStatus, context::Sleep, panic::catch,
 };
 use std::{
@@ -156,21 +156,33 @@ impl Future for Guard {
         if let Some(attempt) = this.kept.start() {
             this.attempt = Some(attempt);
         }
-        let name: &Str = &this.core.spec.name;
+        let core = &this.core;
+        let (name, format) = (&core.spec.name, core.error_format.as_ref());
         let outcome = match Pin::new(&mut this.work).poll(cx) {
             Poll::Pending => return this.poll_timeout(cx),
-            Poll::Ready(Ok(Ok(outcome))) => this.ended(outcome, false),
-            Poll::Ready(Ok(Err(error))) => match (error.is_given_up(), error.settle(name)) {
-                (true, Ok(outcome)) if !this.core.spec.may_run_again() => this.ended(outcome, true),
-                (_, Ok(outcome)) => {
-                    this.end(outcome.status, true);
+            Poll::Ready(Ok(Ok(outcome))) => match core.check_output(&outcome) {
+                Ok(()) => this.ended(outcome, false),
+                Err(error) => {
+                    let outcome = error.failed(name, format);
+                    this.end(ToolStatus::Done, false);
                     outcome
                 }
-                (_, Err(error)) => {
-                    this.end(ToolStatus::Failed, false);
-                    return Poll::Ready(Err(error));
-                }
             },
+            Poll::Ready(Ok(Err(error))) => {
+                match (error.is_given_up(), error.settle(name, format)) {
+                    (true, Ok(outcome)) if !this.core.spec.may_run_again() => {
+                        this.ended(outcome, true)
+                    }
+                    (_, Ok(outcome)) => {
+                        this.end(outcome.status, true);
+                        outcome
+                    }
+                    (_, Err(error)) => {
+                        this.end(ToolStatus::Failed, false);
+                        return Poll::Ready(Err(error));
+                    }
+                }
+            }
             Poll::Ready(Err(panic)) => {
                 let outcome = panic.outcome(name);
                 this.ended(outcome, true)

@@ -56,7 +56,7 @@ pub(crate) use self::service::Core;
 
 use self::{body::Body, guard::Limits, service::ServiceBody};
 use crate::{
-    ToolsetError, Truncation,
+    ErrorFormat, ToolsetError, Truncation,
     arguments::{Checks, Validator, generate},
     truncation::Sink,
 };
@@ -153,27 +153,28 @@ impl Tool {
     ) -> Self {
         let (validator, fault) = match validator {
             Ok(validator) => (validator, None),
-            Err(reason) => {
-                let (tool, reason) = (spec.name.clone(), reason.into());
-                (None, Some(ToolsetError::InvalidSchema { tool, reason }))
-            }
+            Err(reason) => (None, Some(invalid_schema(&spec, reason))),
         };
+        let mut core = Core {
+            spec: Arc::new(spec),
+            body: Arc::new(body),
+            checks: Checks {
+                validator,
+                max_bytes: MAX_ARGUMENT_BYTES,
+            },
+            limits: Limits {
+                timeout: None,
+                timeout_is_fatal: false,
+                max_result_bytes: MAX_RESULT_BYTES,
+                on_truncation: None,
+            },
+            output: None,
+            error_format: None,
+            fault,
+        };
+        core.compile_output();
         Self {
-            core: Arc::new(Core {
-                spec: Arc::new(spec),
-                body: Arc::new(body),
-                checks: Checks {
-                    validator,
-                    max_bytes: MAX_ARGUMENT_BYTES,
-                },
-                limits: Limits {
-                    timeout: None,
-                    timeout_is_fatal: false,
-                    max_result_bytes: MAX_RESULT_BYTES,
-                    on_truncation: None,
-                },
-                fault,
-            }),
+            core: Arc::new(core),
             exclusive: false,
             max_calls: None,
             reconcile: None,
@@ -219,7 +220,7 @@ impl Tool {
     ///
     /// Returns an error if the schema cannot be enforced: it does not describe an object, refers to
     /// another document, or has a pattern that cannot be matched in linear time (look-around,
-    /// back-references).
+    /// back-references). The same holds for the output schema, which may describe any value.
     pub fn check(&self) -> Result<(), ToolsetError> {
         self.core.fault.clone().map_or(Ok(()), Err)
     }
@@ -334,13 +335,43 @@ impl Tool {
 
     /// Sets the JSON Schema of the result to that of `T`.
     ///
-    /// Results are not checked against it.
+    /// The [data](ToolOutcome::data) of a successful call, or its text if it has no data, must match
+    /// the schema, and so must the results of a tool whose spec has a schema. Otherwise the call
+    /// fails: the model reads that the tool was executed and that its result is invalid, and the
+    /// violation is logged. The result is checked before it is
+    /// [truncated](Self::max_result_bytes), and before layers receive it.
+    ///
+    /// ```
+    /// use concentric_tools::{Json, NoArguments, tool};
+    /// use schemars::JsonSchema;
+    /// use serde::Serialize;
+    ///
+    /// #[derive(Serialize, JsonSchema)]
+    /// struct Time {
+    ///     #[schemars(range(max = 23))]
+    ///     hour: u8,
+    /// }
+    ///
+    /// let now = tool("now", "Returns the time.", async |NoArguments {}| Json(Time { hour: 12 }))
+    ///     .output_schema::<Time>();
+    /// assert!(now.check().is_ok());
+    /// ```
     #[must_use]
     pub fn output_schema<T>(self) -> Self
     where
         T: JsonSchema,
     {
-        self.change_spec(|spec| spec.output_schema = Some(Arc::new(generate::<T>().schema)))
+        self.change(|core| {
+            Arc::make_mut(&mut core.spec).output_schema = Some(Arc::new(generate::<T>().schema));
+            core.compile_output();
+        })
+    }
+
+    /// Sets the text that the model reads for errors that were not written for it; see
+    /// [`ErrorFormat`].
+    #[must_use]
+    pub fn error_format(self, format: ErrorFormat) -> Self {
+        self.change(|core| core.error_format = Some(format))
     }
 
     /// Runs calls of this tool alone: after all earlier calls of the round have ended, and before
@@ -421,6 +452,27 @@ impl Tool {
         self.stack = Arc::default();
         self
     }
+}
+
+impl Core {
+    /// Compiles the output schema, which must be valid.
+    fn compile_output(&mut self) {
+        let schema = self.spec.output_schema.as_deref();
+        match schema.map(Validator::new).transpose() {
+            Ok(output) => self.output = output,
+            Err(reason) => {
+                self.fault = self
+                    .fault
+                    .take()
+                    .or(Some(invalid_schema(&self.spec, reason)))
+            }
+        }
+    }
+}
+
+fn invalid_schema(spec: &ToolSpec, reason: String) -> ToolsetError {
+    let (tool, reason) = (spec.name.clone(), reason.into());
+    ToolsetError::InvalidSchema { tool, reason }
 }
 
 impl fmt::Debug for Tool {

@@ -5,14 +5,15 @@ use super::{
     guard::{Guard, Kept, Limits},
 };
 use crate::{
-    ToolsetError,
-    arguments::{Checks, checked},
+    ErrorFormat, ToolError, ToolsetError,
+    arguments::{Checks, Validator, checked},
     fatal,
 };
 use concentric_core::{
     Arguments, Clearance, Delivery, Error, ToolCall, ToolCallPart, ToolOutcome, ToolService,
-    ToolSpec, agent::ToolLayers, panic::catch,
+    ToolSpec, ToolStatus, agent::ToolLayers, panic::catch,
 };
+use serde_json::Value;
 use std::{
     sync::Arc,
     task::{Context, Poll},
@@ -27,6 +28,9 @@ pub(crate) struct Core {
     pub(super) body: Arc<dyn Body>,
     pub(super) checks: Checks,
     pub(super) limits: Limits,
+    /// The schema of results.
+    pub(super) output: Option<Validator>,
+    pub(super) error_format: Option<ErrorFormat>,
     pub(super) fault: Option<ToolsetError>,
 }
 
@@ -61,6 +65,27 @@ impl Core {
             start,
             kept,
         )))
+    }
+
+    /// Checks the result of a successful call against the output schema: its data if it has any,
+    /// otherwise its text, as JSON or as a string.
+    pub(super) fn check_output(&self, outcome: &ToolOutcome) -> Result<(), ToolError> {
+        let Some(schema) = self
+            .output
+            .as_ref()
+            .filter(|_| outcome.status == ToolStatus::Done)
+        else {
+            return Ok(());
+        };
+        let checked = match &outcome.data {
+            Some(data) => schema.check(&data.to_string()),
+            None => {
+                let text = outcome.content.text();
+                let string = || schema.check(&Value::from(&*text).to_string());
+                schema.check(&text).or_else(|why| string().map_err(|_| why))
+            }
+        };
+        checked.map_err(ToolError::invalid_output)
     }
 
     /// The outcome of a call that was abandoned after it had started.

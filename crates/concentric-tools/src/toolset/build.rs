@@ -2,7 +2,7 @@ use super::{
     router::{Router, Table},
     stack::Stack,
 };
-use crate::{Tool, ToolsetError, call::Arrivals, rules::Policy, tool::Home};
+use crate::{ErrorFormat, Tool, ToolsetError, call::Arrivals, rules::Policy, tool::Home};
 use concentric_core::{Seal, Str, ToolCall, ToolSpecs, agent::ToolLayers, panic::catch};
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -15,6 +15,7 @@ pub(super) struct Inner {
     pub(super) max_parallel: usize,
     pub(super) max_calls_per_round: Option<u32>,
     pub(super) errors_are_fatal: bool,
+    pub(super) error_format: Option<ErrorFormat>,
     // Built from the fields above on first use; cleared when they change.
     pub(super) built: OnceLock<Built>,
 }
@@ -82,7 +83,7 @@ impl Built {
             arrive: Arc::new(Arrivals(Arc::clone(&inner.rules))),
             seal: Seal::new(),
         };
-        let tools = tools.map(|tool| tool.of_toolset(home.clone()));
+        let tools = tools.map(|tool| tool.of_toolset(home.clone(), inner.error_format.as_ref()));
         let table = Arc::new(Table::new(tools.collect(), home.seal.clone()));
         let layered = catch(|| Inner::stack(&table, &inner.layers));
         let (stack, fault) = match layered {
@@ -129,6 +130,7 @@ impl Default for Inner {
             max_parallel: MAX_PARALLEL,
             max_calls_per_round: None,
             errors_are_fatal: false,
+            error_format: None,
             built: OnceLock::new(),
         }
     }
@@ -145,6 +147,7 @@ impl Clone for Inner {
             max_parallel: self.max_parallel,
             max_calls_per_round: self.max_calls_per_round,
             errors_are_fatal: self.errors_are_fatal,
+            error_format: self.error_format.clone(),
             built: OnceLock::new(),
         }
     }

@@ -22,6 +22,7 @@
 //! it is ready: a stack that is not ready delays later calls, but not running ones.
 
 mod build;
+mod error_format;
 mod router;
 mod stack;
 

@@ -101,6 +101,46 @@ async fn c092_what_was_remembered_is_not_asked_again() {
     }
 }
 
+// S65
+paced!(a_decision_for_the_session_holds_in_its_forks);
+async fn a_decision_for_the_session_holds_in_its_forks() {
+    let log = Log::default();
+    for approved in [true, false] {
+        let known = if approved { "run" } else { "deny" };
+        let store = Memory::new();
+        let tools = remembering(&log, &store);
+        let world = World::new().thread("t1");
+        let session = world.clone().session("t1");
+        decide(&session, &tools, 1, remember("tool", "session", approved)).await;
+        let span = StoredScope::Session(ThreadId::new("t1"));
+        assert_eq!(store.remembered()[0].span, span);
+        for (world, expected) in [
+            (session.clone(), known),
+            (session.clone().thread("fork"), known),
+            (session.session("t2"), "ask"),
+            (world.clone(), "ask"),
+            (world.thread("t2"), "ask"),
+        ] {
+            assert_eq!(now(&world, &tools, "refund", 2).await, expected);
+        }
+    }
+}
+
+paced!(outside_a_session_a_decision_for_it_is_for_the_conversation);
+async fn outside_a_session_a_decision_for_it_is_for_the_conversation() {
+    let (log, store) = (Log::default(), Memory::new());
+    let tools = remembering(&log, &store);
+    let world = World::new().thread("t1");
+    decide(&world, &tools, 1, remember("tool", "session", true)).await;
+    let kept = store.remembered();
+    assert_eq!(kept[0].span, StoredScope::Thread(ThreadId::new("t1")));
+    let nowhere = World::new();
+    decide(&nowhere, &tools, 1, remember("tool", "session", true)).await;
+    let kept = store.remembered();
+    let in_run = |it: &&_| matches!(it, StoredScope::Run { .. });
+    assert_eq!(kept.iter().map(|it| &it.span).filter(in_run).count(), 1);
+}
+
 paced!(c092_a_tool_that_changed_is_asked_about_again);
 async fn c092_a_tool_that_changed_is_asked_about_again() {
     let (log, store) = (Log::default(), Memory::new());

@@ -39,6 +39,7 @@ pub struct World {
     environment: Environment,
     pub tenant: Option<&'static str>,
     pub thread: Option<&'static str>,
+    pub session: Option<&'static str>,
 }
 
 impl World {
@@ -49,6 +50,7 @@ impl World {
             clock: test.clock().clone(),
             tenant: None,
             thread: None,
+            session: None,
         }
     }
 
@@ -59,6 +61,11 @@ impl World {
 
     pub fn thread(mut self, thread: &'static str) -> Self {
         self.thread = Some(thread);
+        self
+    }
+
+    pub fn session(mut self, session: &'static str) -> Self {
+        self.session = Some(session);
         self
     }
 
@@ -74,6 +81,9 @@ impl World {
         let mut context = self.builder().build();
         if let Some(tenant) = self.tenant {
             context.extensions_mut().insert(Tenant(tenant.into()));
+        }
+        if let Some(session) = self.session {
+            context.set_session_id(ThreadId::new(session));
         }
         context
     }
@@ -663,9 +673,10 @@ impl Decisions for Memory {
         tool: Str,
         run: RunId,
         thread: Option<ThreadId>,
+        session: Option<ThreadId>,
     ) -> StoreFuture<Vec<StoredDecision>> {
         unless(&self.0.fails_rest, || {
-            self.0.store.recall(tenant, tool, run, thread)
+            self.0.store.recall(tenant, tool, run, thread, session)
         })
     }
 

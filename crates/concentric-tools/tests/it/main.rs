@@ -44,6 +44,8 @@ mod partials;
 mod placement;
 #[cfg(feature = "full")]
 mod plugins;
+#[cfg(feature = "full")]
+mod results;
 mod rounds;
 mod rounds_property;
 #[cfg(feature = "full")]

@@ -624,6 +624,7 @@ impl Decisions for Store {
         _: Str,
         _: concentric_core::RunId,
         _: Option<concentric_core::ThreadId>,
+        _: Option<concentric_core::ThreadId>,
     ) -> StoreFuture<Vec<StoredDecision>> {
         self.reach("recall");
         Box::pin(ready(Ok(Vec::new())))

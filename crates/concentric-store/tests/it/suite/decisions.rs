@@ -33,13 +33,14 @@ async fn a_decision_applies_within_its_span<S: Store>(store: S) {
     let in_run = decision("refund", in_run(Some("t"), "r"), true);
     let in_thread = decision("refund", StoredScope::Thread(ThreadId::new("t")), false);
     let always = decision("refund", StoredScope::Always, true);
+    let in_session = decision("refund", StoredScope::Session(ThreadId::new("s")), true);
     let other = decision("search", StoredScope::Always, true);
-    for decision in [&in_run, &in_thread, &always, &other] {
+    for decision in [&in_run, &in_thread, &in_session, &always, &other] {
         store.remember(decision.clone()).await.unwrap();
     }
     let recall = async |of: &'static str, run, thread: Option<&str>| {
         let thread = thread.map(ThreadId::new);
-        let recall = store.recall(tenant(of), "refund".into(), RunId::new(run), thread);
+        let recall = store.recall(tenant(of), "refund".into(), RunId::new(run), thread, None);
         recall.await.unwrap()
     };
     let all = [always.clone(), in_thread.clone(), in_run.clone()];
@@ -52,9 +53,19 @@ async fn a_decision_applies_within_its_span<S: Store>(store: S) {
         recall("acme", "x", Some("t")).await,
         [always.clone(), in_thread]
     );
-    assert_eq!(recall("acme", "t", Some("r")).await, [always]);
+    assert_eq!(
+        recall("acme", "t", Some("r")).await,
+        std::slice::from_ref(&always)
+    );
     assert_eq!(recall("other", "r", Some("t")).await, []);
-    assert_eq!(store.list(tenant("acme")).await.unwrap().len(), 4);
+    for (session, expected) in [("s", vec![always.clone(), in_session]), ("t", vec![always])] {
+        let session = Some(ThreadId::new(session));
+        let run = RunId::new("");
+        let thread = Some(ThreadId::new("s"));
+        let recall = store.recall(tenant("acme"), "refund".into(), run, thread, session);
+        assert_eq!(recall.await.unwrap(), expected);
+    }
+    assert_eq!(store.list(tenant("acme")).await.unwrap().len(), 5);
     assert_eq!(store.list(tenant("acme")).await.unwrap()[0], other);
 }
 
@@ -73,12 +84,24 @@ async fn a_run_decision_does_not_apply_in_another_thread<S: Store>(store: S) {
         let StoredScope::Run { thread, run } = span else {
             panic!("{span:?}")
         };
-        let recall = store.recall(tenant("acme"), "refund".into(), run.clone(), thread.clone());
+        let recall = store.recall(
+            tenant("acme"),
+            "refund".into(),
+            run.clone(),
+            thread.clone(),
+            None,
+        );
         let recalled = recall.await.unwrap();
         assert_eq!(recalled, [decision("refund", span.clone(), true)]);
     }
     let elsewhere = Some(ThreadId::new("other"));
-    let recall = store.recall(tenant("acme"), "refund".into(), RunId::new("c"), elsewhere);
+    let recall = store.recall(
+        tenant("acme"),
+        "refund".into(),
+        RunId::new("c"),
+        elsewhere,
+        None,
+    );
     assert_eq!(recall.await.unwrap(), []);
 }
 

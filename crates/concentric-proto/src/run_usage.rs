@@ -1,0 +1,74 @@
+use crate::{response_head::ResponseHead, text::Str, usage::Usage};
+use serde::{Deserialize, Serialize};
+
+/// The tokens used by all model calls of a run: those of its agent, of nested agents, of judges and
+/// other layers, and of attempts that were rejected or repeated.
+///
+/// ```
+/// use concentric_proto::{ResponseHead, RunUsage, Usage};
+///
+/// let mut run = RunUsage::default();
+/// run.record(&ResponseHead::new("openai", "gpt-5.5"), Usage::new(100, 20));
+/// run.record(&ResponseHead::new("anthropic", "claude-opus-4-8"), Usage::new(7, 1));
+/// assert_eq!(run.total(), Usage::new(107, 21));
+/// assert_eq!(run.models().len(), 2);
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct RunUsage(Vec<ModelUsage>);
+
+/// The tokens used by calls of one model.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ModelUsage {
+    /// The provider, if it is known ([`ResponseHead::provider`]).
+    pub provider: Option<Str>,
+    /// The model, if it is known ([`ResponseHead::model`]).
+    pub model: Option<Str>,
+    /// The number of calls.
+    pub calls: u64,
+    /// The sum of their tokens.
+    pub usage: Usage,
+}
+
+/// Calls with more input tokens are listed singly, because providers price long input differently.
+const LONG_INPUT: u64 = 100_000;
+
+impl RunUsage {
+    /// Adds the tokens of one call.
+    pub fn record(&mut self, head: &ResponseHead, usage: Usage) {
+        let is_short = |usage: &Usage| usage.input_tokens().unwrap_or(0) <= LONG_INPUT;
+        let sum = self.0.iter_mut().find(|of| {
+            (&of.provider, &of.model) == (&head.provider, &head.model)
+                && is_short(&usage)
+                && (of.calls > 1 || is_short(&of.usage))
+        });
+        match sum {
+            Some(of) => {
+                of.calls = of.calls.saturating_add(1);
+                of.usage += usage;
+            }
+            None => self.0.push(ModelUsage {
+                provider: head.provider.clone(),
+                model: head.model.clone(),
+                calls: 1,
+                usage,
+            }),
+        }
+    }
+
+    /// The tokens by model. A model has one entry for its calls with at most 100,000 input tokens, and
+    /// one for each longer call.
+    pub fn models(&self) -> &[ModelUsage] {
+        &self.0
+    }
+
+    /// The sum of all tokens.
+    pub fn total(&self) -> Usage {
+        let mut total = Usage::default();
+        for model in &self.0 {
+            total += model.usage;
+        }
+        total
+    }
+}

@@ -1,0 +1,231 @@
+//! The tokens of a whole run, by model (S24).
+
+use concentric_core::{
+    AgentLayer, Answer, BoxModel, ChatRequest, Context, Outcome, Reply, ResponseHead, RunUsage,
+    Str, Usage, machine::RunState,
+};
+use concentric_layers::{
+    Next, from_fn,
+    stop::{Judgement, OutputConstraint},
+};
+use concentric_providers::catalogue::{Catalogue, ModelInfo, Price};
+use concentric_test::{Pace, ScriptedModel, watched};
+use concentric_tools::{Approval, Toolset, agent_tool, output};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::json;
+use tower::{Layer, ServiceBuilder, ServiceExt};
+
+/// A model that records its tokens under its name, as providers do.
+fn named(name: &'static str, used: Usage) -> ScriptedModel {
+    ScriptedModel::new()
+        .head(ResponseHead::new("test", name))
+        .usage(used)
+}
+
+fn then(model: ScriptedModel, name: &'static str, used: Usage) -> ScriptedModel {
+    model
+        .then()
+        .head(ResponseHead::new("test", name))
+        .usage(used)
+}
+
+/// Name, calls and tokens of each model.
+fn table(usage: &RunUsage) -> Vec<(&str, u64, u64, u64)> {
+    let mut rows: Vec<_> = usage
+        .models()
+        .iter()
+        .map(|of| {
+            let (input, output) = (of.usage.input_tokens(), of.usage.output_tokens());
+            let name = of.model.as_deref().unwrap_or("");
+            (name, of.calls, input.unwrap_or(0), output.unwrap_or(0))
+        })
+        .collect();
+    rows.sort_unstable();
+    rows
+}
+
+async fn run(agent: BoxModel, request: ChatRequest) -> (Answer, Context) {
+    let context = request.context.clone();
+    let answer = agent.oneshot(request).await.unwrap().collect().await;
+    (answer.unwrap(), context)
+}
+
+/// An agent that rejects its first answer, asks a nested agent, and has its final answer judged.
+fn tree(pace: Pace) -> BoxModel {
+    let used = Usage::new;
+    let inner = named("inner", used(1000, 100)).paced(pace).text("No news.");
+    let inner = AgentLayer::new(Toolset::new()).layer(inner);
+    let model = named("outer", used(10, 1)).paced(pace).text("Hm.");
+    let model = then(model, "outer", used(20, 2)).tool_call("research", json!({"task": "t"}));
+    let model = then(model, "outer", used(30, 3)).text("Nothing happened.");
+    let model = then(model, "outer", used(40, 4)).text("Nothing.");
+    // The first answer of the first step is rejected by a layer, as a retry does.
+    let retried = from_fn(async |request: ChatRequest, mut next: Next| {
+        if request.context.step() == 0 {
+            next.run(request.clone()).await?.collect().await?;
+        }
+        next.run(request).await
+    });
+    let grader = named("grader", used(500, 5)).text("Shorter.").then();
+    let grader = grader
+        .head(ResponseHead::new("test", "grader"))
+        .usage(used(500, 5))
+        .text("OK");
+    let grader = BoxModel::new(grader);
+    let judge = OutputConstraint::new("short", move |answer: Str, context: Context| {
+        let grader = grader.clone();
+        async move {
+            let request = ChatRequest::user(answer).with_context(context.child().build());
+            let grade = grader.oneshot(request).await?.text().await?;
+            Ok(match grade.as_str() {
+                "OK" => Judgement::Accept,
+                grade => Judgement::complain(grade),
+            })
+        }
+    });
+    let tools = Toolset::new().tool(agent_tool("research", "", inner));
+    BoxModel::new(
+        ServiceBuilder::new()
+            .layer(AgentLayer::new(tools).gate(judge))
+            .layer(retried)
+            .service(model),
+    )
+}
+
+#[test]
+fn a_run_counts_the_tokens_of_its_whole_tree() {
+    for pace in Pace::ALL {
+        watched(async move {
+            let (answer, context) = run(tree(pace), ChatRequest::user("News?")).await;
+            assert_eq!(answer.text(), "Nothing.");
+            let usage = answer.finish.run_usage();
+            let expected = [
+                ("grader", 2, 1000, 10),
+                ("inner", 1, 1000, 100),
+                ("outer", 4, 100, 10),
+            ];
+            assert_eq!(table(&usage), expected);
+            assert_eq!(usage.total(), Usage::new(2100, 120));
+            assert_eq!(context.run_usage(), usage);
+            // The agent's own steps, without the rejected attempt.
+            assert_eq!(answer.finish.usage, Usage::new(90, 9));
+            // One dollar per million tokens of input.
+            let models = ["grader", "inner", "outer"].into_iter();
+            let price = |name| ModelInfo::new("test", name).price(Price::new(1_000_000, 0));
+            let catalogue = models
+                .map(price)
+                .fold(Catalogue::builtin(), Catalogue::with);
+            assert_eq!(catalogue.cost(&usage).unwrap().micros(), 2100);
+            assert_eq!(Catalogue::builtin().cost(&usage), None);
+        });
+    }
+}
+
+#[tokio::test]
+async fn models_that_record_nothing_are_counted_by_their_agents() {
+    let used = Usage::new(7, 1);
+    let inner = ScriptedModel::new().usage(used).text("No.");
+    let inner = AgentLayer::new(Toolset::new()).layer(inner);
+    let tools = Toolset::new().tool(agent_tool("research", "", inner));
+    let model = ScriptedModel::new()
+        .usage(used)
+        .tool_call("research", json!({"task": "t"}));
+    let model = model.then().usage(used).text("No.");
+    let agent = BoxModel::new(AgentLayer::new(tools).layer(model));
+    let (answer, _) = run(agent, ChatRequest::user("News?")).await;
+    assert_eq!(answer.finish.run_usage().total(), Usage::new(21, 3));
+}
+
+#[tokio::test]
+async fn an_agent_in_the_models_place_is_counted_once() {
+    for named in [true, false] {
+        let model = ScriptedModel::new().usage(Usage::new(7, 1)).text("Yes.");
+        let model = match named {
+            true => model.head(ResponseHead::new("test", "m")),
+            false => model,
+        };
+        let inner = AgentLayer::new(Toolset::new()).layer(model);
+        let agent = BoxModel::new(AgentLayer::new(Toolset::new()).layer(inner));
+        let (answer, context) = run(agent, ChatRequest::user("?")).await;
+        assert_eq!(answer.finish.usage, Usage::new(7, 1));
+        assert_eq!(context.run_usage().total(), Usage::new(7, 1));
+        assert_eq!(answer.finish.run_usage().total(), Usage::new(7, 1));
+    }
+}
+
+#[tokio::test]
+async fn an_interrupted_run_keeps_the_tokens_of_its_tree() {
+    let inner = named("inner", Usage::new(1000, 100)).text("Paid.").repeat();
+    let inner = AgentLayer::new(Toolset::new()).layer(inner);
+    let model = named("outer", Usage::new(10, 1)).tool_call("pay", json!({"task": "t"}));
+    let model = then(model, "outer", Usage::new(20, 2)).tool_call("pay", json!({"task": "t"}));
+    let model = then(model, "outer", Usage::new(30, 3)).text("Done.");
+    let tools = || {
+        let inner = inner.clone();
+        Toolset::new()
+            .tool(agent_tool("pay", "", inner))
+            .gate(Approval::for_tools("pay"))
+    };
+    let agent = || BoxModel::new(AgentLayer::new(tools()).layer(model.clone()));
+    let (mut answer, _) = run(agent(), ChatRequest::user("Pay twice.")).await;
+    for outer in [10, 30] {
+        assert_eq!(answer.finish.outcome, Outcome::Interrupted);
+        let usage = answer.finish.run_usage();
+        assert_eq!(table(&usage).last().unwrap().2, outer);
+        let state = answer.finish.state.take().unwrap().to_json().unwrap();
+        let state = RunState::from_json(state.as_bytes(), usize::MAX).unwrap();
+        let reply = Reply::approve(state.interrupts()[0].id.clone());
+        (answer, _) = run(agent(), ChatRequest::resume(state, vec![reply])).await;
+    }
+    let usage = answer.finish.run_usage();
+    assert_eq!(usage.total().input_tokens(), Some(60 + 2000));
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct Answered {
+    #[expect(dead_code, reason = "only its schema matters")]
+    yes: bool,
+}
+
+#[tokio::test]
+async fn the_call_for_the_structured_output_counts() {
+    let model = named("m", Usage::new(10, 1)).text("Yes.");
+    let model = then(model, "m", Usage::new(30, 3)).text(r#"{"yes": true}"#);
+    let agent = AgentLayer::new(Toolset::new()).with(output::<Answered>("a").separately());
+    let agent = BoxModel::new(agent.layer(BoxModel::new(model)));
+    let (answer, _) = run(agent, ChatRequest::user("?")).await;
+    assert_eq!(table(&answer.finish.run_usage()), [("m", 2, 40, 4)]);
+}
+
+#[tokio::test]
+async fn no_tokens_and_the_most_tokens_are_counted() {
+    for used in [
+        Usage::default(),
+        Usage::new(0, 0),
+        Usage::new(u64::MAX, u64::MAX),
+    ] {
+        let model = named("m", used).tool_call("none", json!({}));
+        let model = then(model, "m", used).text("Done.");
+        let agent = BoxModel::new(AgentLayer::new(Toolset::new()).layer(model));
+        let (answer, _) = run(agent, ChatRequest::user("?")).await;
+        assert_eq!(answer.finish.run_usage().total(), used);
+    }
+}
+
+#[test]
+fn long_calls_keep_their_own_price() {
+    let head = ResponseHead::new("test", "m");
+    let mut usage = RunUsage::default();
+    for input in [100_000, 100_000, 100_000, 300_000, 300_000] {
+        usage.record(&head, Usage::new(input, 0));
+    }
+    let calls: Vec<_> = usage.models().iter().map(|of| of.calls).collect();
+    assert_eq!(calls, [3, 1, 1]);
+    let mut price = Price::new(1_000_000, 0);
+    price.above = serde_json::from_value(json!({"input_tokens": 200_000, "input": 2_000_000})).ok();
+    assert!(price.above.is_some());
+    let info = ModelInfo::new("test", "m").price(price);
+    let cost = Catalogue::builtin().with(info).cost(&usage).unwrap();
+    assert_eq!(cost.micros(), 300_000 + 2 * 600_000);
+}
