@@ -92,9 +92,9 @@ where
     }
 }
 
-/// Extension trait that applies layers to some of the tool calls.
+/// Extension trait that applies layers and hooks to some of the tool calls.
 pub trait ScopedExt: Sized {
-    /// Applies this layer only to calls that match.
+    /// Applies this layer, or these hooks, only to calls that match.
     fn scoped(self, matcher: impl Into<Matcher>) -> ScopedLayer<Self> {
         ScopedLayer::new(matcher, self)
     }

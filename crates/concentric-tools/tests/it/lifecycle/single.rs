@@ -20,8 +20,7 @@ fn message_of(calls: &[ToolCallPart]) -> Message {
 
 async fn execute(lifecycle: &ToolLifecycle, call: &ToolCallPart) -> Result<ToolOutcome, Error> {
     let call = ToolCall::new(call.clone(), Context::new());
-    let outcome = lifecycle.armed().oneshot(call).await;
-    outcome.map_err(Error::from)
+    lifecycle.armed().oneshot(call).await
 }
 
 fn texts(end: RoundEnd) -> Vec<(ToolStatus, String)> {
