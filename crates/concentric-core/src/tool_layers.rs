@@ -2,11 +2,11 @@
 
 use crate::{
     fatal::fatal,
-    hooks::{Hooks, ToolHooksLayer},
+    hooks::{Flow, Hooks, ToolHooksLayer},
     service::{BoxTool, CloneService, ToolService},
     tool_call::{Seal, ToolCall},
 };
-use concentric_proto::{Error, ErrorKind, ToolOutcome};
+use concentric_proto::{Error, ErrorKind, ToolOutcome, ToolSpecs};
 use pin_project_lite::pin_project;
 use std::{
     any::type_name,
@@ -41,10 +41,27 @@ type Wrap = dyn Fn(BoxTool, Option<Outside>) -> BoxTool + Send + Sync;
 /// The observation of a settled call, which cannot change its outcome.
 type Observation = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Hooks that can also observe calls that have an outcome and do not enter the layers.
+/// The decision of hooks about a call, with the call as they edited it.
+type Decision = Pin<Box<dyn Future<Output = (ToolCall, Result<Flow<ToolOutcome>, Error>)> + Send>>;
+
+/// Hooks that a round service can also call for calls that do not enter the layers: to observe those
+/// that have an outcome, and to decide about those that are not made.
 pub trait ObserveSettled: Send + Sync + 'static {
     /// Starts to observe a settled call; `None` if the hooks do not apply to it.
     fn observe(&self, call: &ToolCall) -> Option<Observation>;
+
+    /// Calls [`before_call`](Hooks::before_call) for a call that is not made.
+    fn ask(&self, call: ToolCall) -> Decision;
+
+    /// Checks that the hooks can be called for `tools`; by default, always.
+    ///
+    /// # Errors
+    ///
+    /// The hooks select a tool that is not among them.
+    fn check(&self, tools: &ToolSpecs) -> Result<(), BoxError> {
+        let _ = tools;
+        Ok(())
+    }
 }
 
 impl<H> ObserveSettled for ToolHooksLayer<H>
@@ -53,6 +70,10 @@ where
 {
     fn observe(&self, call: &ToolCall) -> Option<Observation> {
         Some(Box::pin(self.observe(call.clone())))
+    }
+
+    fn ask(&self, call: ToolCall) -> Decision {
+        Box::pin(self.ask(call))
     }
 }
 
@@ -100,6 +121,29 @@ impl ToolLayers {
     /// Returns whether there are no layers.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// Checks that the hooks can be called for `tools`, those that the layers are around.
+    ///
+    /// # Errors
+    ///
+    /// The error of the first [hooks](ObserveSettled::check) that cannot.
+    pub fn check(&self, tools: &ToolSpecs) -> Result<(), BoxError> {
+        let mut observers = self.0.iter().filter_map(|it| it.observer.as_ref());
+        observers.try_for_each(|it| it.check(tools))
+    }
+
+    /// Calls [`before_call`](Hooks::before_call) of the hooks among the layers, the outermost first,
+    /// until one does not continue. Returns the call as they edited it.
+    pub async fn ask(&self, mut call: ToolCall) -> (ToolCall, Result<Flow<ToolOutcome>, Error>) {
+        for hooks in self.0.iter().filter_map(|it| it.observer.as_ref()) {
+            let (edited, flow) = hooks.ask(call).await;
+            match flow {
+                Ok(Flow::Continue) => call = edited,
+                decided => return (edited, decided),
+            }
+        }
+        (call, Ok(Flow::Continue))
     }
 
     /// Calls the hooks that observe settled calls, the innermost first; `None` if there are none.

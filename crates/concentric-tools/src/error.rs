@@ -2,7 +2,6 @@ use crate::panic;
 use concentric_core::{
     BoxError, Error, ErrorKind, Str, ToolOutcome,
     fatal::{fatal, is_fatal},
-    gate::Gate,
     opaque_debug,
     panic::catch,
 };
@@ -286,11 +285,19 @@ pub enum ToolsetError {
         /// The reason.
         reason: Str,
     },
-    /// A rule of a gate has an empty list of tools; the value is the gate's policy.
+    /// A rule of a gate, or the scope of hooks, has an empty list of tools; the value is the gate's
+    /// policy, or the scope.
     EmptyRule(Str),
-    /// A rule of a gate has a name or a pattern that no tool matches.
+    /// A rule of a gate, or the scope of hooks, has a name or a pattern that no tool matches.
     UnknownTool(Str),
-    /// A gate cannot decide about the tools.
+    /// A regular expression of a matcher is invalid.
+    InvalidPattern {
+        /// The expression.
+        pattern: Str,
+        /// The reason.
+        reason: Str,
+    },
+    /// A gate cannot decide about the tools, or hooks cannot be called for them.
     Gate {
         /// The gate's policy.
         policy: Str,
@@ -319,13 +326,15 @@ impl fmt::Display for ToolsetError {
             }
             Self::EmptyRule(policy) => write!(
                 f,
-                "a rule of the gate `{policy}` has an empty list of tools; name the tools, or remove the \
-                 rule"
+                "a rule of `{policy}` has an empty list of tools; name the tools, or remove the rule"
             ),
             Self::UnknownTool(name) => write!(
                 f,
-                "a rule of a gate names the unknown tool `{name}`; correct the name, or add the tool"
+                "a gate or hooks name the unknown tool `{name}`; correct the name, or add the tool"
             ),
+            Self::InvalidPattern { pattern, reason } => {
+                write!(f, "the regular expression `{pattern}` is invalid: {reason}")
+            }
             Self::Gate { policy, reason } => {
                 write!(f, "the gate `{policy}` rejects the tools: {reason}")
             }
@@ -344,12 +353,12 @@ impl fmt::Display for ToolsetError {
 impl StdError for ToolsetError {}
 
 impl ToolsetError {
-    /// Converts the error of [`Gate::check`].
-    pub(crate) fn of_gate(gate: &dyn Gate, error: BoxError) -> Self {
+    /// Converts the error of a check by the gate, or the hooks, named `policy`.
+    pub(crate) fn of_check(policy: impl FnOnce() -> Str, error: BoxError) -> Self {
         match error.downcast() {
             Ok(error) => *error,
             Err(error) => Self::Gate {
-                policy: catch(|| gate.policy()).unwrap_or_default(),
+                policy: catch(policy).unwrap_or_default(),
                 reason: panic::text(&error).into(),
             },
         }

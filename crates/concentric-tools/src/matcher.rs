@@ -24,6 +24,8 @@
 //! [`matches`](Matcher::matches) returns an error, and the caller takes the safe choice: an
 //! approval is required, a layer applies.
 
+mod convert;
+
 use crate::{ToolsetError, panic::Caught};
 use concentric_core::{
     Annotations, BoxError, Error, ErrorKind, Str, ToolCall, ToolSpec, ToolSpecs, panic::catch,
@@ -43,6 +45,8 @@ enum Kind {
     All,
     Name(Str),
     Pattern(Str),
+    #[cfg(feature = "regex")]
+    Regex(regex::Regex),
     Group(Str),
     ReadOnly,
     Annotated(
@@ -74,6 +78,35 @@ impl Matcher {
     /// sequence of characters.
     pub fn pattern(pattern: impl Into<Str>) -> Self {
         Self(Kind::Pattern(pattern.into()))
+    }
+
+    /// Matches calls of tools whose name matches a regular expression of the crate `regex`, at any
+    /// position unless it is anchored.
+    ///
+    /// ```
+    /// use concentric_tools::{Matcher, ToolsetError};
+    ///
+    /// # fn main() -> Result<(), ToolsetError> {
+    /// let admin = Matcher::from(["export".into(), Matcher::regex("^admin")?]);
+    /// assert_eq!(admin.to_string(), "`export` or `/^admin/`");
+    /// assert!(Matcher::regex("(").is_err());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ToolsetError::InvalidPattern`]: the expression is invalid, or larger than 10 MiB when it is
+    /// compiled.
+    #[cfg(feature = "regex")]
+    pub fn regex(pattern: &str) -> Result<Self, ToolsetError> {
+        match regex::Regex::new(pattern) {
+            Ok(regex) => Ok(Self(Kind::Regex(regex))),
+            Err(error) => Err(ToolsetError::InvalidPattern {
+                pattern: pattern.into(),
+                reason: error.to_string().into(),
+            }),
+        }
     }
 
     /// Matches calls of tools in a [group](ToolSpec::groups).
@@ -182,6 +215,8 @@ impl Matcher {
             Kind::All => Ok(true),
             Kind::Name(name) => Ok(call.name() == name),
             Kind::Pattern(pattern) => Ok(fits(pattern, call.name())),
+            #[cfg(feature = "regex")]
+            Kind::Regex(regex) => Ok(regex.is_match(call.name())),
             Kind::Group(group) => Ok(spec.is_some_and(|spec| spec.groups.contains(group))),
             Kind::ReadOnly => Ok(spec.is_some_and(|spec| spec.annotations.read_only)),
             Kind::Annotated(of, f) => annotated(of, &**f, spec),
@@ -236,6 +271,10 @@ impl Matcher {
             {
                 unknown(pattern)
             }
+            #[cfg(feature = "regex")]
+            Kind::Regex(regex) if !tools.iter().any(|spec| regex.is_match(&spec.name)) => {
+                unknown(&regex.as_str().into())
+            }
             Kind::Any(of) | Kind::Every(of) => of.iter().try_for_each(|it| it.check_names(tools)),
             Kind::Not(of) => of.check_names(tools),
             _ => Ok(()),
@@ -258,6 +297,8 @@ impl Matcher {
             Kind::Name(name) if name.contains('*') => write!(f, "exactly `{name}`"),
             Kind::Name(name) => write!(f, "`{name}`"),
             Kind::Pattern(pattern) => write!(f, "`{pattern}`"),
+            #[cfg(feature = "regex")]
+            Kind::Regex(regex) => write!(f, "`/{regex}/`"),
             Kind::Group(group) => write!(f, "group `{group}`"),
             Kind::ReadOnly => f.write_str("read-only"),
             Kind::Annotated(of, _) => write!(f, "annotated as in `{of}`"),
@@ -398,58 +439,6 @@ impl Not for Matcher {
 
     fn not(self) -> Self {
         Self::not(self)
-    }
-}
-
-impl From<Str> for Matcher {
-    /// Matches calls of the tool of that name; a name with a `*` is a pattern.
-    fn from(tools: Str) -> Self {
-        match tools.contains('*') {
-            true => Self::pattern(tools),
-            false => Self::name(tools),
-        }
-    }
-}
-
-impl From<&str> for Matcher {
-    fn from(tools: &str) -> Self {
-        Str::from(tools).into()
-    }
-}
-
-impl From<String> for Matcher {
-    fn from(tools: String) -> Self {
-        Str::from(tools).into()
-    }
-}
-
-impl<T, const N: usize> From<[T; N]> for Matcher
-where
-    T: Into<Self>,
-{
-    /// Matches calls that any of the items matches.
-    fn from(any: [T; N]) -> Self {
-        any.into_iter().collect()
-    }
-}
-
-impl<T> From<Vec<T>> for Matcher
-where
-    T: Into<Self>,
-{
-    /// Matches calls that any of the items matches.
-    fn from(any: Vec<T>) -> Self {
-        any.into_iter().collect()
-    }
-}
-
-impl<T> FromIterator<T> for Matcher
-where
-    T: Into<Self>,
-{
-    /// Matches calls that any of the items matches.
-    fn from_iter<I: IntoIterator<Item = T>>(any: I) -> Self {
-        Self(Kind::Any(any.into_iter().map(Into::into).collect()))
     }
 }
 

@@ -56,6 +56,7 @@
 //! | `approval-tokens` | `tools::token` | signed tokens for approvals, for servers that do not store runs |
 //! | `lazy` | `tools::lazy` | tools that are offered once the model has found them |
 //! | `output` | `tools::output` | typed answers |
+//! | `regex` | `tools` | regular expressions in the matchers of tools |
 //! | `schema-validation` | `tools` | tools with JSON Schemas of any keyword, such as `pattern` and `$ref` |
 //! | `skills` | `tools::skills` | instructions that a model loads when it needs them |
 //! | `client` (default) | `providers` | an HTTP client |
@@ -199,4 +200,8 @@ pub mod prelude {
 #[doc = include_str!("../../../README.md")]
 #[doc = include_str!("../../../docs/approvals.md")]
 #[doc = include_str!("../../../docs/extending.md")]
+#[doc = include_str!("../../../docs/porting/alloy.md")]
+#[doc = include_str!("../../../docs/porting/crux.md")]
+#[doc = include_str!("../../../docs/porting/hpd.md")]
+#[doc = include_str!("../../../docs/porting/tanstack.md")]
 struct Readme;

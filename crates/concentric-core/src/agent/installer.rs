@@ -1,9 +1,10 @@
 use super::{Plugins, ToolSource};
 use crate::{
     gate::Gate,
-    hooks::{self, Hooks, Interest},
+    hooks::{self, Hooks, Interest, ToolHooksLayer},
     service::{BoxModel, BoxTool, CloneService, SharedModel, ToolService},
     step_gate::{StepGate, StepGates},
+    tool_layers::ObserveSettled,
     tool_parts::ToolParts,
 };
 use concentric_proto::{Error, ToolSpecs};
@@ -40,21 +41,7 @@ where
     H: Hooks,
 {
     fn install(self, at: &mut Installer<'_>) {
-        let interest = self.interest();
-        let hooks = Arc::new(self);
-        if interest.intersects(Interest::RUN) {
-            at.run_layer(hooks::run(Arc::clone(&hooks)));
-        }
-        if interest.intersects(Interest::MODEL) {
-            at.model_layer(hooks::model(Arc::clone(&hooks)));
-        }
-        if interest.intersects(Interest::TOOL) {
-            let layer = hooks::tool(Arc::clone(&hooks));
-            at.parts.layers.push_hooks(layer);
-        }
-        if interest.intersects(Interest::STEPS) {
-            at.step_gate(hooks::step_gate(hooks));
-        }
+        at.hooks(self, |calls| calls);
     }
 }
 
@@ -127,6 +114,31 @@ impl<'a> Installer<'a> {
         L::Service: ToolService<Future: Send + 'static> + CloneService + Send + Sync + 'static,
     {
         self.parts.layers.push(layer);
+    }
+
+    /// Adds hooks at each place that they are [interested](Hooks::interest) in. `calls` may wrap
+    /// the layer that calls them for tool calls, for example to select calls.
+    pub fn hooks<H, L>(&mut self, hooks: H, calls: impl FnOnce(ToolHooksLayer<H>) -> L)
+    where
+        H: Hooks,
+        L: ObserveSettled + Layer<BoxTool> + Clone,
+        L::Service: ToolService<Future: Send + 'static> + CloneService + Send + Sync + 'static,
+    {
+        let interest = hooks.interest();
+        let hooks = Arc::new(hooks);
+        if interest.intersects(Interest::RUN) {
+            self.run_layer(hooks::run(Arc::clone(&hooks)));
+        }
+        if interest.intersects(Interest::MODEL) {
+            self.model_layer(hooks::model(Arc::clone(&hooks)));
+        }
+        if interest.intersects(Interest::TOOL) {
+            let layer = hooks::tool(Arc::clone(&hooks));
+            self.parts.layers.push_hooks(calls(layer));
+        }
+        if interest.intersects(Interest::STEPS) {
+            self.step_gate(hooks::step_gate(hooks));
+        }
     }
 
     /// Adds a gate that decides about tool calls.

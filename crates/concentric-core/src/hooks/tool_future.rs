@@ -92,6 +92,24 @@ where
         }
     }
 
+    /// Calls `before_call` for a call that is not made.
+    pub(super) async fn ask(self, call: ToolCall) -> (ToolCall, Result<Flow<ToolOutcome>, Error>) {
+        let shared = &self.shared;
+        if !shared.interest.contains(Interest::BEFORE_CALL) || !may_run(&call) {
+            return (call, Ok(Flow::Continue));
+        }
+        let mut running = shared.start_before(call);
+        let (call, flow) = poll_fn(|cx| shared.poll_before(&mut running, cx)).await;
+        let call = call.into_inner();
+        let error = match flow {
+            Ok(Ok(flow)) => return (call, Ok(flow)),
+            Ok(Err(error)) => Error::from(error),
+            Err(panic) => panic.error(),
+        };
+        let answer = failed(shared, &call, error).map(Flow::Answer);
+        (call, answer)
+    }
+
     fn start(&mut self, call: &ToolCall) {
         let timed = Interest::AFTER_CALL | Interest::ON_CALL_ERROR;
         if self.shared.interest.intersects(timed) && may_run(call) {

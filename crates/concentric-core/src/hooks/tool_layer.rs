@@ -1,5 +1,6 @@
-use super::{HookedTool, Hooks, tool_future::Guard, tool_shared::Shared};
+use super::{Flow, HookedTool, Hooks, tool_future::Guard, tool_shared::Shared};
 use crate::tool_call::ToolCall;
+use concentric_proto::{Error, ToolOutcome};
 use std::{any::type_name, fmt, sync::Arc};
 use tower_layer::Layer;
 
@@ -25,6 +26,15 @@ where
     /// outcome cannot be replaced.
     pub fn observe(&self, call: ToolCall) -> impl Future<Output = ()> + Send + use<H> {
         Guard::new(Arc::clone(&self.shared)).observe(call)
+    }
+
+    /// Calls [`before_call`](Hooks::before_call) for a call that is not made, and returns the call
+    /// with the arguments that the hooks set. For round services.
+    pub fn ask(
+        &self,
+        call: ToolCall,
+    ) -> impl Future<Output = (ToolCall, Result<Flow<ToolOutcome>, Error>)> + Send + use<H> {
+        Guard::new(Arc::clone(&self.shared)).ask(call)
     }
 }
 

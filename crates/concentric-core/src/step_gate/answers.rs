@@ -42,6 +42,10 @@ pub enum RoundDecision {
     Ask(Box<Interrupt>),
     /// Runs no call; the model receives a denial with this reason for each.
     Skip(Str),
+    /// Runs no call, and ends the run with this text as its answer
+    /// ([`Outcome::Completed`](crate::Outcome::Completed)). In the conversation, each call is denied
+    /// with the text as the reason.
+    Answer(Str),
     /// Runs no call and stops the run.
     Halt(Str),
 }
@@ -95,5 +99,10 @@ impl RoundDecision {
     /// Runs no call of the round.
     pub fn skip(reason: impl Into<Str>) -> Self {
         Self::Skip(reason.into())
+    }
+
+    /// Runs no call of the round, and ends the run with an answer.
+    pub fn answer(text: impl Into<Str>) -> Self {
+        Self::Answer(text.into())
     }
 }

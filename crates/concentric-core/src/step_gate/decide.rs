@@ -89,20 +89,22 @@ async fn step(gates: Vec<Arc<dyn Erased>>, mut draft: StepDraft) -> Result<Decid
 }
 
 async fn round(gates: Vec<Arc<dyn Erased>>, view: StepView) -> Result<Decided, Error> {
-    let (mut asked, mut skip, mut halt) = (Vec::new(), None, None);
+    let (mut asked, mut skip, mut answer, mut halt) = (Vec::new(), None, None, None);
     for gate in &gates {
         match gate.before_round(&view).await? {
             RoundDecision::Continue => {}
             RoundDecision::Ask(interrupt) => asked.push((gate.id(), *interrupt)),
             RoundDecision::Skip(reason) => skip = skip.or(Some(reason)),
+            RoundDecision::Answer(text) => answer = answer.or(Some(text)),
             RoundDecision::Halt(reason) => halt = halt.or(Some(reason)),
         }
     }
-    let input = match (halt, skip) {
-        (Some(reason), _) => Some(Input::Halt(reason)),
-        (None, Some(reason)) => Some(Input::SkipRound(reason)),
-        (None, None) if asked.is_empty() => None,
-        (None, None) => return ask(asked, &view),
+    let input = match (halt, answer, skip) {
+        (Some(reason), ..) => Some(Input::Halt(reason)),
+        (None, Some(text), _) => Some(Input::AnswerRound(text)),
+        (None, None, Some(reason)) => Some(Input::SkipRound(reason)),
+        (None, None, None) if asked.is_empty() => None,
+        (None, None, None) => return ask(asked, &view),
     };
     let draft = None;
     Ok(Decided { draft, input })

@@ -39,8 +39,8 @@ use tower::BoxError;
 /// # Several gates
 ///
 /// All gates are evaluated in the order in which they were added, the run's own gates first, and
-/// the strictest decision applies: halt, finish, ask, continue. Before the end of the run the order
-/// is: halt, retry, ask, finish. Messages and edits of one gate apply whatever the other gates
+/// the strictest decision applies: halt, finish, ask, continue; before a round: halt, answer, skip,
+/// ask, continue. Before the end of the run the order is: halt, retry, ask, finish. Messages and edits of one gate apply whatever the other gates
 /// decide, unless the decision is to ask: then nothing is added or executed until the interrupts
 /// are answered, and all gates are evaluated again. The interrupts raised at one moment form one
 /// batch. The batch is answered as a whole, and each gate sees all replies, once.

@@ -3,7 +3,7 @@ use concentric_core::{Error, Event};
 use futures_core::Stream;
 use std::{
     collections::VecDeque,
-    fmt,
+    fmt, mem,
     pin::Pin,
     task::{Context, Poll, ready},
 };
@@ -15,6 +15,8 @@ pub struct TransformBody<B, T> {
     inner: Option<Pin<Box<B>>>,
     transform: T,
     ready: VecDeque<Result<Event, Error>>,
+    // Whether an item follows those that are ready.
+    is_open: bool,
 }
 
 impl<B, T> TransformBody<B, T>
@@ -27,7 +29,20 @@ where
             inner: Some(Box::pin(inner)),
             transform,
             ready: VecDeque::new(),
+            is_open: true,
         }
+    }
+
+    /// Creates the body of a call that failed.
+    pub(super) fn failed(error: Error, transform: T) -> Self {
+        let mut body = Self {
+            inner: None,
+            transform,
+            ready: VecDeque::new(),
+            is_open: true,
+        };
+        body.fail(error);
+        body
     }
 
     /// Polls the inner body until content is ready to be yielded.
@@ -58,7 +73,7 @@ where
             Some(Ok(Event::Finish(mut finish))) => {
                 let held = self.transform.flush();
                 self.emit(held);
-                if self.inner.take().is_some() {
+                if self.end() {
                     self.transform.finish(&mut finish);
                     self.ready.push_back(Ok(Event::Finish(finish)));
                 }
@@ -70,13 +85,27 @@ where
             end => {
                 let held = self.transform.flush();
                 self.emit(held);
-                if self.inner.take().is_some() {
-                    self.ready.extend(end);
+                match end {
+                    Some(Err(error)) if self.is_open => self.fail(error),
+                    _ => _ = self.end(),
                 }
                 return Poll::Ready(!self.ready.is_empty());
             }
         }
         Poll::Ready(true)
+    }
+
+    /// Passes an error to the transform, whose result ends the body.
+    fn fail(&mut self, error: Error) {
+        let end = self.transform.error(error);
+        self.emit(end);
+        self.end();
+    }
+
+    /// Drops the inner body; `false` if the body has ended before.
+    fn end(&mut self) -> bool {
+        self.inner = None;
+        mem::replace(&mut self.is_open, false)
     }
 
     fn emit(&mut self, emit: Emit) {
@@ -85,7 +114,7 @@ where
             Emit::One(event) => self.push(event),
             Emit::Many(events) => events.into_iter().for_each(|event| self.push(event)),
             Emit::Fail(error) => {
-                if self.inner.take().is_some() {
+                if self.end() {
                     self.ready.push_back(Err(error));
                 }
             }
@@ -94,12 +123,11 @@ where
 
     fn push(&mut self, event: Event) {
         let empty = matches!(&event, Event::TextDelta(text) | Event::ReasoningDelta(text) if text.is_empty());
-        // No item follows a finish or an error, which drop the inner body.
-        if self.inner.is_none() || empty {
+        if !self.is_open || empty {
             return;
         }
         if event.is_finish() {
-            self.inner = None;
+            self.end();
         }
         self.ready.push_back(Ok(event));
     }

@@ -49,7 +49,10 @@ where
                     *this.held =
                         Some(response.map_body(|body| TransformBody::new(body, transform)));
                 }
-                Poll::Ready(Err(error)) => return Poll::Ready(Err(Error::from(error.into()))),
+                Poll::Ready(Err(error)) => {
+                    let error = Error::from(error.into());
+                    *this.held = Some(ChatResponse::new(TransformBody::failed(error, transform)));
+                }
                 Poll::Pending => {
                     *this.transform = Some(transform);
                     return Poll::Pending;

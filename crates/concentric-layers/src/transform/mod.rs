@@ -49,7 +49,9 @@
 //! | created | the constructor function, with the request: each call has its own transform |
 //! | yields an event that does not end it | [`Transform::event`] |
 //! | yields [`Event::Finish`] | [`Transform::flush`], then [`Transform::finish`] |
-//! | yields an error, or ends early | [`Transform::flush`]; the error follows |
+//! | yields an error | [`Transform::flush`], then [`Transform::error`] |
+//! | ends early | [`Transform::flush`] |
+//! | not created, because the call failed | [`Transform::error`] |
 //! | dropped | nothing; held events are discarded |
 //!
 //! # The commit point
@@ -88,13 +90,22 @@ pub trait Transform {
         Emit::None
     }
 
+    /// Processes the error by which the call or its answer failed; by default it is passed on.
+    ///
+    /// [`Emit::Fail`] fails with the same or another error: inside the loop, one that
+    /// [halts](Error::halted) ends the run as halted, with its results so far. An
+    /// [`Event::Finish`] ends the answer normally. Without either, the answer ends early.
+    fn error(&mut self, error: Error) -> Emit {
+        Emit::Fail(error)
+    }
+
     /// Changes the finish of the answer.
     fn finish(&mut self, finish: &mut Finish) {
         let _ = finish;
     }
 }
 
-/// The result of [`Transform::event`].
+/// The result of a method of [`Transform`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Emit {

@@ -28,6 +28,7 @@ mod steering;
 mod stop;
 #[cfg(feature = "suspend")]
 mod suspend;
+mod transform;
 
 /// The tests of hooks that declare all points, also those that they do not use.
 #[path = "."]

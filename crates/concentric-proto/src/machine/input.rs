@@ -55,6 +55,8 @@ pub enum Input {
     /// Skips the round: all calls that were handed out, and those for the client, are denied for
     /// this reason.
     SkipRound(Str),
+    /// Skips the round, and ends the run with this text, which is also the reason of the denials.
+    AnswerRound(Str),
     /// The round service has reported all outcomes.
     RoundEnded,
     /// The round service rejected the round before it started, which fails the run.
@@ -154,7 +156,14 @@ impl Machine {
                 self.fail(error);
             }
             Input::TakeBack if self.is_handed_out() => self.take_round_back(),
-            Input::SkipRound(reason) if self.is_handed_out() => self.skip_round(&reason),
+            Input::SkipRound(reason) if self.is_handed_out() => {
+                self.deny_round(&reason);
+                self.end_round();
+            }
+            Input::AnswerRound(text) if self.is_handed_out() => {
+                self.deny_round(&text);
+                self.finish_with(Some(text), Outcome::Completed);
+            }
             Input::RoundEnded => self.end_round(),
             Input::RoundFailed(error) if !self.dispatched.is_empty() => self.fail(error),
             Input::Failed(error) => self.fail(error),

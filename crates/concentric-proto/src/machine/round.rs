@@ -182,7 +182,7 @@ impl Machine {
     }
 
     /// Denies the calls that were handed out, because the round service was not called.
-    pub(super) fn skip_round(&mut self, reason: &Str) {
+    pub(super) fn deny_round(&mut self, reason: &Str) {
         for index in 0..self.dispatched.len() {
             self.settle(index, ToolOutcome::denied(reason.clone()));
         }
@@ -194,7 +194,6 @@ impl Machine {
             });
         }
         self.state.effects = self.effects_before;
-        self.end_round();
     }
 
     pub(super) fn end_round(&mut self) {

@@ -4,6 +4,7 @@
 //! A round passes through four stages: prepare (decode, validate, edit), gate, execute (the layers
 //! and the tool), settle. A resumed call passes through the same stages.
 
+mod armed;
 mod session;
 
 pub use self::session::{RoundEnd, ToolLifecycle};

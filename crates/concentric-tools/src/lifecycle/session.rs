@@ -1,3 +1,4 @@
+use super::armed::ArmedCalls;
 use crate::{
     pipeline::{Outcomes, cancel_interrupts, notify_decisions},
     toolset::Toolset,
@@ -17,7 +18,7 @@ use std::{
     future::{Future, pending, poll_fn},
     mem,
     pin::{Pin, pin},
-    sync::Arc,
+    sync::{Arc, Mutex},
     task::{self, Poll},
 };
 
@@ -52,18 +53,19 @@ const EVENTS_AT_ONCE: usize = 64;
 ///
 /// [`execute_round`]: Self::execute_round
 pub struct ToolLifecycle {
-    tools: Toolset,
-    context: Context,
+    pub(super) tools: Toolset,
+    pub(super) context: Context,
     own: ToolParts,
     client_tools: ToolSpecs,
-    machine: Machine,
-    suspended: Option<RunState>,
+    pub(super) machine: Machine,
+    pub(super) suspended: Option<RunState>,
     // The answered interrupts of the open round: a state in which they are still open is outdated.
     replied: HashSet<InterruptId>,
     // The offered tools; all if `None`.
     offered: Option<Arc<[Str]>>,
     captured: bool,
-    on_event: Box<dyn FnMut(Event) + Send>,
+    pub(super) armed: Arc<Mutex<ArmedCalls>>,
+    pub(super) on_event: Box<dyn FnMut(Event) + Send>,
 }
 
 /// The end of a round.
@@ -96,6 +98,7 @@ impl ToolLifecycle {
             replied: HashSet::new(),
             offered: None,
             captured: false,
+            armed: Arc::default(),
             on_event: Box::new(drop),
         }
     }
@@ -185,41 +188,7 @@ impl ToolLifecycle {
     /// ended: [`suspend`](Self::suspend) returns its state, and [`resume`](Self::resume) continues
     /// it. Recorded outcomes are kept; the progress of the other calls is unknown.
     pub async fn execute_round(&mut self, message: Message) -> Result<RoundEnd, Error> {
-        if self.suspend().is_some() {
-            return Err(invalid("a round is suspended; call `resume` first"));
-        }
-        if self.machine.is_ended() {
-            return Err(invalid("the run has ended"));
-        }
-        let own = |of: &Executor| matches!(of, Executor::Loop | Executor::Client);
-        if !message.tool_calls().any(|call| own(&call.executor)) {
-            return Err(invalid(
-                "the message contains no tool call to execute; call `push` instead",
-            ));
-        }
-        self.captured = false;
-        self.replied.clear();
-        let id = message.id.clone();
-        let id = id.unwrap_or_else(|| MessageId::new(self.context.new_id("msg_")));
-        let mut start = ModelStart::new(id);
-        start.tools = self.specs();
-        start.head.tools.clone_from(&self.offered);
-        start.client_tools = self.client_tools.iter().map(|s| s.name.clone()).collect();
-        // The action that requests the model call.
-        self.machine.action();
-        self.machine.input(Input::ModelStarted(start));
-        for part in message.parts {
-            self.machine.input(Input::ModelEvent(match part.kind {
-                PartKind::ToolCall(call) => {
-                    let call = ToolCallEvent::new(call, part.provider_data);
-                    Event::ToolCall(Box::new(call))
-                }
-                _ => Event::Part(Box::new(part)),
-            }));
-        }
-        let finish = Finish::new(FinishReason::ToolCalls, Usage::default());
-        self.machine
-            .input(Input::ModelEvent(Event::Finish(Box::new(finish))));
+        self.start(message)?;
         self.drive().await
     }
 
@@ -333,6 +302,46 @@ impl ToolLifecycle {
         self.machine.transcript()
     }
 
+    /// Passes a message of the model to the machine.
+    pub(super) fn start(&mut self, message: Message) -> Result<(), Error> {
+        if self.suspend().is_some() {
+            return Err(invalid("a round is suspended; call `resume` first"));
+        }
+        if self.machine.is_ended() {
+            return Err(invalid("the run has ended"));
+        }
+        let own = |of: &Executor| matches!(of, Executor::Loop | Executor::Client);
+        if !message.tool_calls().any(|call| own(&call.executor)) {
+            return Err(invalid(
+                "the message contains no tool call to execute; call `push` instead",
+            ));
+        }
+        self.captured = false;
+        self.replied.clear();
+        let id = message.id.clone();
+        let id = id.unwrap_or_else(|| MessageId::new(self.context.new_id("msg_")));
+        let mut start = ModelStart::new(id);
+        start.tools = self.specs();
+        start.head.tools.clone_from(&self.offered);
+        start.client_tools = self.client_tools.iter().map(|s| s.name.clone()).collect();
+        // The action that requests the model call.
+        self.machine.action();
+        self.machine.input(Input::ModelStarted(start));
+        for part in message.parts {
+            self.machine.input(Input::ModelEvent(match part.kind {
+                PartKind::ToolCall(call) => {
+                    let call = ToolCallEvent::new(call, part.provider_data);
+                    Event::ToolCall(Box::new(call))
+                }
+                _ => Event::Part(Box::new(part)),
+            }));
+        }
+        let finish = Finish::new(FinishReason::ToolCalls, Usage::default());
+        self.machine
+            .input(Input::ModelEvent(Event::Finish(Box::new(finish))));
+        Ok(())
+    }
+
     async fn drive(&mut self) -> Result<RoundEnd, Error> {
         let context = self.context.clone();
         let mut stopped = pin!(stopped(&context).fuse());
@@ -355,7 +364,12 @@ impl ToolLifecycle {
         if let Some(state) = given_up {
             cancel_interrupts(&self.tools, &self.context, &state).await;
         }
-        let outcome = match last? {
+        self.end(last?)
+    }
+
+    /// Converts the last event of a round.
+    pub(super) fn end(&mut self, last: Option<Event>) -> Result<RoundEnd, Error> {
+        let outcome = match last {
             Some(Event::Finish(finish)) => match finish.state {
                 Some(state) => {
                     let state = state.with_slots(self.context.stored_state()?);

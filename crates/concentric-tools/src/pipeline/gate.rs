@@ -170,7 +170,7 @@ impl Entry {
 }
 
 /// The outcome of a call that does not start because its run stops.
-fn stopped(call: &RoundCall) -> ToolOutcome {
+pub(super) fn stopped(call: &RoundCall) -> ToolOutcome {
     match (call.refusal(), call.call.executor) {
         (Some(refusal), _) => refusal.outcome(&call.call),
         (None, Executor::Client) => client::outcome(call),
@@ -184,7 +184,7 @@ fn stopped(call: &RoundCall) -> ToolOutcome {
 
 impl Pipeline {
     /// Decides about each of `calls`; `None` if the run is cancelled meanwhile.
-    async fn gate_calls(&self, calls: &mut [RoundCall]) -> Option<Vec<GateResult>> {
+    pub(super) async fn gate_calls(&self, calls: &mut [RoundCall]) -> Option<Vec<GateResult>> {
         let results = async {
             match calls {
                 // Most rounds have one call and need no `join_all`.

@@ -1,10 +1,12 @@
 //! The pipeline of a round of tool calls: prepare, gate, execute, settle.
 //!
 //! A resumed call passes through the same stages. Each module calls only those before it in this
-//! list: `prepare`, `ask`, `recovery`, `proof`, `resume`, `live`, `gate`, `settle`, `execute`.
+//! list: `prepare`, `ask`, `recovery`, `proof`, `resume`, `live`, `gate`, `decide`, `settle`,
+//! `execute`.
 
 mod ask;
 mod client;
+mod decide;
 mod execute;
 mod gate;
 mod live;
@@ -17,6 +19,7 @@ mod running;
 mod service;
 mod settle;
 
+pub(crate) use self::decide::decide_call;
 pub use self::execute::Outcomes;
 pub(crate) use self::notify::{cancel_interrupts, notify_decisions};
 

@@ -1,6 +1,10 @@
 use super::{Scoped, applies};
-use crate::{Matcher, matcher::Matched};
-use concentric_core::{ToolCall, agent::ObserveSettled};
+use crate::{Matcher, ToolsetError, matcher::Matched};
+use concentric_core::{
+    BoxError, Error, Hooks, Plugin, ToolCall, ToolOutcome, ToolSpecs,
+    agent::{Installer, ObserveSettled},
+    hooks::Flow,
+};
 use std::pin::Pin;
 use tower_layer::Layer;
 
@@ -35,6 +39,17 @@ where
     }
 }
 
+/// Installs hooks at each of their places. The methods for tool calls are called for the calls that
+/// match, the others for all runs, steps and model calls.
+impl<H> Plugin for ScopedLayer<H>
+where
+    H: Hooks,
+{
+    fn install(self, at: &mut Installer<'_>) {
+        at.hooks(self.layer, |calls| ScopedLayer::new(self.matcher, calls));
+    }
+}
+
 impl<L> ObserveSettled for ScopedLayer<L>
 where
     L: ObserveSettled + Clone,
@@ -54,11 +69,32 @@ where
             }
         }
     }
+
+    fn ask(
+        &self,
+        call: ToolCall,
+    ) -> Pin<Box<dyn Future<Output = (ToolCall, Result<Flow<ToolOutcome>, Error>)> + Send>> {
+        let (matcher, hooks) = (self.matcher.clone(), self.layer.clone());
+        Box::pin(async move {
+            match applies(matcher.matches(&call).await) {
+                true => hooks.ask(call).await,
+                false => (call, Ok(Flow::Continue)),
+            }
+        })
+    }
+
+    fn check(&self, tools: &ToolSpecs) -> Result<(), BoxError> {
+        if self.matcher.has_none() {
+            return Err(ToolsetError::EmptyRule(self.matcher.to_string().into()).into());
+        }
+        self.matcher.check_names(tools)?;
+        self.layer.check(tools)
+    }
 }
 
-/// Extension trait that applies layers to some of the tool calls.
+/// Extension trait that applies layers and hooks to some of the tool calls.
 pub trait ScopedExt: Sized {
-    /// Applies this layer only to calls that match.
+    /// Applies this layer, or these hooks, only to calls that match.
     fn scoped(self, matcher: impl Into<Matcher>) -> ScopedLayer<Self> {
         ScopedLayer::new(matcher, self)
     }

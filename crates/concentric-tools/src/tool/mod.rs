@@ -61,11 +61,13 @@ use crate::{
     truncation::Sink,
 };
 use concentric_core::{
-    Annotations, BoxTool, Context, Seal, Str, ToolCall, ToolOutcome, ToolService, ToolSpec,
-    agent::ToolLayers,
+    Annotations, BoxTool, Context, Error, ErrorKind, Seal, Str, ToolCall, ToolOutcome, ToolService,
+    ToolSpec,
+    agent::{RunTool, ToolLayers},
 };
 use schemars::JsonSchema;
 use std::{
+    any::Any,
     fmt,
     future::Future,
     pin::Pin,
@@ -473,6 +475,27 @@ impl Core {
 fn invalid_schema(spec: &ToolSpec, reason: String) -> ToolsetError {
     let (tool, reason) = (spec.name.clone(), reason.into());
     ToolsetError::InvalidSchema { tool, reason }
+}
+
+impl RunTool for Tool {
+    fn name(&self) -> &str {
+        &self.spec().name
+    }
+}
+
+/// The tool that a run adds.
+///
+/// # Errors
+///
+/// The tool is of another crate.
+pub(crate) fn run_tool(tool: &dyn RunTool) -> Result<&Tool, Error> {
+    (tool as &dyn Any).downcast_ref().ok_or_else(|| {
+        let why = format!(
+            "the run's tool `{}` is not a `Tool` of this crate",
+            tool.name()
+        );
+        Error::new(ErrorKind::Configuration, why).with_code("overrides")
+    })
 }
 
 impl fmt::Debug for Tool {

@@ -44,7 +44,7 @@ impl Inner {
                 Ok(Ok(())) => {}
                 // The name may be that of a tool of a nested agent, whose calls these gates decide
                 // about, too.
-                Ok(Err(error)) => match ToolsetError::of_gate(&**gate, error) {
+                Ok(Err(error)) => match ToolsetError::of_check(|| gate.policy(), error) {
                     ToolsetError::UnknownTool(name) if self.tools.iter().any(Tool::calls_agent) => {
                         tracing::warn!(tool = %name, "a gate has a rule for a tool that is not in the toolset");
                     }
@@ -57,6 +57,12 @@ impl Inner {
             }
         }
         Ok(())
+    }
+
+    /// Checks that the hooks can be called for the tools.
+    fn check_hooks(&self, specs: &ToolSpecs) -> Result<(), ToolsetError> {
+        let checked = self.layers.check(specs);
+        checked.map_err(|error| ToolsetError::of_check(|| Str::from_static("hooks"), error))
     }
 
     /// Builds the `layers` around the tools of `table`.
@@ -78,6 +84,7 @@ impl Built {
             None => inner.tools.iter().find_map(|tool| tool.check().err()),
         };
         let fault = fault.or_else(|| inner.check_gates(&specs).err());
+        let fault = fault.or_else(|| inner.check_hooks(&specs).err());
         let tools = inner.tools.iter().cloned();
         let home = Home {
             arrive: Arc::new(Arrivals(Arc::clone(&inner.rules))),

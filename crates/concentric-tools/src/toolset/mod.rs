@@ -33,11 +33,13 @@ use crate::{
     Approval, Tool, ToolError, ToolsetError,
     gate::Gate,
     rules::{LedgerHandle, Policy, Prepare, SiblingPolicy, Trace, TraceEntry},
+    tool::run_tool,
 };
 use concentric_core::{
-    Arguments, BoxTool, Context, Error, ErrorKind, Seal, Str, ToolCall, ToolCallPart, ToolService,
-    ToolSource, ToolSpecs,
-    agent::{ObserveSettled, RunTool, ToolLayers, ToolParts},
+    Arguments, BoxTool, Context, Error, ErrorKind, Seal, Str, ToolCall, ToolCallPart, ToolOutcome,
+    ToolService, ToolSource, ToolSpecs,
+    agent::{ObserveSettled, ToolLayers, ToolParts},
+    hooks::Flow,
     machine,
     service::CloneService,
     store::{Ledger, Once},
@@ -302,7 +304,8 @@ impl Toolset {
     /// # Errors
     ///
     /// Returns an error if two tools have the same name, a tool [is invalid](Tool::check), or a
-    /// gate [rejects the tools](Gate::check), for example because it names an unknown tool.
+    /// gate [rejects the tools](Gate::check), for example because it names an unknown tool. Also if
+    /// [hooks](Self::hooks) are [scoped](crate::ScopedExt::scoped) to an unknown tool, or to none.
     pub fn check(&self) -> Result<(), ToolsetError> {
         self.built().fault.clone().map_or(Ok(()), Err)
     }
@@ -373,6 +376,18 @@ impl Toolset {
         }
     }
 
+    /// Calls `before_call` of the hooks around the calls of a run, for a call that is not made.
+    pub(crate) async fn ask_hooks(
+        &self,
+        context: &Context,
+        call: ToolCall,
+    ) -> (ToolCall, Result<Flow<ToolOutcome>, Error>) {
+        match self.layers_of_run(context) {
+            Some(layers) => layers.ask(call).await,
+            None => self.inner.layers.ask(call).await,
+        }
+    }
+
     pub(crate) fn take_stack(&self, context: &Context) -> Stack {
         match self.layers_of_run(context) {
             Some(layers) => Inner::stack(&self.built().table, &layers),
@@ -440,7 +455,8 @@ impl ToolSource for Toolset {
         for tool in &parts.shadows {
             *self = std::mem::take(self).shadow(run_tool(&**tool)?.clone());
         }
-        Ok(())
+        let checked = parts.layers.check(&self.built().specs);
+        Ok(checked.map_err(|error| ToolsetError::of_check(|| "hooks".into(), error))?)
     }
 
     fn check_run(&self, context: &Context) -> Result<(), Error> {
@@ -466,22 +482,6 @@ impl ToolSource for Toolset {
         rules.edits = Some(Arc::new(move |call| tools.check_edited(call)));
         rules
     }
-}
-
-impl RunTool for Tool {
-    fn name(&self) -> &str {
-        &self.spec().name
-    }
-}
-
-fn run_tool(tool: &dyn RunTool) -> Result<&Tool, Error> {
-    (tool as &dyn Any).downcast_ref().ok_or_else(|| {
-        let why = format!(
-            "the run's tool `{}` is not a `Tool` of this crate",
-            tool.name()
-        );
-        Error::new(ErrorKind::Configuration, why).with_code("overrides")
-    })
 }
 
 impl fmt::Debug for Toolset {

@@ -3,20 +3,23 @@
 use crate::common::{Log, pace, paced, tool};
 use crate::kit::{ANY_REPLY, Memory, Model, Scene, number};
 use concentric_core::{
-    Context, Error, ErrorKind, Interrupt, InterruptHub, Outcome, Reply, ReplyKind, RunOverrides,
-    Suspension, ToolCall, ToolOutcome, ToolSpec, ToolStatus,
+    AgentLayer, CallId, ChatRequest, Context, Error, ErrorKind, Interrupt, InterruptHub, Outcome,
+    Reply, ReplyKind, RunOverrides, Suspension, ToolCall, ToolCallPart, ToolOutcome, ToolSpec,
+    ToolStatus,
+    hooks::{self, Hooks},
     interrupt::{ScopeCalls, ScopeLifetime},
 };
+use concentric_test::ScriptedModel;
 use concentric_tools::{
-    Approval, ApprovalTokens, Digest, LazyTools, Matcher, NoArguments, Skill, Skills, Tool,
-    Toolset, ToolsetError, agent_tool, token::TokenKeys,
+    Approval, ApprovalTokens, Digest, LazyTools, Matcher, NoArguments, ScopedExt, Skill, Skills,
+    Tool, Toolset, ToolsetError, agent_tool, token::TokenKeys,
 };
 use serde_json::{Value, json};
 use std::{
     sync::{Arc, Mutex},
     time::Duration,
 };
-use tower::{BoxError, service_fn};
+use tower::{BoxError, Layer, ServiceExt, service_fn};
 
 const PAY: (&str, &str) = ("pay", r#"{"n":1}"#);
 
@@ -58,6 +61,80 @@ async fn a_rule_for_no_tool_fails_the_check_and_every_run() {
         assert!(scene.model.requests().is_empty(), "the model is not called");
         assert!(log.lines().is_empty());
     }
+}
+
+struct Nothing;
+
+impl Hooks for Nothing {
+    fn id(&self) -> &str {
+        "nothing"
+    }
+}
+
+paced!(hooks_for_no_tool_fail_the_check_and_every_run);
+async fn hooks_for_no_tool_fail_the_check_and_every_run() {
+    let log = Log::default();
+    let hooks = |matcher: &Matcher| hooks::tool(Arc::new(Nothing)).scoped(matcher.clone());
+    let unknown = |name: &str| ToolsetError::UnknownTool(name.into());
+    let none = Matcher::from(Vec::<&str>::new());
+    for (matcher, fault) in [
+        (none.clone(), ToolsetError::EmptyRule("none".into())),
+        (Matcher::from(["pay", "pya"]), unknown("pya")),
+        (Matcher::from("p*ya"), unknown("p*ya")),
+        (Matcher::regex("^a|^y").unwrap(), unknown("^a|^y")),
+    ] {
+        let tools = Toolset::new().tool(number("pay", &log));
+        let hooked = tools.clone().hooks(hooks(&matcher));
+        assert_eq!(hooked.check(), Err(fault.clone()));
+        let scene = Scene::round(vec![PAY]);
+        assert!(scene.start(&hooked).await.end.is_err());
+        assert!(scene.model.requests().is_empty(), "the model is not called");
+
+        // As a plugin, and for one run.
+        let model = ScriptedModel::new().text("hi").repeat();
+        let agent = AgentLayer::new(tools.clone()).with(Nothing.scoped(matcher.clone()));
+        let failed = agent
+            .layer(model.clone())
+            .oneshot(ChatRequest::user("hi"))
+            .await;
+        assert_eq!(
+            failed.unwrap_err().to_string(),
+            format!("configuration: {fault}")
+        );
+        let own = RunOverrides::new().tool_hooks(hooks(&matcher));
+        let request = ChatRequest::user("hi").with_overrides(own);
+        let failed = AgentLayer::new(tools)
+            .layer(model.clone())
+            .oneshot(request)
+            .await;
+        assert_eq!(failed.unwrap_err().kind(), ErrorKind::Configuration);
+        assert_eq!(model.calls(), 0);
+    }
+    let tools = Toolset::new().tool(number("pay", &log));
+    for matcher in ["pay", "p*", "*"].map(Matcher::from) {
+        assert_eq!(tools.clone().hooks(hooks(&matcher)).check(), Ok(()));
+    }
+    let matcher = Matcher::regex("^p").unwrap();
+    assert_eq!(tools.hooks(hooks(&matcher)).check(), Ok(()));
+}
+
+#[test]
+fn a_regular_expression_is_less_exact_than_a_name() {
+    let call = |name: &str| {
+        let part = ToolCallPart::new(CallId::new("a"), name, "{}");
+        ToolCall::new(part, Context::new())
+    };
+    let approval = Approval::for_tools(Matcher::regex("^p").unwrap()).allow("pay");
+    let verdict = |name: &str| match concentric_tools::Gate::decide(&approval, &call(name)) {
+        concentric_tools::Decided::Now(verdict) => verdict.as_str(),
+        later @ concentric_tools::Decided::Later(_) => panic!("{later:?}"),
+    };
+    assert_eq!(
+        ["pay", "print", "apay"].map(verdict),
+        ["allow", "ask", "pass"]
+    );
+    let error = Matcher::regex("(").unwrap_err();
+    assert!(matches!(error, ToolsetError::InvalidPattern { pattern, .. } if pattern == "("));
 }
 
 #[test]

@@ -233,6 +233,7 @@ async fn hooks_observe_a_denial_and_cannot_change_it() {
         let hook = |name| hooks::tool(Arc::new(Meddles(name, log.clone(), waits)));
         let tools = Toolset::new()
             .tool(pay())
+            .tool(tool("other", "", |NoArguments {}| async { "done" }))
             .gate(gate_fn("no", |_: &ToolCall| Verdict::deny("not today")))
             .hooks(hook("outer"))
             .layer(hook("layer"))

@@ -145,3 +145,48 @@ async fn a_halted_step_runs_none_of_its_calls() {
     assert_eq!((model.calls(), tools.done()), (1, 0));
     assert_eq!(results(&answer)[0].0, ToolStatus::Cancelled);
 }
+
+#[tokio::test]
+async fn a_gate_answers_instead_of_a_round() {
+    let ask = RoundDecision::ask(Interrupt::new(InterruptId::new("policy"), "may_it"));
+    let answer = || RoundDecision::answer("Too many calls.");
+    for (others, limit) in [
+        (vec![RoundDecision::Continue], 32),
+        // The run is over before it reaches its limit.
+        (vec![RoundDecision::Continue], 1),
+        (vec![RoundDecision::skip("not now"), ask.clone()], 32),
+    ] {
+        let model = ScriptedModel::new()
+            .tool_call("look", json!({}))
+            .tool_call("look", json!({}))
+            .then()
+            .text("Next.");
+        let tools = ScriptedTools::new().answers("look", "a cat");
+        let mut layer = AgentLayer::new(tools.clone()).step_limit(limit);
+        for other in others {
+            layer = layer.gate(round_gate("other", move |_| other.clone()));
+        }
+        let layer = layer.gate(round_gate("answers", move |_| answer()));
+        let ended = run(layer, &model, ChatRequest::user("hi")).await;
+        assert_eq!(ended.finish.outcome, Outcome::Completed);
+        assert_eq!(ended.text(), "Too many calls.");
+        let denied = (ToolStatus::Denied, "Too many calls.".to_owned());
+        assert_eq!(results(&ended), [denied.clone(), denied]);
+        assert_eq!((model.calls(), tools.calls().len()), (1, 0));
+
+        // The conversation continues with another run.
+        let mut transcript = ended.transcript().unwrap().clone();
+        assert_eq!(transcript.len(), 3);
+        transcript.push_user("And now?");
+        let layer = AgentLayer::new(ScriptedTools::new());
+        let next = run(layer, &model, ChatRequest::new(transcript)).await;
+        assert_eq!(next.text(), "Next.");
+    }
+    let model = ScriptedModel::new().tool_call("look", json!({}));
+    let layer = AgentLayer::new(ScriptedTools::new())
+        .gate(round_gate("answers", move |_| answer()))
+        .gate(round_gate("halts", |_| RoundDecision::halt("no")));
+    let halted = run(layer, &model, ChatRequest::user("hi")).await;
+    let reason = "no".into();
+    assert_eq!(halted.finish.outcome, Outcome::Halted { reason });
+}

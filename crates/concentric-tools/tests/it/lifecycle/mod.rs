@@ -2,6 +2,7 @@
 
 mod crashes;
 mod notices;
+mod single;
 
 use crate::common::{Hook, Log, hook, paced, tool_with_context};
 use crate::kit::{Call, Memory, Model, Ran, Scene, World, call_part, drive, number, quietly, told};

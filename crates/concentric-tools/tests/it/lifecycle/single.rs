@@ -1,0 +1,290 @@
+//! Single calls: decided about without making them, or executed by the loop of another library.
+
+use super::*;
+use concentric_core::{
+    BoxError, Error, RunOverrides, Suspension,
+    hooks::{self, BeforeCall, Flow, Hooks, Interest},
+};
+use concentric_tools::{Matcher, NoArguments, ScopedExt, ToolError, Verdict, gate_fn, tool};
+use futures_util::FutureExt;
+use tower::service_fn;
+
+fn part(id: &str, name: &str, arguments: &str) -> ToolCallPart {
+    ToolCallPart::new(CallId::new(id), name, arguments)
+}
+
+fn message_of(calls: &[ToolCallPart]) -> Message {
+    let parts = calls.iter().cloned().map(PartKind::ToolCall).map(Part::new);
+    Message::new(Role::Assistant, parts.collect())
+}
+
+async fn execute(lifecycle: &ToolLifecycle, call: &ToolCallPart) -> Result<ToolOutcome, Error> {
+    let call = ToolCall::new(call.clone(), Context::new());
+    lifecycle.armed().oneshot(call).await
+}
+
+fn texts(end: RoundEnd) -> Vec<(ToolStatus, String)> {
+    let (RoundEnd::Closed(round) | RoundEnd::Ended { round, .. }) = end else {
+        panic!("{end:?}");
+    };
+    let outcomes = round.results().iter().map(|result| &result.outcome);
+    outcomes
+        .map(|outcome| (outcome.status, outcome.content.text().into_owned()))
+        .collect()
+}
+
+// ---- calls that another loop executes ----
+
+paced!(armed_calls_are_recorded_in_the_order_of_the_message);
+async fn armed_calls_are_recorded_in_the_order_of_the_message() {
+    let (log, world) = (Log::default(), World::new());
+    let mut lifecycle = lifecycle(&world, gated(&log));
+    let calls = [
+        part("a", "write", r#"{"n":1}"#),
+        part("b", "read", r#"{"n":2}"#),
+        part("c", "none", "{}"),
+    ];
+    for call in calls.iter().rev() {
+        execute(&lifecycle, call).await.unwrap();
+    }
+    let end = lifecycle.record_round(message_of(&calls)).unwrap();
+    let texts = texts(end);
+    assert_eq!(
+        texts[..2].iter().map(|it| &*it.1).collect::<Vec<_>>(),
+        ["write 1", "read 2"]
+    );
+    assert_eq!(texts[2].0, ToolStatus::Failed);
+    assert_eq!(log.lines(), ["read 2", "write 1"]);
+    assert_eq!(lifecycle.capture_turn().unwrap().len(), 2);
+    // The next message is a round of its own.
+    let call = part("a", "read", r#"{"n":3}"#);
+    execute(&lifecycle, &call).await.unwrap();
+    let end = lifecycle.record_round(message_of(&[call])).unwrap();
+    assert!(matches!(end, RoundEnd::Closed(_)));
+    assert_eq!(lifecycle.transcript().len(), 3);
+}
+
+paced!(a_suspended_armed_call_resumes_in_another_process);
+async fn a_suspended_armed_call_resumes_in_another_process() {
+    let (log, world) = (Log::default(), World::new());
+    let mut here = lifecycle(&world, gated(&log));
+    let calls = [
+        part("a", "read", r#"{"n":1}"#),
+        part("b", "refund", r#"{"n":2}"#),
+        part("c", "write", r#"{"n":3}"#),
+    ];
+    execute(&here, &calls[0]).await.unwrap();
+    let waits = execute(&here, &calls[1]).await.unwrap_err();
+    assert_eq!(waits.suspension().unwrap().0.interrupts.len(), 1);
+    // The other loop stops, so the third call is not made.
+    let state = suspended(here.record_round(message_of(&calls)).unwrap());
+    assert_eq!(log.lines(), ["read 1"]);
+    assert!(here.record_round(message_of(&calls)).is_err());
+
+    for (reply, expected) in [(true, "refund 2"), (false, "The call was denied: no")] {
+        let log = Log::default();
+        let mut there = ToolLifecycle::new(gated(&log)).with_context(world.context());
+        let id = state.interrupts()[0].id.clone();
+        let reply = match reply {
+            true => Reply::approve(id),
+            false => Reply::deny(id, "no"),
+        };
+        let end = there.resume(state.clone(), vec![reply]).await.unwrap();
+        let texts = texts(end);
+        let texts: Vec<_> = texts.iter().map(|(_, text)| &**text).collect();
+        assert_eq!(texts, ["read 1", expected, "write 3"]);
+        assert!(!log.lines().contains(&"read 1".to_owned()), "it ran before");
+    }
+}
+
+paced!(armed_calls_that_were_not_made_or_were_dropped_have_an_outcome);
+async fn armed_calls_that_were_not_made_or_were_dropped_have_an_outcome() {
+    let world = World::new();
+    let hangs = tool("hangs", "", |NoArguments {}| std::future::pending::<&str>());
+    let mut lifecycle = lifecycle(&world, Toolset::new().tool(hangs));
+    let calls = [part("a", "hangs", "{}"), part("b", "hangs", "{}")];
+    let running = execute(&lifecycle, &calls[0]);
+    assert!(running.now_or_never().is_none());
+    let end = lifecycle.record_round(message_of(&calls)).unwrap();
+    let statuses = texts(end).into_iter().map(|(status, _)| status);
+    assert_eq!(
+        statuses.collect::<Vec<_>>(),
+        [ToolStatus::Unknown, ToolStatus::Cancelled]
+    );
+}
+
+paced!(the_events_and_the_halt_of_armed_calls_are_passed_on);
+async fn the_events_and_the_halt_of_armed_calls_are_passed_on() {
+    let (log, world) = (Log::default(), World::new());
+    let stop = tool_with_context("stop", "", async |NoArguments {}, context: Context| {
+        context.emit(Event::Custom(Box::new(CustomEvent::new("stops", json!(1)))))?;
+        Ok::<_, ToolError>(ToolOutcome::done("stopped").and_halt("enough"))
+    });
+    let events = log.clone();
+    let mut lifecycle = lifecycle(&world, Toolset::new().tool(stop)).on_event(move |event| {
+        if let Event::Custom(event) = event {
+            events.add(event.name.to_string());
+        }
+    });
+    let call = part("a", "stop", "{}");
+    let outcome = execute(&lifecycle, &call).await.unwrap();
+    assert_eq!(outcome.halt.as_deref(), Some("enough"));
+    let end = lifecycle.record_round(message_of(&[call])).unwrap();
+    let RoundEnd::Ended { outcome, .. } = end else {
+        panic!("{end:?}");
+    };
+    let reason = "enough".into();
+    assert_eq!(outcome, Outcome::Halted { reason });
+    assert_eq!(log.count("stops"), 1);
+}
+
+#[tokio::test]
+async fn a_message_without_a_call_is_not_a_round() {
+    let mut lifecycle = ToolLifecycle::new(Toolset::new());
+    let error = lifecycle
+        .record_round(Message::assistant("hi"))
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidRequest);
+    assert!(lifecycle.push(Turn::user("hi")).is_ok());
+}
+
+// ---- calls that are not made ----
+
+/// Sets the arguments of each call.
+struct Edit(&'static str);
+
+impl Hooks for Edit {
+    fn id(&self) -> &str {
+        "edit"
+    }
+
+    fn interest(&self) -> Interest {
+        Interest::BEFORE_CALL
+    }
+
+    async fn before_call(&self, call: &mut BeforeCall) -> Result<Flow<ToolOutcome>, BoxError> {
+        call.set_arguments(self.0);
+        Ok(Flow::Continue)
+    }
+}
+
+/// Fails.
+struct Broken;
+
+impl Hooks for Broken {
+    fn id(&self) -> &str {
+        "broken"
+    }
+
+    async fn before_call(&self, _: &mut BeforeCall) -> Result<Flow<ToolOutcome>, BoxError> {
+        Err("no connection".into())
+    }
+}
+
+fn edited_by(hooks: impl Hooks, log: &Log) -> Toolset {
+    let large = gate_fn("large", |call: &ToolCall| {
+        match call.arguments().as_str().contains('9') {
+            true => Verdict::deny("too large"),
+            false => Verdict::Pass,
+        }
+    });
+    let hooks = hooks::tool(Arc::new(hooks)).scoped("write");
+    gated(log).gate(large).hooks(hooks)
+}
+
+async fn decide(tools: Toolset, name: &str, arguments: &str) -> (Flow<ToolOutcome>, String) {
+    let mut call = part("a", name, arguments);
+    let flow = ToolLifecycle::new(tools).before_call(&mut call).await;
+    (flow.unwrap(), call.arguments.as_str().to_owned())
+}
+
+paced!(a_call_is_decided_about_and_not_made);
+async fn a_call_is_decided_about_and_not_made() {
+    let log = Log::default();
+    let edit = |arguments| edited_by(Edit(arguments), &log);
+    let (flow, arguments) = decide(edit(r#"{"n":2}"#), "write", r#"{"n":1}"#).await;
+    assert_eq!((flow, &*arguments), (Flow::Continue, r#"{"n":2}"#));
+    // The hooks apply to another tool.
+    let (flow, arguments) = decide(edit(r#"{"n":2}"#), "read", r#"{"n":1}"#).await;
+    assert_eq!((flow, &*arguments), (Flow::Continue, r#"{"n":1}"#));
+    // The gates decide about the edited arguments, and the tool validates them.
+    let (flow, _) = decide(edit(r#"{"n":9}"#), "write", r#"{"n":1}"#).await;
+    assert_eq!(flow, Flow::deny("too large"));
+    for (edited, arguments) in [(r#"{"n":2}"#, "{}"), ("{}", r#"{"n":1}"#)] {
+        let (flow, _) = decide(edit(edited), "write", arguments).await;
+        let Flow::Answer(outcome) = flow else {
+            panic!("{flow:?}");
+        };
+        assert_eq!(outcome.status, ToolStatus::Failed);
+    }
+    let (flow, _) = decide(edit("{}"), "none", "{}").await;
+    assert!(matches!(flow, Flow::Answer(outcome) if outcome.status == ToolStatus::Failed));
+    let (flow, _) = decide(edited_by(Broken, &log), "write", r#"{"n":1}"#).await;
+    assert!(matches!(flow, Flow::Answer(outcome) if outcome.status == ToolStatus::Failed));
+    assert!(log.lines().is_empty());
+}
+
+paced!(a_decision_about_a_call_applies_what_the_run_adds);
+async fn a_decision_about_a_call_applies_what_the_run_adds() {
+    let log = Log::default();
+    let lifecycle = ToolLifecycle::new(gated(&log));
+    let mut call = part("a", "refund", r#"{"n":1}"#);
+    let error = lifecycle.before_call(&mut call).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Waiting);
+    assert_eq!(error.suspension().unwrap().0.interrupts.len(), 1);
+
+    let halt = gate_fn("halt", |_: &ToolCall| Verdict::halt("stop"));
+    let own = RunOverrides::new().gate(halt);
+    let lifecycle = ToolLifecycle::new(gated(&log)).with_overrides(own).unwrap();
+    let flow = lifecycle
+        .before_call(&mut part("a", "read", r#"{"n":1}"#))
+        .await;
+    assert_eq!(flow.unwrap(), Flow::halt("stop"));
+
+    let own = RunOverrides::new().tool_hooks(hooks::tool(Arc::new(Edit(r#"{"n":7}"#))));
+    let lifecycle = ToolLifecycle::new(gated(&log)).with_overrides(own).unwrap();
+    let mut call = part("a", "read", r#"{"n":1}"#);
+    assert_eq!(
+        lifecycle.before_call(&mut call).await.unwrap(),
+        Flow::Continue
+    );
+    assert_eq!(call.arguments.as_str(), r#"{"n":7}"#);
+    assert!(log.lines().is_empty());
+}
+
+paced!(a_tool_that_suspends_itself_suspends_its_armed_call);
+async fn a_tool_that_suspends_itself_suspends_its_armed_call() {
+    let world = World::new();
+    let spec = ToolSpec::new("ask", "", json!({"type": "object"}));
+    let asks = Tool::new(
+        spec,
+        service_fn(async |call: ToolCall| match call.replies() {
+            [] => {
+                let id = call.context.interrupt_id().unwrap();
+                let interrupt = concentric_core::Interrupt::new(id, "which");
+                Err(Error::suspended(Suspension::new(vec![interrupt])))
+            }
+            _ => Ok(ToolOutcome::done("that one")),
+        }),
+    );
+    let mut lifecycle = lifecycle(&world, Toolset::new().tool(asks));
+    let call = part("a", "ask", "{}");
+    assert!(execute(&lifecycle, &call).await.is_err());
+    let state = suspended(lifecycle.record_round(message_of(&[call])).unwrap());
+    let replies = vec![Reply::resolve(state.interrupts()[0].id.clone(), json!(1))];
+    let end = lifecycle.resume(state, replies).await.unwrap();
+    assert_eq!(texts(end), [(ToolStatus::Done, "that one".to_owned())]);
+}
+
+#[test]
+fn an_invalid_toolset_decides_about_nothing() {
+    let none = Vec::<&str>::new();
+    let tools = Toolset::new().gate(Approval::for_tools(Matcher::from(none)));
+    let lifecycle = ToolLifecycle::new(tools);
+    let mut call = part("a", "read", "{}");
+    let decided = lifecycle.before_call(&mut call).now_or_never();
+    assert_eq!(
+        decided.unwrap().unwrap_err().kind(),
+        ErrorKind::Configuration
+    );
+}
