@@ -8,9 +8,9 @@
 
 #[cfg(feature = "budget")]
 mod budget;
-#[cfg(feature = "envelope")]
 #[cfg(feature = "detach")]
 mod detach;
+#[cfg(feature = "envelope")]
 mod envelope;
 #[cfg(feature = "in-flight")]
 mod in_flight;
