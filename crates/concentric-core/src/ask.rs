@@ -18,8 +18,8 @@
 //! async fn choose(context: &Context) -> Result<u8, AskError> {
 //!     let id = InterruptId::new(context.new_id("ask_"));
 //!     let ask = Interrupt::new(id, "seat").with_message("Which row?");
-//!     let reply = context.ask(ask, Duration::from_secs(60)).await?;
-//!     Ok(reply.read::<Seat>()?.row)
+//!     let seat: Seat = context.ask_as(ask, Duration::from_secs(60)).await?;
+//!     Ok(seat.row)
 //! }
 //!
 //! /// In the handler that receives the reply:
@@ -34,7 +34,8 @@
 pub use crate::hub::{AskError, InterruptHub};
 
 use crate::{context::Context, hub::Check, run_key::Tenant};
-use concentric_proto::{CustomEvent, ErrorKind, Event, Interrupt, Reply, ReplyError};
+use concentric_proto::{CustomEvent, ErrorKind, Interrupt, Reply, ReplyError, ReplyStatus};
+use serde::de::DeserializeOwned;
 use std::{sync::Arc, time::Duration};
 
 impl InterruptHub {
@@ -105,7 +106,7 @@ impl InterruptHub {
             serde_json::to_value(&interrupt).unwrap_or_default(),
         );
         event.call_id.clone_from(&interrupt.call_id);
-        let shown = context.send(Event::Custom(Box::new(event)));
+        let shown = context.send(event);
         let ended = async {
             match context.sleep(timeout).await {
                 Err(error) if error.kind() == ErrorKind::Cancelled => AskError::Cancelled,
@@ -133,6 +134,31 @@ impl Context {
     /// Dropping the future withdraws the interrupt.
     pub async fn ask(&self, interrupt: Interrupt, timeout: Duration) -> Result<Reply, AskError> {
         self.live().ask(interrupt, timeout, self).await
+    }
+
+    /// Raises an interrupt like [`ask`](Self::ask), and decodes the payload of the reply. A reply that is
+    /// neither a `T` nor a cancellation is refused, and the interrupt stays open.
+    ///
+    /// The [schema](Interrupt::with_response_schema) of the interrupt describes the form of the
+    /// reply; `output::schema_of` of `concentric-tools` derives it from `T`.
+    ///
+    /// # Errors
+    ///
+    /// There is no reply, or it is a cancellation ([`AskError::Malformed`]).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future withdraws the interrupt.
+    pub async fn ask_as<T>(&self, interrupt: Interrupt, timeout: Duration) -> Result<T, AskError>
+    where
+        T: DeserializeOwned,
+    {
+        let check = |reply: &Reply| match reply.status {
+            ReplyStatus::Cancelled => Ok(()),
+            _ => reply.read::<T>().map(drop),
+        };
+        let reply = self.live().ask_checked(interrupt, timeout, self, check);
+        Ok(reply.await?.read()?)
     }
 
     /// Delivers a reply to an interrupt that was raised with [`ask`](Self::ask) in this run.

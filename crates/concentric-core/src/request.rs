@@ -5,8 +5,8 @@ use crate::{
     resume::{Resume, ResumePoint},
 };
 use concentric_proto::{
-    ChatOptions, Event, OpenRound, Reply, Str, System, SystemSegment, ToolSpecs, Transcript,
-    run_state::RunState,
+    ChatOptions, Event, Message, OpenRound, Reply, Str, System, SystemSegment, ToolSpecs,
+    Transcript, run_state::RunState,
 };
 use std::{any::Any, sync::Arc};
 
@@ -56,6 +56,11 @@ impl ChatRequest {
         let mut transcript = Transcript::new();
         transcript.push_user(text);
         Self::new(transcript)
+    }
+
+    /// The newest message of the user. `None` for a request that only resumes a run.
+    pub fn user_message(&self) -> Option<&Message> {
+        self.transcript.user_message()
     }
 
     /// Creates a request to resume a run that was interrupted.

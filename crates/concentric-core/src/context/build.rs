@@ -15,8 +15,8 @@ pub(super) struct RunIds {
     pub(super) agent: Option<Str>,
     pub(super) run: OnceLock<RunId>,
     pub(super) thread: Option<ThreadId>,
-    pub(super) request: Option<RequestId>,
-    pub(super) stream: Option<StreamId>,
+    pub(super) request: OnceLock<RequestId>,
+    pub(super) stream: OnceLock<StreamId>,
 }
 
 impl Context {
@@ -33,13 +33,13 @@ impl Context {
     /// Creates a builder for the context of a nested run, such as a sub-agent's.
     ///
     /// The nested run has this run's thread, request, deadline, environment, extensions and
-    /// [gates](crate::RunOverrides::gate), and is cancelled with it. It has a stream of its own.
+    /// [gates](crate::RunOverrides::gate), and is cancelled with it.
     pub fn child(&self) -> ContextBuilder {
         ContextBuilder {
             ids: RunIds {
                 agent: None,
                 run: OnceLock::new(),
-                stream: None,
+                stream: OnceLock::new(),
                 ..self.run.ids.clone()
             },
             deadline: self.run.deadline,
@@ -84,17 +84,17 @@ impl ContextBuilder {
         self
     }
 
-    /// Sets the id of the HTTP request that started the run.
+    /// Sets the id of the request that started the run; the default is a new id.
     #[must_use]
     pub fn request_id(mut self, id: RequestId) -> Self {
-        self.ids.request = Some(id);
+        self.ids.request = id.into();
         self
     }
 
-    /// Sets the id of the stream that delivers the events.
+    /// Sets the id of the stream that delivers the events; the default is a new id.
     #[must_use]
     pub fn stream_id(mut self, id: StreamId) -> Self {
-        self.ids.stream = Some(id);
+        self.ids.stream = id.into();
         self
     }
 

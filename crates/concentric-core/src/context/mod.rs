@@ -171,22 +171,38 @@ impl Context {
     }
 
     /// The id of the conversation; `None` unless the creator of the request set it
-    /// ([`ContextBuilder::thread_id`]), as the AG-UI server does. Nested runs have the same.
+    /// ([`ContextBuilder::thread_id`]), as the AG-UI server does. Nested runs have the same. No id is
+    /// created, since no later request could belong to that conversation.
     pub fn thread_id(&self) -> Option<&ThreadId> {
         self.run.ids.thread.as_ref()
     }
 
-    /// The id of the HTTP request that started the run; `None` unless the server set it
-    /// ([`ContextBuilder::request_id`]). Nested runs have the same.
-    pub fn request_id(&self) -> Option<&RequestId> {
-        self.run.ids.request.as_ref()
+    /// The id of the request that started the run: the one that the server set
+    /// ([`ContextBuilder::request_id`]), or a new one, created when it is first read. Nested runs have
+    /// the same.
+    pub fn request_id(&self) -> &RequestId {
+        match (self.run.ids.request.get(), self.parent()) {
+            (Some(id), _) => id,
+            (None, Some(outer)) => outer.request_id(),
+            (None, None) => {
+                let new_id = || RequestId::new(self.new_id("req_"));
+                self.run.ids.request.get_or_init(new_id)
+            }
+        }
     }
 
-    /// The id of the stream that delivers the run's events; `None` unless the server set it
-    /// ([`ContextBuilder::stream_id`]). Nested runs have none: this run's stream delivers their
-    /// events.
-    pub fn stream_id(&self) -> Option<&StreamId> {
-        self.run.ids.stream.as_ref()
+    /// The id of the stream that delivers the run's events: the one that the server set
+    /// ([`ContextBuilder::stream_id`]), or a new one, created when it is first read. The stream of the
+    /// outermost run delivers the events of nested runs, unless they have their own.
+    pub fn stream_id(&self) -> &StreamId {
+        match (self.run.ids.stream.get(), self.parent()) {
+            (Some(id), _) => id,
+            (None, Some(outer)) => outer.stream_id(),
+            (None, None) => {
+                let new_id = || StreamId::new(self.new_id("stream_"));
+                self.run.ids.stream.get_or_init(new_id)
+            }
+        }
     }
 
     /// The context of the run around this one.

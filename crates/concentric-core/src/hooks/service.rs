@@ -71,12 +71,7 @@ where
         };
         let observes_end = self.interest.intersects(AFTER);
         let ends = observes_end.then(|| Ends::join(&mut request.context, self.at.phase()));
-        let watch = Watch::new(
-            self.at.clone(),
-            self.interest,
-            request.context.clone(),
-            ends,
-        );
+        let watch = Watch::new(self.at.clone(), self.interest, &request, ends);
         match self.decides() {
             true => ResponseFuture::before(self.at.clone(), self.inner.clone(), request, watch),
             false => ResponseFuture::inner(self.inner.call(request), watch),

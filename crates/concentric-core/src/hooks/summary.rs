@@ -1,5 +1,7 @@
 use crate::context::Context;
-use concentric_proto::{Event, Message, MessageBuilder, ResponseHead, Usage};
+use concentric_proto::{
+    Event, Message, MessageBuilder, ResponseHead, ToolCallPart, Transcript, Usage,
+};
 use std::time::{Duration, SystemTime};
 
 /// The progress of a run or a model call when a hook is called.
@@ -9,12 +11,14 @@ pub struct Summary {
     started: SystemTime,
     took: Duration,
     usage: Usage,
+    transcript: Transcript,
     message: MessageBuilder,
 }
 
 impl Summary {
-    pub(super) fn new(context: Context) -> Self {
+    pub(super) fn new(context: Context, transcript: Transcript) -> Self {
         Self {
+            transcript,
             started: context.now(),
             took: Duration::ZERO,
             usage: Usage::default(),
@@ -66,6 +70,16 @@ impl Summary {
     /// after its last tool result ([`Answer::text`](crate::Answer::text)).
     pub fn text(&self) -> String {
         self.message.answer_text()
+    }
+
+    /// Returns the newest message of the user in the request. `None` if the request only resumes a run.
+    pub fn user_message(&self) -> Option<&Message> {
+        self.transcript.user_message()
+    }
+
+    /// Returns the tool calls of the answer so far. For a run, these are the calls of all steps.
+    pub fn tool_calls(&self) -> Vec<ToolCallPart> {
+        self.message().tool_calls().cloned().collect()
     }
 
     /// Returns the whole answer so far as one message. For a run, this includes all steps, tool

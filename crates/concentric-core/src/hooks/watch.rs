@@ -10,6 +10,7 @@ use crate::{
     end::End,
     marks::MarkKind,
     panic::{CaughtPanic, catch},
+    request::ChatRequest,
 };
 use concentric_proto::{Error, Event, Finish, Phase, ResponseHead, ToolResult};
 use std::{
@@ -143,16 +144,17 @@ where
     pub(super) fn new(
         at: At<H>,
         interest: Interest,
-        context: RunContext,
+        request: &ChatRequest,
         ends: Option<(Ends, bool)>,
     ) -> Self {
+        let context = request.context.clone();
         let progress = interest.intersects(SUMMARIZED).then(|| {
             Box::new(Progress {
                 interest,
                 observes_end: interest.intersects(AFTER),
                 ends,
                 has_body: false,
-                summary: Arc::new(Summary::new(context.clone())),
+                summary: Arc::new(Summary::new(context.clone(), request.transcript.clone())),
                 closing: Closing::default(),
                 running: None,
                 ended: false,

@@ -179,9 +179,15 @@ fn a_context_has_the_id_of_its_call() {
 }
 
 #[test]
-fn unset_ids_are_absent_and_nested_runs_have_their_own() {
+fn unset_ids_are_created_and_nested_runs_share_them() {
     let context = Context::new();
-    assert!(context.request_id().is_none() && context.stream_id().is_none());
+    let inner = context.child().build();
+    // Read inside first, and stable from then on.
+    assert_eq!(inner.request_id(), context.request_id());
+    assert_eq!(inner.stream_id(), context.stream_id());
+    assert_ne!(inner.run_id(), context.run_id());
+    assert_ne!(context.request_id(), Context::new().request_id());
+    assert_ne!(context.stream_id(), Context::new().stream_id());
     assert!(context.thread_id().is_none());
     let context = Context::builder()
         .thread_id(ThreadId::new("t"))
@@ -190,8 +196,10 @@ fn unset_ids_are_absent_and_nested_runs_have_their_own() {
         .build();
     let inner = context.child().build();
     assert_eq!(inner.thread_id(), Some(&ThreadId::new("t")));
-    assert_eq!(inner.request_id(), Some(&RequestId::new("r")));
-    assert_eq!(inner.stream_id(), None);
+    assert_eq!(inner.request_id(), &RequestId::new("r"));
+    assert_eq!(inner.stream_id(), &StreamId::new("s"));
+    let own = context.child().stream_id(StreamId::new("own")).build();
+    assert_eq!(own.stream_id(), &StreamId::new("own"));
 }
 
 #[test]

@@ -1,4 +1,5 @@
 use super::Debug;
+use concentric_core::agent::{Installer, Plugin};
 use tower_layer::Layer;
 
 /// [`Layer`] that logs requests and events ([`Debug`](super::Debug)).
@@ -13,6 +14,15 @@ impl DebugLayer {
     /// Creates a layer that logs `place` with each request and event.
     pub const fn new(place: &'static str) -> Self {
         Self { place }
+    }
+}
+
+/// Logs the requests and events of the run and of each model call, outside of the layers that
+/// are added later.
+impl Plugin for DebugLayer {
+    fn install(self, at: &mut Installer<'_>) {
+        at.run_layer(self);
+        at.model_layer(self);
     }
 }
 

@@ -17,6 +17,16 @@
 //! # let _ = agent;
 //! ```
 //!
+//! As a plugin, one layer logs both places:
+//!
+//! ```
+//! use concentric_core::{AgentLayer, NoTools};
+//! use concentric_layers::DebugLayer;
+//!
+//! let agent = AgentLayer::new(NoTools).with(DebugLayer::new("clerk"));
+//! # let _ = agent;
+//! ```
+//!
 //! Uses [`tracing`] with the target `concentric::events`: requests and ends are logged at `DEBUG`,
 //! every event at `TRACE`. The logs contain the full text of messages, so use it for development.
 

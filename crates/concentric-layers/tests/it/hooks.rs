@@ -14,7 +14,7 @@ use concentric_core::{
     Error, ErrorKind, Event, FinishReason, InterruptId, Message, ModelService, NoTools, OpenRound,
     Outcome, Part, PartKind, Phase, Reply, Role, StepFinish, StepStart, Str, SystemSegment,
     ToolCall, ToolCallPart, ToolOutcome, ToolResult, ToolStatus, Transcript, Usage,
-    agent::{FinishDecision, RoundDecision, StepDecision, StepDraft, StepView},
+    agent::{FinishDecision, RoundDecision, StepDecision, StepDraft, StepGate, StepView},
 };
 use concentric_test::{
     Gate, Pace, ScriptedModel, ScriptedTools, Spurious, TestEnvironment, assert_fails,

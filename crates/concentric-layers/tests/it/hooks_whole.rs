@@ -9,7 +9,7 @@ use concentric_core::{
 };
 use concentric_layers::session::{MakeSession, SessionTarget};
 use concentric_layers::{Next, from_fn};
-use concentric_test::{ScriptedModel, assert_finishes};
+use concentric_test::{ScriptedModel, ScriptedTools, assert_finishes};
 use concentric_tools::{NoArguments, Toolset, tool, tool_with_context};
 use serde_json::json;
 use std::{
@@ -258,6 +258,57 @@ async fn a_session_tells_hooks_of_its_start_and_its_end_in_reverse() {
     assert_eq!(
         log.take(),
         ["a session", "b session", "b ends at 0", "a ends at 0"]
+    );
+}
+
+#[tokio::test]
+async fn after_run_reads_the_question_the_calls_and_the_answer() {
+    type Turn = (Option<String>, Vec<String>, String);
+    struct Memory(Arc<Mutex<Vec<Turn>>>);
+
+    impl Hooks for Memory {
+        fn id(&self) -> &str {
+            "memory"
+        }
+
+        fn interest(&self) -> Interest {
+            used(Interest::AFTER_RUN)
+        }
+
+        async fn after_run(&self, _: End<'_>, run: &Summary) -> Result<(), BoxError> {
+            let calls = run.tool_calls();
+            let calls = calls.iter().map(|call| call.name.to_string());
+            let asked = run.user_message().map(|message| message.text());
+            let turn = (asked, calls.collect(), run.text());
+            self.0.lock().unwrap().push(turn);
+            Ok(())
+        }
+    }
+
+    let turns = Arc::default();
+    let model = ScriptedModel::new().text("I look.");
+    let model = model
+        .tool_call("look", json!({}))
+        .tool_call("look", json!({}));
+    let model = model.then().text("It is 42.").then().text("");
+    let tools = ScriptedTools::new().answers("look", "42");
+    let agent = AgentLayer::new(tools).layer(model);
+    let agent = hooks::run(Arc::new(Memory(Arc::clone(&turns)))).layer(agent);
+    let mut history = concentric_core::Transcript::new();
+    history.push_user("Old.");
+    history.push_user("And now?");
+    for request in [
+        ChatRequest::new(history),
+        ChatRequest::new(Default::default()),
+    ] {
+        let answer = agent.clone().oneshot(request).await.unwrap();
+        assert_finishes(answer.body).await;
+    }
+    let looked = vec!["look".to_owned(); 2];
+    let first = (Some("And now?".to_owned()), looked, "It is 42.".to_owned());
+    assert_eq!(
+        *turns.lock().unwrap(),
+        [first, (None, Vec::new(), String::new())]
     );
 }
 

@@ -6,7 +6,7 @@ use crate::{
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::{
     fmt,
-    iter::Rev,
+    iter::{Rev, successors},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -138,6 +138,14 @@ impl Transcript {
     /// The newest turn.
     pub fn last(&self) -> Option<&Turn> {
         self.last.as_ref().map(|node| &node.turn)
+    }
+
+    /// The newest message of the user.
+    pub fn user_message(&self) -> Option<&Message> {
+        let nodes = successors(self.last.as_deref(), |node| node.before.last.as_deref());
+        nodes
+            .map(|node| node.turn.as_message())
+            .find(|message| message.role == Role::User)
     }
 
     /// The transcript without its newest turn.

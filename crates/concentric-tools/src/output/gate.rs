@@ -1,11 +1,12 @@
-use super::{Output, progress::Progress};
+use super::{Output, VALUE_COMPLETE, progress::Progress, unfenced};
 use concentric_core::{
-    BoxError, Error, Message, Part, Role, Turn,
+    BoxError, CustomEvent, Error, Message, Part, Role, Turn,
     agent::{FinishDecision, GateOrder, StepDecision, StepDraft, StepGate, StepView},
     hooks::Interest,
     state::SlotError,
 };
 use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
 
 /// Makes the model try again if its answer does not match the type.
 ///
@@ -71,6 +72,10 @@ where
         let answer = last.filter(|message| message.role == Role::Assistant);
         let text = answer.map(|answer| answer.text()).unwrap_or_default();
         let Err(error) = output.of_text(&text) else {
+            let object: Value = serde_json::from_str(unfenced(&text))?;
+            let value = json!({"schema": output.schema().name, "object": object, "raw": text});
+            // The value is also in the finish: the outcome does not depend on a slow consumer.
+            let _ = draft.context.emit(CustomEvent::new(VALUE_COMPLETE, value));
             return Ok(FinishDecision::Finish);
         };
         if progress.told >= output.tries {

@@ -39,7 +39,9 @@
 //!
 //! The first event of an answer that is the typed value is an [`Event::Custom`] named
 //! [`VALUE_FOLLOWS`] with the value `{"schema": name}`. It applies until the end of the step, is
-//! repeated after an [`Event::Reset`], and is sent to the clients of a server like other events.
+//! repeated after an [`Event::Reset`], and is sent to the clients of a server like other events. Once
+//! the [gate](Output::gate) has accepted the value, an event named [`VALUE_COMPLETE`] follows, with the
+//! value `{"schema": name, "object": value, "raw": text}`.
 //!
 //! # Partial values
 //!
@@ -136,12 +138,18 @@ use concentric_core::{
 };
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use std::{error::Error as StdError, fmt, marker::PhantomData, sync::Arc};
 
 /// The name of the event after which the text of the step is the value.
 ///
 /// See the [module docs](self#when-the-schema-is-sent).
 pub const VALUE_FOLLOWS: Str = Str::from_static("value-follows");
+
+/// The name of the event with a complete value that matches the type.
+///
+/// See the [module docs](self#when-the-schema-is-sent).
+pub const VALUE_COMPLETE: Str = Str::from_static("value-complete");
 
 /// Defines answers of type `T`, with a schema name that is sent to the provider.
 ///
@@ -161,6 +169,32 @@ where
         separately: false,
         of: PhantomData,
     }
+}
+
+/// The JSON Schema of `T`, such as for the reply of an
+/// [interrupt](concentric_core::Context::ask_as).
+///
+/// ```
+/// use concentric_core::{Context, Interrupt, InterruptId, ask::AskError};
+/// use concentric_tools::output::schema_of;
+/// use schemars::JsonSchema;
+/// use serde::Deserialize;
+/// use std::time::Duration;
+///
+/// #[derive(Deserialize, JsonSchema)]
+/// struct Seat {
+///     row: u8,
+/// }
+///
+/// async fn choose(context: &Context) -> Result<Seat, AskError> {
+///     let id = InterruptId::new(context.new_id("ask_"));
+///     let ask = Interrupt::new(id, "seat").with_response_schema(schema_of::<Seat>());
+///     context.ask_as(ask, Duration::from_secs(60)).await
+/// }
+/// # let _ = choose;
+/// ```
+pub fn schema_of<T: JsonSchema>() -> Value {
+    generate::<T>().schema
 }
 
 /// The definition of a typed answer: a [`Plugin`], or a layer and a [gate](Self::gate).

@@ -2,22 +2,26 @@
 //! reads them.
 
 use crate::common::{hook, model, of_pace, one, pace, paced, results, text, tool};
+use concentric_core::ask::AskError;
 use concentric_core::{
     AgentLayer, BoxError, BoxModel, CallId, ChatRequest, ChatResponse, Context, CustomEvent, Error,
-    ErrorKind, Event, ToolOutcome, ToolSpec, ToolStatus,
+    ErrorKind, Event, Interrupt, InterruptId, Reply, ToolOutcome, ToolSpec, ToolStatus,
 };
 use concentric_test::LogCapture;
 use concentric_tools::{
     ErrorFormat, Json, NoArguments, Tool, ToolError, Toolset, ToolsetError, agent_tool,
-    tool_with_context,
+    output::schema_of, tool_with_context,
 };
 use futures_util::{StreamExt, stream};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use std::sync::{
-    Arc,
-    atomic::{AtomicU32, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
 };
 use tokio::sync::Notify;
 use tower::{Layer, ServiceExt, service_fn};
@@ -79,6 +83,69 @@ async fn a_consumer_reads_a_tools_events_before_its_result() {
             .collect::<Vec<_>>()
     );
     assert_eq!(results, 2);
+}
+
+// ---- questions with typed replies ----
+
+#[derive(Deserialize, JsonSchema)]
+struct Seat {
+    row: u8,
+}
+
+paced!(a_tool_asks_for_a_value_of_a_type);
+async fn a_tool_asks_for_a_value_of_a_type() {
+    let ask = tool_with_context("ask", "", async |NoArguments {}, context: Context| {
+        pace().pass(&context).await;
+        let id = InterruptId::new("seat");
+        let ask = Interrupt::new(id, "seat").with_response_schema(schema_of::<Seat>());
+        let seat = context.ask_as::<Seat>(ask, Duration::from_secs(60)).await;
+        match seat {
+            Ok(seat) => format!("row {}", seat.row),
+            Err(AskError::Malformed(_)) => "cancelled".to_owned(),
+            Err(error) => error.to_string(),
+        }
+    });
+    let id = || InterruptId::new("seat");
+    for (reply, expected) in [
+        (Reply::resolve(id(), json!({"row": 0})), "row 0"),
+        (Reply::resolve(id(), json!({"row": 255})), "row 255"),
+        (Reply::cancel(id()), "cancelled"),
+    ] {
+        let agent = AgentLayer::new(Toolset::new().tool(ask.clone()));
+        let agent = agent.layer(model(vec![vec![("ask", "{}")]]));
+        let request = ChatRequest::user("hi");
+        let context = request.context.clone();
+        let mut body = agent.oneshot(request).await.unwrap().body;
+        let mut told = Vec::new();
+        while let Some(event) = body.next().await {
+            match event.unwrap() {
+                event if of_pace(&event) => {}
+                Event::Custom(event) => {
+                    let asked: Interrupt = event.read().unwrap();
+                    let schema = asked.response_schema.unwrap();
+                    assert_eq!(schema["properties"]["row"]["maximum"], 255);
+                    // A reply of another form is refused, and the question stays open.
+                    for wrong in [json!({"row": 256}), json!({}), json!(null)] {
+                        let wrong = context.reply(Reply::resolve(id(), wrong));
+                        assert_eq!(wrong.unwrap_err().code(), "malformed_reply");
+                    }
+                    context.reply(reply.clone()).unwrap();
+                }
+                Event::ToolResult(result) => told.push(result.outcome.content.text().into_owned()),
+                _ => {}
+            }
+        }
+        assert_eq!(told, [expected]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_typed_question_without_a_reply_times_out() {
+    for timeout in [Duration::ZERO, Duration::from_secs(5)] {
+        let ask = Interrupt::new(InterruptId::new("seat"), "seat");
+        let seat = Context::new().ask_as::<Seat>(ask, timeout).await;
+        assert_eq!(seat.err(), Some(AskError::TimedOut));
+    }
 }
 
 // ---- S53: results are checked against the output schema ----

@@ -11,7 +11,7 @@ use concentric_core::{
 use concentric_test::{ScriptedModel, assert_fails, check_layer};
 use concentric_tools::{
     NoArguments, Output, Toolset, output,
-    output::{OutputError, VALUE_FOLLOWS},
+    output::{OutputError, VALUE_COMPLETE, VALUE_FOLLOWS},
     tool,
 };
 use futures_util::StreamExt;
@@ -318,6 +318,32 @@ async fn events_of_the_separate_call_are_told_from_those_before_it() {
         panic!("{events:?}");
     };
     assert_eq!(folder.of_finish(finish).unwrap().files, 2);
+}
+
+#[tokio::test]
+async fn a_value_that_matches_is_an_event_with_object_and_text() {
+    for separately in [true, false] {
+        let (folder, model) = (output::<Folder>("folder"), looks());
+        let (folder, model) = match separately {
+            true => (folder.separately(), model.text("Two.").then()),
+            false => (folder, model),
+        };
+        let raw = r#"```json {"purpose": "tests", "files": 2}```"#;
+        // Rejected values have no such event.
+        let model = model.text("{}").then().text(raw);
+        let (events, _) = events(&folder, &model).await;
+        let complete = |event: &Event| match event {
+            Event::Custom(custom) if custom.name == VALUE_COMPLETE => Some(custom.value.clone()),
+            _ => None,
+        };
+        let values: Vec<_> = events.iter().filter_map(complete).collect();
+        let object = json!({"purpose": "tests", "files": 2});
+        assert_eq!(
+            values,
+            [json!({"schema": "folder", "object": object, "raw": raw})]
+        );
+        assert!(complete(&events[events.len() - 2]).is_some());
+    }
 }
 
 #[tokio::test]

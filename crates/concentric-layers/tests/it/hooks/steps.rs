@@ -38,8 +38,8 @@ pub(super) fn two_steps() -> (ScriptedTools, ScriptedModel) {
     (tools, model.then().text("It is 42."))
 }
 
-// C14, a change that is committed inside of the run for its later steps, is covered for messages only
-// (`StepDraft::push`); a run hook stands outside of the loop, so its change was never a view.
+// C14, a change that is committed inside of the run for its later steps, is the next test; a run hook
+// is outside of the loop, so its change is not a view.
 #[tokio::test]
 async fn c011_c013_lines_are_added_in_order_once_per_call_and_for_the_run() {
     let (tools, model) = two_steps();
@@ -55,6 +55,39 @@ async fn c011_c013_lines_are_added_in_order_once_per_call_and_for_the_run() {
         assert_eq!(request.system.text(), "sticky\n\na\n\nb");
     }
     assert_eq!(model.calls(), 2);
+}
+
+#[tokio::test]
+async fn c014_a_step_gate_commits_a_line_for_all_later_steps() {
+    struct Commits;
+    impl StepGate for Commits {
+        fn name(&self) -> &str {
+            "commits"
+        }
+
+        async fn before_step(&self, draft: &mut StepDraft) -> Result<StepDecision, BoxError> {
+            if draft.step == 1 {
+                let segment = SystemSegment::new("committed");
+                draft.system_mut().push(segment);
+            }
+            Ok(StepDecision::Continue)
+        }
+    }
+
+    let tools = ScriptedTools::new().answers("t", "42");
+    let model = ScriptedModel::new().tool_call("t", json!({}));
+    let model = model
+        .then()
+        .tool_call("t", json!({}))
+        .then()
+        .text("It is 42.");
+    let agent = AgentLayer::new(tools).gate(Commits);
+    let agent =
+        agent.layer(hooks::model(Arc::new(Line("view", Phase::Model))).layer(model.clone()));
+    let answer = agent.oneshot(ChatRequest::user("hi")).await.unwrap();
+    assert_finishes(answer.body).await;
+    let seen: Vec<_> = model.requests().iter().map(|it| it.system.text()).collect();
+    assert_eq!(seen, ["view", "committed\n\nview", "committed\n\nview"]);
 }
 
 #[tokio::test]
