@@ -86,7 +86,7 @@ pub use concentric_core::{
 #[doc(inline)]
 pub use concentric_core::{
     agent, ask, capability, context, describe, gate, hooks, id, interrupt, machine, service, state,
-    transcript,
+    trace, transcript,
 };
 
 #[cfg(feature = "http")]

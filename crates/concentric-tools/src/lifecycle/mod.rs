@@ -7,7 +7,4 @@
 mod session;
 
 pub use self::session::{RoundEnd, ToolLifecycle};
-pub use crate::{
-    pipeline::Outcomes,
-    rules::{SiblingPolicy, TraceEntry, TraceStep},
-};
+pub use crate::{pipeline::Outcomes, rules::SiblingPolicy};
