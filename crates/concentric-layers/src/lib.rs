@@ -35,6 +35,7 @@
 //! | layer | feature | purpose |
 //! |---|---|---|
 //! | `BudgetPlugin` | `budget` | limits the cost, tokens, calls and time of runs |
+//! | `Registry` | `config` | builds agents from JSON and TOML |
 //! | `DetachLayer` | `detach` | completes a run after its consumer has disconnected |
 //! | `Envelopes` | `envelope` | numbers and correlates the events of a run |
 //! | `InFlightLimitLayer` | `in-flight` | limits calls until their bodies end |
@@ -55,6 +56,8 @@
 #[cfg(feature = "budget")]
 pub mod budget;
 pub mod commit;
+#[cfg(feature = "config")]
+pub mod config;
 pub mod debug;
 pub mod defaults;
 #[cfg(feature = "detach")]

@@ -8,6 +8,8 @@
 
 #[cfg(feature = "budget")]
 mod budget;
+#[cfg(feature = "full")]
+mod config;
 #[cfg(feature = "detach")]
 mod detach;
 #[cfg(feature = "envelope")]
