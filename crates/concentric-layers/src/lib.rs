@@ -5,6 +5,7 @@
 //! | to | use | cost |
 //! |---|---|---|
 //! | observe or map single events | [`inspect_events`], [`map_events()`] | none |
+//! | observe the calls of any service | [`observe()`] | none |
 //! | drop, add, delay or reject events | a [`Transform`] | one box per call |
 //! | change a request, skip a call, repeat a call | [`from_fn()`], [`tool_from_fn`] | three boxes per call, one indirect call per event |
 //! | do any of these without overhead, or control readiness | a [`Layer`] and a [`Service`] | none |
@@ -68,6 +69,7 @@ pub mod from_fn;
 #[cfg(feature = "in-flight")]
 pub mod in_flight;
 pub mod map_events;
+pub mod observe;
 pub mod on_end;
 #[cfg(feature = "session")]
 pub mod session;
@@ -92,6 +94,7 @@ pub use self::{
     defaults::RequestDefaultsLayer,
     from_fn::{Next, NextTool, from_fn, tool_from_fn},
     map_events::{inspect_events, map_events},
+    observe::observe,
     on_end::{End, on_end},
     transform::{Emit, Transform, TransformLayer},
 };

@@ -16,6 +16,7 @@ mod detach;
 mod envelope;
 #[cfg(feature = "in-flight")]
 mod in_flight;
+mod observe;
 #[cfg(feature = "full")]
 mod placement;
 #[cfg(feature = "session")]
