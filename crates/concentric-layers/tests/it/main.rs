@@ -21,6 +21,8 @@ mod observe;
 mod placement;
 #[cfg(feature = "session")]
 mod session;
+#[cfg(feature = "session")]
+mod session_store;
 #[cfg(feature = "full")]
 mod settings;
 #[cfg(feature = "steering")]
