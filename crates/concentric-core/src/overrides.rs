@@ -14,7 +14,7 @@ use concentric_proto::{Error, ErrorKind, Phase, Str};
 use std::sync::Arc;
 use tower_layer::Layer;
 
-/// The gates, layers and tools of one run, in addition to those of its agent.
+/// The gates, layers, tools and limits of one run, in addition to those of its agent.
 ///
 /// ```
 /// use concentric_core::{AgentLayer, BoxModel, ChatRequest, Error, Event, NoTools, RunOverrides};
@@ -57,7 +57,12 @@ use tower_layer::Layer;
 ///
 /// # Suspended runs
 ///
-/// Overrides are not stored with the run: a request that resumes it needs the same overrides.
+/// Overrides are not stored with the run: a request that resumes it needs the same overrides. The
+/// names of [named](Self::named) overrides are stored; a request without one of these fails with
+/// [`ErrorKind::Configuration`], whose message names it, and the run waits as before. A process
+/// that resumes a run from a store finds the names in [`RunState::overrides`].
+///
+/// [`RunState::overrides`]: crate::run_state::RunState::overrides
 #[derive(Clone, Debug, Default)]
 #[must_use = "overrides do nothing unless they are added to a request"]
 pub struct RunOverrides {
@@ -66,6 +71,9 @@ pub struct RunOverrides {
     optional: usize,
     pub(crate) model_layers: ErasedLayers,
     pub(crate) tools: ToolParts,
+    pub(crate) step_limit: Option<u32>,
+    pub(crate) call_limit: Option<u32>,
+    pub(crate) names: Vec<Str>,
 }
 
 impl RunOverrides {
@@ -162,24 +170,51 @@ impl RunOverrides {
         self
     }
 
+    /// Limits the model calls of the run. The smaller of this and the agent's
+    /// [limit](crate::AgentLayer::step_limit) applies; the minimum is 1.
+    pub fn step_limit(mut self, steps: u32) -> Self {
+        self.step_limit = min(self.step_limit, Some(steps.max(1)));
+        self
+    }
+
+    /// Limits the tool calls of the run. The smaller of this and the agent's
+    /// [limit](crate::AgentLayer::call_limit) applies; with 0, the first call is refused.
+    pub fn call_limit(mut self, calls: u32) -> Self {
+        self.call_limit = min(self.call_limit, Some(calls));
+        self
+    }
+
+    /// Names these overrides. A request that [resumes](Self#suspended-runs) the run must have
+    /// overrides of that name.
+    pub fn named(mut self, name: impl Into<Str>) -> Self {
+        self.names.push(name.into());
+        self
+    }
+
     /// Adds the overrides of `more`, inside those of `self`.
     pub fn extend(&mut self, more: Self) {
         self.step_gates.extend(&more.step_gates);
         self.optional += more.optional;
         self.model_layers.extend(more.model_layers);
         self.tools.extend(more.tools);
+        self.step_limit = min(self.step_limit, more.step_limit);
+        self.call_limit = min(self.call_limit, more.call_limit);
+        self.names.extend(more.names);
     }
 
     /// Returns the parts for tool calls, for a loop that has neither a model nor step gates.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Configuration`] if there are model layers or step gates.
+    /// [`ErrorKind::Configuration`] if there are model layers, step gates, limits or names.
     pub fn into_tool_parts(self) -> Result<ToolParts, Error> {
-        let is_for_tools = self.model_layers.is_empty() && self.step_gates.is_empty();
+        let is_for_tools = self.model_layers.is_empty()
+            && self.step_gates.is_empty()
+            && !self.has_limits()
+            && self.names.is_empty();
         is_for_tools.then_some(self.tools).ok_or_else(|| {
-            let why = "the overrides of this run have model layers or step gates, which this loop \
-                       does not apply; use `AgentLayer`";
+            let why = "the overrides of this run have model layers, step gates, limits or names, \
+                       which this loop does not apply; use `AgentLayer`";
             unapplied(Str::from_static(why))
         })
     }
@@ -188,8 +223,21 @@ impl RunOverrides {
 impl RunOverrides {
     fn require_a_loop(&self) -> bool {
         let has_gates = self.step_gates.len() > self.optional;
-        has_gates || !self.model_layers.is_empty() || !self.tools.is_empty()
+        has_gates
+            || !self.model_layers.is_empty()
+            || !self.tools.is_empty()
+            || self.has_limits()
+            || !self.names.is_empty()
     }
+
+    pub(crate) const fn has_limits(&self) -> bool {
+        self.step_limit.is_some() || self.call_limit.is_some()
+    }
+}
+
+/// The smaller of two limits, if there is one.
+pub(crate) fn min(a: Option<u32>, b: Option<u32>) -> Option<u32> {
+    a.into_iter().chain(b).min()
 }
 
 /// The error for overrides that nothing applies.

@@ -1,4 +1,6 @@
-use concentric_proto::{Error, Event, Finish, Message, MessageBuilder, ResponseHead, Transcript};
+use concentric_proto::{
+    Error, Event, Finish, Message, MessageBuilder, ResponseHead, Transcript, run_state::RunEdits,
+};
 use futures_core::Stream;
 use std::{fmt, pin::pin};
 
@@ -40,6 +42,52 @@ impl<B> ChatResponse<B> {
     #[must_use]
     pub fn with_head(mut self, head: ResponseHead) -> Self {
         self.head = head;
+        self
+    }
+
+    /// Adds lasting edits of the run, for a layer between the loop and the model.
+    ///
+    /// The loop applies them when it receives the answer: to the later steps of the run, and, of a
+    /// run that is resumed in another process, to those of the new request. The consumer receives
+    /// [`Event::TranscriptReplaced`] if the conversation is rewritten. Edits of an attempt that
+    /// fails are dropped with it. An inner layer's edits follow
+    /// those of an outer one. Where no loop receives the answer, there are no later steps.
+    ///
+    /// The call itself has only those changes that the layer makes to its request:
+    ///
+    /// ```
+    /// use concentric_core::{ChatRequest, Error, Turn, run_state::RunEdits};
+    /// use concentric_layers::{Next, from_fn};
+    ///
+    /// /// Replaces all but the last ten turns by a note if the provider rejects the conversation.
+    /// let shorten = from_fn(async |request: ChatRequest, mut next: Next| {
+    ///     let mut shorter = request.clone();
+    ///     match next.run(request).await {
+    ///         Err(error) if error.kind() == concentric_core::ErrorKind::ContextWindow => {
+    ///             let mut edits = RunEdits::default();
+    ///             let old = shorter.transcript.len().saturating_sub(10);
+    ///             let note = Turn::user("(Earlier messages were removed.)");
+    ///             edits.rewrite(&mut shorter.transcript, old, [note])?;
+    ///             Ok(next.run(shorter).await?.with_edits(edits))
+    ///         }
+    ///         answer => answer,
+    ///     }
+    /// });
+    /// # let _ = shorten;
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The loop fails the run with [`ErrorKind::Configuration`](crate::ErrorKind::Configuration) if
+    /// the edits rewrite another conversation than that of the run: a layer outside this one had
+    /// changed the conversation of the request.
+    #[must_use]
+    pub fn with_edits(mut self, mut edits: RunEdits) -> Self {
+        // An inner layer saw the changes of this one.
+        if let Some(inner) = self.extensions.remove() {
+            edits.extend(inner);
+        }
+        self.extensions.insert(edits);
         self
     }
 

@@ -1,5 +1,5 @@
 use concentric_proto::{
-    Message, OpenRound, Reply,
+    Message, OpenRound, Reply, Str,
     machine::ModelResume,
     run_state::{RunState, StoredSlot},
 };
@@ -93,6 +93,17 @@ impl Resume {
             Some((ResumePoint::State(state), _)) => Some(state.slots().to_vec()),
             _ => None,
         }
+    }
+
+    /// Returns the names of the run's overrides that are not among `names`.
+    pub(crate) fn missing_overrides(&self, names: &[Str]) -> Vec<Str> {
+        let run = self.run.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_run = match run.as_ref() {
+            Some((ResumePoint::State(state), _)) => state.overrides(),
+            _ => &[],
+        };
+        let missing = of_run.iter().filter(|name| !names.contains(name));
+        missing.cloned().collect()
     }
 
     /// Takes the run and the replies, unless another attempt has taken them.

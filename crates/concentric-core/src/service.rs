@@ -178,7 +178,7 @@ pub struct BoxModel {
 }
 
 impl BoxModel {
-    /// Erases the type of `service`.
+    /// Erases the type of `service`; a `BoxModel` is returned unchanged.
     pub fn new<S>(service: S) -> Self
     where
         S: ModelService<Body: Send + 'static, Future: Send + 'static>
@@ -187,11 +187,11 @@ impl BoxModel {
             + Sync
             + 'static,
     {
-        Self {
+        unbox(service).unwrap_or_else(|service| Self {
             name: std::any::type_name::<S>(),
             inner: BoxCloneSyncService::new(Erase(service)),
             description: None,
-        }
+        })
     }
 
     pub(crate) fn describing(mut self, description: String) -> Self {
@@ -236,7 +236,7 @@ pub struct BoxTool {
 }
 
 impl BoxTool {
-    /// Erases the type of `service`; a `BoxTool` is returned as it is.
+    /// Erases the type of `service`; a `BoxTool` is returned unchanged.
     pub fn new<S>(service: S) -> Self
     where
         S: ToolService<Future: Send + 'static> + CloneService + Send + Sync + 'static,
@@ -392,5 +392,16 @@ mod tests {
         let tool = BoxTool::new(Noop);
         assert!(tool.name.ends_with("Noop"));
         assert_eq!(BoxTool::new(tool.clone()).name, tool.name);
+    }
+
+    #[test]
+    fn a_boxed_model_is_not_boxed_again() {
+        let model = BoxModel::new(tower::service_fn(async |_: ChatRequest| {
+            Ok::<_, Error>(ChatResponse::new(futures_util::stream::empty()))
+        }))
+        .describing("a stack".to_owned());
+        let again = BoxModel::new(model.clone());
+        assert_eq!(again.name, model.name);
+        assert_eq!(again.describe(), "a stack");
     }
 }

@@ -4,7 +4,7 @@ use crate::{
     describe::describe,
     driver::{Driver, DriverParts, Foreign, attempt},
     erased_layers::ErasedLayers,
-    overrides::{RunOverrides, unapplied},
+    overrides::{self, RunOverrides, unapplied},
     request::ChatRequest,
     response::ChatResponse,
     service::{BoxModel, CloneService},
@@ -116,6 +116,7 @@ impl<M, R> Agent<M, R> {
             specs,
             rules,
             gates: self.gates.clone(),
+            overrides: Vec::new(),
         };
         if let Some(own) = own {
             parts = self.apply(own, parts)?;
@@ -159,8 +160,17 @@ impl<M, R> Agent<M, R> {
         let RunOverrides {
             step_gates: mut gates,
             model_layers: layers,
+            step_limit,
+            call_limit,
+            names,
             ..
         } = own;
+        if step_limit.is_some() || call_limit.is_some() {
+            let rules = Arc::make_mut(&mut parts.rules);
+            rules.steps = rules.steps.min(step_limit.unwrap_or(u32::MAX));
+            rules.calls = overrides::min(rules.calls, call_limit);
+        }
+        parts.overrides = names;
         if !gates.is_empty() {
             gates.extend(&self.gates);
             gates.check()?;

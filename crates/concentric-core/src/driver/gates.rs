@@ -2,7 +2,7 @@
 
 use super::run::Run;
 use crate::step_gate::{Decided, Moment, PendingDecision, RequestParts, StepDraft, StepView};
-use concentric_proto::{Error, ErrorKind, Suspension, machine::Input};
+use concentric_proto::{Error, ErrorKind, Phase, Suspension, machine::Input, run_state::RunEdits};
 use std::{future::ready, sync::Arc};
 
 impl<M, R> Run<M, R> {
@@ -71,15 +71,40 @@ impl<M, R> Run<M, R> {
     }
 
     fn edit(&mut self, draft: StepDraft) {
-        let (edits, transcript, pushed) = draft.into_edits();
-        if let Some(edits) = edits
-            && self.machine.edit(edits, transcript)
-        {
-            self.apply_edits();
+        let (edits, pushed) = draft.into_edits();
+        if let Some(edits) = edits {
+            self.keep_edits(edits);
         }
         for turn in pushed {
             self.machine.push(turn);
         }
+    }
+
+    /// Makes `edits` lasting. Returns `false`, and changes nothing, if they rewrite another
+    /// conversation than that of the run.
+    fn keep_edits(&mut self, edits: RunEdits) -> bool {
+        let is_kept = self.machine.edit(edits);
+        if is_kept {
+            self.apply_edits();
+        }
+        is_kept
+    }
+
+    /// Takes the lasting edits with which a layer answered.
+    ///
+    /// # Errors
+    ///
+    /// They rewrite another conversation than that of the run.
+    pub(super) fn take_edits(&mut self, extensions: &mut http::Extensions) -> Result<(), Error> {
+        if extensions
+            .remove()
+            .is_none_or(|edits| self.keep_edits(edits))
+        {
+            return Ok(());
+        }
+        let why = "a layer around the model rewrote a conversation that is not the run's; a layer \
+                   outside it had changed the conversation of the request";
+        Err(Error::new(ErrorKind::Configuration, why).with_phase(Phase::Model))
     }
 
     /// Applies the lasting edits of the run to the request of its model calls.

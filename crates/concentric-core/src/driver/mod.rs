@@ -31,7 +31,7 @@ use crate::{
     tool_call::ToolRound,
 };
 use concentric_proto::{
-    Error, ErrorKind, Event, RoundEvent, ToolSpecs, Transcript,
+    Error, ErrorKind, Event, RoundEvent, Str, ToolSpecs, Transcript,
     machine::{Machine, RunLimits},
 };
 use futures_core::Stream;
@@ -55,6 +55,8 @@ pub(crate) struct DriverParts<M, R> {
     pub(crate) rules: Arc<RunLimits>,
     /// The step gates of the run and of its agent.
     pub(crate) gates: StepGates,
+    /// The names of the run's overrides.
+    pub(crate) overrides: Vec<Str>,
 }
 
 /// A driver that a response future hands over to its body by pointer.

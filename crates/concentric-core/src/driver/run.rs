@@ -68,7 +68,10 @@ impl<M, R> Run<M, R> {
         place: impl FnOnce(Self) -> T,
     ) -> Result<T, Error> {
         let DriverParts {
-            gates, mut rules, ..
+            gates,
+            mut rules,
+            overrides,
+            ..
         } = parts;
         let (to_finish, before_round) = (gates.ask_to_finish(), gates.ask_before_round());
         if (to_finish && !rules.asks_to_finish) || (before_round && !rules.asks_before_round) {
@@ -78,10 +81,26 @@ impl<M, R> Run<M, R> {
         }
         let client_tools = offer(&mut request, parts.specs)?;
         let checkpoint = request.checkpoint.take();
-        let machine = match request.resume.take() {
+        let mut machine = match request.resume.take() {
             None => Machine::new(std::mem::take(&mut request.transcript), rules),
-            Some(resumed) => resume(&mut request, &resumed, rules)?,
+            Some(resumed) => {
+                let missing = resumed.missing_overrides(&overrides);
+                if !missing.is_empty() {
+                    let why = format!(
+                        "the run was started with the overrides `{}`, which the request that \
+                         resumes it lacks",
+                        missing.join("`, `")
+                    );
+                    return Err(Error::new(ErrorKind::Configuration, why)
+                        .with_code("overrides")
+                        .with_phase(Phase::Run));
+                }
+                resume(&mut request, &resumed, rules)?
+            }
         };
+        if !overrides.is_empty() {
+            machine.set_overrides(&overrides);
+        }
         // Inside another loop's model call, the claim belongs to that loop.
         let claim = (request.context.phase() == Phase::Run).then(|| Claim::new(&request.context));
         let mut run = Self::of_machine(machine, parts.model, parts.rounds, request);

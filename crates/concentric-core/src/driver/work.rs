@@ -266,8 +266,10 @@ where
                 Self::after_gates(run, *moment, *step, round.take(), decided)
             }
             WorkProj::Model { call } => {
-                let answer = ready!(call.poll(cx)).map_err(|error| Error::from(error.into()))?;
+                let mut answer =
+                    ready!(call.poll(cx)).map_err(|error| Error::from(error.into()))?;
                 run.context.check_expectations()?;
+                run.take_edits(&mut answer.extensions)?;
                 Self::body(run, answer, commits)
             }
             WorkProj::Save { save, round } => {

@@ -1,6 +1,6 @@
 use super::StepView;
 use concentric_proto::{
-    ChatOptions, HistoryError, System, ToolSpec, ToolSpecs, Transcript, Turn, run_state::RunEdits,
+    ChatOptions, HistoryError, System, ToolSpec, ToolSpecs, Turn, run_state::RunEdits,
 };
 use std::{ops::Deref, sync::Arc};
 
@@ -48,11 +48,12 @@ use std::{ops::Deref, sync::Arc};
 pub struct StepDraft {
     view: StepView,
     request: RequestParts,
-    // Which parts were edited.
+    // Which parts of the request were edited.
     system: bool,
     tools: bool,
     options: bool,
-    transcript: bool,
+    // The edits of the conversation.
+    edits: Option<RunEdits>,
     pushed: Vec<Turn>,
 }
 
@@ -72,7 +73,7 @@ impl StepDraft {
             system: false,
             tools: false,
             options: false,
-            transcript: false,
+            edits: None,
             pushed: Vec::new(),
         }
     }
@@ -131,29 +132,26 @@ impl StepDraft {
     /// [`HistoryError::TooShort`]: the conversation has fewer turns. A [`Turn`] has the results of
     /// its calls, so no other rewrite is invalid.
     pub fn rewrite(&mut self, turns: usize, by: Vec<Turn>) -> Result<(), HistoryError> {
-        self.view.transcript = self.view.transcript.rewrite(turns, by)?;
-        self.transcript = true;
-        Ok(())
+        let edits = self.edits.get_or_insert_default();
+        edits.rewrite(&mut self.view.transcript, turns, by)
     }
 
-    /// Returns the edits, the new conversation if it was rewritten, and the pushed messages.
-    pub(crate) fn into_edits(self) -> (Option<RunEdits>, Option<Transcript>, Vec<Turn>) {
+    /// Returns the edits and the pushed messages.
+    pub(crate) fn into_edits(self) -> (Option<RunEdits>, Vec<Turn>) {
         let RequestParts {
             system,
             tools,
             options,
         } = self.request;
-        let is_edited = self.system || self.tools || self.options || self.transcript;
-        let edits = is_edited.then(|| {
+        let mut edits = self.edits;
+        if self.system || self.tools || self.options {
             let names = || tools.iter().map(|tool| tool.name.clone()).collect();
-            let mut edits = RunEdits::default();
+            let edits = edits.get_or_insert_default();
             edits.system = self.system.then_some(system);
             edits.offered = self.tools.then(names);
             edits.options = self.options.then_some(options);
-            edits
-        });
-        let transcript = self.transcript.then_some(self.view.transcript);
-        (edits, transcript, self.pushed)
+        }
+        (edits, self.pushed)
     }
 }
 

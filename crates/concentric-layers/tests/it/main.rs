@@ -16,6 +16,9 @@ mod detach;
 mod envelope;
 #[cfg(feature = "in-flight")]
 mod in_flight;
+
+mod lasting_edits;
+mod limits_of_runs;
 mod observe;
 #[cfg(feature = "full")]
 mod placement;

@@ -11,10 +11,11 @@ pub enum Clearance {
     /// No gate objects to the call with these arguments. If it arrives with others, the gates
     /// decide again.
     Passed(Arguments),
-    /// The call was approved with these arguments. If it arrives with others, the approval is
-    /// requested again.
+    /// A gate allowed the call, or a person approved it, with these arguments. If it arrives with
+    /// others, approval is requested for those.
     Decided(Arguments),
-    /// The call runs only with these arguments, with which it arrived before.
+    /// Layers changed the arguments to these, and the changed call was approved. It runs with
+    /// these arguments only.
     Approved(Arguments),
     /// The call does not run and has this outcome. It does not reach the tool stack, but hooks may
     /// observe it.

@@ -4,6 +4,7 @@ use super::Machine;
 use crate::{
     event::Event,
     run_state::{RunEdits, Stage},
+    text::Str,
     transcript::{Transcript, Turn},
 };
 
@@ -14,20 +15,28 @@ impl Machine {
         self.state.edits.as_deref()
     }
 
-    /// Adds lasting `edits`, and replaces the conversation by `transcript`, if there is one, which
-    /// emits [`Event::TranscriptReplaced`]. Returns `false`, and changes nothing, if the machine is
-    /// not between two steps.
-    pub fn edit(&mut self, mut edits: RunEdits, transcript: Option<Transcript>) -> bool {
-        let is_between = self.is_between_steps();
-        if is_between {
-            if let Some(transcript) = transcript {
-                edits.shortened_by = len(&self.state.transcript) - len(&transcript);
-                self.emit(Event::TranscriptReplaced(transcript.clone()));
-                self.state.transcript = transcript;
-            }
-            self.state.edits.get_or_insert_default().extend(edits);
+    /// Adds lasting `edits`. A rewritten conversation replaces that of the run, which emits
+    /// [`Event::TranscriptReplaced`]. Returns `false`, and changes nothing, if the machine is not
+    /// between two steps, or the edits rewrite another conversation than that of the run.
+    pub fn edit(&mut self, mut edits: RunEdits) -> bool {
+        if !self.is_between_steps() {
+            return false;
         }
-        is_between
+        let Some(transcript) = edits.take_rewrites(&self.state.transcript) else {
+            return false;
+        };
+        if transcript != self.state.transcript {
+            edits.shortened_by = len(&self.state.transcript) - len(&transcript);
+            self.emit(Event::TranscriptReplaced(transcript.clone()));
+            self.state.transcript = transcript;
+        }
+        self.state.edits.get_or_insert_default().extend(edits);
+        true
+    }
+
+    /// Sets the [names](crate::run_state::RunState::overrides) of the overrides that the run has.
+    pub fn set_overrides(&mut self, names: &[Str]) {
+        self.state.overrides = (!names.is_empty()).then(|| names.into());
     }
 
     /// The number of turns of the conversation, including those that rewrites have removed.

@@ -2,6 +2,7 @@ use crate::{
     options::{ChatOptions, System},
     spec::ToolSpecs,
     text::Str,
+    transcript::{HistoryError, Transcript, Turn},
 };
 use serde::{Deserialize, Serialize};
 use std::{collections::HashSet, sync::Arc};
@@ -25,6 +26,16 @@ pub struct RunEdits {
     /// The number of turns by which the conversation was shortened; negative if it was extended.
     #[serde(skip_serializing_if = "is_zero")]
     pub shortened_by: i64,
+    // In the order of application. They become part of the run's conversation, which is stored.
+    #[serde(skip)]
+    rewrites: Vec<Rewrite>,
+}
+
+/// The conversation that replaces `of`.
+#[derive(Clone, Debug, PartialEq)]
+struct Rewrite {
+    of: Transcript,
+    to: Transcript,
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
@@ -33,6 +44,35 @@ const fn is_zero(turns: &i64) -> bool {
 }
 
 impl RunEdits {
+    /// Replaces the first `turns` turns of `transcript` by `by`, and keeps the result as an edit of
+    /// the run's conversation. The user's last message is kept, after `by`.
+    ///
+    /// # Errors
+    ///
+    /// [`HistoryError::TooShort`]: there are fewer turns.
+    pub fn rewrite(
+        &mut self,
+        transcript: &mut Transcript,
+        turns: usize,
+        by: impl IntoIterator<Item = Turn>,
+    ) -> Result<(), HistoryError> {
+        let to = transcript.rewrite(turns, by)?;
+        let of = std::mem::replace(transcript, to.clone());
+        self.rewrites.push(Rewrite { of, to });
+        Ok(())
+    }
+
+    /// Takes the rewrites, and returns what they make of `transcript`; `None` if they rewrite
+    /// another conversation.
+    pub(crate) fn take_rewrites(&mut self, transcript: &Transcript) -> Option<Transcript> {
+        let rewrites = self.rewrites.drain(..);
+        rewrites
+            .into_iter()
+            .try_fold(transcript.clone(), |now, Rewrite { of, to }| {
+                (now == of).then_some(to)
+            })
+    }
+
     /// Applies the edits to the system text, tools and options of a request.
     pub fn apply(
         &self,
@@ -52,11 +92,13 @@ impl RunEdits {
         }
     }
 
-    /// Adds `later` edits, which replace earlier ones of the same part.
-    pub(crate) fn extend(&mut self, later: Self) {
+    /// Adds `later` edits, which replace earlier ones of the same part, and rewrite the conversation
+    /// that the earlier ones result in.
+    pub fn extend(&mut self, later: Self) {
         self.system = later.system.or(self.system.take());
         self.offered = later.offered.or(self.offered.take());
         self.options = later.options.or(self.options.take());
         self.shortened_by = self.shortened_by.saturating_add(later.shortened_by);
+        self.rewrites.extend(later.rewrites);
     }
 }

@@ -38,6 +38,7 @@ use std::{
     collections::{BTreeMap, HashSet},
     error::Error as StdError,
     fmt,
+    sync::Arc,
 };
 
 /// The current version of [`RunState`].
@@ -82,6 +83,9 @@ pub(crate) struct Data {
     pub(crate) queued: Vec<Turn>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) edits: Option<Box<RunEdits>>,
+    // The names of the overrides with which the run was started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) overrides: Option<Arc<[Str]>>,
     pub(crate) stage: Stage,
 }
 
@@ -116,6 +120,7 @@ impl Data {
             slots: Vec::new(),
             queued: Vec::new(),
             edits: None,
+            overrides: None,
             stage: Stage::Model,
         }
     }
@@ -306,6 +311,11 @@ impl RunState {
     /// The conversation before the open round.
     pub fn transcript(&self) -> &Transcript {
         &self.0.transcript
+    }
+
+    /// The names of the overrides that the run has, which a request that resumes it needs, too.
+    pub fn overrides(&self) -> &[Str] {
+        self.0.overrides.as_deref().unwrap_or_default()
     }
 
     /// Removes and returns the values of the durable slots.

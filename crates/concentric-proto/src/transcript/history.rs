@@ -1,5 +1,6 @@
 use super::{OpenRound, Transcript, Turn, round};
 use crate::{
+    error::{Error, ErrorKind},
     id::CallId,
     message::{Message, PartKind, Role, ToolCallPart, ToolOutcome, ToolResult},
 };
@@ -66,6 +67,12 @@ impl fmt::Display for HistoryError {
 }
 
 impl StdError for HistoryError {}
+
+impl From<HistoryError> for Error {
+    fn from(error: HistoryError) -> Self {
+        Self::new(ErrorKind::InvalidRequest, error.to_string()).with_source(error)
+    }
+}
 
 pub(super) fn read(
     messages: impl IntoIterator<Item = Message>,

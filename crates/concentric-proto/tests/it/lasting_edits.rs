@@ -78,29 +78,62 @@ fn a_machine_is_edited_between_two_steps_only() {
     let mut machine = machine();
     assert!(matches!(machine.action(), Some(Action::CallModel { .. })));
     assert_eq!((machine.edits(), machine.turns()), (None, 1));
-    let shorter = machine.transcript().rewrite(1, []).unwrap();
-    let longer = shorter
-        .rewrite(0, [assistant("a"), assistant("b")])
-        .unwrap();
+    let original = machine.transcript().clone();
+    let mut longer = original.clone();
     let mut edits = RunEdits::default();
     edits.offered = Some(["look".into()].into());
-    assert!(machine.edit(edits.clone(), Some(longer.clone())));
+    edits
+        .rewrite(&mut longer, 0, [assistant("a"), assistant("b")])
+        .unwrap();
+    assert!(machine.edit(edits.clone()));
     let event = machine.action();
     assert!(matches!(event, Some(Action::Emit(Event::TranscriptReplaced(new))) if new == longer));
     // An edit replaces only those of the same part.
-    assert!(machine.edit(RunEdits::default(), None));
+    assert!(machine.edit(RunEdits::default()));
     let stored = machine.edits().unwrap();
     assert_eq!((&stored.offered, stored.shortened_by), (&edits.offered, -2));
     assert_eq!((machine.transcript().len(), machine.turns()), (3, 1));
 
     machine.input(Input::ModelStarted(ModelStart::new(MessageId::new("m"))));
-    assert!(!machine.edit(edits.clone(), Some(shorter.clone())));
+    let mut shorter = longer.clone();
+    let mut late = RunEdits::default();
+    late.rewrite(&mut shorter, 2, []).unwrap();
+    assert!(!machine.edit(late.clone()));
     assert_eq!((machine.transcript(), machine.turns()), (&longer, 1));
     machine.input(Input::ModelEvent(Event::finish(
         FinishReason::Stop,
         Usage::default(),
     )));
-    assert!(!machine.edit(edits, Some(shorter)), "the run has ended");
+    assert!(!machine.edit(late), "the run has ended");
+}
+
+#[test]
+fn rewrites_apply_one_after_the_other_to_the_runs_conversation_only() {
+    let mut machine = machine();
+    machine.action();
+    let mut conversation = machine.transcript().clone();
+    let (mut outer, mut inner) = (RunEdits::default(), RunEdits::default());
+    outer
+        .rewrite(&mut conversation, 0, [assistant("a")])
+        .unwrap();
+    inner
+        .rewrite(&mut conversation, 1, [assistant("b")])
+        .unwrap();
+    assert!(!machine.edit(inner.clone()), "it rewrites another");
+    let mut both = outer.clone();
+    both.extend(inner.clone());
+    inner.extend(outer);
+    assert!(!machine.edit(inner), "in the wrong order");
+    assert_eq!((machine.edits(), machine.transcript().len()), (None, 1));
+    assert!(machine.edit(both));
+    assert_eq!(texts(machine.transcript()), ["b", "hi"]);
+    // An equal conversation is the same one, though it was read from a store.
+    let text = serde_json::to_string(machine.transcript()).unwrap();
+    let mut read: Transcript = serde_json::from_str(&text).unwrap();
+    let mut edits = RunEdits::default();
+    edits.rewrite(&mut read, 1, []).unwrap();
+    assert!(machine.edit(edits));
+    assert_eq!(texts(machine.transcript()), ["hi"]);
 }
 
 #[test]

@@ -357,7 +357,7 @@ impl Tool {
     /// [`Failed`](concentric_core::ToolStatus::Failed) only if the tool may run again: if it is
     /// read-only, idempotent or [keyed](Self::keyed), or had not started. Otherwise it is
     /// [`Unknown`](concentric_core::ToolStatus::Unknown), and the call is treated as one whose process
-    /// ended: its [ledger](crate::Toolset::ledger) entry stays begun, [`reconcile`](Self::reconcile)
+    /// ended: its [ledger](crate::Toolset::ledger) entry stays started, [`reconcile`](Self::reconcile)
     /// may report the outcome, and otherwise an interrupt is raised. No interrupt is raised without a ledger, or
     /// where [a run that waits is not stored](concentric_core::Context::is_suspension_stored): the
     /// model reads that the outcome is unknown. The same holds for a panic of the function, for an error of kind

@@ -241,7 +241,7 @@ impl Toolset {
     /// Without a ledger, no interrupt is raised for an abandoned call: the model reads that its
     /// outcome is [`Unknown`](concentric_core::ToolStatus::Unknown). So it does with one where a run
     /// that waits is not stored, as behind `AgUiLayer` without `SuspendLayer`
-    /// ([`Context::is_suspension_stored`]): the entry stays begun then.
+    /// ([`Context::is_suspension_stored`]): the entry stays started then.
     #[must_use]
     pub fn ledger(self, ledger: impl Ledger) -> Self {
         self.rules_mut(|rules| rules.ledger = Some(LedgerHandle::new(ledger)))

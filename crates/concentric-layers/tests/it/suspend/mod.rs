@@ -7,6 +7,7 @@ mod ends;
 mod lease;
 mod lookup;
 mod messages;
+mod overrides;
 mod placement;
 mod recovery;
 mod store_waits;

@@ -252,8 +252,9 @@ fn edited() -> RunState {
     let mut options = ChatOptions::default();
     options.max_output_tokens = Some(500);
     edits.options = Some(Arc::new(options));
-    let shorter = machine.transcript().rewrite(3, [Turn::user("(Removed.)")]);
-    assert!(machine.edit(edits, Some(shorter.unwrap())));
+    let mut transcript = machine.transcript().clone();
+    let removed = edits.rewrite(&mut transcript, 3, [Turn::user("(Removed.)")]);
+    assert!(removed.is_ok() && machine.edit(edits));
     drain_events(&mut machine);
     machine.state().unwrap()
 }
