@@ -1,11 +1,11 @@
 //! Stacks from configuration: a registry of layers by name, with checked options.
 //!
-//! A [`Registry`] builds a [`Stack`] from JSON or TOML: the layers of an agent, outermost first, with
+//! A [`Registry`] builds agents from JSON or TOML: the list of their layers, outermost first, with
 //! the loop (`agent`) among them. A layer's position in the list is its position in the stack.
 //!
 //! ```
-//! use concentric_core::{BoxModel, NoTools};
-//! use concentric_layers::{CommitLayer, config::{ConfigError, Registry}};
+//! use concentric_core::{BoxModel, Error, NoTools};
+//! use concentric_layers::{CommitLayer, config::Registry};
 //! use schemars::JsonSchema;
 //! use serde::Deserialize;
 //! use tower::Layer;
@@ -17,10 +17,10 @@
 //!     bytes: usize,
 //! }
 //!
-//! fn agent(model: BoxModel) -> Result<BoxModel, ConfigError> {
+//! fn agent(model: BoxModel) -> Result<BoxModel, Error> {
 //!     let registry = Registry::builtin()
 //!         .layer("hold", |options: Hold| Ok(CommitLayer::whole().limit(options.bytes)));
-//!     let stack = registry.toml(
+//!     let agent = registry.toml(
 //!         r#"
 //!         [[layers]]
 //!         use = "defaults"
@@ -34,12 +34,14 @@
 //!         use = "hold"
 //!         options.bytes = 65536
 //!         "#,
+//!         NoTools,
 //!     )?;
-//!     Ok(stack.agent(NoTools).layer(model))
+//!     Ok(agent.layer(model))
 //! }
 //! # let _ = agent;
-//! let error = Registry::builtin().json(r#"{"layers": [{"use": "agent", "options": {"steps": 8}}]}"#);
-//! assert!(error.unwrap_err().to_string().starts_with("`layers[0].options`: "));
+//! let wrong = r#"{"layers": [{"use": "agent", "options": {"steps": 8}}]}"#;
+//! let error = Registry::builtin().json(wrong, NoTools).unwrap_err();
+//! assert!(error.message().starts_with("`layers[0].options`: "));
 //! ```
 //!
 //! # The document
@@ -74,8 +76,4 @@ mod error;
 mod registry;
 mod stack;
 
-pub use self::{
-    error::ConfigError,
-    registry::{MAX_LAYERS, Registry},
-    stack::Stack,
-};
+pub use self::registry::{MAX_LAYERS, Registry};

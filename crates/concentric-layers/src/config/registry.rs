@@ -1,8 +1,12 @@
 use super::{
-    ConfigError, Stack,
-    stack::{AgentOptions, Part, Place},
+    error::{ConfigError, syntax},
+    stack::{AgentOptions, Part, Place, agent},
 };
-use concentric_core::{BoxError, BoxModel, agent::Installer, service::SharedModel};
+use concentric_core::{
+    AgentLayer, BoxError, BoxModel, Error, ToolSource,
+    agent::{Installer, Plugins},
+    service::SharedModel,
+};
 use jsonschema::Validator;
 use schemars::{JsonSchema, generate::SchemaSettings};
 use serde::de::DeserializeOwned;
@@ -44,7 +48,7 @@ impl Registry {
     /// Registers a layer, which works outside and inside the loop; a layer of the same name is
     /// replaced.
     ///
-    /// `make` creates the layer from its options. Each configured stack has a layer of its own.
+    /// `make` creates the layer from its options, once for each configured agent layer.
     #[must_use]
     pub fn layer<O, L>(
         self,
@@ -149,32 +153,47 @@ impl Registry {
         })
     }
 
-    /// Builds the stack of a JSON document.
+    /// Creates the agents of a JSON document, with `tools`.
+    ///
+    /// The agents are boxed, and have the description of the same stack built by hand.
     ///
     /// # Errors
     ///
-    /// The document can't be parsed, or one of its keys is wrong.
-    pub fn json(&self, text: &str) -> Result<Stack, ConfigError> {
-        let document = serde_json::from_str(text).map_err(ConfigError::syntax)?;
-        self.build(document)
+    /// The document can't be parsed, or one of its keys is wrong
+    /// ([`Configuration`](concentric_core::ErrorKind::Configuration), with the code `config`).
+    pub fn json<R>(&self, text: &str, tools: R) -> Result<AgentLayer<R, Plugins>, Error>
+    where
+        R: ToolSource + 'static,
+    {
+        self.build(serde_json::from_str(text).map_err(syntax)?, tools)
     }
 
-    /// Builds the stack of a TOML document.
+    /// Creates the agents of a TOML document, with `tools`.
     ///
     /// # Errors
     ///
-    /// The document can't be parsed, or one of its keys is wrong.
-    pub fn toml(&self, text: &str) -> Result<Stack, ConfigError> {
-        let document = toml::from_str(text).map_err(ConfigError::syntax)?;
-        self.build(document)
+    /// Those of [`json`](Self::json).
+    pub fn toml<R>(&self, text: &str, tools: R) -> Result<AgentLayer<R, Plugins>, Error>
+    where
+        R: ToolSource + 'static,
+    {
+        self.build(toml::from_str(text).map_err(syntax)?, tools)
     }
 
-    /// Builds the stack of a parsed document, such as a part of a larger configuration.
+    /// Creates the agents of a parsed document, such as a part of a larger configuration.
     ///
     /// # Errors
     ///
-    /// One of its keys is wrong.
-    pub fn build(&self, document: Value) -> Result<Stack, ConfigError> {
+    /// Those of [`json`](Self::json).
+    pub fn build<R>(&self, document: Value, tools: R) -> Result<AgentLayer<R, Plugins>, Error>
+    where
+        R: ToolSource + 'static,
+    {
+        let (options, parts) = self.parts(document)?;
+        Ok(agent(&options, parts, tools))
+    }
+
+    fn parts(&self, document: Value) -> Result<(AgentOptions, Vec<(Place, Part)>), ConfigError> {
         let mut keys = object(document)?;
         let layers = keys.remove("layers");
         no_more(&keys)?;
@@ -192,7 +211,7 @@ impl Registry {
                 .map_err(|error| error.at(&key))?;
         }
         let agent = agent.ok_or_else(|| ConfigError::new("layers", "no layer is the `agent`"))?;
-        Ok(Stack { agent, parts })
+        Ok((agent, parts))
     }
 
     /// Adds one item of the list.

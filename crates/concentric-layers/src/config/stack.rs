@@ -4,7 +4,6 @@ use concentric_core::{
 };
 use schemars::JsonSchema;
 use serde::Deserialize;
-use std::fmt;
 
 /// A configured layer, which installs itself around the agent, or inside its loop.
 pub(super) type Part = Box<dyn FnOnce(&mut Installer<'_>, Place) + Send + Sync>;
@@ -27,32 +26,23 @@ pub(super) struct AgentOptions {
     call_limit: Option<u32>,
 }
 
-/// The configured layers of an agent, outermost first.
-///
-/// See the [module docs](super) for an example.
-#[must_use = "a stack does nothing unless it becomes an agent"]
-pub struct Stack {
-    pub(super) agent: AgentOptions,
-    pub(super) parts: Vec<(Place, Part)>,
-}
-
-impl Stack {
-    /// Creates the layer that turns a model into an agent with these layers.
-    ///
-    /// The agent is a boxed one. Its description is that of the same stack built by hand.
-    pub fn agent<R>(self, tools: R) -> AgentLayer<R, Plugins>
-    where
-        R: ToolSource + 'static,
-    {
-        let mut agent = AgentLayer::new(tools);
-        if let Some(steps) = self.agent.step_limit {
-            agent = agent.step_limit(steps);
-        }
-        if let Some(calls) = self.agent.call_limit {
-            agent = agent.call_limit(calls);
-        }
-        agent.with(Parts(self.parts))
+/// Creates an agent with the configured layers.
+pub(super) fn agent<R>(
+    options: &AgentOptions,
+    parts: Vec<(Place, Part)>,
+    tools: R,
+) -> AgentLayer<R, Plugins>
+where
+    R: ToolSource + 'static,
+{
+    let mut agent = AgentLayer::new(tools);
+    if let Some(steps) = options.step_limit {
+        agent = agent.step_limit(steps);
     }
+    if let Some(calls) = options.call_limit {
+        agent = agent.call_limit(calls);
+    }
+    agent.with(Parts(parts))
 }
 
 struct Parts(Vec<(Place, Part)>);
@@ -62,13 +52,5 @@ impl Plugin for Parts {
         for (place, part) in self.0 {
             part(at, place);
         }
-    }
-}
-
-impl fmt::Debug for Stack {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Stack")
-            .field("layers", &self.parts.len())
-            .finish_non_exhaustive()
     }
 }

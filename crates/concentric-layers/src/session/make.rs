@@ -1,6 +1,6 @@
 use super::{
     Session,
-    health::Idle,
+    idle::Idle,
     keep::Keep,
     state::Settings,
     watch::{Entered, Observer, OnEnd, OnFork, OnStart, Starting, Watch},

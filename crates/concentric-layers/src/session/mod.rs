@@ -109,7 +109,8 @@
 
 mod body;
 mod future;
-mod health;
+mod idle;
+
 mod keep;
 mod make;
 mod service;
@@ -119,7 +120,7 @@ mod watch;
 pub use self::{
     body::TurnBody,
     future::ResponseFuture,
-    health::{ContextBudget, SessionHealth},
+    idle::ContextBudget,
     make::{MakeFuture, MakeSession, SessionTarget},
     service::Session,
 };

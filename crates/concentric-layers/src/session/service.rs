@@ -1,6 +1,6 @@
 use super::{
-    ContextBudget, MakeSession, ResponseFuture, SessionHealth, SessionTarget, TurnBody,
-    health::watch,
+    ContextBudget, MakeSession, ResponseFuture, SessionTarget, TurnBody,
+    idle::watch,
     keep::{Keep, suspended},
     state::{Settings, Shared, State, Turn, closed},
     watch::Entered,
@@ -16,6 +16,7 @@ use std::{
     fmt,
     sync::{Arc, Mutex, OnceLock},
     task::{Context, Poll},
+    time::Duration,
 };
 use tokio::sync::Semaphore;
 use tower::BoxError;
@@ -109,9 +110,20 @@ impl<A> Session<A> {
         self.shared.lock().turns.len()
     }
 
-    /// Returns whether turns are active, queued or suspended, and for how long there was none.
-    pub fn health(&self) -> SessionHealth {
-        self.shared.health()
+    /// Returns whether a turn is active.
+    pub fn is_active(&self) -> bool {
+        self.shared.lock().running.is_some()
+    }
+
+    /// Returns whether the session has ended, and refuses turns.
+    pub fn has_ended(&self) -> bool {
+        self.shared.lock().closed
+    }
+
+    /// Returns the time since the last turn ended, or since the session began; `None` while a turn
+    /// is active or queued.
+    pub fn idle(&self) -> Option<Duration> {
+        self.shared.idle()
     }
 
     /// Returns the context budget of the agent

@@ -1,5 +1,5 @@
 use super::{
-    health::{Idle, SessionHealth},
+    idle::Idle,
     keep::{Keep, Saving},
     watch::{Entered, Watch},
 };
@@ -156,19 +156,6 @@ impl<A> Shared<A> {
         let state = self.lock();
         let idle = now.saturating_sub(state.idle_since);
         state.turns.is_empty().then_some(idle)
-    }
-
-    pub(super) fn health(&self) -> SessionHealth {
-        let idle = self.idle();
-        let state = self.lock();
-        let active = state.running.is_some();
-        SessionHealth {
-            active,
-            queued: state.turns.len() - usize::from(active),
-            suspended: state.suspended.is_some(),
-            ended: state.closed,
-            idle,
-        }
     }
 
     /// Ends the session, once. If a turn is active, the end is reported after it.

@@ -235,7 +235,7 @@ async fn of_two_sessions_of_one_conversation_the_later_fails_and_ends() {
     say(&one, "hi").await.unwrap();
     let error = say(&two, "hi").await.unwrap_err();
     assert_eq!(error.code(), Some("thread_moved"));
-    assert!(two.health().ended);
+    assert!(two.has_ended());
     assert_eq!(
         say(&two, "hi").await.unwrap_err().code(),
         Some("session_ended")
@@ -294,22 +294,23 @@ async fn health_reports_turns_and_idle_time() {
     let sessions = MakeSession::new(agent(&never, &ScriptedTools::new())).queue(1);
     let session = open(sessions).await;
     tokio::time::advance(Duration::from_secs(3)).await;
-    let health = session.health();
     assert_eq!(
-        (health.active, health.queued, health.ended),
+        (session.is_active(), session.turns(), session.has_ended()),
         (false, 0, false)
     );
-    assert_eq!(health.idle, Some(Duration::from_secs(3)));
+    assert_eq!(session.idle(), Some(Duration::from_secs(3)));
     let mut active = spawn(session.clone().oneshot(session.user("hi")));
     let mut queued = spawn(session.clone().oneshot(session.user("hi")));
     assert!(active.poll().is_pending());
     assert!(queued.poll().is_pending());
-    let health = session.health();
-    assert_eq!((health.active, health.queued, health.idle), (true, 1, None));
+    assert_eq!(
+        (session.is_active(), session.turns(), session.idle()),
+        (true, 2, None)
+    );
     drop((active, queued));
-    assert_eq!(session.health().idle, Some(Duration::ZERO));
+    assert_eq!(session.idle(), Some(Duration::ZERO));
     session.close();
-    assert!(session.health().ended);
+    assert!(session.has_ended());
 }
 
 #[tokio::test(start_paused = true)]
@@ -325,12 +326,12 @@ async fn an_idle_session_ends_and_an_active_one_does_not() {
     let mut turn = spawn(session.clone().oneshot(session.user("hi")));
     assert!(turn.poll().is_pending());
     tokio::time::sleep(Duration::from_secs(60)).await;
-    assert!(!session.health().ended);
+    assert!(!session.has_ended());
     drop(turn);
     tokio::time::sleep(Duration::from_secs(9)).await;
-    assert!(!session.health().ended);
+    assert!(!session.has_ended());
     tokio::time::sleep(Duration::from_secs(12)).await;
-    assert!(session.health().ended);
+    assert!(session.has_ended());
     assert_eq!(*ended.lock().unwrap(), 1);
     let error = say(&session, "hi").await.unwrap_err();
     assert_eq!(error.code(), Some("session_ended"));
@@ -343,10 +344,10 @@ async fn an_idle_session_ends_and_an_active_one_does_not() {
     assert_eq!(tasks.num_alive_tasks(), 0);
     let zero = open(sessions.clone().end_when_idle(Duration::ZERO)).await;
     tokio::time::sleep(Duration::from_millis(1)).await;
-    assert!(zero.health().ended);
+    assert!(zero.has_ended());
     let forever = open(sessions.end_when_idle(Duration::MAX)).await;
     tokio::time::sleep(Duration::from_secs(1 << 30)).await;
-    assert!(!forever.health().ended);
+    assert!(!forever.has_ended());
 }
 
 #[test]

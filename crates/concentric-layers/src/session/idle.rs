@@ -1,4 +1,4 @@
-//! The state of a session for its host, its idle end, and the context budget of its agent.
+//! The idle end of a session, and the context budget of its agent.
 
 use super::state::Shared;
 use concentric_core::{Capability, Environment};
@@ -7,23 +7,6 @@ use std::{
     time::Duration,
 };
 use tokio::runtime::Handle;
-
-/// The state of a [`Session`](super::Session) at one moment.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct SessionHealth {
-    /// Whether a turn is active.
-    pub active: bool,
-    /// The number of queued turns.
-    pub queued: usize,
-    /// Whether a turn is suspended and waits for replies.
-    pub suspended: bool,
-    /// Whether the session has ended.
-    pub ended: bool,
-    /// The time since the last turn ended, or since the session began; `None` while a turn is active
-    /// or queued.
-    pub idle: Option<Duration>,
-}
 
 /// The tokens that a request may have, as derived from the session's agent
 /// ([`MakeSession::context_budget`](super::MakeSession::context_budget)).
