@@ -110,7 +110,6 @@
 mod body;
 mod future;
 mod idle;
-
 mod keep;
 mod make;
 mod service;
