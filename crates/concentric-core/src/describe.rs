@@ -21,11 +21,17 @@ pub(crate) fn describe_agent<A>(
     model: impl Iterator<Item = &'static str>,
 ) -> String {
     let mut layers = layers(std::any::type_name::<A>());
-    let at = |phase: Phase| move |name| Described(phase.as_str(), short_path(split(name).0));
+    let at = |phase: Phase| {
+        move |name| {
+            let own = self::layers(name).into_iter();
+            let own = own.filter(|Described(_, name)| name != "BoxModel");
+            own.map(move |Described(_, name)| Described(phase.as_str(), name))
+        }
+    };
     // The agent and its tools precede the model.
     let end = layers.len().min(2);
-    layers.splice(end..end, model.map(at(Phase::Model)));
-    layers.splice(0..0, run.map(at(Phase::Run)));
+    layers.splice(end..end, model.flat_map(at(Phase::Model)));
+    layers.splice(0..0, run.flat_map(at(Phase::Run)));
     lines(&layers)
 }
 

@@ -16,7 +16,7 @@ impl ErasedLayers {
         L: Layer<BoxModel, Service: SharedModel> + Send + Sync + 'static,
     {
         let around = move |inner| BoxModel::new(layer.layer(inner));
-        self.0.push((type_name::<L>(), Arc::new(around)));
+        self.0.push((type_name::<L::Service>(), Arc::new(around)));
     }
 
     /// Adds the layers of `inner` inside those of `self`.
@@ -33,7 +33,7 @@ impl ErasedLayers {
         layers.fold(model, |model, (_, around)| around(model))
     }
 
-    /// Returns the names of the layers' types, outermost first.
+    /// Returns the names of the types of the layers' services, outermost first.
     pub(crate) fn names(&self) -> impl Iterator<Item = &'static str> {
         self.0.iter().map(|(name, _)| *name)
     }

@@ -72,6 +72,7 @@ pub mod store;
 mod tool_call;
 mod tool_layers;
 mod tool_parts;
+pub mod trace;
 
 pub use self::{
     agent::{Agent, AgentLayer, NoTools, Plugin, ToolSource},

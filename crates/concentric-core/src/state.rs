@@ -61,7 +61,7 @@
 pub use crate::slots::{Durable, Keep, Scope, Slot, SlotError, Slots, Transient};
 pub use concentric_proto::run_state::{RoundPlace, SlotPlace, StoredSlot};
 
-use crate::context::Context;
+use crate::{context::Context, trace::TraceStep};
 use concentric_proto::ThreadId;
 use std::sync::Arc;
 
@@ -124,7 +124,12 @@ impl Context {
         S: Slot,
     {
         let (slots, place) = self.slots::<S>()?;
-        slots.update::<S>(place, update)
+        let value = slots.update::<S>(place, update)?;
+        self.record(|| TraceStep::StateChanged {
+            slot: S::NAME,
+            value: S::Keep::write(&value).and_then(Result::ok),
+        });
+        Ok(value)
     }
 
     /// Serializes the values of the run's own durable slots, to be stored with its state

@@ -5,6 +5,7 @@
 //! | to | use | cost |
 //! |---|---|---|
 //! | observe or map single events | [`inspect_events`], [`map_events()`] | none |
+//! | observe the calls of any service | [`observe()`] | none |
 //! | drop, add, delay or reject events | a [`Transform`] | one box per call |
 //! | change a request, skip a call, repeat a call | [`from_fn()`], [`tool_from_fn`] | three boxes per call, one indirect call per event |
 //! | do any of these without overhead, or control readiness | a [`Layer`] and a [`Service`] | none |
@@ -35,6 +36,7 @@
 //! | layer | feature | purpose |
 //! |---|---|---|
 //! | `BudgetPlugin` | `budget` | limits the cost, tokens, calls and time of runs |
+//! | `Registry` | `config` | builds agents from JSON and TOML |
 //! | `DetachLayer` | `detach` | completes a run after its consumer has disconnected |
 //! | `Envelopes` | `envelope` | numbers and correlates the events of a run |
 //! | `InFlightLimitLayer` | `in-flight` | limits calls until their bodies end |
@@ -55,6 +57,8 @@
 #[cfg(feature = "budget")]
 pub mod budget;
 pub mod commit;
+#[cfg(feature = "config")]
+pub mod config;
 pub mod debug;
 pub mod defaults;
 #[cfg(feature = "detach")]
@@ -65,6 +69,7 @@ pub mod from_fn;
 #[cfg(feature = "in-flight")]
 pub mod in_flight;
 pub mod map_events;
+pub mod observe;
 pub mod on_end;
 #[cfg(feature = "session")]
 pub mod session;
@@ -89,6 +94,7 @@ pub use self::{
     defaults::RequestDefaultsLayer,
     from_fn::{Next, NextTool, from_fn, tool_from_fn},
     map_events::{inspect_events, map_events},
+    observe::observe,
     on_end::{End, on_end},
     transform::{Emit, Transform, TransformLayer},
 };

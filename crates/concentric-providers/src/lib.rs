@@ -29,6 +29,7 @@
 //! | `anthropic` | `AnthropicLayer` |
 //! | `gemini` | `GeminiLayer` |
 //! | `ollama` | `OllamaLayer` |
+//! | `activities` | embeddings, images, speech and transcription; implies `openai` |
 //! | `full` | all of these |
 //!
 //! The future of a call resolves when the first content of the model arrives. Until then, errors (a
@@ -47,6 +48,8 @@
     reason = "the API types are an implementation detail of the models"
 )]
 
+#[cfg(feature = "activities")]
+pub mod activity;
 #[cfg(feature = "anthropic")]
 pub mod anthropic;
 mod api;

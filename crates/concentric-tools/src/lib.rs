@@ -152,7 +152,7 @@ pub use self::{
     digest::Digest,
     error::{ErrorFormat, ToolError, ToolsetError},
     gate::{ApprovalEvent, Ask, Decided, Gate, ToolPins, Verdict, gate_fn},
-    lifecycle::{RoundEnd, SiblingPolicy, ToolLifecycle, TraceEntry, TraceStep},
+    lifecycle::{RoundEnd, SiblingPolicy, ToolLifecycle},
     matcher::Matcher,
     outcome::{IntoOutcome, Json},
     retry::RetryTool,

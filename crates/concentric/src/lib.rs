@@ -65,9 +65,10 @@
 //! | `anthropic` | `providers` | Anthropic Messages |
 //! | `gemini` | `providers` | Gemini |
 //! | `ollama` | `providers` | Ollama |
+//! | `activities` | `providers` | embeddings, images, speech and transcription at services with OpenAI's API |
 //! | `providers` | `providers` | the parts that all provider layers share; enabled by each of them |
 //! | `http` | `http` | AG-UI endpoints for agents, and a limit on concurrent runs |
-//! | `layers` | [`layers`] | the built-in layers: suspended and detached runs, sessions, budgets, stop conditions, steering, a limit on calls in flight |
+//! | `layers` | [`layers`] | the built-in layers: suspended and detached runs, sessions, budgets, stop conditions, steering, a limit on calls in flight, stacks from configuration |
 //! | `store` | [`store`] | SQLite and in-memory stores for runs, tool effects and decisions |
 //! | `full` | | all of these |
 //!
@@ -87,7 +88,7 @@ pub use concentric_core::{
 #[doc(inline)]
 pub use concentric_core::{
     agent, ask, capability, context, describe, gate, hooks, id, interrupt, machine, service, state,
-    transcript,
+    trace, transcript,
 };
 
 #[cfg(feature = "http")]

@@ -99,10 +99,10 @@ fn a_boxed_agent_describes_the_layers_of_its_plugins() {
     assert_eq!(
         layer.layer(ScriptedModel::new()).describe(),
         "\
-run       tower::TimeoutLayer
+run       tower::Timeout
 run       Agent
 round     ScriptedTools
-model     tower::ConcurrencyLimitLayer
+model     tower::ConcurrencyLimit
 model     ScriptedModel"
     );
 }

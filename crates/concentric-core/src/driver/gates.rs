@@ -48,6 +48,7 @@ impl<M, R> Run<M, R> {
 
     /// Applies the decision of the gates, and returns whether to make the step or the round.
     pub(super) fn apply(&mut self, moment: Moment, decided: Result<Decided, Error>) -> bool {
+        self.trace_decision(moment, &decided);
         let input = match decided {
             Ok(Decided { draft, input }) => {
                 draft.into_iter().for_each(|draft| self.edit(draft));

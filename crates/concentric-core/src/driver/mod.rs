@@ -12,6 +12,7 @@ mod nested;
 mod resume;
 mod run;
 mod stop;
+mod trace;
 mod work;
 
 pub(crate) use self::guard::{Foreign, attempt, discard};

@@ -7,6 +7,7 @@ use super::{
     guard::{Foreign, at, attempt},
     resume::resume,
     stop::Stops,
+    trace::model_called,
 };
 use crate::{
     context::Context, request::ChatRequest, resume::Resume, step_gate::StepGates,
@@ -163,6 +164,7 @@ impl<M, R> Run<M, R> {
             context: self.context.at_step(step, message_id),
             overrides: None,
         };
+        model_called(&request);
         self.step = Some(request.context.clone());
         self.context.forget_expectations();
         Ok(Oneshot::new(model, request))

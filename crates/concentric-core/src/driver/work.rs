@@ -153,6 +153,7 @@ where
 
     /// Runs a round, after its state is persisted if the run has a checkpoint.
     fn round(run: &mut Run<M, R>, round: ToolRound) -> Self {
+        run.trace_round(&round);
         if round.calls.is_empty() {
             // All calls of the round are executed by the client.
             run.machine.input(Input::RoundEnded);

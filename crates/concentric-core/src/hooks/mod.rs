@@ -190,6 +190,7 @@ mod tool_future;
 mod tool_layer;
 mod tool_service;
 mod tool_shared;
+mod traced;
 mod watch;
 
 pub use self::{

@@ -357,7 +357,7 @@ where
         let call = || at.round_finished(&results, &summary);
         notify(id, "round_finished", context, until, call).await;
     }
-    let end = match &item {
+    let end: End<'_> = match &item {
         Some(Ok(Event::StepStart(step))) => {
             if interest.contains(Interest::STEP_STARTED) {
                 let call = || at.step_started(step, &summary);
@@ -388,7 +388,7 @@ async fn dropped<H>(at: At<H>, summary: Arc<Summary>, ended: Option<Ended>) -> I
 where
     H: Hooks,
 {
-    let end = match &ended {
+    let end: End<'_> = match &ended {
         // The end that the inner hooks received.
         Some(Ended::Finished(finish)) => End::Finished(finish),
         Some(Ended::Failed(error)) => End::Failed(error),

@@ -17,7 +17,7 @@ pub(crate) enum Moment {
 }
 
 impl Moment {
-    pub(super) const fn name(self) -> &'static str {
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Step => "step",
             Self::Round => "round",

@@ -1,4 +1,4 @@
-//! Traits for persistent storage: of runs, effects of tools, and decisions.
+//! Traits for persistent storage: of runs, conversations, effects of tools, and decisions.
 //!
 //! Implementations are trusted: a run is resumed exactly as a [`RunStore`] returns it.
 //! `concentric-store` implements the traits over SQLite, and in memory for tests.
@@ -13,12 +13,14 @@ mod decision;
 mod ledger;
 mod run;
 mod run_context;
+mod thread;
 
 pub use self::{
     decision::{Decisions, Once, StoredDecision, StoredScope},
     ledger::{EffectKey, Intent, Ledger, LedgerEntry},
     run::{LEASE, RunRecord, RunStatus, RunStore, RunSummary, waiting},
     run_context::{OpenInterrupts, Resumable},
+    thread::{StoredThread, ThreadStore},
 };
 pub use crate::{
     checkpoint::Checkpoint,
@@ -58,6 +60,8 @@ pub enum StoreError {
     Ended,
     /// There is a newer claim of the run.
     Stale,
+    /// The stored conversation has another version.
+    Moved,
     /// The value can't be stored so that it can be read again, for example because it is too large.
     /// A retry fails with the same error.
     Unwritable(Arc<dyn StdError + Send + Sync>),
@@ -87,6 +91,7 @@ impl StoreError {
             Self::Taken => "already_resumed",
             Self::Ended => "run_ended",
             Self::Stale => "stale_claim",
+            Self::Moved => "thread_moved",
             Self::Unwritable(_) => "unwritable",
             Self::Failed(_) => "store_failed",
         }
@@ -116,6 +121,7 @@ impl fmt::Display for StoreError {
             Self::Taken => "another process has already resumed the run",
             Self::Ended => "the run is over",
             Self::Stale => "another process has claimed the run",
+            Self::Moved => "another session has changed the conversation; open it again",
             Self::Unwritable(_) => "the value can't be stored",
             Self::Failed(_) => "the store failed",
         })

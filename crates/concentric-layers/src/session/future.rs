@@ -1,5 +1,6 @@
 use super::{
     TurnBody,
+    keep::Saving,
     service::prepare,
     state::{Shared, Turn},
 };
@@ -31,6 +32,8 @@ pin_project! {
         turn: Option<Result<Turn<A>, Error>>,
         // Set while the turn is queued.
         waiting: Option<Waiting>,
+        // Set while the conversation is stored before a suspended turn resumes.
+        saving: Option<(Saving, ChatRequest)>,
     }
 }
 
@@ -55,6 +58,7 @@ where
             call: None,
             turn: Some(turn),
             waiting,
+            saving: None,
         }
     }
 }
@@ -84,13 +88,23 @@ where
                 .take()
                 .map(|waiting| begin(turn, waiting.request));
             match begun {
-                Some(Ok(call)) => this.call.set(Some(call)),
+                Some(Ok((None, request))) => this.call.set(Some(call(turn, request))),
+                Some(Ok((Some(saving), request))) => *this.saving = Some((saving, request)),
                 Some(Err(error)) => {
                     *this.turn = None;
                     return Poll::Ready(Err(error));
                 }
                 None => {}
             }
+        }
+        if let Some((saving, _)) = this.saving {
+            let saved = ready!(saving.as_mut().poll(cx));
+            let request = this.saving.take().map(|(_, request)| request);
+            if let Err(error) = turn.saved(saved) {
+                *this.turn = None;
+                return Poll::Ready(Err(error));
+            }
+            this.call.set(request.map(|request| call(turn, request)));
         }
         let Some(call) = this.call.as_mut().as_pin_mut() else {
             return Poll::Pending;
@@ -115,14 +129,26 @@ where
     }
 }
 
-fn begin<A>(turn: &mut Turn<A>, request: ChatRequest) -> Result<Oneshot<A, ChatRequest>, Error>
+/// Prepares the request of a turn, and starts to store the conversation if that is needed first.
+fn begin<A>(
+    turn: &mut Turn<A>,
+    request: ChatRequest,
+) -> Result<(Option<Saving>, ChatRequest), Error> {
+    turn.begin()?;
+    let request = prepare(turn, request)?;
+    let saving = match &request.resume {
+        Some(_) => turn.shared().save_resumed()?,
+        None => None,
+    };
+    Ok((saving, request))
+}
+
+fn call<A>(turn: &Turn<A>, request: ChatRequest) -> Oneshot<A, ChatRequest>
 where
     A: Service<ChatRequest> + Clone,
 {
-    turn.begin()?;
-    let request = prepare(turn, request)?;
     let agent = turn.shared().lock().agent.clone();
-    Ok(Oneshot::new(agent, request))
+    Oneshot::new(agent, request)
 }
 
 impl<A> fmt::Debug for ResponseFuture<A>

@@ -1,21 +1,25 @@
 use super::{
     Session,
-    state::{Shared, State},
-    watch::{Entered, Observer, OnEnd, OnStart, Starting, Watch},
+    idle::Idle,
+    keep::Keep,
+    state::Settings,
+    watch::{Entered, Observer, OnEnd, OnFork, OnStart, Starting, Watch},
 };
 use concentric_core::{
-    BoxError, Declares, Error, Hooks, ThreadId, Transcript,
+    BoxError, Declares, Environment, Error, ErrorKind, Hooks, ThreadId, Transcript,
     capability::{Encloses, InLoop, Outside, SessionTurn, StoredRun},
     state::Slots,
+    store::{StoredThread, Tenant, ThreadStore},
 };
 use std::{
     fmt,
-    future::Future,
+    future::{Future, ready},
     pin::Pin,
-    sync::{Arc, Mutex},
-    task::{Context, Poll, ready},
+    sync::Arc,
+    task::{self, Context, Poll},
+    time::Duration,
 };
-use tokio::sync::Semaphore;
+use tokio::runtime::Handle;
 use tower_service::Service;
 
 /// Makes sessions of an agent. It is a tower `MakeService`.
@@ -24,8 +28,8 @@ use tower_service::Service;
 #[derive(Clone)]
 pub struct MakeSession<A> {
     agent: A,
-    queue: usize,
-    watches: Vec<Arc<dyn Watch>>,
+    settings: Settings<A>,
+    store: Option<Arc<dyn ThreadStore>>,
 }
 
 /// The conversation of a session.
@@ -42,6 +46,8 @@ pub struct SessionTarget {
     pub slots: Slots,
     /// The slots of the session.
     pub session_slots: Slots,
+    /// The owner of the conversation.
+    pub tenant: Tenant,
 }
 
 impl SessionTarget {
@@ -53,7 +59,15 @@ impl SessionTarget {
             history: Transcript::new(),
             slots: Slots::new(),
             session_slots: Slots::new(),
+            tenant: Tenant::default(),
         }
+    }
+
+    /// Sets the owner of the conversation, for its store and its runs.
+    #[must_use]
+    pub fn with_tenant(mut self, tenant: Tenant) -> Self {
+        self.tenant = tenant;
+        self
     }
 
     /// Sets the earlier turns.
@@ -82,19 +96,77 @@ impl SessionTarget {
 impl<A> MakeSession<A> {
     /// Creates a factory of sessions without a queue: a session refuses a turn while another one is
     /// active.
-    pub const fn new(agent: A) -> Self {
+    pub fn new(agent: A) -> Self {
         Self {
             agent,
-            queue: 0,
-            watches: Vec::new(),
+            settings: Settings {
+                queue: 0,
+                idle: None,
+                environment: Environment::system(),
+                budget: None,
+                watches: Vec::new(),
+            },
+            store: None,
         }
     }
 
     /// Sets the maximum number of queued turns per session; the default is 0.
     #[must_use]
-    pub const fn queue(mut self, turns: usize) -> Self {
-        self.queue = turns;
+    pub fn queue(mut self, turns: usize) -> Self {
+        self.settings.queue = turns;
         self
+    }
+
+    /// Ends a session that has had no turn for `limit`, as [`close`](Session::close) does; by
+    /// default, a session ends with its last handle.
+    ///
+    /// A suspended turn does not keep a session: with a [store](Self::store), its interrupts can be
+    /// replied to after the conversation is opened again. With a limit of zero, a session ends as
+    /// soon as its task runs. Requires a tokio runtime when the session is made.
+    #[must_use]
+    pub fn end_when_idle(mut self, limit: Duration) -> Self {
+        self.settings.idle = Some(Idle {
+            limit,
+            runtime: None,
+        });
+        self
+    }
+
+    /// Sets the source of time of the sessions; the default is the system's.
+    #[must_use]
+    pub fn environment(mut self, environment: Environment) -> Self {
+        self.settings.environment = environment;
+        self
+    }
+
+    /// Stores conversations in `store`, and continues the stored ones; see
+    /// [Recovery](super#recovery).
+    #[must_use]
+    pub fn store(mut self, store: impl ThreadStore) -> Self {
+        self.store = Some(Arc::new(store));
+        self
+    }
+
+    /// Derives the context budget of each session from its agent, also when the agent is
+    /// [replaced](Session::set_agent). The layers of a turn receive it as
+    /// [`ContextBudget`](super::ContextBudget).
+    #[must_use]
+    pub fn context_budget(mut self, budget: impl Fn(&A) -> u64 + Send + Sync + 'static) -> Self {
+        self.settings.budget = Some(Arc::new(budget));
+        self
+    }
+
+    /// Calls `fork` with the conversation that a [fork](Session::fork) will have, before the fork
+    /// exists. It may change it; an error refuses the fork.
+    ///
+    /// Callbacks are called in the order in which they were added.
+    #[must_use]
+    pub fn on_fork<F, Fut>(self, fork: F) -> Self
+    where
+        F: Fn(&mut SessionTarget) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<(), BoxError>> + Send + 'static,
+    {
+        self.watch(OnFork(fork))
     }
 
     /// Calls `start` before a session begins. An error refuses the session.
@@ -132,31 +204,21 @@ impl<A> MakeSession<A> {
     }
 
     fn watch(mut self, watch: impl Watch) -> Self {
-        self.watches.push(Arc::new(watch));
+        self.settings.watches.push(Arc::new(watch));
         self
     }
+}
 
-    fn session(self, target: SessionTarget, entered: Entered) -> Session<A> {
-        Session {
-            shared: Arc::new(Shared {
-                state: Mutex::new(State {
-                    agent: self.agent,
-                    history: target.history,
-                    suspended: None,
-                    turns: Vec::new(),
-                    running: None,
-                    next: 0,
-                    closed: false,
-                }),
-                turn: Arc::new(Semaphore::new(1)),
-                queue: self.queue,
-                thread_id: target.thread,
-                session_id: target.session,
-                thread: target.slots,
-                session: target.session_slots,
-                entered: Mutex::new(entered),
-            }),
-        }
+impl<A> MakeSession<A>
+where
+    A: Send + 'static,
+{
+    fn session(self, target: SessionTarget, entered: Entered, stored: StoredThread) -> Session<A> {
+        let keep = self.store.map(|store| Keep {
+            store,
+            tenant: target.tenant.clone(),
+        });
+        Session::new(self.agent, self.settings, keep, target, entered, stored)
     }
 }
 
@@ -173,7 +235,7 @@ impl<A> Declares for MakeSession<A> {
 
 impl<A> Service<SessionTarget> for MakeSession<A>
 where
-    A: Clone,
+    A: Clone + Send + 'static,
 {
     type Response = Session<A>;
     type Error = Error;
@@ -184,9 +246,25 @@ where
     }
 
     fn call(&mut self, target: SessionTarget) -> MakeFuture<A> {
+        let mut made = self.clone();
+        let runtime = Handle::try_current();
+        let starting: Starting = match (&mut made.settings.idle, runtime) {
+            (Some(_), Err(error)) => {
+                let why = "a session that ends when it is idle requires a tokio runtime";
+                let error = Error::new(ErrorKind::Configuration, why).with_source(error);
+                Box::pin(ready(Err(error)))
+            }
+            (idle, runtime) => {
+                if let Some(idle) = idle {
+                    idle.runtime = runtime.ok();
+                }
+                let watches = self.settings.watches.clone();
+                Entered::start(watches, self.store.clone(), target)
+            }
+        };
         MakeFuture {
-            starting: Entered::start(self.watches.clone(), target),
-            made: Some(self.clone()),
+            starting,
+            made: Some(made),
         }
     }
 }
@@ -202,20 +280,23 @@ pub struct MakeFuture<A> {
 // `starting` is boxed, and `made` is never pinned.
 impl<A> Unpin for MakeFuture<A> {}
 
-impl<A> Future for MakeFuture<A> {
+impl<A> Future for MakeFuture<A>
+where
+    A: Send + 'static,
+{
     type Output = Result<Session<A>, Error>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let (target, entered) = ready!(self.starting.as_mut().poll(cx))?;
+        let (target, entered, stored) = task::ready!(self.starting.as_mut().poll(cx))?;
         let sessions = self.made.take().expect("polled after completion");
-        Poll::Ready(Ok(sessions.session(target, entered)))
+        Poll::Ready(Ok(sessions.session(target, entered, stored)))
     }
 }
 
 impl<A> fmt::Debug for MakeSession<A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MakeSession")
-            .field("queue", &self.queue)
+            .field("queue", &self.settings.queue)
             .finish_non_exhaustive()
     }
 }

@@ -60,6 +60,25 @@
 //! session. [`reset`](Session::reset) clears the conversation's slots and keeps those of the
 //! session.
 //!
+//! # Recovery
+//!
+//! With a [store](MakeSession::store), a conversation survives its process: a session that is opened
+//! with the same thread and tenant continues with the stored history, slots and suspended turn.
+//!
+//! | moment | stored |
+//! |---|---|
+//! | before the body of a turn yields its finish | the new history and slots, or the suspended turn |
+//! | before a suspended turn resumes | the history from before it, so that no other process resumes it |
+//! | a [fork](Session::fork) | the new conversation |
+//!
+//! A turn that was active when its process ended is lost, and the conversation continues from before
+//! it; a [`SuspendLayer`](crate::suspend::SuspendLayer) inside the session stores runs step by step.
+//! Two sessions of one conversation do not overwrite each other: the second one to store a turn fails
+//! with [`Conflict`](concentric_core::ErrorKind::Conflict) and the code `thread_moved`, and ends; it can
+//! be opened again. If the store fails otherwise, the turn fails, and the session continues from before
+//! it. [`give_up`](Session::give_up), [`reset`](Session::reset) and changes of slots between turns are
+//! stored with the next turn.
+//!
 //! # Place in the stack
 //!
 //! Around an agent, outside all layers that are applied once per run. A layer around the session
@@ -85,9 +104,13 @@
 //! Dropping the future or the body of a turn stops its run, starts the next turn, and leaves the
 //! history as it was before the turn. A turn that was resumed by replies and has had no effects is
 //! suspended again.
+//! If a body is dropped while its turn is being stored, the turn may be stored; the session then ends
+//! with its next turn.
 
 mod body;
 mod future;
+mod idle;
+mod keep;
 mod make;
 mod service;
 mod state;
@@ -96,6 +119,7 @@ mod watch;
 pub use self::{
     body::TurnBody,
     future::ResponseFuture,
+    idle::ContextBudget,
     make::{MakeFuture, MakeSession, SessionTarget},
     service::Session,
 };

@@ -1,17 +1,22 @@
 use super::{
-    MakeSession, ResponseFuture, TurnBody,
-    state::{Shared, State, Turn},
+    ContextBudget, MakeSession, ResponseFuture, SessionTarget, TurnBody,
+    idle::watch,
+    keep::{Keep, suspended},
+    state::{Settings, Shared, State, Turn, closed},
+    watch::Entered,
 };
 use concentric_core::{
     ChatRequest, ChatResponse, Error, ErrorKind, Event, Interrupt, Reply, Resume, ResumePoint, Str,
     ThreadId, Transcript,
-    state::{SlotError, Slots},
+    state::Slots,
+    store::{StoredThread, Tenant},
 };
 use futures_core::Stream;
 use std::{
     fmt,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, OnceLock},
     task::{Context, Poll},
+    time::Duration,
 };
 use tokio::sync::Semaphore;
 use tower::BoxError;
@@ -23,6 +28,46 @@ use tower_service::Service;
 /// when it is [closed](Self::close).
 pub struct Session<A> {
     pub(super) shared: Arc<Shared<A>>,
+}
+
+impl<A> Session<A>
+where
+    A: Send + 'static,
+{
+    pub(super) fn new(
+        agent: A,
+        settings: Settings<A>,
+        keep: Option<Keep>,
+        target: SessionTarget,
+        entered: Entered,
+        mut stored: StoredThread,
+    ) -> Self {
+        let shared = Arc::new(Shared {
+            state: Mutex::new(State {
+                budget: settings.budget(&agent),
+                agent,
+                history: target.history,
+                suspended: suspended(&mut stored),
+                turns: Vec::new(),
+                running: None,
+                next: 0,
+                closed: false,
+                version: stored.version,
+                idle_since: settings.environment.clock().monotonic(),
+            }),
+            turn: Arc::new(Semaphore::new(1)),
+            settings,
+            keep,
+            idle_end: OnceLock::new(),
+            thread_id: target.thread,
+            session_id: target.session,
+            thread: target.slots,
+            session: target.session_slots,
+            entered: Mutex::new(entered),
+        });
+        watch(&shared);
+        Self { shared }
+    }
 }
 
 impl<A> Session<A> {
@@ -43,7 +88,11 @@ impl<A> Session<A> {
 
     fn context(&self) -> concentric_core::Context {
         let builder = concentric_core::Context::builder();
-        builder.thread_id(self.shared.thread_id.clone()).build()
+        let mut context = builder.thread_id(self.shared.thread_id.clone()).build();
+        if let Some(keep) = &self.shared.keep {
+            context.extensions_mut().insert(keep.tenant.clone());
+        }
+        context
     }
 
     /// Returns the history, in which every round is closed. It does not include an active or
@@ -60,6 +109,28 @@ impl<A> Session<A> {
     /// Returns the number of active and queued turns.
     pub fn turns(&self) -> usize {
         self.shared.lock().turns.len()
+    }
+
+    /// Returns whether a turn is active.
+    pub fn is_active(&self) -> bool {
+        self.shared.lock().running.is_some()
+    }
+
+    /// Returns whether the session has ended, and refuses turns.
+    pub fn has_ended(&self) -> bool {
+        self.shared.lock().closed
+    }
+
+    /// Returns the time since the last turn ended, or since the session began; `None` while a turn
+    /// is active or queued.
+    pub fn idle(&self) -> Option<Duration> {
+        self.shared.idle()
+    }
+
+    /// Returns the context budget of the agent
+    /// ([`MakeSession::context_budget`]).
+    pub fn context_budget(&self) -> Option<u64> {
+        self.shared.lock().budget
     }
 
     /// Returns the slots of the conversation, as the last finished turn has left them. Store them
@@ -104,7 +175,8 @@ impl<A> Session<A> {
         Ok(())
     }
 
-    /// Replaces the agent; the next turns continue the conversation with the new one.
+    /// Replaces the agent; the next turns continue the conversation with the new one, and with its
+    /// [context budget](MakeSession::context_budget).
     ///
     /// # Errors
     ///
@@ -114,6 +186,7 @@ impl<A> Session<A> {
         let waits = self.while_idle(|state| {
             let waits = state.suspended.is_some();
             if !waits {
+                state.budget = self.shared.settings.budget(&agent);
                 state.agent = agent;
             }
             waits
@@ -139,47 +212,48 @@ impl<A> Session<A> {
     /// Creates a session of a new conversation, `thread`, that starts with a copy of this history.
     ///
     /// The fork has a copy of the durable slots of the conversation, and shares the slots of the
-    /// session.
+    /// session. With a [store](MakeSession::store), it is stored. Nothing of it exists before the
+    /// [fork callbacks](MakeSession::on_fork) have accepted it.
     ///
     /// The start callbacks of this session are not called for the fork. The end callbacks are
     /// called with the id of the fork.
     ///
     /// # Errors
     ///
-    /// A slot value could not be serialized.
-    pub fn fork(&self, thread: ThreadId) -> Result<Self, SlotError>
+    /// A slot value could not be serialized, a fork callback refused the fork, the store failed or
+    /// has a conversation of this id, or this session has ended.
+    pub async fn fork(&self, thread: ThreadId) -> Result<Self, Error>
     where
-        A: Clone,
+        A: Clone + Send + 'static,
     {
+        let shared = &self.shared;
+        let mut target = SessionTarget::new(thread);
         // Read under one lock, so a turn that finishes concurrently is in both or in neither.
-        let (history, slots, agent, closed) = {
-            let state = self.shared.lock();
-            let slots = self.shared.thread.draft();
-            let history = state.history.clone();
-            (history, slots, state.agent.clone(), state.closed)
+        let (slots, agent) = {
+            let state = shared.lock();
+            if state.closed {
+                return Err(closed());
+            }
+            target.history = state.history.clone();
+            (shared.thread.draft(), state.agent.clone())
         };
-        let slots = slots.fork()?;
-        let shared = Shared {
-            state: Mutex::new(State {
-                agent,
-                history,
-                suspended: None,
-                turns: Vec::new(),
-                running: None,
-                next: 0,
-                closed,
-            }),
-            turn: Arc::new(Semaphore::new(1)),
-            queue: self.shared.queue,
-            entered: Mutex::new(self.shared.lock_entered().of_fork(thread.clone())),
-            thread: slots,
-            session: self.shared.session.clone(),
-            thread_id: thread,
-            session_id: self.shared.session_id.clone(),
-        };
-        Ok(Self {
-            shared: Arc::new(shared),
-        })
+        target.slots = slots.fork()?;
+        target.session = shared.session_id.clone();
+        target.session_slots = shared.session.clone();
+        target.tenant = (shared.keep.as_ref()).map_or_else(Tenant::default, |k| k.tenant.clone());
+        for watch in &shared.settings.watches {
+            watch.fork(&mut target).await?;
+        }
+        let mut stored = StoredThread::default();
+        if let Some(keep) = &shared.keep {
+            let (history, slots) = (target.history.clone(), target.slots.snapshot()?);
+            let fork = StoredThread::new(0, history, slots);
+            let id = target.thread.clone();
+            stored.version = keep.store.save(keep.tenant.clone(), id, fork).await?;
+        }
+        let entered = shared.lock_entered().of_fork(target.thread.clone());
+        let (settings, keep) = (shared.settings.clone(), shared.keep.clone());
+        Ok(Self::new(agent, settings, keep, target, entered, stored))
     }
 
     /// Ends the session: cancels its turns and refuses further ones.
@@ -234,10 +308,14 @@ pub(super) fn prepare<A>(
             turn.draft(&suspended.slots)
         }
     };
+    let budget = state.budget;
     drop(state);
     request.context.set_thread_slots(slots);
     request.context.set_session_slots(shared.session.clone());
     request.context.set_session_id(shared.session_id.clone());
+    if let Some(budget) = budget {
+        request.context.provide(ContextBudget(budget));
+    }
     Ok(request)
 }
 

@@ -1,17 +1,61 @@
-use super::watch::Entered;
-use concentric_core::{
-    CancelReason, Context, Error, ErrorKind, Finish, Interrupt, Outcome, Str, ThreadId, Transcript,
-    machine::RunState, state::Slots,
+use super::{
+    idle::Idle,
+    keep::{Keep, Saving},
+    watch::{Entered, Watch},
 };
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use concentric_core::{
+    CancelReason, Context, Environment, Error, ErrorKind, Finish, Interrupt, Outcome, Str,
+    ThreadId, Transcript, machine::RunState, state::Slots, store::StoreError,
+};
+use std::{
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    time::Duration,
+};
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    task::AbortHandle,
+};
+
+type Budget<A> = Arc<dyn Fn(&A) -> u64 + Send + Sync>;
+
+/// The settings of the sessions that a factory makes.
+pub(super) struct Settings<A> {
+    pub(super) queue: usize,
+    pub(super) idle: Option<Idle>,
+    pub(super) environment: Environment,
+    /// Derives the context budget of an agent.
+    pub(super) budget: Option<Budget<A>>,
+    pub(super) watches: Vec<Arc<dyn Watch>>,
+}
+
+impl<A> Settings<A> {
+    pub(super) fn budget(&self, agent: &A) -> Option<u64> {
+        self.budget.as_ref().map(|budget| budget(agent))
+    }
+}
+
+impl<A> Clone for Settings<A> {
+    fn clone(&self) -> Self {
+        Self {
+            queue: self.queue,
+            idle: self.idle.clone(),
+            environment: self.environment.clone(),
+            budget: self.budget.clone(),
+            watches: self.watches.clone(),
+        }
+    }
+}
 
 /// The state that the handles of a session share.
 pub(super) struct Shared<A> {
     pub(super) state: Mutex<State<A>>,
     /// One permit, held by the active turn.
     pub(super) turn: Arc<Semaphore>,
-    pub(super) queue: usize,
+    pub(super) settings: Settings<A>,
+    /// The store of the conversation, if it is stored.
+    pub(super) keep: Option<Keep>,
+    /// Stops the task that ends an idle session.
+    pub(super) idle_end: OnceLock<AbortHandle>,
     pub(super) thread_id: ThreadId,
     pub(super) session_id: ThreadId,
     pub(super) thread: Slots,
@@ -29,6 +73,12 @@ pub(super) struct State<A> {
     pub(super) running: Option<u64>,
     pub(super) next: u64,
     pub(super) closed: bool,
+    /// The version of the stored conversation.
+    pub(super) version: u64,
+    /// The context budget of the agent.
+    pub(super) budget: Option<u64>,
+    /// The time at which the last turn ended, by the monotonic clock.
+    pub(super) idle_since: Duration,
 }
 
 /// A suspended turn.
@@ -59,8 +109,8 @@ impl<A> Shared<A> {
             return Err(closed());
         }
         // The active turn does not count towards the queue.
-        if state.turns.len() > self.queue {
-            let (code, why) = match self.queue {
+        if state.turns.len() > self.settings.queue {
+            let (code, why) = match self.settings.queue {
                 0 => ("busy", "another turn of the session is active"),
                 _ => ("queue_full", "the queue of the session is full"),
             };
@@ -97,6 +147,18 @@ impl<A> Shared<A> {
         turns.len()
     }
 
+    fn now(&self) -> Duration {
+        self.settings.environment.clock().monotonic()
+    }
+
+    /// The time without turns; `None` while there is one.
+    pub(super) fn idle(&self) -> Option<Duration> {
+        let now = self.now();
+        let state = self.lock();
+        let idle = now.saturating_sub(state.idle_since);
+        state.turns.is_empty().then_some(idle)
+    }
+
     /// Ends the session, once. If a turn is active, the end is reported after it.
     pub(super) fn end(&self) {
         let mut state = self.lock();
@@ -105,6 +167,9 @@ impl<A> Shared<A> {
         }
         let runs = state.running.is_some();
         drop(state);
+        if let Some(waiting) = self.idle_end.get() {
+            waiting.abort();
+        }
         self.cancel(|_| true);
         if !runs {
             self.report_end();
@@ -190,7 +255,29 @@ impl<A> Turn<A> {
             .take_if(|resumed| error.effects() > resumed.waits.state.effects());
     }
 
-    /// Stores the result of the turn.
+    /// Starts to store the result of the turn; `None` without a store.
+    pub(super) fn save(&self, finish: &Finish) -> Result<Option<Saving>, Error> {
+        match &self.slots {
+            Some(slots) => self.shared.save_finished(finish, slots),
+            None => Ok(None),
+        }
+    }
+
+    /// Records that the conversation was stored. If another session has changed it, this one ends.
+    pub(super) fn saved(&self, saved: Result<u64, StoreError>) -> Result<(), Error> {
+        match saved {
+            Ok(version) => self.shared.lock().version = version,
+            Err(error) => {
+                if matches!(error, StoreError::Moved) {
+                    self.shared.lock().closed = true;
+                }
+                return Err(error.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Applies the result of the turn.
     pub(super) fn finish(&mut self, finish: &Finish) {
         let resumed = self.resumed.take();
         let slots = self.slots.take();
@@ -214,8 +301,10 @@ impl<A> Turn<A> {
 
 impl<A> Drop for Turn<A> {
     fn drop(&mut self) {
+        let now = self.shared.now();
         let mut state = self.shared.lock();
         state.turns.retain(|(id, _)| *id != self.id);
+        state.idle_since = now;
         let ran = state.running.take_if(|id| *id == self.id).is_some();
         // Dropped after the lock is released.
         let mut lost = self.resumed.take();

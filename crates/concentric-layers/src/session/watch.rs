@@ -1,7 +1,12 @@
 //! Observers of the start and the end of sessions.
 
 use super::SessionTarget;
-use concentric_core::{BoxError, Error, Hooks, ThreadId, Transcript, panic::catch};
+use concentric_core::{
+    BoxError, Error, Hooks, ThreadId, Transcript,
+    panic::catch,
+    state::Slots,
+    store::{StoredThread, ThreadStore},
+};
 use std::{future::Future, pin::Pin, sync::Arc};
 
 type Told<'a> = Pin<Box<dyn Future<Output = Result<(), BoxError>> + Send + 'a>>;
@@ -10,6 +15,27 @@ type Told<'a> = Pin<Box<dyn Future<Output = Result<(), BoxError>> + Send + 'a>>;
 pub(super) trait Watch: Send + Sync + 'static {
     fn start<'a>(&'a self, target: &'a SessionTarget) -> Told<'a>;
     fn end(&self, thread: &ThreadId, history: &Transcript);
+    fn fork<'a>(&'a self, _: &'a mut SessionTarget) -> Told<'a> {
+        Box::pin(async { Ok(()) })
+    }
+}
+
+pub(super) struct OnFork<F>(pub(super) F);
+
+impl<F, Fut> Watch for OnFork<F>
+where
+    F: Fn(&mut SessionTarget) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Result<(), BoxError>> + Send + 'static,
+{
+    fn start<'a>(&'a self, _: &'a SessionTarget) -> Told<'a> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn end(&self, _: &ThreadId, _: &Transcript) {}
+
+    fn fork<'a>(&'a self, target: &'a mut SessionTarget) -> Told<'a> {
+        Box::pin((self.0)(target))
+    }
 }
 
 pub(super) struct OnStart<F>(pub(super) F);
@@ -65,12 +91,25 @@ pub(super) struct Entered {
 }
 
 pub(super) type Starting =
-    Pin<Box<dyn Future<Output = Result<(SessionTarget, Entered), Error>> + Send>>;
+    Pin<Box<dyn Future<Output = Result<(SessionTarget, Entered, StoredThread), Error>> + Send>>;
 
 impl Entered {
-    /// Calls `start` of the observers until one of them refuses.
-    pub(super) fn start(watches: Vec<Arc<dyn Watch>>, target: SessionTarget) -> Starting {
+    /// Loads the conversation, and calls `start` of the observers until one of them refuses.
+    pub(super) fn start(
+        watches: Vec<Arc<dyn Watch>>,
+        store: Option<Arc<dyn ThreadStore>>,
+        mut target: SessionTarget,
+    ) -> Starting {
         Box::pin(async move {
+            let mut stored = StoredThread::default();
+            if let Some(store) = store {
+                let loaded = store.load(target.tenant.clone(), target.thread.clone());
+                if let Some(loaded) = loaded.await? {
+                    stored = loaded;
+                    target.history = stored.history.clone();
+                    target.slots = Slots::restore(stored.slots.clone());
+                }
+            }
             let mut entered = Self {
                 watches: Vec::with_capacity(watches.len()),
                 thread: target.thread.clone(),
@@ -80,7 +119,7 @@ impl Entered {
                 entered.watches.push(Arc::clone(&watch));
                 watch.start(&target).await.map_err(Error::from)?;
             }
-            Ok((target, entered))
+            Ok((target, entered, stored))
         })
     }
 

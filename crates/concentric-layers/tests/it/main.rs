@@ -8,18 +8,24 @@
 
 #[cfg(feature = "budget")]
 mod budget;
+#[cfg(feature = "full")]
+mod config;
 #[cfg(feature = "detach")]
 mod detach;
 #[cfg(feature = "envelope")]
 mod envelope;
 #[cfg(feature = "in-flight")]
 mod in_flight;
+
 mod lasting_edits;
 mod limits_of_runs;
+mod observe;
 #[cfg(feature = "full")]
 mod placement;
 #[cfg(feature = "session")]
 mod session;
+#[cfg(feature = "session")]
+mod session_store;
 #[cfg(feature = "full")]
 mod settings;
 #[cfg(feature = "steering")]

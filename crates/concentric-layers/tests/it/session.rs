@@ -460,7 +460,7 @@ async fn c112_a_fork_goes_on_by_itself() {
         .text("One more.");
     let session = open(MakeSession::new(agent(&counting, &tools))).await;
     say(&session, "count").await.unwrap();
-    let fork = session.fork(ThreadId::new("fork")).unwrap();
+    let fork = session.fork(ThreadId::new("fork")).await.unwrap();
     say(&fork, "count").await.unwrap();
     assert_eq!((turns(&session), turns(&fork)), (1, 2));
     assert_eq!((session.history().len(), fork.history().len()), (3, 6));
@@ -636,7 +636,7 @@ async fn a_turn_that_was_dropped_leaves_no_trace_in_slots() {
         body.next().await.unwrap().unwrap();
     }
     // Nothing of the running turn is in a fork, either.
-    let fork = session.fork(ThreadId::new("fork")).unwrap();
+    let fork = session.fork(ThreadId::new("fork")).await.unwrap();
     assert_eq!((fork.history().len(), turns(&fork)), (0, 0));
     assert_eq!((session.history().len(), turns(&session)), (0, 0));
     drop(body);

@@ -17,7 +17,7 @@ use std::{
 const LONGEST: Duration = Duration::from_hours(24 * 365);
 
 /// The limits and the elapsed times of one call.
-pub(super) struct Clocks {
+pub(crate) struct Clocks {
     timeouts: Timeouts,
     // As a reading of the clock.
     run_ends: Option<Duration>,
@@ -35,7 +35,7 @@ pub(super) struct Clocks {
 
 /// A limit that was reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Expired {
+pub(crate) enum Expired {
     Idle(Duration),
     Progress(Duration),
     Total(Duration),
@@ -56,7 +56,7 @@ struct Watched {
 impl Clocks {
     /// Returns `None` if there are no limits.
     // Boxed, so that a response without limits is not larger.
-    pub(super) fn new(timeouts: Timeouts, context: &Context) -> Option<Box<Self>> {
+    pub(crate) fn new(timeouts: Timeouts, context: &Context) -> Option<Box<Self>> {
         if timeouts == Timeouts::off() && context.deadline().is_none() {
             return None;
         }
@@ -86,7 +86,7 @@ impl Clocks {
     /// Polls `service`, and checks the limits if it is pending.
     ///
     /// An item that is ready is returned even if a limit has been reached.
-    pub(super) fn poll<T>(
+    pub(crate) fn poll<T>(
         clocks: &mut Option<Box<Self>>,
         cx: &mut task::Context<'_>,
         service: impl FnOnce(&mut task::Context<'_>) -> Poll<T>,
@@ -103,18 +103,18 @@ impl Clocks {
 
     /// Records that a byte has arrived.
     #[inline]
-    pub(super) fn byte(&mut self) {
+    pub(crate) fn byte(&mut self) {
         self.idle = Duration::ZERO;
     }
 
     /// Records progress of the response.
     #[inline]
-    pub(super) fn progress(&mut self) {
+    pub(crate) fn progress(&mut self) {
         self.progress = Duration::ZERO;
     }
 
     /// Applies the limit for the body of an error response.
-    pub(super) fn refused(&mut self) {
+    pub(crate) fn refused(&mut self) {
         if let Some(error) = self.timeouts.error {
             let ends = self.total.saturating_add(error);
             let total = self.timeouts.total.map_or(ends, |total| total.min(ends));
@@ -222,7 +222,7 @@ impl Wake for Watch {
 }
 
 impl Expired {
-    pub(super) fn error(self, origin: Origin<'_>) -> Error {
+    pub(crate) fn error(self, origin: Origin<'_>) -> Error {
         let (code, what) = match self {
             Self::Idle(limit) => ("idle", format!("the provider sent no data for {limit:?}")),
             Self::Progress(limit) => (

@@ -4,8 +4,10 @@ use crate::{
     failure::Origin,
     scrub::Secrets,
 };
+use bytes::Bytes;
 use concentric_core::{Error, ErrorKind, Str};
-use http::{HeaderMap, HeaderName, HeaderValue, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
+use http_body_util::Full;
 use std::{fmt, sync::Arc};
 
 /// The settings of a layer.
@@ -31,8 +33,8 @@ pub(super) struct Header {
 
 /// The configuration of a model.
 #[derive(Debug)]
-pub(super) struct Config<A> {
-    pub(super) api: A,
+pub(crate) struct Config<A> {
+    pub(crate) api: A,
     pub(super) settings: Settings,
     /// The target of requests, or the error in the settings.
     pub(super) target: Result<Target, Error>,
@@ -122,7 +124,60 @@ fn wrong(what: impl Into<Str>) -> Error {
 }
 
 impl<A: Api> Config<A> {
-    pub(super) fn origin(&self) -> Origin<'_> {
+    /// The model of the layer.
+    #[cfg(feature = "activities")]
+    pub(crate) fn model(&self) -> &Str {
+        &self.settings.model
+    }
+
+    #[cfg(feature = "activities")]
+    pub(crate) fn limits(&self) -> Limits {
+        self.settings.limits
+    }
+
+    pub(crate) fn timeouts(&self) -> Timeouts {
+        let timeouts = self.settings.timeouts;
+        timeouts.unwrap_or_else(|| self.api.timeouts())
+    }
+
+    /// Fails if the settings are invalid.
+    pub(crate) fn check_target(&self) -> Result<(), Error> {
+        self.target.as_ref().map(|_| ()).map_err(Error::clone)
+    }
+
+    /// The header values that are treated as secrets.
+    pub(crate) fn secrets(&self) -> Arc<[HeaderValue]> {
+        let target = self.target.as_ref();
+        target.map_or_else(|_| Arc::default(), |target| Arc::clone(&target.secrets))
+    }
+
+    /// Builds a request to `path` with the headers of the layer. Also returns the key.
+    pub(crate) fn upstream(
+        &self,
+        path: &str,
+        body: Bytes,
+    ) -> Result<(http::Request<Full<Bytes>>, Option<ApiKey>), Error> {
+        let target = self.target.as_ref().map_err(Error::clone)?;
+        let key = (self.settings.key.as_ref())
+            .map(ApiKey::resolve)
+            .transpose()?;
+        let mut headers = target.headers.clone();
+        if let Some(key) = &key
+            // A header that was set explicitly replaces the key.
+            && !headers.contains_key(&target.key_header)
+        {
+            let is_bearer = target.key_header == header::AUTHORIZATION;
+            let value = key.header(if is_bearer { "Bearer " } else { "" })?;
+            headers.insert(&target.key_header, value);
+        }
+        let mut upstream = http::Request::new(Full::new(body));
+        *upstream.method_mut() = Method::POST;
+        *upstream.uri_mut() = target.base.join(path)?;
+        *upstream.headers_mut() = headers;
+        Ok((upstream, key))
+    }
+
+    pub(crate) fn origin(&self) -> Origin<'_> {
         Origin {
             provider: self.api.provider(),
             secrets: Secrets {

@@ -33,7 +33,7 @@ enum State<RB, A: Api> {
     Done,
 }
 
-struct Refused<RB> {
+pub(crate) struct Refused<RB> {
     status: StatusCode,
     headers: HeaderMap,
     // Boxed for the same reason as in `Body`.
@@ -138,7 +138,7 @@ fn done() -> Error {
 fn answered<RB, A: Api>(
     parts: Parts,
     body: RB,
-    mut clocks: Option<Box<Clocks>>,
+    clocks: Option<Box<Clocks>>,
     mut answer: Answer,
     decoder: A::Decoder,
 ) -> State<RB, A> {
@@ -152,24 +152,13 @@ fn answered<RB, A: Api>(
     } else if parts.status.is_success() {
         State::Answered(Body::new(body, clocks, &parts.headers, answer, decoder))
     } else {
-        if let Some(clocks) = &mut clocks {
-            clocks.refused();
-        }
-        State::Refused(Box::new(Refused {
-            status: parts.status,
-            headers: parts.headers,
-            body,
-            clocks,
-            read: Vec::new(),
-            now: answer.context.now(),
-            answer,
-        }))
+        State::Refused(Box::new(Refused::new(parts, body, clocks, answer)))
     }
 }
 
 /// Whether the body has a content coding. A decompression layer below removes the header. Other
 /// values of the header (`none`, `utf-8`) are ignored.
-fn is_compressed(headers: &HeaderMap) -> bool {
+pub(crate) fn is_compressed(headers: &HeaderMap) -> bool {
     const CODINGS: [&str; 6] = ["br", "compress", "deflate", "gzip", "x-gzip", "zstd"];
     let codings = headers.get_all(header::CONTENT_ENCODING).into_iter();
     codings
@@ -182,15 +171,37 @@ fn is_compressed(headers: &HeaderMap) -> bool {
         })
 }
 
-fn request_id(headers: &HeaderMap) -> Option<Str> {
+pub(crate) fn request_id(headers: &HeaderMap) -> Option<Str> {
     ["x-request-id", "request-id", "apim-request-id", "cf-ray"]
         .iter()
         .find_map(|name| headers.get(*name)?.to_str().ok())
         .map(Str::from)
 }
 
+impl<RB> Refused<RB> {
+    pub(crate) fn new(
+        parts: Parts,
+        body: Pin<Box<RB>>,
+        mut clocks: Option<Box<Clocks>>,
+        answer: Answer,
+    ) -> Self {
+        if let Some(clocks) = &mut clocks {
+            clocks.refused();
+        }
+        Self {
+            status: parts.status,
+            headers: parts.headers,
+            body,
+            clocks,
+            read: Vec::new(),
+            now: answer.context.now(),
+            answer,
+        }
+    }
+}
+
 impl<RB: http_body::Body<Data = Bytes>> Refused<RB> {
-    fn poll(&mut self, cx: &mut task::Context<'_>) -> Poll<Error> {
+    pub(crate) fn poll(&mut self, cx: &mut task::Context<'_>) -> Poll<Error> {
         let limits = self.answer.limits;
         while self.read.len() < limits.error {
             let body = &mut self.body;

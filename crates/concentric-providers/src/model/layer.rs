@@ -1,6 +1,6 @@
 use super::{
     Model,
-    config::{Header, Settings},
+    config::{Config, Header, Settings},
 };
 use crate::{ApiKey, Capabilities, Limits, Timeouts, Unsupported, api::Api};
 use concentric_core::{ChatRequest, Str};
@@ -36,6 +36,12 @@ impl<A: Api> ProviderLayer<A> {
             },
             api,
         }
+    }
+
+    pub(crate) fn config(&self) -> Config<A> {
+        let config = self.settings.config(&self.api);
+        config.warn_without_tls();
+        config
     }
 
     /// Sets the base URL of the service, to which the paths of its endpoints are appended.
@@ -130,8 +136,6 @@ impl<S, A: Api> Layer<S> for ProviderLayer<A> {
     type Service = Model<S, A>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        let config = self.settings.config(&self.api);
-        config.warn_without_tls();
-        Model::new(inner, Arc::new(config))
+        Model::new(inner, Arc::new(self.config()))
     }
 }

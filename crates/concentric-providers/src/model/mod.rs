@@ -25,3 +25,9 @@ mod layer;
 mod service;
 
 pub use self::{body::Body, future::ResponseFuture, layer::ProviderLayer, service::Model};
+#[cfg(feature = "activities")]
+pub(crate) use self::{
+    clocks::Clocks,
+    config::Config,
+    future::{Refused, is_compressed, request_id},
+};

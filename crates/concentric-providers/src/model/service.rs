@@ -1,12 +1,11 @@
 use super::{Body, ResponseFuture, clocks::Clocks, config::Config};
 use crate::{
-    ApiKey, Unsupported,
+    Unsupported,
     api::{Answer, Api, Call},
     capabilities::{invalid, refused},
 };
 use bytes::Bytes;
 use concentric_core::{BoxError, ChatRequest, ChatResponse, Error, ErrorKind, ResponseHead};
-use http::{Method, header};
 use http_body_util::Full;
 use std::{
     collections::VecDeque,
@@ -62,9 +61,7 @@ where
     type Future = ResponseFuture<S::Future, RB, A>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        if let Err(error) = &self.config.target {
-            return Poll::Ready(Err(error.clone()));
-        }
+        self.config.check_target()?;
         self.inner
             .poll_ready(cx)
             .map_err(|error| self.config.origin().transport(error.into()))
@@ -77,9 +74,7 @@ where
         };
         match prepared {
             Ok((upstream, answer, decoder)) => {
-                let timeouts = self.config.settings.timeouts;
-                let timeouts = timeouts.unwrap_or_else(|| self.config.api.timeouts());
-                let clocks = Clocks::new(timeouts, &answer.context);
+                let clocks = Clocks::new(self.config.timeouts(), &answer.context);
                 ResponseFuture::new(self.inner.call(upstream), clocks, answer, decoder)
             }
             Err(error) => ResponseFuture::failed(error),
@@ -112,7 +107,7 @@ impl<A: Api> Config<A> {
 
     /// Builds the HTTP request of a call, and the state for decoding its response.
     fn prepare(&self, request: ChatRequest) -> Result<Prepared<A>, Error> {
-        let target = self.target.as_ref().map_err(Error::clone)?;
+        self.check_target()?;
         // Outer layers may have added duplicate tools, which is an error of the stack.
         request.tools.check()?;
         let unsupported = self.check(&request);
@@ -120,31 +115,13 @@ impl<A: Api> Config<A> {
         if !unsupported.is_empty() {
             return Err(refused(call.model, &unsupported));
         }
-        let key = self
-            .settings
-            .key
-            .as_ref()
-            .map(ApiKey::resolve)
-            .transpose()?;
-        let mut headers = target.headers.clone();
-        if let Some(key) = &key
-            // A header that was set explicitly replaces the key.
-            && !headers.contains_key(&target.key_header)
-        {
-            let is_bearer = target.key_header == header::AUTHORIZATION;
-            let value = key.header(if is_bearer { "Bearer " } else { "" })?;
-            headers.insert(&target.key_header, value);
-        }
         // The approximate size of a short request.
         let mut body = Vec::with_capacity(1024);
         serde_json::to_writer(&mut body, &self.api.body(call)).map_err(|error| {
             let what = "the request cannot be serialized as JSON";
             Error::new(ErrorKind::InvalidRequest, what).with_source(error)
         })?;
-        let mut upstream = http::Request::new(Full::new(Bytes::from(body)));
-        *upstream.method_mut() = Method::POST;
-        *upstream.uri_mut() = target.base.join(&self.api.path(&call))?;
-        *upstream.headers_mut() = headers;
+        let (upstream, key) = self.upstream(&self.api.path(&call), Bytes::from(body))?;
         let mut head = ResponseHead::default();
         head.provider = Some(self.api.provider().clone());
         // The model cannot call tools that an outer layer has removed.
@@ -162,7 +139,7 @@ impl<A: Api> Config<A> {
             events: VecDeque::new(),
             provider: self.api.provider().clone(),
             key,
-            secrets: Arc::clone(&target.secrets),
+            secrets: self.secrets(),
             limits,
             changed: false,
         };

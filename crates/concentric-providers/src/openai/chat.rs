@@ -34,6 +34,13 @@ pub struct Chat {
 /// [`ProviderLayer`] has the settings that all providers share.
 pub type OpenAiLayer = ProviderLayer<Chat>;
 
+impl Chat {
+    #[cfg(feature = "activities")]
+    pub(crate) const fn profile(&self) -> &Profile {
+        &self.profile
+    }
+}
+
 impl OpenAiLayer {
     /// Creates a layer for OpenAI's own service. `model` is used unless a request names another.
     pub fn new(model: impl Into<Str>, key: ApiKey) -> Self {

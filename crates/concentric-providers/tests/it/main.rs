@@ -9,6 +9,7 @@
     reason = "tests"
 )]
 
+mod activities;
 mod addresses;
 mod anthropic;
 mod anthropic_blocks;

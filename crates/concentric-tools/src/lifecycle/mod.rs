@@ -8,7 +8,4 @@ mod armed;
 mod session;
 
 pub use self::session::{RoundEnd, ToolLifecycle};
-pub use crate::{
-    pipeline::Outcomes,
-    rules::{SiblingPolicy, TraceEntry, TraceStep},
-};
+pub use crate::{pipeline::Outcomes, rules::SiblingPolicy};

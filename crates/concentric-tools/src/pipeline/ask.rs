@@ -9,9 +9,8 @@ use crate::{
         suspend_record::{Bound, SuspendRecord},
     },
     gate::{Ask, Verdict},
-    rules::TraceStep,
 };
-use concentric_core::{Clearance, InterruptId, RoundCall, ToolCall, ToolOutcome};
+use concentric_core::{Clearance, InterruptId, RoundCall, ToolCall, ToolOutcome, trace::TraceStep};
 
 impl Pipeline {
     /// Decides about a call without an interrupt.

@@ -11,13 +11,13 @@ use crate::{
     Tool,
     call::effect::find_outcome,
     panic::Caught,
-    rules::{TraceEntry, TraceStep},
     toolset::{Observation, Stack, StackFuture, Toolset},
 };
 use concentric_core::{
     Attempts, Clearance, Error, Phase, Refusal, RoundCall, RoundEvent, ToolOutcome, ToolRound,
     interrupt::SuspendedBy,
     panic::{CaughtPanic, catch},
+    trace::{TraceEntry, TraceStep},
 };
 use futures_core::Stream;
 use futures_util::stream::FuturesUnordered;
@@ -454,11 +454,11 @@ impl Round {
 
     fn record(&self, started: &Started, step: TraceStep) {
         let call = &started.call;
-        self.pipeline.rules().record(|| TraceEntry {
-            call_id: call.id().clone(),
-            tool: call.name().clone(),
-            delivery: call.delivery(),
-            step,
+        let context = &self.pipeline.context;
+        self.pipeline.rules().record(context, || {
+            TraceEntry::new(context, step)
+                .for_call(call.id().clone(), call.name().clone())
+                .with_delivery(call.delivery())
         });
     }
 

@@ -3,10 +3,10 @@
 use super::{
     Approvable, Entry, GateResult, Pipeline, client, live::LiveCall, recovery::replied_effect,
 };
-use crate::{call::notify::notify_requested, rules::TraceStep, toolset::Toolset};
+use crate::{call::notify::notify_requested, toolset::Toolset};
 use concentric_core::{
     Clearance, Delivery, Error, Executor, Refusal, RoundCall, RoundEvent, Suspension, ToolOutcome,
-    ToolRound, call::CallStage, interrupt::SuspendedBy,
+    ToolRound, call::CallStage, interrupt::SuspendedBy, trace::TraceStep,
 };
 use futures_util::future::join_all;
 use std::{

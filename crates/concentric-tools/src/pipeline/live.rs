@@ -4,11 +4,10 @@ use super::{Approvable, Entry, GateResult, Pipeline};
 use crate::{
     call::notify::notify_requested,
     gate::{ApprovalEvent, Ask},
-    rules::TraceStep,
 };
 use concentric_core::{
     Clearance, Interrupt, Reply, RoundCall, Str, Suspension, ToolCall, ToolOutcome, ask::AskError,
-    machine::check_edit,
+    machine::check_edit, trace::TraceStep,
 };
 use std::{future::Future, pin::Pin, sync::Arc};
 

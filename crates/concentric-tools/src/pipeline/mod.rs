@@ -26,12 +26,13 @@ pub(crate) use self::notify::{cancel_interrupts, notify_decisions};
 use crate::{
     Tool,
     gate::Ask,
-    rules::{Policy, SiblingPolicy, TraceEntry, TraceStep},
+    rules::{Policy, SiblingPolicy},
     toolset::Toolset,
 };
 use concentric_core::{
     Clearance, Context, Error, Interrupt, RoundCall, Str, Suspension, ToolCall, ToolOutcome,
     Transcript,
+    trace::{TraceEntry, TraceStep},
 };
 use std::sync::Arc;
 
@@ -116,11 +117,10 @@ impl Pipeline {
     }
 
     fn record(&self, call: &RoundCall, step: TraceStep) {
-        self.rules().record(|| TraceEntry {
-            call_id: call.call.id.clone(),
-            tool: call.call.name.clone(),
-            delivery: call.delivery(),
-            step,
+        self.rules().record(&self.context, || {
+            TraceEntry::new(&self.context, step)
+                .for_call(call.call.id.clone(), call.call.name.clone())
+                .with_delivery(call.delivery())
         });
     }
 

@@ -1,12 +1,10 @@
 //! Prepare: decodes, validates and edits the arguments of a call.
 
 use super::Pipeline;
-use crate::{
-    Tool,
-    panic::Caught,
-    rules::{Prepare, TraceStep},
+use crate::{Tool, panic::Caught, rules::Prepare};
+use concentric_core::{
+    Arguments, Clearance, RoundCall, ToolOutcome, panic::catch, trace::TraceStep,
 };
-use concentric_core::{Arguments, Clearance, RoundCall, ToolOutcome, panic::catch};
 
 impl Pipeline {
     /// Decodes, validates and edits the arguments. Returns an outcome with the position and the

@@ -9,11 +9,11 @@ use crate::{
         suspend_record::{Bound, SuspendRecord},
     },
     gate::{Ask, Verdict},
-    rules::{Invalid, TraceStep},
+    rules::Invalid,
 };
 use concentric_core::{
     Arguments, Clearance, CustomEvent, Event, Reply, RoundCall, Str, ToolOutcome,
-    machine::check_edit, store::LedgerEntry,
+    machine::check_edit, store::LedgerEntry, trace::TraceStep,
 };
 use serde_json::json;
 

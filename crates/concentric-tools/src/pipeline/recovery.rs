@@ -12,7 +12,6 @@ use crate::{
         ledger::key_with_state,
         suspend_record::SuspendRecord,
     },
-    rules::TraceStep,
     tool::MAX_RESULT_BYTES,
     truncation::limited,
 };
@@ -20,6 +19,7 @@ use concentric_core::{
     Arguments, Clearance, Decision, Error, Reply, RoundCall, ToolCall, ToolOutcome, ToolStatus,
     interrupt::SuspendedBy,
     store::{EffectKey, LedgerEntry, Tenant},
+    trace::TraceStep,
 };
 use serde_json::Value;
 

@@ -9,12 +9,13 @@ use crate::{
         suspend_record::{Bound, SuspendRecord},
     },
     gate::{Ask, Verdict},
-    rules::{Invalid, TraceStep},
+    rules::Invalid,
 };
 use concentric_core::{
     Arguments, Clearance, Decision, InterruptId, Reply, RoundCall, Str, ToolCall, ToolOutcome,
     call::{CallResume, CallStage},
     interrupt::SuspendedBy,
+    trace::TraceStep,
 };
 use serde_json::{Map, Value};
 

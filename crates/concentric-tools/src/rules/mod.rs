@@ -2,19 +2,20 @@
 
 mod ledger;
 mod proof;
-mod trace;
 
 #[cfg(feature = "approval-tokens")]
 pub(crate) use self::proof::Verified;
-pub use self::trace::{TraceEntry, TraceStep};
 pub(crate) use self::{
     ledger::LedgerHandle,
     proof::{Invalid, VerifyReplies},
-    trace::Trace,
 };
 
 use crate::{Digest, ToolError, gate::Gate};
-use concentric_core::{Arguments, Context, ToolCall, store::Once};
+use concentric_core::{
+    Arguments, Context, ToolCall,
+    store::Once,
+    trace::{Trace, TraceEntry},
+};
 use std::{fmt, future::Future, pin::Pin, sync::Arc};
 
 /// The treatment of the other calls of a round while some wait for an approval.
@@ -64,10 +65,16 @@ impl Policy {
         self.gates(context).next().is_some()
     }
 
-    /// Records a step in the trace, if there is one.
-    pub(crate) fn record(&self, entry: impl FnOnce() -> TraceEntry) {
-        if let Some(trace) = &self.trace {
-            trace.record(entry());
+    /// Records a step of a call in the traces of the toolset and of the run.
+    pub(crate) fn record(&self, context: &Context, entry: impl FnOnce() -> TraceEntry) {
+        match (&self.trace, context.trace()) {
+            (None, None) => {}
+            (Some(trace), None) | (None, Some(trace)) => trace.record(entry()),
+            (Some(own), Some(trace)) => {
+                let entry = entry();
+                own.record(entry.clone());
+                trace.record(entry);
+            }
         }
     }
 

@@ -32,7 +32,7 @@ use self::build::{Built, Inner};
 use crate::{
     Approval, Tool, ToolError, ToolsetError,
     gate::Gate,
-    rules::{LedgerHandle, Policy, Prepare, SiblingPolicy, Trace, TraceEntry},
+    rules::{LedgerHandle, Policy, Prepare, SiblingPolicy},
     tool::run_tool,
 };
 use concentric_core::{
@@ -43,6 +43,7 @@ use concentric_core::{
     machine,
     service::CloneService,
     store::{Ledger, Once},
+    trace::{Trace, TraceEntry},
 };
 use std::{
     any::Any,
@@ -249,11 +250,11 @@ impl Toolset {
         self.rules_mut(|rules| rules.ledger = Some(LedgerHandle::new(ledger)))
     }
 
-    /// Passes each lifecycle step of each call to `sink`, for tests and audits. `sink` is called
-    /// while the round is polled, and must not block.
+    /// Passes each lifecycle step of each call to `sink`, in any loop. A [`Trace`] of an agent also
+    /// has the steps of the run. `sink` is called while the round is polled, and must not block.
     #[must_use]
     pub fn trace(self, sink: impl Fn(TraceEntry) + Send + Sync + 'static) -> Self {
-        self.rules_mut(|rules| rules.trace = Some(Trace(Arc::new(sink))))
+        self.rules_mut(|rules| rules.trace = Some(Trace::new(sink)))
     }
 
     /// Adds a text for the model to the refusal of a call whose tool was not offered.

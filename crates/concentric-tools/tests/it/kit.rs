@@ -2,6 +2,7 @@
 //! memory, and runs that are written down and read back.
 
 use crate::common::{Log, of_pace, pace, tool};
+use concentric_core::trace::{TraceEntry, TraceStep};
 use concentric_core::{
     AgentLayer, BoxModel, CallId, ChatRequest, ChatResponse, Context, Environment, Error, Event,
     Executor, Finish, FinishReason, Interrupt, InterruptId, Outcome, Reply, ReplyKind, RunId,
@@ -14,7 +15,7 @@ use concentric_core::{
     },
 };
 use concentric_test::{ManualClock, MemoryStore, TestEnvironment};
-use concentric_tools::{ApprovalEvent, Tool, ToolError, Toolset, TraceEntry, TraceStep};
+use concentric_tools::{ApprovalEvent, Tool, ToolError, Toolset};
 use futures_util::{FutureExt, Stream, StreamExt, stream};
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -568,7 +569,7 @@ impl Minutes {
                 continue;
             }
             calls
-                .entry(entry.call_id.to_string())
+                .entry(entry.call_id.unwrap().to_string())
                 .or_default()
                 .push(format!("{:?}", entry.step));
         }

@@ -8,13 +8,14 @@ use crate::kit::{
     ANY_REPLY, Call, Chance, Minutes, Model, Ran, Scene, World, call_part, drive, drive_with,
     env_or, failing, number, panicking, quietly, written,
 };
+use concentric_core::trace::TraceStep;
 use concentric_core::{
     ChatRequest, Event, Executor, Interrupt, InterruptHub, Message, MessageId, Outcome, Part,
     PartKind, Reply, Role, ToolSpec, ToolSpecs, ToolStatus, Transcript, Turn, interrupt,
     store::Tenant,
 };
 use concentric_test::Pace;
-use concentric_tools::{Approval, RoundEnd, SiblingPolicy, ToolLifecycle, Toolset, TraceStep};
+use concentric_tools::{Approval, RoundEnd, SiblingPolicy, ToolLifecycle, Toolset};
 use serde_json::json;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 

@@ -60,6 +60,7 @@ impl Profile {
         document_url: false,
         strict_subset: false,
         reasoning_apart: false,
+        activities: &["embeddings", "images", "speech", "transcription"],
         timeouts: Timeouts::new(),
         capabilities: Capabilities::all(),
         ids: IdRules::ANY,
@@ -126,6 +127,7 @@ impl Profile {
     /// tools (*Structured Outputs*).
     pub const GROQ: Self = Self {
         name: "groq",
+        activities: &["speech", "transcription"],
         provider: "groq",
         base_url: "https://api.groq.com/openai/v1",
         hosts: &["api.groq.com"],
@@ -181,6 +183,7 @@ impl Profile {
     /// most sixteen stop sequences are allowed (*Create Chat Completion*).
     pub const DEEPSEEK: Self = Self {
         name: "deepseek",
+        activities: &[],
         provider: "deepseek",
         base_url: "https://api.deepseek.com",
         hosts: &["api.deepseek.com"],
@@ -219,6 +222,7 @@ impl Profile {
     /// but of the total (*Models and Pricing*).
     pub const XAI: Self = Self {
         name: "xai",
+        activities: &["images"],
         provider: "x_ai",
         base_url: "https://api.x.ai/v1",
         hosts: &["api.x.ai"],
@@ -302,6 +306,7 @@ impl Profile {
     /// with tools (*Structured Outputs*).
     pub const CEREBRAS: Self = Self {
         name: "cerebras",
+        activities: &[],
         provider: "cerebras",
         base_url: "https://api.cerebras.ai/v1",
         hosts: &["api.cerebras.ai"],

@@ -7,13 +7,12 @@ use crate::kit::{
     Call, Memory, Minutes, Model, Scene, World, call_events, drive, drive_with, failing, halting,
     number, panicking, quietly, told,
 };
+use concentric_core::trace::TraceStep;
 use concentric_core::{
     Delivery, ErrorKind, Event, InterruptHub, Outcome, Reply, ReplyKind, RunOverrides, ToolCall,
     ToolStatus, Turn, interrupt, store::Tenant,
 };
-use concentric_tools::{
-    Approval, Matcher, NoArguments, SiblingPolicy, ToolPins, Toolset, TraceStep, Verdict,
-};
+use concentric_tools::{Approval, Matcher, NoArguments, SiblingPolicy, ToolPins, Toolset, Verdict};
 use serde_json::json;
 use std::{
     sync::{
@@ -701,7 +700,8 @@ async fn c089_live_and_resumed_execution_are_the_same() {
     // What tells them apart is the delivery.
     let origins = |minutes: &Minutes, step: fn(&TraceStep) -> bool| {
         let all = minutes.all().into_iter();
-        let mut of = all.filter(|e| e.call_id.as_str() == "call-0-0" && step(&e.step));
+        let mut of =
+            all.filter(|e| e.call_id.as_ref().unwrap().as_str() == "call-0-0" && step(&e.step));
         of.next().unwrap().delivery
     };
     let settled = |step: &TraceStep| matches!(step, TraceStep::Settled(_));
