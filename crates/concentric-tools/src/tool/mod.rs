@@ -244,7 +244,7 @@ impl Tool {
 
     /// Requires a `T` in the [extensions](concentric_core::Context::extensions) of the context of
     /// every run that is offered the tool. A run without it fails before its first model call, with
-    /// [`ErrorKind::Configuration`](concentric_core::ErrorKind::Configuration).
+    /// [`ErrorKind::Configuration`].
     ///
     /// ```
     /// use concentric_core::Context;
@@ -406,7 +406,7 @@ impl Tool {
         self.change(|core| core.limits.timeout = Some(limit))
     }
 
-    /// Fails the run with [`ErrorKind::Timeout`](concentric_core::ErrorKind::Timeout) if a call
+    /// Fails the run with [`ErrorKind::Timeout`] if a call
     /// times out. The call's [ledger](crate::Toolset::ledger) entry stays started.
     #[must_use]
     pub fn timeout_is_fatal(self) -> Self {
