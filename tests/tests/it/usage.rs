@@ -222,10 +222,18 @@ fn long_calls_keep_their_own_price() {
     }
     let calls: Vec<_> = usage.models().iter().map(|of| of.calls).collect();
     assert_eq!(calls, [3, 1, 1]);
-    let mut price = Price::new(1_000_000, 0);
-    price.above = serde_json::from_value(json!({"input_tokens": 200_000, "input": 2_000_000})).ok();
-    assert!(price.above.is_some());
-    let info = ModelInfo::new("test", "m").price(price);
-    let cost = Catalogue::builtin().with(info).cost(&usage).unwrap();
+    let catalogue = json!({
+        "version": 1,
+        "models": [{
+            "provider": "test",
+            "model": "m",
+            "price": {
+                "input": 1_000_000, "output": 0,
+                "above": {"input_tokens": 200_000, "input": 2_000_000}
+            }
+        }]
+    });
+    let catalogue = Catalogue::from_json(&catalogue.to_string()).unwrap();
+    let cost = catalogue.cost(&usage).unwrap();
     assert_eq!(cost.micros(), 300_000 + 2 * 600_000);
 }

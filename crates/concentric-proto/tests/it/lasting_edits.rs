@@ -78,8 +78,7 @@ fn a_machine_is_edited_between_two_steps_only() {
     let mut machine = machine();
     assert!(matches!(machine.action(), Some(Action::CallModel { .. })));
     assert_eq!((machine.edits(), machine.turns()), (None, 1));
-    let original = machine.transcript().clone();
-    let mut longer = original.clone();
+    let mut longer = machine.transcript().clone();
     let mut edits = RunEdits::default();
     edits.offered = Some(["look".into()].into());
     edits

@@ -7,7 +7,7 @@ use concentric_core::{
 };
 use concentric_tools::{Matcher, NoArguments, ScopedExt, ToolError, Verdict, gate_fn, tool};
 use futures_util::FutureExt;
-use tower::service_fn;
+use tower::{ServiceExt, service_fn};
 
 fn part(id: &str, name: &str, arguments: &str) -> ToolCallPart {
     ToolCallPart::new(CallId::new(id), name, arguments)
