@@ -8,11 +8,7 @@ use concentric_providers::{
     AnthropicLayer, ApiKey, GeminiLayer, OllamaLayer, OpenAiLayer, OpenAiResponsesLayer,
 };
 use concentric_store::MemoryStore;
-use concentric_tools::{
-    Approval, ApprovalTokens, Toolset,
-    token::TokenKeys,
-    tool,
-};
+use concentric_tools::{Approval, ApprovalTokens, Toolset, token::TokenKeys, tool};
 use http_body_util::{BodyExt, Full};
 use schemars::JsonSchema;
 use serde::Deserialize;

@@ -247,7 +247,7 @@ where
         }
     }
 
-    /// Returns a parser of partial values of type `P`: a [`Value`](serde_json::Value), or a type
+    /// Returns a parser of partial values of type `P`: a [`Value`], or a type
     /// whose missing fields are optional.
     pub fn partials<P>(&self) -> Partials<P>
     where
