@@ -224,6 +224,7 @@ fn long_calls_keep_their_own_price() {
     assert_eq!(calls, [3, 1, 1]);
     let catalogue = json!({
         "version": 1,
+        "date": "2026-11-23",
         "models": [{
             "provider": "test",
             "model": "m",
