@@ -62,6 +62,7 @@ mod token;
 #[cfg(feature = "full")]
 mod tokens_flow;
 mod tools;
+#[cfg(feature = "full")]
 mod trace;
 
 /// The tests of hooks that declare all points, also those that they do not use.
