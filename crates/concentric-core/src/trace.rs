@@ -75,7 +75,8 @@ impl Trace {
 }
 
 impl Context {
-    /// Traces the run. A nested run has the same trace.
+    /// Traces the run. Of a nested run without a trace of its own, the same trace has the model
+    /// calls, rounds, decisions, state changes and steps of tool calls, but not its start and end.
     pub fn set_trace(&mut self, trace: Trace) {
         self.extensions_mut().insert(trace);
     }

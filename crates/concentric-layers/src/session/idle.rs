@@ -62,10 +62,9 @@ async fn end_when_idle<A>(session: Weak<Shared<A>>, limit: Duration, environment
         let Some(session) = session.upgrade() else {
             return;
         };
-        left = match session.idle() {
-            Some(idle) if idle >= limit => return session.end(),
-            Some(idle) => limit - idle,
-            None => limit,
+        let Some(more) = session.end_if_idle(limit) else {
+            return;
         };
+        left = more;
     }
 }

@@ -4,16 +4,8 @@ use super::state::{Shared, Waits};
 use concentric_core::{
     Error, Finish, Outcome, Transcript,
     state::{SlotError, Slots},
-    store::{StoreFuture, StoredThread, Tenant, ThreadStore},
+    store::{StoreFuture, StoredThread},
 };
-use std::sync::Arc;
-
-/// The store of a session, and the owner of its conversation.
-#[derive(Clone)]
-pub(super) struct Keep {
-    pub(super) store: Arc<dyn ThreadStore>,
-    pub(super) tenant: Tenant,
-}
 
 /// A turn that is being stored; it resolves to the new version of the conversation.
 pub(super) type Saving = StoreFuture<u64>;
@@ -68,9 +60,9 @@ impl<A> Shared<A> {
 
     /// Stores the conversation.
     pub(super) fn save(&self, stored: StoredThread) -> Option<Saving> {
-        let keep = self.keep.as_ref()?;
+        let store = self.keep.as_ref()?;
         let id = self.thread_id.clone();
-        Some(keep.store.save(keep.tenant.clone(), id, stored))
+        Some(store.save(self.tenant.clone(), id, stored))
     }
 }
 

@@ -1,7 +1,6 @@
 use super::{
     Session,
     idle::Idle,
-    keep::Keep,
     state::Settings,
     watch::{Entered, Observer, OnEnd, OnFork, OnStart, Starting, Watch},
 };
@@ -214,11 +213,14 @@ where
     A: Send + 'static,
 {
     fn session(self, target: SessionTarget, entered: Entered, stored: StoredThread) -> Session<A> {
-        let keep = self.store.map(|store| Keep {
-            store,
-            tenant: target.tenant.clone(),
-        });
-        Session::new(self.agent, self.settings, keep, target, entered, stored)
+        Session::new(
+            self.agent,
+            self.settings,
+            self.store,
+            target,
+            entered,
+            stored,
+        )
     }
 }
 

@@ -1,7 +1,7 @@
 use super::{
     ContextBudget, MakeSession, ResponseFuture, SessionTarget, TurnBody,
     idle::watch,
-    keep::{Keep, suspended},
+    keep::suspended,
     state::{Settings, Shared, State, Turn, closed},
     watch::Entered,
 };
@@ -9,7 +9,7 @@ use concentric_core::{
     ChatRequest, ChatResponse, Error, ErrorKind, Event, Interrupt, Reply, Resume, ResumePoint, Str,
     ThreadId, Transcript,
     state::Slots,
-    store::{StoredThread, Tenant},
+    store::{StoredThread, ThreadStore},
 };
 use futures_core::Stream;
 use std::{
@@ -37,7 +37,7 @@ where
     pub(super) fn new(
         agent: A,
         settings: Settings<A>,
-        keep: Option<Keep>,
+        keep: Option<Arc<dyn ThreadStore>>,
         target: SessionTarget,
         entered: Entered,
         mut stored: StoredThread,
@@ -61,6 +61,7 @@ where
             idle_end: OnceLock::new(),
             thread_id: target.thread,
             session_id: target.session,
+            tenant: target.tenant,
             thread: target.slots,
             session: target.session_slots,
             entered: Mutex::new(entered),
@@ -89,9 +90,7 @@ impl<A> Session<A> {
     fn context(&self) -> concentric_core::Context {
         let builder = concentric_core::Context::builder();
         let mut context = builder.thread_id(self.shared.thread_id.clone()).build();
-        if let Some(keep) = &self.shared.keep {
-            context.extensions_mut().insert(keep.tenant.clone());
-        }
+        self.shared.own(&mut context);
         context
     }
 
@@ -183,14 +182,16 @@ impl<A> Session<A> {
     /// A turn is active or queued (code `busy`), or suspended (code `waiting`): its replies belong
     /// to the agent that was interrupted.
     pub fn set_agent(&self, agent: A) -> Result<(), Error> {
-        let waits = self.while_idle(|state| {
-            let waits = state.suspended.is_some();
-            if !waits {
-                state.budget = self.shared.settings.budget(&agent);
-                state.agent = agent;
+        // The callback and the agent that is dropped are the user's, and may use the session.
+        let budget = self.shared.settings.budget(&agent);
+        let (waits, unused) = self.while_idle(|state| {
+            if state.suspended.is_some() {
+                return (true, agent);
             }
-            waits
+            state.budget = budget;
+            (false, std::mem::replace(&mut state.agent, agent))
         })?;
+        drop(unused);
         match waits {
             true => Err(waiting()),
             false => Ok(()),
@@ -240,18 +241,21 @@ impl<A> Session<A> {
         target.slots = slots.fork()?;
         target.session = shared.session_id.clone();
         target.session_slots = shared.session.clone();
-        target.tenant = (shared.keep.as_ref()).map_or_else(Tenant::default, |k| k.tenant.clone());
+        target.tenant = shared.tenant.clone();
         for watch in &shared.settings.watches {
             watch.fork(&mut target).await?;
         }
+        if self.has_ended() {
+            return Err(closed());
+        }
         let mut stored = StoredThread::default();
-        if let Some(keep) = &shared.keep {
+        if let Some(store) = &shared.keep {
             let (history, slots) = (target.history.clone(), target.slots.snapshot()?);
             let fork = StoredThread::new(0, history, slots);
             let id = target.thread.clone();
-            stored.version = keep.store.save(keep.tenant.clone(), id, fork).await?;
+            stored.version = store.save(target.tenant.clone(), id, fork).await?;
         }
-        let entered = shared.lock_entered().of_fork(target.thread.clone());
+        let entered = Entered::of_fork(&shared.settings.watches, &target);
         let (settings, keep) = (shared.settings.clone(), shared.keep.clone());
         Ok(Self::new(agent, settings, keep, target, entered, stored))
     }
@@ -313,6 +317,7 @@ pub(super) fn prepare<A>(
     request.context.set_thread_slots(slots);
     request.context.set_session_slots(shared.session.clone());
     request.context.set_session_id(shared.session_id.clone());
+    shared.own(&mut request.context);
     if let Some(budget) = budget {
         request.context.provide(ContextBudget(budget));
     }

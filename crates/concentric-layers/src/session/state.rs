@@ -1,11 +1,14 @@
 use super::{
     idle::Idle,
-    keep::{Keep, Saving},
+    keep::Saving,
     watch::{Entered, Watch},
 };
 use concentric_core::{
     CancelReason, Context, Environment, Error, ErrorKind, Finish, Interrupt, Outcome, Str,
-    ThreadId, Transcript, machine::RunState, state::Slots, store::StoreError,
+    ThreadId, Transcript,
+    machine::RunState,
+    state::Slots,
+    store::{StoreError, Tenant, ThreadStore},
 };
 use std::{
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
@@ -53,11 +56,13 @@ pub(super) struct Shared<A> {
     pub(super) turn: Arc<Semaphore>,
     pub(super) settings: Settings<A>,
     /// The store of the conversation, if it is stored.
-    pub(super) keep: Option<Keep>,
+    pub(super) keep: Option<Arc<dyn ThreadStore>>,
     /// Stops the task that ends an idle session.
     pub(super) idle_end: OnceLock<AbortHandle>,
     pub(super) thread_id: ThreadId,
     pub(super) session_id: ThreadId,
+    /// The owner of the conversation.
+    pub(super) tenant: Tenant,
     pub(super) thread: Slots,
     pub(super) session: Slots,
     pub(super) entered: Mutex<Entered>,
@@ -159,6 +164,35 @@ impl<A> Shared<A> {
         state.turns.is_empty().then_some(idle)
     }
 
+    /// Makes the owner of the conversation that of a run.
+    pub(super) fn own(&self, context: &mut Context) {
+        if self.tenant != Tenant::default() {
+            context.extensions_mut().insert(self.tenant.clone());
+        }
+    }
+
+    /// Ends the session if it was idle for `limit`; otherwise, returns the time until it may be.
+    pub(super) fn end_if_idle(&self, limit: Duration) -> Option<Duration> {
+        let now = self.now();
+        let mut state = self.lock();
+        let idle = now.saturating_sub(state.idle_since);
+        if state.closed {
+            return None;
+        }
+        if !state.turns.is_empty() {
+            // Not at once, however small the limit is.
+            return Some(limit.max(Duration::from_millis(1)));
+        }
+        if idle < limit {
+            return Some(limit - idle);
+        }
+        // Under the same lock, so that no turn enters between the check and the end.
+        state.closed = true;
+        drop(state);
+        self.report_end();
+        None
+    }
+
     /// Ends the session, once. If a turn is active, the end is reported after it.
     pub(super) fn end(&self) {
         let mut state = self.lock();
@@ -167,12 +201,17 @@ impl<A> Shared<A> {
         }
         let runs = state.running.is_some();
         drop(state);
-        if let Some(waiting) = self.idle_end.get() {
-            waiting.abort();
-        }
+        self.stop_waiting();
         self.cancel(|_| true);
         if !runs {
             self.report_end();
+        }
+    }
+
+    /// Stops the task that ends an idle session.
+    fn stop_waiting(&self) {
+        if let Some(waiting) = self.idle_end.get() {
+            waiting.abort();
         }
     }
 
@@ -270,6 +309,7 @@ impl<A> Turn<A> {
             Err(error) => {
                 if matches!(error, StoreError::Moved) {
                     self.shared.lock().closed = true;
+                    self.shared.stop_waiting();
                 }
                 return Err(error.into());
             }

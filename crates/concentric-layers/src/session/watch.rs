@@ -123,20 +123,22 @@ impl Entered {
         })
     }
 
-    /// Returns the observers for a fork, whose end they also receive.
-    pub(super) fn of_fork(&self, thread: ThreadId) -> Self {
+    /// Returns the observers of the fork `target`, whose end they receive.
+    pub(super) fn of_fork(watches: &[Arc<dyn Watch>], target: &SessionTarget) -> Self {
         Self {
-            watches: self.watches.clone(),
-            thread,
-            history: self.history.clone(),
+            watches: watches.to_vec(),
+            thread: target.thread.clone(),
+            history: target.history.clone(),
         }
     }
 
     /// Moves the observers out, so that only the caller reports the end.
     pub(super) fn take(&mut self) -> Self {
-        let taken = self.of_fork(self.thread.clone());
-        self.watches.clear();
-        taken
+        Self {
+            watches: std::mem::take(&mut self.watches),
+            thread: self.thread.clone(),
+            history: self.history.clone(),
+        }
     }
 
     /// Reports the end of the session to each observer, once.

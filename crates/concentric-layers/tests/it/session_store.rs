@@ -288,6 +288,49 @@ async fn tenants_do_not_share_conversations() {
     assert_eq!(sessions.oneshot(of("a")).await.unwrap().history().len(), 2);
 }
 
+#[tokio::test]
+async fn every_run_of_a_session_belongs_to_its_tenant() {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let log = Arc::clone(&seen);
+    let inner = talker();
+    let agent = BoxModel::new(service_fn(move |request: ChatRequest| {
+        let tenant = request.context.extensions().get::<Tenant>();
+        log.lock().unwrap().push(tenant.cloned());
+        inner.clone().oneshot(request)
+    }));
+    // Without a store, and with a request that the session has not made.
+    let session = MakeSession::new(agent);
+    let session = session.oneshot(target("t").with_tenant(Tenant("a".into())));
+    let session = session.await.unwrap();
+    let fork = session.fork(ThreadId::new("u")).await.unwrap();
+    for session in [&session, &fork] {
+        let answer = session.clone().oneshot(ChatRequest::user("hi")).await;
+        answer.unwrap().collect().await.unwrap();
+        say(session, "hi").await.unwrap();
+    }
+    let expected = vec![Some(Tenant("a".into())); 4];
+    assert_eq!(*seen.lock().unwrap(), expected);
+}
+
+#[tokio::test]
+async fn the_agent_that_is_replaced_may_use_the_session_when_it_is_dropped() {
+    struct Uses(Arc<Mutex<Option<Session<Dropped>>>>);
+    impl Drop for Uses {
+        fn drop(&mut self) {
+            if let Some(session) = &*self.0.lock().unwrap() {
+                session.history();
+            }
+        }
+    }
+    type Dropped = Option<Arc<Uses>>;
+    let slot = Arc::new(Mutex::new(None));
+    let sessions = MakeSession::new(Some(Arc::new(Uses(Arc::clone(&slot)))));
+    let session = sessions.oneshot(target("t")).await.unwrap();
+    *slot.lock().unwrap() = Some(session.clone());
+    session.set_agent(None).unwrap();
+    slot.lock().unwrap().take();
+}
+
 #[tokio::test(start_paused = true)]
 async fn health_reports_turns_and_idle_time() {
     let never = ScriptedModel::new().never().repeat();
@@ -344,6 +387,15 @@ async fn an_idle_session_ends_and_an_active_one_does_not() {
     assert_eq!(tasks.num_alive_tasks(), 0);
     let zero = open(sessions.clone().end_when_idle(Duration::ZERO)).await;
     tokio::time::sleep(Duration::from_millis(1)).await;
+    assert!(zero.has_ended());
+    // With a turn that is active when the task begins.
+    let zero = open(sessions.clone().end_when_idle(Duration::ZERO)).await;
+    let mut turn = spawn(zero.clone().oneshot(zero.user("hi")));
+    assert!(turn.poll().is_pending());
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(!zero.has_ended());
+    drop(turn);
+    tokio::time::sleep(Duration::from_secs(1)).await;
     assert!(zero.has_ended());
     let forever = open(sessions.end_when_idle(Duration::MAX)).await;
     tokio::time::sleep(Duration::from_secs(1 << 30)).await;

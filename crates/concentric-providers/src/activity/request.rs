@@ -21,7 +21,8 @@ pub trait ActivityRequest {
     #[doc(hidden)]
     const ACCEPT: &'static str = "application/json";
 
-    /// Returns the context: the deadline, the cancellation and the clock of the call.
+    /// Returns the context: the deadline and the clock of the call. To cancel a call, drop its
+    /// future.
     fn context(&self) -> &Context;
 
     /// The body, and its media type if it is not JSON.
@@ -364,9 +365,18 @@ impl ActivityRequest for SpeechRequest {
         media_type: Option<&str>,
         answer: &Answer,
     ) -> Result<ActivityResponse<Bytes>, Error> {
-        if media_type.is_some_and(|it| it.starts_with("application/json")) {
+        let kind = media_type.map(str::to_ascii_lowercase).unwrap_or_default();
+        if kind.contains("json") {
             let audio = from_json(&body, answer.origin(), |_| None::<Bytes>);
-            return audio.map_err(|error| error.with_code("no_audio"));
+            return audio.map_err(|error| match error.code() {
+                Some(_) => error,
+                None => error.with_code("no_audio"),
+            });
+        }
+        if kind.starts_with("text/") {
+            let what = "the response is not audio";
+            let error = answer.origin().error(ErrorKind::Protocol, what);
+            return Err(error.with_code("no_audio"));
         }
         if body.is_empty() {
             let what = "the response has no audio";

@@ -152,6 +152,13 @@ async fn speech_is_the_bytes_of_the_response() {
         let (spoken, _) = call(&layer().speech(), request, response(200, &json, body)).await;
         assert_eq!(spoken.unwrap_err().code(), Some("no_audio"));
     }
+    for media_type in ["text/html", "Application/JSON", "application/problem+json"] {
+        let page = [("content-type", media_type)];
+        let request = SpeechRequest::new("hi", "alloy");
+        let answer = response(200, &page, "<p>Sign in</p>");
+        let (spoken, _) = call(&layer().speech(), request, answer).await;
+        assert!(spoken.is_err(), "{media_type}");
+    }
     let empty = response(200, &[], "");
     let (spoken, _) = call(&layer().speech(), SpeechRequest::new("hi", "v"), empty).await;
     assert_eq!(spoken.unwrap_err().kind(), ErrorKind::Truncated);
