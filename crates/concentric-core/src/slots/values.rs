@@ -41,6 +41,8 @@ struct Inner {
     resumed: bool,
     // In a draft: its initial values.
     base: Option<HashMap<(TypeId, SlotPlace), Arc<dyn Any + Send + Sync>>>,
+    // In a draft that was restored: its stored values are changes.
+    restored: bool,
 }
 
 struct Live {
@@ -63,6 +65,15 @@ impl Slots {
     pub fn restore(stored: impl IntoIterator<Item = StoredSlot>) -> Self {
         let slots = Self::default();
         slots.lock().put(stored);
+        slots
+    }
+
+    /// Creates a [draft](Self::draft) from stored values, such as those of a suspended turn that
+    /// another process began. [`commit`](Self::commit) applies all of them, whether they were read
+    /// or not.
+    pub fn restore_draft(stored: impl IntoIterator<Item = StoredSlot>) -> Self {
+        let slots = Self::restore(stored);
+        slots.lock().restored = true;
         slots
     }
 
@@ -129,6 +140,7 @@ impl Slots {
             names: inner.names.clone(),
             resumed: inner.resumed,
             base: Some(inner.base.clone().unwrap_or_else(values)),
+            restored: inner.restored,
         })))
     }
 
@@ -136,15 +148,16 @@ impl Slots {
     /// that the draft has not changed keep their current state.
     #[must_use = "drop the replaced values where their destructors may run"]
     pub fn commit(&self, draft: &Self) -> Self {
-        let (changed, names) = {
+        let (changed, stored, names) = {
             let draft = draft.lock();
+            let stored = draft.restored.then(|| draft.stored.clone());
             let is_changed = |at: &(TypeId, SlotPlace), live: &Live| {
                 let base = draft.base.as_ref().and_then(|base| base.get(at));
                 !base.is_some_and(|base| Arc::ptr_eq(base, &live.value))
             };
             let live = draft.live.iter().filter(|(at, live)| is_changed(at, live));
             let changed: Vec<_> = live.map(|(at, live)| (at.clone(), live.clone())).collect();
-            (changed, draft.names.clone())
+            (changed, stored.unwrap_or_default(), draft.names.clone())
         };
         let mut replaced = Inner::default();
         let mut inner = self.lock();
@@ -156,6 +169,15 @@ impl Slots {
             if let Some(old) = inner.live.insert(at.clone(), live) {
                 replaced.live.insert(at, old);
             }
+        }
+        for ((name, place), value) in stored {
+            if let Some(slot) = inner.names.get(name.as_str()).copied() {
+                let at = (slot, place.clone());
+                if let Some(old) = inner.live.remove(&at) {
+                    replaced.live.insert(at, old);
+                }
+            }
+            inner.stored.insert((name, place), value);
         }
         drop(inner);
         Self(Arc::new(Mutex::new(replaced)))

@@ -79,6 +79,6 @@ fn merged(
 /// Restores the suspended turn of a stored conversation.
 pub(super) fn suspended(stored: &mut StoredThread) -> Option<Waits> {
     let (state, slots) = stored.suspended.take()?;
-    let slots = Slots::restore(slots);
+    let slots = Slots::restore_draft(slots);
     Some(Waits { state, slots })
 }

@@ -120,7 +120,7 @@ impl<A> MakeSession<A> {
     /// default, a session ends with its last handle.
     ///
     /// A suspended turn does not keep a session: with a [store](Self::store), its interrupts can be
-    /// replied to after the conversation is opened again. With a limit of zero, a session ends as
+    /// replied to after the conversation is opened again, unless a failed attempt has resumed it. With a limit of zero, a session ends as
     /// soon as its task runs. Requires a tokio runtime when the session is made.
     #[must_use]
     pub fn end_when_idle(mut self, limit: Duration) -> Self {

@@ -103,9 +103,11 @@
 //!
 //! Dropping the future or the body of a turn stops its run, starts the next turn, and leaves the
 //! history as it was before the turn. A turn that was resumed by replies and has had no effects is
-//! suspended again.
-//! If a body is dropped while its turn is being stored, the turn may be stored; the session then ends
-//! with its next turn.
+//! suspended again. That is not stored: if its process ends before the next turn is stored, the
+//! conversation continues from before the suspended turn.
+//! If the future or a body is dropped while its turn is being stored, the turn may be stored; the session then ends
+//! with its next turn. A cancellation or a deadline does not interrupt an operation of the store: the next
+//! turn starts when it has ended.
 
 mod body;
 mod future;

@@ -228,6 +228,31 @@ async fn a_suspended_turn_is_resumed_by_another_session_once() {
 }
 
 #[tokio::test]
+async fn a_turn_that_another_process_resumes_keeps_its_changes_of_slots() {
+    let store = Threads::new(false);
+    let model = ScriptedModel::new()
+        .tool_call("count", json!({}))
+        .then()
+        .tool_call("pay", json!({}));
+    let first = MakeSession::new(agent(&model, &counting().asks("pay", "done")));
+    let first = open(first.store(store.clone())).await;
+    let asked = say(&first, "count, then pay").await.unwrap();
+    assert_eq!(asked.finish.outcome, Outcome::Interrupted);
+    assert_eq!(count(&store.get("t").unwrap().slots), None);
+    drop(first);
+
+    // Nothing reads the slot before the turn ends.
+    let paid = ScriptedModel::new().text("Paid.");
+    let tools = ScriptedTools::new().asks("pay", "done");
+    let second = MakeSession::new(agent(&paid, &tools)).store(store.clone());
+    let second = open(second).await;
+    let answer = send(&second, approving(&second)).await.unwrap();
+    assert_eq!((answer.text(), tools.done()), ("Paid.".into(), 1));
+    assert_eq!(count(&store.get("t").unwrap().slots), Some(&json!(1)));
+    assert_eq!(count(&second.slots().snapshot().unwrap()), Some(&json!(1)));
+}
+
+#[tokio::test]
 async fn of_two_sessions_of_one_conversation_the_later_fails_and_ends() {
     let store = Threads::new(true);
     let sessions = MakeSession::new(talker()).store(store.clone());
