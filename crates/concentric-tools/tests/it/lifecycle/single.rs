@@ -288,3 +288,22 @@ fn an_invalid_toolset_decides_about_nothing() {
         ErrorKind::Configuration
     );
 }
+
+paced!(the_model_does_not_read_the_error_of_a_prepare_function);
+async fn the_model_does_not_read_the_error_of_a_prepare_function() {
+    let fail: [fn() -> ToolError; 3] = [
+        || concentric_tools::fatal("no route to db.internal").into(),
+        || ToolError::new("no route to db.internal").fatal(),
+        || std::io::Error::other("no route to db.internal").into(),
+    ];
+    for fail in fail {
+        let log = Log::default();
+        let tools = gated(&log).prepare(move |_| async move { Err(fail()) });
+        let (flow, _) = decide(tools, "read", r#"{"n":1}"#).await;
+        let Flow::Answer(outcome) = flow else {
+            panic!("{flow:?}");
+        };
+        assert_eq!(outcome.status, ToolStatus::Failed);
+        assert_eq!(outcome.content.text(), "The tool failed.");
+    }
+}
