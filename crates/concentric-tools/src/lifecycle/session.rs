@@ -199,7 +199,8 @@ impl ToolLifecycle {
     /// # Errors
     ///
     /// Returns an error and changes nothing if a reply does not match an open interrupt, or if the
-    /// round was already resumed from this state ([`ErrorKind::Conflict`]).
+    /// round was already resumed from this state ([`ErrorKind::Conflict`]). Also if the run has
+    /// named overrides ([`ErrorKind::Configuration`]): only an agent can apply them.
     ///
     /// Returns an error and ends the run if a tool fails in a way that ends the run, or the run's
     /// deadline has passed.
@@ -212,6 +213,13 @@ impl ToolLifecycle {
         state: RunState,
         replies: Vec<Reply>,
     ) -> Result<RoundEnd, Error> {
+        if !state.overrides().is_empty() {
+            let why = format!(
+                "the run was started with the overrides `{}`, which only an agent applies",
+                state.overrides().join("`, `")
+            );
+            return Err(Error::new(ErrorKind::Configuration, why).with_code("overrides"));
+        }
         let mut asked = state.interrupts().into_iter();
         // A tool may raise the same interrupt again.
         let is_last = self.suspended.as_ref() == Some(&state);

@@ -289,6 +289,26 @@ fn an_invalid_toolset_decides_about_nothing() {
     );
 }
 
+paced!(a_state_with_named_overrides_is_refused);
+async fn a_state_with_named_overrides_is_refused() {
+    let (log, world) = (Log::default(), World::new());
+    let mut here = lifecycle(&world, gated(&log));
+    let calls = vec![("refund", r#"{"n":1}"#)];
+    let state = suspended(here.execute_round(message("m1", calls)).await.unwrap());
+    let replies = vec![Reply::approve(state.interrupts()[0].id.clone())];
+    let mut json: serde_json::Value = serde_json::from_str(&state.to_json().unwrap()).unwrap();
+    json["overrides"] = json!(["strict"]);
+    let named = RunState::from_json(json.to_string().as_bytes(), 1 << 20).unwrap();
+    assert_eq!(named.overrides(), ["strict"]);
+    let error = here.resume(named, replies.clone()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Configuration);
+    assert_eq!(error.code(), Some("overrides"));
+    assert!(log.lines().is_empty());
+    // Nothing has changed.
+    here.resume(state, replies).await.unwrap();
+    assert_eq!(log.lines(), ["refund 1"]);
+}
+
 paced!(the_model_does_not_read_the_error_of_a_prepare_function);
 async fn the_model_does_not_read_the_error_of_a_prepare_function() {
     let fail: [fn() -> ToolError; 3] = [
