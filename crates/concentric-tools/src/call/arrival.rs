@@ -14,7 +14,8 @@ use crate::{
     tool::{Arrive, ToolFuture},
 };
 use concentric_core::{
-    Arguments, Clearance, Error, Str, ToolCall, ToolOutcome, interrupt::SuspendedBy,
+    Arguments, Clearance, Error, Str, Suspension, ToolCall, ToolOutcome, hooks::Flow,
+    interrupt::SuspendedBy,
 };
 use std::sync::Arc;
 
@@ -31,11 +32,41 @@ impl Arrive for Arrivals {
                 ToolFuture::boxed(async move {
                     match decide_changed(&rules, &tool, &call, &decided, by_gate).await {
                         Ok(()) => start_decided(&rules, &tool, call).await,
-                        Err(instead) => instead,
+                        Err(Instead::Settled(outcome)) => Ok(outcome),
+                        Err(Instead::Asked(asked)) => {
+                            let (ask, on) = *asked;
+                            for interrupt in &on.interrupts {
+                                notify_requested(&rules, &ask, &call, interrupt).await;
+                            }
+                            Err(Error::suspended_by(SuspendedBy::Change, on))
+                        }
                     }
                 })
             }
         }
+    }
+}
+
+/// Decides about a call as [`Arrivals`] do, without running it or notifying observers.
+pub(crate) async fn decide_arrival(
+    rules: &Policy,
+    tool: &Tool,
+    call: &ToolCall,
+) -> Result<Flow<ToolOutcome>, Error> {
+    let changed = match check_arrival(tool, call) {
+        Arrival::AsDecided => tool.validate(call.part()).map_err(Instead::Settled),
+        Arrival::Refused(outcome) => Err(Instead::Settled(outcome)),
+        Arrival::Changed { decided, by_gate } => {
+            decide_changed(rules, tool, call, &decided, by_gate).await
+        }
+    };
+    match changed {
+        Ok(()) => Ok(Flow::Continue),
+        Err(Instead::Settled(mut outcome)) => Ok(match outcome.halt.take() {
+            Some(reason) => Flow::Halt(reason),
+            None => Flow::Answer(outcome),
+        }),
+        Err(Instead::Asked(asked)) => Err(Error::suspended_by(SuspendedBy::Change, asked.1)),
     }
 }
 
@@ -66,6 +97,14 @@ enum Arrival {
         /// Whether a gate had decided about the call.
         by_gate: bool,
     },
+}
+
+/// The result of a decision about a changed call that must not run now.
+enum Instead {
+    /// The outcome of the call.
+    Settled(ToolOutcome),
+    /// The call requires an approval.
+    Asked(Box<(Ask, Suspension)>),
 }
 
 /// Checks that a call arrives at its tool as it was decided about.
@@ -104,22 +143,18 @@ fn check_arrival(tool: &Tool, call: &ToolCall) -> Arrival {
     }
 }
 
-/// Decides about a call that a layer has changed since `decided`. Returns an outcome if the call is
-/// denied, or a suspension if the changed call requires an approval.
+/// Decides about a call that a layer has changed since `decided`. Notifies no observers.
 async fn decide_changed(
     rules: &Policy,
     tool: &Tool,
     call: &ToolCall,
     decided: &Arguments,
     by_gate: bool,
-) -> Result<(), Result<ToolOutcome, Error>> {
+) -> Result<(), Instead> {
+    let settled = |outcome| Err(Instead::Settled(call.state().settle_unexecuted(outcome)));
     let ask = match decide(rules, call).await {
-        Verdict::Deny(reason) => {
-            return Err(Ok(call
-                .state()
-                .settle_unexecuted(ToolOutcome::denied(reason))));
-        }
-        Verdict::Halt(reason) => return Err(Ok(call.state().settle_unexecuted(halting(reason)))),
+        Verdict::Deny(reason) => return settled(ToolOutcome::denied(reason)),
+        Verdict::Halt(reason) => return settled(halting(reason)),
         Verdict::Ask(ask) => ask,
         Verdict::Pass | Verdict::Allow if !by_gate => return Ok(()),
         // The unchanged call was allowed or approved, which does not cover the changed one.
@@ -148,9 +183,8 @@ async fn decide_changed(
     let id = prompt::id(call, &format!("#{arrived}"));
     let interrupt = prompt::approval(call, id, &ask, Some(message), ask.expires_after)
         .with_metadata("changed", true);
-    notify_requested(rules, &ask, call, &interrupt).await;
     let on = record.suspension(vec![interrupt]);
-    Err(Err(Error::suspended_by(SuspendedBy::Change, on)))
+    Err(Instead::Asked(Box::new((ask, on))))
 }
 
 /// Whether two texts of arguments are the same JSON value.

@@ -1,6 +1,6 @@
 //! One call: its verdict, its prompts and records, its arrival at the tool, and its ledger entry.
 
-mod arrival;
+pub(crate) mod arrival;
 pub(crate) mod effect;
 pub(crate) mod gates;
 pub(crate) mod ledger;

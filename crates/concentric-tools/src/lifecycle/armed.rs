@@ -3,8 +3,9 @@
 use super::{RoundEnd, ToolLifecycle};
 use crate::{pipeline::decide_call, toolset::Toolset};
 use concentric_core::{
-    BoxTool, CallId, Context, Error, ErrorKind, Message, RoundCall, RoundEvent, Suspension,
-    ToolCall, ToolCallPart, ToolOutcome, ToolRound,
+    BoxTool, CallId, Context, Error, ErrorKind, Message, MessageId, Refusal, RoundCall, RoundEvent,
+    Str, Suspension, ToolCall, ToolCallPart, ToolOutcome, ToolRound, ToolSpecs,
+    call::CallStage,
     hooks::Flow,
     interrupt::SuspendedBy,
     machine::{Action, Input},
@@ -13,13 +14,87 @@ use futures_util::{FutureExt, StreamExt};
 use std::{
     collections::HashMap,
     future::poll_fn,
-    sync::{Arc, Mutex, PoisonError},
+    mem,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 use tower::service_fn;
 use tower_service::Service;
 
-/// The calls that armed tools have received, with their outcome or the error that suspended them; `None` while a call runs, and if it was dropped.
-pub(super) type ArmedCalls = HashMap<CallId, Option<Result<ToolOutcome, Error>>>;
+type ArmedCalls = HashMap<CallId, Option<Result<ToolOutcome, Error>>>;
+
+/// What armed tools know of the next message, whose calls they receive.
+#[derive(Default)]
+pub(super) struct Armed {
+    /// The calls with their outcome or error; `None` while a call runs, and if it was dropped.
+    calls: ArmedCalls,
+    /// The id of the message, unless it has one when it is recorded.
+    message_id: Option<MessageId>,
+    pub(super) step: u32,
+    /// The offered tools; all if `None`.
+    pub(super) offered: Option<Arc<[Str]>>,
+}
+
+impl Armed {
+    /// The context of the message's round.
+    fn at_round(&mut self, context: &Context) -> Context {
+        let new_id = || MessageId::new(context.new_id("msg_"));
+        let id = self.message_id.get_or_insert_with(new_id).clone();
+        context.at_round(self.step, Some(id))
+    }
+
+    /// A call of the message, which is refused if its tool is not offered.
+    fn round_call(&self, specs: &ToolSpecs, call: ToolCallPart) -> RoundCall {
+        let is_offered = match &self.offered {
+            Some(names) => names.contains(&call.name),
+            None => specs.get(&call.name).is_some(),
+        };
+        let mut call = RoundCall::new(0, call);
+        if !is_offered {
+            let all = || specs.iter().map(|spec| spec.name.clone()).collect();
+            let names = self.offered.clone().unwrap_or_else(all);
+            call.state.stage = CallStage::Rejected(Refusal::NotOffered(names));
+        }
+        call
+    }
+
+    /// Starts a call of `message`; returns the first result of a call that was already started.
+    fn enter(
+        &mut self,
+        message: &Option<MessageId>,
+        id: &CallId,
+    ) -> Option<Result<ToolOutcome, Error>> {
+        let conflict = |why| Some(Err(Error::new(ErrorKind::Conflict, why)));
+        if self.message_id != *message {
+            return conflict("the message of the call was already recorded");
+        }
+        match self.calls.get(id) {
+            Some(Some(ended)) => Some(ended.clone()),
+            Some(None) => conflict("the call was already started"),
+            None => {
+                self.calls.insert(id.clone(), None);
+                None
+            }
+        }
+    }
+
+    /// Records the end of a call, unless its message was already recorded.
+    fn leave(
+        &mut self,
+        message: &Option<MessageId>,
+        id: CallId,
+        ended: Result<ToolOutcome, Error>,
+    ) {
+        if self.message_id == *message {
+            self.calls.insert(id, Some(ended));
+        }
+    }
+
+    /// Takes the calls of the message; the next one has another id.
+    fn take_calls(&mut self) -> ArmedCalls {
+        self.message_id = None;
+        mem::take(&mut self.calls)
+    }
+}
 
 impl ToolLifecycle {
     /// Decides about a call without making it: validates and prepares its arguments, and calls the
@@ -50,8 +125,15 @@ impl ToolLifecycle {
     /// The toolset is invalid. A call that requires an approval is an error with the
     /// [suspension](Error::suspension), whose interrupts are not raised.
     pub async fn before_call(&self, call: &mut ToolCallPart) -> Result<Flow<ToolOutcome>, Error> {
-        let context = self.context.at_round(self.machine.last_step(), None);
-        decide_call(&self.tools, context, self.transcript().clone(), call).await
+        let (context, mut round_call) = {
+            let mut armed = lock(&self.armed);
+            let round_call = armed.round_call(&self.specs(), call.clone());
+            (armed.at_round(&self.context), round_call)
+        };
+        let transcript = self.transcript().clone();
+        let flow = decide_call(&self.tools, context, transcript, &mut round_call).await?;
+        call.arguments = round_call.call.arguments.clone();
+        Ok(flow)
     }
 
     /// Returns a service that executes single calls, for a loop of another library that executes the
@@ -59,7 +141,8 @@ impl ToolLifecycle {
     ///
     /// Each call passes through the same stages as in a round. A call that waits for a reply is an
     /// error with the [suspension](Error::suspension): the other loop must stop. Afterwards,
-    /// [`record_round`](Self::record_round) receives the message.
+    /// [`record_round`](Self::record_round) receives the message. A call that is made again has its
+    /// first outcome; if that is not known, it is an error ([`ErrorKind::Conflict`]).
     ///
     /// The service does not know the other calls of the message. So each call is a round of its own:
     /// [`SiblingPolicy`](super::SiblingPolicy), exclusive tools, and limits per round and run do not
@@ -92,14 +175,18 @@ impl ToolLifecycle {
     /// ```
     pub fn armed(&self) -> BoxTool {
         let tools = self.tools.clone();
-        let calls = Arc::clone(&self.armed);
+        let armed = Arc::clone(&self.armed);
         let transcript = self.transcript().clone();
-        let context = self.context.at_round(self.machine.last_step(), None);
+        let (context, specs) = (self.context.clone(), self.specs());
         BoxTool::new(service_fn(move |call: ToolCall| {
             let id = call.id().clone();
-            let call = RoundCall::new(0, call.part().clone());
-            let round = ToolRound::new(vec![call], context.clone()).after(transcript.clone());
-            execute(tools.clone(), round, id, Arc::clone(&calls))
+            let (call, context) = {
+                let mut armed = lock(&armed);
+                let call = armed.round_call(&specs, call.part().clone());
+                (call, armed.at_round(&context))
+            };
+            let round = ToolRound::new(vec![call], context).after(transcript.clone());
+            execute(tools.clone(), round, id, Arc::clone(&armed))
         }))
     }
 
@@ -113,30 +200,37 @@ impl ToolLifecycle {
     /// # Errors
     ///
     /// Those of [`execute_round`](Self::execute_round).
-    pub fn record_round(&mut self, message: Message) -> Result<RoundEnd, Error> {
+    pub fn record_round(&mut self, mut message: Message) -> Result<RoundEnd, Error> {
+        // The calls were executed with this id.
+        let id = || lock(&self.armed).message_id.clone();
+        message.id = message.id.or_else(id);
         self.start(message)?;
         let emitted = |context: &Context| poll_fn(|cx| context.poll_emitted(cx)).now_or_never();
         while let Some(event) = emitted(&self.context) {
             (self.on_event)(event);
         }
-        let mut calls = std::mem::take(&mut *lock(&self.armed));
-        let is_suspended = calls.values().any(|ended| matches!(ended, Some(Err(_))));
+        let mut calls = lock(&self.armed).take_calls();
+        let is_suspended = calls
+            .values()
+            .any(|ended| matches!(ended, Some(Err(error)) if error.suspension().is_some()));
         while !self.machine.is_model_next() {
             match self.machine.action() {
                 Some(Action::RunTools { calls: made, .. }) => {
+                    let mut end = Input::RoundEnded;
                     for (index, call) in made.iter().enumerate() {
-                        let input = match calls.remove(&call.call.id) {
+                        match calls.remove(&call.call.id) {
                             // Dropped while it ran: its outcome is unknown.
-                            Some(None) => None,
-                            Some(Some(ended)) => recorded(index, ended),
-                            None if is_suspended => Some(held(index)),
-                            None => Some(not_made(index)),
-                        };
-                        input
-                            .into_iter()
-                            .for_each(|input| self.machine.input(input));
+                            Some(None) => {}
+                            Some(Some(ended)) => match recorded(index, ended) {
+                                // The run fails after the other outcomes are recorded.
+                                failed @ Input::RoundFailed(_) => end = failed,
+                                input => self.machine.input(input),
+                            },
+                            None if is_suspended => self.machine.input(held(index)),
+                            None => self.machine.input(not_made(index)),
+                        }
                     }
-                    self.machine.input(Input::RoundEnded);
+                    self.machine.input(end);
                 }
                 Some(Action::Emit(event)) if event.is_finish() => return self.end(Some(event)),
                 Some(Action::Emit(_)) => {}
@@ -153,30 +247,38 @@ async fn execute(
     mut tools: Toolset,
     round: ToolRound,
     id: CallId,
-    calls: Arc<Mutex<ArmedCalls>>,
+    armed: Arc<Mutex<Armed>>,
 ) -> Result<ToolOutcome, Error> {
-    lock(&calls).insert(id.clone(), None);
-    let event = tools.call(round).await?.next().await.transpose()?;
-    let ended = match event {
-        Some(RoundEvent::Settled { outcome, .. }) => Ok(outcome),
-        Some(RoundEvent::Suspended { on, by, .. }) => Err(Error::suspended_by(by, *on)),
-        _ => {
-            let why = "the call has no outcome";
-            return Err(Error::new(ErrorKind::Protocol, why));
-        }
+    let message = round.context.message_id().cloned();
+    if let Some(first) = lock(&armed).enter(&message, &id) {
+        return first;
+    }
+    let event = match tools.call(round).await {
+        Ok(mut events) => events.next().await,
+        Err(error) => Some(Err(error)),
     };
-    lock(&calls).insert(id, Some(ended.clone()));
+    let ended = match event {
+        Some(Ok(RoundEvent::Settled { outcome, .. })) => Ok(outcome),
+        Some(Ok(RoundEvent::Suspended { on, by, .. })) => Err(Error::suspended_by(by, *on)),
+        Some(Err(error)) => Err(error),
+        _ => Err(Error::new(ErrorKind::Protocol, "the call has no outcome")),
+    };
+    lock(&armed).leave(&message, id, ended.clone());
     ended
 }
 
-fn recorded(index: usize, ended: Result<ToolOutcome, Error>) -> Option<Input> {
-    match ended {
-        Ok(outcome) => Some(Input::Settled { index, outcome }),
-        Err(error) => {
-            let (on, by) = error.suspension()?;
-            let on = Box::new(on.clone());
-            Some(Input::Suspended { index, on, by })
-        }
+fn recorded(index: usize, ended: Result<ToolOutcome, Error>) -> Input {
+    let error = match ended {
+        Ok(outcome) => return Input::Settled { index, outcome },
+        Err(error) => error,
+    };
+    match error.suspension() {
+        Some((on, by)) => Input::Suspended {
+            index,
+            on: Box::new(on.clone()),
+            by,
+        },
+        None => Input::RoundFailed(error),
     }
 }
 
@@ -195,6 +297,6 @@ fn not_made(index: usize) -> Input {
     }
 }
 
-fn lock(calls: &Mutex<ArmedCalls>) -> std::sync::MutexGuard<'_, ArmedCalls> {
-    calls.lock().unwrap_or_else(PoisonError::into_inner)
+pub(super) fn lock(armed: &Mutex<Armed>) -> MutexGuard<'_, Armed> {
+    armed.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-use super::armed::ArmedCalls;
+use super::armed::{Armed, lock};
 use crate::{
     pipeline::{Outcomes, cancel_interrupts, notify_decisions},
     toolset::Toolset,
@@ -61,10 +61,8 @@ pub struct ToolLifecycle {
     pub(super) suspended: Option<RunState>,
     // The answered interrupts of the open round: a state in which they are still open is outdated.
     replied: HashSet<InterruptId>,
-    // The offered tools; all if `None`.
-    offered: Option<Arc<[Str]>>,
     captured: bool,
-    pub(super) armed: Arc<Mutex<ArmedCalls>>,
+    pub(super) armed: Arc<Mutex<Armed>>,
     pub(super) on_event: Box<dyn FnMut(Event) + Send>,
 }
 
@@ -96,7 +94,6 @@ impl ToolLifecycle {
             client_tools: ToolSpecs::default(),
             suspended: None,
             replied: HashSet::new(),
-            offered: None,
             captured: false,
             armed: Arc::default(),
             on_event: Box::new(drop),
@@ -168,7 +165,7 @@ impl ToolLifecycle {
         let mut request = concentric_core::ChatRequest::new(self.transcript().clone());
         request.tools = self.specs();
         request.context = self.context.clone();
-        self.offered = choose(&mut request);
+        lock(&self.armed).offered = choose(&mut request);
         request
     }
 
@@ -199,7 +196,8 @@ impl ToolLifecycle {
     /// # Errors
     ///
     /// Returns an error and changes nothing if a reply does not match an open interrupt, or if the
-    /// round was already resumed from this state ([`ErrorKind::Conflict`]).
+    /// round was already resumed from this state ([`ErrorKind::Conflict`]). Also if the run has
+    /// named overrides ([`ErrorKind::Configuration`]): only an agent can apply them.
     ///
     /// Returns an error and ends the run if a tool fails in a way that ends the run, or the run's
     /// deadline has passed.
@@ -212,6 +210,13 @@ impl ToolLifecycle {
         state: RunState,
         replies: Vec<Reply>,
     ) -> Result<RoundEnd, Error> {
+        if !state.overrides().is_empty() {
+            let why = format!(
+                "the run was started with the overrides `{}`, which only an agent applies",
+                state.overrides().join("`, `")
+            );
+            return Err(Error::new(ErrorKind::Configuration, why).with_code("overrides"));
+        }
         let mut asked = state.interrupts().into_iter();
         // A tool may raise the same interrupt again.
         let is_last = self.suspended.as_ref() == Some(&state);
@@ -235,6 +240,7 @@ impl ToolLifecycle {
         }
         self.context.restore_state(&slots);
         self.machine = machine;
+        self.count_step();
         self.suspended = None;
         self.replied.extend(replied);
         self.captured = false;
@@ -322,7 +328,7 @@ impl ToolLifecycle {
         let id = id.unwrap_or_else(|| MessageId::new(self.context.new_id("msg_")));
         let mut start = ModelStart::new(id);
         start.tools = self.specs();
-        start.head.tools.clone_from(&self.offered);
+        start.head.tools.clone_from(&lock(&self.armed).offered);
         start.client_tools = self.client_tools.iter().map(|s| s.name.clone()).collect();
         // The action that requests the model call.
         self.machine.action();
@@ -339,7 +345,13 @@ impl ToolLifecycle {
         let finish = Finish::new(FinishReason::ToolCalls, Usage::default());
         self.machine
             .input(Input::ModelEvent(Event::Finish(Box::new(finish))));
+        self.count_step();
         Ok(())
+    }
+
+    /// Sets the step of the calls that armed tools receive: the one after the last message.
+    fn count_step(&self) {
+        lock(&self.armed).step = self.machine.last_step().saturating_add(1);
     }
 
     async fn drive(&mut self) -> Result<RoundEnd, Error> {

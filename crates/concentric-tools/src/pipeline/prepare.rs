@@ -1,7 +1,7 @@
 //! Prepare: decodes, validates and edits the arguments of a call.
 
 use super::Pipeline;
-use crate::{Tool, panic::Caught, rules::Prepare};
+use crate::{Tool, ToolError, panic::Caught, rules::Prepare};
 use concentric_core::{
     Arguments, Clearance, RoundCall, ToolOutcome, panic::catch, trace::TraceStep,
 };
@@ -46,9 +46,11 @@ impl Pipeline {
         };
         match prepared {
             Ok(Ok(arguments)) => Ok(tool.normal(&arguments)),
-            Ok(Err(error)) => Err(error
-                .settle(&call.call.name, tool.own_error_format())
-                .unwrap_or_else(|error| ToolOutcome::failed(error.message()))),
+            Ok(Err(error)) => {
+                let (name, format) = (&call.call.name, tool.own_error_format());
+                let settled = error.settle(name, format);
+                Err(settled.unwrap_or_else(|error| ToolError::from(error).failed(name, format)))
+            }
             Err(panic) => Err(panic.outcome(&call.call.name)),
         }
     }

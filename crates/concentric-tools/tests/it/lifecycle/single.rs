@@ -2,8 +2,9 @@
 
 use super::*;
 use concentric_core::{
-    BoxError, Error, RunOverrides, Suspension,
+    BoxError, BoxTool, Error, RunOverrides, Suspension,
     hooks::{self, BeforeCall, Flow, Hooks, Interest},
+    interrupt::SuspendedBy,
 };
 use concentric_tools::{Matcher, NoArguments, ScopedExt, ToolError, Verdict, gate_fn, tool};
 use futures_util::FutureExt;
@@ -287,4 +288,183 @@ fn an_invalid_toolset_decides_about_nothing() {
         decided.unwrap().unwrap_err().kind(),
         ErrorKind::Configuration
     );
+}
+
+paced!(a_state_with_named_overrides_is_refused);
+async fn a_state_with_named_overrides_is_refused() {
+    let (log, world) = (Log::default(), World::new());
+    let mut here = lifecycle(&world, gated(&log));
+    let calls = vec![("refund", r#"{"n":1}"#)];
+    let state = suspended(here.execute_round(message("m1", calls)).await.unwrap());
+    let replies = vec![Reply::approve(state.interrupts()[0].id.clone())];
+    let mut json: serde_json::Value = serde_json::from_str(&state.to_json().unwrap()).unwrap();
+    json["overrides"] = json!(["strict"]);
+    let named = RunState::from_json(json.to_string().as_bytes(), 1 << 20).unwrap();
+    assert_eq!(named.overrides(), ["strict"]);
+    let error = here.resume(named, replies.clone()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Configuration);
+    assert_eq!(error.code(), Some("overrides"));
+    assert!(log.lines().is_empty());
+    // Nothing has changed.
+    here.resume(state, replies).await.unwrap();
+    assert_eq!(log.lines(), ["refund 1"]);
+}
+
+paced!(the_model_does_not_read_the_error_of_a_prepare_function);
+async fn the_model_does_not_read_the_error_of_a_prepare_function() {
+    let fail: [fn() -> ToolError; 3] = [
+        || concentric_tools::fatal("no route to db.internal").into(),
+        || ToolError::new("no route to db.internal").fatal(),
+        || std::io::Error::other("no route to db.internal").into(),
+    ];
+    for fail in fail {
+        let log = Log::default();
+        let tools = gated(&log).prepare(move |_| async move { Err(fail()) });
+        let (flow, _) = decide(tools, "read", r#"{"n":1}"#).await;
+        let Flow::Answer(outcome) = flow else {
+            panic!("{flow:?}");
+        };
+        assert_eq!(outcome.status, ToolStatus::Failed);
+        assert_eq!(outcome.content.text(), "The tool failed.");
+    }
+}
+
+paced!(armed_calls_of_two_messages_have_different_keys);
+async fn armed_calls_of_two_messages_have_different_keys() {
+    let world = World::new();
+    let key = tool_with_context("key", "", async |NoArguments {}, context: Context| {
+        format!("{} {}", context.step(), context.idempotency_key().unwrap())
+    });
+    let mut lifecycle = lifecycle(&world, Toolset::new().tool(key));
+    let armed = lifecycle.armed();
+    let call = part("a", "key", "{}");
+    let mut keys = Vec::new();
+    for step in 0..3 {
+        let call_now = ToolCall::new(call.clone(), Context::new());
+        armed.clone().oneshot(call_now).await.unwrap();
+        let end = lifecycle.record_round(message_of(std::slice::from_ref(&call)));
+        let RoundEnd::Closed(round) = end.unwrap() else {
+            panic!("the round is closed");
+        };
+        let id = round.message().id.clone().unwrap();
+        let key = round.results()[0].outcome.content.text().into_owned();
+        assert_eq!(key, format!("{step} {id}/0/a"));
+        keys.push(id);
+    }
+    keys.sort();
+    keys.dedup();
+    assert_eq!(keys.len(), 3);
+}
+
+/// Asserts that neither an armed tool nor a decision accepts `call`.
+async fn refused(lifecycle: &ToolLifecycle, armed: BoxTool, call: ToolCallPart) {
+    let made = ToolCall::new(call.clone(), Context::new());
+    let outcome = armed.oneshot(made).await.unwrap();
+    let flow = lifecycle.before_call(&mut call.clone()).await.unwrap();
+    assert_eq!(outcome.status, ToolStatus::Failed);
+    assert_eq!(flow, Flow::Answer(outcome));
+}
+
+paced!(a_single_call_of_a_tool_that_is_not_offered_is_refused);
+async fn a_single_call_of_a_tool_that_is_not_offered_is_refused() {
+    let (log, world) = (Log::default(), World::new());
+    let refunds = Skill::new("refunds", "Pays back.", "Look first.").unlocks("write");
+    let (tools, skills) = Skills::new().skill(refunds).wrap(gated(&log)).unwrap();
+    let mut hidden = lifecycle(&world, tools);
+    let armed = hidden.armed();
+    hidden.apply_skill_loads(&skills);
+    let call = part("a", "write", r#"{"n":1}"#);
+    refused(&hidden, armed, call.clone()).await;
+    let end = hidden.record_round(message_of(&[call])).unwrap();
+    assert_eq!(texts(end)[0].0, ToolStatus::Failed);
+
+    let model = Model::silent();
+    let agent = agent_tool("agent", "", model.agent(&gated(&log))).max_depth(1);
+    let tools = Toolset::new().tool(agent).tool(number("read", &log));
+    let deep = ToolLifecycle::new(tools).with_context(world.context().child().build());
+    let call = part("a", "agent", r#"{"task":"x"}"#);
+    refused(&deep, deep.armed(), call).await;
+    assert!(model.requests().is_empty());
+    assert!(log.lines().is_empty());
+}
+
+paced!(a_repeated_armed_call_is_executed_once);
+async fn a_repeated_armed_call_is_executed_once() {
+    let (log, world) = (Log::default(), World::new());
+    let hangs = tool("hangs", "", |NoArguments {}| std::future::pending::<&str>());
+    let mut lifecycle = lifecycle(&world, gated(&log).tool(hangs));
+    let first = execute(&lifecycle, &part("a", "write", r#"{"n":1}"#)).await;
+    let again = execute(&lifecycle, &part("a", "write", r#"{"n":2}"#)).await;
+    assert_eq!(first.unwrap(), again.unwrap());
+    assert_eq!(log.lines(), ["write 1"]);
+
+    let call = part("b", "hangs", "{}");
+    let mut running = Box::pin(execute(&lifecycle, &call));
+    assert!(running.as_mut().now_or_never().is_none());
+    let error = execute(&lifecycle, &call).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Conflict);
+    drop(running);
+
+    // A call that was not started before its message was recorded is not a call of the next one.
+    let late = ToolCall::new(part("c", "write", r#"{"n":3}"#), Context::new());
+    let late = lifecycle.armed().oneshot(late);
+    let mut armed = lifecycle.armed();
+    let ready = ServiceExt::<ToolCall>::ready(&mut armed).await.unwrap();
+    let call = ToolCall::new(part("c", "write", r#"{"n":3}"#), Context::new());
+    let unpolled = tower::Service::call(ready, call);
+    let end = lifecycle.record_round(message_of(&[part("b", "hangs", "{}")]));
+    assert_eq!(texts(end.unwrap())[0].0, ToolStatus::Unknown);
+    assert_eq!(unpolled.await.unwrap_err().kind(), ErrorKind::Conflict);
+    assert_eq!(log.lines(), ["write 1"]);
+    late.await.unwrap();
+    assert_eq!(log.lines(), ["write 1", "write 3"]);
+}
+
+paced!(a_change_by_a_hook_is_decided_about_as_in_a_round);
+async fn a_change_by_a_hook_is_decided_about_as_in_a_round() {
+    let log = Log::default();
+    let prepared = Log::default();
+    let prepares = prepared.clone();
+    let tools = edited_by(Edit(r#"{"n":2}"#), &log).prepare(move |call| {
+        prepares.add("prepared");
+        async move { Ok(call.arguments().clone()) }
+    });
+    let (flow, arguments) = decide(tools.clone(), "write", r#"{"n":1}"#).await;
+    assert_eq!((flow, &*arguments), (Flow::Continue, r#"{"n":2}"#));
+    assert_eq!(prepared.count("prepared"), 1);
+
+    // The permission of the original call does not cover the changed one.
+    let tools = tools.gate(gate_fn("allow", |_: &ToolCall| Verdict::Allow));
+    let mut call = part("a", "write", r#"{"n":1}"#);
+    let error = ToolLifecycle::new(tools).before_call(&mut call).await;
+    let error = error.unwrap_err();
+    let (on, by) = error.suspension().unwrap();
+    assert_eq!(by, SuspendedBy::Change);
+    assert_eq!(on.interrupts.len(), 1);
+    assert!(log.lines().is_empty());
+}
+
+paced!(an_error_of_the_toolset_fails_the_recorded_round);
+async fn an_error_of_the_toolset_fails_the_recorded_round() {
+    let (log, world) = (Log::default(), World::new());
+    let breaks = tool("breaks", "", async |NoArguments {}| {
+        Err::<(), _>(ToolError::new("broken").fatal())
+    });
+    let mut failing = lifecycle(&world, gated(&log).tool(breaks));
+    let calls = [part("a", "breaks", "{}"), part("b", "read", r#"{"n":1}"#)];
+    for call in &calls {
+        let _ = execute(&failing, call).await;
+    }
+    let error = failing.record_round(message_of(&calls)).unwrap_err();
+    assert_eq!((error.kind(), error.message()), (ErrorKind::Tool, "broken"));
+    let round = failing.transcript().last().unwrap().as_round().unwrap();
+    assert_eq!(round.results()[1].outcome.content.text(), "read 1");
+    assert!(failing.record_round(message_of(&calls)).is_err());
+
+    let none = Approval::for_tools(Matcher::from(Vec::<&str>::new()));
+    let mut invalid = lifecycle(&world, gated(&log).gate(none));
+    let call = part("a", "read", r#"{"n":1}"#);
+    assert!(execute(&invalid, &call).await.is_err());
+    let error = invalid.record_round(message_of(&[call])).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Configuration);
 }
