@@ -34,26 +34,54 @@ pub struct ModelUsage {
 /// Calls with more input tokens are listed singly, because providers price long input differently.
 const LONG_INPUT: u64 = 100_000;
 
+impl ModelUsage {
+    /// Whether this is the entry for all calls of the model that are not long.
+    fn is_sum(&self) -> bool {
+        self.calls > 1 || self.usage.input_tokens().unwrap_or(0) <= LONG_INPUT
+    }
+}
+
 impl RunUsage {
     /// Adds the tokens of one call.
     pub fn record(&mut self, head: &ResponseHead, usage: Usage) {
-        let is_short = |usage: &Usage| usage.input_tokens().unwrap_or(0) <= LONG_INPUT;
+        self.add(ModelUsage {
+            provider: head.provider.clone(),
+            model: head.model.clone(),
+            calls: 1,
+            usage,
+        });
+    }
+
+    /// Adds the tokens of other calls.
+    ///
+    /// ```
+    /// use concentric_proto::{ResponseHead, RunUsage, Usage};
+    ///
+    /// let head = ResponseHead::new("openai", "gpt-5.5");
+    /// let mut run = RunUsage::default();
+    /// run.record(&head, Usage::new(100, 20));
+    /// run.extend(run.clone());
+    /// assert_eq!(run.total(), Usage::new(200, 40));
+    /// assert_eq!(run.models()[0].calls, 2);
+    /// ```
+    pub fn extend(&mut self, other: Self) {
+        for of in other.0 {
+            self.add(of);
+        }
+    }
+
+    fn add(&mut self, more: ModelUsage) {
         let sum = self.0.iter_mut().find(|of| {
-            (&of.provider, &of.model) == (&head.provider, &head.model)
-                && is_short(&usage)
-                && (of.calls > 1 || is_short(&of.usage))
+            (&of.provider, &of.model) == (&more.provider, &more.model)
+                && of.is_sum()
+                && more.is_sum()
         });
         match sum {
             Some(of) => {
-                of.calls = of.calls.saturating_add(1);
-                of.usage += usage;
+                of.calls = of.calls.saturating_add(more.calls);
+                of.usage += more.usage;
             }
-            None => self.0.push(ModelUsage {
-                provider: head.provider.clone(),
-                model: head.model.clone(),
-                calls: 1,
-                usage,
-            }),
+            None => self.0.push(more),
         }
     }
 

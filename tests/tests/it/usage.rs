@@ -1,8 +1,8 @@
 //! The tokens of a whole run, by model (S24).
 
 use concentric_core::{
-    AgentLayer, Answer, BoxModel, ChatRequest, Context, Outcome, Reply, ResponseHead, RunUsage,
-    Str, Usage, machine::RunState,
+    AgentLayer, Answer, BoxModel, ChatRequest, Context, Event, EventStream, Outcome, Reply,
+    ResponseHead, RunUsage, Str, Usage, machine::RunState, store::Checkpoint,
 };
 use concentric_layers::{
     Next, from_fn,
@@ -11,9 +11,11 @@ use concentric_layers::{
 use concentric_providers::catalogue::{Catalogue, ModelInfo, Price};
 use concentric_test::{Pace, ScriptedModel, watched};
 use concentric_tools::{Approval, Toolset, agent_tool, output};
+use futures_util::StreamExt;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
+use std::sync::{Arc, Mutex};
 use tower::{Layer, ServiceBuilder, ServiceExt};
 
 /// A model that records its tokens under its name, as providers do.
@@ -180,6 +182,162 @@ async fn an_interrupted_run_keeps_the_tokens_of_its_tree() {
     }
     let usage = answer.finish.run_usage();
     assert_eq!(usage.total().input_tokens(), Some(60 + 2000));
+}
+
+/// A model that does not record its tokens, calls the tool once, and then says that it is done.
+fn unnamed() -> ScriptedModel {
+    ScriptedModel::new()
+        .usage(Usage::new(10, 1))
+        .tool_call("pay", json!({"task": "t"}))
+        .then()
+        .usage(Usage::new(20, 2))
+        .text("Done.")
+}
+
+/// The same call of a model that records its tokens.
+fn named_call() -> ScriptedModel {
+    named("outer", Usage::new(10, 1)).tool_call("pay", json!({"task": "t"}))
+}
+
+/// An agent that asks before it calls a nested agent, whose model records its tokens.
+fn asking(model: ScriptedModel) -> BoxModel {
+    let inner = named("inner", Usage::new(1000, 100)).text("Paid.");
+    let inner = AgentLayer::new(Toolset::new()).layer(inner);
+    let tools = Toolset::new()
+        .tool(agent_tool("pay", "", inner))
+        .gate(Approval::for_tools("pay"));
+    BoxModel::new(AgentLayer::new(tools).layer(model))
+}
+
+/// The request that approves the call, from the stored state.
+fn resumed(answer: Answer) -> ChatRequest {
+    let state = answer.finish.state.unwrap().to_json().unwrap();
+    let state = RunState::from_json(state.as_bytes(), usize::MAX).unwrap();
+    let reply = Reply::approve(state.interrupts()[0].id.clone());
+    ChatRequest::resume(state, vec![reply])
+}
+
+#[tokio::test]
+async fn tokens_that_no_model_recorded_are_kept_over_an_interrupt() {
+    let agent = asking(unnamed());
+    let (answer, _) = run(agent.clone(), ChatRequest::user("Pay.")).await;
+    let request = resumed(answer);
+    let (answer, context) = run(agent, request).await;
+    let usage = answer.finish.run_usage();
+    assert_eq!(usage.total(), Usage::new(1030, 103));
+    assert_eq!(context.run_usage(), usage);
+}
+
+#[tokio::test]
+async fn what_is_recorded_before_a_run_resumes_is_added_to_the_stored_tokens() {
+    let outer = from_fn(async |request: ChatRequest, mut next: Next| {
+        let head = ResponseHead::new("test", "guard");
+        request.context.record_usage(&head, Usage::new(5, 5));
+        next.run(request).await
+    });
+    for named in [true, false] {
+        let model = match named {
+            true => {
+                let model = named_call();
+                then(model, "outer", Usage::new(20, 2)).text("Done.")
+            }
+            false => unnamed(),
+        };
+        let agent = BoxModel::new(outer.clone().layer(asking(model)));
+        let (answer, _) = run(agent.clone(), ChatRequest::user("Pay.")).await;
+        let (answer, _) = run(agent, resumed(answer)).await;
+        let usage = answer.finish.run_usage();
+        assert_eq!(usage.total(), Usage::new(1040, 113), "{named}");
+    }
+}
+
+#[tokio::test]
+async fn a_run_that_resumes_in_the_same_context_counts_once() {
+    let model = named_call();
+    let model = then(model, "outer", Usage::new(20, 2)).text("Done.");
+    for model in [model, unnamed()] {
+        let agent = asking(model);
+        let (answer, context) = run(agent.clone(), ChatRequest::user("Pay.")).await;
+        let (answer, _) = run(agent, resumed(answer).with_context(context)).await;
+        let usage = answer.finish.run_usage();
+        assert_eq!(usage.total(), Usage::new(1030, 103));
+    }
+}
+
+#[tokio::test]
+async fn a_checkpoint_has_the_tokens_that_no_model_recorded() {
+    let inner = named("inner", Usage::new(1000, 100)).text("Paid.").repeat();
+    let inner = AgentLayer::new(Toolset::new()).layer(inner);
+    let model = || {
+        ScriptedModel::new()
+            .usage(Usage::new(10, 1))
+            .tool_call("pay", json!({"task": "t"}))
+            .then()
+            .usage(Usage::new(20, 2))
+            .tool_call("pay", json!({"task": "t"}))
+            .then()
+            .usage(Usage::new(30, 3))
+            .text("Done.")
+    };
+    for in_place in [false, true] {
+        let tools = Toolset::new().tool(agent_tool("pay", "", inner.clone()));
+        let agent = BoxModel::new(AgentLayer::new(tools).layer(model()));
+        let agent = match in_place {
+            true => BoxModel::new(AgentLayer::new(Toolset::new()).layer(agent)),
+            false => agent,
+        };
+        let saved = Arc::new(Mutex::new(Vec::new()));
+        let states = Arc::clone(&saved);
+        let mut request = ChatRequest::user("Pay twice.");
+        request.checkpoint = Some(Checkpoint::new(move |state| {
+            states.lock().unwrap().push(state);
+            Box::pin(async { Ok(()) })
+        }));
+        let (answer, _) = run(agent, request).await;
+        let total = answer.finish.run_usage().total();
+        assert_eq!(total, Usage::new(2060, 206));
+        let mut states = std::mem::take(&mut *saved.lock().unwrap());
+        let state = states.get_mut(1).unwrap();
+        let total = state.take_run_usage().unwrap().total();
+        assert_eq!(total, Usage::new(1030, 103), "{in_place}");
+    }
+}
+
+#[tokio::test]
+async fn a_judge_inside_the_loop_does_not_hide_or_repeat_the_models_tokens() {
+    fn judge(request: &ChatRequest) {
+        let head = ResponseHead::new("test", "judge");
+        request.context.record_usage(&head, Usage::new(500, 5));
+    }
+    let model = || {
+        ScriptedModel::new()
+            .usage(Usage::new(10, 1))
+            .text("Yes.")
+            .repeat()
+    };
+    for model in [model(), model().head(ResponseHead::new("test", "m"))] {
+        let before = from_fn(async |request: ChatRequest, mut next: Next| {
+            judge(&request);
+            next.run(request).await
+        });
+        let after = from_fn(async |request: ChatRequest, mut next: Next| {
+            let response = next.run(request.clone()).await?;
+            Ok(response.map_body(|body| {
+                EventStream::new(body.inspect(move |item| {
+                    if let Ok(Event::Finish(_)) = item {
+                        judge(&request);
+                    }
+                }))
+            }))
+        });
+        let agent = AgentLayer::new(Toolset::new());
+        let before = BoxModel::new(agent.clone().layer(before.layer(model.clone())));
+        let after = BoxModel::new(agent.layer(after.layer(model)));
+        for agent in [before, after] {
+            let (answer, _) = run(agent, ChatRequest::user("?")).await;
+            assert_eq!(answer.finish.run_usage().total(), Usage::new(510, 6));
+        }
+    }
 }
 
 #[derive(Deserialize, JsonSchema)]

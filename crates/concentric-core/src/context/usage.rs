@@ -9,8 +9,43 @@ pub(super) struct Recorded(Mutex<State>);
 #[derive(Default)]
 struct State {
     usage: RunUsage,
-    // The depth and the step of the latest model call that was recorded, until the next call.
-    call: Option<(u16, u32)>,
+    // Whether `usage` includes what the stored state of the run has: the run was resumed, or its state
+    // was stored.
+    is_stored: bool,
+    // The latest model call with recorded tokens, until the next call.
+    call: Option<Call>,
+}
+
+/// The recorded tokens of a model call of the agent.
+struct Call {
+    // Its depth and its step.
+    at: (u16, u32),
+    // Whether an agent in the model's place has recorded all of its own tokens.
+    by_agent: bool,
+    latest: Usage,
+    // Those of earlier attempts and of layers that call other models.
+    earlier: Vec<Usage>,
+}
+
+impl Call {
+    fn new(at: (u16, u32), latest: Usage) -> Self {
+        Self {
+            at,
+            by_agent: false,
+            latest,
+            earlier: Vec::new(),
+        }
+    }
+
+    /// Whether an answer with these tokens was recorded: alone, or as the sum of all attempts.
+    fn includes(&self, usage: Usage) -> bool {
+        let sum = || {
+            let mut sum = self.latest;
+            self.earlier.iter().for_each(|earlier| sum += *earlier);
+            sum
+        };
+        self.by_agent || self.latest == usage || self.earlier.contains(&usage) || sum() == usage
+    }
 }
 
 impl Recorded {
@@ -43,10 +78,22 @@ impl Context {
     ///
     /// For a model, with the context of its request, before its answer ends.
     pub fn record_usage(&self, head: &ResponseHead, usage: Usage) {
+        self.add_usage(head, usage);
+        let at = (self.depth, self.step);
         let mut recorded = self.run.usage.get_or_init(Box::default).lock();
-        recorded.usage.record(head, usage);
-        recorded.call = Some((self.depth, self.step));
-        drop(recorded);
+        match &mut recorded.call {
+            Some(call) if call.at == at => {
+                let earlier = std::mem::replace(&mut call.latest, usage);
+                call.earlier.push(earlier);
+            }
+            call => *call = Some(Call::new(at, usage)),
+        }
+    }
+
+    /// Like [`record_usage`](Self::record_usage), for an agent.
+    pub(crate) fn add_usage(&self, head: &ResponseHead, usage: Usage) {
+        let recorded = self.run.usage.get_or_init(Box::default);
+        recorded.lock().usage.record(head, usage);
         let mut outer = self.parent();
         while let Some(context) = outer {
             let recorded = context.run.usage.get_or_init(Box::default);
@@ -64,30 +111,46 @@ impl Context {
         Some(self.run.usage.get()?.lock().usage.clone())
     }
 
-    /// Adds the tokens of an interrupted run that is resumed, unless an earlier attempt did.
-    pub(crate) fn resume_usage(&self, usage: RunUsage) {
-        self.run.usage.get_or_init(|| {
-            let call = None;
-            Box::new(Recorded(Mutex::new(State { usage, call })))
-        });
+    /// The recorded tokens, if there are any, to be stored with the run's state.
+    pub(crate) fn usage_to_store(&self) -> Option<RunUsage> {
+        let mut recorded = self.run.usage.get()?.lock();
+        recorded.is_stored = true;
+        Some(recorded.usage.clone())
     }
 
-    /// Whether the tokens of the model call of this context were recorded. Forgets the call.
-    pub(crate) fn take_recorded_call(&self) -> bool {
-        let call = Some((self.depth, self.step));
-        let recorded = self.run.usage.get();
-        recorded.is_some_and(|recorded| {
-            recorded
-                .lock()
-                .call
-                .take_if(|it| Some(*it) == call)
-                .is_some()
-        })
+    /// Adds the tokens of an interrupted run that is resumed, unless they were recorded here: by an
+    /// earlier attempt to resume it, or because it was interrupted in this context.
+    pub(crate) fn resume_usage(&self, usage: RunUsage) {
+        let mut recorded = self.run.usage.get_or_init(Box::default).lock();
+        if !recorded.is_stored {
+            recorded.is_stored = true;
+            let since = std::mem::replace(&mut recorded.usage, usage);
+            recorded.usage.extend(since);
+        }
+    }
+
+    /// Whether the tokens of the model call of this context were recorded, whose answer reports
+    /// `usage`. Forgets the call.
+    pub(crate) fn take_recorded_call(&self, usage: Usage) -> bool {
+        let at = (self.depth, self.step);
+        let call = self.run.usage.get().and_then(|recorded| {
+            let mut recorded = recorded.lock();
+            recorded.call.take_if(|call| call.at == at)
+        });
+        call.is_some_and(|call| call.includes(usage))
     }
 
     /// Marks the tokens of the model call of this context as recorded, by the agent in the model's place.
     pub(crate) fn mark_recorded_call(&self) {
-        let recorded = self.run.usage.get_or_init(Box::default);
-        recorded.lock().call = Some((self.depth, self.step));
+        let at = (self.depth, self.step);
+        let mut recorded = self.run.usage.get_or_init(Box::default).lock();
+        match &mut recorded.call {
+            Some(call) if call.at == at => call.by_agent = true,
+            call => {
+                let mut by_agent = Call::new(at, Usage::default());
+                by_agent.by_agent = true;
+                *call = Some(by_agent);
+            }
+        }
     }
 }

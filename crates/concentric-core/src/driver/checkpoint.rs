@@ -27,6 +27,7 @@ impl<M, R> Run<M, R> {
     /// Persists the run's state, if the run has a checkpoint.
     pub(super) fn checkpoint(&mut self) -> Option<BoxFuture<()>> {
         self.checkpoint.as_ref()?;
+        self.record_unrecorded();
         let saved = self.save(self.machine.state()?);
         self.takes_back = true;
         saved
@@ -47,7 +48,7 @@ impl<M, R> Run<M, R> {
     /// A value can't be serialized.
     fn with_slots(&self, mut state: RunState) -> Result<RunState, Error> {
         if self.claim.is_some()
-            && let Some(usage) = self.context.recorded_usage()
+            && let Some(usage) = self.context.usage_to_store()
         {
             state = state.with_run_usage(usage);
         }

@@ -29,6 +29,7 @@ impl<M, R> Run<M, R> {
             && let Some(states) = &mut checkpoint.inner_states
             && let Poll::Ready(Some(InnerState { state, save })) = states.poll_recv(cx)
         {
+            self.record_unrecorded();
             if let Some(state) = self.machine.state_around(state)
                 && let Some(saved) = self.save(state)
             {

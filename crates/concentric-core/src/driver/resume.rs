@@ -3,7 +3,7 @@ use crate::{
     resume::{Resume, ResumePoint},
 };
 use concentric_proto::{
-    Error, ErrorKind, Message, Phase, Str,
+    Error, ErrorKind, Message, Phase, ResponseHead, RunUsage, Str, Usage,
     machine::{Machine, RunLimits},
 };
 use std::sync::Arc;
@@ -64,10 +64,24 @@ fn restore(
             if !slots.is_empty() {
                 request.context.run_slots().resume(slots);
             }
-            if let Some(usage) = state.take_run_usage() {
-                request.context.resume_usage(usage);
+            let usage = state.take_run_usage();
+            let machine = Machine::restore(*state, rules);
+            let context = &request.context;
+            // Without a total, no model had recorded its tokens. Inside another loop's model call,
+            // that loop stores the total.
+            let usage = usage.or_else(|| {
+                let used = machine.usage();
+                let is_own = context.phase() == Phase::Run && used != Usage::default();
+                is_own.then(|| {
+                    let mut usage = RunUsage::default();
+                    usage.record(&ResponseHead::default(), used);
+                    usage
+                })
+            });
+            if let Some(usage) = usage {
+                context.resume_usage(usage);
             }
-            Ok(Machine::restore(*state, rules))
+            Ok(machine)
         }
         ResumePoint::UnverifiedHistory(open) => {
             let transcript = std::mem::take(&mut request.transcript);

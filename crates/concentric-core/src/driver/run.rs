@@ -196,9 +196,11 @@ impl<M, R> Run<M, R> {
     pub(super) fn take_in(&mut self, item: Option<Result<Event, Error>>) -> Option<Event> {
         if let Some(Ok(Event::Finish(finish))) = &item
             && let Some(call) = &self.step
-            && !call.take_recorded_call()
         {
-            self.unrecorded += finish.attempt_usage();
+            let usage = finish.attempt_usage();
+            if !call.take_recorded_call(usage) {
+                self.unrecorded += usage;
+            }
         }
         match item {
             // Events that were emitted before the model's finish precede the end of the step.
@@ -218,16 +220,23 @@ impl<M, R> Run<M, R> {
     /// Records the tokens of models that do not record them. The total is needed only where another
     /// model has recorded its own, or a run around this one may read it.
     pub(super) fn record_usage(&mut self) {
-        let unrecorded = std::mem::take(&mut self.unrecorded);
-        let is_inner = self.context.phase() == Phase::Model;
-        if unrecorded != Usage::default()
-            && (is_inner || self.context.parent().is_some() || self.context.has_recorded())
-        {
-            self.context
-                .record_usage(&ResponseHead::default(), unrecorded);
-        }
-        if is_inner {
+        self.record_unrecorded();
+        self.unrecorded = Usage::default();
+        if self.context.phase() == Phase::Model {
             self.context.mark_recorded_call();
+        }
+    }
+
+    /// Like [`record_usage`](Self::record_usage), while the run goes on.
+    pub(super) fn record_unrecorded(&mut self) {
+        let context = &self.context;
+        if self.unrecorded != Usage::default()
+            && (context.phase() == Phase::Model
+                || context.parent().is_some()
+                || context.has_recorded())
+        {
+            let unrecorded = std::mem::take(&mut self.unrecorded);
+            context.add_usage(&ResponseHead::default(), unrecorded);
         }
     }
 
