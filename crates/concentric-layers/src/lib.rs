@@ -39,6 +39,7 @@
 //! | `Registry` | `config` | builds agents from JSON and TOML |
 //! | `DetachLayer` | `detach` | completes a run after its consumer has disconnected |
 //! | `Envelopes` | `envelope` | numbers and correlates the events of a run |
+//! | `GuardrailLayer` | `guardrail` | has inputs and answers judged by a classifier |
 //! | `InFlightLimitLayer` | `in-flight` | limits calls until their bodies end |
 //! | `MakeSession` | `session` | keeps a conversation, with one turn at a time |
 //! | `Steering` | `steering` | adds messages to a run in progress |
@@ -66,6 +67,8 @@ pub mod detach;
 #[cfg(feature = "envelope")]
 pub mod envelope;
 pub mod from_fn;
+#[cfg(feature = "guardrail")]
+pub mod guardrail;
 #[cfg(feature = "in-flight")]
 pub mod in_flight;
 pub mod map_events;
@@ -82,6 +85,7 @@ pub mod suspend;
 pub mod transform;
 #[cfg(any(
     feature = "detach",
+    feature = "guardrail",
     feature = "in-flight",
     feature = "session",
     feature = "suspend"
@@ -105,6 +109,8 @@ pub use self::budget::{Budget, BudgetPlugin};
 pub use self::detach::DetachLayer;
 #[cfg(feature = "envelope")]
 pub use self::envelope::{Envelope, Envelopes};
+#[cfg(feature = "guardrail")]
+pub use self::guardrail::GuardrailLayer;
 #[cfg(feature = "in-flight")]
 pub use self::in_flight::InFlightLimitLayer;
 #[cfg(feature = "session")]

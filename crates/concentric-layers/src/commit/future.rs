@@ -94,7 +94,7 @@ where
 }
 
 /// Returns the size of an event: its content, and the memory it takes in the queue.
-fn held_bytes(event: &Event) -> usize {
+pub(crate) fn held_bytes(event: &Event) -> usize {
     size_of::<Event>()
         + match event {
             Event::TextDelta(text) | Event::ReasoningDelta(text) | Event::RefusalDelta(text) => {

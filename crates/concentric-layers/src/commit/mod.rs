@@ -38,4 +38,6 @@ mod layer;
 mod policy;
 mod service;
 
+#[cfg(feature = "guardrail")]
+pub(crate) use self::future::held_bytes;
 pub use self::{body::CommitBody, future::ResponseFuture, layer::CommitLayer, service::Commit};

@@ -14,6 +14,8 @@ mod config;
 mod detach;
 #[cfg(feature = "envelope")]
 mod envelope;
+#[cfg(feature = "guardrail")]
+mod guardrail;
 #[cfg(feature = "in-flight")]
 mod in_flight;
 

@@ -1,0 +1,269 @@
+use super::{
+    Output, Subject,
+    layer::{Guard, OnBlock},
+    verdict::{Refused, Verdict},
+};
+use crate::commit::held_bytes;
+use concentric_core::{Error, ErrorKind, Event, FinishReason, PartKind, SideEffects, Usage};
+use futures_core::Stream;
+use std::{
+    collections::VecDeque,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+/// Response body for [`Guardrail`](super::Guardrail).
+#[must_use = "streams do nothing unless polled"]
+pub struct GuardrailBody<B> {
+    // `None` once the answer has ended. Boxed, since it is polled before the future moves it into the
+    // response.
+    inner: Option<Pin<Box<B>>>,
+    // Events that may be emitted.
+    released: VecDeque<Event>,
+    judging: Option<Box<Judging>>,
+}
+
+/// What is held of an answer that is judged.
+struct Judging {
+    guard: Arc<Guard>,
+    // Without its text.
+    subject: Subject,
+    // The number of the run's effects before the call.
+    effects: u64,
+    held: VecDeque<Event>,
+    bytes: usize,
+    // The text of the held events, and its number of characters.
+    text: String,
+    chars: usize,
+    // The end of the text before it.
+    before: String,
+    verdict: Option<Verdict>,
+}
+
+impl<B> GuardrailBody<B> {
+    /// A body that is not judged.
+    pub(super) fn passed(inner: B) -> Self {
+        Self {
+            inner: Some(Box::pin(inner)),
+            released: VecDeque::new(),
+            judging: None,
+        }
+    }
+
+    pub(super) fn judged(inner: B, guard: Arc<Guard>, subject: Subject) -> Self {
+        let judging = Judging {
+            guard,
+            effects: subject.context.effect_count(),
+            subject,
+            held: VecDeque::new(),
+            bytes: 0,
+            text: String::new(),
+            chars: 0,
+            before: String::new(),
+            verdict: None,
+        };
+        Self {
+            judging: Some(Box::new(judging)),
+            ..Self::passed(inner)
+        }
+    }
+
+    /// The body of a call whose input is not released.
+    pub(super) fn refused(refused: Refused, on_block: &OnBlock) -> Result<Self, Error> {
+        Ok(Self {
+            inner: None,
+            released: replacement(refused, on_block)?,
+            judging: None,
+        })
+    }
+}
+
+/// The events in place of what is not released.
+fn replacement(refused: Refused, on_block: &OnBlock) -> Result<VecDeque<Event>, Error> {
+    match (refused, on_block) {
+        (Refused::Blocked(_), OnBlock::Replace(text)) => {
+            let finish = Event::finish(FinishReason::ContentFilter, Usage::default());
+            Ok([Event::TextDelta(text.clone()), finish].into())
+        }
+        (Refused::Blocked(error), OnBlock::Halt) => Err(Error::halted(error.message())),
+        (Refused::Blocked(error), OnBlock::Fail) | (Refused::Ended(error), _) => Err(error),
+    }
+}
+
+impl Judging {
+    /// Takes an event, and starts a judgement if it must be made now.
+    fn take(&mut self, event: Event) -> Result<(), Error> {
+        let text = text_of(&event);
+        let must_judge = match (self.guard.output, text) {
+            (_, None) if self.text.is_empty() => false,
+            (Some(Output::Windows { .. }), None) => !matches!(event, Event::PartEnd(_)),
+            (_, None) => event.is_finish(),
+            (output, Some(text)) => {
+                self.text.push_str(text);
+                let added = text.chars().count();
+                self.chars = self.chars.saturating_add(added);
+                match output {
+                    Some(Output::Windows { chars, .. }) => self.chars >= chars,
+                    _ => false,
+                }
+            }
+        };
+        self.bytes = self.bytes.saturating_add(held_bytes(&event));
+        self.held.push_back(event);
+        if self.bytes > self.guard.limit {
+            let message = "the answer exceeded the limit of held bytes before it was judged; raise `GuardrailLayer::limit`";
+            return Err(Error::new(ErrorKind::TooLarge, message));
+        }
+        if must_judge {
+            let text = [self.before.as_str(), self.text.as_str()].concat();
+            let subject = Subject {
+                text: text.into(),
+                ..self.subject.clone()
+            };
+            self.verdict = Some(self.guard.judge(subject));
+        }
+        Ok(())
+    }
+
+    /// Adds to an error that tools have had effects.
+    fn with_effects(&self, error: Error) -> Error {
+        if self.subject.context.effect_count() == self.effects {
+            return error;
+        }
+        let effects = error.effects().max(SideEffects::Possible);
+        error.with_effects(effects)
+    }
+
+    /// Returns whether nothing that is held waits for a verdict.
+    fn is_clear(&self) -> bool {
+        // Before the first text, and between two windows.
+        self.text.is_empty() && !matches!(self.guard.output, Some(Output::Whole))
+    }
+
+    /// Releases what is held.
+    fn release(&mut self, released: &mut VecDeque<Event>) {
+        released.append(&mut self.held);
+        self.bytes = 0;
+        self.chars = 0;
+        let text = std::mem::take(&mut self.text);
+        if let Some(Output::Windows { overlap, .. }) = self.guard.output {
+            self.before.push_str(&text);
+            let start = self.before.char_indices().rev().take(overlap).last();
+            let start = start.map_or(self.before.len(), |(start, _)| start);
+            self.before.drain(..start);
+        }
+    }
+}
+
+/// The text of an event that shows text to the consumer.
+fn text_of(event: &Event) -> Option<&str> {
+    let text = match event {
+        Event::TextDelta(text) | Event::ReasoningDelta(text) | Event::RefusalDelta(text) => text,
+        Event::Part(part) => match &part.kind {
+            PartKind::Text(text) | PartKind::Reasoning(text) | PartKind::Refusal(text) => text,
+            _ => return None,
+        },
+        Event::SubAgent(nested) => return text_of(&nested.event),
+        _ => return None,
+    };
+    (!text.is_empty()).then_some(text)
+}
+
+impl<B> GuardrailBody<B>
+where
+    B: Stream<Item = Result<Event, Error>>,
+{
+    /// Reads until further events are released; resolves to `false` if the answer ended before.
+    pub(super) fn poll_release(&mut self, cx: &mut Context<'_>) -> Poll<Result<bool, Error>> {
+        let before = self.released.len();
+        while self.released.len() == before {
+            if let Some(judging) = &mut self.judging
+                && let Some(verdict) = &mut judging.verdict
+            {
+                let verdict = ready!(verdict.as_mut().poll(cx));
+                judging.verdict = None;
+                match verdict {
+                    Ok(()) => judging.release(&mut self.released),
+                    Err(refused) => {
+                        let on_block = judging.guard.on_block.clone();
+                        let replaced = replacement(refused, &on_block);
+                        let replaced = replaced.map_err(|error| judging.with_effects(error));
+                        self.end();
+                        self.released.append(&mut replaced?);
+                    }
+                }
+                continue;
+            }
+            let Some(inner) = &mut self.inner else {
+                return Poll::Ready(Ok(false));
+            };
+            match ready!(inner.as_mut().poll_next(cx)) {
+                Some(Ok(event)) => self.take(event)?,
+                Some(Err(error)) => {
+                    self.end();
+                    return Poll::Ready(Err(error));
+                }
+                None => self.end(),
+            }
+        }
+        Poll::Ready(Ok(true))
+    }
+
+    /// Whether content is released, or the end.
+    pub(super) fn is_committed(&self) -> bool {
+        self.released.iter().any(Event::is_content)
+    }
+
+    fn take(&mut self, event: Event) -> Result<(), Error> {
+        let Some(judging) = &mut self.judging else {
+            self.released.push_back(event);
+            return Ok(());
+        };
+        let is_finish = event.is_finish();
+        if let Err(error) = judging.take(event) {
+            let error = judging.with_effects(error);
+            self.end();
+            return Err(error);
+        }
+        if judging.verdict.is_none() && (is_finish || judging.is_clear()) {
+            judging.release(&mut self.released);
+        }
+        Ok(())
+    }
+
+    /// Drops the inner call and what is held.
+    fn end(&mut self) {
+        self.inner = None;
+        self.judging = None;
+    }
+}
+
+impl<B> Stream for GuardrailBody<B>
+where
+    B: Stream<Item = Result<Event, Error>>,
+{
+    type Item = Result<Event, Error>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if let Some(event) = self.released.pop_front() {
+            return Poll::Ready(Some(Ok(event)));
+        }
+        if self.judging.is_none()
+            && let Some(inner) = &mut self.inner
+        {
+            return inner.as_mut().poll_next(cx);
+        }
+        let released = ready!(self.poll_release(cx));
+        Poll::Ready(released.map(|_| self.released.pop_front()).transpose())
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        match (&self.judging, &self.inner) {
+            (None, Some(inner)) => inner.size_hint(),
+            _ => (self.released.len(), None),
+        }
+    }
+}
+
+concentric_core::opaque_debug!(GuardrailBody<B>);

@@ -1,0 +1,162 @@
+use super::{GuardrailBody, Input, Subject, layer::Guard, verdict::Verdict};
+use concentric_core::{
+    BoxError, ChatRequest, ChatResponse, Error, Event, Message, Phase, Role, Str, Turn,
+};
+use futures_core::Stream;
+use pin_project_lite::pin_project;
+use serde_json::Value;
+use std::{
+    fmt,
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+use tower::util::Oneshot;
+use tower_service::Service;
+
+pin_project! {
+    /// Response future for [`Guardrail`](super::Guardrail).
+    #[must_use = "futures do nothing unless you `.await` or poll them"]
+    pub struct ResponseFuture<S, B>
+    where
+        S: Service<ChatRequest>,
+    {
+        // The inner service is called when this is first polled.
+        #[pin]
+        call: Option<Oneshot<S, ChatRequest>>,
+        input: Option<Verdict>,
+        response: Option<ChatResponse<GuardrailBody<B>>>,
+        guard: Arc<Guard>,
+        // Of the answer, without its text.
+        subject: Option<Subject>,
+    }
+}
+
+impl<S, B> ResponseFuture<S, B>
+where
+    S: Service<ChatRequest>,
+{
+    pub(super) fn new(inner: S, request: ChatRequest, guard: &Arc<Guard>) -> Self {
+        let subject = |is_answer, text| Subject {
+            text,
+            is_answer,
+            transcript: request.transcript.clone(),
+            context: request.context.clone(),
+        };
+        let input = guard.input.and_then(|_| input_text(&request));
+        let input = input.map(|text| guard.judge(subject(false, text)));
+        let answer = guard.output.map(|_| subject(true, Str::default()));
+        Self {
+            call: Some(Oneshot::new(inner, request)),
+            input,
+            response: None,
+            guard: Arc::clone(guard),
+            subject: answer,
+        }
+    }
+}
+
+/// The text that the user adds with a request; `None` if there is none.
+fn input_text(request: &ChatRequest) -> Option<Str> {
+    if request.context.phase() != Phase::Run && request.context.step() > 0 {
+        return None;
+    }
+    let mut pieces = Vec::new();
+    let turns = request.transcript.rev().map(Turn::as_message);
+    let new = turns.take_while(|message| message.role == Role::User);
+    pieces.extend(new.map(Message::text));
+    pieces.reverse();
+    if let Some(resume) = &request.resume {
+        pieces.extend(resume.messages().iter().map(Message::text));
+        if let Some((point, replies)) = resume.take() {
+            for payload in replies.iter().filter_map(|reply| reply.payload.as_ref()) {
+                collect_strings(payload, &mut pieces);
+            }
+            resume.give_back(point, replies);
+        }
+    }
+    pieces.retain(|piece| !piece.is_empty());
+    (!pieces.is_empty()).then(|| pieces.join("\n").into())
+}
+
+/// Collects the strings in a reply. Its depth is bounded by the parser that read it.
+fn collect_strings(value: &Value, pieces: &mut Vec<String>) {
+    match value {
+        Value::String(text) => pieces.push(text.clone()),
+        Value::Array(items) => items.iter().for_each(|item| collect_strings(item, pieces)),
+        Value::Object(fields) => fields
+            .values()
+            .for_each(|field| collect_strings(field, pieces)),
+        _ => {}
+    }
+}
+
+impl<S, B, E> Future for ResponseFuture<S, B>
+where
+    S: Service<ChatRequest, Response = ChatResponse<B>, Error = E>,
+    E: Into<BoxError>,
+    B: Stream<Item = Result<Event, Error>>,
+{
+    type Output = Result<ChatResponse<GuardrailBody<B>>, Error>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut this = self.project();
+        if let Some(input) = this.input {
+            match input.as_mut().poll(cx) {
+                Poll::Ready(verdict) => {
+                    *this.input = None;
+                    if let Err(refused) = verdict {
+                        this.call.set(None);
+                        *this.response = None;
+                        let body = GuardrailBody::refused(refused, &this.guard.on_block);
+                        return Poll::Ready(body.map(ChatResponse::new));
+                    }
+                }
+                Poll::Pending if this.guard.input == Some(Input::Blocking) => return Poll::Pending,
+                Poll::Pending => {}
+            }
+        }
+        if let Some(call) = this.call.as_mut().as_pin_mut() {
+            let response = ready!(call.poll(cx));
+            this.call.set(None);
+            match response {
+                Ok(response) => {
+                    let subject = this.subject.take();
+                    *this.response = Some(response.map_body(|inner| match subject {
+                        Some(subject) => {
+                            GuardrailBody::judged(inner, Arc::clone(this.guard), subject)
+                        }
+                        None => GuardrailBody::passed(inner),
+                    }));
+                }
+                Err(error) => {
+                    *this.input = None;
+                    return Poll::Ready(Err(Error::from(error.into())));
+                }
+            }
+        }
+        if this.input.is_some() {
+            return Poll::Pending;
+        }
+        if let Some(response) = this.response
+            && this.guard.output.is_some()
+        {
+            while !response.body.is_committed() {
+                if !ready!(response.body.poll_release(cx))? {
+                    return Poll::Ready(Err(Error::truncated()));
+                }
+            }
+        }
+        Poll::Ready(Ok(this.response.take().expect("polled after it was ready")))
+    }
+}
+
+impl<S, B> fmt::Debug for ResponseFuture<S, B>
+where
+    S: Service<ChatRequest>,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ResponseFuture").finish_non_exhaustive()
+    }
+}

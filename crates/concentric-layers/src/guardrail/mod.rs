@@ -1,0 +1,95 @@
+//! A layer that has the input or the answer of a call judged before it takes effect.
+//!
+//! A classifier is a [`Service`](tower_service::Service) from a [`Subject`] to an [`Assessment`], so
+//! tower's layers limit, time out or buffer it. [`ModelClassifier`] asks a model.
+//!
+//! ```
+//! use concentric_core::{BoxError, BoxModel};
+//! use concentric_layers::guardrail::{Assessment, GuardrailLayer, Input, ModelClassifier, Output, Subject};
+//! use tower::{ServiceBuilder, service_fn};
+//!
+//! fn guarded(agent: BoxModel, small_model: BoxModel) -> BoxModel {
+//!     let topic = ModelClassifier::new(small_model, "off-topic: not about our shop");
+//!     let codename = service_fn(async |subject: Subject| {
+//!         Ok::<_, BoxError>(match subject.text.contains("Bluebird") {
+//!             true => Assessment::Block(vec!["codename".into()]),
+//!             false => Assessment::Pass,
+//!         })
+//!     });
+//!     BoxModel::new(
+//!         ServiceBuilder::new()
+//!             // Runs beside the call: nothing is shown, and no tool starts, before it has passed.
+//!             .layer(GuardrailLayer::new("topic", topic).input(Input::Parallel))
+//!             // The answer is released in windows of 400 characters.
+//!             .layer(GuardrailLayer::new("codename", codename).output(Output::windows(400, 100)))
+//!             .service(agent),
+//!     )
+//! }
+//! # let _ = guarded;
+//! ```
+//!
+//! # What is judged
+//!
+//! | option | subject | before the verdict |
+//! |---|---|---|
+//! | [`Input::Blocking`] | the messages of the user since the last answer; on a resumed run, the text of the replies | the inner service is not called |
+//! | [`Input::Parallel`] | the same | the inner service is called, and its body is not read: no event is emitted, and no tool starts |
+//! | [`Output::Whole`] | all text of the answer | no event is emitted |
+//! | [`Output::Windows`] | pieces of the text, each with the end of the one before it | the text of the piece, and everything after it, is held |
+//!
+//! Text is that of text, reasoning and refusal events, also of nested runs. Tool calls, tool results, the
+//! end of a step and the end of the answer wait until all text before them has passed. An empty input or
+//! answer is not judged. Inside the loop, the input is judged in the first step of a run only.
+//!
+//! An answer that fails or ends early loses the text that was not judged. The text of an interrupted run
+//! is judged like any other.
+//!
+//! # When a subject is blocked
+//!
+//! [`OnBlock`] decides: the call fails, the run is halted, or a fixed text takes the place of what was
+//! held. The inner call is dropped at once. Each `Block` and `Flag` emits a
+//! [`CustomEvent`](concentric_core::CustomEvent) named `concentric.guardrail` with the name, the direction, the
+//! categories and whether it was blocked, and no text.
+//!
+//! A classifier that fails, panics or exceeds its [time](GuardrailLayer::timeout) blocks, with the code
+//! [`FAILED`]; [`fail_open`](GuardrailLayer::fail_open) reverses that.
+//!
+//! # Place in the stack
+//!
+//! Around an agent, once per run: a rejected input starts no run. Inside the loop, once per model call:
+//! the transcript has only what was released. With [`Input::Parallel`], a
+//! [`DetachLayer`](crate::DetachLayer) belongs around this layer, because one inside it reads the body.
+//! [`TransformLayer`](crate::TransformLayer) replaces text by rules without a classifier;
+//! [`OutputConstraint`](crate::stop::OutputConstraint) asks the model for another answer.
+//!
+//! # Backpressure
+//!
+//! The layer is always ready. Its future waits for the readiness of the classifier and of a clone of the inner
+//! service. While a verdict is pending, the inner body is not read.
+//!
+//! # Errors
+//!
+//! [`ContentFilter`](concentric_core::ErrorKind::ContentFilter) with the code [`BLOCKED`] or [`FAILED`];
+//! the source is a [`Blocked`] or the classifier's error.
+//! [`TooLarge`](concentric_core::ErrorKind::TooLarge) if more than the [limit](GuardrailLayer::limit) is held.
+//!
+//! # Cancel safety
+//!
+//! Dropping the future or the body drops the classification and the inner call. A cancelled run, or one whose
+//! deadline passes, stops waiting for a verdict.
+
+mod body;
+mod classifier;
+mod future;
+mod layer;
+mod model;
+mod verdict;
+
+pub use self::{
+    body::GuardrailBody,
+    classifier::{Assessment, Subject},
+    future::ResponseFuture,
+    layer::{Guardrail, GuardrailLayer, Input, OnBlock, Output},
+    model::ModelClassifier,
+    verdict::{BLOCKED, Blocked, FAILED},
+};
