@@ -13,6 +13,7 @@ mod resume;
 mod run;
 mod stop;
 mod trace;
+mod usage;
 mod work;
 
 pub(crate) use self::guard::{Foreign, attempt, discard};
@@ -127,7 +128,15 @@ where
         }));
         Box::pin(Self {
             work: Work::Idle,
-            run: Run::of_machine(machine, model, rounds, request),
+            run: Run::of_machine(
+                machine,
+                model,
+                rounds,
+                request,
+                StepGates::default(),
+                Arc::default(),
+                None,
+            ),
         })
     }
 

@@ -8,6 +8,7 @@ use super::{
     resume::resume,
     stop::Stops,
     trace::model_called,
+    usage::Unrecorded,
 };
 use crate::{
     context::Context, request::ChatRequest, resume::Resume, step_gate::StepGates,
@@ -15,7 +16,7 @@ use crate::{
 };
 use concentric_proto::{
     ChatOptions, Error, ErrorKind, Event, MessageId, Phase, ResponseHead, RoundCall, Str, System,
-    ToolNameTaken, ToolSpecs, Usage,
+    ToolNameTaken, ToolSpecs,
     machine::{Input, Machine, ModelResume, ModelStart},
 };
 use std::{
@@ -42,7 +43,7 @@ pub(super) struct Run<M, R> {
     pub(super) options: Arc<ChatOptions>,
     client_tools: Arc<[Str]>,
     // The context of the latest model call, until its round.
-    step: Option<Context>,
+    pub(super) step: Option<Context>,
     // Cancellation and deadline; created when the run first waits.
     pub(super) stops: Option<Pin<Box<Stops>>>,
     pub(super) claim: Option<Claim>,
@@ -56,8 +57,7 @@ pub(super) struct Run<M, R> {
     counted: Option<Arc<AtomicU64>>,
     // The gates of this run and of its agent.
     pub(super) gates: Option<StepGates>,
-    // The tokens of model calls that their models have not recorded.
-    unrecorded: Usage,
+    pub(super) unrecorded: Unrecorded,
     polls: u32,
 }
 
@@ -82,7 +82,6 @@ impl<M, R> Run<M, R> {
             rules.asks_before_round |= before_round;
         }
         let client_tools = offer(&mut request, parts.specs)?;
-        let checkpoint = request.checkpoint.take();
         let mut machine = match request.resume.take() {
             None => Machine::new(std::mem::take(&mut request.transcript), rules),
             Some(resumed) => {
@@ -105,17 +104,31 @@ impl<M, R> Run<M, R> {
         }
         // Inside another loop's model call, the claim belongs to that loop.
         let claim = (request.context.phase() == Phase::Run).then(|| Claim::new(&request.context));
-        let mut run = Self::of_machine(machine, parts.model, parts.rounds, request);
-        run.client_tools = client_tools;
-        run.gates = (!gates.is_empty()).then_some(gates);
-        run.claim = claim;
-        run.checkpoint = checkpoint.map(Checkpointing::boxed);
-        run.apply_edits();
+        if let Some(edits) = machine.edits() {
+            edits.apply(
+                &mut request.system,
+                &mut request.tools,
+                &mut request.options,
+            );
+        }
+        // Nothing changes the run before it is in its place: otherwise it is moved once more.
+        let DriverParts { model, rounds, .. } = parts;
+        let run = Self::of_machine(machine, model, rounds, request, gates, client_tools, claim);
         Ok(place(run))
     }
 
-    /// Creates a run without gates, checkpoint and claim.
-    pub(super) fn of_machine(machine: Machine, model: M, rounds: R, request: ChatRequest) -> Self {
+    /// Creates the run of a machine whose edits `request` has.
+    // Inlined always: a run has 800 bytes, and each call moves it.
+    #[inline(always)]
+    pub(super) fn of_machine(
+        machine: Machine,
+        model: M,
+        rounds: R,
+        request: ChatRequest,
+        gates: StepGates,
+        client_tools: Arc<[Str]>,
+        claim: Option<Claim>,
+    ) -> Self {
         Self {
             machine,
             model,
@@ -124,16 +137,16 @@ impl<M, R> Run<M, R> {
             system: request.system,
             tools: request.tools,
             options: request.options,
-            client_tools: Arc::default(),
+            client_tools,
             step: None,
             stops: None,
-            claim: None,
-            checkpoint: None,
+            claim,
+            checkpoint: request.checkpoint.map(Checkpointing::boxed),
             takes_back: false,
             uncounted: 0,
             counted: None,
-            gates: None,
-            unrecorded: Usage::default(),
+            gates: (!gates.is_empty()).then_some(gates),
+            unrecorded: Unrecorded::None,
             polls: 0,
         }
     }
@@ -173,7 +186,7 @@ impl<M, R> Run<M, R> {
     /// Emits the start of the step whose model call was created.
     pub(super) fn step_started(&mut self) {
         if let Some(id) = self.message_id() {
-            self.machine.input(Input::StepStarted(id));
+            self.machine.step_started(id);
         }
         self.mark_step();
     }
@@ -188,19 +201,14 @@ impl<M, R> Run<M, R> {
         if let Some(message_id) = self.message_id() {
             let (tools, client_tools) = (self.tools.clone(), self.client_tools.clone());
             let start = ModelStart::with_tools(message_id, head, tools, client_tools);
-            self.machine.input(Input::ModelStarted(start));
+            self.machine.model_started(start);
         }
     }
 
     /// Passes an item of the model's answer to the machine, and returns the event to yield, if any.
     pub(super) fn take_in(&mut self, item: Option<Result<Event, Error>>) -> Option<Event> {
-        if let Some(Ok(Event::Finish(finish))) = &item
-            && let Some(call) = &self.step
-        {
-            let usage = finish.attempt_usage();
-            if !call.take_recorded_call(usage) {
-                self.unrecorded += usage;
-            }
+        if let Some(Ok(Event::Finish(finish))) = &item {
+            self.count_unrecorded(finish);
         }
         match item {
             // Events that were emitted before the model's finish precede the end of the step.
@@ -215,29 +223,6 @@ impl<M, R> Run<M, R> {
             None => self.machine.input(Input::ModelEnded),
         }
         None
-    }
-
-    /// Records the tokens of models that do not record them. The total is needed only where another
-    /// model has recorded its own, or a run around this one may read it.
-    pub(super) fn record_usage(&mut self) {
-        self.record_unrecorded();
-        self.unrecorded = Usage::default();
-        if self.context.phase() == Phase::Model {
-            self.context.mark_recorded_call();
-        }
-    }
-
-    /// Like [`record_usage`](Self::record_usage), while the run goes on.
-    pub(super) fn record_unrecorded(&mut self) {
-        let context = &self.context;
-        if self.unrecorded != Usage::default()
-            && (context.phase() == Phase::Model
-                || context.parent().is_some()
-                || context.has_recorded())
-        {
-            let unrecorded = std::mem::take(&mut self.unrecorded);
-            context.add_usage(&ResponseHead::default(), unrecorded);
-        }
     }
 
     /// Creates the round with the `calls` of `step`.

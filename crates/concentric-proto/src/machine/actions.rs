@@ -21,6 +21,14 @@ impl Actions {
         self.first.is_none()
     }
 
+    /// Makes room for so many more actions.
+    pub(super) fn reserve(&mut self, actions: usize) {
+        let second = usize::from(self.first.is_none());
+        if actions > second {
+            self.more.get_or_insert_default().reserve(actions - second);
+        }
+    }
+
     pub(super) fn push_front(&mut self, action: Action) {
         if let Some(second) = self.first.replace(action) {
             self.more.get_or_insert_default().push_front(second);

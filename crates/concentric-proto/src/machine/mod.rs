@@ -220,7 +220,7 @@ impl Machine {
 
     /// The state of the run; `None` while a model stream is partially read or an action is pending.
     pub fn state(&self) -> Option<RunState> {
-        self.is_quiet().then(|| RunState(self.state.clone()))
+        self.is_quiet().then(|| RunState(self.state.to_stored()))
     }
 
     fn is_quiet(&self) -> bool {
@@ -257,6 +257,7 @@ impl Machine {
 
     /// The suspension from an [`Input::Ask`], if it has replies and until
     /// [`take_answers`](Self::take_answers) removes it.
+    #[inline]
     pub fn answered(&self) -> Option<&Suspension> {
         let asked = self.state.gate.as_deref();
         let answered = asked.filter(|asked| !asked.replies.is_empty());
@@ -282,6 +283,12 @@ impl Machine {
     /// The tokens used so far.
     pub fn usage(&self) -> Usage {
         self.state.usage
+    }
+
+    /// The part of [`usage`](Self::usage) since the run was last interrupted
+    /// ([`Finish::attempt_usage`]).
+    pub fn attempt_usage(&self) -> Usage {
+        self.state.unreported()
     }
 
     /// Returns whether a round was handed out and has not ended.

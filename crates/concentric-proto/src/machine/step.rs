@@ -127,7 +127,12 @@ impl Step {
 
     /// The tokens used before the answer began, in a run that has used `usage` without it.
     pub(super) fn used_before(&self, usage: Usage) -> Usage {
-        self.before.as_ref().map_or(usage, |before| before.used)
+        self.resumed_at().unwrap_or(usage)
+    }
+
+    /// The tokens used before an interrupted answer began that this one continues.
+    pub(super) fn resumed_at(&self) -> Option<Usage> {
+        self.before.as_ref().map(|before| before.used)
     }
 
     /// Returns whether the answer contains calls for this loop.
