@@ -1,14 +1,14 @@
 //! The state of a run that is being driven, without the work in progress.
 
 use super::{
-    DriverParts,
+    Driver, DriverParts,
     checkpoint::Checkpointing,
     claim::Claim,
     guard::{Foreign, at, attempt},
     resume::resume,
     stop::Stops,
     trace::model_called,
-    usage::Unrecorded,
+    work::Work,
 };
 use crate::{
     context::Context, request::ChatRequest, resume::Resume, step_gate::StepGates,
@@ -16,8 +16,8 @@ use crate::{
 };
 use concentric_proto::{
     ChatOptions, Error, ErrorKind, Event, MessageId, Phase, ResponseHead, RoundCall, Str, System,
-    ToolNameTaken, ToolSpecs,
-    machine::{Input, Machine, ModelResume, ModelStart},
+    ToolNameTaken, ToolSpecs, Usage,
+    machine::{Input, Machine, ModelResume, ModelStart, RunLimits},
 };
 use std::{
     collections::HashSet,
@@ -57,100 +57,57 @@ pub(super) struct Run<M, R> {
     counted: Option<Arc<AtomicU64>>,
     // The gates of this run and of its agent.
     pub(super) gates: Option<StepGates>,
-    pub(super) unrecorded: Unrecorded,
+    // The tokens of model calls that their models have not recorded; `None` if these are all tokens of
+    // the machine's attempt, which most runs need not count again.
+    pub(super) unrecorded: Option<Box<Usage>>,
     polls: u32,
 }
 
-impl<M, R> Run<M, R> {
-    /// Begins a run, or resumes the one that `request` refers to, and passes it to `place`: a result
-    /// with the run itself would be moved twice.
-    pub(super) fn begin<T>(
+impl<M, B, R, O> Driver<M, B, R, O>
+where
+    M: Service<ChatRequest>,
+    R: Service<ToolRound>,
+{
+    /// Creates a driver that begins a run, or continues the `resumed` one.
+    // One expression: a driver has 1,000 bytes, and each variable that holds it would be copied.
+    pub(super) fn begin(
         parts: DriverParts<M, R>,
-        mut request: ChatRequest,
-        place: impl FnOnce(Self) -> T,
-    ) -> Result<T, Error> {
-        let DriverParts {
-            gates,
-            mut rules,
-            overrides,
-            ..
-        } = parts;
-        let (to_finish, before_round) = (gates.ask_to_finish(), gates.ask_before_round());
-        if (to_finish && !rules.asks_to_finish) || (before_round && !rules.asks_before_round) {
-            let rules = Arc::make_mut(&mut rules);
-            rules.asks_to_finish |= to_finish;
-            rules.asks_before_round |= before_round;
-        }
-        let client_tools = offer(&mut request, parts.specs)?;
-        let mut machine = match request.resume.take() {
-            None => Machine::new(std::mem::take(&mut request.transcript), rules),
-            Some(resumed) => {
-                let missing = resumed.missing_overrides(&overrides);
-                if !missing.is_empty() {
-                    let why = format!(
-                        "the run was started with the overrides `{}`, which the request that \
-                         resumes it lacks",
-                        missing.join("`, `")
-                    );
-                    return Err(Error::new(ErrorKind::Configuration, why)
-                        .with_code("overrides")
-                        .with_phase(Phase::Run));
-                }
-                resume(&mut request, &resumed, rules)?
-            }
-        };
-        if !overrides.is_empty() {
-            machine.set_overrides(&overrides);
-        }
-        // Inside another loop's model call, the claim belongs to that loop.
-        let claim = (request.context.phase() == Phase::Run).then(|| Claim::new(&request.context));
-        if let Some(edits) = machine.edits() {
-            edits.apply(
-                &mut request.system,
-                &mut request.tools,
-                &mut request.options,
-            );
-        }
-        // Nothing changes the run before it is in its place: otherwise it is moved once more.
-        let DriverParts { model, rounds, .. } = parts;
-        let run = Self::of_machine(machine, model, rounds, request, gates, client_tools, claim);
-        Ok(place(run))
-    }
-
-    /// Creates the run of a machine whose edits `request` has.
-    // Inlined always: a run has 800 bytes, and each call moves it.
-    #[inline(always)]
-    pub(super) fn of_machine(
-        machine: Machine,
-        model: M,
-        rounds: R,
         request: ChatRequest,
-        gates: StepGates,
         client_tools: Arc<[Str]>,
+        resumed: Option<Box<Machine>>,
         claim: Option<Claim>,
-    ) -> Self {
-        Self {
-            machine,
-            model,
-            rounds,
-            context: request.context,
-            system: request.system,
-            tools: request.tools,
-            options: request.options,
-            client_tools,
-            step: None,
-            stops: None,
-            claim,
-            checkpoint: request.checkpoint.map(Checkpointing::boxed),
-            takes_back: false,
-            uncounted: 0,
-            counted: None,
-            gates: (!gates.is_empty()).then_some(gates),
-            unrecorded: Unrecorded::None,
-            polls: 0,
-        }
+    ) -> Pin<Box<Self>> {
+        let unrecorded = resumed.as_ref().map(|_| Box::default());
+        Box::pin(Self {
+            work: Work::Idle,
+            run: Run {
+                machine: match resumed {
+                    None => Machine::new(request.transcript, parts.rules),
+                    Some(machine) => *machine,
+                },
+                model: parts.model,
+                rounds: parts.rounds,
+                context: request.context,
+                system: request.system,
+                tools: request.tools,
+                options: request.options,
+                client_tools,
+                step: None,
+                stops: None,
+                claim,
+                checkpoint: request.checkpoint.map(Checkpointing::boxed),
+                takes_back: false,
+                uncounted: 0,
+                counted: None,
+                gates: Some(parts.gates).filter(|gates| !gates.is_empty()),
+                unrecorded,
+                polls: 0,
+            },
+        })
     }
+}
 
+impl<M, R> Run<M, R> {
     /// Creates the call of the model for `step`.
     ///
     /// # Errors
@@ -306,8 +263,39 @@ impl<M, R> Run<M, R> {
     }
 }
 
+/// Restores the machine of the run that `request` refers to, if any, and applies its edits to the
+/// request.
+pub(super) fn resumed(
+    request: &mut ChatRequest,
+    rules: &Arc<RunLimits>,
+    overrides: &[Str],
+) -> Result<Option<Box<Machine>>, Error> {
+    let Some(resumed) = request.resume.take() else {
+        return Ok(None);
+    };
+    let missing = resumed.missing_overrides(overrides);
+    if !missing.is_empty() {
+        let why = format!(
+            "the run was started with the overrides `{}`, which the request that resumes it lacks",
+            missing.join("`, `")
+        );
+        return Err(Error::new(ErrorKind::Configuration, why)
+            .with_code("overrides")
+            .with_phase(Phase::Run));
+    }
+    let machine = resume(request, &resumed, Arc::clone(rules))?;
+    if let Some(edits) = machine.edits() {
+        edits.apply(
+            &mut request.system,
+            &mut request.tools,
+            &mut request.options,
+        );
+    }
+    Ok(Some(Box::new(machine)))
+}
+
 /// Adds the agent's tools to those of the client, and returns the names of the client's tools.
-fn offer(request: &mut ChatRequest, specs: ToolSpecs) -> Result<Arc<[Str]>, Error> {
+pub(super) fn offer(request: &mut ChatRequest, specs: ToolSpecs) -> Result<Arc<[Str]>, Error> {
     if request.tools.is_empty() {
         request.tools = specs;
         return Ok(Arc::default());

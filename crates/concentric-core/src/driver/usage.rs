@@ -1,39 +1,25 @@
 //! The tokens of model calls that their models do not record.
 
 use super::run::Run;
-use crate::context::Context;
 use concentric_proto::{Finish, Phase, ResponseHead, Usage};
-
-/// The tokens of a run that were not recorded.
-#[derive(Debug)]
-pub(super) enum Unrecorded {
-    None,
-    /// Those of the machine's attempt, which need not be counted again: most models record nothing,
-    /// and most runs need no total.
-    All,
-    Part(Box<Usage>),
-}
 
 impl<M, R> Run<M, R> {
     /// Counts the tokens of an answer, before the machine does.
+    #[inline]
     pub(super) fn count_unrecorded(&mut self, finish: &Finish) {
-        let is_recorded =
-            |call: &Context| call.has_recorded() && call.take_recorded_call(finish.attempt_usage());
-        if self.step.as_ref().is_none_or(is_recorded) {
-            if let Unrecorded::All = self.unrecorded {
-                self.unrecorded = Unrecorded::Part(Box::new(self.machine.attempt_usage()));
-            }
-            return;
+        if self.unrecorded.is_some() || self.context.has_recorded() {
+            self.count_apart(finish);
         }
-        match &mut self.unrecorded {
-            Unrecorded::All => {}
-            Unrecorded::Part(sum) => **sum += finish.attempt_usage(),
-            Unrecorded::None if self.machine.attempt_usage() == Usage::default() => {
-                self.unrecorded = Unrecorded::All;
-            }
-            Unrecorded::None => {
-                self.unrecorded = Unrecorded::Part(Box::new(finish.attempt_usage()));
-            }
+    }
+
+    fn count_apart(&mut self, finish: &Finish) {
+        let usage = finish.attempt_usage();
+        let before = || Box::new(self.machine.attempt_usage());
+        let unrecorded = self.unrecorded.get_or_insert_with(before);
+        if let Some(call) = &self.step
+            && !call.take_recorded_call(usage)
+        {
+            **unrecorded += usage;
         }
     }
 
@@ -41,27 +27,24 @@ impl<M, R> Run<M, R> {
     /// model has recorded its own, or a run around this one may read it.
     pub(super) fn record_usage(&mut self) {
         self.record_unrecorded();
-        self.unrecorded = Unrecorded::None;
         if self.context.phase() == Phase::Model {
             self.context.mark_recorded_call();
+        }
+        // A run without a claim records its tokens when it ends, and not again when it is dropped.
+        if self.claim.is_none() {
+            self.unrecorded.get_or_insert_default();
         }
     }
 
     /// Like [`record_usage`](Self::record_usage), while the run goes on.
     pub(super) fn record_unrecorded(&mut self) {
         let context = &self.context;
-        let is_needed =
-            context.phase() == Phase::Model || context.parent().is_some() || context.has_recorded();
-        if !is_needed {
-            return;
-        }
-        let unrecorded = match std::mem::replace(&mut self.unrecorded, Unrecorded::None) {
-            Unrecorded::None => return,
-            Unrecorded::All => self.machine.attempt_usage(),
-            Unrecorded::Part(sum) => *sum,
-        };
-        if unrecorded != Usage::default() {
-            context.add_usage(&ResponseHead::default(), unrecorded);
+        if context.phase() == Phase::Model || context.parent().is_some() || context.has_recorded() {
+            let recorded = self.unrecorded.replace(Box::default());
+            let unrecorded = recorded.map_or_else(|| self.machine.attempt_usage(), |sum| *sum);
+            if unrecorded != Usage::default() {
+                context.add_usage(&ResponseHead::default(), unrecorded);
+            }
         }
     }
 }

@@ -173,7 +173,7 @@ impl Machine {
     ) -> Self {
         let mut state = Data::new(transcript);
         state.stage = Stage::claimed(open, tools);
-        Self::of(state, rules.into())
+        Self::resumed(state, rules.into())
     }
 
     /// Resumes a stored run.
@@ -189,12 +189,13 @@ impl Machine {
                 call.state.restore(rules.resumes);
             }
         }
-        Self::of(state, rules)
+        Self::resumed(state, rules)
     }
 
+    // One expression, so that a new machine is created where it stays.
     #[inline]
     fn of(state: Data, rules: Arc<RunLimits>) -> Self {
-        let mut machine = Self {
+        Self {
             state,
             rules,
             stream: None,
@@ -208,7 +209,11 @@ impl Machine {
             effects_before: SideEffects::None,
             replies: None,
             interrupted: None,
-        };
+        }
+    }
+
+    fn resumed(state: Data, rules: Arc<RunLimits>) -> Self {
+        let mut machine = Self::of(state, rules);
         if let Stage::Round(_) | Stage::Inner(_) = machine.state.stage {
             machine.emit(Event::Resumed);
         }

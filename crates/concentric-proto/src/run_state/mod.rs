@@ -90,7 +90,7 @@ pub(crate) struct Data {
     pub(crate) edits: Option<Box<RunEdits>>,
     // The names of the overrides with which the run was started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) overrides: Option<Arc<[Str]>>,
+    pub(crate) overrides: Option<Arc<Vec<Str>>>,
     pub(crate) stage: Stage,
 }
 
@@ -342,7 +342,10 @@ impl RunState {
 
     /// The names of the overrides that the run has, which a request that resumes it needs, too.
     pub fn overrides(&self) -> &[Str] {
-        self.0.overrides.as_deref().unwrap_or_default()
+        self.0
+            .overrides
+            .as_ref()
+            .map_or(&[], |names| names.as_slice())
     }
 
     /// Removes and returns the values of the durable slots.
