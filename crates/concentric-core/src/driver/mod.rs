@@ -238,6 +238,9 @@ where
                     }
                     continue;
                 }
+            } else if let Some(event) = run.machine.take_event() {
+                run.count_event();
+                return Poll::Ready(Some(Ok(event)));
             } else if let Some(action) = run.machine.action() {
                 if let Some(item) = this.work.as_mut().perform(run, action) {
                     return Poll::Ready(Some(item));

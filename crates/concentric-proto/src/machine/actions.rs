@@ -1,6 +1,7 @@
 //! The actions that wait for the driver.
 
 use super::Action;
+use crate::event::Event;
 use std::collections::VecDeque;
 
 /// A queue of actions. Most of the time it has one action at most, which needs no allocation.
@@ -42,9 +43,23 @@ impl Actions {
         }
     }
 
+    #[inline]
     pub(super) fn pop_front(&mut self) -> Option<Action> {
         let second = self.more.as_mut().and_then(|more| more.pop_front());
         std::mem::replace(&mut self.first, second)
+    }
+
+    /// Removes the first action if it is an event other than the last one of the run.
+    #[inline]
+    pub(super) fn pop_event(&mut self) -> Option<Event> {
+        match &self.first {
+            Some(Action::Emit(event)) if !matches!(event, Event::Finish(_)) => {}
+            _ => return None,
+        }
+        match self.pop_front() {
+            Some(Action::Emit(event)) => Some(event),
+            _ => None,
+        }
     }
 
     pub(super) fn pop_back(&mut self) -> Option<Action> {

@@ -316,6 +316,12 @@ impl Machine {
         self.next_action()
     }
 
+    /// Takes the next [action](Self::action) if it is to pass on an event other than the last one.
+    #[inline]
+    pub fn take_event(&mut self) -> Option<Event> {
+        self.actions.pop_event()
+    }
+
     fn next_action(&mut self) -> Option<Action> {
         if let Some(action) = self.actions.pop_front() {
             return Some(action);
