@@ -82,11 +82,13 @@ impl Context {
     }
 
     /// Returns the trace of the run.
+    #[inline]
     pub fn trace(&self) -> Option<&Trace> {
-        self.extensions().get()
+        self.own_extensions()?.get()
     }
 
     /// Records a step of the run, if it is traced.
+    #[inline]
     pub(crate) fn record(&self, step: impl FnOnce() -> TraceStep) {
         if let Some(trace) = self.trace() {
             trace.record(TraceEntry::new(self, step()));

@@ -79,7 +79,7 @@ impl Finish {
         let RunState(run) = &state;
         let reason = run.reason.clone().unwrap_or(FinishReason::Stop);
         let mut finish = Self::new(reason, run.usage).with_outcome(Outcome::Interrupted);
-        finish.report(run.usage, Usage::default());
+        finish.report(run.usage, Some(&Usage::default()));
         finish.run_usage.clone_from(&run.run_usage);
         finish.provider_reason.clone_from(&run.provider_reason);
         finish.transcript = Some(run.transcript.clone());
@@ -122,10 +122,17 @@ impl Finish {
         self.run_usage = Some(Box::new(usage));
     }
 
-    /// Sets the tokens used so far, and the part of them that no earlier finish has reported.
-    pub(crate) fn report(&mut self, usage: Usage, unreported: Usage) {
+    /// Whether an earlier finish has reported a part of [`usage`](Self::usage).
+    pub(crate) fn is_partly_reported(&self) -> bool {
+        self.attempt.is_some()
+    }
+
+    /// Sets the tokens used so far, and the part of them that no earlier finish has reported; `None`
+    /// for all of them.
+    pub(crate) fn report(&mut self, usage: Usage, unreported: Option<&Usage>) {
         self.usage = usage;
-        self.attempt = (unreported != usage).then(|| Box::new(unreported));
+        let part = unreported.filter(|unreported| **unreported != usage);
+        self.attempt = part.map(|part| Box::new(*part));
     }
 
     /// The interrupts that the run waits for, if the outcome is [`Outcome::Interrupted`].

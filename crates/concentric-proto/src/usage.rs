@@ -162,6 +162,7 @@ impl AddAssign for Usage {
         clippy::suspicious_op_assign_impl,
         reason = "a sum has the counts that either part has"
     )]
+    #[inline]
     fn add_assign(&mut self, other: Self) {
         for (sum, more) in self.counts.iter_mut().zip(other.counts) {
             *sum = sum.saturating_add(more);

@@ -22,7 +22,19 @@ pub(super) struct RunIds {
 impl Context {
     /// Creates the context of a new run, with new ids and the system's clock.
     pub fn new() -> Self {
-        Self::builder().build()
+        let run = Run::new(RunIds::default(), None, None, Environment::system());
+        Self::in_run(run, None)
+    }
+
+    #[inline(always)]
+    fn in_run(run: Run, local: Option<Arc<Local>>) -> Self {
+        Self {
+            run: Arc::new(run),
+            local,
+            phase: Phase::Run,
+            depth: 0,
+            step: 0,
+        }
     }
 
     /// Creates a builder for the context of a new run.
@@ -132,30 +144,41 @@ impl ContextBuilder {
                 ..Local::NONE
             })
         });
-        Context {
-            run: Arc::new(Run {
-                ids: self.ids,
-                parent: self.parent.map(Box::new),
-                cancel: OnceLock::new(),
-                cancel_reason: OnceLock::new(),
-                deadline: self.deadline,
-                environment,
-                outbox: Outbox::default(),
-                events: AtomicU64::new(0),
-                effects: AtomicU64::new(0),
-                deferred: Mutex::default(),
-                holds: Holds::default(),
-                live: OnceLock::new(),
-                slots: OnceLock::new(),
-                noted: OnceLock::new(),
-                usage: OnceLock::new(),
-                drivers: AtomicUsize::new(0),
-                had_outcome: AtomicBool::new(false),
-            }),
+        let parent = self.parent.map(Box::new);
+        Context::in_run(
+            Run::new(self.ids, parent, self.deadline, environment),
             local,
-            phase: Phase::Run,
-            depth: 0,
-            step: 0,
+        )
+    }
+}
+
+impl Run {
+    // Inlined always, and most of it is constant: a builder and a run have some hundred bytes.
+    #[inline(always)]
+    fn new(
+        ids: RunIds,
+        parent: Option<Box<Context>>,
+        deadline: Option<SystemTime>,
+        environment: Environment,
+    ) -> Self {
+        Self {
+            ids,
+            parent,
+            cancel: OnceLock::new(),
+            cancel_reason: OnceLock::new(),
+            deadline,
+            environment,
+            outbox: Outbox::default(),
+            events: AtomicU64::new(0),
+            effects: AtomicU64::new(0),
+            deferred: Mutex::default(),
+            holds: Holds::default(),
+            live: OnceLock::new(),
+            slots: OnceLock::new(),
+            noted: OnceLock::new(),
+            usage: OnceLock::new(),
+            drivers: AtomicUsize::new(0),
+            had_outcome: AtomicBool::new(false),
         }
     }
 }

@@ -215,6 +215,12 @@ impl Context {
         self.local().extensions.get()
     }
 
+    /// The [`extensions`](Self::extensions), if there are any.
+    #[inline]
+    pub(crate) fn own_extensions(&self) -> Option<&http::Extensions> {
+        self.local.as_deref()?.extensions.0.as_deref()
+    }
+
     /// Mutable access to the [`extensions`](Self::extensions); earlier clones of the context keep the
     /// values they have.
     ///

@@ -102,6 +102,7 @@ impl Context {
         }
     }
 
+    #[inline]
     pub(crate) fn has_recorded(&self) -> bool {
         self.run.usage.get().is_some()
     }

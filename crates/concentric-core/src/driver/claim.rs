@@ -73,10 +73,11 @@ impl<M, R> Run<M, R> {
 
 impl<M, R> Drop for Run<M, R> {
     fn drop(&mut self) {
-        self.record_usage();
-        if let Some(claim) = &self.claim
-            && let Some(how) = claim.release
-        {
+        let release = self.claim.as_ref().map(|claim| claim.release);
+        if release != Some(None) {
+            self.record_usage();
+        }
+        if let Some(Some(how)) = release {
             self.context.release(how);
         }
     }

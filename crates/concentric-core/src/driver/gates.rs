@@ -7,7 +7,19 @@ use std::{future::ready, sync::Arc};
 
 impl<M, R> Run<M, R> {
     /// Starts the evaluation of the gates for the machine's next action; `None` if no gate applies.
+    #[inline]
     pub(super) fn decide(
+        &mut self,
+        moment: Moment,
+        step: u32,
+    ) -> Option<PendingDecision<'static, Decided>> {
+        match self.gates.is_none() && self.machine.answered().is_none() {
+            true => None,
+            false => self.decide_or_resume(moment, step),
+        }
+    }
+
+    fn decide_or_resume(
         &mut self,
         moment: Moment,
         step: u32,

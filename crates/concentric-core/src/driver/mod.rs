@@ -13,14 +13,16 @@ mod resume;
 mod run;
 mod stop;
 mod trace;
+mod usage;
 mod work;
 
 pub(crate) use self::guard::{Foreign, attempt, discard};
 pub use self::resume::resume;
 
 use self::{
+    claim::Claim,
     guard::{failed, guarded},
-    run::Run,
+    run::{Run, offer, resumed},
     work::{Work, WorkProj},
 };
 use crate::{
@@ -32,7 +34,7 @@ use crate::{
     tool_call::ToolRound,
 };
 use concentric_proto::{
-    Error, ErrorKind, Event, RoundEvent, Str, ToolSpecs, Transcript,
+    Error, ErrorKind, Event, Phase, RoundEvent, Str, ToolSpecs, Transcript,
     machine::{Machine, RunLimits},
 };
 use futures_core::Stream;
@@ -58,6 +60,19 @@ pub(crate) struct DriverParts<M, R> {
     pub(crate) gates: StepGates,
     /// The names of the run's overrides.
     pub(crate) overrides: Vec<Str>,
+}
+
+impl<M, R> DriverParts<M, R> {
+    /// Makes the machine ask the gates that decide before a round or the end of the run.
+    fn ask_gates(&mut self) {
+        let (gates, rules) = (&self.gates, &mut self.rules);
+        let (to_finish, before_round) = (gates.ask_to_finish(), gates.ask_before_round());
+        if (to_finish && !rules.asks_to_finish) || (before_round && !rules.asks_before_round) {
+            let rules = Arc::make_mut(rules);
+            rules.asks_to_finish |= to_finish;
+            rules.asks_before_round |= before_round;
+        }
+    }
 }
 
 /// A driver that a response future hands over to its body by pointer.
@@ -90,13 +105,21 @@ where
     ///
     /// The request does not fit the agent, or the run can't be resumed.
     pub(crate) fn new(
-        parts: DriverParts<M, R>,
-        request: ChatRequest,
+        mut parts: DriverParts<M, R>,
+        mut request: ChatRequest,
     ) -> Result<Pin<Box<Self>>, Error> {
-        Run::begin(parts, request, |run| {
-            let work = Work::Idle;
-            Box::pin(Self { work, run })
-        })
+        parts.ask_gates();
+        let client_tools = offer(&mut request, std::mem::take(&mut parts.specs))?;
+        let resumed = resumed(&mut request, &parts.rules, &parts.overrides)?;
+        let overrides = std::mem::take(&mut parts.overrides);
+        // Inside another loop's model call, the claim belongs to that loop.
+        let claim = (request.context.phase() == Phase::Run).then(|| Claim::new(&request.context));
+        let mut driver = Self::begin(parts, request, client_tools, resumed, claim);
+        if !overrides.is_empty() {
+            let run = driver.as_mut().project().run;
+            run.machine.set_overrides(&overrides);
+        }
+        Ok(driver)
     }
 }
 
@@ -125,10 +148,16 @@ where
                 why,
             )))
         }));
-        Box::pin(Self {
-            work: Work::Idle,
-            run: Run::of_machine(machine, model, rounds, request),
-        })
+        let parts = DriverParts {
+            model,
+            rounds,
+            specs: ToolSpecs::default(),
+            rules: Arc::default(),
+            gates: StepGates::default(),
+            overrides: Vec::new(),
+        };
+        let machine = Some(Box::new(machine));
+        Self::begin(parts, request, Arc::default(), machine, None)
     }
 
     /// The machine of the run.
@@ -209,6 +238,9 @@ where
                     }
                     continue;
                 }
+            } else if let Some(event) = run.machine.take_event() {
+                run.count_event();
+                return Poll::Ready(Some(Ok(event)));
             } else if let Some(action) = run.machine.action() {
                 if let Some(item) = this.work.as_mut().perform(run, action) {
                     return Poll::Ready(Some(item));

@@ -1,13 +1,14 @@
 //! The state of a run that is being driven, without the work in progress.
 
 use super::{
-    DriverParts,
+    Driver, DriverParts,
     checkpoint::Checkpointing,
     claim::Claim,
     guard::{Foreign, at, attempt},
     resume::resume,
     stop::Stops,
     trace::model_called,
+    work::Work,
 };
 use crate::{
     context::Context, request::ChatRequest, resume::Resume, step_gate::StepGates,
@@ -16,7 +17,7 @@ use crate::{
 use concentric_proto::{
     ChatOptions, Error, ErrorKind, Event, MessageId, Phase, ResponseHead, RoundCall, Str, System,
     ToolNameTaken, ToolSpecs, Usage,
-    machine::{Input, Machine, ModelResume, ModelStart},
+    machine::{Input, Machine, ModelResume, ModelStart, RunLimits},
 };
 use std::{
     collections::HashSet,
@@ -42,7 +43,7 @@ pub(super) struct Run<M, R> {
     pub(super) options: Arc<ChatOptions>,
     client_tools: Arc<[Str]>,
     // The context of the latest model call, until its round.
-    step: Option<Context>,
+    pub(super) step: Option<Context>,
     // Cancellation and deadline; created when the run first waits.
     pub(super) stops: Option<Pin<Box<Stops>>>,
     pub(super) claim: Option<Claim>,
@@ -56,88 +57,57 @@ pub(super) struct Run<M, R> {
     counted: Option<Arc<AtomicU64>>,
     // The gates of this run and of its agent.
     pub(super) gates: Option<StepGates>,
-    // The tokens of model calls that their models have not recorded.
-    unrecorded: Usage,
+    // The tokens of model calls that their models have not recorded; `None` if these are all tokens of
+    // the machine's attempt, which most runs need not count again.
+    pub(super) unrecorded: Option<Box<Usage>>,
     polls: u32,
 }
 
-impl<M, R> Run<M, R> {
-    /// Begins a run, or resumes the one that `request` refers to, and passes it to `place`: a result
-    /// with the run itself would be moved twice.
-    pub(super) fn begin<T>(
+impl<M, B, R, O> Driver<M, B, R, O>
+where
+    M: Service<ChatRequest>,
+    R: Service<ToolRound>,
+{
+    /// Creates a driver that begins a run, or continues the `resumed` one.
+    // One expression: a driver has 1,000 bytes, and each variable that holds it would be copied.
+    pub(super) fn begin(
         parts: DriverParts<M, R>,
-        mut request: ChatRequest,
-        place: impl FnOnce(Self) -> T,
-    ) -> Result<T, Error> {
-        let DriverParts {
-            gates,
-            mut rules,
-            overrides,
-            ..
-        } = parts;
-        let (to_finish, before_round) = (gates.ask_to_finish(), gates.ask_before_round());
-        if (to_finish && !rules.asks_to_finish) || (before_round && !rules.asks_before_round) {
-            let rules = Arc::make_mut(&mut rules);
-            rules.asks_to_finish |= to_finish;
-            rules.asks_before_round |= before_round;
-        }
-        let client_tools = offer(&mut request, parts.specs)?;
-        let checkpoint = request.checkpoint.take();
-        let mut machine = match request.resume.take() {
-            None => Machine::new(std::mem::take(&mut request.transcript), rules),
-            Some(resumed) => {
-                let missing = resumed.missing_overrides(&overrides);
-                if !missing.is_empty() {
-                    let why = format!(
-                        "the run was started with the overrides `{}`, which the request that \
-                         resumes it lacks",
-                        missing.join("`, `")
-                    );
-                    return Err(Error::new(ErrorKind::Configuration, why)
-                        .with_code("overrides")
-                        .with_phase(Phase::Run));
-                }
-                resume(&mut request, &resumed, rules)?
-            }
-        };
-        if !overrides.is_empty() {
-            machine.set_overrides(&overrides);
-        }
-        // Inside another loop's model call, the claim belongs to that loop.
-        let claim = (request.context.phase() == Phase::Run).then(|| Claim::new(&request.context));
-        let mut run = Self::of_machine(machine, parts.model, parts.rounds, request);
-        run.client_tools = client_tools;
-        run.gates = (!gates.is_empty()).then_some(gates);
-        run.claim = claim;
-        run.checkpoint = checkpoint.map(Checkpointing::boxed);
-        run.apply_edits();
-        Ok(place(run))
+        request: ChatRequest,
+        client_tools: Arc<[Str]>,
+        resumed: Option<Box<Machine>>,
+        claim: Option<Claim>,
+    ) -> Pin<Box<Self>> {
+        let unrecorded = resumed.as_ref().map(|_| Box::default());
+        Box::pin(Self {
+            work: Work::Idle,
+            run: Run {
+                machine: match resumed {
+                    None => Machine::new(request.transcript, parts.rules),
+                    Some(machine) => *machine,
+                },
+                model: parts.model,
+                rounds: parts.rounds,
+                context: request.context,
+                system: request.system,
+                tools: request.tools,
+                options: request.options,
+                client_tools,
+                step: None,
+                stops: None,
+                claim,
+                checkpoint: request.checkpoint.map(Checkpointing::boxed),
+                takes_back: false,
+                uncounted: 0,
+                counted: None,
+                gates: Some(parts.gates).filter(|gates| !gates.is_empty()),
+                unrecorded,
+                polls: 0,
+            },
+        })
     }
+}
 
-    /// Creates a run without gates, checkpoint and claim.
-    pub(super) fn of_machine(machine: Machine, model: M, rounds: R, request: ChatRequest) -> Self {
-        Self {
-            machine,
-            model,
-            rounds,
-            context: request.context,
-            system: request.system,
-            tools: request.tools,
-            options: request.options,
-            client_tools: Arc::default(),
-            step: None,
-            stops: None,
-            claim: None,
-            checkpoint: None,
-            takes_back: false,
-            uncounted: 0,
-            counted: None,
-            gates: None,
-            unrecorded: Usage::default(),
-            polls: 0,
-        }
-    }
-
+impl<M, R> Run<M, R> {
     /// Creates the call of the model for `step`.
     ///
     /// # Errors
@@ -173,7 +143,7 @@ impl<M, R> Run<M, R> {
     /// Emits the start of the step whose model call was created.
     pub(super) fn step_started(&mut self) {
         if let Some(id) = self.message_id() {
-            self.machine.input(Input::StepStarted(id));
+            self.machine.step_started(id);
         }
         self.mark_step();
     }
@@ -188,19 +158,14 @@ impl<M, R> Run<M, R> {
         if let Some(message_id) = self.message_id() {
             let (tools, client_tools) = (self.tools.clone(), self.client_tools.clone());
             let start = ModelStart::with_tools(message_id, head, tools, client_tools);
-            self.machine.input(Input::ModelStarted(start));
+            self.machine.model_started(start);
         }
     }
 
     /// Passes an item of the model's answer to the machine, and returns the event to yield, if any.
     pub(super) fn take_in(&mut self, item: Option<Result<Event, Error>>) -> Option<Event> {
-        if let Some(Ok(Event::Finish(finish))) = &item
-            && let Some(call) = &self.step
-        {
-            let usage = finish.attempt_usage();
-            if !call.take_recorded_call(usage) {
-                self.unrecorded += usage;
-            }
+        if let Some(Ok(Event::Finish(finish))) = &item {
+            self.count_unrecorded(finish);
         }
         match item {
             // Events that were emitted before the model's finish precede the end of the step.
@@ -215,29 +180,6 @@ impl<M, R> Run<M, R> {
             None => self.machine.input(Input::ModelEnded),
         }
         None
-    }
-
-    /// Records the tokens of models that do not record them. The total is needed only where another
-    /// model has recorded its own, or a run around this one may read it.
-    pub(super) fn record_usage(&mut self) {
-        self.record_unrecorded();
-        self.unrecorded = Usage::default();
-        if self.context.phase() == Phase::Model {
-            self.context.mark_recorded_call();
-        }
-    }
-
-    /// Like [`record_usage`](Self::record_usage), while the run goes on.
-    pub(super) fn record_unrecorded(&mut self) {
-        let context = &self.context;
-        if self.unrecorded != Usage::default()
-            && (context.phase() == Phase::Model
-                || context.parent().is_some()
-                || context.has_recorded())
-        {
-            let unrecorded = std::mem::take(&mut self.unrecorded);
-            context.add_usage(&ResponseHead::default(), unrecorded);
-        }
     }
 
     /// Creates the round with the `calls` of `step`.
@@ -321,8 +263,39 @@ impl<M, R> Run<M, R> {
     }
 }
 
+/// Restores the machine of the run that `request` refers to, if any, and applies its edits to the
+/// request.
+pub(super) fn resumed(
+    request: &mut ChatRequest,
+    rules: &Arc<RunLimits>,
+    overrides: &[Str],
+) -> Result<Option<Box<Machine>>, Error> {
+    let Some(resumed) = request.resume.take() else {
+        return Ok(None);
+    };
+    let missing = resumed.missing_overrides(overrides);
+    if !missing.is_empty() {
+        let why = format!(
+            "the run was started with the overrides `{}`, which the request that resumes it lacks",
+            missing.join("`, `")
+        );
+        return Err(Error::new(ErrorKind::Configuration, why)
+            .with_code("overrides")
+            .with_phase(Phase::Run));
+    }
+    let machine = resume(request, &resumed, Arc::clone(rules))?;
+    if let Some(edits) = machine.edits() {
+        edits.apply(
+            &mut request.system,
+            &mut request.tools,
+            &mut request.options,
+        );
+    }
+    Ok(Some(Box::new(machine)))
+}
+
 /// Adds the agent's tools to those of the client, and returns the names of the client's tools.
-fn offer(request: &mut ChatRequest, specs: ToolSpecs) -> Result<Arc<[Str]>, Error> {
+pub(super) fn offer(request: &mut ChatRequest, specs: ToolSpecs) -> Result<Arc<[Str]>, Error> {
     if request.tools.is_empty() {
         request.tools = specs;
         return Ok(Arc::default());

@@ -1,6 +1,7 @@
 //! The actions that wait for the driver.
 
 use super::Action;
+use crate::event::Event;
 use std::collections::VecDeque;
 
 /// A queue of actions. Most of the time it has one action at most, which needs no allocation.
@@ -21,6 +22,14 @@ impl Actions {
         self.first.is_none()
     }
 
+    /// Makes room for so many more actions.
+    pub(super) fn reserve(&mut self, actions: usize) {
+        let second = usize::from(self.first.is_none());
+        if actions > second {
+            self.more.get_or_insert_default().reserve(actions - second);
+        }
+    }
+
     pub(super) fn push_front(&mut self, action: Action) {
         if let Some(second) = self.first.replace(action) {
             self.more.get_or_insert_default().push_front(second);
@@ -34,9 +43,23 @@ impl Actions {
         }
     }
 
+    #[inline]
     pub(super) fn pop_front(&mut self) -> Option<Action> {
         let second = self.more.as_mut().and_then(|more| more.pop_front());
         std::mem::replace(&mut self.first, second)
+    }
+
+    /// Removes the first action if it is an event other than the last one of the run.
+    #[inline]
+    pub(super) fn pop_event(&mut self) -> Option<Event> {
+        match &self.first {
+            Some(Action::Emit(event)) if !matches!(event, Event::Finish(_)) => {}
+            _ => return None,
+        }
+        match self.pop_front() {
+            Some(Action::Emit(event)) => Some(event),
+            _ => None,
+        }
     }
 
     pub(super) fn pop_back(&mut self) -> Option<Action> {

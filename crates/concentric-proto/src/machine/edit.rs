@@ -7,6 +7,7 @@ use crate::{
     text::Str,
     transcript::{Transcript, Turn},
 };
+use std::sync::Arc;
 
 impl Machine {
     /// The lasting edits of the run. The driver [applies](RunEdits::apply) them to the request of
@@ -36,7 +37,7 @@ impl Machine {
 
     /// Sets the [names](crate::run_state::RunState::overrides) of the overrides that the run has.
     pub fn set_overrides(&mut self, names: &[Str]) {
-        self.state.overrides = (!names.is_empty()).then(|| names.into());
+        self.state.overrides = (!names.is_empty()).then(|| Arc::new(names.to_vec()));
     }
 
     /// The number of turns of the conversation, including those that rewrites have removed.

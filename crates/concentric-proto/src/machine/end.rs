@@ -7,7 +7,7 @@ use crate::{
     event::Event,
     finish::Finish,
     response_head::ResponseHead,
-    run_state::Stage,
+    run_state::{Data, Stage, nothing},
     text::Str,
     transcript::{HistoryError, Turn},
     usage::{FinishReason, Outcome},
@@ -27,9 +27,16 @@ impl Machine {
         self.state.stage = Stage::Ended;
     }
 
-    /// Moves the run's unreported tokens into `finish`.
-    pub(super) fn report(&mut self, finish: &mut Finish) {
-        finish.report(self.state.usage, std::mem::take(&mut self.state.unreported));
+    /// Reports the run's tokens in `finish`.
+    pub(super) fn report(&self, finish: &mut Finish) {
+        finish.report(self.state.usage, self.state.unreported.as_deref());
+    }
+
+    /// The state of a run whose tokens a finish reports now.
+    pub(super) fn reported(&self) -> Data {
+        let mut state = self.state.clone();
+        state.unreported = nothing();
+        state
     }
 
     /// Ends a run whose model is not called: closes the open round, emits `text` as the answer, if
@@ -61,7 +68,7 @@ impl Machine {
     pub(super) fn finish_of(&self, outcome: Outcome) -> Box<Finish> {
         let reason = self.state.reason.clone().unwrap_or(FinishReason::Stop);
         let mut finish = Finish::new(reason, self.state.usage).with_outcome(outcome);
-        finish.report(self.state.usage, self.state.unreported);
+        self.report(&mut finish);
         finish.provider_reason = self.state.provider_reason.clone();
         finish.transcript = Some(self.state.transcript.clone());
         Box::new(finish)
@@ -90,6 +97,9 @@ impl Machine {
     /// Takes the error of a run that has failed, and drops the events before it. For a run without a
     /// consumer yet: the error is then the only result of this attempt.
     pub fn take_failure(&mut self) -> Option<Error> {
+        if !self.is_ended() {
+            return None;
+        }
         match self.actions.pop_back()? {
             Action::Fail(error) => {
                 self.actions.clear();

@@ -118,7 +118,8 @@ impl Machine {
 
     /// Processes `event` if it is a delta of text, reasoning or refusal, and returns whether it is.
     /// The driver must pass such an event on to the consumer unchanged.
-    #[inline]
+    // Inlined always, with the path that it calls: otherwise a stack with ten layers calls both.
+    #[inline(always)]
     pub fn delta(&mut self, event: &Event) -> bool {
         match &mut self.stream {
             Some(step) => step.builder.push_delta(event),
@@ -141,10 +142,8 @@ impl Machine {
                     None => {}
                 }
             }
-            Input::ModelStarted(start) if self.asked => self.model_started(start),
-            Input::StepStarted(id) if self.asked && self.started.is_none() => {
-                self.started = Some(self.start_step(id));
-            }
+            Input::ModelStarted(start) => self.model_started(start),
+            Input::StepStarted(id) => self.step_started(id),
             Input::ModelEnded if self.stream.is_some() => {
                 self.fail(Error::truncated());
             }
@@ -191,7 +190,19 @@ impl Machine {
         }
     }
 
-    fn model_started(&mut self, mut start: ModelStart) {
+    /// Processes [`Input::StepStarted`], without moving the id through an input.
+    #[inline]
+    pub fn step_started(&mut self, id: MessageId) {
+        if self.asked && self.started.is_none() {
+            self.started = Some(self.start_step(id));
+        }
+    }
+
+    /// Processes [`Input::ModelStarted`], without moving the start through an input.
+    pub fn model_started(&mut self, mut start: ModelStart) {
+        if !self.asked {
+            return;
+        }
         self.asked = false;
         start.message_id = match self.started.take() {
             Some(id) => id,
@@ -242,12 +253,12 @@ impl Machine {
                 }
             }
         }
-        let used = step.used_before(self.state.usage);
-        self.state.usage = used;
-        self.state.usage += finish.usage;
-        // A resumed nested agent has already reported the other tokens.
+        let said_after = finish
+            .state
+            .is_some()
+            .then(|| step.used_before(self.state.usage));
+        self.count_usage(&step, &finish);
         let usage = finish.attempt_usage();
-        self.state.unreported += usage;
         let finished = StepFinish::new(self.state.step, finish.reason.clone(), usage);
         let finished = Event::StepFinish(Box::new(finished));
         let next = match self.actions.is_empty() {
@@ -257,21 +268,35 @@ impl Machine {
                 None
             }
         };
-        self.take_answer(step, finish, used);
+        self.take_answer(step, finish, said_after);
         next
     }
 
-    fn take_answer(&mut self, mut step: Step, mut finish: Box<Finish>, used: Usage) {
+    fn count_usage(&mut self, step: &Step, finish: &Finish) {
+        let resumed_at = step.resumed_at();
+        // A resumed nested agent has already reported the other tokens.
+        if self.state.unreported.is_some() || resumed_at.is_some() || finish.is_partly_reported() {
+            *self.state.unreported_mut() += finish.attempt_usage();
+        }
+        if let Some(used) = resumed_at {
+            self.state.usage = used;
+        }
+        self.state.usage += finish.usage;
+    }
+
+    /// Takes the complete answer. `said_after` are the tokens used before a nested agent's answer
+    /// began that was interrupted.
+    fn take_answer(&mut self, mut step: Step, mut finish: Box<Finish>, said_after: Option<Usage>) {
         let at = self.state.step;
         let (message, mut calls) = match step.end(&finish.reason) {
             Ok(answer) => answer,
             Err(error) => return self.fail(protocol(&error)),
         };
-        if let Some(open) = finish.state.take() {
+        if let (Some(open), Some(used)) = (finish.state.take(), said_after) {
             let said = Said::new(message, calls, used);
             self.report(&mut finish);
             finish.transcript = Some(self.state.transcript.clone());
-            finish.state = Some(Box::new(self.state.clone().around(said, *open)));
+            finish.state = Some(Box::new(self.reported().around(said, *open)));
             self.emit(Event::Finish(finish));
             self.state.stage = Stage::Ended;
             return;

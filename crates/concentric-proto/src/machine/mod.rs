@@ -173,7 +173,7 @@ impl Machine {
     ) -> Self {
         let mut state = Data::new(transcript);
         state.stage = Stage::claimed(open, tools);
-        Self::of(state, rules.into())
+        Self::resumed(state, rules.into())
     }
 
     /// Resumes a stored run.
@@ -189,12 +189,13 @@ impl Machine {
                 call.state.restore(rules.resumes);
             }
         }
-        Self::of(state, rules)
+        Self::resumed(state, rules)
     }
 
+    // One expression, so that a new machine is created where it stays.
     #[inline]
     fn of(state: Data, rules: Arc<RunLimits>) -> Self {
-        let mut machine = Self {
+        Self {
             state,
             rules,
             stream: None,
@@ -208,7 +209,11 @@ impl Machine {
             effects_before: SideEffects::None,
             replies: None,
             interrupted: None,
-        };
+        }
+    }
+
+    fn resumed(state: Data, rules: Arc<RunLimits>) -> Self {
+        let mut machine = Self::of(state, rules);
         if let Stage::Round(_) | Stage::Inner(_) = machine.state.stage {
             machine.emit(Event::Resumed);
         }
@@ -220,7 +225,7 @@ impl Machine {
 
     /// The state of the run; `None` while a model stream is partially read or an action is pending.
     pub fn state(&self) -> Option<RunState> {
-        self.is_quiet().then(|| RunState(self.state.clone()))
+        self.is_quiet().then(|| RunState(self.state.to_stored()))
     }
 
     fn is_quiet(&self) -> bool {
@@ -257,6 +262,7 @@ impl Machine {
 
     /// The suspension from an [`Input::Ask`], if it has replies and until
     /// [`take_answers`](Self::take_answers) removes it.
+    #[inline]
     pub fn answered(&self) -> Option<&Suspension> {
         let asked = self.state.gate.as_deref();
         let answered = asked.filter(|asked| !asked.replies.is_empty());
@@ -284,6 +290,12 @@ impl Machine {
         self.state.usage
     }
 
+    /// The part of [`usage`](Self::usage) since the run was last interrupted
+    /// ([`Finish::attempt_usage`]).
+    pub fn attempt_usage(&self) -> Usage {
+        self.state.unreported()
+    }
+
     /// Returns whether a round was handed out and has not ended.
     fn is_handed_out(&self) -> bool {
         self.offered || !self.dispatched.is_empty()
@@ -302,6 +314,12 @@ impl Machine {
             return None;
         }
         self.next_action()
+    }
+
+    /// Takes the next [action](Self::action) if it is to pass on an event other than the last one.
+    #[inline]
+    pub fn take_event(&mut self) -> Option<Event> {
+        self.actions.pop_event()
     }
 
     fn next_action(&mut self) -> Option<Action> {

@@ -32,7 +32,7 @@ impl Machine {
             (None, None) if self.asked => Said::nothing(used),
             (None, None) => return None,
         };
-        Some(self.state.clone().around(said, inner))
+        Some(self.state.to_stored().around(said, inner))
     }
 
     /// Creates the model call that resumes a nested agent from `inner`.

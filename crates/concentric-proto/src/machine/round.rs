@@ -263,6 +263,7 @@ impl Machine {
         let RoundState { message, calls, .. } = *round;
         let mut halt = None;
         let mut results = Vec::with_capacity(calls.len());
+        self.actions.reserve(calls.len());
         for call in calls {
             let (name, id) = (call.call.name.clone(), call.call.id.clone());
             let outcome = call.close(otherwise);
@@ -281,8 +282,7 @@ impl Machine {
 
     pub(super) fn interrupt(&mut self) {
         let mut finish = self.finish_of(Outcome::Interrupted);
-        self.report(&mut finish);
-        let mut state = self.state.clone();
+        let mut state = self.reported();
         // A suspension before the end has no replies yet.
         state.at_end |= self.finishing.is_some();
         finish.state = Some(Box::new(RunState(state)));

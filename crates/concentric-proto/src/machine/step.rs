@@ -127,7 +127,12 @@ impl Step {
 
     /// The tokens used before the answer began, in a run that has used `usage` without it.
     pub(super) fn used_before(&self, usage: Usage) -> Usage {
-        self.before.as_ref().map_or(usage, |before| before.used)
+        self.resumed_at().unwrap_or(usage)
+    }
+
+    /// The tokens used before an interrupted answer began that this one continues.
+    pub(super) fn resumed_at(&self) -> Option<Usage> {
+        self.before.as_ref().map(|before| before.used)
     }
 
     /// Returns whether the answer contains calls for this loop.
@@ -172,20 +177,6 @@ impl Step {
 
     fn take_in_call(&mut self, mut event: Box<ToolCallEvent>) -> Event {
         let call = &mut event.call;
-        let mut refusal = None;
-        if self.is_taken(&call.id) {
-            refusal = Some(Refusal::DuplicateId);
-            for other in self.calls.iter_mut().filter(|c| c.call.id == call.id) {
-                other.state.stage = CallStage::Rejected(Refusal::DuplicateId);
-            }
-            // Every call has its own result, so every call requires a unique id.
-            let id = call.id.clone();
-            let mut n = 2;
-            while self.is_taken(&call.id) {
-                call.id = CallId::new(format!("{id}~{n}"));
-                n += 1;
-            }
-        }
         // A nested agent reports calls for this loop as calls for its client.
         if let Executor::Loop | Executor::Client = call.executor {
             call.executor = match self.client_tools.contains(&call.name) {
@@ -193,8 +184,26 @@ impl Step {
                 false => Executor::Loop,
             };
         }
+        let needs_outcome = transcript::needs_outcome(call);
+        let mut refusal = None;
+        if !self.take_id(&call.id, needs_outcome) {
+            refusal = Some(Refusal::DuplicateId);
+            for other in self.calls.iter_mut().filter(|c| c.call.id == call.id) {
+                other.state.stage = CallStage::Rejected(Refusal::DuplicateId);
+            }
+            // Every call has its own result, so every call requires a unique id.
+            let id = call.id.clone();
+            let mut n = 2;
+            loop {
+                call.id = CallId::new(format!("{id}~{n}"));
+                n += 1;
+                if self.take_id(&call.id, needs_outcome) {
+                    break;
+                }
+            }
+        }
         self.builder.push_call(&event);
-        if transcript::needs_outcome(&event.call) {
+        if needs_outcome {
             if refusal.is_none() && !self.is_offered(&event.call.name) {
                 refusal = Some(Refusal::NotOffered(self.offered()));
             }
@@ -216,17 +225,24 @@ impl Step {
         Event::ToolCall(event)
     }
 
-    /// Returns whether a call of this answer has the id `id`.
-    fn is_taken(&mut self, id: &CallId) -> bool {
+    /// Takes `id` for a call that this answer `keeps`. Returns `false` if another call has it.
+    fn take_id(&mut self, id: &CallId, keeps: bool) -> bool {
         // Comparing a few ids is cheaper than hashing one.
         const FEW: usize = 16;
         if self.calls.len() < FEW {
-            return self.calls.iter().any(|call| call.call.id == *id);
+            return self.calls.iter().all(|call| call.call.id != *id);
         }
-        let ids = self.ids.get_or_insert_default();
-        let new = self.calls.iter().skip(ids.len());
-        ids.extend(new.map(|call| call.call.id.clone()));
-        ids.contains(id)
+        let calls = &self.calls;
+        let ids = self.ids.get_or_insert_with(|| {
+            // An answer with many calls often has more, and growth would hash all ids again.
+            let mut ids = HashSet::with_capacity(4 * FEW.max(calls.len()));
+            ids.extend(calls.iter().map(|call| call.call.id.clone()));
+            Box::new(ids)
+        });
+        match keeps {
+            true => ids.insert(id.clone()),
+            false => !ids.contains(id),
+        }
     }
 
     fn is_offered(&self, name: &str) -> bool {

@@ -65,9 +65,10 @@ pub(crate) struct Data {
     #[serde(default)]
     pub(crate) calls: Calls,
     pub(crate) usage: Usage,
-    // The part of `usage` that no finish of an earlier attempt has reported.
-    #[serde(default, skip_serializing_if = "is_nothing")]
-    pub(crate) unreported: Usage,
+    // The part of `usage` that no finish of an earlier attempt has reported. `None` if that is all of
+    // it, which most runs neither keep nor add up; a stored state has a value.
+    #[serde(default = "nothing", skip_serializing_if = "is_nothing")]
+    pub(crate) unreported: Option<Box<Usage>>,
     // The tokens of all models, also of those that this loop does not call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) run_usage: Option<Box<RunUsage>>,
@@ -89,12 +90,16 @@ pub(crate) struct Data {
     pub(crate) edits: Option<Box<RunEdits>>,
     // The names of the overrides with which the run was started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) overrides: Option<Arc<[Str]>>,
+    pub(crate) overrides: Option<Arc<Vec<Str>>>,
     pub(crate) stage: Stage,
 }
 
-fn is_nothing(usage: &Usage) -> bool {
-    *usage == Usage::default()
+pub(crate) fn nothing() -> Option<Box<Usage>> {
+    Some(Box::default())
+}
+
+fn is_nothing(usage: &Option<Box<Usage>>) -> bool {
+    *usage == nothing()
 }
 
 /// The number of tool calls.
@@ -115,7 +120,7 @@ impl Data {
             free: 0,
             calls: Calls::default(),
             usage: Usage::default(),
-            unreported: Usage::default(),
+            unreported: None,
             run_usage: None,
             effects: SideEffects::None,
             reason: None,
@@ -147,6 +152,23 @@ impl Data {
             }
             _ => Ok(()),
         }
+    }
+
+    /// The state in the form that is stored.
+    pub(crate) fn to_stored(&self) -> Self {
+        let mut state = self.clone();
+        state.unreported_mut();
+        state
+    }
+
+    /// The tokens that no finish of an earlier attempt has reported.
+    pub(crate) fn unreported(&self) -> Usage {
+        self.unreported.as_deref().copied().unwrap_or(self.usage)
+    }
+
+    /// The tokens that no finish of an earlier attempt has reported, to be counted apart from `usage`.
+    pub(crate) fn unreported_mut(&mut self) -> &mut Usage {
+        self.unreported.get_or_insert_with(|| Box::new(self.usage))
     }
 
     /// The suspension by gates, if it has no replies.
@@ -320,7 +342,10 @@ impl RunState {
 
     /// The names of the overrides that the run has, which a request that resumes it needs, too.
     pub fn overrides(&self) -> &[Str] {
-        self.0.overrides.as_deref().unwrap_or_default()
+        self.0
+            .overrides
+            .as_ref()
+            .map_or(&[], |names| names.as_slice())
     }
 
     /// Removes and returns the values of the durable slots.

@@ -24,3 +24,16 @@ impl Service<ToolRound> for Toolset {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use concentric_core::{BoxModel, EventStream, driver::Driver};
+
+    // Larger allocations are not kept in glibc's lists per thread, which costs 200 instructions.
+    #[test]
+    fn a_driver_fits_the_fast_lists_of_the_allocator() {
+        let size = size_of::<Driver<BoxModel, EventStream, Toolset, Outcomes>>();
+        assert!(size <= 1032, "{size}");
+    }
+}
