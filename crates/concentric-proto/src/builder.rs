@@ -95,7 +95,7 @@ impl MessageBuilder {
     /// Appends `event` if it is a delta of text, reasoning or refusal, and returns whether it is.
     // Most events are text that continues the open part; this path is inlined into the driver.
     #[inline(always)]
-    pub(crate) fn push_delta(&mut self, event: &Event) -> bool {
+    pub fn push_delta(&mut self, event: &Event) -> bool {
         match (event, &mut self.text) {
             (Event::TextDelta(more), Text::Many(text)) if self.open == Open::Text => {
                 text.push_str(more);

@@ -190,12 +190,12 @@ where
         let this = self.as_mut().project();
         let run = this.run;
         if !run.is_called()
-            && run.machine.is_reading()
+            && let Some(message) = run.machine.message()
             && let WorkProj::Body { body } = this.work.project()
         {
             let item = guarded(Foreign::Model, || body.poll_next(cx), failed);
             if let Poll::Ready(Some(Ok(event))) = &item
-                && run.machine.delta(event)
+                && message.push_delta(event)
             {
                 run.count_event();
                 return item;

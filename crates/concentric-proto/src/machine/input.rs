@@ -106,25 +106,14 @@ impl Machine {
     /// pass on each event immediately.
     #[inline]
     pub fn model_event(&mut self, event: Event) -> Option<Event> {
-        if self.delta(&event) {
+        let step = self.stream.as_mut()?;
+        if step.builder.push_delta(&event) {
             return Some(event);
         }
-        let step = self.stream.as_mut()?;
         if let Event::Finish(finish) = event {
             return self.finish_step(finish);
         }
         step.take_in(event)
-    }
-
-    /// Processes `event` if it is a delta of text, reasoning or refusal, and returns whether it is.
-    /// The driver must pass such an event on to the consumer unchanged.
-    // Inlined always, with the path that it calls: otherwise a stack with ten layers calls both.
-    #[inline(always)]
-    pub fn delta(&mut self, event: &Event) -> bool {
-        match &mut self.stream {
-            Some(step) => step.builder.push_delta(event),
-            None => false,
-        }
     }
 
     /// Processes an input. Inputs that arrive too late are ignored.

@@ -52,6 +52,7 @@ pub use crate::run_state::{RunState, StateError};
 
 use self::{actions::Actions, step::Step};
 use crate::{
+    builder::MessageBuilder,
     call::RoundCall,
     error::{Error, SideEffects},
     event::Event,
@@ -241,6 +242,17 @@ impl Machine {
     #[inline]
     pub fn is_reading(&self) -> bool {
         self.stream.is_some() && self.actions.is_empty()
+    }
+
+    /// The message that the deltas of the model's answer are [appended](MessageBuilder::push_delta) to,
+    /// if the machine [is reading](Self::is_reading). For drivers that pass on each event at once: the
+    /// other events are [inputs](Self::model_event).
+    #[inline(always)]
+    pub fn message(&mut self) -> Option<&mut MessageBuilder> {
+        match &mut self.stream {
+            Some(step) if self.actions.is_empty() => Some(&mut step.builder),
+            _ => None,
+        }
     }
 
     /// Returns whether the next action is a model call and no other action is pending.
