@@ -7,7 +7,7 @@ use crate::{
     tool_layers::ObserveSettled,
     tool_parts::ToolParts,
 };
-use concentric_proto::{Error, ToolSpecs};
+use concentric_proto::{Error, Phase, ToolSpecs};
 use std::{any::Any, fmt, mem, sync::Arc};
 use tower_layer::Layer;
 
@@ -34,6 +34,18 @@ use tower_layer::Layer;
 pub trait Plugin {
     /// Adds the layers and gates of the plugin.
     fn install(self, at: &mut Installer<'_>);
+}
+
+/// Installs the plugin if there is one.
+impl<P> Plugin for Option<P>
+where
+    P: Plugin,
+{
+    fn install(self, at: &mut Installer<'_>) {
+        if let Some(plugin) = self {
+            plugin.install(at);
+        }
+    }
 }
 
 impl<H> Plugin for H
@@ -105,6 +117,19 @@ impl<'a> Installer<'a> {
         L: Layer<BoxModel, Service: SharedModel> + Send + Sync + 'static,
     {
         self.plugins.model.push(layer);
+    }
+
+    /// Adds layers that observe the agent from within: one around the agent and each
+    /// [run layer](Self::run_layer), one around the model and each [model layer](Self::model_layer),
+    /// also those of other plugins and of [single runs](crate::RunOverrides::model_layer). `make`
+    /// receives the phase and the type name of what the layer is around.
+    ///
+    /// A [description](BoxModel::describe) of the agent omits these layers.
+    pub fn each_layer<L>(&mut self, make: impl Fn(Phase, &str) -> L + Send + Sync + 'static)
+    where
+        L: Layer<BoxModel, Service: SharedModel>,
+    {
+        self.plugins.each.push(make);
     }
 
     /// Adds a layer that is called once per tool call, inside the layers of the tool source.

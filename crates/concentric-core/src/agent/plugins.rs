@@ -1,10 +1,11 @@
 use super::{Agent, AgentLayer, Installer, Plugin, ToolSource};
 use crate::{
     describe::describe_agent,
-    erased_layers::ErasedLayers,
+    erased_layers::{EachLayer, ErasedLayers},
     service::{BoxModel, RoundService, SharedModel},
 };
-use concentric_proto::Error;
+use concentric_proto::{Error, Phase};
+use std::any::type_name;
 use tower_layer::Layer;
 
 /// The layers that plugins installed around an agent and around its model.
@@ -14,6 +15,7 @@ use tower_layer::Layer;
 pub struct Plugins {
     pub(super) run: ErasedLayers,
     pub(super) model: ErasedLayers,
+    pub(super) each: EachLayer,
     pub(super) fault: Option<Error>,
 }
 
@@ -73,11 +75,14 @@ where
         let Plugins {
             run,
             model: calls,
+            each,
             fault,
         } = &self.plugins;
         let description = describe_agent::<Agent<M, R>>(run.names(), calls.names());
-        let agent = self.agent(calls.around(BoxModel::new(model)));
-        let agent = BoxModel::new(agent.boxed(fault.clone()));
-        run.around(agent).describing(description)
+        let model = each.around(Phase::Model, type_name::<M>(), BoxModel::new(model));
+        let agent = self.agent(calls.around(model, Phase::Model, each));
+        let agent = BoxModel::new(agent.boxed(fault.clone(), each.clone()));
+        let agent = each.around(Phase::Run, type_name::<Agent<M, R>>(), agent);
+        run.around(agent, Phase::Run, each).describing(description)
     }
 }

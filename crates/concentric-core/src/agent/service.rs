@@ -3,7 +3,7 @@ use crate::{
     context,
     describe::describe,
     driver::{Driver, DriverParts, Foreign, attempt},
-    erased_layers::ErasedLayers,
+    erased_layers::{EachLayer, ErasedLayers},
     overrides::{self, RunOverrides, unapplied},
     request::ChatRequest,
     response::ChatResponse,
@@ -29,7 +29,9 @@ use tower_service::Service;
 pub struct Agent<M, R> {
     model: M,
     // Adds the model layers of a run; only a boxed model has room for them.
-    around: Option<fn(&ErasedLayers, M) -> M>,
+    around: Option<Around<M>>,
+    // Around each of these layers.
+    each: EachLayer,
     // An error if the tools panicked when they were cloned; it fails each run.
     tools: Result<R, Error>,
     specs: ToolSpecs,
@@ -39,11 +41,14 @@ pub struct Agent<M, R> {
     gates: StepGates,
 }
 
+type Around<M> = fn(&ErasedLayers, M, Phase, &EachLayer) -> M;
+
 impl<R> Agent<BoxModel, R> {
-    /// Makes the agent apply the model layers of runs. `fault` fails each run.
-    pub(super) fn boxed(self, fault: Option<Error>) -> Self {
+    /// Makes the agent apply the model layers of runs, and `each` around them. `fault` fails each run.
+    pub(super) fn boxed(self, fault: Option<Error>, each: EachLayer) -> Self {
         Self {
             around: Some(ErasedLayers::around),
+            each,
             fault: fault.or(self.fault),
             ..self
         }
@@ -73,6 +78,7 @@ impl<M, R> Agent<M, R> {
             fault: invalid.or_else(|| gates.check().err()),
             model,
             around: None,
+            each: EachLayer::default(),
             tools,
             rules: Arc::new(limits(rules)),
             gates,
@@ -183,7 +189,8 @@ impl<M, R> Agent<M, R> {
                      use `AgentLayer::boxed()`"
                 ))
             })?;
-            parts.model = attempt(Foreign::Model, || around(&layers, parts.model))?;
+            let model = || around(&layers, parts.model, Phase::Model, &self.each);
+            parts.model = attempt(Foreign::Model, model)?;
         }
         Ok(parts)
     }

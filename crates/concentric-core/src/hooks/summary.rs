@@ -1,4 +1,4 @@
-use crate::context::Context;
+use crate::{context::Context, request::ChatRequest};
 use concentric_proto::{
     Event, Message, MessageBuilder, ResponseHead, ToolCallPart, Transcript, Usage,
 };
@@ -25,6 +25,38 @@ impl Summary {
             message: MessageBuilder::new(&ResponseHead::default()),
             context,
         }
+    }
+
+    /// Creates the summary of a run that begins with `request`, for a loop of another library that
+    /// calls hooks itself. It [records](Self::record) each event before its hooks receive it.
+    ///
+    /// ```
+    /// use concentric_core::{BoxError, ChatRequest, Event, hooks::{End, Hooks, Summary}};
+    ///
+    /// async fn after_run(
+    ///     hooks: &impl Hooks,
+    ///     request: &ChatRequest,
+    ///     events: &[Event],
+    /// ) -> Result<(), BoxError> {
+    ///     let mut run = Summary::for_request(request);
+    ///     events.iter().for_each(|event| run.record(event));
+    ///     match events.last() {
+    ///         Some(Event::Finish(finish)) => hooks.after_run(End::Finished(finish), &run).await,
+    ///         _ => hooks.after_run(End::Truncated, &run).await,
+    ///     }
+    /// }
+    /// # async fn run(hooks: &impl Hooks, request: &ChatRequest) {
+    /// #     let _ = after_run(hooks, request, &[]).await;
+    /// # }
+    /// ```
+    pub fn for_request(request: &ChatRequest) -> Self {
+        Self::new(request.context.clone(), request.transcript.clone())
+    }
+
+    /// Adds an event, and updates the [elapsed time](Self::took).
+    pub fn record(&mut self, event: &Event) {
+        self.push(event);
+        self.stop_the_clock();
     }
 
     /// Sets the head of the answer.

@@ -1,4 +1,5 @@
 use super::StepView;
+use crate::request::ChatRequest;
 use concentric_proto::{
     ChatOptions, HistoryError, System, ToolSpec, ToolSpecs, Turn, run_state::RunEdits,
 };
@@ -75,6 +76,47 @@ impl StepDraft {
             options: false,
             edits: None,
             pushed: Vec::new(),
+        }
+    }
+
+    /// Creates the draft of the next step of a run, for a loop of another library that calls gates or
+    /// hooks itself; [`apply_to`](Self::apply_to) then applies the edits.
+    ///
+    /// ```
+    /// use concentric_core::{
+    ///     BoxError, ChatRequest,
+    ///     agent::{StepDecision, StepDraft, StepView},
+    ///     hooks::Hooks,
+    /// };
+    ///
+    /// async fn before_step(hooks: &impl Hooks, request: &mut ChatRequest) -> Result<StepDecision, BoxError> {
+    ///     let mut draft = StepDraft::for_request(StepView::for_request(request), request);
+    ///     let decision = hooks.before_step(&mut draft).await?;
+    ///     draft.apply_to(request);
+    ///     Ok(decision)
+    /// }
+    /// # async fn run(hooks: &impl Hooks, request: &mut ChatRequest) {
+    /// #     let _ = before_step(hooks, request).await;
+    /// # }
+    /// ```
+    pub fn for_request(view: StepView, request: &ChatRequest) -> Self {
+        let parts = RequestParts {
+            system: request.system.clone(),
+            tools: request.tools.clone(),
+            options: Arc::clone(&request.options),
+        };
+        Self::new(view, parts)
+    }
+
+    /// Applies the edits to `request`: its system text, tools, options and conversation become those
+    /// of the draft, with the pushed messages at the end.
+    pub fn apply_to(self, request: &mut ChatRequest) {
+        request.system = self.request.system;
+        request.tools = self.request.tools;
+        request.options = self.request.options;
+        request.transcript = self.view.transcript;
+        for turn in self.pushed {
+            request.transcript.push(turn);
         }
     }
 

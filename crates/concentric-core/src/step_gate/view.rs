@@ -1,5 +1,5 @@
 use super::Moment;
-use crate::context::Context;
+use crate::{context::Context, request::ChatRequest};
 use concentric_proto::{
     FinishReason, Interrupt, InterruptId, Message, Reply, Suspension, Transcript, Usage,
     machine::Machine,
@@ -56,6 +56,22 @@ pub struct StepView {
 }
 
 impl StepView {
+    /// Creates the view of a run that is about to make its next step with `request`, for a loop of
+    /// another library that calls gates or hooks itself. It may set the fields afterwards.
+    pub fn for_request(request: &ChatRequest) -> Self {
+        Self {
+            step: request.context.step(),
+            turns: request.transcript.len(),
+            transcript: request.transcript.clone(),
+            message: None,
+            usage: Usage::default(),
+            finish_reason: None,
+            context: request.context.clone(),
+            answered: None,
+            moment: Moment::Step.name(),
+        }
+    }
+
     /// Returns the reply to an interrupt that was raised at this moment, by any gate.
     pub fn reply(&self, id: &InterruptId) -> Option<&Reply> {
         self.replies()

@@ -17,19 +17,26 @@
 //! # let _ = agent;
 //! ```
 //!
-//! As a plugin, one layer logs both places:
+//! As a plugin, it is one switch for an agent: it logs around the agent, around the model, around
+//! each layer that a plugin or a single run adds, and each tool call. Without it, nothing is added.
 //!
 //! ```
 //! use concentric_core::{AgentLayer, NoTools};
 //! use concentric_layers::DebugLayer;
 //!
-//! let agent = AgentLayer::new(NoTools).with(DebugLayer::new("clerk"));
+//! let debug = std::env::var_os("CLERK_DEBUG").is_some();
+//! let agent = AgentLayer::new(NoTools).with(debug.then(|| DebugLayer::new("clerk")));
 //! # let _ = agent;
 //! ```
 //!
+//! The field `layer` of a line is the phase and the service whose requests and events it shows.
+//! Layers of a `ServiceBuilder` cannot be observed from within: place a layer between them.
+//!
 //! Uses [`tracing`] with the target `concentric::events`: requests and ends are logged at `DEBUG`,
-//! every event at `TRACE`. The logs contain the full text of messages, so use it for development.
+//! every event at `TRACE`; tool calls and outcomes at `DEBUG`, their arguments and content at
+//! `TRACE`. The logs contain the full text of messages, so use it for development.
 
+mod calls;
 mod layer;
 mod service;
 

@@ -1,3 +1,4 @@
+use super::layer::Place;
 use concentric_core::{ChatRequest, ChatResponse, Error, Event};
 use futures_core::Stream;
 use pin_project_lite::pin_project;
@@ -9,14 +10,14 @@ use std::{
 use tower_service::Service;
 
 /// Middleware that logs requests and events.
-#[derive(Clone, Copy, std::fmt::Debug)]
+#[derive(Clone, std::fmt::Debug)]
 pub struct Debug<S> {
     inner: S,
-    place: &'static str,
+    place: Place,
 }
 
 impl<S> Debug<S> {
-    pub(super) const fn new(inner: S, place: &'static str) -> Self {
+    pub(super) const fn new(inner: S, place: Place) -> Self {
         Self { inner, place }
     }
 
@@ -41,18 +42,21 @@ where
     }
 
     fn call(&mut self, request: ChatRequest) -> Self::Future {
+        let Place { place, layer } = &self.place;
+        let layer = layer.as_deref();
         tracing::debug!(
             target: "concentric::events",
-            place = self.place,
+            place,
+            layer,
             run = %request.context.run_id(),
             step = request.context.step(),
             turns = request.transcript.len(),
             "request"
         );
-        tracing::trace!(target: "concentric::events", place = self.place, ?request);
+        tracing::trace!(target: "concentric::events", place, layer, ?request);
         ResponseFuture {
             inner: self.inner.call(request),
-            place: self.place,
+            place: self.place.clone(),
         }
     }
 }
@@ -64,7 +68,7 @@ pin_project! {
     pub struct ResponseFuture<F> {
         #[pin]
         inner: F,
-        place: &'static str,
+        place: Place,
     }
 }
 
@@ -78,20 +82,21 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
         let result = ready!(this.inner.poll(cx));
-        let place = *this.place;
+        let at = this.place.clone();
+        let (place, layer) = (at.place, at.layer.as_deref());
         match &result {
             Ok(response) => {
-                tracing::debug!(target: "concentric::events", place, head = ?response.head, "answer");
+                tracing::debug!(target: "concentric::events", place, layer, head = ?response.head, "answer");
             }
             Err(error) => {
-                tracing::debug!(target: "concentric::events", place, ?error, "call failed");
+                tracing::debug!(target: "concentric::events", place, layer, ?error, "call failed");
             }
         }
         Poll::Ready(result.map(|response| {
             response.map_body(|inner| DebugBody {
                 inner,
                 end: LogEnd {
-                    place,
+                    place: at,
                     ended: false,
                 },
             })
@@ -113,14 +118,15 @@ pin_project! {
 /// Logs that a body was dropped, unless it ended otherwise.
 #[derive(std::fmt::Debug)]
 struct LogEnd {
-    place: &'static str,
+    place: Place,
     ended: bool,
 }
 
 impl Drop for LogEnd {
     fn drop(&mut self) {
         if !self.ended {
-            tracing::debug!(target: "concentric::events", place = self.place, "dropped");
+            let (place, layer) = (self.place.place, self.place.layer.as_deref());
+            tracing::debug!(target: "concentric::events", place, layer, "dropped");
         }
     }
 }
@@ -135,20 +141,21 @@ where
         let this = self.project();
         let item = ready!(this.inner.poll_next(cx));
         let LogEnd { place, ended } = this.end;
+        let (place, layer) = (place.place, place.layer.as_deref());
         match &item {
             Some(Ok(event @ Event::Finish(_))) => {
                 *ended = true;
-                tracing::debug!(target: "concentric::events", place, ?event);
+                tracing::debug!(target: "concentric::events", place, layer, ?event);
             }
-            Some(Ok(event)) => tracing::trace!(target: "concentric::events", place, ?event),
+            Some(Ok(event)) => tracing::trace!(target: "concentric::events", place, layer, ?event),
             Some(Err(error)) => {
                 *ended = true;
-                tracing::debug!(target: "concentric::events", place, ?error, "failed");
+                tracing::debug!(target: "concentric::events", place, layer, ?error, "failed");
             }
             None if *ended => {}
             None => {
                 *ended = true;
-                tracing::debug!(target: "concentric::events", place, "ended early");
+                tracing::debug!(target: "concentric::events", place, layer, "ended early");
             }
         }
         Poll::Ready(item)

@@ -15,6 +15,7 @@
 //! assert_eq!(reply.payload, Some(json!({"approved": true})));
 //! ```
 
+mod debug;
 pub(crate) mod millis;
 mod reply;
 mod scope;
@@ -51,8 +52,8 @@ pub const CLIENT_TOOL: Str = Str::from_static("client_tool");
 /// The metadata key for the kinds of reply that an interrupt accepts.
 const REPLIES: &str = "replies";
 
-/// A question that a run waits on (AG-UI `Interrupt`).
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// A question that a run waits on (AG-UI `Interrupt`). Its `Debug` output hides the approval token.
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct Interrupt {

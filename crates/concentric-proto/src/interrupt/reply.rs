@@ -4,8 +4,9 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value, json};
 use std::{error::Error as StdError, fmt};
 
-/// The reply to one [`Interrupt`](super::Interrupt) (AG-UI `ResumeEntry`).
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// The reply to one [`Interrupt`](super::Interrupt) (AG-UI `ResumeEntry`). Its `Debug` output hides
+/// the approval token.
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct Reply {

@@ -89,7 +89,7 @@ impl SuspendedBy {
 }
 
 /// The metadata key for the approval token of an interrupt.
-const TOKEN: &str = "token";
+pub(super) const TOKEN: &str = "token";
 
 fn without_tokens<S>(interrupts: &[Interrupt], serializer: S) -> Result<S::Ok, S::Error>
 where

@@ -142,3 +142,22 @@ fn a_cancellation_has_no_payload() {
     reply.payload = Some(json!({"approved": true}));
     assert!(reply.decision().is_err());
 }
+
+#[test]
+fn debug_output_hides_approval_tokens() {
+    let id = || InterruptId::new("i-1");
+    let interrupt = Interrupt::new(id(), TOOL_CALL)
+        .with_metadata("tool", "refund")
+        .with_metadata("token", "secret-1");
+    let reply = Reply::approve(id()).with_token("secret-2");
+    let text = format!("{interrupt:?} {reply:?} {:?}", Reply::approve(id()));
+    assert!(!text.contains("secret"), "{text}");
+    assert!(
+        text.contains("refund") && text.contains(r#""token": [hidden]"#),
+        "{text}"
+    );
+    assert!(
+        text.contains("token: Some([hidden])") && text.contains("token: None"),
+        "{text}"
+    );
+}

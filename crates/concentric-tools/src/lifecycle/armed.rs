@@ -27,6 +27,8 @@ type ArmedCalls = HashMap<CallId, Option<Result<ToolOutcome, Error>>>;
 pub(super) struct Armed {
     /// The calls with their outcome or error; `None` while a call runs, and if it was dropped.
     calls: ArmedCalls,
+    /// The positions of the calls in the message, by the order in which they arrived.
+    positions: HashMap<CallId, usize>,
     /// The id of the message, unless it has one when it is recorded.
     message_id: Option<MessageId>,
     pub(super) step: u32,
@@ -48,13 +50,22 @@ impl Armed {
             Some(names) => names.contains(&call.name),
             None => specs.get(&call.name).is_some(),
         };
-        let mut call = RoundCall::new(0, call);
+        let position = self.positions.get(&call.id);
+        let next = self.positions.len();
+        let mut call = RoundCall::new(position.copied().unwrap_or(next), call);
         if !is_offered {
             let all = || specs.iter().map(|spec| spec.name.clone()).collect();
             let names = self.offered.clone().unwrap_or_else(all);
             call.state.stage = CallStage::Rejected(Refusal::NotOffered(names));
         }
         call
+    }
+
+    /// Determines the position of a call: that of its context, or the next one.
+    fn place(&mut self, call: &ToolCall) {
+        let next = self.positions.len();
+        let position = call.context.call_position().unwrap_or(next);
+        self.positions.entry(call.id().clone()).or_insert(position);
     }
 
     /// Starts a call of `message`; returns the first result of a call that was already started.
@@ -92,6 +103,7 @@ impl Armed {
     /// Takes the calls of the message; the next one has another id.
     fn take_calls(&mut self) -> ArmedCalls {
         self.message_id = None;
+        self.positions.clear();
         mem::take(&mut self.calls)
     }
 }
@@ -146,8 +158,12 @@ impl ToolLifecycle {
     ///
     /// The service does not know the other calls of the message. So each call is a round of its own:
     /// [`SiblingPolicy`](super::SiblingPolicy), exclusive tools, and limits per round and run do not
-    /// apply between the calls, and the [position](concentric_core::Context::call_position) of each
-    /// is 0. Events that tools emit are passed on by `record_round`.
+    /// apply between the calls. Events that tools emit are passed on by `record_round`.
+    ///
+    /// The [position](Context::call_position) of a call is that of its context; without one, calls are
+    /// counted as they arrive. In a loop that starts calls in another order than that of the message
+    /// and gives no positions, the [idempotency key](Context::idempotency_key) of a call that is made
+    /// again after [`resume`](Self::resume) differs.
     ///
     /// ```
     /// use concentric_core::{CallId, Context, Message, Part, PartKind, Role, ToolCall, ToolCallPart};
@@ -182,6 +198,7 @@ impl ToolLifecycle {
             let id = call.id().clone();
             let (call, context) = {
                 let mut armed = lock(&armed);
+                armed.place(&call);
                 let call = armed.round_call(&specs, call.part().clone());
                 (call, armed.at_round(&context))
             };

@@ -1,4 +1,7 @@
-use super::{Output, OutputBody, ResponseFuture, progress::Progress};
+use super::{
+    Output, OutputBody, ResponseFuture,
+    progress::{Current, Progress},
+};
 use concentric_core::{
     ChatRequest, ChatResponse, Context as RunContext, Declares, Error, Event, Str, ToolChoice,
     ToolSpecs,
@@ -116,6 +119,7 @@ where
         // A failure of `enter` is reported by the agent inside.
         let _ = request.context.enter::<Output<T>>();
         let schema = self.output.apply(&mut request);
+        Current::note(&request.context, schema.as_ref()).unwrap_or_else(|error| unknown(&error));
         ResponseFuture::new(self.inner.call(request), schema)
     }
 }

@@ -41,7 +41,8 @@
 //! [`VALUE_FOLLOWS`] with the value `{"schema": name}`. It applies until the end of the step, is
 //! repeated after an [`Event::Reset`], and is sent to the clients of a server like other events. Once
 //! the [gate](Output::gate) has accepted the value, an event named [`VALUE_COMPLETE`] follows, with the
-//! value `{"schema": name, "object": value, "raw": text}`.
+//! value `{"schema": name, "object": value, "raw": text}`. Hooks and layers read from the context
+//! whether the present answer is the value: [`current_schema`].
 //!
 //! # Partial values
 //!
@@ -128,12 +129,13 @@ mod progress;
 
 pub use self::{body::OutputBody, future::ResponseFuture, layer::WithOutput, partial::Partials};
 
+use self::progress::Current;
 use crate::{
     arguments::{Validator, decode, generate},
     truncation::short,
 };
 use concentric_core::{
-    Answer, Error, ErrorKind, Finish, OutputSchema, Str,
+    Answer, Context, Error, ErrorKind, Finish, OutputSchema, Str,
     agent::{Installer, Plugin, StepGate},
 };
 use schemars::JsonSchema;
@@ -150,6 +152,17 @@ pub const VALUE_FOLLOWS: Str = Str::from_static("value-follows");
 ///
 /// See the [module docs](self#when-the-schema-is-sent).
 pub const VALUE_COMPLETE: Str = Str::from_static("value-complete");
+
+/// Returns the name of the schema if the answer of the run's newest model call is a typed value,
+/// for layers and hooks that have no [`Output`]. `None` for other answers.
+///
+/// Set when the call reaches the layer of the [`Output`], so what is inside of that layer, and
+/// whatever receives an event of the answer, reads the present call's. It corresponds to the events
+/// named [`VALUE_FOLLOWS`].
+pub fn current_schema(context: &Context) -> Option<Str> {
+    // A run-scoped slot exists in every run, and this one is never stored.
+    Current::of(context).ok().flatten()
+}
 
 /// Defines answers of type `T`, with a schema name that is sent to the provider.
 ///

@@ -1,6 +1,6 @@
 use concentric_core::{
     BoxError, Context, Str,
-    state::{Durable, Scope, Slot, SlotError},
+    state::{Durable, Scope, Slot, SlotError, Transient},
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -69,5 +69,28 @@ impl Slot for Loops {
             }),
             _ => Err(format!("there is no way from version {version} to 2").into()),
         }
+    }
+}
+
+/// The name of the schema that the answer of the newest model call is to match.
+pub(super) struct Current;
+
+impl Slot for Current {
+    type Value = Option<Str>;
+    type Keep = Transient;
+    const NAME: &'static str = "concentric/output-schema";
+    const SCOPE: Scope = Scope::Run;
+}
+
+impl Current {
+    pub(super) fn of(context: &Context) -> Result<Option<Str>, SlotError> {
+        Ok((*context.state::<Self>()?).clone())
+    }
+
+    pub(super) fn note(context: &Context, schema: Option<&Str>) -> Result<(), SlotError> {
+        if Self::of(context)?.as_ref() != schema {
+            context.update_state::<Self>(|_| schema.cloned())?;
+        }
+        Ok(())
     }
 }

@@ -3,22 +3,26 @@
 mod composed;
 
 use concentric_core::{
-    AgentLayer, Answer, ChatRequest, ErrorKind, Event, FinishReason, Interrupt, Outcome,
-    OutputSchema, Reply, Usage,
+    AgentLayer, Answer, ChatRequest, Context, ErrorKind, Event, FinishReason, Interrupt, Outcome,
+    OutputSchema, Reply, Str, Usage,
     agent::{StepDecision, StepDraft, StepGate},
+    hooks::Hooks,
     machine::RunState,
 };
 use concentric_test::{ScriptedModel, assert_fails, check_layer};
 use concentric_tools::{
     NoArguments, Output, Toolset, output,
-    output::{OutputError, VALUE_COMPLETE, VALUE_FOLLOWS},
+    output::{OutputError, VALUE_COMPLETE, VALUE_FOLLOWS, current_schema},
     tool,
 };
 use futures_util::StreamExt;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use std::error::Error as _;
+use std::{
+    error::Error as _,
+    sync::{Arc, Mutex},
+};
 use tower::{BoxError, Layer, ServiceBuilder, ServiceExt};
 
 #[derive(Debug, PartialEq, Deserialize, JsonSchema)]
@@ -94,6 +98,69 @@ async fn separately_it_is_sent_with_one_more_call_that_offers_no_tools_and_count
     assert_eq!(offered, [1, 1, 0]);
     assert_eq!(answer.finish.usage.input_tokens(), Some(30));
     assert_eq!(answer.finish.reason, FinishReason::Stop);
+}
+
+/// The texts of the model, each with the schema that is current when it arrives.
+#[derive(Clone, Default)]
+struct Phases(Arc<Mutex<Seen>>);
+
+type Seen = Vec<(String, Option<Str>)>;
+
+impl Hooks for Phases {
+    fn id(&self) -> &str {
+        "phases"
+    }
+
+    fn event(&self, event: &Event, context: &Context) {
+        if let Event::TextDelta(text) = event {
+            let schema = current_schema(context);
+            self.0.lock().unwrap().push((text.to_string(), schema));
+        }
+    }
+
+    fn model_event(&self, event: &Event, context: &Context) {
+        self.event(event, context);
+    }
+}
+
+#[tokio::test]
+async fn hooks_know_which_answer_is_the_value() {
+    for (folder, first) in [
+        (output::<Folder>("folder").separately(), None),
+        (output::<Folder>("folder"), Some("folder".into())),
+    ] {
+        let phases = Phases::default();
+        let model = ScriptedModel::new().text("Two.").then().text(GOOD);
+        let agent = AgentLayer::new(tools())
+            .with(phases.clone())
+            .with(folder.clone());
+        let agent = agent.layer(model.clone());
+        // Another run between does not change what this one reads.
+        let other = AgentLayer::new(tools()).layer(ScriptedModel::new().text("Hi."));
+        other
+            .oneshot(ChatRequest::user("hi"))
+            .await
+            .unwrap()
+            .text()
+            .await
+            .unwrap();
+        let answer = agent.oneshot(ChatRequest::user("?")).await.unwrap();
+        assert_eq!(
+            folder
+                .of_answer(&answer.collect().await.unwrap())
+                .unwrap()
+                .files,
+            2
+        );
+        let expected = [
+            ("Two.".to_owned(), first.clone()),
+            ("Two.".to_owned(), first),
+            (GOOD.to_owned(), Some("folder".into())),
+            (GOOD.to_owned(), Some("folder".into())),
+        ];
+        assert_eq!(*phases.0.lock().unwrap(), expected);
+    }
+    assert_eq!(current_schema(&Context::new()), None);
 }
 
 #[tokio::test]

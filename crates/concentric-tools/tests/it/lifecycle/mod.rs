@@ -8,8 +8,9 @@ use crate::common::{Hook, Log, hook, paced, tool_with_context};
 use crate::kit::{Call, Memory, Model, Ran, Scene, World, call_part, drive, number, quietly, told};
 use concentric_core::{
     Annotations, CallId, CancelReason, ChatRequest, Context, CustomEvent, ErrorKind, Event,
-    Executor, Message, MessageId, Outcome, Part, PartKind, ProviderData, Reply, Role, ToolCall,
-    ToolCallPart, ToolOutcome, ToolSpec, ToolSpecs, ToolStatus, Transcript, Turn, interrupt,
+    Executor, Message, MessageId, Outcome, Part, PartKind, ProviderData, Reply, Role, RoundCall,
+    ToolCall, ToolCallPart, ToolOutcome, ToolSpec, ToolSpecs, ToolStatus, Transcript, Turn,
+    interrupt,
     machine::RunState,
     store::{RunClaim, RunKey, Tenant},
 };

@@ -277,6 +277,47 @@ async fn a_tool_that_suspends_itself_suspends_its_armed_call() {
     assert_eq!(texts(end), [(ToolStatus::Done, "that one".to_owned())]);
 }
 
+paced!(the_key_of_an_armed_call_is_the_same_after_a_resumption);
+async fn the_key_of_an_armed_call_is_the_same_after_a_resumption() {
+    let calls = ["a", "b", "c"].map(|id| part(id, "ask", "{}"));
+    // In the order of the message, and in another one with positions.
+    for order in [[0, 1, 2], [2, 0, 1]] {
+        let (log, world) = (Log::default(), World::new());
+        let keys = log.clone();
+        let asks = Tool::new(
+            ToolSpec::new("ask", "", json!({"type": "object"})),
+            service_fn(move |call: ToolCall| {
+                keys.add(call.context.idempotency_key().unwrap().to_string());
+                let id = call.context.interrupt_id().unwrap();
+                let waits = Suspension::new(vec![concentric_core::Interrupt::new(id, "which")]);
+                std::future::ready(match call.replies() {
+                    [] => Err(Error::suspended(waits)),
+                    _ => Ok(ToolOutcome::done("that one")),
+                })
+            }),
+        );
+        let mut lifecycle = lifecycle(&world, Toolset::new().tool(asks));
+        for position in order {
+            let call = calls[position].clone();
+            let context = match order {
+                [0, ..] => Context::new(),
+                _ => Context::new().at_call(&RoundCall::new(position, call.clone())),
+            };
+            let made = lifecycle.armed().oneshot(ToolCall::new(call, context));
+            assert!(made.await.unwrap_err().suspension().is_some());
+        }
+        let state = suspended(lifecycle.record_round(message_of(&calls)).unwrap());
+        let ids = state.interrupts().into_iter().map(|it| it.id.clone());
+        let replies = ids.map(|id| Reply::resolve(id, json!(1))).collect();
+        lifecycle.resume(state, replies).await.unwrap();
+        let mut keys = log.lines();
+        assert_eq!(keys.len(), 6, "{keys:?}");
+        keys.sort();
+        keys.dedup();
+        assert_eq!(keys.len(), 3, "{keys:?}");
+    }
+}
+
 #[test]
 fn an_invalid_toolset_decides_about_nothing() {
     let none = Vec::<&str>::new();
