@@ -40,6 +40,7 @@
 //! | `DetachLayer` | `detach` | completes a run after its consumer has disconnected |
 //! | `Envelopes` | `envelope` | numbers and correlates the events of a run |
 //! | `InFlightLimitLayer` | `in-flight` | limits calls until their bodies end |
+//! | `LogLayer` | `log` | logs runs, model calls and tool calls |
 //! | `MakeSession` | `session` | keeps a conversation, with one turn at a time |
 //! | `Steering` | `steering` | adds messages to a run in progress |
 //! | `StopWhen`, `LoopDetector` and others in `stop` | `stop` | end a run, or continue it |
@@ -56,6 +57,8 @@
 
 #[cfg(feature = "budget")]
 pub mod budget;
+#[cfg(feature = "log")]
+mod capture;
 pub mod commit;
 #[cfg(feature = "config")]
 pub mod config;
@@ -68,6 +71,8 @@ pub mod envelope;
 pub mod from_fn;
 #[cfg(feature = "in-flight")]
 pub mod in_flight;
+#[cfg(feature = "log")]
+pub mod log;
 pub mod map_events;
 pub mod observe;
 pub mod on_end;
@@ -87,6 +92,8 @@ pub mod transform;
     feature = "suspend"
 ))]
 mod wait;
+#[cfg(feature = "log")]
+mod wording;
 
 pub use self::{
     commit::CommitLayer,
@@ -107,6 +114,8 @@ pub use self::detach::DetachLayer;
 pub use self::envelope::{Envelope, Envelopes};
 #[cfg(feature = "in-flight")]
 pub use self::in_flight::InFlightLimitLayer;
+#[cfg(feature = "log")]
+pub use self::log::LogLayer;
 #[cfg(feature = "session")]
 pub use self::session::{MakeSession, Session};
 #[cfg(feature = "steering")]

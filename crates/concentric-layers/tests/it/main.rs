@@ -19,6 +19,8 @@ mod in_flight;
 
 mod lasting_edits;
 mod limits_of_runs;
+#[cfg(feature = "full")]
+mod log;
 mod observe;
 #[cfg(feature = "full")]
 mod placement;
