@@ -41,10 +41,13 @@
 //! | `Envelopes` | `envelope` | numbers and correlates the events of a run |
 //! | `GuardrailLayer` | `guardrail` | has inputs and answers judged by a classifier |
 //! | `InFlightLimitLayer` | `in-flight` | limits calls until their bodies end |
+//! | `LogLayer` | `log` | logs runs, model calls and tool calls |
 //! | `MakeSession` | `session` | keeps a conversation, with one turn at a time |
+//! | `StaticMemoryLayer` | `static-memory` | adds documents to the system prompt |
 //! | `Steering` | `steering` | adds messages to a run in progress |
 //! | `StopWhen`, `LoopDetector` and others in `stop` | `stop` | end a run, or continue it |
 //! | `SuspendLayer` | `suspend` | persists interrupted runs, and resumes runs whose process died |
+//! | `ToolCacheLayer` | `tool-cache` | answers repeated tool calls from earlier results |
 //!
 //! tower's own layers work with models and agents, but only until the response future resolves: a
 //! `ConcurrencyLimit` counts a call until its first token, and a `Timeout` limits the time to it. The layers
@@ -57,6 +60,8 @@
 
 #[cfg(feature = "budget")]
 pub mod budget;
+#[cfg(feature = "log")]
+mod capture;
 pub mod commit;
 #[cfg(feature = "config")]
 pub mod config;
@@ -71,17 +76,23 @@ pub mod from_fn;
 pub mod guardrail;
 #[cfg(feature = "in-flight")]
 pub mod in_flight;
+#[cfg(feature = "log")]
+pub mod log;
 pub mod map_events;
 pub mod observe;
 pub mod on_end;
 #[cfg(feature = "session")]
 pub mod session;
+#[cfg(feature = "static-memory")]
+pub mod static_memory;
 #[cfg(feature = "steering")]
 pub mod steering;
 #[cfg(feature = "stop")]
 pub mod stop;
 #[cfg(feature = "suspend")]
 pub mod suspend;
+#[cfg(feature = "tool-cache")]
+pub mod tool_cache;
 pub mod transform;
 #[cfg(any(
     feature = "detach",
@@ -91,6 +102,8 @@ pub mod transform;
     feature = "suspend"
 ))]
 mod wait;
+#[cfg(feature = "log")]
+mod wording;
 
 pub use self::{
     commit::CommitLayer,
@@ -113,11 +126,17 @@ pub use self::envelope::{Envelope, Envelopes};
 pub use self::guardrail::GuardrailLayer;
 #[cfg(feature = "in-flight")]
 pub use self::in_flight::InFlightLimitLayer;
+#[cfg(feature = "log")]
+pub use self::log::LogLayer;
 #[cfg(feature = "session")]
 pub use self::session::{MakeSession, Session};
+#[cfg(feature = "static-memory")]
+pub use self::static_memory::StaticMemoryLayer;
 #[cfg(feature = "steering")]
 pub use self::steering::Steering;
 #[cfg(feature = "stop")]
 pub use self::stop::StopWhen;
 #[cfg(feature = "suspend")]
 pub use self::suspend::SuspendLayer;
+#[cfg(feature = "tool-cache")]
+pub use self::tool_cache::ToolCacheLayer;

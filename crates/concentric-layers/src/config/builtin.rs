@@ -48,6 +48,26 @@ struct InFlight {
     queue: Option<usize>,
 }
 
+/// The lines of runs and model calls.
+#[cfg(feature = "log")]
+#[derive(Default, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum LogPreset {
+    Minimal,
+    #[default]
+    Standard,
+    Verbose,
+}
+
+#[cfg(feature = "log")]
+#[derive(Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+struct Log {
+    preset: LogPreset,
+    /// The number of characters of each text; none is logged by default.
+    content: Option<usize>,
+}
+
 #[cfg(feature = "detach")]
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -118,7 +138,20 @@ pub(super) fn register(registry: Registry) -> Registry {
             };
             Ok(set(layer, options.limit, CommitLayer::limit))
         });
-    stops(limits(registry))
+    stops(observers(limits(registry)))
+}
+
+fn observers(registry: Registry) -> Registry {
+    #[cfg(feature = "log")]
+    let registry = registry.layer("log", |options: Log| {
+        let layer = match options.preset {
+            LogPreset::Minimal => crate::LogLayer::minimal(),
+            LogPreset::Standard => crate::LogLayer::standard(),
+            LogPreset::Verbose => crate::LogLayer::verbose(),
+        };
+        Ok(set(layer, options.content, crate::LogLayer::content))
+    });
+    registry
 }
 
 fn limits(registry: Registry) -> Registry {

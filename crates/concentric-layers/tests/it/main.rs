@@ -21,6 +21,8 @@ mod in_flight;
 
 mod lasting_edits;
 mod limits_of_runs;
+#[cfg(feature = "full")]
+mod log;
 mod observe;
 #[cfg(feature = "full")]
 mod placement;
@@ -30,12 +32,16 @@ mod session;
 mod session_store;
 #[cfg(feature = "full")]
 mod settings;
+#[cfg(feature = "static-memory")]
+mod static_memory;
 #[cfg(feature = "steering")]
 mod steering;
 #[cfg(feature = "stop")]
 mod stop;
 #[cfg(feature = "suspend")]
 mod suspend;
+#[cfg(feature = "tool-cache")]
+mod tool_cache;
 mod transform;
 
 /// The tests of hooks that declare all points, also those that they do not use.

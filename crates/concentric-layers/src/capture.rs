@@ -1,0 +1,59 @@
+//! The text of requests and answers, as observers record it.
+
+use concentric_core::panic::catch;
+use std::{fmt, sync::Arc};
+
+/// The text that is recorded instead of one whose redaction panicked.
+const REDACTION_FAILED: &str = "[redaction_failed]";
+
+/// How much text is recorded, if any, and with what removed.
+#[derive(Clone, Default)]
+pub(crate) struct Capture {
+    max_chars: Option<usize>,
+    redact: Option<Arc<Redact>>,
+}
+
+type Redact = dyn Fn(&str) -> String + Send + Sync;
+
+impl Capture {
+    pub(crate) fn set_max(&mut self, chars: usize) {
+        self.max_chars = Some(chars);
+    }
+
+    pub(crate) fn set_redact(&mut self, redact: impl Fn(&str) -> String + Send + Sync + 'static) {
+        self.redact = Some(Arc::new(redact));
+    }
+
+    pub(crate) const fn is_on(&self) -> bool {
+        self.max_chars.is_some()
+    }
+
+    /// Returns what is recorded of `text`; `None` if no text is recorded.
+    pub(crate) fn text(&self, text: &str) -> Option<String> {
+        let max = self.max_chars?;
+        Some(match &self.redact {
+            None => cut(text, max).to_owned(),
+            // The whole text, since a cut might split what is to be removed.
+            Some(redact) => catch(|| redact(text)).map_or_else(
+                |_| REDACTION_FAILED.to_owned(),
+                |text| cut(&text, max).to_owned(),
+            ),
+        })
+    }
+}
+
+fn cut(text: &str, max_chars: usize) -> &str {
+    match text.char_indices().nth(max_chars) {
+        Some((end, _)) => text.get(..end).unwrap_or_default(),
+        None => text,
+    }
+}
+
+impl fmt::Debug for Capture {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Capture")
+            .field("max_chars", &self.max_chars)
+            .field("is_redacted", &self.redact.is_some())
+            .finish()
+    }
+}

@@ -1,0 +1,91 @@
+//! A layer that answers repeated tool calls from earlier results.
+//!
+//! ```
+//! use concentric_core::{AgentLayer, Annotations, ChatRequest, Error};
+//! use concentric_layers::tool_cache::{CacheScope, ToolCacheLayer};
+//! use concentric_test::ScriptedModel;
+//! use concentric_tools::{NoArguments, Toolset, tool};
+//! use serde_json::json;
+//! use std::{sync::atomic::{AtomicUsize, Ordering}, time::Duration};
+//! use tower::{Layer, ServiceExt};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Error> {
+//! static LOOKED: AtomicUsize = AtomicUsize::new(0);
+//! let rates = tool("rates", "Reads the exchange rates.", |NoArguments {}| async {
+//!     LOOKED.fetch_add(1, Ordering::Relaxed);
+//!     "1 EUR = 1.1 USD"
+//! });
+//! let cache = ToolCacheLayer::new(CacheScope::Tenant).ttl(Duration::from_secs(60));
+//! let tools = Toolset::new().tool(rates.annotations(Annotations::read_only())).layer(cache);
+//! let model = ScriptedModel::new()
+//!     .tool_call("rates", json!({}))
+//!     .then()
+//!     .tool_call("rates", json!({}))
+//!     .then()
+//!     .text("1.1");
+//! let agent = AgentLayer::new(tools).layer(model);
+//! agent.oneshot(ChatRequest::user("1 EUR?")).await?.collect().await?;
+//! assert_eq!(LOOKED.load(Ordering::Relaxed), 1);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Which calls are cached
+//!
+//! | call | |
+//! |---|---|
+//! | of a [read-only](concentric_core::Annotations::read_only) tool | cached |
+//! | of another tool | executed, unless [`tools`](ToolCacheLayer::tools) names it |
+//! | refused, denied or executed elsewhere ([`settled`](concentric_core::ToolCall::settled)) | passed to the inner service |
+//! | resumed with replies to a question of the tool itself | executed, since its result depends on them |
+//! | resumed after an approval | cached |
+//! | outside the [scope](CacheScope), such as `Thread` without a thread id | executed |
+//!
+//! # Which results are stored
+//!
+//! Outcomes with [`ToolStatus::Done`](concentric_core::ToolStatus::Done) that do not halt the run, were
+//! supplied by the tool, and are within [`max_bytes`](ToolCacheLayer::max_bytes). A hit has the whole
+//! outcome, with its structured data, and emits a custom event `concentric.tool_cache` with the value
+//! `{"tool": name}`.
+//!
+//! Two calls are equal if their scope, their tool's name and input schema, and their arguments are equal.
+//! The order of keys in the arguments does not matter, at any depth; properties that are absent have the
+//! default of the schema. [`key`](ToolCacheLayer::key) replaces the arguments in this comparison.
+//!
+//! # Concurrent calls
+//!
+//! Concurrent equal calls share one execution. If its result is not stored, or the execution is dropped,
+//! another of the calls executes, one at a time: a failure is not shared.
+//!
+//! # Place in the stack
+//!
+//! A layer of tools, outside retries, timeouts and budgets, so that hits are free, and inside hooks and
+//! logs. Gates decide before the layers, so that a hit requires a call that is allowed. A change of the
+//! arguments outside the layer is part of the comparison.
+//!
+//! # Limits
+//!
+//! | option | default |
+//! |---|---|
+//! | [`entries`](ToolCacheLayer::entries), the least recently used are evicted | 1,000 |
+//! | [`ttl`](ToolCacheLayer::ttl) since the result was stored; hits do not extend it | 5 minutes |
+//! | [`max_bytes`](ToolCacheLayer::max_bytes) of content and data | 256 KiB |
+//!
+//! Clones of the layer and their services share one cache, in memory. Time is that of the
+//! [environment](concentric_core::Environment) of the runs, which must be the same for all of them.
+//!
+//! # Backpressure, errors and cancellation
+//!
+//! Always ready; the future waits for the inner service, since a hit does not reach it. It is boxed, one
+//! allocation per call. Errors pass unchanged. Dropping it drops its execution.
+
+mod call;
+mod key;
+mod layer;
+mod service;
+
+pub use self::{
+    layer::{CacheScope, ToolCacheLayer},
+    service::ToolCache,
+};

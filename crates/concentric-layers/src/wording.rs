@@ -1,0 +1,37 @@
+//! Names of outcomes, as observers record them.
+
+use concentric_core::{FinishReason, Outcome, ToolStatus};
+
+pub(crate) const fn outcome_name(outcome: &Outcome) -> &'static str {
+    match outcome {
+        Outcome::Completed => "completed",
+        Outcome::Interrupted => "interrupted",
+        Outcome::Halted { .. } => "halted",
+        Outcome::Aborted { .. } => "aborted",
+        Outcome::StepLimit => "step_limit",
+        Outcome::CallLimit => "call_limit",
+        _ => "other",
+    }
+}
+
+pub(crate) const fn reason_name(reason: &FinishReason) -> &'static str {
+    match reason {
+        FinishReason::Stop => "stop",
+        FinishReason::Length => "length",
+        FinishReason::ToolCalls => "tool_calls",
+        FinishReason::ContentFilter => "content_filter",
+        // The provider's own text may be anything.
+        _ => "other",
+    }
+}
+
+pub(crate) const fn status_name(status: ToolStatus) -> &'static str {
+    match status {
+        ToolStatus::Done => "done",
+        ToolStatus::Failed => "failed",
+        ToolStatus::Denied => "denied",
+        ToolStatus::Cancelled => "cancelled",
+        ToolStatus::Unknown => "unknown",
+        _ => "other",
+    }
+}

@@ -1,0 +1,364 @@
+//! Log lines of runs, model calls and tool calls.
+
+use concentric_core::{
+    AgentLayer, CallId, ChatRequest, Clearance, Error, ErrorKind, NoTools, ResponseHead, RoundCall,
+    ToolCall, ToolCallPart, ToolOutcome, Transcript, Usage, describe::describe,
+};
+use concentric_layers::{LogLayer, config::Registry};
+use concentric_test::{ScriptedModel, TestEnvironment, check_layer};
+use concentric_tools::{NoArguments, Toolset, tool};
+use futures_util::{FutureExt, StreamExt};
+use serde_json::json;
+use std::{
+    io,
+    sync::{Arc, Mutex, Once},
+    time::Duration,
+};
+use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
+use tracing::{Level, subscriber::DefaultGuard};
+
+/// The lines that one thread logs, without times.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Lines {
+    fn of_thread(level: Level) -> (Self, DefaultGuard) {
+        static GLOBAL: Once = Once::new();
+        GLOBAL.call_once(|| {
+            // With a single subscriber, tracing remembers for all threads what it answered one of them.
+            let none = tracing::subscriber::NoSubscriber::default();
+            let _ = tracing::subscriber::set_global_default(none);
+        });
+        let lines = Self::default();
+        let writer = lines.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_max_level(level)
+            .with_ansi(false)
+            .without_time()
+            .with_writer(move || writer.clone())
+            .finish();
+        (lines, tracing::subscriber::set_default(subscriber))
+    }
+
+    fn take(&self) -> Vec<String> {
+        let bytes = std::mem::take(&mut *self.0.lock().unwrap());
+        let text = String::from_utf8(bytes).unwrap();
+        let lines = text.lines().filter(|line| line.contains("concentric::log"));
+        lines.map(|line| line.trim().to_owned()).collect()
+    }
+}
+
+const CANARY: &str = "CANARY";
+
+async fn run(layer: &LogLayer) -> Result<(), Error> {
+    let look = tool("look", "Looks.", |NoArguments {}| async { CANARY });
+    let model = ScriptedModel::new()
+        .head(ResponseHead::new("test", "m-1"))
+        .tool_call("look", json!({}))
+        .usage(Usage::new(10, 2))
+        .then()
+        .text(format!("{CANARY} 2"))
+        .usage(Usage::new(20, 3));
+    let agent = ServiceBuilder::new()
+        .layer(layer.clone())
+        .layer(AgentLayer::new(
+            Toolset::new().tool(look).layer(layer.clone()),
+        ))
+        .layer(layer.clone())
+        .service(model);
+    let request = TestEnvironment::new().request(format!("{CANARY} 1"));
+    agent.oneshot(request).await?.collect().await?;
+    Ok(())
+}
+
+/// The golden lines of one run, with the ids of the test environment shortened.
+fn shape(lines: &[String]) -> Vec<String> {
+    let short = |line: &String| {
+        let words = line.split(' ').filter(|word| {
+            !["run=", "call=", "thread="]
+                .iter()
+                .any(|id| word.starts_with(id))
+        });
+        words
+            .collect::<Vec<_>>()
+            .join(" ")
+            .replace(" concentric::log:", "")
+    };
+    lines.iter().map(short).collect()
+}
+
+#[tokio::test]
+async fn s075_standard_logs_starts_and_ends() {
+    let (lines, _guard) = Lines::of_thread(Level::INFO);
+    run(&LogLayer::standard()).await.unwrap();
+    assert_eq!(
+        shape(&lines.take()),
+        [
+            "INFO run started turns=1 tools=0",
+            "INFO model call started step=0 turns=1 tools=1",
+            "INFO model call ended step=0 provider=\"test\" model=\"m-1\" outcome=\"completed\" \
+             reason=\"tool_calls\" first_ms=0 duration_ms=0 input_tokens=10 output_tokens=2",
+            "INFO tool call started step=0 tool=\"look\" arguments_bytes=2",
+            "INFO tool call ended step=0 tool=\"look\" outcome=\"done\" result_bytes=6 duration_ms=0",
+            "INFO model call started step=1 turns=2 tools=1",
+            "INFO model call ended step=1 outcome=\"completed\" reason=\"stop\" first_ms=0 \
+             duration_ms=0 input_tokens=20 output_tokens=3",
+            "INFO run ended provider=\"test\" model=\"m-1\" outcome=\"completed\" reason=\"stop\" \
+             first_ms=0 duration_ms=0 input_tokens=30 output_tokens=5",
+        ]
+    );
+}
+
+#[tokio::test]
+async fn presets_differ_in_starts_and_options() {
+    let (lines, _guard) = Lines::of_thread(Level::TRACE);
+    run(&LogLayer::minimal()).await.unwrap();
+    let minimal = lines.take();
+    assert_eq!(minimal.len(), 4);
+    assert!(minimal.iter().all(|line| line.contains(" ended ")));
+
+    run(&LogLayer::verbose()).await.unwrap();
+    let verbose = shape(&lines.take());
+    let options = verbose
+        .iter()
+        .filter(|line| line.starts_with("DEBUG model call options"));
+    assert_eq!((verbose.len(), options.count()), (10, 2));
+}
+
+#[tokio::test]
+async fn f055_no_line_has_content_unless_it_is_opted_in() {
+    let (lines, _guard) = Lines::of_thread(Level::TRACE);
+    for layer in [
+        LogLayer::minimal(),
+        LogLayer::standard(),
+        LogLayer::verbose(),
+    ] {
+        run(&layer).await.unwrap();
+        let failing = ScriptedModel::new().error(Error::new(ErrorKind::Server, CANARY));
+        let _ = layer
+            .layer(failing)
+            .oneshot(ChatRequest::user(CANARY))
+            .await;
+        let lines = lines.take();
+        assert!(!lines.is_empty());
+        assert!(!lines.iter().any(|line| line.contains(CANARY)), "{lines:?}");
+    }
+
+    run(&LogLayer::standard().content(100)).await.unwrap();
+    let logged = lines.take().join("\n");
+    for field in [
+        "input=\"CANARY 1\"",
+        "result=\"CANARY\"",
+        "output=\"CANARY 2\"",
+        "arguments=\"{}\"",
+    ] {
+        assert!(logged.contains(field), "{field} in {logged}");
+    }
+}
+
+#[tokio::test]
+async fn content_is_redacted_before_it_is_cut() {
+    let (lines, _guard) = Lines::of_thread(Level::INFO);
+    let layer = LogLayer::standard().content(4);
+    let layer = layer.redact(|text| text.replace(CANARY, "é[x]"));
+    run(&layer).await.unwrap();
+    let logged = lines.take().join("\n");
+    assert!(
+        !logged.contains("CAN") && logged.contains("input=\"é[x]\""),
+        "{logged}"
+    );
+}
+
+#[tokio::test]
+async fn c125_text_whose_redaction_panics_is_not_logged() {
+    let (lines, _guard) = Lines::of_thread(Level::INFO);
+    let layer = LogLayer::standard().content(100);
+    run(&layer.redact(|_| panic!("of the test"))).await.unwrap();
+    let logged = lines.take().join("\n");
+    assert!(
+        !logged.contains(CANARY) && logged.contains("input=\"[redaction_failed]\""),
+        "{logged}"
+    );
+}
+
+#[tokio::test]
+async fn a_long_result_is_cut_at_a_character() {
+    let (lines, _guard) = Lines::of_thread(Level::INFO);
+    let tool =
+        service_fn(async |_: ToolCall| Ok::<_, Error>(ToolOutcome::done("é".repeat(5 << 20))));
+    let tool = LogLayer::standard().content(1_000).layer(tool);
+    tool.oneshot(call(&TestEnvironment::new())).await.unwrap();
+    let ended = lines.take().pop().unwrap();
+    assert!(ended.contains("result_bytes=10485760"));
+    assert_eq!(ended.matches('é').count(), 1_000);
+}
+
+fn call(environment: &TestEnvironment) -> ToolCall {
+    ToolCall::new(
+        ToolCallPart::new(CallId::new("c1"), "look", json!({})),
+        environment.context(),
+    )
+}
+
+#[tokio::test]
+async fn each_end_is_logged_once_at_its_level() {
+    let (lines, _guard) = Lines::of_thread(Level::INFO);
+    let layer = LogLayer::minimal();
+    let error = |kind| Error::new(kind, "it broke");
+    for (model, expected) in [
+        (
+            ScriptedModel::new().text("hi"),
+            "INFO run ended outcome=\"completed\"",
+        ),
+        (
+            ScriptedModel::new().error(error(ErrorKind::RateLimited)),
+            "WARN run ended outcome=\"failed\"",
+        ),
+        (
+            ScriptedModel::new()
+                .text("hi")
+                .error(error(ErrorKind::Permission)),
+            "ERROR run ended outcome=\"failed\"",
+        ),
+        (
+            ScriptedModel::new().error(error(ErrorKind::Cancelled)),
+            "INFO run ended outcome=\"failed\"",
+        ),
+        (
+            ScriptedModel::new().text("hi").end_early(),
+            "WARN run ended outcome=\"truncated\"",
+        ),
+    ] {
+        if let Ok(response) = layer.layer(model).oneshot(ChatRequest::user("hi")).await {
+            let _: Vec<_> = response.body.collect().await;
+        }
+        let ends = shape(&lines.take());
+        assert_eq!(ends.len(), 1, "{ends:?}");
+        assert!(ends[0].starts_with(expected), "{ends:?}");
+    }
+
+    // Dropped as a future that was never polled, as one that was, and as a body.
+    let mut model = layer.layer(ScriptedModel::new().never().repeat());
+    drop(model.ready().await.unwrap().call(ChatRequest::user("hi")));
+    let mut call = Box::pin(model.ready().await.unwrap().call(ChatRequest::user("hi")));
+    assert!((&mut call).now_or_never().is_none());
+    drop(call);
+    let model = layer.layer(ScriptedModel::new().text("hi").never());
+    drop(model.oneshot(ChatRequest::user("hi")).await.unwrap());
+    let ends = shape(&lines.take());
+    assert_eq!(ends.len(), 3);
+    assert!(
+        ends.iter()
+            .all(|end| end.starts_with("INFO run ended outcome=\"dropped\"")),
+        "{ends:?}"
+    );
+}
+
+#[tokio::test]
+async fn each_outcome_of_a_tool_call_has_its_level() {
+    let (lines, _guard) = Lines::of_thread(Level::INFO);
+    let environment = TestEnvironment::new();
+    for (result, expected) in [
+        (
+            Ok(ToolOutcome::failed("no")),
+            "WARN tool call ended step=0 tool=\"look\" outcome=\"failed\"",
+        ),
+        (
+            Ok(ToolOutcome::denied("no")),
+            "INFO tool call ended step=0 tool=\"look\" outcome=\"denied\"",
+        ),
+        (
+            Err(Error::new(ErrorKind::Waiting, "waits")),
+            "INFO tool call ended step=0 tool=\"look\" outcome=\"waiting\"",
+        ),
+        (
+            Err(Error::new(ErrorKind::Tool, "broke").with_code("b")),
+            "ERROR tool call ended step=0 tool=\"look\" outcome=\"failed\" kind=\"tool\" code=\"b\"",
+        ),
+    ] {
+        let tool = service_fn(async |_: ToolCall| result.clone());
+        let _ = LogLayer::minimal()
+            .layer(tool)
+            .oneshot(call(&environment))
+            .await;
+        let ends = shape(&lines.take());
+        assert!(ends.len() == 1 && ends[0].starts_with(expected), "{ends:?}");
+    }
+}
+
+#[tokio::test]
+async fn settled_calls_are_marked() {
+    let (lines, _guard) = Lines::of_thread(Level::INFO);
+    let denied = ToolOutcome::denied("no");
+    let part = ToolCallPart::new(CallId::new("c1"), "look", json!({}));
+    let call = ToolCall::of_round(
+        RoundCall::new(0, part),
+        Clearance::Settled(Arc::new(denied)),
+        Transcript::new(),
+        &TestEnvironment::new().context(),
+    );
+    let tool = service_fn(async |_: ToolCall| Ok::<_, Error>(ToolOutcome::denied("no")));
+    LogLayer::minimal().layer(tool).oneshot(call).await.unwrap();
+    let line = lines.take().pop().unwrap();
+    assert!(line.contains("settled=true outcome=\"denied\""), "{line}");
+}
+
+#[tokio::test]
+async fn times_are_those_of_the_runs_clock() {
+    let (lines, _guard) = Lines::of_thread(Level::INFO);
+    let environment = TestEnvironment::new();
+    let model = ScriptedModel::new()
+        .text("a")
+        .sleep(Duration::from_millis(70))
+        .text("b");
+    let response = LogLayer::minimal()
+        .layer(model)
+        .oneshot(environment.request("hi"));
+    let response = response.await.unwrap();
+    let mut body = Box::pin(response.body);
+    while let Some(item) = body.next().now_or_never().flatten() {
+        item.unwrap();
+    }
+    environment.advance(Duration::from_millis(70));
+    while body.next().await.is_some() {}
+    let line = lines.take().pop().unwrap();
+    assert!(line.contains("first_ms=0 duration_ms=70"), "{line}");
+}
+
+#[tokio::test]
+async fn the_log_layer_keeps_the_contract_of_layers() {
+    check_layer(LogLayer::verbose().content(10)).await;
+    let (_lines, _guard) = Lines::of_thread(Level::TRACE);
+    check_layer(LogLayer::verbose().content(10)).await;
+}
+
+#[test]
+fn a_configured_log_layer_is_the_hand_built_one() {
+    let registry = Registry::builtin();
+    let at = |options: &str| {
+        let layers = format!(r#"{{"layers": [{{"use": "log"{options}}}, {{"use": "agent"}}]}}"#);
+        registry.json(&layers, NoTools)
+    };
+    let agent = at(r#", "options": {"preset": "verbose", "content": 10}"#).unwrap();
+    let by_hand = ServiceBuilder::new()
+        .layer(LogLayer::verbose())
+        .layer(AgentLayer::new(NoTools))
+        .service(ScriptedModel::new());
+    assert_eq!(
+        agent.layer(ScriptedModel::new()).describe(),
+        describe(&by_hand)
+    );
+    assert!(at("").is_ok());
+    assert!(at(r#", "options": {"preset": "loud"}"#).is_err());
+}
