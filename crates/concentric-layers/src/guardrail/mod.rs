@@ -1,7 +1,9 @@
 //! A layer that has the input or the answer of a call judged before it takes effect.
 //!
-//! A classifier is a [`Service`](tower_service::Service) from a [`Subject`] to an [`Assessment`], so
+//! A classifier is a [`Service`] from a [`Subject`] to an [`Assessment`], so
 //! tower's layers limit, time out or buffer it. [`ModelClassifier`] asks a model.
+//!
+//! [`Service`]: https://docs.rs/tower-service/0.3/tower_service/trait.Service.html
 //!
 //! ```
 //! use concentric_core::{BoxError, BoxModel};

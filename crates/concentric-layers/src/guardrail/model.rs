@@ -18,7 +18,7 @@ use tower_service::Service;
 /// The model receives the text as a JSON string in a message of the user, after an instruction that
 /// states that it is data, and answers with the categories that apply. It blocks if there are any.
 /// The rest of the conversation is not sent. The call is a [child](concentric_core::Context::child) of the
-/// run, so its usage counts; wrap the model in a [`BudgetLayer`](crate::budget::BudgetLayer) to charge it.
+/// run, so its usage counts; wrap the model in a model budget layer to charge it.
 ///
 /// # Errors
 ///
