@@ -42,6 +42,7 @@
 //! | `GuardrailLayer` | `guardrail` | has inputs and answers judged by a classifier |
 //! | `InFlightLimitLayer` | `in-flight` | limits calls until their bodies end |
 //! | `LogLayer` | `log` | logs runs, model calls and tool calls |
+//! | `RateLimitLayer` | `rate-limit` | keeps model calls within a quota of requests and tokens |
 //! | `MakeSession` | `session` | keeps a conversation, with one turn at a time |
 //! | `StaticMemoryLayer` | `static-memory` | adds documents to the system prompt |
 //! | `Steering` | `steering` | adds messages to a run in progress |
@@ -71,6 +72,8 @@ pub mod defaults;
 pub mod detach;
 #[cfg(feature = "envelope")]
 pub mod envelope;
+#[cfg(any(feature = "budget", feature = "rate-limit"))]
+mod estimate;
 pub mod from_fn;
 #[cfg(feature = "guardrail")]
 pub mod guardrail;
@@ -81,6 +84,8 @@ pub mod log;
 pub mod map_events;
 pub mod observe;
 pub mod on_end;
+#[cfg(feature = "rate-limit")]
+pub mod rate_limit;
 #[cfg(feature = "session")]
 pub mod session;
 #[cfg(feature = "static-memory")]
@@ -98,6 +103,7 @@ pub mod transform;
     feature = "detach",
     feature = "guardrail",
     feature = "in-flight",
+    feature = "rate-limit",
     feature = "session",
     feature = "suspend"
 ))]
@@ -128,6 +134,8 @@ pub use self::guardrail::GuardrailLayer;
 pub use self::in_flight::InFlightLimitLayer;
 #[cfg(feature = "log")]
 pub use self::log::LogLayer;
+#[cfg(feature = "rate-limit")]
+pub use self::rate_limit::RateLimitLayer;
 #[cfg(feature = "session")]
 pub use self::session::{MakeSession, Session};
 #[cfg(feature = "static-memory")]

@@ -1,6 +1,5 @@
-use super::{
-    Amounts, Budget, Limits, ModelBudget, RunBudget, ToolBudget, estimate::Rough, gate::BudgetGate,
-};
+use super::{Amounts, Budget, Limits, ModelBudget, RunBudget, ToolBudget, gate::BudgetGate};
+use crate::estimate::Rough;
 use concentric_core::{
     ChatRequest, Context, Declares, Transcript, Usage,
     agent::{Installer, Plugin},

@@ -197,7 +197,6 @@
 //! start.
 
 mod amounts;
-mod estimate;
 mod gate;
 mod handle;
 mod layer;

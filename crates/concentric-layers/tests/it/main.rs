@@ -26,6 +26,8 @@ mod log;
 mod observe;
 #[cfg(feature = "full")]
 mod placement;
+#[cfg(feature = "rate-limit")]
+mod rate_limit;
 #[cfg(feature = "session")]
 mod session;
 #[cfg(feature = "session")]

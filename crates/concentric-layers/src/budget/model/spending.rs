@@ -1,9 +1,11 @@
-use crate::budget::{
-    Amounts, Budget, Lease,
+use crate::{
+    budget::{
+        Amounts, Budget, Lease,
+        gate::{LEAST, LastCall},
+        layer::Prices,
+        millis,
+    },
     estimate::{BYTES, length},
-    gate::{LEAST, LastCall},
-    layer::Prices,
-    millis,
 };
 use concentric_core::{ChatRequest, Context, Error, ErrorKind, Event, Usage};
 use std::{fmt, time::SystemTime};

@@ -7,11 +7,11 @@ use std::{
 };
 
 /// The assumed number of bytes of text per token.
-pub(super) const BYTES: u64 = 4;
+pub(crate) const BYTES: u64 = 4;
 
 /// The default estimate. It keeps the sizes of the tools, most of which are those of the last call.
 #[derive(Default)]
-pub(super) struct Rough {
+pub(crate) struct Rough {
     tools: Mutex<Sizes>,
 }
 
@@ -20,7 +20,7 @@ type Sizes = Arc<[(Arc<ToolSpec>, u64)]>;
 
 impl Rough {
     /// Estimates a model call.
-    pub(super) fn call(&self, request: &ChatRequest) -> Usage {
+    pub(crate) fn call(&self, request: &ChatRequest) -> Usage {
         let system = request.system.iter().map(|segment| length(&segment.text));
         let bytes = system.sum::<u64>() + self.tools(&request.tools) + request.transcript.size();
         let output = request.options.max_output_tokens.unwrap_or(0);
@@ -28,7 +28,8 @@ impl Rough {
     }
 
     /// Estimates a model call with nothing but a conversation.
-    pub(super) fn turns(transcript: &Transcript) -> Usage {
+    #[cfg(feature = "budget")]
+    pub(crate) fn turns(transcript: &Transcript) -> Usage {
         Usage::new(transcript.size() / BYTES, 0)
     }
 
@@ -51,7 +52,7 @@ fn tool(tool: &ToolSpec) -> u64 {
     length(&tool.name) + length(&tool.description) + schema.0
 }
 
-pub(super) const fn length(text: &str) -> u64 {
+pub(crate) const fn length(text: &str) -> u64 {
     text.len() as u64
 }
 
@@ -93,6 +94,7 @@ mod tests {
     #[test]
     fn a_conversation_is_estimated_by_its_size() {
         let request = ChatRequest::user("eight by");
+        #[cfg(feature = "budget")]
         assert_eq!(Rough::turns(&request.transcript), Usage::new(2, 0));
         assert_eq!(Rough::default().call(&request), Usage::new(2, 0));
     }

@@ -1,0 +1,187 @@
+use super::{
+    RateLimitBody, ResponseFuture,
+    bucket::{Amounts, Buckets, Patience, amount},
+};
+use crate::estimate::Rough;
+use concentric_core::{BoxError, ChatRequest, ChatResponse, Error, Event, Str, Usage};
+use futures_core::Stream;
+use std::{
+    fmt,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+use tower_layer::Layer;
+use tower_service::Service;
+
+/// How much the calls of a key may use in a period. An amount that is not set is not limited.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Quota {
+    pub(super) limits: Amounts,
+    pub(super) per: Duration,
+}
+
+impl Quota {
+    /// A quota for each `period` (at least a nanosecond), without limits.
+    pub fn per(period: Duration) -> Self {
+        Self {
+            limits: [f64::INFINITY; 3],
+            per: period.max(Duration::from_nanos(1)),
+        }
+    }
+
+    /// Sets the number of calls; with 0, every call fails.
+    #[must_use]
+    pub const fn requests(mut self, limit: u64) -> Self {
+        self.limits[0] = amount(limit);
+        self
+    }
+
+    /// Sets the number of input tokens, including those that the provider reads from its cache.
+    #[must_use]
+    pub const fn input_tokens(mut self, limit: u64) -> Self {
+        self.limits[1] = amount(limit);
+        self
+    }
+
+    /// Sets the number of output tokens.
+    #[must_use]
+    pub const fn output_tokens(mut self, limit: u64) -> Self {
+        self.limits[2] = amount(limit);
+        self
+    }
+}
+
+/// [`Layer`] that keeps model calls within a quota ([`RateLimit`]).
+///
+/// Services created by a layer and its clones share its quotas. See the [module docs](super) for an example.
+#[derive(Clone)]
+pub struct RateLimitLayer {
+    quota: Quota,
+    key: Arc<Of<ChatRequest, Str>>,
+    quota_of: Arc<Of<str, Option<Quota>>>,
+    estimate: Arc<Of<ChatRequest, Usage>>,
+    patience: Patience,
+    buckets: Arc<Buckets>,
+}
+
+type Of<T, R> = dyn Fn(&T) -> R + Send + Sync;
+
+impl RateLimitLayer {
+    /// Creates a layer with one quota for all calls.
+    pub fn new(quota: Quota) -> Self {
+        let rough = Rough::default();
+        Self {
+            quota,
+            key: Arc::new(|_| Str::default()),
+            quota_of: Arc::new(|_| None),
+            estimate: Arc::new(move |request| rough.call(request)),
+            patience: Patience {
+                wait: Duration::from_secs(30),
+                queue: 1_000,
+            },
+            buckets: Arc::default(),
+        }
+    }
+
+    /// Gives each key a quota of its own. Up to 10,000 keys that do not have their whole quota left are
+    /// distinguished; calls of further ones share the quota of the empty key.
+    #[must_use]
+    pub fn by(mut self, key: impl Fn(&ChatRequest) -> Str + Send + Sync + 'static) -> Self {
+        self.key = Arc::new(key);
+        self
+    }
+
+    /// Sets the quotas of single keys, such as those of a plan; `None` for the quota of the layer. Read when
+    /// a key is first used, or used again after its quota was full.
+    #[must_use]
+    pub fn quotas(mut self, of: impl Fn(&str) -> Option<Quota> + Send + Sync + 'static) -> Self {
+        self.quota_of = Arc::new(of);
+        self
+    }
+
+    /// Sets the estimate of the tokens of a call.
+    #[must_use]
+    pub fn estimate(mut self, of: impl Fn(&ChatRequest) -> Usage + Send + Sync + 'static) -> Self {
+        self.estimate = Arc::new(of);
+        self
+    }
+
+    /// Sets how long a call may wait, by the clock of its run; the default is 30 seconds. With zero, a
+    /// call that would wait fails at once.
+    #[must_use]
+    pub fn wait(mut self, wait: Duration) -> Self {
+        self.patience.wait = wait;
+        self
+    }
+
+    /// Sets how many calls of a key may wait; the default is 1,000.
+    #[must_use]
+    pub fn queue(mut self, calls: usize) -> Self {
+        self.patience.queue = calls;
+        self
+    }
+}
+
+impl fmt::Debug for RateLimitLayer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RateLimitLayer")
+            .field("quota", &self.quota)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<S> Layer<S> for RateLimitLayer {
+    type Service = RateLimit<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        RateLimit {
+            inner,
+            layer: self.clone(),
+        }
+    }
+}
+
+/// Middleware that keeps model calls within a quota.
+#[derive(Clone, Debug)]
+pub struct RateLimit<S> {
+    inner: S,
+    layer: RateLimitLayer,
+}
+
+impl<S> RateLimit<S> {
+    /// Gets a reference to the inner service.
+    pub const fn get_ref(&self) -> &S {
+        &self.inner
+    }
+}
+
+impl<S, B> Service<ChatRequest> for RateLimit<S>
+where
+    S: Service<ChatRequest, Response = ChatResponse<B>> + Clone,
+    S::Error: Into<BoxError>,
+    B: Stream<Item = Result<Event, Error>>,
+{
+    type Response = ChatResponse<RateLimitBody<B>>;
+    type Error = Error;
+    type Future = ResponseFuture<S>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: ChatRequest) -> Self::Future {
+        let layer = &self.layer;
+        let key = (layer.key)(&request);
+        let quota = || (layer.quota_of)(&key).unwrap_or(layer.quota);
+        let bucket = layer.buckets.get(key.clone(), quota, &request.context);
+        let estimate = (layer.estimate)(&request);
+        let tokens = |tokens: Option<u64>| tokens.map_or(0.0, amount);
+        let amounts = [
+            1.0,
+            tokens(estimate.input_tokens()),
+            tokens(estimate.output_tokens()),
+        ];
+        ResponseFuture::new(self.inner.clone(), request, bucket, amounts, layer.patience)
+    }
+}

@@ -1,0 +1,81 @@
+//! A layer that keeps model calls within a quota of requests and tokens.
+//!
+//! ```
+//! use concentric_core::{BoxModel, store::Tenant};
+//! use concentric_layers::{RateLimitLayer, rate_limit::Quota};
+//! use std::time::Duration;
+//! use tower::ServiceBuilder;
+//!
+//! fn limited(model: BoxModel) -> BoxModel {
+//!     let minute = Quota::per(Duration::from_secs(60));
+//!     BoxModel::new(
+//!         ServiceBuilder::new()
+//!             .layer(
+//!                 RateLimitLayer::new(minute.requests(500).input_tokens(200_000))
+//!                     // A quota for each tenant.
+//!                     .by(|request| Tenant::of(&request.context).to_string().into())
+//!                     .wait(Duration::from_secs(10)),
+//!             )
+//!             .service(model),
+//!     )
+//! }
+//! # let _ = limited;
+//! ```
+//!
+//! # Reservation
+//!
+//! Each key has a token bucket per limited amount: it holds at most the amount of one period, and is refilled
+//! evenly. A call waits until its request and its estimated tokens are there, and takes them.
+//!
+//! | moment | effect |
+//! |---|---|
+//! | the answer finishes and reports its usage | the difference to the estimate is returned, or taken from what comes next |
+//! | the answer fails or is dropped, or reports no usage | the estimate stays taken, and more if more text was received |
+//! | the call fails before the provider accepted it | the tokens are returned, and the request too if no connection was made |
+//! | the provider answers with a [`retry_after`](concentric_core::Error::retry_after) of `RateLimited` | calls of the key wait that long |
+//!
+//! The estimate of the input is a token per 4 bytes, that of the output
+//! [`max_output_tokens`](concentric_core::ChatOptions::max_output_tokens), or nothing without it
+//! ([`estimate`](RateLimitLayer::estimate)). Quotas apply to one process.
+//!
+//! # Place in the stack
+//!
+//! Inside the loop and inside retries, so that each attempt counts; inside
+//! [`CircuitBreakerLayer`]s, so that a wait is no failure. A waiting call holds nothing, so a parent and a nested
+//! agent can share a layer.
+//!
+//! [`CircuitBreakerLayer`]: https://docs.rs/concentric-layers
+//!
+//! # Backpressure
+//!
+//! The layer is always ready, because the key of a call is unknown before it. Calls of a key are served in their
+//! order. At most [`queue`](RateLimitLayer::queue) calls of a key wait, for at most [`wait`](RateLimitLayer::wait).
+//!
+//! # Errors
+//!
+//! [`RateLimited`](concentric_core::ErrorKind::RateLimited) with the code [`RATE_LIMITED`] and the time after which
+//! the call may succeed: when the queue is full, when the wait would be too long, and, at once, when it would
+//! exceed the deadline of the run. [`TooLarge`](concentric_core::ErrorKind::TooLarge) with the code [`OVER_QUOTA`]
+//! for a call whose estimate exceeds the quota of a whole period.
+//!
+//! # Cancel safety
+//!
+//! Dropping the future of a waiting call lets the next one pass. Dropping the body of an answer settles its
+//! reservation.
+
+mod body;
+mod bucket;
+mod future;
+mod layer;
+
+pub use self::{
+    body::RateLimitBody,
+    future::ResponseFuture,
+    layer::{Quota, RateLimit, RateLimitLayer},
+};
+
+/// The [code](concentric_core::Error::code) of an error for a call that may not wait longer.
+pub const RATE_LIMITED: &str = "rate_limited_locally";
+
+/// The [code](concentric_core::Error::code) of an error for a call that exceeds the quota of a whole period.
+pub const OVER_QUOTA: &str = "over_quota";
