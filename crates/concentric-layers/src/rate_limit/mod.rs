@@ -40,11 +40,8 @@
 //!
 //! # Place in the stack
 //!
-//! Inside the loop and inside retries, so that each attempt counts; inside
-//! [`CircuitBreakerLayer`]s, so that a wait is no failure. A waiting call holds nothing, so a parent and a nested
-//! agent can share a layer.
-//!
-//! [`CircuitBreakerLayer`]: https://docs.rs/concentric-layers
+//! Inside the loop and inside retries, so that each attempt counts. A waiting call holds nothing, so a parent
+//! and a nested agent can share a layer.
 //!
 //! # Backpressure
 //!
