@@ -218,7 +218,7 @@ async fn the_wait_that_a_provider_asks_for_is_kept() {
     call(&layer, &ScriptedModel::new().error(full), env.request("hi"))
         .await
         .unwrap_err();
-    let error = call(&layer, &answers(), env.request("hi").clone()).now_or_never();
+    let error = call(&layer, &answers(), env.request("hi")).now_or_never();
     assert!(error.is_none(), "it waits");
     assert_eq!(passes(&layer, &env), 0);
     // Another key does not wait.
