@@ -211,6 +211,7 @@ fn fault(error: &Error) -> CapabilityError {
 
 // ---- case C108: the capability is not provided ----
 
+// Case C108.
 #[tokio::test]
 async fn a_missing_capability_fails_the_first_call() {
     let model = Model::default();
@@ -228,6 +229,7 @@ async fn a_missing_capability_fails_the_first_call() {
     assert_eq!(model.calls(), 0);
 }
 
+// Case C108.
 #[test]
 fn a_table_reports_a_missing_capability() {
     let table = CapabilityTable::new()
@@ -243,6 +245,7 @@ fn a_table_reports_a_missing_capability() {
     );
 }
 
+// Case C108.
 #[test]
 fn requiring_an_absent_capability_names_it() {
     let mut context = Context::new();
@@ -258,6 +261,7 @@ fn requiring_an_absent_capability_names_it() {
 
 // ---- case C109: the capability is provided further inside ----
 
+// Case C109.
 #[tokio::test]
 async fn a_capability_provided_further_inside_is_missing() {
     let model = Model::default();
@@ -270,6 +274,7 @@ async fn a_capability_provided_further_inside_is_missing() {
     assert_eq!(model.calls(), 0);
 }
 
+// Case C109.
 #[test]
 fn a_table_names_a_provider_that_comes_too_late() {
     let table = CapabilityTable::new()
@@ -290,6 +295,7 @@ fn a_table_names_a_provider_that_comes_too_late() {
 
 // ---- case C110: the capability is declared but not provided ----
 
+// Case C110.
 #[tokio::test]
 async fn a_false_declaration_is_blamed_on_its_layer() {
     let model = Model::default();
@@ -306,6 +312,7 @@ async fn a_false_declaration_is_blamed_on_its_layer() {
     assert_eq!(model.calls(), 0);
 }
 
+// Case C110.
 #[tokio::test]
 async fn an_unused_false_declaration_is_reported() {
     let model = Model::default();
@@ -315,6 +322,7 @@ async fn an_unused_false_declaration_is_reported() {
     assert_eq!(model.calls(), 0);
 }
 
+// Case C110.
 #[tokio::test]
 async fn a_capability_that_an_intermediate_layer_removes_is_missing() {
     let model = Model::default();

@@ -378,6 +378,7 @@ async fn a_flag_is_reported_and_released() {
     assert_eq!(reported, Some(&expected));
 }
 
+// The text of a run that waits is shown, so it is judged; case C093 holds for constraints on the final answer.
 #[tokio::test]
 async fn an_interrupted_run_keeps_its_text() {
     let tools = ScriptedTools::new().asks("delete", "ok");

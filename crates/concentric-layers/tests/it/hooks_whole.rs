@@ -3,14 +3,14 @@
 use super::used;
 use concentric_core::hooks::{self, BeforeCall, End, Flow, HookFailures, Hooks, Interest, Summary};
 use concentric_core::{
-    AgentLayer, BoxError, BoxModel, ChatRequest, Context, Error, ErrorKind, Event, Outcome,
+    AgentLayer, BoxError, BoxModel, ChatRequest, Context, Error, ErrorKind, Event, Outcome, Reply,
     RunOverrides, Str, ThreadId, ToolCall, ToolOutcome, ToolStatus, Transcript,
     agent::{FinishDecision, RoundDecision, StepDecision, StepDraft, StepView},
 };
 use concentric_layers::session::{MakeSession, SessionTarget};
 use concentric_layers::{Next, from_fn};
 use concentric_test::{ScriptedModel, ScriptedTools, assert_finishes};
-use concentric_tools::{NoArguments, Toolset, tool, tool_with_context};
+use concentric_tools::{Approval, NoArguments, Toolset, tool, tool_with_context};
 use serde_json::json;
 use std::{
     sync::{Arc, Mutex},
@@ -427,5 +427,95 @@ async fn c064_no_failure_around_a_tool_call_is_lost() {
             _ => Outcome::Completed,
         };
         assert_eq!(answer.finish.outcome, outcome, "{how}");
+    }
+}
+
+/// Records what it is called for, and fails in one of several ways.
+struct Journal(&'static str, Log);
+
+impl Journal {
+    async fn at(&self, place: &str) -> Result<(), BoxError> {
+        self.1.say(place);
+        match self.0 {
+            "fails" => Err("no".into()),
+            "panics" => panic!("no"),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Hooks for Journal {
+    fn id(&self) -> &str {
+        "journal"
+    }
+
+    fn interest(&self) -> Interest {
+        used(Interest::BEFORE_CALL | Interest::AFTER_CALL | Interest::BEFORE_STEP)
+    }
+
+    async fn before_step(&self, step: &mut StepDraft) -> Result<StepDecision, BoxError> {
+        self.1.say(format!("step {}", step.step));
+        Ok(StepDecision::Continue)
+    }
+
+    async fn before_call(&self, call: &mut BeforeCall) -> Result<Flow<ToolOutcome>, BoxError> {
+        self.1.say(format!("before {}", call.name()));
+        Ok(Flow::Continue)
+    }
+
+    async fn after_call(
+        &self,
+        call: &ToolCall,
+        _: &ToolOutcome,
+        _: Duration,
+    ) -> Result<Option<ToolOutcome>, BoxError> {
+        self.at(&format!("after {}", call.name())).await?;
+        Ok(None)
+    }
+}
+
+// Case F050; that hooks that hang end with the run is in `hooks`.
+#[tokio::test]
+async fn f050_hooks_are_called_once_per_position_over_a_suspension_however_they_end() {
+    for how in ["returns", "fails", "panics"] {
+        let log = Log::default();
+        let model = ScriptedModel::new()
+            .tool_call("look", json!({}))
+            .then()
+            .tool_call("pay", json!({}))
+            .then()
+            .text("Done.");
+        let (by_look, by_pay) = (log.clone(), log.clone());
+        let look = tool("look", "", move |NoArguments {}| {
+            by_look.say("look runs");
+            async { "seen" }
+        });
+        let pay = tool("pay", "", move |NoArguments {}| {
+            by_pay.say("pay runs");
+            async { "paid" }
+        });
+        let tools = Toolset::new()
+            .tool(look)
+            .tool(pay)
+            .gate(Approval::for_tools(["pay"]));
+        let agent = AgentLayer::new(tools)
+            .with(Journal(how, log.clone()))
+            .layer(model.clone());
+        let answer = agent.clone().oneshot(ChatRequest::user("hi")).await;
+        let finish = answer.unwrap().collect().await.unwrap().finish;
+        assert_eq!(finish.outcome, Outcome::Interrupted, "{how}");
+        let round = ["before look", "look runs", "after look"];
+        let first = [&["step 0"], &round[..], &["step 1"]].concat();
+        assert_eq!(log.take(), first, "{how}");
+
+        let state = *finish.state.unwrap();
+        let reply = Reply::approve(state.interrupts()[0].id.clone());
+        let answer = agent.oneshot(ChatRequest::resume(state, vec![reply])).await;
+        let finish = answer.unwrap().collect().await.unwrap().finish;
+        assert_eq!(finish.outcome, Outcome::Completed, "{how}");
+        // Nothing that was before the suspension is repeated.
+        let second = ["before pay", "pay runs", "after pay", "step 2"];
+        assert_eq!(log.take(), second, "{how}");
+        assert_eq!(model.calls(), 3, "{how}");
     }
 }

@@ -118,6 +118,7 @@ async fn contradictory_events_are_a_protocol_error() {
     }
 }
 
+// Case F014.
 #[tokio::test]
 async fn unknown_events_and_fields_are_ignored() {
     let body = start()

@@ -258,6 +258,7 @@ fn golden(name: &str, sent: &Value) {
     assert_eq!(*sent, expected, "{name}");
 }
 
+// Case F021.
 #[tokio::test]
 async fn every_service_accepts_every_providers_history() {
     for from in APIS {

@@ -83,6 +83,7 @@ async fn a_broken_connection_emits_no_call() {
     assert_eq!(error.unwrap().kind(), ErrorKind::Connection);
 }
 
+// Case F006.
 #[tokio::test]
 async fn the_framing_is_detected_from_the_content() {
     let stream = hello();

@@ -60,6 +60,7 @@ async fn text_thinking_and_usage_are_decoded() {
     );
 }
 
+// Cases F005 and F006.
 #[tokio::test]
 async fn every_split_of_the_bytes_yields_the_same() {
     let body = content("äöü") + "\n\r\n" + &content("€😀") + DONE.trim_end();

@@ -27,6 +27,7 @@ async fn read_calls(
     }
 }
 
+// Case F016.
 #[tokio::test]
 async fn fragments_are_assigned_to_their_calls() {
     let whole = |index, id: &str, name: &str| json!({"index": index, "id": id, "function": {"name": name, "arguments": "{}"}});
@@ -153,6 +154,7 @@ async fn a_function_call_field_is_a_call() {
 
 proptest! {
     /// In any order of the fragments of several calls, each call gets its own.
+    // Case F016.
     #[test]
     fn every_interleaving_yields_the_same_calls(
         arguments in prop::collection::vec("[a-z]{1,12}", 1..5),

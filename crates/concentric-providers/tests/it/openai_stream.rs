@@ -56,6 +56,7 @@ async fn a_character_split_across_chunks_is_decoded() {
     }
 }
 
+// Case F006.
 #[tokio::test]
 async fn the_framing_is_detected_from_the_content() {
     let stream = hello();
@@ -158,6 +159,7 @@ async fn exceeding_a_limit_is_an_error() {
     }
 }
 
+// Case F014.
 #[tokio::test]
 async fn unexpected_fields_are_ignored() {
     let chunks = [
@@ -265,6 +267,7 @@ async fn audio_is_one_part_of_the_requested_type() {
     }
 }
 
+// Case F004.
 #[tokio::test]
 async fn the_native_reason_reveals_truncation() {
     let body = delta(

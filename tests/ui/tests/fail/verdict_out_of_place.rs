@@ -1,4 +1,4 @@
-//! C58: what makes no sense at a place can't be said there.
+//! Case C058: a decision that has no meaning at a place has no variant there.
 
 use concentric_core::{
     BoxError,

@@ -2,6 +2,7 @@
 
 use super::*;
 
+// Case C055, as a client reads it.
 #[tokio::test]
 async fn each_outcome_has_its_terminal_event() {
     let halted = Outcome::Halted {

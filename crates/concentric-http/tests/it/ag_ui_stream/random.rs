@@ -147,6 +147,7 @@ fn apply(value: &mut Value, delta: &Value) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
+    // Case F059.
     #[test]
     fn every_sequence_of_events_becomes_a_legal_stream(
         script in prop::collection::vec(any_event(), 0..40),

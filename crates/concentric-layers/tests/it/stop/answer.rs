@@ -198,6 +198,7 @@ async fn tries_are_counted_across_a_suspension_only() {
     assert_eq!(answer.finish.outcome, Outcome::Completed);
 }
 
+// Case C093.
 #[tokio::test]
 async fn a_suspended_run_has_no_answer_to_judge() {
     let model = ScriptedModel::new()

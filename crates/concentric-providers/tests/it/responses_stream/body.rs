@@ -68,6 +68,7 @@ fn any_event() -> impl Strategy<Value = Value> {
 proptest! {
     /// Any events in any order have a single end, and an incomplete response emits no call.
     /// (`read_script` asserts the single end.)
+    // Case F014.
     #[test]
     fn any_events_end_once(events in prop::collection::vec(any_event(), 0..12), whole: bool) {
         let mut events = events;

@@ -1,5 +1,6 @@
 use super::*;
 
+// Case F015.
 #[tokio::test]
 async fn other_events_only_fill_gaps_between_deltas() {
     let begin = || {
@@ -70,6 +71,7 @@ async fn other_events_only_fill_gaps_between_deltas() {
     }
 }
 
+// Case F016.
 #[tokio::test]
 async fn parallel_calls_are_matched_by_index() {
     let pieces = |index| {

@@ -1,5 +1,6 @@
 use super::*;
 
+// Case F014.
 #[tokio::test]
 async fn unexpected_events_and_fields_are_ignored() {
     let odd = [

@@ -95,6 +95,7 @@ async fn an_error_within_a_response_is_typed() {
     assert!(!error.unwrap().is_retryable());
 }
 
+// Case F004.
 #[tokio::test]
 async fn a_truncated_response_has_a_reason() {
     let cases = [

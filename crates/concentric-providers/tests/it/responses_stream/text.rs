@@ -64,6 +64,7 @@ async fn the_body_ends_at_the_terminal_event() {
     }
 }
 
+// Case F006.
 #[tokio::test]
 async fn the_framing_is_detected_from_the_content() {
     let stream = stream(&hello());

@@ -131,6 +131,7 @@ async fn accepted_replies_are_not_replaced<S: Store>(store: S) {
     assert_eq!(record.replied_at, Some(at(0)));
 }
 
+// Case F047.
 async fn writes_with_an_older_fence_are_rejected<S: Store>(store: S) {
     let old = RunStore::begin(&store, key("run"), client("run"), running("hi"), at(30))
         .await

@@ -1,5 +1,6 @@
 use super::*;
 
+// Case C094.
 #[tokio::test]
 async fn interrupts_of_several_gates_are_raised_together_and_once() {
     for before_a_round in [false, true] {
@@ -51,6 +52,7 @@ async fn interrupts_of_several_gates_are_raised_together_and_once() {
     }
 }
 
+// Case C094.
 #[tokio::test]
 async fn the_strictest_decision_of_several_gates_wins() {
     let log = Log::default();

@@ -200,6 +200,7 @@ async fn an_unserializable_slot_fails_the_run_before_tools() {
     assert_eq!(tools.calls().len(), 0);
 }
 
+// Case C049.
 #[tokio::test]
 async fn changes_before_a_halt_are_kept() {
     let (model, tools) = once();
@@ -216,6 +217,7 @@ async fn changes_before_a_halt_are_kept() {
     assert_eq!(*context.state::<Allowed>().unwrap(), 1);
 }
 
+// Case C126.
 #[tokio::test]
 async fn a_runs_usage_covers_all_its_model_calls() {
     let used = || Usage::new(10, 3);
@@ -228,6 +230,7 @@ async fn a_runs_usage_covers_all_its_model_calls() {
     assert_eq!(answer.finish.usage.output_tokens(), Some(9));
 }
 
+// Case C055.
 #[tokio::test]
 async fn the_outcome_has_only_the_reason_of_the_cancellation() {
     for reason in [
@@ -235,6 +238,7 @@ async fn the_outcome_has_only_the_reason_of_the_cancellation() {
         CancelReason::Shutdown,
         CancelReason::Disconnected,
         CancelReason::Other("the user changed page".into()),
+        CancelReason::Other("user".into()),
     ] {
         let model = ScriptedModel::new().text("I ").never();
         let tools = ScriptedTools::new();
