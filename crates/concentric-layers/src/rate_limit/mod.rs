@@ -13,7 +13,7 @@
 //!             .layer(
 //!                 RateLimitLayer::new(minute.requests(500).input_tokens(200_000))
 //!                     // A quota for each tenant.
-//!                     .by(|request| Tenant::of(&request.context).to_string().into())
+//!                     .by(|request| Tenant::of(&request.context).0)
 //!                     .wait(Duration::from_secs(10)),
 //!             )
 //!             .service(model),
