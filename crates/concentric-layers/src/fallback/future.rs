@@ -132,7 +132,10 @@ where
 
 fn late() -> Error {
     let why = "the model exceeded the time for its first content";
-    Error::new(ErrorKind::Timeout, why).with_code(FIRST_CONTENT)
+    // A policy inside may have repeated the call, or may have waited as the provider requested.
+    Error::new(ErrorKind::Timeout, why)
+        .with_code(FIRST_CONTENT)
+        .with_advice(false)
 }
 
 impl<S> fmt::Debug for ResponseFuture<S>

@@ -91,7 +91,7 @@ impl FallbackLayer {
 
     /// Sets the time for the first content of each model, by the clock of the run; by default, there is no
     /// limit. A model that exceeds it fails with [`Timeout`](ErrorKind::Timeout) and the code
-    /// [`FIRST_CONTENT`](super::FIRST_CONTENT). With zero, only a model that answers at once is in time.
+    /// [`FIRST_CONTENT`](super::FIRST_CONTENT), and no retry policy around the layer repeats it. With zero, only a model that answers at once is in time.
     #[must_use]
     pub fn time_to_first(self, limit: Duration) -> Self {
         self.with(|options| options.time_to_first = Some(limit))
