@@ -331,6 +331,15 @@ fn run_case(seed: u64, seen: &mut Seen) {
     if case.one_in(2) {
         let (retry, attempts) = case.policy(&tokens);
         most += attempts - 1;
+        if case.one_in(2) {
+            // Hides from the policy that the error follows effects.
+            let hiding = Arc::clone(&case);
+            let hide = move |error| match hiding.effects.lock().unwrap().is_empty() {
+                true => error,
+                false => Error::new(ErrorKind::Server, "replaced"),
+            };
+            stack = BoxModel::new(CommitLayer::whole().layer(stack).map_err(hide));
+        }
         stack = BoxModel::new(retry.layer(stack));
     }
 
