@@ -251,7 +251,7 @@ async fn retry_inside_the_loop_repeats_one_model_call() {
     let (events, _) = assert_finishes(agent.oneshot(request()).await.unwrap().body).await;
     assert_eq!(
         shape(&events),
-        "step_start tool_call step_finish tool_result step_start text step_finish finish"
+        "step_start tool_call step_finish tool_result step_start custom text step_finish finish"
     );
     assert_eq!((model.calls(), tools.calls().len()), (3, 1));
     // Both attempts asked the same, in the same message's name.

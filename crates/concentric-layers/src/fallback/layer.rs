@@ -23,7 +23,7 @@ pub struct FallbackLayer(Arc<Options>);
 pub(super) struct Options {
     name: Str,
     others: Vec<Other>,
-    on: Option<Arc<dyn Fn(&Error) -> Option<bool> + Send + Sync>>,
+    on: Option<Arc<Decide>>,
     pub(super) is_sticky: bool,
     pub(super) time_to_first: Option<Duration>,
 }
@@ -32,8 +32,11 @@ pub(super) struct Options {
 struct Other {
     name: Str,
     model: BoxModel,
-    edit: Option<Arc<dyn Fn(&mut ChatRequest) + Send + Sync>>,
+    edit: Option<Arc<Edit>>,
 }
+
+type Decide = dyn Fn(&Error) -> Option<bool> + Send + Sync;
+type Edit = dyn Fn(&mut ChatRequest) + Send + Sync;
 
 impl FallbackLayer {
     /// Creates a layer around the model `name`, without other models.
@@ -72,7 +75,7 @@ impl FallbackLayer {
         edit: impl Fn(&mut ChatRequest) + Send + Sync + 'static,
     ) -> Self {
         let (name, model) = (name.into(), BoxModel::new(model));
-        let edit: Option<Arc<dyn Fn(&mut ChatRequest) + Send + Sync>> = Some(Arc::new(edit));
+        let edit: Option<Arc<Edit>> = Some(Arc::new(edit));
         self.with(|options| options.others.push(Other { name, model, edit }))
     }
 

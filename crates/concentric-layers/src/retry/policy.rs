@@ -29,8 +29,10 @@ struct Options {
     longest: Duration,
     max_retry_after: Duration,
     budgets: Budgets,
-    retry_if: Option<Arc<dyn Fn(&Error) -> Option<bool> + Send + Sync>>,
+    retry_if: Option<Arc<Decide>>,
 }
+
+type Decide = dyn Fn(&Error) -> Option<bool> + Send + Sync;
 
 /// The decision after a failed attempt.
 enum Next {
@@ -142,6 +144,10 @@ impl RetryModel {
         }
         report(&request.context, self.made, pause, error);
         self.made += 1;
+        if pause.is_zero() {
+            // A timer would wait for its next tick.
+            return Next::Retry(Box::pin(std::future::ready(())));
+        }
         let context = request.context.clone();
         Next::Retry(Box::pin(async move {
             // Ends early if the run is cancelled.

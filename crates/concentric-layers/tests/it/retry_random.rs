@@ -292,7 +292,7 @@ impl Seen {
 fn run_case(seed: u64, seen: &mut Seen) {
     let env = TestEnvironment::with_seed(seed);
     let random = SeededRandom::new(seed);
-    let has_tools = random.next_u64() % 2 == 0;
+    let has_tools = random.next_u64().is_multiple_of(2);
     let case = Arc::new(Case {
         random,
         has_tools,
