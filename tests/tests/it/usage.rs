@@ -95,6 +95,7 @@ fn tree(pace: Pace) -> BoxModel {
     )
 }
 
+// Case C126, with a nested agent, a judge and a rejected attempt.
 #[test]
 fn a_run_counts_the_tokens_of_its_whole_tree() {
     for pace in Pace::ALL {
@@ -156,6 +157,7 @@ async fn an_agent_in_the_models_place_is_counted_once() {
     }
 }
 
+// Case C126, over interrupts.
 #[tokio::test]
 async fn an_interrupted_run_keeps_the_tokens_of_its_tree() {
     let inner = named("inner", Usage::new(1000, 100)).text("Paid.").repeat();

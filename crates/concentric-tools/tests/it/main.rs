@@ -36,6 +36,7 @@ mod lazy;
 #[cfg(feature = "full")]
 mod lifecycle;
 mod limits;
+mod modified_states;
 #[cfg(feature = "full")]
 mod panics;
 #[cfg(feature = "full")]
