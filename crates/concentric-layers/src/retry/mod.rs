@@ -77,6 +77,9 @@
 //! The error is that of the last attempt, with the number of [`attempts`](concentric_core::Error::attempts).
 //! If the policy gives up before the last one, the error's [`advice`](concentric_core::Error::advice) is `false`.
 //!
+//! The tokens of every attempt are in [`run_usage`](concentric_core::Context::run_usage), as far as the provider
+//! reports them.
+//!
 //! Each repetition emits a custom event `concentric.retry` with the value
 //! `{"attempt", "delay_ms", "kind", "code"}`, and logs a warning.
 //!
