@@ -39,10 +39,12 @@
 //! | `Registry` | `config` | builds agents from JSON and TOML |
 //! | `DetachLayer` | `detach` | completes a run after its consumer has disconnected |
 //! | `Envelopes` | `envelope` | numbers and correlates the events of a run |
+//! | `FallbackLayer` | `fallback` | calls other models in place of one that fails |
 //! | `GuardrailLayer` | `guardrail` | has inputs and answers judged by a classifier |
 //! | `InFlightLimitLayer` | `in-flight` | limits calls until their bodies end |
 //! | `LogLayer` | `log` | logs runs, model calls and tool calls |
 //! | `RateLimitLayer` | `rate-limit` | keeps model calls within a quota of requests and tokens |
+//! | `RetryModel` | `retry` | repeats model calls, as a policy for tower's retry layer |
 //! | `MakeSession` | `session` | keeps a conversation, with one turn at a time |
 //! | `StaticMemoryLayer` | `static-memory` | adds documents to the system prompt |
 //! | `Steering` | `steering` | adds messages to a run in progress |
@@ -74,6 +76,8 @@ pub mod detach;
 pub mod envelope;
 #[cfg(any(feature = "budget", feature = "rate-limit"))]
 mod estimate;
+#[cfg(feature = "fallback")]
+pub mod fallback;
 pub mod from_fn;
 #[cfg(feature = "guardrail")]
 pub mod guardrail;
@@ -86,6 +90,8 @@ pub mod observe;
 pub mod on_end;
 #[cfg(feature = "rate-limit")]
 pub mod rate_limit;
+#[cfg(feature = "retry")]
+pub mod retry;
 #[cfg(feature = "session")]
 pub mod session;
 #[cfg(feature = "static-memory")]
@@ -128,6 +134,8 @@ pub use self::budget::{Budget, BudgetPlugin};
 pub use self::detach::DetachLayer;
 #[cfg(feature = "envelope")]
 pub use self::envelope::{Envelope, Envelopes};
+#[cfg(feature = "fallback")]
+pub use self::fallback::FallbackLayer;
 #[cfg(feature = "guardrail")]
 pub use self::guardrail::GuardrailLayer;
 #[cfg(feature = "in-flight")]
@@ -136,6 +144,8 @@ pub use self::in_flight::InFlightLimitLayer;
 pub use self::log::LogLayer;
 #[cfg(feature = "rate-limit")]
 pub use self::rate_limit::RateLimitLayer;
+#[cfg(feature = "retry")]
+pub use self::retry::RetryModel;
 #[cfg(feature = "session")]
 pub use self::session::{MakeSession, Session};
 #[cfg(feature = "static-memory")]
