@@ -41,12 +41,13 @@ where
 {
     type Item = Result<Event, Error>;
 
-    #[inline]
+    // Inlined always: a call would copy the event, and a stack has many layers.
+    #[inline(always)]
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        match self.held.pop_front() {
-            Some(event) => Poll::Ready(Some(Ok(event))),
-            None => self.inner.as_mut().poll_next(cx),
+        if self.held.is_empty() {
+            return self.inner.as_mut().poll_next(cx);
         }
+        Poll::Ready(self.held.pop_front().map(Ok))
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {

@@ -232,6 +232,16 @@ where
         Ok(())
     }
 
+    /// The next item of a body that is judged, or that has released events.
+    #[inline(never)]
+    fn poll_judged(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Event, Error>>> {
+        if let Some(event) = self.released.pop_front() {
+            return Poll::Ready(Some(Ok(event)));
+        }
+        let released = ready!(self.poll_release(cx));
+        Poll::Ready(released.map(|_| self.released.pop_front()).transpose())
+    }
+
     /// Drops the inner call and what is held.
     fn end(&mut self) {
         self.inner = None;
@@ -245,17 +255,16 @@ where
 {
     type Item = Result<Event, Error>;
 
+    // Inlined always: a call would copy the event, and a stack has many layers.
+    #[inline(always)]
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        if let Some(event) = self.released.pop_front() {
-            return Poll::Ready(Some(Ok(event)));
-        }
         if self.judging.is_none()
+            && self.released.is_empty()
             && let Some(inner) = &mut self.inner
         {
             return inner.as_mut().poll_next(cx);
         }
-        let released = ready!(self.poll_release(cx));
-        Poll::Ready(released.map(|_| self.released.pop_front()).transpose())
+        self.poll_judged(cx)
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {

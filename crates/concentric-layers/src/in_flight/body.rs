@@ -3,7 +3,7 @@ use futures_core::Stream;
 use pin_project_lite::pin_project;
 use std::{
     pin::Pin,
-    task::{Context, Poll, ready},
+    task::{Context, Poll},
 };
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -32,14 +32,18 @@ where
 {
     type Item = Result<Event, Error>;
 
-    #[inline]
+    // Inlined always: a call would copy the event, and a stack has many layers.
+    #[inline(always)]
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.project();
-        let item = ready!(this.inner.poll_next(cx));
-        if matches!(item, None | Some(Err(_) | Ok(Event::Finish(_)))) {
+        let item = this.inner.poll_next(cx);
+        if matches!(
+            item,
+            Poll::Ready(None | Some(Err(_) | Ok(Event::Finish(_))))
+        ) {
             *this.permit = None;
         }
-        Poll::Ready(item)
+        item
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {

@@ -4,7 +4,7 @@ use futures_core::Stream;
 use pin_project_lite::pin_project;
 use std::{
     pin::Pin,
-    task::{Context, Poll, ready},
+    task::{Context, Poll},
 };
 
 pin_project! {
@@ -29,17 +29,18 @@ where
 {
     type Item = Result<Event, Error>;
 
-    #[inline]
+    // Inlined always: a call would copy the event, and a stack has many layers.
+    #[inline(always)]
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.project();
-        let item = ready!(this.inner.poll_next(cx));
+        let item = this.inner.poll_next(cx);
         match &item {
-            Some(Ok(Event::Finish(finish))) => this.lines.end(End::Finished(finish)),
-            Some(Ok(_)) => {}
-            Some(Err(error)) => this.lines.end(End::Failed(error)),
-            None => this.lines.end(End::Truncated),
+            Poll::Ready(Some(Ok(Event::Finish(finish)))) => this.lines.end(End::Finished(finish)),
+            Poll::Ready(Some(Ok(_))) | Poll::Pending => {}
+            Poll::Ready(Some(Err(error))) => this.lines.end(End::Failed(error)),
+            Poll::Ready(None) => this.lines.end(End::Truncated),
         }
-        Poll::Ready(item)
+        item
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {

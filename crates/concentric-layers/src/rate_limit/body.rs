@@ -1,11 +1,11 @@
 use super::bucket::Reservation;
 use crate::estimate::length;
-use concentric_core::{Error, Event};
+use concentric_core::{Error, Event, Usage};
 use futures_core::Stream;
 use pin_project_lite::pin_project;
 use std::{
     pin::Pin,
-    task::{Context, Poll, ready},
+    task::{Context, Poll},
 };
 
 pin_project! {
@@ -28,30 +28,40 @@ impl<B> RateLimitBody<B> {
     }
 }
 
+// Not inlined into the path of each event.
+#[cold]
+fn settle(reservation: &mut Option<Reservation>, usage: Option<Usage>) {
+    if let Some(mut reservation) = reservation.take()
+        && let Some(usage) = usage
+    {
+        reservation.used(usage);
+    }
+}
+
 impl<B> Stream for RateLimitBody<B>
 where
     B: Stream<Item = Result<Event, Error>>,
 {
     type Item = Result<Event, Error>;
 
-    #[inline]
+    // Inlined always: a call would copy the event, and a stack has many layers.
+    #[inline(always)]
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.project();
-        let item = ready!(this.inner.poll_next(cx));
-        if let Some(reservation) = this.reservation {
-            match &item {
-                Some(Ok(Event::TextDelta(text) | Event::ReasoningDelta(text))) => {
+        let item = this.inner.poll_next(cx);
+        match &item {
+            Poll::Ready(Some(Ok(Event::TextDelta(text) | Event::ReasoningDelta(text)))) => {
+                if let Some(reservation) = this.reservation {
                     reservation.seen(length(text));
                 }
-                Some(Ok(Event::Finish(finish))) => {
-                    reservation.used(finish.usage);
-                    *this.reservation = None;
-                }
-                None | Some(Err(_)) => *this.reservation = None,
-                _ => {}
             }
+            Poll::Ready(Some(Ok(Event::Finish(finish)))) => {
+                settle(this.reservation, Some(finish.usage));
+            }
+            Poll::Ready(None | Some(Err(_))) => settle(this.reservation, None),
+            _ => {}
         }
-        Poll::Ready(item)
+        item
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {

@@ -1,10 +1,10 @@
 use super::spending::Spending;
-use concentric_core::{Error, Event};
+use concentric_core::{Error, Event, Usage};
 use futures_core::Stream;
 use pin_project_lite::pin_project;
 use std::{
     pin::Pin,
-    task::{Context, Poll, ready},
+    task::{Context, Poll},
 };
 
 pin_project! {
@@ -25,26 +25,40 @@ impl<B> ModelBudgetBody<B> {
     }
 }
 
+// Not inlined into the path of each event.
+#[cold]
+fn settle(spending: &mut Option<Spending>, usage: Option<Usage>) {
+    if let Some(mut spending) = spending.take()
+        && let Some(usage) = usage
+    {
+        spending.used(usage);
+    }
+}
+
 impl<B> Stream for ModelBudgetBody<B>
 where
     B: Stream<Item = Result<Event, Error>>,
 {
     type Item = Result<Event, Error>;
 
-    #[inline]
+    // Inlined always: a call would copy the event, and a stack has many layers.
+    #[inline(always)]
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.project();
-        let item = ready!(this.inner.poll_next(cx));
-        match (&item, this.spending.as_mut()) {
-            (Some(Ok(Event::Finish(finish))), Some(spending)) => {
-                spending.used(finish.attempt_usage());
-                *this.spending = None;
+        let item = this.inner.poll_next(cx);
+        match &item {
+            Poll::Ready(Some(Ok(Event::Finish(finish)))) => {
+                settle(this.spending, Some(finish.attempt_usage()));
             }
-            (Some(Ok(event)), Some(spending)) => spending.saw(event),
-            (None | Some(Err(_)), _) => *this.spending = None,
-            (Some(Ok(_)), None) => {}
+            Poll::Ready(Some(Ok(event))) => {
+                if let Some(spending) = this.spending {
+                    spending.saw(event);
+                }
+            }
+            Poll::Ready(None | Some(Err(_))) => settle(this.spending, None),
+            Poll::Pending => {}
         }
-        Poll::Ready(item)
+        item
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
