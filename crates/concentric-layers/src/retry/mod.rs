@@ -70,6 +70,8 @@
 //! Inside the loop, around one model: a repetition is another attempt at the same step. Inside a
 //! [`FallbackLayer`](crate::fallback) and outside of layers for each attempt, such as tower's `Timeout`, a rate
 //! limit or a budget layer, which count every attempt. Around an agent, it repeats runs that had no effect.
+//! A [`CommitLayer`](crate::CommitLayer) belongs inside of all policies: where one holds the answers of an inner
+//! policy or of a fallback, an outer policy repeats those that fail without knowledge of the attempts before them.
 //!
 //! # Readiness and errors
 //!
