@@ -20,7 +20,7 @@ pub use self::{
     ledger::{EffectKey, Intent, Ledger, LedgerEntry},
     run::{LEASE, RunRecord, RunStatus, RunStore, RunSummary, waiting},
     run_context::{OpenInterrupts, Resumable},
-    thread::{StoredThread, ThreadStore},
+    thread::{StoredThread, SuspendedTurn, ThreadChange, ThreadStore, ThreadSummary},
 };
 pub use crate::{
     checkpoint::Checkpoint,
@@ -61,7 +61,12 @@ pub enum StoreError {
     /// There is a newer claim of the run.
     Stale,
     /// The stored conversation has another version.
-    Moved,
+    Moved {
+        /// The version that the change is based on.
+        expected: u64,
+        /// The stored version; 0 if the conversation does not exist.
+        found: u64,
+    },
     /// The value can't be stored so that it can be read again, for example because it is too large.
     /// A retry fails with the same error.
     Unwritable(Arc<dyn StdError + Send + Sync>),
@@ -91,7 +96,7 @@ impl StoreError {
             Self::Taken => "already_resumed",
             Self::Ended => "run_ended",
             Self::Stale => "stale_claim",
-            Self::Moved => "thread_moved",
+            Self::Moved { .. } => "thread_moved",
             Self::Unwritable(_) => "unwritable",
             Self::Failed(_) => "store_failed",
         }
@@ -121,7 +126,13 @@ impl fmt::Display for StoreError {
             Self::Taken => "another process has already resumed the run",
             Self::Ended => "the run is over",
             Self::Stale => "another process has claimed the run",
-            Self::Moved => "another session has changed the conversation; open it again",
+            Self::Moved { expected, found } => {
+                return write!(
+                    f,
+                    "another session has changed the conversation, which has version {found} instead of \
+                     {expected}; open it again"
+                );
+            }
             Self::Unwritable(_) => "the value can't be stored",
             Self::Failed(_) => "the store failed",
         })

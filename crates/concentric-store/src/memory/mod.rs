@@ -1,8 +1,9 @@
 mod decisions;
 mod effects;
 mod runs;
+mod threads;
 
-use self::{effects::Entry, runs::Row};
+use self::{effects::Entry, runs::Row, threads::Thread};
 use crate::{Options, rules::is_over};
 use concentric_core::{
     Str, ThreadId,
@@ -54,6 +55,7 @@ struct Kept {
     used: u64,
     // In the order of insertion.
     decisions: Vec<StoredDecision>,
+    threads: HashMap<(Tenant, ThreadId), Thread>,
 }
 
 impl MemoryStore {

@@ -2,6 +2,7 @@ mod decisions;
 mod ledger;
 mod runs;
 mod schema;
+mod threads;
 mod values;
 mod worker;
 

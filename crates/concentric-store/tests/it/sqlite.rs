@@ -214,7 +214,7 @@ async fn a_file_of_a_newer_version_is_rejected() {
             error,
             Fault::Newer {
                 found: 99,
-                known: 3
+                known: 4
             }
         ),
         "{error:?}"

@@ -41,13 +41,14 @@ mod effects;
 mod limits;
 mod records;
 mod retention;
+mod threads;
 
 use crate::common::{at, client, key, question, running, tenant, waiting};
 use concentric_core::{
     MessageId, Reply, RunId, Str, ThreadId, ToolOutcome,
     store::{
         Decisions, EffectKey, Intent, Ledger, LedgerEntry, Once, RunClaim, RunKey, RunStatus,
-        RunStore, StoreError, StoredDecision, StoredScope, Tenant,
+        RunStore, StoreError, StoredDecision, StoredScope, Tenant, ThreadStore,
     },
 };
 #[cfg(feature = "sqlite")]
@@ -57,7 +58,7 @@ use serde_json::{Value, json};
 use std::time::{Duration, SystemTime};
 
 /// A store, with its `purge`.
-trait Store: RunStore + Ledger + Once + Decisions + Clone {
+trait Store: RunStore + Ledger + Once + Decisions + ThreadStore + Clone {
     async fn forget(&self, now: SystemTime);
 }
 
