@@ -37,6 +37,7 @@
 //! |---|---|---|
 //! | `BudgetPlugin` | `budget` | limits the cost, tokens, calls and time of runs |
 //! | `Registry` | `config` | builds agents from JSON and TOML |
+//! | `ConversationLayer` | `conversation` | keeps the history of conversations in a store |
 //! | `DetachLayer` | `detach` | completes a run after its consumer has disconnected |
 //! | `Envelopes` | `envelope` | numbers and correlates the events of a run |
 //! | `GuardrailLayer` | `guardrail` | has inputs and answers judged by a classifier |
@@ -66,6 +67,8 @@ mod capture;
 pub mod commit;
 #[cfg(feature = "config")]
 pub mod config;
+#[cfg(feature = "conversation")]
+pub mod conversation;
 pub mod debug;
 pub mod defaults;
 #[cfg(feature = "detach")]
@@ -100,6 +103,7 @@ pub mod suspend;
 pub mod tool_cache;
 pub mod transform;
 #[cfg(any(
+    feature = "conversation",
     feature = "detach",
     feature = "guardrail",
     feature = "in-flight",
@@ -124,6 +128,8 @@ pub use self::{
 
 #[cfg(feature = "budget")]
 pub use self::budget::{Budget, BudgetPlugin};
+#[cfg(feature = "conversation")]
+pub use self::conversation::ConversationLayer;
 #[cfg(feature = "detach")]
 pub use self::detach::DetachLayer;
 #[cfg(feature = "envelope")]
