@@ -10,6 +10,8 @@
 mod budget;
 #[cfg(feature = "full")]
 mod config;
+#[cfg(feature = "full")]
+mod conversation;
 #[cfg(feature = "detach")]
 mod detach;
 #[cfg(feature = "envelope")]
@@ -42,6 +44,8 @@ mod steering;
 mod stop;
 #[cfg(feature = "suspend")]
 mod suspend;
+#[cfg(feature = "session")]
+mod thread_store;
 #[cfg(feature = "tool-cache")]
 mod tool_cache;
 mod transform;

@@ -1,15 +1,14 @@
 //! Sessions whose conversations are stored, their health, idle end, forks and context budget.
 
+use crate::thread_store::Threads;
 use concentric_core::{
     AgentLayer, Answer, BoxModel, ChatRequest, Error, ErrorKind, Event, Outcome, Reply, ThreadId,
     ToolOutcome,
     state::{Durable, Scope, Slot, StoredSlot},
-    store::{
-        StoreError, StoreFuture, StoredThread, Tenant, ThreadChange, ThreadStore, ThreadSummary,
-    },
+    store::Tenant,
 };
 use concentric_layers::session::{ContextBudget, MakeSession, Session, SessionTarget};
-use concentric_test::{MemoryStore, ScriptedModel, ScriptedTools};
+use concentric_test::{ScriptedModel, ScriptedTools};
 use futures_util::{FutureExt, StreamExt};
 use serde_json::json;
 use std::{
@@ -26,86 +25,6 @@ impl Slot for Count {
     type Keep = Durable;
     const NAME: &'static str = "test/count";
     const SCOPE: Scope = Scope::Thread;
-}
-
-/// A store that may be slow, and fails on demand.
-#[derive(Clone, Default)]
-struct Threads {
-    kept: MemoryStore,
-    slow: bool,
-    fails: Arc<Mutex<u32>>,
-}
-
-impl Threads {
-    fn new(slow: bool) -> Self {
-        Self {
-            slow,
-            ..Self::default()
-        }
-    }
-
-    fn fail_next(&self) {
-        *self.fails.lock().unwrap() += 1;
-    }
-
-    fn get(&self, thread: &str) -> Option<StoredThread> {
-        let load = self.kept.load(Tenant::default(), ThreadId::new(thread));
-        load.now_or_never().unwrap().unwrap()
-    }
-
-    fn at_pace<T: Send + 'static>(&self, work: StoreFuture<T>) -> StoreFuture<T> {
-        let (slow, fails) = (self.slow, Arc::clone(&self.fails));
-        Box::pin(async move {
-            if slow {
-                tokio::task::yield_now().await;
-            }
-            let failures = std::mem::take(&mut *fails.lock().unwrap());
-            match failures {
-                0 => work.await,
-                _ => Err(StoreError::failed("the disk is full")),
-            }
-        })
-    }
-}
-
-impl ThreadStore for Threads {
-    fn load(&self, tenant: Tenant, thread: ThreadId) -> StoreFuture<Option<StoredThread>> {
-        self.at_pace(self.kept.load(tenant, thread))
-    }
-
-    fn append(
-        &self,
-        tenant: Tenant,
-        thread: ThreadId,
-        version: u64,
-        change: ThreadChange,
-    ) -> StoreFuture<u64> {
-        self.at_pace(self.kept.append(tenant, thread, version, change))
-    }
-
-    fn fork(
-        &self,
-        tenant: Tenant,
-        thread: ThreadId,
-        version: u64,
-        to: ThreadId,
-        change: ThreadChange,
-    ) -> StoreFuture<u64> {
-        self.at_pace(self.kept.fork(tenant, thread, version, to, change))
-    }
-
-    fn list_threads(
-        &self,
-        tenant: Tenant,
-        after: Option<ThreadId>,
-        limit: usize,
-    ) -> StoreFuture<Vec<ThreadSummary>> {
-        self.at_pace(self.kept.list_threads(tenant, after, limit))
-    }
-
-    fn delete(&self, tenant: Tenant, thread: ThreadId) -> StoreFuture<bool> {
-        self.at_pace(self.kept.delete(tenant, thread))
-    }
 }
 
 fn agent(model: &ScriptedModel, tools: &ScriptedTools) -> BoxModel {
