@@ -1,9 +1,9 @@
-//! Durable stores for Concentric: suspended and abandoned runs, conversations, the ledger of tool
-//! effects, used keys and stored decisions.
+//! Durable stores for Concentric: suspended and abandoned runs, conversations, memories, the
+//! ledger of tool effects, used keys and stored decisions.
 //!
 //! [`SqliteStore`] stores them in one file that any number of processes on one machine share.
 //! [`MemoryStore`] stores them in memory, for tests. Both implement [`RunStore`], [`ThreadStore`],
-//! [`Ledger`], [`Once`] and [`Decisions`] of `concentric-core`, and both pass the same test suite.
+//! [`Memories`], [`Ledger`], [`Once`] and [`Decisions`] of `concentric-core`, and both pass the same test suite.
 //!
 //! ```
 //! use concentric_core::{
@@ -83,6 +83,12 @@
 //! conversation. A checksum of each turn covers those before it: a conversation with a changed or
 //! missing turn fails to load with [`Fault::Corrupt`].
 //!
+//! # Memories
+//!
+//! A search compares the words of all memories of an owner with those of the query: a rare word counts
+//! for more than a common one, and of equal matches the newest is first. An owner has at most 1,000
+//! memories of at most 8 KiB; the oldest are removed.
+//!
 //! # Limits
 //!
 //! | limit | default | error |
@@ -150,6 +156,7 @@
 //! [`RunStore::find_by_interrupt`]: concentric_core::store::RunStore::find_by_interrupt
 //! [`RunStore::abandoned`]: concentric_core::store::RunStore::abandoned
 //! [`RunStore::list_by_thread`]: concentric_core::store::RunStore::list_by_thread
+//! [`Memories`]: concentric_core::store::Memories
 //! [`ThreadStore`]: concentric_core::store::ThreadStore
 //! [`StoreError::Stale`]: concentric_core::store::StoreError::Stale
 //! [`StoreError::Taken`]: concentric_core::store::StoreError::Taken
@@ -159,6 +166,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod fault;
+mod memories;
 mod memory;
 mod options;
 mod rules;

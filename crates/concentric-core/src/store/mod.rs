@@ -1,4 +1,4 @@
-//! Traits for persistent storage: of runs, conversations, effects of tools, and decisions.
+//! Traits for persistent storage: of runs, conversations, memories, effects of tools, and decisions.
 //!
 //! Implementations are trusted: a run is resumed exactly as a [`RunStore`] returns it.
 //! `concentric-store` implements the traits over SQLite, and in memory for tests.
@@ -11,6 +11,7 @@
 
 mod decision;
 mod ledger;
+mod memory;
 mod run;
 mod run_context;
 mod thread;
@@ -18,6 +19,7 @@ mod thread;
 pub use self::{
     decision::{Decisions, Once, StoredDecision, StoredScope},
     ledger::{EffectKey, Intent, Ledger, LedgerEntry},
+    memory::{Memories, Memory},
     run::{LEASE, RunRecord, RunStatus, RunStore, RunSummary, waiting},
     run_context::{OpenInterrupts, Resumable},
     thread::{StoredThread, SuspendedTurn, ThreadChange, ThreadStore, ThreadSummary},

@@ -1,5 +1,6 @@
 mod decisions;
 mod effects;
+mod memories;
 mod runs;
 mod threads;
 
@@ -8,7 +9,8 @@ use crate::{Options, rules::is_over};
 use concentric_core::{
     Str, ThreadId,
     store::{
-        EffectKey, RunKey, RunStatus, StoreError, StoreFuture, StoredDecision, StoredScope, Tenant,
+        EffectKey, Memory, RunKey, RunStatus, StoreError, StoreFuture, StoredDecision, StoredScope,
+        Tenant,
     },
 };
 use std::{
@@ -56,6 +58,8 @@ struct Kept {
     // In the order of insertion.
     decisions: Vec<StoredDecision>,
     threads: HashMap<(Tenant, ThreadId), Thread>,
+    // By tenant and owner.
+    memories: HashMap<(Tenant, Str), Vec<Memory>>,
 }
 
 impl MemoryStore {

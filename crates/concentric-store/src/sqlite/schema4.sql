@@ -45,3 +45,13 @@ CREATE TABLE slots (
     value  TEXT NOT NULL,
     PRIMARY KEY (tenant, thread, slot, place)
 ) STRICT;
+
+CREATE TABLE memories (
+    tenant TEXT NOT NULL,
+    owner  TEXT NOT NULL,
+    id     TEXT NOT NULL,
+    at     INTEGER NOT NULL,
+    text   TEXT NOT NULL,
+    PRIMARY KEY (tenant, owner, id)
+) STRICT;
+CREATE INDEX memories_by_time ON memories (tenant, owner, at, id);
