@@ -39,6 +39,7 @@
 //! | `Registry` | `config` | builds agents from JSON and TOML |
 //! | `ConversationLayer` | `conversation` | keeps the history of conversations in a store |
 //! | `DetachLayer` | `detach` | completes a run after its consumer has disconnected |
+//! | `DynamicMemoryLayer` | `memory` | recalls what earlier runs have left, and captures each turn |
 //! | `Envelopes` | `envelope` | numbers and correlates the events of a run |
 //! | `GuardrailLayer` | `guardrail` | has inputs and answers judged by a classifier |
 //! | `InFlightLimitLayer` | `in-flight` | limits calls until their bodies end |
@@ -77,6 +78,8 @@ pub mod detach;
 pub mod envelope;
 #[cfg(any(feature = "budget", feature = "rate-limit"))]
 mod estimate;
+#[cfg(any(feature = "memory", feature = "static-memory"))]
+mod frame;
 pub mod from_fn;
 #[cfg(feature = "guardrail")]
 pub mod guardrail;
@@ -85,6 +88,8 @@ pub mod in_flight;
 #[cfg(feature = "log")]
 pub mod log;
 pub mod map_events;
+#[cfg(feature = "memory")]
+pub mod memory;
 pub mod observe;
 pub mod on_end;
 #[cfg(feature = "rate-limit")]
@@ -107,6 +112,7 @@ pub mod transform;
     feature = "detach",
     feature = "guardrail",
     feature = "in-flight",
+    feature = "memory",
     feature = "rate-limit",
     feature = "session",
     feature = "suspend"
@@ -140,6 +146,8 @@ pub use self::guardrail::GuardrailLayer;
 pub use self::in_flight::InFlightLimitLayer;
 #[cfg(feature = "log")]
 pub use self::log::LogLayer;
+#[cfg(feature = "memory")]
+pub use self::memory::DynamicMemoryLayer;
 #[cfg(feature = "rate-limit")]
 pub use self::rate_limit::RateLimitLayer;
 #[cfg(feature = "session")]

@@ -25,6 +25,8 @@ mod lasting_edits;
 mod limits_of_runs;
 #[cfg(feature = "full")]
 mod log;
+#[cfg(feature = "full")]
+mod memory;
 mod observe;
 #[cfg(feature = "full")]
 mod placement;
