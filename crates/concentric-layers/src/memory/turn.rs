@@ -180,7 +180,7 @@ impl Turn {
             None => transcript.last().map(|turn| {
                 let message = turn.as_message();
                 let answer = match message.role {
-                    Role::Assistant => message.text().to_string(),
+                    Role::Assistant => message.text(),
                     _ => String::new(),
                 };
                 format!("User: {query}\nAssistant: {answer}")

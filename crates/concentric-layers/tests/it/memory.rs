@@ -289,7 +289,7 @@ async fn a_turn_is_captured_once_across_a_suspension() {
     let request = ChatRequest::replying(vec![reply]).with_context(context());
     send(&process(&second), request).await.unwrap();
     assert_eq!(store.counts(), (1, 1));
-    let text = |model: &ScriptedModel| model.request(0).system.text().to_string();
+    let text = |model: &ScriptedModel| model.request(0).system.text();
     assert_eq!(text(&second), text(&first));
     assert!(text(&second).contains("pay by card"));
     let captured = store.find("ada", "paid");
@@ -419,7 +419,7 @@ async fn the_segment_keeps_to_its_limits() {
         send(&agent(&layer, &model), ChatRequest::user("tea"))
             .await
             .unwrap();
-        let text = model.request(0).system.text().to_string();
+        let text = model.request(0).system.text();
         assert_eq!(
             text.matches("<memory ").count(),
             expected,
@@ -441,7 +441,7 @@ async fn a_memory_cannot_leave_its_frame() {
     send(&agent(&of_ada(&store), &model), ChatRequest::user("tea"))
         .await
         .unwrap();
-    let text = model.request(0).system.text().to_string();
+    let text = model.request(0).system.text();
     assert_eq!(text.matches("</memory>").count(), 1, "{text}");
     assert_eq!(text.matches("<memory ").count(), 1, "{text}");
     assert!(text.contains("<memory id=\"a&quot;b\" age_days="), "{text}");
@@ -451,7 +451,7 @@ async fn a_memory_cannot_leave_its_frame() {
 async fn the_captured_text_can_be_chosen() {
     let store = Notes::default();
     let layer = of_ada(&store).capture(|transcript| {
-        let text = transcript.user_message()?.text().to_string();
+        let text = transcript.user_message()?.text();
         assert_ne!(text, "panic");
         (text != "secret").then(|| format!("fact: {text}"))
     });

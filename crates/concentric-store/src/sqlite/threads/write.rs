@@ -48,12 +48,11 @@ pub(super) fn append(
         tx,
         options,
         [tenant.0.as_str(), thread.as_str()],
-        next,
+        &next,
         change,
     )?;
-    match old {
-        Some(old) => log::collect(tx, old)?,
-        None => {}
+    if let Some(old) = old {
+        log::collect(tx, old)?;
     }
     Ok(version)
 }
@@ -84,7 +83,7 @@ pub(super) fn fork(
                 WHERE tenant = ?1 AND thread = ?2";
     let tenant = tenant.0.as_str();
     execute(tx, copy, [tenant, thread.as_str(), to.as_str()])?;
-    write(tx, options, [tenant, to.as_str()], next, change)
+    write(tx, options, [tenant, to.as_str()], &next, change)
 }
 
 fn stored(head: Option<&Head>) -> Option<(u64, Option<&str>)> {
@@ -97,7 +96,7 @@ fn write(
     tx: &Transaction<'_>,
     options: &Options,
     key: [&str; 2],
-    base: Head,
+    base: &Head,
     change: &ThreadChange,
 ) -> Result<u64, StoreError> {
     let max = options.max_state_bytes;

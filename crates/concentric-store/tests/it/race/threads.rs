@@ -21,7 +21,7 @@ fn texts(store: &SqliteStore) -> (Vec<String>, u64) {
     let stored = block(store.load(tenant("acme"), thread())).unwrap();
     let stored = stored.unwrap_or_default();
     let turns = stored.history.iter();
-    let texts = turns.map(|turn| turn.as_message().text().to_string());
+    let texts = turns.map(|turn| turn.as_message().text());
     (texts.collect(), stored.version)
 }
 

@@ -78,7 +78,7 @@ async fn load<S: Store>(store: &S, thread: &str) -> Option<StoredThread> {
 async fn texts<S: Store>(store: &S, thread: &str) -> (Vec<String>, u64) {
     let stored = load(store, thread).await.unwrap();
     let texts = stored.history.iter().map(|turn| turn.as_message().text());
-    (texts.map(|text| text.to_string()).collect(), stored.version)
+    (texts.collect(), stored.version)
 }
 
 fn moved<T: std::fmt::Debug>(result: Result<T, StoreError>) -> (u64, u64) {
