@@ -39,7 +39,7 @@
 //! | `Registry` | `config` | builds agents from JSON and TOML |
 //! | `ConversationLayer` | `conversation` | keeps the history of conversations in a store |
 //! | `DetachLayer` | `detach` | completes a run after its consumer has disconnected |
-//! | `DynamicMemoryLayer` | `memory` | recalls what earlier runs have left, and captures each turn |
+//! | `DynamicMemoryLayer` | `memory` | recalls memories of earlier runs, and captures each turn |
 //! | `Envelopes` | `envelope` | numbers and correlates the events of a run |
 //! | `GuardrailLayer` | `guardrail` | has inputs and answers judged by a classifier |
 //! | `InFlightLimitLayer` | `in-flight` | limits calls until their bodies end |

@@ -1,4 +1,4 @@
-//! One run of a conversation: what it starts from, and what it stores.
+//! One run of a conversation: its base, and the turn that it stores.
 
 use super::layer::{Merge, NO_THREAD, Settings, UNKNOWN_THREAD};
 use concentric_core::{
@@ -18,7 +18,7 @@ use std::{
 /// The time that the store may take to append a turn.
 const STORED_WITHIN: Duration = Duration::from_secs(30);
 
-/// What a run has started from, in the run's own state.
+/// The base of a run, in the run's own state.
 struct Base;
 
 impl Slot for Base {
@@ -135,7 +135,7 @@ impl Turn {
         }
     }
 
-    /// What the run has started from. A layer inside this one may have restored it since the call.
+    /// Returns the base of the run. A layer inside this one may have restored it since the call.
     fn started(&self) -> Result<Option<Started>, SlotError> {
         self.context
             .state::<Base>()

@@ -1,4 +1,4 @@
-//! A layer that recalls what earlier runs have left, and captures each turn for later ones.
+//! A layer that recalls memories of earlier runs, and captures each turn for later ones.
 //!
 //! ```
 //! use concentric_core::{AgentLayer, ChatRequest, Error, NoTools, Str};

@@ -140,7 +140,7 @@ async fn it_is_a_layer() {
 }
 
 #[tokio::test]
-async fn a_later_run_recalls_what_a_run_has_left() {
+async fn a_later_run_recalls_the_turn_of_an_earlier_one() {
     for is_slow in [false, true] {
         let store = Notes {
             is_slow,
@@ -281,7 +281,7 @@ async fn a_turn_is_captured_once_across_a_suspension() {
     assert_eq!(asked.finish.outcome, Outcome::Interrupted);
     assert_eq!(store.counts(), (1, 0));
 
-    // What is stored in the meantime is not recalled.
+    // A memory that is stored in the meantime is not recalled.
     store.add("ada", "b", "pay never");
     let second = ScriptedModel::new().text("Paid.");
     let state = asked.finish.state.unwrap();

@@ -1,4 +1,4 @@
-//! Conversations in SQLite: what they cost, share and lose.
+//! The cost, sharing and deletion of conversations in SQLite.
 
 use crate::common::tenant;
 use concentric_core::{
