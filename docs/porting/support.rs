@@ -12,7 +12,8 @@ use concentric::{
     id::*,
     interrupt::*,
     layers::{
-        stop, DebugLayer, Emit, MakeSession, NextTool, StopWhen, TransformLayer,
+        stop, DebugLayer, Emit, FallbackLayer, MakeSession, NextTool, RetryModel, StopWhen,
+        TransformLayer,
         inspect_events, map_events, session::SessionTarget, tool_from_fn,
     },
     message::*,
@@ -29,7 +30,7 @@ use serde_json::{Value, json};
 #[allow(unused_imports)]
 use std::{collections::HashMap, sync::{Arc, Mutex, OnceLock}, time::Duration};
 #[allow(unused_imports)]
-use tower::{Layer, ServiceBuilder, ServiceExt, service_fn};
+use tower::{Layer, ServiceBuilder, ServiceExt, retry::RetryLayer, service_fn};
 
 thread_local! {
     static LOG: std::cell::RefCell<Vec<String>> = const { std::cell::RefCell::new(Vec::new()) };

@@ -41,10 +41,12 @@
 //! | `DetachLayer` | `detach` | completes a run after its consumer has disconnected |
 //! | `DynamicMemoryLayer` | `memory` | recalls memories of earlier runs, and captures each turn |
 //! | `Envelopes` | `envelope` | numbers and correlates the events of a run |
+//! | `FallbackLayer` | `fallback` | calls other models in place of one that fails |
 //! | `GuardrailLayer` | `guardrail` | has inputs and answers judged by a classifier |
 //! | `InFlightLimitLayer` | `in-flight` | limits calls until their bodies end |
 //! | `LogLayer` | `log` | logs runs, model calls and tool calls |
 //! | `RateLimitLayer` | `rate-limit` | keeps model calls within a quota of requests and tokens |
+//! | `RetryModel` | `retry` | repeats model calls, as a policy for tower's retry layer |
 //! | `MakeSession` | `session` | keeps a conversation, with one turn at a time |
 //! | `StaticMemoryLayer` | `static-memory` | adds documents to the system prompt |
 //! | `Steering` | `steering` | adds messages to a run in progress |
@@ -78,6 +80,8 @@ pub mod detach;
 pub mod envelope;
 #[cfg(any(feature = "budget", feature = "rate-limit"))]
 mod estimate;
+#[cfg(feature = "fallback")]
+pub mod fallback;
 #[cfg(any(feature = "memory", feature = "static-memory"))]
 mod frame;
 pub mod from_fn;
@@ -94,6 +98,8 @@ pub mod observe;
 pub mod on_end;
 #[cfg(feature = "rate-limit")]
 pub mod rate_limit;
+#[cfg(feature = "retry")]
+pub mod retry;
 #[cfg(feature = "session")]
 pub mod session;
 #[cfg(feature = "static-memory")]
@@ -140,6 +146,8 @@ pub use self::conversation::ConversationLayer;
 pub use self::detach::DetachLayer;
 #[cfg(feature = "envelope")]
 pub use self::envelope::{Envelope, Envelopes};
+#[cfg(feature = "fallback")]
+pub use self::fallback::FallbackLayer;
 #[cfg(feature = "guardrail")]
 pub use self::guardrail::GuardrailLayer;
 #[cfg(feature = "in-flight")]
@@ -150,6 +158,8 @@ pub use self::log::LogLayer;
 pub use self::memory::DynamicMemoryLayer;
 #[cfg(feature = "rate-limit")]
 pub use self::rate_limit::RateLimitLayer;
+#[cfg(feature = "retry")]
+pub use self::retry::RetryModel;
 #[cfg(feature = "session")]
 pub use self::session::{MakeSession, Session};
 #[cfg(feature = "static-memory")]

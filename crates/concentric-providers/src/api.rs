@@ -7,7 +7,7 @@ use crate::{
 };
 use concentric_core::{
     ChatRequest, Context, Error, ErrorKind, Event, Part, PartEnd, PartKind, ProviderData,
-    ResponseHead, Str,
+    ResponseHead, Str, Usage,
 };
 use http::{HeaderValue, Uri, uri::Authority};
 use serde::{Deserialize, Serialize};
@@ -101,6 +101,11 @@ pub trait Decoder: fmt::Debug + Send + Sync + Unpin {
     /// unnecessary.
     fn is_over(&self) -> bool {
         false
+    }
+
+    /// The usage that the service has reported so far, for a response that fails.
+    fn usage(&self) -> Usage {
+        Usage::default()
     }
 
     /// Ends a complete response: emits the events that were held back, and the finish.

@@ -5,7 +5,7 @@ use crate::{
     scrub::{Secrets, scrub},
 };
 use concentric_core::{BoxError, Error, ErrorKind, Str};
-use http::{HeaderMap, StatusCode};
+use http::{HeaderMap, HeaderValue, StatusCode};
 use serde_json::Value;
 use std::{
     error::Error as _,
@@ -303,7 +303,13 @@ impl Origin<'_> {
             let failure = Failure::of_body(body, status);
             self.failed(&failure, failure.kind(Some(status.as_u16())))
         };
-        let error = error.with_status(status.as_u16());
+        let mut error = error.with_status(status.as_u16());
+        // Sent by OpenAI and Anthropic, whose clients obey it.
+        match headers.get("x-should-retry").map(HeaderValue::as_bytes) {
+            Some(b"true") => error = error.with_advice(true),
+            Some(b"false") => error = error.with_advice(false),
+            _ => {}
+        }
         // The longest wins.
         match retry_after::read(headers, now, limits.retry_after).max(error.retry_after()) {
             Some(after) => error.with_retry_after(after),

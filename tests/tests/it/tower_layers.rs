@@ -6,14 +6,13 @@ use concentric_core::{
     RoundEvent, ToolCall, ToolOutcome, ToolRound, ToolSource, ToolSpec, ToolSpecs,
 };
 use concentric_layers::InFlightLimitLayer;
-use concentric_layers::{CommitLayer, NextTool, from_fn, tool_from_fn};
+use concentric_layers::{CommitLayer, NextTool, RetryModel, from_fn, tool_from_fn};
 use concentric_test::{
     Gate, ScriptedModel, ScriptedTools, Strict, assert_fails, assert_finishes, shape, text_of,
 };
 use futures_util::{Stream, StreamExt, future::BoxFuture};
 use serde_json::json;
 use std::{
-    future::{Ready, ready},
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -29,7 +28,6 @@ use tower::{
     discover::ServiceList,
     hedge::Hedge,
     load::{CompleteOnResponse, Constant, PendingRequests},
-    retry::Policy,
     steer::Steer,
 };
 
@@ -49,26 +47,9 @@ fn into_error(error: BoxError) -> Error {
     error.into()
 }
 
-/// Tries again while the error says that it may be, so many times.
-#[derive(Clone)]
-struct Attempts(usize);
-
-impl<Res> Policy<ChatRequest, Res, Error> for Attempts {
-    type Future = Ready<()>;
-
-    fn retry(
-        &mut self,
-        _: &mut ChatRequest,
-        result: &mut Result<Res, Error>,
-    ) -> Option<Self::Future> {
-        let again = matches!(result, Err(error) if error.is_retryable());
-        self.0 = self.0.checked_sub(usize::from(again))?;
-        again.then(|| ready(()))
-    }
-
-    fn clone_request(&mut self, request: &ChatRequest) -> Option<ChatRequest> {
-        Some(request.clone())
-    }
+/// Repeats a call at most so many times, without pauses.
+fn again(times: u32) -> RetryModel {
+    RetryModel::new(times + 1).backoff(Duration::ZERO, Duration::ZERO)
 }
 
 // ---- timeout ----
@@ -200,7 +181,7 @@ async fn retry_repeats_what_failed_before_its_first_token() {
         .then()
         .text("third time lucky");
     let service = ServiceBuilder::new()
-        .retry(Attempts(2))
+        .retry(again(2))
         .service(Strict::new(model.clone()));
     let (events, _) = assert_finishes(service.oneshot(request()).await.unwrap().body).await;
     assert_eq!(text_of(&events), "third time lucky");
@@ -210,9 +191,7 @@ async fn retry_repeats_what_failed_before_its_first_token() {
 #[tokio::test]
 async fn retry_gives_up_after_its_attempts() {
     let model = ScriptedModel::new().error(server_error()).repeat();
-    let service = ServiceBuilder::new()
-        .retry(Attempts(2))
-        .service(model.clone());
+    let service = ServiceBuilder::new().retry(again(2)).service(model.clone());
     let error = service.oneshot(request()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Server);
     assert_eq!(model.calls(), 3);
@@ -223,9 +202,7 @@ async fn retry_does_not_repeat_an_error_that_will_come_again() {
     let model = ScriptedModel::new()
         .error(Error::new(ErrorKind::Authentication, "no such key"))
         .repeat();
-    let service = ServiceBuilder::new()
-        .retry(Attempts(2))
-        .service(model.clone());
+    let service = ServiceBuilder::new().retry(again(2)).service(model.clone());
     service.oneshot(request()).await.unwrap_err();
     assert_eq!(model.calls(), 1);
 }
@@ -237,9 +214,7 @@ async fn retry_does_not_repeat_output() {
         .error(server_error())
         .then()
         .text("never asked");
-    let service = ServiceBuilder::new()
-        .retry(Attempts(2))
-        .service(model.clone());
+    let service = ServiceBuilder::new().retry(again(2)).service(model.clone());
     let (events, error) = assert_fails(service.oneshot(request()).await.unwrap().body).await;
     assert_eq!(text_of(&events), "a");
     assert_eq!((error.kind(), model.calls()), (ErrorKind::Server, 1));
@@ -253,7 +228,7 @@ async fn retry_repeats_more_where_commit_shows_less() {
         .then()
         .text("b");
     let service = ServiceBuilder::new()
-        .retry(Attempts(2))
+        .retry(again(2))
         .layer(CommitLayer::whole())
         .service(model.clone());
     let (events, _) = assert_finishes(service.oneshot(request()).await.unwrap().body).await;
@@ -271,12 +246,12 @@ async fn retry_inside_the_loop_repeats_one_model_call() {
         .text("ok");
     let agent = ServiceBuilder::new()
         .layer(AgentLayer::new(tools.clone()))
-        .retry(Attempts(2))
+        .retry(again(2))
         .service(model.clone());
     let (events, _) = assert_finishes(agent.oneshot(request()).await.unwrap().body).await;
     assert_eq!(
         shape(&events),
-        "step_start tool_call step_finish tool_result step_start text step_finish finish"
+        "step_start tool_call step_finish tool_result step_start custom text step_finish finish"
     );
     assert_eq!((model.calls(), tools.calls().len()), (3, 1));
     // Both attempts asked the same, in the same message's name.
@@ -291,7 +266,7 @@ async fn retry_inside_the_loop_repeats_one_model_call() {
 async fn retry_outside_the_loop_repeats_a_run_that_has_said_nothing() {
     let model = ScriptedModel::new().error(server_error()).then().text("ok");
     let agent = ServiceBuilder::new()
-        .retry(Attempts(2))
+        .retry(again(2))
         .layer(AgentLayer::new(ScriptedTools::new()))
         .service(model.clone());
     let body = agent.oneshot(request()).await.unwrap().body;
@@ -309,7 +284,7 @@ async fn retry_outside_the_loop_repeats_no_run_that_has() {
         .error(server_error())
         .repeat();
     let agent = ServiceBuilder::new()
-        .retry(Attempts(2))
+        .retry(again(2))
         // Even where the whole run is held back, so that its failure is the future's.
         .layer(CommitLayer::whole())
         .layer(AgentLayer::new(tools.clone()))
@@ -319,6 +294,7 @@ async fn retry_outside_the_loop_repeats_no_run_that_has() {
     assert_eq!(tools.calls().len(), 1);
 }
 
+// Case C116.
 #[tokio::test(start_paused = true)]
 async fn c116_retry_outside_timeout_gives_each_attempt_its_own() {
     let model = ScriptedModel::new()
@@ -328,7 +304,7 @@ async fn c116_retry_outside_timeout_gives_each_attempt_its_own() {
         .sleep(secs(4))
         .text("in time");
     let service = ServiceBuilder::new()
-        .retry(Attempts(1))
+        .retry(again(1))
         .map_err(into_error)
         .timeout(secs(5))
         .service(model.clone());
@@ -346,7 +322,7 @@ async fn timeout_outside_retry_bounds_all_attempts() {
         .repeat();
     let service = ServiceBuilder::new()
         .timeout(secs(5))
-        .retry(Attempts(10))
+        .retry(again(10))
         .service(model.clone());
     let error = into_error(service.oneshot(request()).await.unwrap_err());
     assert_eq!(error.kind(), ErrorKind::Timeout);
@@ -542,7 +518,7 @@ async fn in_flight_limit_lets_no_two_runs_stream_at_once() {
     let agent = ServiceBuilder::new()
         .layer(AgentLayer::new(ScriptedTools::new()))
         .layer(InFlightLimitLayer::new(1))
-        .retry(Attempts(1))
+        .retry(again(1))
         .concurrency_limit(2)
         .service(Strict::new(model.clone()));
     let run = || async {

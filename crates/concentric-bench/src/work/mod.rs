@@ -8,6 +8,7 @@ mod drive;
 pub(crate) mod gateway;
 mod growth;
 mod hooks;
+mod idle;
 mod noop;
 pub(crate) mod recorded;
 mod script;
@@ -75,6 +76,11 @@ const fn work(
         concentric,
         answers: None,
     }
+}
+
+/// A layer that has nothing to do, compared with no layer.
+const fn idle(name: &'static str, title: &'static str, layer: fn(u64)) -> Work {
+    work(name, title, idle::EVENTS as u64, idle::none, layer)
 }
 
 /// The works whose instructions, time and allocations are measured.
@@ -370,6 +376,43 @@ pub(crate) const ALL: &[Work] = {
             1,
             hooks::none::<1>,
             hooks::one_empty::<1>,
+        ),
+        // In these works, "bare" is the same without the layer.
+        idle(
+            "idle-commit",
+            "event, idle CommitLayer; bare: none",
+            idle::commit,
+        ),
+        idle(
+            "idle-defaults",
+            "event, idle RequestDefaultsLayer; bare: none",
+            idle::defaults,
+        ),
+        idle(
+            "idle-guardrail",
+            "event, idle GuardrailLayer; bare: none",
+            idle::guardrail,
+        ),
+        idle(
+            "idle-in-flight",
+            "event, idle InFlightLimitLayer; bare: none",
+            idle::in_flight,
+        ),
+        idle("idle-log", "event, idle LogLayer; bare: none", idle::log),
+        idle(
+            "idle-rate-limit",
+            "event, idle RateLimitLayer; bare: none",
+            idle::rate_limit,
+        ),
+        idle(
+            "idle-static-memory",
+            "event, idle StaticMemoryLayer; bare: none",
+            idle::static_memory,
+        ),
+        idle(
+            "idle-budget",
+            "event, idle budget of run and model; bare: none",
+            idle::budget,
         ),
     ]
 };

@@ -58,8 +58,8 @@ impl Context {
     /// The tokens that models have used so far in this run and in the runs within it, also for
     /// attempts whose answer was rejected or repeated.
     ///
-    /// The models of `concentric-providers` record each answer that completes. A model of another kind
-    /// calls [`record_usage`](Self::record_usage); without it, its calls are included once the agent
+    /// The models of `concentric-providers` record each answer that completes, and of one that fails the tokens
+    /// that the provider had reported. A model of another kind calls [`record_usage`](Self::record_usage); without it, its calls are included once the agent
     /// that makes them has ended ([`Finish::run_usage`](crate::Finish::run_usage)).
     ///
     /// ```

@@ -16,6 +16,8 @@ mod conversation;
 mod detach;
 #[cfg(feature = "envelope")]
 mod envelope;
+#[cfg(feature = "full")]
+mod fallback;
 #[cfg(feature = "guardrail")]
 mod guardrail;
 #[cfg(feature = "in-flight")]
@@ -32,6 +34,10 @@ mod observe;
 mod placement;
 #[cfg(feature = "rate-limit")]
 mod rate_limit;
+#[cfg(feature = "retry")]
+mod retry;
+#[cfg(feature = "full")]
+mod retry_random;
 #[cfg(feature = "session")]
 mod session;
 #[cfg(feature = "session")]

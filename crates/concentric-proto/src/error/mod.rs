@@ -38,6 +38,8 @@ struct Inner {
     status: Option<u16>,
     request_id: Option<Str>,
     provider: Option<Str>,
+    attempts: u32,
+    advice: Option<bool>,
     source: Option<Arc<dyn StdError + Send + Sync>>,
 }
 
@@ -55,6 +57,8 @@ impl Error {
             status: None,
             request_id: None,
             provider: None,
+            attempts: 1,
+            advice: None,
             source: None,
         }))
     }
@@ -110,6 +114,18 @@ impl Error {
     #[must_use]
     pub fn with_provider(self, provider: impl Into<Str>) -> Self {
         self.with(|e| e.provider = Some(provider.into()))
+    }
+
+    /// Sets the number of [attempts](Self::attempts).
+    #[must_use]
+    pub fn with_attempts(self, attempts: u32) -> Self {
+        self.with(|e| e.attempts = attempts.max(1))
+    }
+
+    /// Sets the [advice](Self::advice) about another attempt.
+    #[must_use]
+    pub fn with_advice(self, advice: bool) -> Self {
+        self.with(|e| e.advice = Some(advice))
     }
 
     /// Sets the underlying error.
@@ -214,6 +230,20 @@ impl Error {
         self.0.provider.as_deref()
     }
 
+    /// The number of attempts that have failed, this one included: 1, unless a retry or fallback layer
+    /// made more.
+    ///
+    /// A layer further out that retries does not multiply them: it returns an error with more than one.
+    pub fn attempts(&self) -> u32 {
+        self.0.attempts
+    }
+
+    /// Whether another attempt may succeed: as the provider stated it (`x-should-retry`), or `false` if a
+    /// retry policy has given up. `None` if neither is known.
+    pub fn advice(&self) -> Option<bool> {
+        self.0.advice
+    }
+
     /// Returns whether another attempt at the same call may succeed and cannot repeat side effects.
     ///
     /// This applies only if the call's future failed. After a body has emitted content, the call is
@@ -315,7 +345,10 @@ impl fmt::Debug for Error {
             )*};
         }
         // Excludes the source, because its `Debug` output may contain secrets.
-        some!(phase code retry_after status request_id provider);
+        some!(phase code retry_after status request_id provider advice);
+        if self.0.attempts > 1 {
+            s.field("attempts", &self.0.attempts);
+        }
         s.field("effects", &self.0.effects).finish()
     }
 }
@@ -398,6 +431,22 @@ mod tests {
         let error = Error::from(boxed);
         assert_eq!(error.kind(), ErrorKind::RateLimited);
         assert_eq!(error.retry_after(), Some(Duration::from_secs(3)));
+    }
+
+    #[test]
+    fn attempts_and_advice_survive_boxing_and_are_printed() {
+        let error = Error::new(ErrorKind::Server, "no");
+        assert_eq!((error.attempts(), error.advice()), (1, None));
+        let boxed: BoxError = error.clone().with_attempts(3).with_advice(false).into();
+        let other = Error::of(&*boxed);
+        assert_eq!((other.attempts(), other.advice()), (3, Some(false)));
+        let text = format!("{other:?}");
+        assert!(
+            text.contains("advice: false") && text.contains("attempts: 3"),
+            "{text}"
+        );
+        assert!(!format!("{error:?}").contains("attempts"));
+        assert_eq!(error.with_attempts(0).attempts(), 1);
     }
 
     #[cfg(feature = "tower")]

@@ -9,7 +9,7 @@ use crate::{
     calls::Calls,
     lenient::Text,
 };
-use concentric_core::{Error, Executor, FinishReason, Str};
+use concentric_core::{Error, Executor, FinishReason, Str, Usage};
 use serde_json::{Map, Value};
 
 /// The state of a response that is being received.
@@ -51,6 +51,10 @@ impl api::Decoder for Decoder {
             Some(block) if block.is_at(chunk.index) => block.delta(delta, &mut self.calls, answer),
             _ => Err(answer.protocol("a delta arrived for a content block that is not open")),
         }
+    }
+
+    fn usage(&self) -> Usage {
+        self.usage.usage()
     }
 
     fn is_whole(&self) -> bool {

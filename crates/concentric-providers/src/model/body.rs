@@ -4,7 +4,7 @@ use super::{
 };
 use crate::api::{Answer, Api, Decoder};
 use bytes::Bytes;
-use concentric_core::{BoxError, Error, ErrorKind, Event, ResponseHead};
+use concentric_core::{BoxError, Error, ErrorKind, Event, ResponseHead, Usage};
 use futures_core::Stream;
 use http::HeaderMap;
 use std::{
@@ -163,6 +163,11 @@ where
 
     fn fail(&mut self, error: Error) {
         self.upstream = None;
+        let usage = self.decoder.usage();
+        if usage != Usage::default() {
+            // The attempt is charged, also if it is repeated.
+            self.answer.context.record_usage(&self.answer.head, usage);
+        }
         self.error = Some(error);
     }
 }

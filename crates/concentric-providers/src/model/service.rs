@@ -69,6 +69,11 @@ where
 
     fn call(&mut self, request: ChatRequest) -> Self::Future {
         let prepared = match request.check_stack() {
+            // Outside a loop, a retry layer calls once more after its pause was cancelled.
+            Ok(()) if request.context.is_cancelled() => Err(Error::new(
+                ErrorKind::Cancelled,
+                "the run was cancelled before the request was sent",
+            )),
             Ok(()) => self.config.prepare(request),
             Err(error) => Err(error),
         };

@@ -1,12 +1,13 @@
 //! Streams of Anthropic's Messages API.
 
 use crate::anthropic::stream::*;
-use crate::common::{End, Script, call, calls, read_script, text};
-use concentric_core::{ErrorKind, Event, Executor, FinishReason, PartKind};
+use crate::common::{End, Once, Script, call, calls, read_script, text};
+use concentric_core::{ChatRequest, ErrorKind, Event, Executor, FinishReason, PartKind};
 use futures_util::{FutureExt, StreamExt};
 use proptest::prelude::*;
 use serde_json::json;
 use std::sync::{Arc, atomic::Ordering};
+use tower::{Layer, ServiceExt};
 
 #[tokio::test]
 async fn a_response_is_decoded_incrementally() {
@@ -35,6 +36,33 @@ async fn a_response_is_decoded_incrementally() {
     assert_eq!(usage.output_tokens(), Some(7));
     assert_eq!(usage.reasoning_tokens(), Some(3));
     assert_eq!(usage.total_tokens(), None);
+}
+
+#[tokio::test]
+async fn the_usage_of_a_failed_response_is_recorded() {
+    let whole = start() + &text_block(0, &["Hel", "lo"]) + &stop("end_turn");
+    let recorded = async |body: &str| {
+        let script = Script::new([body], End::Broken);
+        let model = layer().layer(Once(Some(http::Response::new(script))));
+        let request = ChatRequest::user("hi");
+        let context = request.context.clone();
+        if let Ok(response) = model.oneshot(request).await {
+            let _: Vec<_> = response.body.collect().await;
+        }
+        context.run_usage()
+    };
+    let usage = recorded(&whole).await;
+    assert_eq!(
+        (usage.total().output_tokens(), usage.models()[0].calls),
+        (Some(7), 1)
+    );
+    // The connection breaks after the service has counted the input.
+    let usage = recorded(&start()).await;
+    assert_eq!(
+        (usage.total().input_tokens(), usage.models()[0].calls),
+        (Some(60), 1)
+    );
+    assert!(recorded("").await.models().is_empty());
 }
 
 #[tokio::test]

@@ -40,6 +40,22 @@ async fn the_longest_retry_delay_wins() {
 }
 
 #[tokio::test]
+async fn the_providers_advice_about_a_retry_is_read() {
+    let cases = [
+        ("true", Some(true)),
+        ("false", Some(false)),
+        ("perhaps", None),
+    ];
+    for (value, advice) in cases {
+        let mut response = response(429, &[], "{}");
+        let value = value.parse().unwrap();
+        response.headers_mut().insert("x-should-retry", value);
+        assert_eq!(error(response).await.advice(), advice);
+    }
+    assert_eq!(error(response(429, &[], "{}")).await.advice(), None);
+}
+
+#[tokio::test]
 async fn conflicts_and_early_requests_are_retryable() {
     for status in [409, 425] {
         let error = error(response(status, &[], r#"{"error":{"message":"locked"}}"#)).await;

@@ -2,10 +2,11 @@
 
 use crate::common::*;
 use bytes::Bytes;
-use concentric_core::{ChatRequest, ErrorKind};
+use concentric_core::{CancelReason, ChatRequest, ErrorKind};
 use concentric_providers::{
     AnthropicLayer, ApiKey, GeminiLayer, OllamaLayer, OpenAiLayer, OpenAiResponsesLayer,
 };
+use futures_util::FutureExt;
 use http_body_util::Full;
 use tower::{Layer, Service};
 use tower_test::mock;
@@ -47,6 +48,19 @@ macro_rules! readiness {
                 let answer = Script::new([$answer], End::Clean);
                 reply.send_response(http::Response::new(answer));
                 assert_eq!(future.await.unwrap().text().await.unwrap(), "a");
+            }
+
+            #[tokio::test]
+            async fn a_cancelled_run_sends_no_request() {
+                let (mut service, mut handle) = strict(&$layer);
+                handle.allow(1);
+                let ready = service.enter(|cx, mut service| service.poll_ready(cx));
+                assert!(ready.is_ready());
+                let request = ChatRequest::user("hi");
+                request.context.cancel(CancelReason::User);
+                let error = service.call(request).await.unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::Cancelled);
+                assert!(handle.next_request().now_or_never().is_none());
             }
 
             #[tokio::test]

@@ -31,7 +31,7 @@ async fn dropping_the_first_content_delays_the_commit() {
         .text("ok");
     let agent = ServiceBuilder::new()
         .layer(AgentLayer::new(ScriptedTools::new()))
-        .retry(Retry(1))
+        .retry(retry(2))
         .layer(texts(|text| match text {
             "secret" => Emit::None,
             other => Emit::One(Event::text(other)),

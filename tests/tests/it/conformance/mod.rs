@@ -36,8 +36,8 @@ use concentric_core::{
     Event, EventStream, FinishReason, Outcome, ToolCall, ToolOutcome, ToolSpec, Usage,
 };
 use concentric_layers::{
-    CommitLayer, Emit, End, Next, NextTool, RequestDefaultsLayer, Transform, TransformLayer,
-    from_fn, inspect_events, map_events, on_end, tool_from_fn,
+    CommitLayer, Emit, End, FallbackLayer, Next, NextTool, RequestDefaultsLayer, RetryModel,
+    Transform, TransformLayer, from_fn, inspect_events, map_events, on_end, tool_from_fn,
 };
 use concentric_test::{
     Gate, ScriptedModel, ScriptedTools, TestEnvironment, assert_fails, assert_finishes,
@@ -46,12 +46,12 @@ use concentric_test::{
 use futures_util::{StreamExt, stream};
 use serde_json::json;
 use std::{
-    future::{Ready, ready},
+    future::ready,
     sync::{Arc, Mutex},
     time::Duration,
 };
 use tokio_test::{assert_pending, assert_ready, task};
-use tower::{Layer, ServiceBuilder, ServiceExt, retry::Policy, service_fn};
+use tower::{Layer, ServiceBuilder, ServiceExt, retry::RetryLayer, service_fn};
 
 fn request() -> ChatRequest {
     ChatRequest::user("hi")
@@ -98,26 +98,9 @@ where
     TransformLayer::new(move |_| Texts(f.clone()))
 }
 
-/// Tries again three times, while the error says that it may be.
-#[derive(Clone)]
-struct Retry(usize);
-
-impl<Res> Policy<ChatRequest, Res, Error> for Retry {
-    type Future = Ready<()>;
-
-    fn retry(
-        &mut self,
-        _: &mut ChatRequest,
-        result: &mut Result<Res, Error>,
-    ) -> Option<Self::Future> {
-        let again = matches!(result, Err(error) if error.is_retryable());
-        self.0 = self.0.checked_sub(usize::from(again))?;
-        again.then(|| ready(()))
-    }
-
-    fn clone_request(&mut self, request: &ChatRequest) -> Option<ChatRequest> {
-        Some(request.clone())
-    }
+/// Repeats a call without pauses, with this number of attempts.
+fn retry(attempts: u32) -> RetryModel {
+    RetryModel::new(attempts).backoff(Duration::ZERO, Duration::ZERO)
 }
 
 /// A transform that is a function of a text delta.

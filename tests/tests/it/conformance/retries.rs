@@ -5,19 +5,8 @@ fn persistent(first: &ScriptedModel, second: &ScriptedModel) -> BoxModel {
     BoxModel::new(
         ServiceBuilder::new()
             .layer(AgentLayer::new(ScriptedTools::new()))
-            .layer(from_fn({
-                let second = second.clone();
-                move |request: ChatRequest, mut next: Next| {
-                    let second = second.clone();
-                    async move {
-                        match next.run(request.clone()).await {
-                            Err(_) => Ok(second.oneshot(request).await?.map_body(EventStream::new)),
-                            ok => ok,
-                        }
-                    }
-                }
-            }))
-            .retry(Retry(2))
+            .layer(FallbackLayer::new("first").or("second", second.clone()))
+            .retry(retry(3))
             .service(first.clone()),
     )
 }
@@ -120,6 +109,33 @@ async fn a_reset_precedes_a_second_attempt_after_output() {
             .unwrap(),
         "I say"
     );
+}
+
+// Case C030; where the failed answer was held, there is nothing to reset.
+#[tokio::test]
+async fn a_held_answer_is_repeated_without_a_reset() {
+    let tools = ScriptedTools::new().answers("pay", "paid");
+    let model = ScriptedModel::new()
+        .text("I begin")
+        .tool_call("pay", json!({}))
+        .error(server_error())
+        .then()
+        .text("I say");
+    let agent = ServiceBuilder::new()
+        .layer(AgentLayer::new(tools.clone()))
+        .retry(retry(2))
+        .layer(CommitLayer::whole())
+        .service(model.clone());
+    let response = agent.oneshot(request()).await.unwrap();
+    let (events, finish) = assert_finishes(response.body).await;
+    let events: Vec<_> = events
+        .into_iter()
+        .filter(|event| !matches!(event, Event::Custom(_)))
+        .collect();
+    assert_eq!(shape(&events), "step_start text step_finish finish");
+    assert_eq!(text_of(&events), "I say");
+    assert_eq!((finish.transcript.unwrap().len(), model.calls()), (2, 2));
+    assert!(tools.calls().is_empty());
 }
 
 // Case C031.

@@ -27,6 +27,11 @@ impl Spending {
     /// Reserves the estimate of the call.
     pub(super) fn begin(request: &ChatRequest, prices: Prices) -> Result<Self, Error> {
         let context = &request.context;
+        if context.is_cancelled() {
+            // Outside a loop, a retry layer calls once more after its pause was cancelled.
+            let why = "the run was cancelled before the model was called";
+            return Err(Error::new(ErrorKind::Cancelled, why));
+        }
         let budget = context.require::<Budget>()?;
         budget.check_kept()?;
         let estimate = prices.estimate(request);

@@ -99,7 +99,7 @@ pub fn response(
 
 /// An HTTP service with a single response.
 #[derive(Debug)]
-pub struct Once(Option<http::Response<Script>>);
+pub struct Once(pub Option<http::Response<Script>>);
 
 impl Service<http::Request<Full<Bytes>>> for Once {
     type Response = http::Response<Script>;

@@ -1,0 +1,73 @@
+//! W1 with one built-in layer that has nothing to do.
+//!
+//! A call's own cost is divided by its events, so a run has 4,000 of them.
+
+use super::{
+    drive,
+    script::{Model, Script},
+    stream::expected,
+};
+use concentric_core::{AgentLayer, BoxError, ModelService, NoTools};
+use concentric_layers::{
+    CommitLayer, RequestDefaultsLayer,
+    budget::{BudgetPlugin, Limits},
+    guardrail::{Assessment, GuardrailLayer, Subject},
+    in_flight::InFlightLimitLayer,
+    log::LogLayer,
+    rate_limit::{Quota, RateLimitLayer},
+    static_memory::StaticMemoryLayer,
+};
+use std::time::Duration;
+use tower::{Layer, service_fn};
+
+/// The number of events of a run.
+pub(crate) const EVENTS: usize = 4_000;
+
+fn run<S>(agent: S, count: u64)
+where
+    S: ModelService<Error = concentric_core::Error>,
+{
+    drive::concentric(agent, count, expected(EVENTS));
+}
+
+/// Defines a work for each layer, at its place inside the loop.
+macro_rules! inside {
+    ($($name:ident: $layer:expr;)*) => {$(
+        pub(crate) fn $name(count: u64) {
+            let model = $layer.layer(Model(Script::Text(EVENTS)));
+            run(AgentLayer::new(NoTools).layer(model), count);
+        }
+    )*};
+}
+
+inside! {
+    commit: CommitLayer::first_event();
+    defaults: RequestDefaultsLayer::new();
+    guardrail: GuardrailLayer::new("none", service_fn(pass));
+    in_flight: InFlightLimitLayer::new(8);
+    log: LogLayer::standard();
+    rate_limit: RateLimitLayer::new(Quota::per(Duration::from_secs(1)).requests(u64::MAX));
+    static_memory: StaticMemoryLayer::new();
+}
+
+/// The layers of a run and of its model calls, without limits.
+pub(crate) fn budget(count: u64) {
+    let budget = BudgetPlugin::new(Limits::new());
+    let model = budget.model().layer(Model(Script::Text(EVENTS)));
+    run(
+        budget.run().layer(AgentLayer::new(NoTools).layer(model)),
+        count,
+    );
+}
+
+async fn pass(_: Subject) -> Result<Assessment, BoxError> {
+    Ok(Assessment::Pass)
+}
+
+/// An agent without a layer.
+pub(crate) fn none(count: u64) {
+    run(
+        AgentLayer::new(NoTools).layer(Model(Script::Text(EVENTS))),
+        count,
+    );
+}
