@@ -45,13 +45,15 @@ where
             return poll_saving(this.saving, this.turn, cx);
         }
         let item = ready!(this.inner.poll_next(cx));
+        // Other events are not moved.
+        match &item {
+            Some(Ok(Event::Finish(_))) => {}
+            Some(Ok(_)) => return Poll::Ready(item),
+            Some(Err(_)) | None => *this.turn = None,
+        }
         match item {
             Some(Ok(Event::Finish(finish))) => finish_turn(this.saving, this.turn, finish, cx),
-            Some(Ok(event)) => Poll::Ready(Some(Ok(event))),
-            other => {
-                *this.turn = None;
-                Poll::Ready(other)
-            }
+            other => Poll::Ready(other),
         }
     }
 

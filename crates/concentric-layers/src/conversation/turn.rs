@@ -99,7 +99,11 @@ impl Turn {
             return Err(Error::new(ErrorKind::NotFound, why).with_code(UNKNOWN_THREAD));
         }
         self.stored = loaded.unwrap_or_default();
-        let started = self.started()?;
+        // An earlier attempt of a new run may have left its base.
+        let started = match request.resume {
+            Some(_) => self.started()?,
+            None => None,
+        };
         let slots = started.as_ref().and_then(|started| started.slots.clone());
         self.slots = Slots::restore(slots.unwrap_or_else(|| self.stored.slots.clone()));
         if started.is_none() {

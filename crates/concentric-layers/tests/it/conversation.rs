@@ -215,6 +215,20 @@ async fn a_run_that_does_not_finish_stores_nothing() {
 }
 
 #[tokio::test]
+async fn a_second_attempt_starts_from_the_newest_version() {
+    let store = Threads::default();
+    let layer = ConversationLayer::new(store.clone());
+    let request = user("again");
+    let attempt = request.clone();
+    let fails = ScriptedModel::new().error(Error::new(ErrorKind::Server, "down"));
+    let failed = send(&agent(&layer, &fails, &counting()), attempt).await;
+    assert_eq!(failed.unwrap_err().kind(), ErrorKind::Server);
+    send(&talker(&layer), user("hi")).await.unwrap();
+    send(&talker(&layer), request).await.unwrap();
+    assert_eq!(texts(&stored(&store)), "hi Yes. again Yes.");
+}
+
+#[tokio::test]
 async fn a_cancelled_run_stores_its_closed_rounds() {
     let store = Threads::default();
     let layer = ConversationLayer::new(store.clone());
