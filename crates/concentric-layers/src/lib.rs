@@ -37,7 +37,9 @@
 //! |---|---|---|
 //! | `BudgetPlugin` | `budget` | limits the cost, tokens, calls and time of runs |
 //! | `Registry` | `config` | builds agents from JSON and TOML |
+//! | `ConversationLayer` | `conversation` | keeps the history of conversations in a store |
 //! | `DetachLayer` | `detach` | completes a run after its consumer has disconnected |
+//! | `DynamicMemoryLayer` | `memory` | recalls memories of earlier runs, and captures each turn |
 //! | `Envelopes` | `envelope` | numbers and correlates the events of a run |
 //! | `FallbackLayer` | `fallback` | calls other models in place of one that fails |
 //! | `GuardrailLayer` | `guardrail` | has inputs and answers judged by a classifier |
@@ -68,6 +70,8 @@ mod capture;
 pub mod commit;
 #[cfg(feature = "config")]
 pub mod config;
+#[cfg(feature = "conversation")]
+pub mod conversation;
 pub mod debug;
 pub mod defaults;
 #[cfg(feature = "detach")]
@@ -78,6 +82,8 @@ pub mod envelope;
 mod estimate;
 #[cfg(feature = "fallback")]
 pub mod fallback;
+#[cfg(any(feature = "memory", feature = "static-memory"))]
+mod frame;
 pub mod from_fn;
 #[cfg(feature = "guardrail")]
 pub mod guardrail;
@@ -86,6 +92,8 @@ pub mod in_flight;
 #[cfg(feature = "log")]
 pub mod log;
 pub mod map_events;
+#[cfg(feature = "memory")]
+pub mod memory;
 pub mod observe;
 pub mod on_end;
 #[cfg(feature = "rate-limit")]
@@ -106,9 +114,11 @@ pub mod suspend;
 pub mod tool_cache;
 pub mod transform;
 #[cfg(any(
+    feature = "conversation",
     feature = "detach",
     feature = "guardrail",
     feature = "in-flight",
+    feature = "memory",
     feature = "rate-limit",
     feature = "session",
     feature = "suspend"
@@ -130,6 +140,8 @@ pub use self::{
 
 #[cfg(feature = "budget")]
 pub use self::budget::{Budget, BudgetPlugin};
+#[cfg(feature = "conversation")]
+pub use self::conversation::ConversationLayer;
 #[cfg(feature = "detach")]
 pub use self::detach::DetachLayer;
 #[cfg(feature = "envelope")]
@@ -142,6 +154,8 @@ pub use self::guardrail::GuardrailLayer;
 pub use self::in_flight::InFlightLimitLayer;
 #[cfg(feature = "log")]
 pub use self::log::LogLayer;
+#[cfg(feature = "memory")]
+pub use self::memory::DynamicMemoryLayer;
 #[cfg(feature = "rate-limit")]
 pub use self::rate_limit::RateLimitLayer;
 #[cfg(feature = "retry")]

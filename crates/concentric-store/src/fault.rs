@@ -23,7 +23,7 @@ pub enum Fault {
         /// The reason.
         why: Str,
     },
-    /// A state or its replies exceed [`Options::max_state_bytes`](crate::Options::max_state_bytes).
+    /// A state, its replies or a conversation exceed [`Options::max_state_bytes`](crate::Options::max_state_bytes).
     ///
     /// They were not written ([`StoreError::Unwritable`]) or not read ([`StoreError::Failed`]; a
     /// store with a larger limit can read them).
@@ -76,7 +76,10 @@ impl fmt::Display for Fault {
         match self {
             Self::Corrupt { what, why } => write!(f, "{what} is corrupt: {why}"),
             Self::TooLarge { bytes, max } => {
-                write!(f, "state of {bytes} bytes exceeds the limit of {max} bytes")
+                write!(
+                    f,
+                    "state or conversation of {bytes} bytes exceeds the limit of {max} bytes"
+                )
             }
             Self::TooDeep => f.write_str("state is nested deeper than 127 levels"),
             Self::Newer { found, known } => write!(

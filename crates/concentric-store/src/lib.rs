@@ -1,9 +1,9 @@
-//! Durable stores for Concentric: suspended and abandoned runs, the ledger of tool effects, used
-//! keys and stored decisions.
+//! Durable stores for Concentric: suspended and abandoned runs, conversations, memories, the
+//! ledger of tool effects, used keys and stored decisions.
 //!
 //! [`SqliteStore`] stores them in one file that any number of processes on one machine share.
-//! [`MemoryStore`] stores them in memory, for tests. Both implement [`RunStore`], [`Ledger`],
-//! [`Once`] and [`Decisions`] of `concentric-core`, and both pass the same test suite.
+//! [`MemoryStore`] stores them in memory, for tests. Both implement [`RunStore`], [`ThreadStore`],
+//! [`Memories`], [`Ledger`], [`Once`] and [`Decisions`] of `concentric-core`, and both pass the same test suite.
 //!
 //! ```
 //! use concentric_core::{
@@ -75,11 +75,25 @@
 //! transaction, and before the next write of this process. Reads and writes of large states do not
 //! delay renewals.
 //!
+//! # Conversations
+//!
+//! A turn is written once, when it is appended; later changes do not write it again. A fork refers
+//! to the turns of its origin and copies none, except after 16 forks of forks, where one copies
+//! them. Deleting a conversation removes the turns that no fork has, and the runs of the
+//! conversation. A checksum of each turn covers those before it: a conversation with a changed or
+//! missing turn fails to load with [`Fault::Corrupt`].
+//!
+//! # Memories
+//!
+//! A search compares the words of all memories of an owner with those of the query: a rare word counts
+//! for more than a common one, and of equal matches the newest is first. An owner has at most 1,000
+//! memories of at most 8 KiB; the oldest are removed.
+//!
 //! # Limits
 //!
 //! | limit | default | error |
 //! |---|---|---|
-//! | [bytes of a state](Options::max_state_bytes) | 64 MiB | [`StoreError::Unwritable`] |
+//! | [bytes of a state, and of all turns of a conversation](Options::max_state_bytes) | 64 MiB | [`StoreError::Unwritable`] |
 //! | waiting runs [per conversation](Options::max_waiting_per_thread) | 32 | [`StoreError::TooManyWaiting`] |
 //! | waiting runs [per tenant](Options::max_waiting_per_tenant) | 10,000 | [`StoreError::TooManyWaiting`] |
 //!
@@ -112,6 +126,7 @@
 //! | the effects of a run that is in no store | removed [30 days](Options::keep_effects) after a purge first saw them |
 //! | a used key | removed when its time has passed and [100,000](Options::keep_used_keys) keys were used after it |
 //! | a decision for a conversation or for the tenant | kept until it is revoked |
+//! | a conversation | kept until it is [deleted](concentric_core::store::ThreadStore::delete) |
 //!
 //! The end of each run removes up to a hundred expired entries of each kind;
 //! [`purge`](SqliteStore::purge) removes all of them.
@@ -141,6 +156,8 @@
 //! [`RunStore::find_by_interrupt`]: concentric_core::store::RunStore::find_by_interrupt
 //! [`RunStore::abandoned`]: concentric_core::store::RunStore::abandoned
 //! [`RunStore::list_by_thread`]: concentric_core::store::RunStore::list_by_thread
+//! [`Memories`]: concentric_core::store::Memories
+//! [`ThreadStore`]: concentric_core::store::ThreadStore
 //! [`StoreError::Stale`]: concentric_core::store::StoreError::Stale
 //! [`StoreError::Taken`]: concentric_core::store::StoreError::Taken
 //! [`StoreError::TooManyWaiting`]: concentric_core::store::StoreError::TooManyWaiting
@@ -149,6 +166,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod fault;
+mod memories;
 mod memory;
 mod options;
 mod rules;

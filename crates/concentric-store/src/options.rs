@@ -52,9 +52,10 @@ impl Options {
         Self::default()
     }
 
-    /// Sets the maximum size of a state, in bytes of JSON; 64 MiB by default.
+    /// Sets the maximum size of a state, and of all turns of a conversation, in bytes of JSON; 64 MiB
+    /// by default.
     ///
-    /// A larger state is neither written nor read. With 0, no state is.
+    /// A larger state or conversation is neither written nor read. With 0, none is.
     #[must_use]
     pub const fn max_state_bytes(mut self, bytes: usize) -> Self {
         self.max_state_bytes = bytes;

@@ -2,9 +2,10 @@
 
 use crate::{Fault, Options};
 use concentric_core::{
-    InterruptId, MessageId, Reply, ToolOutcome, ToolStatus,
+    InterruptId, MessageId, Reply, ThreadId, ToolOutcome, ToolStatus, Turn,
     machine::{RunState, StateError},
-    store::{RunKey, RunRecord, RunStatus, StoreError},
+    state::StoredSlot,
+    store::{RunKey, RunRecord, RunStatus, StoreError, SuspendedTurn},
 };
 use std::{
     collections::HashSet,
@@ -145,12 +146,92 @@ pub(crate) fn same_arguments(one: &str, other: &str) -> bool {
 }
 
 pub(crate) fn read_state(key: &RunKey, json: &str, max: usize) -> Result<RunState, StoreError> {
+    read_state_of(&name(key), json, max)
+}
+
+fn read_state_of(what: &str, json: &str, max: usize) -> Result<RunState, StoreError> {
     RunState::from_json(json.as_bytes(), max).map_err(|error| match error {
         StateError::TooLarge(bytes) => Fault::TooLarge { bytes, max }.into(),
         // The state is intact, but of a version that this code cannot read.
         StateError::Version(_) => StoreError::failed(error),
-        other => Fault::corrupt(name(key), other).into(),
+        other => Fault::corrupt(what, other).into(),
     })
+}
+
+/// Checks that a change based on `version` may be applied to a conversation with the `stored`
+/// version and id of its last change. Returns the version if the change was already applied.
+pub(crate) fn may_append(
+    stored: Option<(u64, Option<&str>)>,
+    version: u64,
+    id: Option<&str>,
+) -> Result<Option<u64>, StoreError> {
+    let (found, last) = stored.unwrap_or_default();
+    if id.is_some() && id == last {
+        return Ok(Some(found));
+    }
+    match found == version {
+        true => Ok(None),
+        false => Err(StoreError::Moved {
+            expected: version,
+            found,
+        }),
+    }
+}
+
+/// Checks that a conversation of `len` turns can keep `keep` of them.
+pub(crate) fn check_keep(len: usize, keep: usize) -> Result<(), StoreError> {
+    if keep <= len {
+        return Ok(());
+    }
+    let why = format!("the conversation has {len} turns, and the change keeps {keep}");
+    Err(StoreError::unwritable(why))
+}
+
+/// Checks the size of all turns of a conversation.
+pub(crate) fn check_total(bytes: usize, max: usize) -> Result<(), StoreError> {
+    match bytes > max {
+        true => Err(StoreError::unwritable(Fault::TooLarge { bytes, max })),
+        false => Ok(()),
+    }
+}
+
+pub(crate) fn write_turn(turn: &Turn, max: usize) -> Result<String, StoreError> {
+    let json = serde_json::to_string(turn).map_err(StoreError::unwritable)?;
+    check_text(&json, max)?;
+    Ok(json)
+}
+
+pub(crate) fn write_slot(slot: &StoredSlot, max: usize) -> Result<String, StoreError> {
+    let json = serde_json::to_string(slot).map_err(StoreError::unwritable)?;
+    check_text(&json, max)?;
+    Ok(json)
+}
+
+/// Serializes the state and the slots of a suspended turn.
+pub(crate) fn write_suspended(
+    turn: &SuspendedTurn,
+    max: usize,
+) -> Result<(String, String), StoreError> {
+    let state = write_state(&turn.state, max)?.json;
+    let slots = serde_json::to_string(&turn.slots).map_err(StoreError::unwritable)?;
+    check_text(&slots, max)?;
+    Ok((state, slots))
+}
+
+pub(crate) fn read_suspended(
+    thread: &ThreadId,
+    shared: usize,
+    state: &str,
+    slots: Vec<StoredSlot>,
+    options: &Options,
+) -> Result<SuspendedTurn, StoreError> {
+    let state = read_state_of(&thread_name(thread), state, options.max_state_bytes)?;
+    Ok(SuspendedTurn::new(shared, Box::new(state), slots))
+}
+
+/// The name of a conversation in error messages.
+pub(crate) fn thread_name(thread: &ThreadId) -> String {
+    format!("thread `{thread}`")
 }
 
 pub(crate) fn write_replies(replies: &[Reply], max: usize) -> Result<String, StoreError> {

@@ -14,9 +14,11 @@ use concentric_layers::{
     guardrail::{Assessment, GuardrailLayer, Subject},
     in_flight::InFlightLimitLayer,
     log::LogLayer,
+    memory::DynamicMemoryLayer,
     rate_limit::{Quota, RateLimitLayer},
     static_memory::StaticMemoryLayer,
 };
+use concentric_store::MemoryStore;
 use std::time::Duration;
 use tower::{Layer, service_fn};
 
@@ -56,6 +58,15 @@ pub(crate) fn budget(count: u64) {
     let model = budget.model().layer(Model(Script::Text(EVENTS)));
     run(
         budget.run().layer(AgentLayer::new(NoTools).layer(model)),
+        count,
+    );
+}
+
+/// A layer around the loop, in a run that has no owner.
+pub(crate) fn memory(count: u64) {
+    let memory = DynamicMemoryLayer::new(MemoryStore::new(), |_| None);
+    run(
+        memory.layer(AgentLayer::new(NoTools).layer(Model(Script::Text(EVENTS)))),
         count,
     );
 }

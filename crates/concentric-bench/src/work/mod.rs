@@ -400,6 +400,11 @@ pub(crate) const ALL: &[Work] = {
         ),
         idle("idle-log", "event, idle LogLayer; bare: none", idle::log),
         idle(
+            "idle-memory",
+            "event, idle DynamicMemoryLayer; bare: none",
+            idle::memory,
+        ),
+        idle(
             "idle-rate-limit",
             "event, idle RateLimitLayer; bare: none",
             idle::rate_limit,

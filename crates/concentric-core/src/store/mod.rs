@@ -1,4 +1,4 @@
-//! Traits for persistent storage: of runs, conversations, effects of tools, and decisions.
+//! Traits for persistent storage: of runs, conversations, memories, effects of tools, and decisions.
 //!
 //! Implementations are trusted: a run is resumed exactly as a [`RunStore`] returns it.
 //! `concentric-store` implements the traits over SQLite, and in memory for tests.
@@ -11,6 +11,7 @@
 
 mod decision;
 mod ledger;
+mod memory;
 mod run;
 mod run_context;
 mod thread;
@@ -18,9 +19,10 @@ mod thread;
 pub use self::{
     decision::{Decisions, Once, StoredDecision, StoredScope},
     ledger::{EffectKey, Intent, Ledger, LedgerEntry},
+    memory::{Memories, Memory},
     run::{LEASE, RunRecord, RunStatus, RunStore, RunSummary, waiting},
     run_context::{OpenInterrupts, Resumable},
-    thread::{StoredThread, ThreadStore},
+    thread::{StoredThread, SuspendedTurn, ThreadChange, ThreadStore, ThreadSummary},
 };
 pub use crate::{
     checkpoint::Checkpoint,
@@ -61,7 +63,12 @@ pub enum StoreError {
     /// There is a newer claim of the run.
     Stale,
     /// The stored conversation has another version.
-    Moved,
+    Moved {
+        /// The version that the change is based on.
+        expected: u64,
+        /// The stored version; 0 if the conversation does not exist.
+        found: u64,
+    },
     /// The value can't be stored so that it can be read again, for example because it is too large.
     /// A retry fails with the same error.
     Unwritable(Arc<dyn StdError + Send + Sync>),
@@ -91,7 +98,7 @@ impl StoreError {
             Self::Taken => "already_resumed",
             Self::Ended => "run_ended",
             Self::Stale => "stale_claim",
-            Self::Moved => "thread_moved",
+            Self::Moved { .. } => "thread_moved",
             Self::Unwritable(_) => "unwritable",
             Self::Failed(_) => "store_failed",
         }
@@ -121,7 +128,13 @@ impl fmt::Display for StoreError {
             Self::Taken => "another process has already resumed the run",
             Self::Ended => "the run is over",
             Self::Stale => "another process has claimed the run",
-            Self::Moved => "another session has changed the conversation; open it again",
+            Self::Moved { expected, found } => {
+                return write!(
+                    f,
+                    "another session has changed the conversation, which has version {found} instead of \
+                     {expected}; open it again"
+                );
+            }
             Self::Unwritable(_) => "the value can't be stored",
             Self::Failed(_) => "the store failed",
         })

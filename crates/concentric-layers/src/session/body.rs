@@ -88,7 +88,7 @@ fn poll_saving<A>(
     let Some((stored, _)) = saving else {
         return Poll::Pending;
     };
-    let stored = ready!(stored.as_mut().poll(cx));
+    let stored = ready!(stored.poll(cx));
     let (finish, turn) = (saving.take().map(|(_, finish)| finish), turn.take());
     Poll::Ready(finish.zip(turn).map(|(finish, mut turn)| {
         turn.saved(stored)?;

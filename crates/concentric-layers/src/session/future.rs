@@ -98,7 +98,7 @@ where
             }
         }
         if let Some((saving, _)) = this.saving {
-            let saved = ready!(saving.as_mut().poll(cx));
+            let saved = ready!(saving.poll(cx));
             let request = this.saving.take().map(|(_, request)| request);
             if let Err(error) = turn.saved(saved) {
                 *this.turn = None;

@@ -71,6 +71,9 @@
 //! | before a suspended turn resumes | the history from before it, so that no other process resumes it |
 //! | a [fork](Session::fork) | the new conversation |
 //!
+//! Only the new turns and the changed slots are written, so that a turn costs the same in a conversation of
+//! any length. A fork shares the stored turns.
+//!
 //! A turn that was active when its process ended is lost, and the conversation continues from before
 //! it; a [`SuspendLayer`](crate::suspend::SuspendLayer) inside the session stores runs step by step.
 //! Two sessions of one conversation do not overwrite each other: the second one to store a turn fails

@@ -48,11 +48,11 @@ where
                 agent,
                 history: target.history,
                 suspended: suspended(&mut stored),
+                stored,
                 turns: Vec::new(),
                 running: None,
                 next: 0,
                 closed: false,
-                version: stored.version,
                 idle_since: settings.environment.clock().monotonic(),
             }),
             turn: Arc::new(Semaphore::new(1)),
@@ -213,7 +213,7 @@ impl<A> Session<A> {
     /// Creates a session of a new conversation, `thread`, that starts with a copy of this history.
     ///
     /// The fork has a copy of the durable slots of the conversation, and shares the slots of the
-    /// session. With a [store](MakeSession::store), it is stored. Nothing of it exists before the
+    /// session. With a [store](MakeSession::store), it is stored, and shares its turns with this one. Nothing of it exists before the
     /// [fork callbacks](MakeSession::on_fork) have accepted it.
     ///
     /// The start callbacks of this session are not called for the fork. The end callbacks are
@@ -222,7 +222,8 @@ impl<A> Session<A> {
     /// # Errors
     ///
     /// A slot value could not be serialized, a fork callback refused the fork, the store failed or
-    /// has a conversation of this id, or this session has ended.
+    /// has a conversation of this id, another session has changed this conversation, or this session has
+    /// ended.
     pub async fn fork(&self, thread: ThreadId) -> Result<Self, Error>
     where
         A: Clone + Send + 'static,
@@ -230,13 +231,14 @@ impl<A> Session<A> {
         let shared = &self.shared;
         let mut target = SessionTarget::new(thread);
         // Read under one lock, so a turn that finishes concurrently is in both or in neither.
-        let (slots, agent) = {
+        let (slots, agent, source) = {
             let state = shared.lock();
             if state.closed {
                 return Err(closed());
             }
             target.history = state.history.clone();
-            (shared.thread.draft(), state.agent.clone())
+            let source = state.stored.clone();
+            (shared.thread.draft(), state.agent.clone(), source)
         };
         target.slots = slots.fork()?;
         target.session = shared.session_id.clone();
@@ -251,9 +253,14 @@ impl<A> Session<A> {
         let mut stored = StoredThread::default();
         if let Some(store) = &shared.keep {
             let (history, slots) = (target.history.clone(), target.slots.snapshot()?);
-            let fork = StoredThread::new(0, history, slots);
-            let id = target.thread.clone();
-            stored.version = store.save(target.tenant.clone(), id, fork).await?;
+            let mut change = source.change_to(&history, &slots);
+            change.session = Some(target.session.clone());
+            let (tenant, to) = (target.tenant.clone(), target.thread.clone());
+            let version = match source.version {
+                0 => store.append(tenant, to, 0, change),
+                version => store.fork(tenant, shared.thread_id.clone(), version, to, change),
+            };
+            stored = StoredThread::new(version.await?, history, slots);
         }
         let entered = Entered::of_fork(&shared.settings.watches, &target);
         let (settings, keep) = (shared.settings.clone(), shared.keep.clone());

@@ -8,7 +8,7 @@ use concentric_core::{
     ThreadId, Transcript,
     machine::RunState,
     state::Slots,
-    store::{StoreError, Tenant, ThreadStore},
+    store::{StoreError, StoredThread, Tenant, ThreadStore},
 };
 use std::{
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
@@ -78,8 +78,8 @@ pub(super) struct State<A> {
     pub(super) running: Option<u64>,
     pub(super) next: u64,
     pub(super) closed: bool,
-    /// The version of the stored conversation.
-    pub(super) version: u64,
+    /// The conversation as it was last stored, without its suspended turn.
+    pub(super) stored: StoredThread,
     /// The context budget of the agent.
     pub(super) budget: Option<u64>,
     /// The time at which the last turn ended, by the monotonic clock.
@@ -303,11 +303,11 @@ impl<A> Turn<A> {
     }
 
     /// Records that the conversation was stored. If another session has changed it, this one ends.
-    pub(super) fn saved(&self, saved: Result<u64, StoreError>) -> Result<(), Error> {
+    pub(super) fn saved(&self, saved: Result<StoredThread, StoreError>) -> Result<(), Error> {
         match saved {
-            Ok(version) => self.shared.lock().version = version,
+            Ok(stored) => self.shared.lock().stored = stored,
             Err(error) => {
-                if matches!(error, StoreError::Moved) {
+                if matches!(error, StoreError::Moved { .. }) {
                     self.shared.lock().closed = true;
                     self.shared.stop_waiting();
                 }

@@ -108,6 +108,9 @@ impl Entered {
                     stored = loaded;
                     target.history = stored.history.clone();
                     target.slots = Slots::restore(stored.slots.clone());
+                    if let Some(session) = &stored.session {
+                        target.session = session.clone();
+                    }
                 }
             }
             let mut entered = Self {

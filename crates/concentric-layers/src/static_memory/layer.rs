@@ -1,4 +1,5 @@
 use super::StaticMemory;
+use crate::frame::{attribute, neutralised};
 use concentric_core::{Error, ErrorKind, Stability, Str, SystemSegment};
 use std::{fs, io, path::Path};
 use tower_layer::Layer;
@@ -74,7 +75,7 @@ impl StaticMemoryLayer {
         let frame = format!(
             "<document id=\"{}\">\n{}\n</document>\n",
             attribute(&id),
-            neutralised(text.trim())
+            neutralised(text.trim(), "document")
         );
         let bytes = self.text.len().saturating_add(frame.len());
         if bytes > self.max_bytes {
@@ -151,33 +152,6 @@ fn error(code: &'static str, why: String) -> Error {
 fn unreadable(path: &Path, source: io::Error) -> Error {
     let why = format!("can't read `{}`: {source}", path.display());
     error(UNREADABLE, why).with_source(source)
-}
-
-fn attribute(id: &str) -> String {
-    id.replace('&', "&amp;")
-        .replace('"', "&quot;")
-        .replace(['<', '>'], "")
-        .replace('\n', " ")
-}
-
-/// Escapes the tags of frames, in any case.
-fn neutralised(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some(at) = rest.find('<') {
-        let (before, tag) = rest.split_at(at);
-        escaped += before;
-        escaped += if is_frame(tag) { "&lt;" } else { "<" };
-        rest = tag.get(1..).unwrap_or_default();
-    }
-    escaped + rest
-}
-
-fn is_frame(tag: &str) -> bool {
-    const NAME: &str = "document";
-    let name = tag.trim_start_matches(|c: char| c == '<' || c == '/' || c.is_whitespace());
-    name.get(..NAME.len())
-        .is_some_and(|name| name.eq_ignore_ascii_case(NAME))
 }
 
 impl<S> Layer<S> for StaticMemoryLayer {

@@ -10,6 +10,8 @@
 mod budget;
 #[cfg(feature = "full")]
 mod config;
+#[cfg(feature = "full")]
+mod conversation;
 #[cfg(feature = "detach")]
 mod detach;
 #[cfg(feature = "envelope")]
@@ -25,6 +27,8 @@ mod lasting_edits;
 mod limits_of_runs;
 #[cfg(feature = "full")]
 mod log;
+#[cfg(feature = "full")]
+mod memory;
 mod observe;
 #[cfg(feature = "full")]
 mod placement;
@@ -48,6 +52,8 @@ mod steering;
 mod stop;
 #[cfg(feature = "suspend")]
 mod suspend;
+#[cfg(feature = "session")]
+mod thread_store;
 #[cfg(feature = "tool-cache")]
 mod tool_cache;
 mod transform;

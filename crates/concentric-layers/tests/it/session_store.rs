@@ -1,17 +1,17 @@
 //! Sessions whose conversations are stored, their health, idle end, forks and context budget.
 
+use crate::thread_store::Threads;
 use concentric_core::{
     AgentLayer, Answer, BoxModel, ChatRequest, Error, ErrorKind, Event, Outcome, Reply, ThreadId,
     ToolOutcome,
     state::{Durable, Scope, Slot, StoredSlot},
-    store::{StoreError, StoreFuture, StoredThread, Tenant, ThreadStore},
+    store::Tenant,
 };
 use concentric_layers::session::{ContextBudget, MakeSession, Session, SessionTarget};
 use concentric_test::{ScriptedModel, ScriptedTools};
-use futures_util::StreamExt;
+use futures_util::{FutureExt, StreamExt};
 use serde_json::json;
 use std::{
-    collections::HashMap,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -25,81 +25,6 @@ impl Slot for Count {
     type Keep = Durable;
     const NAME: &'static str = "test/count";
     const SCOPE: Scope = Scope::Thread;
-}
-
-/// A store that writes JSON, may be slow, and fails on demand.
-#[derive(Clone, Default)]
-struct Threads {
-    kept: Arc<Mutex<HashMap<(Tenant, ThreadId), StoredThread>>>,
-    slow: bool,
-    fails: Arc<Mutex<u32>>,
-}
-
-impl Threads {
-    fn new(slow: bool) -> Self {
-        Self {
-            slow,
-            ..Self::default()
-        }
-    }
-
-    fn fail_next(&self) {
-        *self.fails.lock().unwrap() += 1;
-    }
-
-    fn get(&self, thread: &str) -> Option<StoredThread> {
-        let key = (Tenant::default(), ThreadId::new(thread));
-        self.kept.lock().unwrap().get(&key).cloned()
-    }
-
-    fn at_pace<T: Send + 'static>(
-        &self,
-        work: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
-    ) -> StoreFuture<T> {
-        let (slow, fails) = (self.slow, Arc::clone(&self.fails));
-        Box::pin(async move {
-            if slow {
-                tokio::task::yield_now().await;
-            }
-            let mut fails = fails.lock().unwrap();
-            if *fails > 0 {
-                *fails -= 1;
-                return Err(StoreError::failed("the disk is full"));
-            }
-            work()
-        })
-    }
-}
-
-impl ThreadStore for Threads {
-    fn load(&self, tenant: Tenant, thread: ThreadId) -> StoreFuture<Option<StoredThread>> {
-        let kept = Arc::clone(&self.kept);
-        self.at_pace(move || Ok(kept.lock().unwrap().get(&(tenant, thread)).cloned()))
-    }
-
-    fn save(&self, tenant: Tenant, id: ThreadId, thread: StoredThread) -> StoreFuture<u64> {
-        let kept = Arc::clone(&self.kept);
-        self.at_pace(move || {
-            let mut kept = kept.lock().unwrap();
-            let key = (tenant, id);
-            let version = kept.get(&key).map_or(0, |old| old.version);
-            if thread.version != version {
-                return Err(StoreError::Moved);
-            }
-            let mut stored = thread;
-            stored.version = version + 1;
-            // As a real store does.
-            if let Some((state, slots)) = stored.suspended.take() {
-                let json = state.to_json().map_err(StoreError::unwritable)?;
-                let state =
-                    concentric_core::run_state::RunState::from_json(json.as_bytes(), 1 << 20);
-                let state = state.map_err(StoreError::failed)?;
-                stored.suspended = Some((Box::new(state), slots));
-            }
-            kept.insert(key, stored);
-            Ok(version + 1)
-        })
-    }
 }
 
 fn agent(model: &ScriptedModel, tools: &ScriptedTools) -> BoxModel {
@@ -250,6 +175,43 @@ async fn a_turn_that_another_process_resumes_keeps_its_changes_of_slots() {
     assert_eq!((answer.text(), tools.done()), ("Paid.".into(), 1));
     assert_eq!(count(&store.get("t").unwrap().slots), Some(&json!(1)));
     assert_eq!(count(&second.slots().snapshot().unwrap()), Some(&json!(1)));
+}
+
+#[tokio::test]
+async fn a_stored_fork_continues_the_session_of_its_origin() {
+    let store = Threads::new(false);
+    let sessions = MakeSession::new(talker()).store(store.clone());
+    let session = open(sessions.clone()).await;
+    say(&session, "hi").await.unwrap();
+    session.fork(ThreadId::new("fork")).await.unwrap();
+    let seen = Arc::new(Mutex::new(None));
+    let inner = talker();
+    let seen_by_agent = Arc::clone(&seen);
+    let agent = BoxModel::new(service_fn(move |request: ChatRequest| {
+        *seen_by_agent.lock().unwrap() = request.context.session_id().cloned();
+        inner.clone().oneshot(request)
+    }));
+    let fork = MakeSession::new(agent).store(store).oneshot(target("fork"));
+    say(&fork.await.unwrap(), "hi").await.unwrap();
+    assert_eq!(*seen.lock().unwrap(), Some(ThreadId::new("t")));
+}
+
+#[tokio::test]
+async fn a_suspended_turn_shares_the_stored_history() {
+    let store = Threads::new(false);
+    let model = ScriptedModel::new()
+        .text("Yes.")
+        .then()
+        .tool_call("pay", json!({}));
+    let tools = ScriptedTools::new().asks("pay", "done");
+    let session = open(MakeSession::new(agent(&model, &tools)).store(store.clone())).await;
+    say(&session, "hi").await.unwrap();
+    say(&session, "pay").await.unwrap();
+    let stored = store.get("t").unwrap();
+    let (state, _) = stored.suspended.unwrap();
+    // The stored turns and the new one are one list again.
+    assert_eq!((stored.history.len(), state.transcript().len()), (2, 3));
+    assert!(state.transcript().extends(&stored.history));
 }
 
 #[tokio::test]
@@ -430,7 +392,7 @@ async fn an_idle_session_ends_and_an_active_one_does_not() {
 #[test]
 fn an_idle_end_requires_a_runtime() {
     let sessions = MakeSession::new(talker()).end_when_idle(Duration::from_secs(1));
-    let made = futures_util::FutureExt::now_or_never(sessions.oneshot(target("t")));
+    let made = sessions.oneshot(target("t")).now_or_never();
     assert_eq!(made.unwrap().unwrap_err().kind(), ErrorKind::Configuration);
 }
 

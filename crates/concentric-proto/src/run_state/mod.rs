@@ -340,6 +340,14 @@ impl RunState {
         &self.0.transcript
     }
 
+    /// Replaces the conversation before the open round, for a store that keeps its turns elsewhere:
+    /// it writes the state with the turns that it lacks, and reads it with all of them.
+    #[must_use]
+    pub fn with_transcript(mut self, transcript: Transcript) -> Self {
+        self.0.transcript = transcript;
+        self
+    }
+
     /// The names of the overrides that the run has, which a request that resumes it needs, too.
     pub fn overrides(&self) -> &[Str] {
         self.0

@@ -153,6 +153,28 @@ impl Transcript {
         self.last.as_ref().map(|node| &node.before)
     }
 
+    /// The first `len` turns, which are shared; the whole transcript if it is not longer.
+    pub fn prefix(&self, len: usize) -> Self {
+        let mut list = self;
+        while let Some(node) = &list.last
+            && node.len > len
+        {
+            list = &node.before;
+        }
+        list.clone()
+    }
+
+    /// The number of leading turns that both transcripts have. Turns are compared by value unless
+    /// one transcript [extends](Self::extends) the other.
+    pub fn common_len(&self, other: &Self) -> usize {
+        let len = self.len().min(other.len());
+        if self.extends(other) || other.extends(self) {
+            return len;
+        }
+        let pairs = self.iter().zip(other.iter());
+        pairs.take_while(|(one, other)| one == other).count()
+    }
+
     /// Iterates over the turns from the newest to the oldest, without allocating.
     pub fn rev(&self) -> impl Iterator<Item = &Turn> {
         std::iter::successors(self.last.as_deref(), |node| node.before.last.as_deref())
@@ -261,6 +283,29 @@ mod tests {
         assert_eq!((a.len(), b.len()), (1, 2));
         assert!(b.extends(&a) && !a.extends(&b));
         assert_eq!(b.iter().next(), a.iter().next());
+    }
+
+    #[test]
+    fn a_prefix_is_shared_with_its_transcript() {
+        let all: Transcript = ["a", "b", "c"].into_iter().map(Turn::user).collect();
+        for len in 0..5 {
+            let prefix = all.prefix(len);
+            assert_eq!(prefix.len(), len.min(3));
+            assert!(all.extends(&prefix));
+        }
+    }
+
+    #[test]
+    fn the_common_turns_are_compared_by_value() {
+        let of = |turns: &[&'static str]| -> Transcript {
+            turns.iter().map(|turn| Turn::user(*turn)).collect()
+        };
+        let all = of(&["a", "b", "c"]);
+        assert_eq!(all.common_len(&of(&["a", "b", "x", "y"])), 2);
+        assert_eq!(all.common_len(&of(&["x", "b", "c"])), 0);
+        assert_eq!(all.common_len(&of(&["a"])), 1);
+        assert_eq!(all.common_len(&all.prefix(2)), 2);
+        assert_eq!(Transcript::new().common_len(&all), 0);
     }
 
     #[test]

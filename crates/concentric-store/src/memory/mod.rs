@@ -1,13 +1,16 @@
 mod decisions;
 mod effects;
+mod memories;
 mod runs;
+mod threads;
 
-use self::{effects::Entry, runs::Row};
+use self::{effects::Entry, runs::Row, threads::Thread};
 use crate::{Options, rules::is_over};
 use concentric_core::{
     Str, ThreadId,
     store::{
-        EffectKey, RunKey, RunStatus, StoreError, StoreFuture, StoredDecision, StoredScope, Tenant,
+        EffectKey, Memory, RunKey, RunStatus, StoreError, StoreFuture, StoredDecision, StoredScope,
+        Tenant,
     },
 };
 use std::{
@@ -54,6 +57,9 @@ struct Kept {
     used: u64,
     // In the order of insertion.
     decisions: Vec<StoredDecision>,
+    threads: HashMap<(Tenant, ThreadId), Thread>,
+    // By tenant and owner.
+    memories: HashMap<(Tenant, Str), Vec<Memory>>,
 }
 
 impl MemoryStore {

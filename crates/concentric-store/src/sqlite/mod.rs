@@ -1,7 +1,9 @@
 mod decisions;
 mod ledger;
+mod memories;
 mod runs;
 mod schema;
+mod threads;
 mod values;
 mod worker;
 

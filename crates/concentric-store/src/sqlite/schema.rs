@@ -14,6 +14,7 @@ const MIGRATIONS: &[(&str, Fill)] = &[
     (include_str!("schema.sql"), |_| Ok(())),
     (include_str!("schema2.sql"), runs::fill_messages),
     (include_str!("schema3.sql"), |_| Ok(())),
+    (include_str!("schema4.sql"), |_| Ok(())),
 ];
 
 /// The part of a migration that SQL cannot express.

@@ -14,4 +14,6 @@ mod race;
 mod settings;
 #[cfg(feature = "sqlite")]
 mod sqlite;
+#[cfg(feature = "sqlite")]
+mod sqlite_threads;
 mod suite;

@@ -3,6 +3,8 @@
 //! The test program starts itself as each of the racing processes, with [`DB`] in their
 //! environment. `CONCENTRIC_RACES` sets the number of races (default 20).
 
+mod threads;
+
 use crate::common::{at, client, key, question, running, tenant, waiting};
 use concentric_core::{
     Context, Reply, ThreadId, ToolOutcome,

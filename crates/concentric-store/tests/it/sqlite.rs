@@ -2,10 +2,10 @@
 
 use crate::common::{at, client, key, question, running, tenant, waiting};
 use concentric_core::{
-    MessageId, Reply, ThreadId, ToolOutcome,
+    MessageId, Reply, ThreadId, ToolOutcome, Turn,
     store::{
         Decisions, EffectKey, Ledger, LedgerEntry, Once, RunStatus, RunStore, StoreError,
-        StoreFuture,
+        StoreFuture, ThreadChange, ThreadStore,
     },
 };
 use concentric_store::{Fault, Options, SqliteStore};
@@ -214,7 +214,7 @@ async fn a_file_of_a_newer_version_is_rejected() {
             error,
             Fault::Newer {
                 found: 99,
-                known: 3
+                known: 4
             }
         ),
         "{error:?}"
@@ -571,6 +571,11 @@ async fn a_file_of_the_first_version_is_migrated() {
             .unwrap()
     );
     assert_eq!(store.list(tenant("acme")).await.unwrap().len(), 1);
+    // Conversations are stored beside them.
+    let mut change = ThreadChange::default();
+    change.turns.push(Turn::user("hi"));
+    let append = store.append(tenant("acme"), thread(), 0, change);
+    append.await.unwrap();
     // The migrated file opens again.
     drop(SqliteStore::open(&path).unwrap());
 }

@@ -143,9 +143,9 @@ async fn waiting_runs_are_withdrawn_together<S: Store>(store: S) {
     // Withdrawn runs no longer count, and are removed like other ended runs.
     wait_in(&store, "thread", "5").await.unwrap();
     wait_in(&store, "thread", "6").await.unwrap();
-    store.forget(at(1039)).await;
+    store.expire(at(1039)).await;
     assert_eq!(status("1").await, RunStatus::Ended);
-    store.forget(at(1040)).await;
+    store.expire(at(1040)).await;
     for run in ["1", "2"] {
         assert_eq!(code(store.get(key(run)).await), "run_not_found");
         let asking =

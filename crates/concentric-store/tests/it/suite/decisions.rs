@@ -141,7 +141,7 @@ async fn decisions_for_a_run_are_removed_with_it<S: Store>(store: S) {
         store.remember(decision.clone()).await.unwrap();
     }
     store.end(key("run"), fence, at(0)).await.unwrap();
-    store.forget(at(1000)).await;
+    store.expire(at(1000)).await;
     let all = store.list(tenant("acme")).await.unwrap();
     assert_eq!(all, [elsewhere, always]);
 }

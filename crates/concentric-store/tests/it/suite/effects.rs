@@ -176,7 +176,7 @@ async fn effects_are_removed_with_their_run<S: Store>(store: S) {
     Ledger::begin(&store, effect("e"), intent(claim))
         .await
         .unwrap();
-    store.forget(at(900_000)).await;
+    store.expire(at(900_000)).await;
     let known = async || {
         Ledger::begin(&store, effect("e"), intent(None))
             .await
@@ -184,9 +184,9 @@ async fn effects_are_removed_with_their_run<S: Store>(store: S) {
     };
     assert_eq!(known().await, LedgerEntry::Started);
     store.end(key("run"), fence, at(10)).await.unwrap();
-    store.forget(at(1009)).await;
+    store.expire(at(1009)).await;
     assert_eq!(known().await, LedgerEntry::Started);
-    store.forget(at(1010)).await;
+    store.expire(at(1010)).await;
     assert_eq!(known().await, LedgerEntry::New);
 }
 
@@ -198,10 +198,10 @@ async fn effects_without_a_run_are_removed_after_their_retention<S: Store>(store
     };
     assert_eq!(known().await, LedgerEntry::New);
     // The first purge starts the retention time.
-    store.forget(at(5000)).await;
-    store.forget(at(6999)).await;
+    store.expire(at(5000)).await;
+    store.expire(at(6999)).await;
     assert_eq!(known().await, LedgerEntry::Started);
-    store.forget(at(7000)).await;
+    store.expire(at(7000)).await;
     assert_eq!(known().await, LedgerEntry::New);
 }
 
@@ -211,9 +211,9 @@ async fn a_key_is_used_once<S: Store>(store: S) {
     assert!(!once("acme", "k").await.unwrap());
     assert!(once("acme", "k2").await.unwrap());
     assert!(once("other", "k").await.unwrap());
-    store.forget(at(99)).await;
+    store.expire(at(99)).await;
     assert!(!once("acme", "k").await.unwrap());
-    store.forget(at(100)).await;
+    store.expire(at(100)).await;
     assert!(once("acme", "k").await.unwrap());
 }
 
@@ -224,7 +224,7 @@ async fn recently_used_keys_are_kept_after_their_time<S: Store>(store: S) {
     }
     // The clock is set ahead and back again.
     for _ in 0..3 {
-        store.forget(at(1_000_000_000)).await;
+        store.expire(at(1_000_000_000)).await;
         assert!(!once("3").await.unwrap());
         assert!(!once("4").await.unwrap());
     }

@@ -39,15 +39,17 @@ mod conversations;
 mod decisions;
 mod effects;
 mod limits;
+mod memories;
 mod records;
 mod retention;
+mod threads;
 
 use crate::common::{at, client, key, question, running, tenant, waiting};
 use concentric_core::{
     MessageId, Reply, RunId, Str, ThreadId, ToolOutcome,
     store::{
-        Decisions, EffectKey, Intent, Ledger, LedgerEntry, Once, RunClaim, RunKey, RunStatus,
-        RunStore, StoreError, StoredDecision, StoredScope, Tenant,
+        Decisions, EffectKey, Intent, Ledger, LedgerEntry, Memories, Once, RunClaim, RunKey,
+        RunStatus, RunStore, StoreError, StoredDecision, StoredScope, Tenant, ThreadStore,
     },
 };
 #[cfg(feature = "sqlite")]
@@ -57,19 +59,19 @@ use serde_json::{Value, json};
 use std::time::{Duration, SystemTime};
 
 /// A store, with its `purge`.
-trait Store: RunStore + Ledger + Once + Decisions + Clone {
-    async fn forget(&self, now: SystemTime);
+trait Store: RunStore + Ledger + Once + Decisions + ThreadStore + Memories + Clone {
+    async fn expire(&self, now: SystemTime);
 }
 
 impl Store for MemoryStore {
-    async fn forget(&self, now: SystemTime) {
+    async fn expire(&self, now: SystemTime) {
         self.purge(now).await.unwrap();
     }
 }
 
 #[cfg(feature = "sqlite")]
 impl Store for concentric_store::SqliteStore {
-    async fn forget(&self, now: SystemTime) {
+    async fn expire(&self, now: SystemTime) {
         self.purge(now).await.unwrap();
     }
 }

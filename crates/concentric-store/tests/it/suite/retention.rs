@@ -135,9 +135,9 @@ async fn ended_runs_are_removed_after_their_retention<S: Store>(store: S) {
     let claim = store.claim(key("run"), version, approve("q"), at(0), at(30));
     let fence = claim.await.unwrap().fence;
     store.end(key("run"), fence, at(10)).await.unwrap();
-    store.forget(at(1009)).await;
+    store.expire(at(1009)).await;
     store.get(key("run")).await.unwrap();
-    store.forget(at(1010)).await;
+    store.expire(at(1010)).await;
     assert_eq!(code(store.get(key("run")).await), "run_not_found");
     let asking = store
         .find_by_interrupt(tenant("acme"), ThreadId::new("thread"), vec![question("q")])
@@ -145,7 +145,7 @@ async fn ended_runs_are_removed_after_their_retention<S: Store>(store: S) {
     assert_eq!(code(asking), "run_not_found");
     // A waiting run is kept.
     suspended(&store, "waits", "q").await;
-    store.forget(at(1_000_000)).await;
+    store.expire(at(1_000_000)).await;
     store.get(key("waits")).await.unwrap();
     // The end of another run also removes expired runs.
     let fence = RunStore::begin(&store, key("a"), client("a"), running("hi"), at(30))
@@ -176,7 +176,7 @@ async fn runs_that_wait_too_long_are_ended<S: Store>(store: S) {
         .unwrap();
 
     let states = async |now| {
-        store.forget(at(now)).await;
+        store.expire(at(now)).await;
         let mut states = Vec::new();
         for run in ["asks", "again", "left", "driven"] {
             states.push(match store.get(key(run)).await {
@@ -253,7 +253,7 @@ async fn an_overdue_run_is_neither_claimed_nor_counted() {
 async fn a_run_may_wait_without_limit() {
     async fn waits_on<S: Store>(store: S) {
         suspended(&store, "run", "q").await;
-        store.forget(at(1 << 32)).await;
+        store.expire(at(1 << 32)).await;
         let record = store.get(key("run")).await.unwrap();
         assert_eq!(record.status, RunStatus::Suspended);
     }
@@ -269,7 +269,7 @@ async fn a_reused_key_gets_new_versions_and_fences<S: Store>(store: S) {
         .unwrap();
     let version = store.get(key("run")).await.unwrap().version;
     store.end(key("run"), old, at(0)).await.unwrap();
-    store.forget(at(9999)).await;
+    store.expire(at(9999)).await;
     let new = RunStore::begin(&store, key("run"), client("run"), running("hi"), at(30))
         .await
         .unwrap();

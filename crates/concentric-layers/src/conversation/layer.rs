@@ -1,0 +1,101 @@
+use super::Conversation;
+use concentric_core::{
+    capability::{Declares, InLoop, Outside, SessionTurn},
+    store::ThreadStore,
+};
+use std::{fmt, sync::Arc};
+use tower_layer::Layer;
+
+/// The [code](concentric_core::Error::code) of a run without a thread id.
+pub const NO_THREAD: &str = "no_thread";
+
+/// The [code](concentric_core::Error::code) of a run of a conversation that does not exist.
+pub const UNKNOWN_THREAD: &str = "thread_not_found";
+
+/// The way in which the turns of a request join the stored history.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Merge {
+    /// All turns of the request are new.
+    #[default]
+    Append,
+    /// The user messages at the end of the request are new, and the turns before them are ignored. For
+    /// clients that send the whole history, such as those of AG-UI, and may have changed it.
+    ServerWins,
+    /// The request has the whole history, which replaces the stored one at the end of the run.
+    ClientOverwrites,
+}
+
+/// [`Layer`] that keeps the history of conversations in a store ([`Conversation`]).
+///
+/// See the [module docs](super) for an example.
+#[derive(Clone)]
+pub struct ConversationLayer(Settings);
+
+#[derive(Clone)]
+pub(super) struct Settings {
+    pub(super) store: Arc<dyn ThreadStore>,
+    /// Shared by the services of this layer.
+    pub(super) identity: Arc<()>,
+    pub(super) merge: Merge,
+    pub(super) creates: bool,
+    pub(super) is_required: bool,
+}
+
+impl ConversationLayer {
+    /// Creates a layer that keeps conversations in `store`.
+    pub fn new(store: impl ThreadStore) -> Self {
+        Self(Settings {
+            store: Arc::new(store),
+            identity: Arc::default(),
+            merge: Merge::default(),
+            creates: true,
+            is_required: false,
+        })
+    }
+
+    /// Sets the way in which the turns of a request join the history; [`Merge::Append`] by default.
+    #[must_use]
+    pub const fn history(mut self, merge: Merge) -> Self {
+        self.0.merge = merge;
+        self
+    }
+
+    /// Sets whether the first run of a conversation creates it; `true` by default. Otherwise it fails
+    /// with [`UNKNOWN_THREAD`].
+    #[must_use]
+    pub const fn create(mut self, creates: bool) -> Self {
+        self.0.creates = creates;
+        self
+    }
+
+    /// Fails a run whose turn can't be stored, in place of its finish. By default, the failure is
+    /// logged.
+    #[must_use]
+    pub const fn required(mut self) -> Self {
+        self.0.is_required = true;
+        self
+    }
+}
+
+impl<S> Layer<S> for ConversationLayer {
+    type Service = Conversation<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        Conversation::new(inner, self.0.clone())
+    }
+}
+
+impl Declares for ConversationLayer {
+    type Capabilities = (Outside<InLoop>, Outside<SessionTurn>);
+}
+
+impl fmt::Debug for ConversationLayer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ConversationLayer")
+            .field("history", &self.0.merge)
+            .field("create", &self.0.creates)
+            .field("required", &self.0.is_required)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,91 @@
+//! A layer that keeps the history of conversations in a store.
+//!
+//! ```
+//! use concentric_core::{AgentLayer, ChatRequest, Context, Error, NoTools, ThreadId};
+//! use concentric_layers::ConversationLayer;
+//! use concentric_test::{MemoryStore, ScriptedModel};
+//! use tower::{ServiceBuilder, ServiceExt};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Error> {
+//! let model = ScriptedModel::new().text("Hello, Ada.").then().text("Ada.");
+//! let agent = ServiceBuilder::new()
+//!     .layer(ConversationLayer::new(MemoryStore::new()))
+//!     .layer(AgentLayer::new(NoTools))
+//!     .service(model.clone());
+//! for text in ["I am Ada.", "Who am I?"] {
+//!     let context = Context::builder().thread_id(ThreadId::new("thread_1")).build();
+//!     let request = ChatRequest::user(text).with_context(context);
+//!     agent.clone().oneshot(request).await?.collect().await?;
+//! }
+//! // The second run has the history of the first.
+//! assert_eq!(model.request(1).transcript.len(), 3);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Moments
+//!
+//! | moment | the conversation of the context's [thread](concentric_core::Context::thread_id) and [tenant](concentric_core::store::Tenant) |
+//! |---|---|
+//! | a run starts | is loaded, and the turns of the request join it as [`Merge`] states |
+//! | a run resumes | is loaded for its version; the transcript is that of the run |
+//! | the run finishes: completed, halted, cancelled, at a limit | gets the new turns and the changed slots, before the body yields [`Finish`](concentric_core::Event::Finish) |
+//! | the run is interrupted | is unchanged; the run's state has the turn, and the resumed run appends it |
+//! | the run fails, ends early or is dropped | is unchanged, as in a [session](crate::session): the core has no closed transcript of such a run |
+//! | the finish has no transcript, as that of a model without a loop | is unchanged |
+//!
+//! The run has the [slots](concentric_core::state) of the conversation, which are stored together with its
+//! turns, and the id of its session. A suspended run keeps its changes of the slots in its own state.
+//!
+//! # Concurrent runs
+//!
+//! A turn is stored only if the conversation has the version that the run has started from. Of two runs,
+//! the later one fails with [`Conflict`](concentric_core::ErrorKind::Conflict) and the code `thread_moved`
+//! as its last item, and nothing is overwritten. A [`MakeSession`](crate::MakeSession) queues turns of one
+//! process instead.
+//!
+//! # Place in the stack
+//!
+//! Directly around [`AgentLayer`](concentric_core::AgentLayer) and its plugins, inside a
+//! [`SuspendLayer`](crate::SuspendLayer), so that a run whose process dies between the two writes is
+//! resumed and does not append its turn again, and inside a [`DetachLayer`](crate::DetachLayer). Layers
+//! around it receive only the new turns. Inside a loop, inside a session, or inside itself, the first call
+//! fails with [`Configuration`](concentric_core::ErrorKind::Configuration). In an agent that is used as a
+//! tool, the layer has no effect.
+//!
+//! # Errors
+//!
+//! | error | cause |
+//! |---|---|
+//! | [`Configuration`](concentric_core::ErrorKind::Configuration), [`NO_THREAD`] | the context has no thread id |
+//! | [`NotFound`](concentric_core::ErrorKind::NotFound), [`UNKNOWN_THREAD`] | the conversation does not exist, with [`create(false)`](ConversationLayer::create) |
+//! | [`Conflict`](concentric_core::ErrorKind::Conflict), `thread_moved` | another run has changed the conversation |
+//! | that of the store | the conversation can't be loaded, or, with [`required`](ConversationLayer::required), not stored within 30 seconds |
+//!
+//! Without `required`, a turn that can't be stored is logged, and the answer is delivered. An error of a run
+//! whose tools may have had effects [reports](concentric_core::Error::effects) that.
+//!
+//! # Backpressure
+//!
+//! The layer is always ready. Its future loads the conversation and then waits for a clone of the inner
+//! service. The server's response head is [held back](concentric_core::Context::hold_head) until the
+//! conversation is loaded.
+//!
+//! # Cancel safety
+//!
+//! A cancellation or a deadline ends the wait for the history, and not the wait for the store after the run.
+//! If the body is dropped while its turn is being stored, the turn is stored completely or not at all.
+
+mod body;
+mod future;
+mod layer;
+mod service;
+mod turn;
+
+pub use self::{
+    body::ConversationBody,
+    future::ResponseFuture,
+    layer::{ConversationLayer, Merge, NO_THREAD, UNKNOWN_THREAD},
+    service::Conversation,
+};

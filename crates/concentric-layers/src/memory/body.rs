@@ -1,0 +1,54 @@
+use super::turn::Turn;
+use concentric_core::{Error, Event};
+use futures_core::Stream;
+use pin_project_lite::pin_project;
+use std::{
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+pin_project! {
+    /// Response body for [`DynamicMemory`](super::DynamicMemory): the items of the inner body, unchanged.
+    #[must_use = "streams do nothing unless polled"]
+    pub struct DynamicMemoryBody<B> {
+        #[pin]
+        inner: B,
+        // Taken at the terminal item.
+        turn: Option<Box<Turn>>,
+    }
+}
+
+impl<B> DynamicMemoryBody<B> {
+    pub(super) const fn new(inner: B, turn: Option<Box<Turn>>) -> Self {
+        Self { inner, turn }
+    }
+}
+
+impl<B> Stream for DynamicMemoryBody<B>
+where
+    B: Stream<Item = Result<Event, Error>>,
+{
+    type Item = Result<Event, Error>;
+
+    #[inline]
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = self.project();
+        let item = ready!(this.inner.poll_next(cx));
+        match &item {
+            Some(Ok(Event::Finish(finish))) => {
+                if let Some(turn) = this.turn.take() {
+                    turn.finish(finish);
+                }
+            }
+            Some(Ok(_)) => {}
+            Some(Err(_)) | None => *this.turn = None,
+        }
+        Poll::Ready(item)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.inner.size_hint()
+    }
+}
+
+concentric_core::opaque_debug!(DynamicMemoryBody<B>);

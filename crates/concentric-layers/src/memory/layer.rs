@@ -1,0 +1,109 @@
+use super::DynamicMemory;
+use concentric_core::{
+    Context, Str, Transcript,
+    capability::{Declares, InLoop, Outside},
+    store::Memories,
+};
+use std::{fmt, sync::Arc, time::Duration};
+use tower_layer::Layer;
+
+/// [`Layer`] that recalls and captures memories ([`DynamicMemory`]).
+///
+/// See the [module docs](super) for an example.
+#[derive(Clone)]
+pub struct DynamicMemoryLayer(Settings);
+
+type Owner = dyn Fn(&Context) -> Option<Str> + Send + Sync;
+type Choice = dyn Fn(&Transcript) -> Option<String> + Send + Sync;
+
+#[derive(Clone)]
+pub(super) struct Settings {
+    pub(super) store: Arc<dyn Memories>,
+    pub(super) owner: Arc<Owner>,
+    /// Chooses the captured text; `None` for the message of the user and the answer.
+    pub(super) capture: Option<Arc<Choice>>,
+    pub(super) top: usize,
+    pub(super) max_bytes: usize,
+    pub(super) timeout: Duration,
+}
+
+impl DynamicMemoryLayer {
+    /// Creates a layer that keeps memories in `store`, for the owners that `owner` names.
+    pub fn new(
+        store: impl Memories,
+        owner: impl Fn(&Context) -> Option<Str> + Send + Sync + 'static,
+    ) -> Self {
+        Self(Settings {
+            store: Arc::new(store),
+            owner: Arc::new(owner),
+            capture: None,
+            top: 8,
+            max_bytes: 6_000,
+            timeout: Duration::from_secs(2),
+        })
+    }
+
+    /// Sets the maximum number of recalled memories; 8 by default. With 0, none is recalled.
+    #[must_use]
+    pub const fn top(mut self, memories: usize) -> Self {
+        self.0.top = memories;
+        self
+    }
+
+    /// Sets the maximum size of the added system segment; 6,000 bytes by default.
+    #[must_use]
+    pub const fn max_bytes(mut self, bytes: usize) -> Self {
+        self.0.max_bytes = bytes;
+        self
+    }
+
+    /// Sets the time limit of the search; 2 seconds by default.
+    #[must_use]
+    pub const fn timeout(mut self, limit: Duration) -> Self {
+        self.0.timeout = limit;
+        self
+    }
+
+    /// Captures the text that `choose` returns for the conversation of a completed run, and nothing if
+    /// it returns `None`. By default, the message of the user and the answer are captured. A panic of
+    /// `choose` is logged, and nothing is captured.
+    ///
+    /// ```
+    /// use concentric_layers::DynamicMemoryLayer;
+    /// use concentric_test::MemoryStore;
+    ///
+    /// let read_only = DynamicMemoryLayer::new(MemoryStore::new(), |_| Some("everyone".into()))
+    ///     .capture(|_| None);
+    /// # let _ = read_only;
+    /// ```
+    #[must_use]
+    pub fn capture(
+        mut self,
+        choose: impl Fn(&Transcript) -> Option<String> + Send + Sync + 'static,
+    ) -> Self {
+        self.0.capture = Some(Arc::new(choose));
+        self
+    }
+}
+
+impl<S> Layer<S> for DynamicMemoryLayer {
+    type Service = DynamicMemory<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        DynamicMemory::new(inner, self.0.clone())
+    }
+}
+
+impl Declares for DynamicMemoryLayer {
+    type Capabilities = (Outside<InLoop>,);
+}
+
+impl fmt::Debug for DynamicMemoryLayer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DynamicMemoryLayer")
+            .field("top", &self.0.top)
+            .field("max_bytes", &self.0.max_bytes)
+            .field("timeout", &self.0.timeout)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,561 @@
+//! One test per statement of [`concentric_layers::conversation`].
+
+use crate::thread_store::Threads;
+use concentric_core::{
+    AgentLayer, Answer, BoxModel, CancelReason, ChatRequest, Context, Error, ErrorKind, Event,
+    Outcome, Reply, RunId, SideEffects, ThreadId, ToolOutcome, Transcript, Turn,
+    state::{Durable, Scope, Slot},
+    store::{Tenant, ThreadStore},
+};
+use concentric_layers::{
+    ConversationLayer, MakeSession, SuspendLayer,
+    conversation::{Merge, NO_THREAD, UNKNOWN_THREAD},
+    session::SessionTarget,
+    suspend::abandoned,
+};
+use concentric_store::SqliteStore;
+use concentric_test::{
+    MemoryStore, Pace, ScriptedModel, ScriptedTools, TestEnvironment, check_layer, collect_events,
+    drop_at_each_wait,
+};
+use concentric_tools::{Toolset, agent_tool};
+use futures_util::StreamExt;
+use serde_json::json;
+use std::{sync::Arc, time::Duration};
+use tokio_test::task::spawn;
+use tower::{ServiceBuilder, ServiceExt};
+
+struct Count;
+
+impl Slot for Count {
+    type Value = u32;
+    type Keep = Durable;
+    const NAME: &'static str = "test/conversation_count";
+    const SCOPE: Scope = Scope::Thread;
+}
+
+fn in_thread(thread: &str) -> Context {
+    Context::builder().thread_id(ThreadId::new(thread)).build()
+}
+
+fn user(text: &'static str) -> ChatRequest {
+    ChatRequest::user(text).with_context(in_thread("t"))
+}
+
+fn yes() -> ScriptedModel {
+    ScriptedModel::new().text("Yes.").repeat()
+}
+
+fn counting() -> ScriptedTools {
+    ScriptedTools::new()
+        .asks("pay", "paid")
+        .tool("count", |call| async move {
+            call.context.update_state::<Count>(|n| n + 1).unwrap();
+            ToolOutcome::done("counted")
+        })
+}
+
+fn agent(layer: &ConversationLayer, model: &ScriptedModel, tools: &ScriptedTools) -> BoxModel {
+    let agent = ServiceBuilder::new()
+        .layer(layer.clone())
+        .layer(AgentLayer::new(tools.clone()))
+        .service(model.clone());
+    BoxModel::new(agent)
+}
+
+fn talker(layer: &ConversationLayer) -> BoxModel {
+    agent(layer, &yes(), &ScriptedTools::new())
+}
+
+async fn send(agent: &BoxModel, request: ChatRequest) -> Result<Answer, Error> {
+    Ok(agent.clone().oneshot(request).await?.collect().await?)
+}
+
+fn texts(history: &Transcript) -> String {
+    let texts = history.iter().map(|turn| turn.as_message().text());
+    texts.collect::<Vec<_>>().join(" ")
+}
+
+fn stored(store: &Threads) -> Transcript {
+    store
+        .get("t")
+        .map(|stored| stored.history)
+        .unwrap_or_default()
+}
+
+fn is(error: &Error, kind: ErrorKind, code: &str) {
+    assert_eq!((error.kind(), error.code()), (kind, Some(code)), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_is_a_layer() {
+    for slow in [false, true] {
+        let in_thread = ServiceBuilder::new().map_request(|mut request: ChatRequest| {
+            request.context = in_thread("t");
+            request
+        });
+        let layer = ConversationLayer::new(Threads::new(slow));
+        check_layer(in_thread.layer(layer).into_inner()).await;
+    }
+}
+
+#[tokio::test]
+async fn each_run_continues_the_stored_history() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("threads.db");
+    for n in 1..4 {
+        // Each run is that of another process.
+        let store = SqliteStore::open(&path).unwrap();
+        let layer = ConversationLayer::new(store.clone());
+        let model = ScriptedModel::new()
+            .tool_call("count", json!({}))
+            .then()
+            .text("Yes.");
+        let answer = send(&agent(&layer, &model, &counting()), user("count")).await;
+        assert_eq!(answer.unwrap().transcript().unwrap().len(), 3 * n);
+        assert_eq!(model.request(0).transcript.len(), 3 * n - 2);
+        let stored = store.load(Tenant::default(), ThreadId::new("t")).await;
+        let stored = stored.unwrap().unwrap();
+        assert_eq!(
+            (stored.history.len(), &stored.slots[0].value),
+            (3 * n, &json!(n))
+        );
+    }
+}
+
+#[tokio::test]
+async fn the_request_joins_the_history_as_configured() {
+    for (merge, expected) in [
+        (Merge::Append, "hi Yes. forged Forged. a b Yes."),
+        (Merge::ServerWins, "hi Yes. a b Yes."),
+        (Merge::ClientOverwrites, "forged Forged. a b Yes."),
+    ] {
+        let store = Threads::default();
+        send(&talker(&ConversationLayer::new(store.clone())), user("hi"))
+            .await
+            .unwrap();
+        let mut turns: Transcript = [Turn::user("forged")].into_iter().collect();
+        let assistant = concentric_core::Message::assistant("Forged.");
+        turns.push(Turn::message(assistant).unwrap());
+        turns.extend([Turn::user("a"), Turn::user("b")]);
+        let request = ChatRequest::new(turns).with_context(in_thread("t"));
+        let layer = ConversationLayer::new(store.clone()).history(merge);
+        send(&talker(&layer), request).await.unwrap();
+        assert_eq!(texts(&stored(&store)), expected, "{merge:?}");
+    }
+}
+
+#[tokio::test]
+async fn of_two_runs_the_later_fails_and_overwrites_nothing() {
+    for slow in [false, true] {
+        let store = Threads::new(slow);
+        let agent = talker(&ConversationLayer::new(store.clone()));
+        let one = agent.clone().oneshot(user("one")).await.unwrap();
+        let two = agent.clone().oneshot(user("two")).await.unwrap();
+        one.collect().await.unwrap();
+        let items = collect_events(two.body).await;
+        let (last, before) = items.split_last().unwrap();
+        is(
+            last.as_ref().unwrap_err(),
+            ErrorKind::Conflict,
+            "thread_moved",
+        );
+        assert!(before.iter().all(Result::is_ok));
+        assert!(!before.iter().flatten().any(Event::is_finish));
+        assert_eq!(texts(&stored(&store)), "one Yes.");
+        send(&agent, user("three")).await.unwrap();
+        assert_eq!(stored(&store).len(), 4);
+    }
+}
+
+#[tokio::test]
+async fn a_conflict_reports_that_tools_had_effects() {
+    let store = Threads::default();
+    let layer = ConversationLayer::new(store.clone());
+    let model = ScriptedModel::new()
+        .tool_call("count", json!({}))
+        .then()
+        .text("Yes.");
+    let late = agent(&layer, &model, &counting())
+        .oneshot(user("count"))
+        .await
+        .unwrap();
+    send(&talker(&layer), user("hi")).await.unwrap();
+    let error = Error::from(late.collect().await.unwrap_err());
+    is(&error, ErrorKind::Conflict, "thread_moved");
+    assert_eq!(error.effects(), SideEffects::Possible);
+}
+
+#[tokio::test]
+async fn a_run_that_does_not_finish_stores_nothing() {
+    let store = Threads::default();
+    let layer = ConversationLayer::new(store.clone());
+    let error = || Error::new(ErrorKind::Server, "down");
+    for model in [
+        ScriptedModel::new().error(error()),
+        ScriptedModel::new().text("I ").error(error()),
+        ScriptedModel::new().text("I ").end_early(),
+    ] {
+        send(&agent(&layer, &model, &counting()), user("hi"))
+            .await
+            .unwrap_err();
+        assert!(store.get("t").is_none());
+    }
+    let never = ScriptedModel::new().text("I ").never();
+    let mut dropped = agent(&layer, &never, &counting())
+        .oneshot(user("hi"))
+        .await
+        .unwrap();
+    dropped.body.next().await.unwrap().unwrap();
+    drop(dropped);
+    assert!(store.get("t").is_none());
+    // The next run starts from before it.
+    send(&talker(&layer), user("again")).await.unwrap();
+    assert_eq!(texts(&stored(&store)), "again Yes.");
+}
+
+#[tokio::test]
+async fn a_second_attempt_starts_from_the_newest_version() {
+    let store = Threads::default();
+    let layer = ConversationLayer::new(store.clone());
+    let request = user("again");
+    let attempt = request.clone();
+    let fails = ScriptedModel::new().error(Error::new(ErrorKind::Server, "down"));
+    let failed = send(&agent(&layer, &fails, &counting()), attempt).await;
+    assert_eq!(failed.unwrap_err().kind(), ErrorKind::Server);
+    send(&talker(&layer), user("hi")).await.unwrap();
+    send(&talker(&layer), request).await.unwrap();
+    assert_eq!(texts(&stored(&store)), "hi Yes. again Yes.");
+}
+
+#[tokio::test]
+async fn a_cancelled_run_stores_its_closed_rounds() {
+    let store = Threads::default();
+    let layer = ConversationLayer::new(store.clone());
+    let model = ScriptedModel::new()
+        .tool_call("count", json!({}))
+        .then()
+        .text("I ")
+        .never();
+    let request = user("count");
+    let context = request.context.clone();
+    let mut response = agent(&layer, &model, &counting())
+        .oneshot(request)
+        .await
+        .unwrap();
+    while model.calls() < 2 || model.items() < 3 {
+        response.body.next().await.unwrap().unwrap();
+    }
+    context.cancel(CancelReason::User);
+    let answer = response.collect().await.unwrap();
+    assert!(matches!(answer.finish.outcome, Outcome::Aborted { .. }));
+    let history = stored(&store);
+    assert_eq!(Some(&history), answer.finish.transcript.as_ref());
+    assert_eq!(history.iter().nth(1).unwrap().results().len(), 1);
+}
+
+#[tokio::test]
+async fn tenants_do_not_share_conversations() {
+    let store = Threads::default();
+    let agent = talker(&ConversationLayer::new(store.clone()));
+    for tenant in ["", "a", "b"] {
+        let mut request = user("hi");
+        request
+            .context
+            .extensions_mut()
+            .insert(Tenant(tenant.into()));
+        let answer = send(&agent, request).await.unwrap();
+        assert_eq!(answer.transcript().unwrap().len(), 2, "{tenant}");
+    }
+}
+
+#[tokio::test]
+async fn a_run_needs_a_conversation() {
+    let store = Threads::default();
+    let layer = ConversationLayer::new(store.clone());
+    let error = send(&talker(&layer), ChatRequest::user("hi"))
+        .await
+        .unwrap_err();
+    is(&error, ErrorKind::Configuration, NO_THREAD);
+    let model = yes();
+    let strict = agent(&layer.clone().create(false), &model, &counting());
+    let error = send(&strict, user("hi")).await.unwrap_err();
+    is(&error, ErrorKind::NotFound, UNKNOWN_THREAD);
+    assert_eq!(model.calls(), 0);
+    send(&talker(&layer), user("hi")).await.unwrap();
+    send(&strict, user("hi")).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_history_that_cannot_be_loaded_fails_the_run() {
+    let store = Threads::default();
+    let model = yes();
+    let agent = agent(&ConversationLayer::new(store.clone()), &model, &counting());
+    store.fail_next();
+    let error = send(&agent, user("hi")).await.unwrap_err();
+    is(&error, ErrorKind::Server, "store_failed");
+    assert_eq!(model.calls(), 0);
+}
+
+#[tokio::test]
+async fn a_turn_that_cannot_be_stored_is_delivered_unless_required() {
+    for required in [false, true] {
+        let store = Threads::default();
+        let layer = ConversationLayer::new(store.clone());
+        let layer = if required { layer.required() } else { layer };
+        let response = talker(&layer).oneshot(user("hi")).await.unwrap();
+        store.fail_next();
+        match (required, response.collect().await) {
+            (false, Ok(answer)) => assert_eq!(answer.text(), "Yes."),
+            (true, Err(failed)) => is(&failed.error, ErrorKind::Server, "store_failed"),
+            (_, other) => panic!("{other:?}"),
+        }
+        assert!(store.get("t").is_none());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_store_has_thirty_seconds_for_a_turn() {
+    let store = Threads::default();
+    let agent = talker(&ConversationLayer::new(store.clone()).required());
+    let response = agent.oneshot(user("hi")).await.unwrap();
+    store.hang();
+    let start = tokio::time::Instant::now();
+    let error = response.collect().await.unwrap_err().error;
+    is(&error, ErrorKind::Server, "store_failed");
+    assert_eq!(start.elapsed().as_secs(), 30);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_wait_for_the_history_ends_with_the_run() {
+    let store = Threads::default();
+    store.hang();
+    let model = yes();
+    let agent = agent(&ConversationLayer::new(store), &model, &counting());
+    let request = user("hi");
+    let context = request.context.clone();
+    let mut call = spawn(agent.clone().oneshot(request));
+    assert!(call.poll().is_pending());
+    context.cancel(CancelReason::User);
+    let error = call.await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Cancelled);
+    let context = Context::builder().thread_id(ThreadId::new("t"));
+    let soon = std::time::SystemTime::now() + Duration::from_secs(5);
+    let request = ChatRequest::user("hi").with_context(context.deadline(soon).build());
+    let error = send(&agent, request).await.unwrap_err();
+    assert_eq!((error.kind(), model.calls()), (ErrorKind::Timeout, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dropped_run_stores_its_turn_completely_or_not_at_all() {
+    let store = Threads::new(true);
+    let agent = talker(&ConversationLayer::new(store.clone()));
+    let run = || {
+        let agent = agent.clone();
+        async move { drop(send(&agent, user("hi")).await) }
+    };
+    let drops = drop_at_each_wait(run, async |_| {
+        assert_eq!(stored(&store).len() % 2, 0);
+    });
+    assert!(drops.await > 2);
+    let history = stored(&store);
+    assert!(history.len() > 1);
+    send(&agent, user("hi")).await.unwrap();
+    assert_eq!(stored(&store).len(), history.len() + 2);
+}
+
+fn process(
+    threads: &Threads,
+    runs: &Arc<MemoryStore>,
+    model: &ScriptedModel,
+    tools: &ScriptedTools,
+) -> BoxModel {
+    let agent = ServiceBuilder::new()
+        .layer(SuspendLayer::new(Arc::clone(runs)))
+        .layer(ConversationLayer::new(threads.clone()).required())
+        .layer(AgentLayer::new(tools.clone()))
+        .service(model.clone());
+    BoxModel::new(agent)
+}
+
+#[tokio::test]
+async fn a_suspended_run_appends_its_turn_once_it_has_resumed() {
+    for slow in [false, true] {
+        let (threads, runs) = (Threads::new(slow), Arc::new(MemoryStore::new()));
+        let tools = counting();
+        let model = ScriptedModel::new()
+            .text("Yes.")
+            .then()
+            .tool_call("count", json!({}))
+            .then()
+            .tool_call("pay", json!({}));
+        let first = process(&threads, &runs, &model, &tools);
+        send(&first, user("hi")).await.unwrap();
+        let before = threads.get("t").unwrap();
+        let asked = send(&first, user("count, then pay")).await.unwrap();
+        assert_eq!(asked.finish.outcome, Outcome::Interrupted);
+        let during = threads.get("t").unwrap();
+        assert_eq!((during.version, during.history.len()), (before.version, 2));
+
+        let paid = ScriptedModel::new().text("Paid.");
+        let second = process(&threads, &runs, &paid, &tools);
+        let state = asked.finish.state.unwrap();
+        let replies = state.interrupts().into_iter();
+        let replies: Vec<_> = replies
+            .map(|asked| Reply::approve(asked.id.clone()))
+            .collect();
+        let request = ChatRequest::replying(replies).with_context(in_thread("t"));
+        let answer = send(&second, request).await.unwrap();
+        assert_eq!((answer.text(), tools.done()), ("Paid.".into(), 2));
+        let after = threads.get("t").unwrap();
+        assert_eq!(Some(&after.history), answer.transcript());
+        // Two turns from before, the message, two rounds and the answer.
+        assert_eq!((after.history.len(), &after.slots[0].value), (6, &json!(1)));
+    }
+}
+
+#[tokio::test]
+async fn a_suspended_run_does_not_overwrite_a_later_turn() {
+    let (threads, runs) = (Threads::default(), Arc::new(MemoryStore::new()));
+    let model = ScriptedModel::new()
+        .tool_call("pay", json!({}))
+        .then()
+        .text("Paid.");
+    let tools = counting();
+    let first = process(&threads, &runs, &model, &tools);
+    let asked = send(&first, user("pay")).await.unwrap();
+    send(
+        &talker(&ConversationLayer::new(threads.clone())),
+        user("hi"),
+    )
+    .await
+    .unwrap();
+    let state = asked.finish.state.unwrap();
+    let reply = Reply::approve(state.interrupts()[0].id.clone());
+    let request = ChatRequest::replying(vec![reply]).with_context(in_thread("t"));
+    let error = send(&first, request).await.unwrap_err();
+    is(&error, ErrorKind::Conflict, "thread_moved");
+    assert_eq!(error.effects(), SideEffects::Possible);
+    assert_eq!(texts(&stored(&threads)), "hi Yes.");
+}
+
+#[test]
+fn a_run_that_is_resumed_after_its_append_appends_once() {
+    const LEASE: Duration = Duration::from_secs(30);
+    let world = TestEnvironment::new();
+    let (threads, runs) = (Threads::default(), Arc::new(MemoryStore::new()));
+    let runtime = || {
+        tokio::runtime::Builder::new_current_thread()
+            .build()
+            .unwrap()
+    };
+    let dies = runtime();
+    let body = dies.block_on(async {
+        let model = ScriptedModel::new()
+            .tool_call("count", json!({}))
+            .then()
+            .text("One.");
+        let agent = process(&threads, &runs, &model, &counting());
+        let context = world.context_builder().thread_id(ThreadId::new("t"));
+        let context = context.run_id(RunId::new("run")).build();
+        let request = ChatRequest::user("count").with_context(context);
+        let mut response = agent.oneshot(request).await.unwrap();
+        threads.hang();
+        while threads.get("t").is_none() {
+            tokio::select! {
+                _ = response.body.next() => {}
+                () = tokio::task::yield_now() => {}
+            }
+        }
+        response.body
+    });
+    // The process ends after the append, and before the end of the run is stored.
+    drop(dies);
+    drop(body);
+    threads.heal();
+    world.advance(LEASE);
+    let before = threads.get("t").unwrap();
+    runtime().block_on(async {
+        let left = abandoned(&runs, &world.environment(), 9).await.unwrap();
+        assert_eq!(left.len(), 1);
+        for request in left {
+            let model = ScriptedModel::new().text("Two.");
+            let agent = process(&threads, &runs, &model, &counting());
+            send(&agent, request).await.unwrap();
+        }
+        assert!(
+            abandoned(&runs, &world.environment(), 9)
+                .await
+                .unwrap()
+                .is_empty()
+        );
+    });
+    let after = threads.get("t").unwrap();
+    assert_eq!(
+        (after.version, &after.history),
+        (before.version, &before.history)
+    );
+    assert_eq!(after.history.len(), 3);
+}
+
+#[tokio::test]
+async fn an_agent_that_is_a_tool_does_not_append() {
+    let store = Threads::default();
+    let layer = ConversationLayer::new(store.clone());
+    let inner = agent(&layer, &yes(), &ScriptedTools::new());
+    let tools = Toolset::new().tool(agent_tool("helper", "Helps.", inner));
+    let arguments = json!({"input": "help"});
+    let model = ScriptedModel::new()
+        .tool_call("helper", arguments)
+        .then()
+        .text("Done.");
+    let outer = ServiceBuilder::new()
+        .layer(layer)
+        .layer(AgentLayer::new(tools))
+        .service(model.clone());
+    let answer = send(&BoxModel::new(outer), user("hi")).await.unwrap();
+    assert_eq!(answer.text(), "Done.");
+    assert_eq!(stored(&store).len(), 3);
+}
+
+#[tokio::test]
+async fn a_wrong_place_fails_the_first_call() {
+    let layer = ConversationLayer::new(Threads::default());
+    let in_loop = ServiceBuilder::new()
+        .layer(AgentLayer::new(ScriptedTools::new()))
+        .layer(layer.clone())
+        .service(yes());
+    let twice = ServiceBuilder::new()
+        .layer(layer.clone())
+        .layer(layer.clone())
+        .layer(AgentLayer::new(ScriptedTools::new()))
+        .service(yes());
+    let make = MakeSession::new(talker(&layer));
+    let session = make
+        .oneshot(SessionTarget::new(ThreadId::new("t")))
+        .await
+        .unwrap();
+    for agent in [
+        BoxModel::new(in_loop),
+        BoxModel::new(twice),
+        BoxModel::new(session),
+    ] {
+        let error = send(&agent, user("hi")).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Configuration, "{error}");
+    }
+}
+
+#[tokio::test]
+async fn large_turns_pass_through_the_limit_of_the_store() {
+    let store = MemoryStore::new();
+    let agent = agent(&ConversationLayer::new(store.clone()), &yes(), &counting());
+    let request = ChatRequest::user("x".repeat(4 << 20)).with_context(in_thread("t"));
+    send(&agent, request).await.unwrap();
+    let stored = store.load(Tenant::default(), ThreadId::new("t")).await;
+    assert_eq!(stored.unwrap().unwrap().history.len(), 2);
+    // A model at its own pace.
+    let paced = yes().paced(Pace::NextTick);
+    let paced = self::agent(&ConversationLayer::new(store), &paced, &counting());
+    let answer = send(&paced, user("hi")).await.unwrap();
+    assert_eq!(answer.transcript().unwrap().len(), 4);
+}

@@ -1,0 +1,250 @@
+use super::{Kept, MemoryStore};
+use crate::{
+    Options,
+    rules::{
+        check_keep, check_total, may_append, read_suspended, write_slot, write_suspended,
+        write_turn,
+    },
+};
+use concentric_core::{
+    Str, ThreadId, Transcript,
+    state::{SlotPlace, StoredSlot},
+    store::{
+        RunKey, StoreError, StoreFuture, StoredScope, StoredThread, Tenant, ThreadChange,
+        ThreadStore, ThreadSummary,
+    },
+};
+
+/// A stored conversation.
+#[derive(Clone)]
+pub(super) struct Thread {
+    version: u64,
+    session: ThreadId,
+    // Forks share their turns.
+    history: Transcript,
+    // The bytes of all turns as JSON.
+    bytes: usize,
+    slots: Vec<StoredSlot>,
+    suspended: Option<Suspended>,
+    change: Option<Str>,
+}
+
+/// A suspended turn as JSON.
+#[derive(Clone)]
+struct Suspended {
+    shared: usize,
+    state: String,
+    slots: Vec<StoredSlot>,
+}
+
+type Key = (Tenant, ThreadId);
+
+impl ThreadStore for MemoryStore {
+    fn load(&self, tenant: Tenant, thread: ThreadId) -> StoreFuture<Option<StoredThread>> {
+        let Self { options, .. } = *self;
+        self.work(move |kept| {
+            let found = kept.threads.get(&(tenant, thread.clone()));
+            found.map(|found| found.read(&thread, &options)).transpose()
+        })
+    }
+
+    fn append(
+        &self,
+        tenant: Tenant,
+        thread: ThreadId,
+        version: u64,
+        change: ThreadChange,
+    ) -> StoreFuture<u64> {
+        let Self { options, .. } = *self;
+        self.work(move |kept| kept.append((tenant, thread), version, change, &options))
+    }
+
+    fn fork(
+        &self,
+        tenant: Tenant,
+        thread: ThreadId,
+        version: u64,
+        to: ThreadId,
+        change: ThreadChange,
+    ) -> StoreFuture<u64> {
+        let Self { options, .. } = *self;
+        self.work(move |kept| kept.fork(&(tenant, thread), version, to, change, &options))
+    }
+
+    fn list_threads(
+        &self,
+        tenant: Tenant,
+        after: Option<ThreadId>,
+        limit: usize,
+    ) -> StoreFuture<Vec<ThreadSummary>> {
+        self.work(move |kept| {
+            let is_after = |thread: &ThreadId| {
+                let after = after.as_ref().map(ThreadId::as_str);
+                after.is_none_or(|after| thread.as_str() > after)
+            };
+            let threads = kept.threads.iter();
+            let found = threads.filter(|((of, thread), _)| *of == tenant && is_after(thread));
+            let mut found: Vec<_> = found
+                .map(|((_, thread), found)| {
+                    let (session, turns) = (found.session.clone(), found.history.len());
+                    ThreadSummary::new(thread.clone(), session, found.version, turns)
+                })
+                .collect();
+            found.sort_by(|a, b| a.thread.as_str().cmp(b.thread.as_str()));
+            found.truncate(limit);
+            Ok(found)
+        })
+    }
+
+    fn delete(&self, tenant: Tenant, thread: ThreadId) -> StoreFuture<bool> {
+        self.work(move |kept| {
+            let is_in = |key: &RunKey| key.tenant == tenant && key.thread == thread;
+            kept.runs.retain(|key, _| !is_in(key));
+            let effects = &mut kept.effects;
+            effects.retain(|_, entry| !entry.run.as_ref().is_some_and(is_in));
+            kept.decisions.retain(|decision| {
+                let of = match &decision.span {
+                    StoredScope::Run { thread, .. } => thread.as_ref(),
+                    StoredScope::Thread(thread) => Some(thread),
+                    _ => None,
+                };
+                decision.tenant != tenant || of != Some(&thread)
+            });
+            Ok(kept.threads.remove(&(tenant, thread)).is_some())
+        })
+    }
+}
+
+impl Kept {
+    fn append(
+        &mut self,
+        key: Key,
+        version: u64,
+        change: ThreadChange,
+        options: &Options,
+    ) -> Result<u64, StoreError> {
+        let found = self.threads.get(&key);
+        let stored = found.map(|found| (found.version, found.change.as_deref()));
+        if let Some(version) = may_append(stored, version, change.id.as_deref())? {
+            return Ok(version);
+        }
+        let base = found.cloned();
+        let base = base.unwrap_or_else(|| {
+            let session = change.session.clone().unwrap_or_else(|| key.1.clone());
+            Thread::new(session)
+        });
+        let next = base.changed(change, options)?;
+        Ok(self.put(key, next))
+    }
+
+    fn fork(
+        &mut self,
+        from: &Key,
+        version: u64,
+        to: ThreadId,
+        change: ThreadChange,
+        options: &Options,
+    ) -> Result<u64, StoreError> {
+        let key = (from.0.clone(), to);
+        let target = self.threads.get(&key);
+        let target = target.map(|found| (found.version, found.change.as_deref()));
+        if let Some(version) = may_append(target, 0, change.id.as_deref())? {
+            return Ok(version);
+        }
+        let source = self.threads.get(from);
+        let found = source.map(|source| source.version);
+        may_append(found.map(|found| (found, None)), version, None)?;
+        let mut base = source.cloned().ok_or(StoreError::NotFound)?;
+        if let Some(session) = &change.session {
+            base.session = session.clone();
+        }
+        let next = base.changed(change, options)?;
+        Ok(self.put(key, next))
+    }
+
+    fn put(&mut self, key: Key, thread: Thread) -> u64 {
+        let version = self.count();
+        self.threads.insert(key, Thread { version, ..thread });
+        version
+    }
+}
+
+impl Thread {
+    const fn new(session: ThreadId) -> Self {
+        Self {
+            version: 0,
+            session,
+            history: Transcript::new(),
+            bytes: 0,
+            slots: Vec::new(),
+            suspended: None,
+            change: None,
+        }
+    }
+
+    fn read(&self, thread: &ThreadId, options: &Options) -> Result<StoredThread, StoreError> {
+        let history = self.history.clone();
+        let mut read = StoredThread::new(self.version, history, self.slots.clone());
+        read.session = Some(self.session.clone());
+        if let Some(Suspended {
+            shared,
+            state,
+            slots,
+        }) = &self.suspended
+        {
+            let suspended = read_suspended(thread, *shared, state, slots.clone(), options)?;
+            let slots = suspended.slots.clone();
+            read.suspended = Some((suspended.into_state(&read.history), slots));
+        }
+        Ok(read)
+    }
+
+    fn changed(mut self, change: ThreadChange, options: &Options) -> Result<Self, StoreError> {
+        let max = options.max_state_bytes;
+        let len = self.history.len();
+        check_keep(len, change.keep)?;
+        if change.keep < len {
+            self.history = self.history.prefix(change.keep);
+            let turns = self.history.rev();
+            self.bytes = 0;
+            for turn in turns {
+                self.bytes += write_turn(turn, max)?.len();
+            }
+        }
+        for turn in change.turns {
+            self.bytes = self.bytes.saturating_add(write_turn(&turn, max)?.len());
+            self.history.push(turn);
+        }
+        check_total(self.bytes, max)?;
+        if change.clear_slots {
+            self.slots.clear();
+        }
+        for slot in change.slots {
+            write_slot(&slot, max)?;
+            let at = |slot: &StoredSlot| (slot.slot.clone(), place(&slot.place));
+            let place = self.slots.binary_search_by(|old| at(old).cmp(&at(&slot)));
+            match place {
+                Ok(found) => {
+                    if let Some(old) = self.slots.get_mut(found) {
+                        *old = slot;
+                    }
+                }
+                Err(at) => self.slots.insert(at, slot),
+            }
+        }
+        self.suspended = match change.suspended {
+            None => None,
+            Some(suspended) => Some(Suspended {
+                shared: suspended.shared,
+                state: write_suspended(&suspended, max)?.0,
+                slots: suspended.slots,
+            }),
+        };
+        self.change = change.id;
+        Ok(self)
+    }
+}
+
+fn place(place: &SlotPlace) -> String {
+    serde_json::to_string(place).unwrap_or_default()
+}

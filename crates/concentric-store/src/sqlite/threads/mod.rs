@@ -1,0 +1,53 @@
+mod log;
+mod row;
+mod write;
+
+use super::SqliteStore;
+use concentric_core::{
+    ThreadId,
+    store::{StoreFuture, StoredThread, Tenant, ThreadChange, ThreadStore, ThreadSummary},
+};
+
+impl ThreadStore for SqliteStore {
+    fn load(&self, tenant: Tenant, thread: ThreadId) -> StoreFuture<Option<StoredThread>> {
+        self.read(move |tx, options| row::load(tx, options, &tenant, &thread))
+    }
+
+    fn append(
+        &self,
+        tenant: Tenant,
+        thread: ThreadId,
+        version: u64,
+        change: ThreadChange,
+    ) -> StoreFuture<u64> {
+        self.write(move |tx, options| {
+            write::append(tx, options, &tenant, &thread, version, &change)
+        })
+    }
+
+    fn fork(
+        &self,
+        tenant: Tenant,
+        thread: ThreadId,
+        version: u64,
+        to: ThreadId,
+        change: ThreadChange,
+    ) -> StoreFuture<u64> {
+        self.write(move |tx, options| {
+            write::fork(tx, options, &tenant, &thread, version, &to, &change)
+        })
+    }
+
+    fn list_threads(
+        &self,
+        tenant: Tenant,
+        after: Option<ThreadId>,
+        limit: usize,
+    ) -> StoreFuture<Vec<ThreadSummary>> {
+        self.read(move |tx, _| row::list(tx, &tenant, after.as_ref(), limit))
+    }
+
+    fn delete(&self, tenant: Tenant, thread: ThreadId) -> StoreFuture<bool> {
+        self.write(move |tx, _| write::delete(tx, &tenant, &thread))
+    }
+}

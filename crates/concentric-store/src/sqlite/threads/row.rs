@@ -1,0 +1,110 @@
+//! The rows of the tables `threads` and `slots`.
+
+use super::{
+    super::values::{find_row, find_rows, integer, number},
+    log,
+};
+use crate::{
+    Fault, Options,
+    rules::{read_suspended, thread_name},
+};
+use concentric_core::{
+    Str, ThreadId,
+    state::StoredSlot,
+    store::{StoreError, StoredThread, Tenant, ThreadSummary},
+};
+use rusqlite::{Row, Transaction};
+
+/// A row of the table `threads`, without its suspended turn.
+pub(super) struct Head {
+    pub(super) version: u64,
+    pub(super) session: String,
+    pub(super) log: i64,
+    pub(super) len: usize,
+    pub(super) bytes: usize,
+    pub(super) change: Option<String>,
+}
+
+pub(super) fn size(n: i64) -> usize {
+    usize::try_from(n).unwrap_or_default()
+}
+
+pub(super) fn head(
+    tx: &Transaction<'_>,
+    tenant: &Tenant,
+    thread: &ThreadId,
+) -> Result<Option<Head>, StoreError> {
+    let find = "SELECT version, session, log, len, bytes, change FROM threads
+                WHERE tenant = ?1 AND thread = ?2";
+    find_row(tx, find, [tenant.0.as_str(), thread.as_str()], |row| {
+        Ok(Head {
+            version: number(row.get(0)?),
+            session: row.get(1)?,
+            log: row.get(2)?,
+            len: size(row.get(3)?),
+            bytes: size(row.get(4)?),
+            change: row.get(5)?,
+        })
+    })
+}
+
+pub(super) fn load(
+    tx: &Transaction<'_>,
+    options: &Options,
+    tenant: &Tenant,
+    thread: &ThreadId,
+) -> Result<Option<StoredThread>, StoreError> {
+    let Some(head) = head(tx, tenant, thread)? else {
+        return Ok(None);
+    };
+    let (bytes, max) = (head.bytes, options.max_state_bytes);
+    if bytes > max {
+        return Err(Fault::TooLarge { bytes, max }.into());
+    }
+    let key = [tenant.0.as_str(), thread.as_str()];
+    let history = log::read(tx, thread, head.log, head.len)?;
+    let find = "SELECT value FROM slots WHERE tenant = ?1 AND thread = ?2 ORDER BY slot, place";
+    let slots: Vec<String> = find_rows(tx, find, key, |row| row.get(0))?;
+    let slots = slots
+        .iter()
+        .map(|json| read_json::<StoredSlot>(thread, json));
+    let slots = slots.collect::<Result<Vec<_>, _>>()?;
+    let mut stored = StoredThread::new(head.version, history, slots);
+    stored.session = Some(ThreadId::new(head.session));
+
+    let find = "SELECT suspended, suspended_slots, shared FROM threads
+                WHERE tenant = ?1 AND thread = ?2 AND suspended IS NOT NULL";
+    let parts = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
+    let suspended: Option<(String, String, i64)> = find_row(tx, find, key, parts)?;
+    if let Some((state, slots, shared)) = suspended {
+        let slots = read_json::<Vec<StoredSlot>>(thread, &slots)?;
+        let turn = read_suspended(thread, size(shared), &state, slots, options)?;
+        let slots = turn.slots.clone();
+        stored.suspended = Some((turn.into_state(&stored.history), slots));
+    }
+    Ok(Some(stored))
+}
+
+fn read_json<T>(thread: &ThreadId, json: &str) -> Result<T, StoreError>
+where
+    T: serde::de::DeserializeOwned,
+{
+    serde_json::from_str(json).map_err(|error| Fault::corrupt(thread_name(thread), error).into())
+}
+
+pub(super) fn list(
+    tx: &Transaction<'_>,
+    tenant: &Tenant,
+    after: Option<&ThreadId>,
+    limit: usize,
+) -> Result<Vec<ThreadSummary>, StoreError> {
+    let find = "SELECT thread, session, version, len FROM threads
+                WHERE tenant = ?1 AND (?2 IS NULL OR thread > ?2) ORDER BY thread LIMIT ?3";
+    let limit = integer(u64::try_from(limit).unwrap_or(u64::MAX));
+    let after = after.map(ThreadId::as_str);
+    find_rows(tx, find, (tenant.0.as_str(), after, limit), |row| {
+        let id = |at| row.get::<_, String>(at).map(Str::from).map(ThreadId::new);
+        let (version, len) = (number(row.get(2)?), size(row.get(3)?));
+        Ok(ThreadSummary::new(id(0)?, id(1)?, version, len))
+    })
+}

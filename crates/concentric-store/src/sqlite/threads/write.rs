@@ -1,0 +1,187 @@
+//! Statements that write conversations.
+
+use super::{
+    super::values::{count, execute, integer},
+    log::{self, position},
+    row::{Head, head},
+};
+use crate::{
+    Options,
+    rules::{check_keep, check_total, may_append, write_slot, write_suspended, write_turn},
+};
+use concentric_core::{
+    ThreadId,
+    store::{StoreError, Tenant, ThreadChange},
+};
+use rusqlite::{Transaction, params};
+
+pub(super) fn append(
+    tx: &Transaction<'_>,
+    options: &Options,
+    tenant: &Tenant,
+    thread: &ThreadId,
+    version: u64,
+    change: &ThreadChange,
+) -> Result<u64, StoreError> {
+    let found = head(tx, tenant, thread)?;
+    if let Some(version) = may_append(stored(found.as_ref()), version, change.id.as_deref())? {
+        return Ok(version);
+    }
+    let old = found.as_ref().map(|found| found.log);
+    let mut next = match found {
+        Some(found) => found,
+        None => Head {
+            version: 0,
+            session: change.session.as_ref().unwrap_or(thread).to_string(),
+            log: log::create(tx)?,
+            len: 0,
+            bytes: 0,
+            change: None,
+        },
+    };
+    check_keep(next.len, change.keep)?;
+    if change.keep < next.len {
+        // Forks may have the removed turns.
+        next.log = log::fork(tx, next.log, change.keep)?;
+    }
+    let version = write(
+        tx,
+        options,
+        [tenant.0.as_str(), thread.as_str()],
+        &next,
+        change,
+    )?;
+    if let Some(old) = old {
+        log::collect(tx, old)?;
+    }
+    Ok(version)
+}
+
+pub(super) fn fork(
+    tx: &Transaction<'_>,
+    options: &Options,
+    tenant: &Tenant,
+    thread: &ThreadId,
+    version: u64,
+    to: &ThreadId,
+    change: &ThreadChange,
+) -> Result<u64, StoreError> {
+    let target = head(tx, tenant, to)?;
+    if let Some(version) = may_append(stored(target.as_ref()), 0, change.id.as_deref())? {
+        return Ok(version);
+    }
+    let source = head(tx, tenant, thread)?;
+    may_append(stored(source.as_ref()), version, None)?;
+    let mut next = source.ok_or(StoreError::NotFound)?;
+    check_keep(next.len, change.keep)?;
+    next.log = log::fork(tx, next.log, change.keep)?;
+    if let Some(session) = &change.session {
+        next.session = session.to_string();
+    }
+    let copy = "INSERT INTO slots (tenant, thread, slot, place, value)
+                SELECT tenant, ?3, slot, place, value FROM slots
+                WHERE tenant = ?1 AND thread = ?2";
+    let tenant = tenant.0.as_str();
+    execute(tx, copy, [tenant, thread.as_str(), to.as_str()])?;
+    write(tx, options, [tenant, to.as_str()], &next, change)
+}
+
+fn stored(head: Option<&Head>) -> Option<(u64, Option<&str>)> {
+    head.map(|head| (head.version, head.change.as_deref()))
+}
+
+/// Writes `change` to the conversation `key`, whose log has the turns that the change keeps. `base`
+/// has the length and the bytes from before the change.
+fn write(
+    tx: &Transaction<'_>,
+    options: &Options,
+    key: [&str; 2],
+    base: &Head,
+    change: &ThreadChange,
+) -> Result<u64, StoreError> {
+    let max = options.max_state_bytes;
+    let turns = change.turns.iter().map(|turn| write_turn(turn, max));
+    let turns = turns.collect::<Result<Vec<_>, _>>()?;
+    let kept = match change.keep < base.len {
+        true => log::bytes(tx, base.log, change.keep)?,
+        false => base.bytes,
+    };
+    let new: usize = turns.iter().map(String::len).sum();
+    let bytes = kept.saturating_add(new);
+    check_total(bytes, max)?;
+    log::append(tx, base.log, change.keep, &turns)?;
+
+    let [tenant, thread] = key;
+    if change.clear_slots {
+        let delete = "DELETE FROM slots WHERE tenant = ?1 AND thread = ?2";
+        execute(tx, delete, key)?;
+    }
+    for slot in &change.slots {
+        let json = write_slot(slot, max)?;
+        let place = serde_json::to_string(&slot.place).map_err(StoreError::unwritable)?;
+        let insert = "INSERT OR REPLACE INTO slots (tenant, thread, slot, place, value)
+                      VALUES (?1, ?2, ?3, ?4, ?5)";
+        execute(
+            tx,
+            insert,
+            [tenant, thread, slot.slot.as_str(), &place, &json],
+        )?;
+    }
+    let suspended = change.suspended.as_ref();
+    let shared = suspended.map(|turn| position(turn.shared));
+    let suspended = suspended
+        .map(|turn| write_suspended(turn, max))
+        .transpose()?;
+    let (state, slots) = suspended.unzip();
+    let version = count(tx)?;
+    let insert = "INSERT INTO threads (tenant, thread, session, version, log, len, bytes, change,
+                                       suspended, suspended_slots, shared)
+                  VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
+                  ON CONFLICT (tenant, thread) DO UPDATE SET
+                      version = excluded.version, log = excluded.log, len = excluded.len,
+                      bytes = excluded.bytes, change = excluded.change,
+                      suspended = excluded.suspended,
+                      suspended_slots = excluded.suspended_slots, shared = excluded.shared";
+    let row = params![
+        tenant,
+        thread,
+        base.session,
+        integer(version),
+        base.log,
+        position(change.keep + turns.len()),
+        position(bytes),
+        change.id.as_deref(),
+        state,
+        slots,
+        shared,
+    ];
+    execute(tx, insert, row)?;
+    Ok(version)
+}
+
+pub(super) fn delete(
+    tx: &Transaction<'_>,
+    tenant: &Tenant,
+    thread: &ThreadId,
+) -> Result<bool, StoreError> {
+    let key = [tenant.0.as_str(), thread.as_str()];
+    for delete in [
+        "DELETE FROM runs WHERE tenant = ?1 AND thread = ?2",
+        "DELETE FROM questions WHERE tenant = ?1 AND thread = ?2",
+        "DELETE FROM effects WHERE tenant = ?1 AND thread = ?2 AND run IS NOT NULL",
+        "DELETE FROM decisions WHERE tenant = ?1 AND thread = ?2 AND span IN ('run', 'thread')",
+        "DELETE FROM slots WHERE tenant = ?1 AND thread = ?2",
+    ] {
+        execute(tx, delete, key)?;
+    }
+    let Some(found) = head(tx, tenant, thread)? else {
+        return Ok(false);
+    };
+    execute(
+        tx,
+        "DELETE FROM threads WHERE tenant = ?1 AND thread = ?2",
+        key,
+    )?;
+    log::collect(tx, found.log)?;
+    Ok(true)
+}

@@ -1,0 +1,169 @@
+//! The cost, sharing and deletion of conversations in SQLite.
+
+use crate::common::tenant;
+use concentric_core::{
+    ThreadId, Turn,
+    state::{SlotPlace, StoredSlot},
+    store::{StoreError, ThreadChange, ThreadStore},
+};
+use concentric_store::{Fault, Options, SqliteStore};
+use rusqlite::Connection;
+use std::{
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+use tempfile::TempDir;
+
+fn file() -> (TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("runs.db");
+    (dir, path)
+}
+
+fn id(thread: &str) -> ThreadId {
+    ThreadId::new(thread)
+}
+
+fn add(keep: usize, count: usize) -> ThreadChange {
+    let mut change = ThreadChange::default();
+    change.keep = keep;
+    let turn = |n| Turn::user(format!("{n:06} {}", "x".repeat(500)));
+    change.turns = (keep..keep + count).map(turn).collect();
+    change
+}
+
+async fn append(store: &SqliteStore, thread: &str, version: u64, change: ThreadChange) -> u64 {
+    let append = store.append(tenant("acme"), id(thread), version, change);
+    append.await.unwrap()
+}
+
+async fn fork(store: &SqliteStore, from: (&str, u64), to: &str, keep: usize) -> u64 {
+    let change = add(keep, 0);
+    let fork = store.fork(tenant("acme"), id(from.0), from.1, id(to), change);
+    fork.await.unwrap()
+}
+
+fn count(path: &Path, table: &str) -> i64 {
+    let db = Connection::open(path).unwrap();
+    let count = format!("SELECT count(*) FROM {table}");
+    db.query_row(&count, [], |row| row.get(0)).unwrap()
+}
+
+/// Appends `count` turns one by one, and returns the bytes that they added to the log file.
+async fn logged(
+    store: &SqliteStore,
+    path: &Path,
+    version: &mut u64,
+    len: usize,
+    count: usize,
+) -> u64 {
+    let db = Connection::open(path).unwrap();
+    let truncate = "PRAGMA wal_checkpoint(TRUNCATE)";
+    let busy: i64 = db.query_row(truncate, [], |row| row.get(0)).unwrap();
+    assert_eq!(busy, 0);
+    for n in 0..count {
+        *version = append(store, "t", *version, add(len + n, 1)).await;
+    }
+    let log = path.with_file_name("runs.db-wal");
+    std::fs::metadata(log).unwrap().len()
+}
+
+#[tokio::test]
+async fn the_bytes_of_an_append_do_not_grow_with_the_conversation() {
+    let (_dir, path) = file();
+    let store = SqliteStore::open(&path).unwrap();
+    let (mut version, mut len) = (0, 0);
+    let mut found = Vec::new();
+    for start in [10, 1_000, 10_000] {
+        version = append(&store, "t", version, add(len, start - len)).await;
+        let bytes = logged(&store, &path, &mut version, start, 100).await / 100;
+        len = start + 100;
+        println!("{bytes} bytes per append after {start} turns");
+        found.push(bytes);
+    }
+    let (least, most) = (found.iter().min().unwrap(), found.iter().max().unwrap());
+    assert!(most * 10 <= least * 11, "{found:?}");
+}
+
+#[tokio::test]
+async fn a_fork_stores_no_turns() {
+    let (_dir, path) = file();
+    let store = SqliteStore::open(&path).unwrap();
+    let version = append(&store, "t", 0, add(0, 10_000)).await;
+    let mut shortest = Duration::MAX;
+    for n in 0..5 {
+        let start = Instant::now();
+        fork(&store, ("t", version), &format!("f{n}"), 10_000).await;
+        shortest = shortest.min(start.elapsed());
+    }
+    println!("a fork of 10,000 turns takes {shortest:?}");
+    assert_eq!(count(&path, "turns"), 10_000);
+    assert!(shortest < Duration::from_millis(50), "{shortest:?}");
+    let loaded = store.load(tenant("acme"), id("f4")).await.unwrap();
+    assert_eq!(loaded.unwrap().history.len(), 10_000);
+}
+
+#[tokio::test]
+async fn no_turn_is_left_when_all_conversations_are_deleted() {
+    let (_dir, path) = file();
+    let store = SqliteStore::open(&path).unwrap();
+    let first = append(&store, "t", 0, add(0, 10)).await;
+    let second = fork(&store, ("t", first), "u", 4).await;
+    let second = append(&store, "u", second, add(4, 3)).await;
+    fork(&store, ("u", second), "v", 6).await;
+    // The fork keeps the first 4 of 10.
+    store.delete(tenant("acme"), id("t")).await.unwrap();
+    assert_eq!(count(&path, "turns"), 7);
+    store.delete(tenant("acme"), id("u")).await.unwrap();
+    assert_eq!(count(&path, "turns"), 6);
+    // A rewrite removes what no other conversation has.
+    let stored = store.load(tenant("acme"), id("v")).await.unwrap().unwrap();
+    append(&store, "v", stored.version, add(2, 1)).await;
+    assert_eq!(count(&path, "turns"), 3);
+    store.delete(tenant("acme"), id("v")).await.unwrap();
+    for table in ["turns", "logs", "threads", "slots"] {
+        assert_eq!(count(&path, table), 0, "{table}");
+    }
+}
+
+#[tokio::test]
+async fn a_modified_turn_fails_its_conversation_only() {
+    for change in [
+        "UPDATE turns SET turn = replace(turn, '000001', '000009') WHERE log = 1 AND n = 1",
+        "UPDATE turns SET chain = zeroblob(32) WHERE log = 1 AND n = 2",
+        "DELETE FROM turns WHERE log = 1 AND n = 1",
+        "DELETE FROM turns WHERE log = 1 AND n = 2",
+        "UPDATE logs SET parent = id WHERE id = 1",
+        "DELETE FROM logs WHERE id = 1",
+        "UPDATE threads SET len = 2000 WHERE thread = 't'",
+        "UPDATE slots SET value = '{'",
+    ] {
+        let (_dir, path) = file();
+        let store = SqliteStore::open(&path).unwrap();
+        let mut first = add(0, 3);
+        first.slots = vec![StoredSlot::new("s", 1, 1.into(), SlotPlace::Whole)];
+        append(&store, "t", 0, first).await;
+        append(&store, "other", 0, add(0, 3)).await;
+        let db = Connection::open(&path).unwrap();
+        assert_eq!(db.execute(change, []).unwrap(), 1, "{change}");
+        let error = store.load(tenant("acme"), id("t")).await.unwrap_err();
+        let StoreError::Failed(error) = error else {
+            panic!("{change}: {error:?}");
+        };
+        let fault = error.downcast_ref().unwrap();
+        assert!(matches!(fault, Fault::Corrupt { .. }), "{change}: {fault}");
+        store.load(tenant("acme"), id("other")).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_conversation_larger_than_the_limit_is_not_read() {
+    let (_dir, path) = file();
+    let version = append(&SqliteStore::open(&path).unwrap(), "t", 0, add(0, 30)).await;
+    let options = Options::new().max_state_bytes(10_000);
+    let store = SqliteStore::open_with(&path, options).unwrap();
+    let error = store.load(tenant("acme"), id("t")).await.unwrap_err();
+    assert_eq!(error.code(), "store_failed");
+    let append = store.append(tenant("acme"), id("t"), version, add(30, 1));
+    assert_eq!(append.await.unwrap_err().code(), "unwritable");
+}
