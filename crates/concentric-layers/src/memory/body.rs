@@ -4,7 +4,7 @@ use futures_core::Stream;
 use pin_project_lite::pin_project;
 use std::{
     pin::Pin,
-    task::{Context, Poll, ready},
+    task::{Context, Poll},
 };
 
 pin_project! {
@@ -30,20 +30,21 @@ where
 {
     type Item = Result<Event, Error>;
 
-    #[inline]
+    // Inlined always: a call would copy the event, and a stack has many layers.
+    #[inline(always)]
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.project();
-        let item = ready!(this.inner.poll_next(cx));
+        let item = this.inner.poll_next(cx);
         match &item {
-            Some(Ok(Event::Finish(finish))) => {
+            Poll::Ready(Some(Ok(Event::Finish(finish)))) => {
                 if let Some(turn) = this.turn.take() {
                     turn.finish(finish);
                 }
             }
-            Some(Ok(_)) => {}
-            Some(Err(_)) | None => *this.turn = None,
+            Poll::Ready(Some(Ok(_))) | Poll::Pending => {}
+            Poll::Ready(Some(Err(_)) | None) => *this.turn = None,
         }
-        Poll::Ready(item)
+        item
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
