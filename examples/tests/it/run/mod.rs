@@ -1,6 +1,7 @@
 //! Runs each example as a process.
 
 mod approval;
+mod production;
 mod quickstart;
 mod serve;
 
@@ -50,6 +51,7 @@ fn example(name: &str) -> PathBuf {
         let there = [
             "quickstart",
             "approval",
+            "production",
             "serve",
             "session",
             "hooks",

@@ -2,9 +2,13 @@
 
 use super::*;
 
-/// Starts the example, and returns its address.
 async fn serve(folder: &Path) -> (Child, String) {
-    let mut command = command("serve", folder);
+    start("serve", folder).await
+}
+
+/// Starts an example that is a server, and returns its address.
+pub(super) async fn start(example: &str, folder: &Path) -> (Child, String) {
+    let mut command = command(example, folder);
     let mut child = command
         .env("PORT", "0")
         .stderr(Stdio::piped())
@@ -25,13 +29,13 @@ async fn serve(folder: &Path) -> (Child, String) {
     (child, address)
 }
 
-async fn send(address: &str, request: String) -> TcpStream {
+pub(super) async fn send(address: &str, request: String) -> TcpStream {
     let mut connection = TcpStream::connect(address).await.unwrap();
     connection.write_all(request.as_bytes()).await.unwrap();
     connection
 }
 
-async fn rest(mut connection: TcpStream) -> String {
+pub(super) async fn rest(mut connection: TcpStream) -> String {
     let mut response = String::new();
     timeout(LIMIT, connection.read_to_string(&mut response))
         .await
@@ -71,7 +75,7 @@ fn values(response: &str) -> Vec<Value> {
 }
 
 /// Returns the types of the events of a response, and their text.
-fn events(response: &str) -> (Vec<String>, String) {
+pub(super) fn events(response: &str) -> (Vec<String>, String) {
     let events = values(response);
     let deltas = events
         .iter()
