@@ -54,6 +54,8 @@
 //! | `SuspendLayer` | `suspend` | persists interrupted runs, and resumes runs whose process died |
 //! | `ToolCacheLayer` | `tool-cache` | answers repeated tool calls from earlier results |
 //!
+//! The page `order` has their recommended order in one stack.
+//!
 //! tower's own layers work with models and agents, but only until the response future resolves: a
 //! `ConcurrencyLimit` counts a call until its first token, and a `Timeout` limits the time to it. The layers
 //! here cover the body as well, up to the last token.
@@ -96,6 +98,9 @@ pub mod map_events;
 pub mod memory;
 pub mod observe;
 pub mod on_end;
+// The page links to the layers of all features.
+#[cfg(all(doc, feature = "full"))]
+pub mod order;
 #[cfg(feature = "rate-limit")]
 pub mod rate_limit;
 #[cfg(feature = "retry")]

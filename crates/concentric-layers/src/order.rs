@@ -1,0 +1,49 @@
+//! The recommended order of the layers in one stack.
+//!
+//! The first layer is the outermost one. Layers that a stack does not use are left out; the order of the others
+//! is unchanged. The example `production` of the repository has most of them.
+//!
+//! # Once per run, around the agent
+//!
+//! | layer | its place |
+//! |---|---|
+//! | `AgUiLayer`, of `concentric-http` | outermost: every outcome becomes a terminal event for the client |
+//! | [`DetachLayer`](crate::DetachLayer) | the layers inside receive the end of a run whose consumer has disconnected |
+//! | [`LogLayer`](crate::LogLayer) | logs what the layers inside reject, too |
+//! | [`GuardrailLayer`](crate::GuardrailLayer) | a rejected input starts no run and is not stored |
+//! | [`MakeSession`](crate::MakeSession), or the next two | a session keeps the conversation and its suspended runs |
+//! | [`SuspendLayer`](crate::SuspendLayer) | outside the layers whose slots a resumed run restores |
+//! | [`ConversationLayer`](crate::ConversationLayer) | loads the history of a new run; a resumed run has its own |
+//! | [`BudgetPlugin::run`](crate::BudgetPlugin::run) | its slot is restored with the run |
+//! | [`RequestDefaultsLayer`](crate::RequestDefaultsLayer), [`StaticMemoryLayer`](crate::StaticMemoryLayer), [`DynamicMemoryLayer`](crate::DynamicMemoryLayer) | a suspended run does not contain the system prompt, so it is added each time |
+//! | `AgentLayer`, of `concentric-core` | its step gates are called in this order: [`Steering`](crate::Steering), [`LoopDetector`](crate::stop::LoopDetector), [`ErrorLimit`](crate::stop::ErrorLimit), a typed output, [`OutputConstraint`](crate::stop::OutputConstraint) |
+//!
+//! # Once per model call, inside the agent
+//!
+//! | layer | its place |
+//! |---|---|
+//! | [`TransformLayer`](crate::TransformLayer), [`GuardrailLayer`](crate::GuardrailLayer) | the transcript records what they release |
+//! | [`FallbackLayer`](crate::FallbackLayer) | each of its models has the layers below for itself |
+//! | tower's `RetryLayer` with [`RetryModel`](crate::RetryModel) | repeats the attempts of one model |
+//! | [`CommitLayer`](crate::CommitLayer) | a late failure becomes one of the future, which a retry repeats |
+//! | [`LogLayer`](crate::LogLayer) | logs each attempt |
+//! | [`RateLimitLayer`](crate::RateLimitLayer), [`InFlightLimitLayer`](crate::InFlightLimitLayer) | count requests to the provider, so attempts |
+//! | [`BudgetPlugin::model`](crate::BudgetPlugin::model) | each attempt is charged |
+//! | tower's `TimeoutLayer` | limits the time to the first content of one attempt |
+//! | a layer of `concentric-providers` | the HTTP layers of the provider's requests are inside it |
+//!
+//! # Once per tool call, on the toolset
+//!
+//! Gates decide before all of these layers, and their order does not matter: the strictest verdict counts.
+//!
+//! | layer | its place |
+//! |---|---|
+//! | [`LogLayer`](crate::LogLayer) | logs calls that the layers inside answer |
+//! | [`ToolCacheLayer`](crate::ToolCacheLayer) | a hit is neither repeated nor charged |
+//! | tower's `RetryLayer` with `RetryTool`, tower's `TimeoutLayer` | one attempt has one time limit |
+//! | [`BudgetPlugin::tool`](crate::BudgetPlugin::tool) | each attempt is charged |
+//!
+//! Layers that would break each other in another order reject it: [`DetachLayer`](crate::DetachLayer),
+//! [`SuspendLayer`](crate::SuspendLayer), [`MakeSession`](crate::MakeSession),
+//! [`ConversationLayer`](crate::ConversationLayer) and the budget fail with
+//! [`Configuration`](concentric_core::ErrorKind::Configuration) and name the layers.
