@@ -85,7 +85,9 @@ impl RunOverrides {
     /// Adds a gate that decides about the tool calls of the run.
     ///
     /// The strictest verdict of all gates applies, so a gate of a run makes decisions stricter. An
-    /// `Approval` of `concentric-tools` may loosen an agent's `Approval` that permits it.
+    /// `Approval` of `concentric-tools` may loosen an agent's `Approval` that permits it. Nested agents
+    /// inherit the gate, so it may name tools that this agent does not have: unlike the names of a
+    /// toolset's gates, these are not checked.
     pub fn gate(mut self, gate: impl Gate) -> Self {
         self.tools.gates.push(Arc::new(gate));
         self
