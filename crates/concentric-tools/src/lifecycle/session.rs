@@ -6,7 +6,7 @@ use crate::{
 use concentric_core::{
     BoxModel, Context, Error, ErrorKind, Event, EventStream, Executor, Finish, FinishReason,
     InterruptId, Message, MessageId, Outcome, PartKind, Reply, ReplyError, Round, RunOverrides,
-    Str, ToolCallEvent, ToolSource, ToolSpecs, Transcript, Turn, Usage,
+    ToolCallEvent, ToolSource, ToolSpecs, Transcript, Turn, Usage,
     agent::ToolParts,
     driver::Driver,
     machine::{Input, Machine, ModelStart, RunLimits, RunState},
@@ -160,7 +160,7 @@ impl ToolLifecycle {
     #[cfg(feature = "skills")]
     pub(crate) fn offer(
         &mut self,
-        choose: impl FnOnce(&mut concentric_core::ChatRequest) -> Option<Arc<[Str]>>,
+        choose: impl FnOnce(&mut concentric_core::ChatRequest) -> Option<Arc<[concentric_core::Str]>>,
     ) -> concentric_core::ChatRequest {
         let mut request = concentric_core::ChatRequest::new(self.transcript().clone());
         request.tools = self.specs();

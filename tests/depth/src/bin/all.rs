@@ -1,0 +1,77 @@
+//! A stack of all built-in layers in their recommended order, without a box between them.
+
+use concentric_core::{
+    AgentLayer, BoxError, BoxModel, ChatRequest, ChatResponse, Context, Error, Event, FinishReason,
+    ThreadId, Usage, store::Tenant,
+};
+use concentric_layers::{
+    BudgetPlugin, CommitLayer, ConversationLayer, DetachLayer, DynamicMemoryLayer, FallbackLayer,
+    GuardrailLayer, InFlightLimitLayer, LogLayer, RateLimitLayer, RequestDefaultsLayer, RetryModel,
+    StaticMemoryLayer, SuspendLayer, ToolCacheLayer,
+    budget::Limits,
+    guardrail::{Assessment, Input, Output, Subject},
+    rate_limit::Quota,
+    stop::{ErrorLimit, LoopDetector},
+    tool_cache::CacheScope,
+};
+use concentric_store::MemoryStore;
+use concentric_tools::{RetryTool, Toolset};
+use std::{sync::Arc, time::Duration};
+use tower::{ServiceBuilder, ServiceExt, retry::RetryLayer, service_fn, timeout::TimeoutLayer};
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Error> {
+    let model = service_fn(async |_: ChatRequest| {
+        Ok::<_, Error>(ChatResponse::new(futures_util::stream::iter([
+            Ok(Event::text("hi")),
+            Ok(Event::finish(FinishReason::Stop, Usage::new(1, 1))),
+        ])))
+    });
+    let store = MemoryStore::new();
+    let log = LogLayer::standard();
+    let budget = BudgetPlugin::new(Limits::new().model_calls(5));
+    let owner = |context: &Context| Some(Tenant::of(context).0);
+    let classifier = service_fn(async |_: Subject| Ok::<_, BoxError>(Assessment::Pass));
+    let guardrail = GuardrailLayer::new("topic", classifier);
+    let tools = Toolset::new()
+        .layer(log.clone())
+        .layer(ToolCacheLayer::new(CacheScope::Run))
+        .layer(RetryLayer::new(RetryTool::new(2)))
+        .layer(TimeoutLayer::new(Duration::from_secs(5)))
+        .layer(budget.tool());
+    let agent = ServiceBuilder::new()
+        .layer(DetachLayer::new())
+        .layer(log.clone())
+        .layer(guardrail.clone().input(Input::Parallel))
+        .layer(SuspendLayer::new(Arc::new(store.clone())))
+        .layer(ConversationLayer::new(store.clone()))
+        .layer(budget.run())
+        .layer(RequestDefaultsLayer::new().system("Be brief."))
+        .layer(StaticMemoryLayer::new())
+        .layer(DynamicMemoryLayer::new(store, owner))
+        .layer(
+            AgentLayer::new(tools)
+                .gate(LoopDetector::new(3))
+                .gate(ErrorLimit::new().consecutive(3)),
+        )
+        .layer(guardrail.output(Output::Whole))
+        .layer(FallbackLayer::new("model"))
+        .layer(RetryLayer::new(RetryModel::new(3)))
+        .layer(CommitLayer::first_event())
+        .layer(log)
+        .layer(RateLimitLayer::new(
+            Quota::per(Duration::from_secs(1)).requests(9),
+        ))
+        .layer(InFlightLimitLayer::new(9))
+        .layer(budget.model())
+        .layer(TimeoutLayer::new(Duration::from_secs(5)))
+        .service(model);
+    let agent = BoxModel::new(agent);
+    println!("{}", agent.describe());
+    let mut request = ChatRequest::user("hi");
+    request.context = Context::builder()
+        .thread_id(ThreadId::new("thread"))
+        .build();
+    println!("{}", agent.oneshot(request).await?.text().await?);
+    Ok(())
+}
