@@ -52,6 +52,7 @@
 //! | `Steering` | `steering` | adds messages to a run in progress |
 //! | `StopWhen`, `LoopDetector` and others in `stop` | `stop` | end a run, or continue it |
 //! | `SuspendLayer` | `suspend` | persists interrupted runs, and resumes runs whose process died |
+//! | `TokenCounter`, `Estimator`, `BpeCounter` in `tokens` | `tokens`, `tokens-openai` | count the tokens of requests |
 //! | `ToolCacheLayer` | `tool-cache` | answers repeated tool calls from earlier results |
 //!
 //! The page `order` has their recommended order in one stack.
@@ -80,8 +81,6 @@ pub mod defaults;
 pub mod detach;
 #[cfg(feature = "envelope")]
 pub mod envelope;
-#[cfg(any(feature = "budget", feature = "rate-limit"))]
-mod estimate;
 #[cfg(feature = "fallback")]
 pub mod fallback;
 #[cfg(any(feature = "memory", feature = "static-memory"))]
@@ -115,6 +114,8 @@ pub mod steering;
 pub mod stop;
 #[cfg(feature = "suspend")]
 pub mod suspend;
+#[cfg(feature = "tokens")]
+pub mod tokens;
 #[cfg(feature = "tool-cache")]
 pub mod tool_cache;
 pub mod transform;

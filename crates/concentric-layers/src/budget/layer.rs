@@ -1,5 +1,5 @@
 use super::{Amounts, Budget, Limits, ModelBudget, RunBudget, ToolBudget, gate::BudgetGate};
-use crate::estimate::Rough;
+use crate::tokens::Estimator;
 use concentric_core::{
     ChatRequest, Context, Declares, Transcript, Usage,
     agent::{Installer, Plugin},
@@ -36,7 +36,7 @@ pub(super) struct Prices {
 
 #[derive(Clone)]
 enum Estimate {
-    Rough(Arc<Rough>),
+    Default(Estimator),
     Custom(Arc<dyn Fn(&ChatRequest) -> Usage + Send + Sync>),
 }
 
@@ -49,7 +49,7 @@ impl BudgetPlugin {
             limits,
             asks: None,
             prices: Prices {
-                estimate: Estimate::Rough(Arc::default()),
+                estimate: Estimate::Default(Estimator::new()),
                 price: Arc::new(|_| 0),
             },
             charges: Arc::default(),
@@ -69,9 +69,9 @@ impl BudgetPlugin {
     /// Sets the estimate of a model call. An estimate that is too low allows spending over a limit;
     /// one that is too high refuses calls that would have fit.
     ///
-    /// The default is one input token per 4 bytes of text, 1,000 input tokens per image or
-    /// document, and [`max_output_tokens`](concentric_core::ChatOptions::max_output_tokens) output
-    /// tokens, if the request sets it.
+    /// The default is that of an [`Estimator`](crate::tokens::Estimator) for the input, and
+    /// [`max_output_tokens`](concentric_core::ChatOptions::max_output_tokens) output tokens, if the
+    /// request sets it.
     #[must_use]
     pub fn estimate(
         mut self,
@@ -137,7 +137,7 @@ impl Plugin for BudgetPlugin {
 impl Prices {
     pub(super) fn estimate(&self, request: &ChatRequest) -> Usage {
         match &self.estimate {
-            Estimate::Rough(rough) => rough.call(request),
+            Estimate::Default(estimator) => estimator.call(request),
             Estimate::Custom(estimate) => estimate(request),
         }
     }
@@ -145,7 +145,7 @@ impl Prices {
     /// Returns the estimate of a model call with nothing but the conversation of a run.
     pub(super) fn estimate_turns(&self, transcript: &Transcript) -> Usage {
         match &self.estimate {
-            Estimate::Rough(_) => Rough::turns(transcript),
+            Estimate::Default(_) => Estimator::turns(transcript),
             Estimate::Custom(estimate) => estimate(&ChatRequest::new(transcript.clone())),
         }
     }

@@ -1,5 +1,5 @@
 use super::bucket::Reservation;
-use crate::estimate::length;
+use crate::tokens::length;
 use concentric_core::{Error, Event, Usage};
 use futures_core::Stream;
 use pin_project_lite::pin_project;

@@ -1,5 +1,5 @@
 use super::{OVER_QUOTA, Quota, RATE_LIMITED};
-use crate::{estimate::BYTES, wait::Stop};
+use crate::{tokens::BYTES, wait::Stop};
 use concentric_core::{Context, Error, ErrorKind, Str, Usage};
 use std::{
     collections::HashMap,

@@ -2,7 +2,7 @@ use super::{
     RateLimitBody, ResponseFuture,
     bucket::{Amounts, Buckets, Patience, amount},
 };
-use crate::estimate::Rough;
+use crate::tokens::Estimator;
 use concentric_core::{BoxError, ChatRequest, ChatResponse, Error, Event, Str, Usage};
 use futures_core::Stream;
 use std::{
@@ -70,12 +70,12 @@ type Of<T, R> = dyn Fn(&T) -> R + Send + Sync;
 impl RateLimitLayer {
     /// Creates a layer with one quota for all calls.
     pub fn new(quota: Quota) -> Self {
-        let rough = Rough::default();
+        let estimator = Estimator::new();
         Self {
             quota,
             key: Arc::new(|_| Str::default()),
             quota_of: Arc::new(|_| None),
-            estimate: Arc::new(move |request| rough.call(request)),
+            estimate: Arc::new(move |request| estimator.call(request)),
             patience: Patience {
                 wait: Duration::from_secs(30),
                 queue: 1_000,

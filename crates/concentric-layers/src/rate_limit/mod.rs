@@ -34,7 +34,7 @@
 //! | the call fails before the provider accepted it | the tokens are returned, and the request too if no connection was made |
 //! | the provider answers with a [`retry_after`](concentric_core::Error::retry_after) of `RateLimited` | calls of the key wait that long |
 //!
-//! The estimate of the input is a token per 4 bytes, that of the output
+//! The estimate of the input is that of an [`Estimator`](crate::tokens::Estimator), that of the output
 //! [`max_output_tokens`](concentric_core::ChatOptions::max_output_tokens), or nothing without it
 //! ([`estimate`](RateLimitLayer::estimate)). Quotas apply to one process.
 //!

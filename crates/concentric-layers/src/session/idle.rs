@@ -1,33 +1,12 @@
-//! The idle end of a session, and the context budget of its agent.
+//! The idle end of a session.
 
 use super::state::Shared;
-use concentric_core::{Capability, Environment};
+use concentric_core::Environment;
 use std::{
     sync::{Arc, Weak},
     time::Duration,
 };
 use tokio::runtime::Handle;
-
-/// The tokens that a request may have, as derived from the session's agent
-/// ([`MakeSession::context_budget`](super::MakeSession::context_budget)).
-///
-/// A layer that shortens histories reads it from the context of each request, so that it follows a
-/// switch of the model:
-///
-/// ```
-/// use concentric_core::ChatRequest;
-/// use concentric_layers::session::ContextBudget;
-///
-/// fn is_too_long(request: &ChatRequest, tokens: u64) -> bool {
-///     let budget = request.context.capability::<ContextBudget>();
-///     budget.is_some_and(|budget| tokens > budget.0)
-/// }
-/// # let _ = is_too_long;
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ContextBudget(pub u64);
-
-impl Capability for ContextBudget {}
 
 /// The limit of the time without turns.
 #[derive(Clone)]

@@ -124,7 +124,7 @@ mod watch;
 pub use self::{
     body::TurnBody,
     future::ResponseFuture,
-    idle::ContextBudget,
     make::{MakeFuture, MakeSession, SessionTarget},
     service::Session,
 };
+pub use crate::tokens::ContextBudget;

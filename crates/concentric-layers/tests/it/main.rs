@@ -54,6 +54,8 @@ mod stop;
 mod suspend;
 #[cfg(feature = "session")]
 mod thread_store;
+#[cfg(feature = "tokens-openai")]
+mod tokens;
 #[cfg(feature = "tool-cache")]
 mod tool_cache;
 mod transform;

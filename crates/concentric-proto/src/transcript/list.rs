@@ -104,8 +104,10 @@ impl Transcript {
         self.last.as_ref().map_or(0, |node| node.len)
     }
 
-    /// The approximate size of the content in bytes: the length of the text, and 4,000 bytes for each
-    /// image, document or other content.
+    /// The approximate size of the content; a token of a usual model has about four.
+    ///
+    /// It is the number of bytes of plain text. A character of Chinese, Japanese or Korean has one more, JSON has 40
+    /// for 33 bytes, an image 4,000, an audio clip 2,000, a document 12,000, and other content 4,000.
     ///
     /// The size is kept with the turns, so only new turns are measured.
     pub fn size(&self) -> u64 {

@@ -19,6 +19,7 @@ pub use self::{
     history::{HistoryError, Repair},
     list::Transcript,
     round::{OpenRound, Round},
+    size::{json_size, text_size},
 };
 
 use crate::{

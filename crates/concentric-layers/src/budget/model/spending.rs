@@ -5,7 +5,7 @@ use crate::{
         layer::Prices,
         millis,
     },
-    estimate::{BYTES, length},
+    tokens::{BYTES, length},
 };
 use concentric_core::{ChatRequest, Context, Error, ErrorKind, Event, Usage};
 use std::{fmt, time::SystemTime};
