@@ -37,6 +37,7 @@ pub mod machine;
 pub mod message;
 mod options;
 mod phase;
+mod rate_limits;
 mod response_head;
 pub mod run_state;
 mod run_usage;
@@ -62,6 +63,7 @@ pub use self::{
     },
     options::{ChatOptions, OutputSchema, Stability, System, SystemSegment, ToolChoice},
     phase::Phase,
+    rate_limits::{Allowance, RateLimits},
     response_head::ResponseHead,
     run_usage::{ModelUsage, RunUsage},
     spec::{Annotations, ToolNameTaken, ToolSpec, ToolSpecs},

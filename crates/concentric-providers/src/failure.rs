@@ -1,7 +1,7 @@
 //! Converts errors that providers report to [`Error`].
 
 use crate::{
-    Limits, retry_after,
+    Limits, rate_limits, retry_after,
     scrub::{Secrets, scrub},
 };
 use concentric_core::{BoxError, Error, ErrorKind, Str};
@@ -309,6 +309,9 @@ impl Origin<'_> {
             Some(b"true") => error = error.with_advice(true),
             Some(b"false") => error = error.with_advice(false),
             _ => {}
+        }
+        if let Some(limits) = rate_limits::read(headers, now) {
+            error = error.with_rate_limits(limits);
         }
         // The longest wins.
         match retry_after::read(headers, now, limits.retry_after).max(error.retry_after()) {

@@ -73,6 +73,7 @@ pub mod model;
 pub mod ollama;
 #[cfg(feature = "openai")]
 pub mod openai;
+mod rate_limits;
 mod repair;
 #[cfg(feature = "responses")]
 pub mod responses;

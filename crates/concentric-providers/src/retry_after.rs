@@ -24,7 +24,8 @@ pub(crate) fn read(headers: &HeaderMap, now: SystemTime, max: Duration) -> Optio
     Some(millis.chain(after).max()?.min(max))
 }
 
-fn seconds(text: &str, unit: f64, max: Duration) -> Option<Duration> {
+/// Parses a number of units, such as seconds with `unit` 1.
+pub(crate) fn seconds(text: &str, unit: f64, max: Duration) -> Option<Duration> {
     // Excludes the names that `f64` parses as infinity and NaN.
     if !text.starts_with(|c: char| c.is_ascii_digit() || c == '-' || c == '.') {
         return None;
@@ -81,7 +82,7 @@ fn full_year(digits: u64, now: SystemTime) -> u64 {
 }
 
 /// Days since 1970-01-01, computed with Howard Hinnant's `days_from_civil`.
-fn days(year: u64, month: u64, day: u64) -> Option<u64> {
+pub(crate) fn days(year: u64, month: u64, day: u64) -> Option<u64> {
     let year = if month <= 2 { year - 1 } else { year };
     let era = year / 400;
     let year_of_era = year % 400;

@@ -116,8 +116,9 @@ pub mod chat {
     //! Parts of requests and responses.
 
     pub use concentric_core::{
-        Answer, ChatOptions, ChatRequest, ChatResponse, Incomplete, OutputSchema, ResponseHead,
-        Resume, ResumePoint, RunOverrides, Stability, System, SystemSegment, ToolChoice,
+        Allowance, Answer, ChatOptions, ChatRequest, ChatResponse, Incomplete, OutputSchema,
+        RateLimits, ResponseHead, Resume, ResumePoint, RunOverrides, Stability, System,
+        SystemSegment, ToolChoice,
     };
 }
 

@@ -5,6 +5,7 @@ pub use self::kind::{ErrorKind, SideEffects};
 use crate::{
     interrupt::{SuspendedBy, Suspension},
     phase::Phase,
+    rate_limits::RateLimits,
     text::Str,
 };
 use std::{convert::Infallible, error::Error as StdError, fmt, sync::Arc, time::Duration};
@@ -40,6 +41,7 @@ struct Inner {
     provider: Option<Str>,
     attempts: u32,
     advice: Option<bool>,
+    rate_limits: Option<Box<RateLimits>>,
     source: Option<Arc<dyn StdError + Send + Sync>>,
 }
 
@@ -59,6 +61,7 @@ impl Error {
             provider: None,
             attempts: 1,
             advice: None,
+            rate_limits: None,
             source: None,
         }))
     }
@@ -126,6 +129,12 @@ impl Error {
     #[must_use]
     pub fn with_advice(self, advice: bool) -> Self {
         self.with(|e| e.advice = Some(advice))
+    }
+
+    /// Sets the [rate limits](Self::rate_limits).
+    #[must_use]
+    pub fn with_rate_limits(self, limits: RateLimits) -> Self {
+        self.with(|e| e.rate_limits = Some(Box::new(limits)))
     }
 
     /// Sets the underlying error.
@@ -242,6 +251,11 @@ impl Error {
     /// retry policy has given up. `None` if neither is known.
     pub fn advice(&self) -> Option<bool> {
         self.0.advice
+    }
+
+    /// The account's rate limits, as the service reported them with the error.
+    pub fn rate_limits(&self) -> Option<&RateLimits> {
+        self.0.rate_limits.as_deref()
     }
 
     /// Returns whether another attempt at the same call may succeed and cannot repeat side effects.

@@ -1,7 +1,10 @@
 use super::{Body, clocks::Clocks};
-use crate::api::{Answer, Api};
+use crate::{
+    api::{Answer, Api},
+    rate_limits,
+};
 use bytes::Bytes;
-use concentric_core::{BoxError, ChatResponse, Error, ErrorKind, Str};
+use concentric_core::{BoxError, ChatResponse, Error, ErrorKind, RateLimits, Str};
 use http::{HeaderMap, StatusCode, header, response::Parts};
 use pin_project_lite::pin_project;
 use std::{
@@ -26,7 +29,7 @@ enum State<RB, A: Api> {
     /// Waits for the response head.
     Called(Answer, A::Decoder),
     /// Waits for the first content.
-    Answered(Body<RB, A>),
+    Answered(Body<RB, A>, Option<Box<RateLimits>>),
     /// Waits for the body of an error.
     Refused(Box<Refused<RB>>),
     Failed(Error),
@@ -103,16 +106,23 @@ where
                     }
                     *this.state = answered(parts, body, clocks, answer, decoder);
                 }
-                State::Answered(body) => {
+                State::Answered(body, _) => {
                     let result = ready!(body.poll_content(cx));
-                    let state = std::mem::replace(this.state, State::Done);
-                    return Poll::Ready(match (result, state) {
-                        (Err(error), _) => Err(error),
-                        (Ok(()), State::Answered(body)) => {
+                    let State::Answered(body, limits) = std::mem::replace(this.state, State::Done)
+                    else {
+                        return Poll::Ready(Err(done()));
+                    };
+                    return Poll::Ready(match (result, limits) {
+                        (Err(error), Some(limits)) => Err(error.with_rate_limits(*limits)),
+                        (Err(error), None) => Err(error),
+                        (Ok(()), limits) => {
                             let head = body.head().clone();
-                            Ok(ChatResponse::new(body).with_head(head))
+                            let mut response = ChatResponse::new(body).with_head(head);
+                            if let Some(limits) = limits {
+                                response.extensions.insert(*limits);
+                            }
+                            Ok(response)
                         }
-                        _ => Err(done()),
                     });
                 }
                 State::Refused(refused) => {
@@ -150,7 +160,11 @@ fn answered<RB, A: Api>(
         let what = "the response is compressed, although no compression was requested";
         State::Failed(answer.origin().error(ErrorKind::Protocol, what))
     } else if parts.status.is_success() {
-        State::Answered(Body::new(body, clocks, &parts.headers, answer, decoder))
+        let limits = rate_limits::read(&parts.headers, answer.context.now()).map(Box::new);
+        State::Answered(
+            Body::new(body, clocks, &parts.headers, answer, decoder),
+            limits,
+        )
     } else {
         State::Refused(Box::new(Refused::new(parts, body, clocks, answer)))
     }

@@ -42,6 +42,7 @@ mod openai_request;
 mod openai_schemas;
 mod openai_stream;
 mod progress;
+mod rate_limits;
 mod readiness;
 mod responses_errors;
 mod responses_request;
