@@ -37,6 +37,7 @@
 //! |---|---|---|
 //! | `BudgetPlugin` | `budget` | limits the cost, tokens, calls and time of runs |
 //! | `Registry` | `config` | builds agents from JSON and TOML |
+//! | `CircuitBreakerLayer` | `circuit-breaker` | rejects model calls while the model fails |
 //! | `ConversationLayer` | `conversation` | keeps the history of conversations in a store |
 //! | `DetachLayer` | `detach` | completes a run after its consumer has disconnected |
 //! | `DynamicMemoryLayer` | `memory` | recalls memories of earlier runs, and captures each turn |
@@ -68,8 +69,12 @@
 
 #[cfg(feature = "budget")]
 pub mod budget;
+#[cfg(any(feature = "circuit-breaker", feature = "retry"))]
+mod by_key;
 #[cfg(feature = "log")]
 mod capture;
+#[cfg(feature = "circuit-breaker")]
+pub mod circuit_breaker;
 pub mod commit;
 #[cfg(feature = "config")]
 pub mod config;
@@ -146,6 +151,8 @@ pub use self::{
 
 #[cfg(feature = "budget")]
 pub use self::budget::{Budget, BudgetPlugin};
+#[cfg(feature = "circuit-breaker")]
+pub use self::circuit_breaker::CircuitBreakerLayer;
 #[cfg(feature = "conversation")]
 pub use self::conversation::ConversationLayer;
 #[cfg(feature = "detach")]

@@ -25,6 +25,7 @@
 //! | [`TransformLayer`](crate::TransformLayer), [`GuardrailLayer`](crate::GuardrailLayer) | the transcript records what they release |
 //! | [`FallbackLayer`](crate::FallbackLayer) | each of its models has the layers below for itself |
 //! | tower's `RetryLayer` with [`RetryModel`](crate::RetryModel) | repeats the attempts of one model |
+//! | [`CircuitBreakerLayer`](crate::CircuitBreakerLayer) | counts attempts; a retry does not repeat what it rejects, and a fallback calls another model |
 //! | [`CommitLayer`](crate::CommitLayer) | a late failure becomes one of the future, which a retry repeats |
 //! | [`LogLayer`](crate::LogLayer) | logs each attempt |
 //! | [`RateLimitLayer`](crate::RateLimitLayer), [`InFlightLimitLayer`](crate::InFlightLimitLayer) | count requests to the provider, so attempts |

@@ -9,6 +9,10 @@
 #[cfg(feature = "budget")]
 mod budget;
 #[cfg(feature = "full")]
+mod circuit_breaker;
+#[cfg(feature = "circuit-breaker")]
+mod circuit_breaker_random;
+#[cfg(feature = "full")]
 mod config;
 #[cfg(feature = "full")]
 mod conversation;
