@@ -11,6 +11,7 @@ use concentric_core::{AgentLayer, BoxError, ModelService, NoTools};
 use concentric_layers::{
     CommitLayer, RequestDefaultsLayer,
     budget::{BudgetPlugin, Limits},
+    circuit_breaker::CircuitBreakerLayer,
     guardrail::{Assessment, GuardrailLayer, Subject},
     in_flight::InFlightLimitLayer,
     log::LogLayer,
@@ -43,12 +44,15 @@ macro_rules! inside {
 }
 
 inside! {
+    circuit_breaker: CircuitBreakerLayer::new("none");
     commit: CommitLayer::first_event();
     defaults: RequestDefaultsLayer::new();
     guardrail: GuardrailLayer::new("none", service_fn(pass));
     in_flight: InFlightLimitLayer::new(8);
     log: LogLayer::standard();
     rate_limit: RateLimitLayer::new(Quota::per(Duration::from_secs(1)).requests(u64::MAX));
+    // Counts the received text, in case no usage is reported.
+    rate_limit_tokens: RateLimitLayer::new(Quota::per(Duration::from_secs(1)).output_tokens(u64::MAX));
     static_memory: StaticMemoryLayer::new();
 }
 

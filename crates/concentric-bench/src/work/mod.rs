@@ -379,6 +379,11 @@ pub(crate) const ALL: &[Work] = {
         ),
         // In these works, "bare" is the same without the layer.
         idle(
+            "idle-circuit-breaker",
+            "event, idle CircuitBreakerLayer; bare: none",
+            idle::circuit_breaker,
+        ),
+        idle(
             "idle-commit",
             "event, idle CommitLayer; bare: none",
             idle::commit,
@@ -406,8 +411,13 @@ pub(crate) const ALL: &[Work] = {
         ),
         idle(
             "idle-rate-limit",
-            "event, idle RateLimitLayer; bare: none",
+            "event, RateLimitLayer with a quota of requests; bare: none",
             idle::rate_limit,
+        ),
+        idle(
+            "idle-rate-limit-tokens",
+            "event, RateLimitLayer that counts output; bare: none",
+            idle::rate_limit_tokens,
         ),
         idle(
             "idle-static-memory",

@@ -1,6 +1,6 @@
 use super::bucket::Reservation;
 use crate::tokens::length;
-use concentric_core::{Error, Event, Usage};
+use concentric_core::{Error, Event, hooks::End};
 use futures_core::Stream;
 use pin_project_lite::pin_project;
 use std::{
@@ -14,27 +14,51 @@ pin_project! {
     pub struct RateLimitBody<B> {
         #[pin]
         inner: B,
-        // Settled at the terminal item or on drop.
-        reservation: Option<Reservation>,
+        // Whether the received text must be counted.
+        counts: bool,
+        settlement: Settlement,
     }
 }
 
-impl<B> RateLimitBody<B> {
-    pub(super) const fn new(inner: B, reservation: Reservation) -> Self {
-        Self {
-            inner,
-            reservation: Some(reservation),
+/// Settles a reservation at the terminal item or on drop.
+struct Settlement {
+    reservation: Option<Reservation>,
+    // Bytes of text.
+    received: u64,
+}
+
+impl Settlement {
+    // Not inlined into the path of each event.
+    #[cold]
+    fn settle(&mut self, end: &End<'_>) {
+        let Some(mut reservation) = self.reservation.take() else {
+            return;
+        };
+        reservation.received(self.received);
+        match end {
+            End::Finished(finish) => reservation.used(finish.usage),
+            End::Failed(error) => reservation.broke_off(error),
+            _ => {}
         }
     }
 }
 
-// Not inlined into the path of each event.
-#[cold]
-fn settle(reservation: &mut Option<Reservation>, usage: Option<Usage>) {
-    if let Some(mut reservation) = reservation.take()
-        && let Some(usage) = usage
-    {
-        reservation.used(usage);
+impl Drop for Settlement {
+    fn drop(&mut self) {
+        self.settle(&End::Dropped);
+    }
+}
+
+impl<B> RateLimitBody<B> {
+    pub(super) fn new(inner: B, reservation: Reservation) -> Self {
+        Self {
+            inner,
+            counts: reservation.counts_output(),
+            settlement: Settlement {
+                reservation: Some(reservation),
+                received: 0,
+            },
+        }
     }
 }
 
@@ -49,17 +73,19 @@ where
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.project();
         let item = this.inner.poll_next(cx);
+        if *this.counts
+            && let Poll::Ready(Some(Ok(Event::TextDelta(text) | Event::ReasoningDelta(text)))) =
+                &item
+        {
+            this.settlement.received += length(text);
+        }
         match &item {
-            Poll::Ready(Some(Ok(Event::TextDelta(text) | Event::ReasoningDelta(text)))) => {
-                if let Some(reservation) = this.reservation {
-                    reservation.seen(length(text));
-                }
-            }
             Poll::Ready(Some(Ok(Event::Finish(finish)))) => {
-                settle(this.reservation, Some(finish.usage));
+                this.settlement.settle(&End::Finished(finish));
             }
-            Poll::Ready(None | Some(Err(_))) => settle(this.reservation, None),
-            _ => {}
+            Poll::Ready(Some(Ok(_))) | Poll::Pending => {}
+            Poll::Ready(Some(Err(error))) => this.settlement.settle(&End::Failed(error)),
+            Poll::Ready(None) => this.settlement.settle(&End::Truncated),
         }
         item
     }

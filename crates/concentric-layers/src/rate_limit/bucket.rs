@@ -1,20 +1,17 @@
 use super::{OVER_QUOTA, Quota, RATE_LIMITED};
 use crate::{tokens::BYTES, wait::Stop};
-use concentric_core::{Context, Error, ErrorKind, Str, Usage};
+use concentric_core::{
+    Allowance, Context, Error, ErrorKind, RateLimits, Str, Usage, context::Sleep,
+};
 use std::{
-    collections::HashMap,
-    future::{Future, poll_fn},
-    pin::pin,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicUsize, Ordering},
-    },
-    task::Poll,
+    collections::{BTreeMap, HashMap},
+    future::poll_fn,
+    sync::{Arc, Mutex, PoisonError},
+    task::{Poll, Waker},
     time::Duration,
 };
-use tokio::sync::Notify;
 
-/// Amounts of what is limited: requests, input tokens, output tokens.
+/// The limited amounts: requests, input tokens, output tokens.
 pub(super) type Amounts = [f64; 3];
 
 /// The number of keys that have a bucket of their own. Further keys share one.
@@ -22,6 +19,15 @@ const MAX_KEYS: usize = 10_000;
 
 /// The time between two searches for buckets that can be removed.
 const SWEEP: Duration = Duration::from_secs(1);
+
+/// The least share of a quota that is left after rejected requests.
+const LEAST: f64 = 1.0 / 64.0;
+
+/// The share of a quota by which it recovers in a period.
+const RECOVERY: f64 = 0.1;
+
+/// The longest time until a provider is asked again.
+const LONGEST_RESET: Duration = Duration::from_secs(60 * 60);
 
 /// The buckets of a layer.
 #[derive(Default)]
@@ -37,22 +43,36 @@ struct ByKey {
 /// The quota of a key, and the calls that wait for it.
 pub(super) struct Bucket {
     quota: Quota,
-    levels: Mutex<Levels>,
-    // Held by the first of the waiting calls; fair.
-    turn: Arc<tokio::sync::Mutex<()>>,
-    waiting: AtomicUsize,
-    // Wakes the first of the waiting calls when something was returned.
-    returned: Notify,
+    inner: Mutex<Inner>,
 }
 
-struct Levels {
+struct Inner {
     // The time of the last refill, by the clock of the run.
     at: Duration,
     // Negative if more was used than reserved.
     left: Amounts,
+    // The share of the quota in effect: less than 1 after the provider rejected requests.
+    share: f64,
+    // When the share was halved last.
+    halved: Option<Duration>,
     // No call may begin before.
     closed_until: Duration,
+    // The provider's remaining requests, tokens, input tokens and output tokens.
+    provider: [Provided; 4],
+    // The calls that wait, in the order in which they are served.
+    queue: BTreeMap<Turn, Option<Waker>>,
+    turns: u64,
 }
+
+/// The rest of an amount that the provider grants until a time.
+#[derive(Clone, Copy, Default)]
+struct Provided {
+    left: f64,
+    until: Duration,
+}
+
+/// The place of a call in the queue: by priority, and then by arrival.
+type Turn = (u8, u64);
 
 impl Buckets {
     /// Returns the bucket of `key`.
@@ -88,198 +108,348 @@ impl Buckets {
 impl Bucket {
     fn new(quota: Quota, now: Duration) -> Self {
         Self {
-            levels: Mutex::new(Levels {
+            inner: Mutex::new(Inner {
                 at: now,
                 left: quota.limits,
+                share: 1.0,
+                halved: None,
                 closed_until: Duration::ZERO,
+                provider: [Provided::default(); 4],
+                queue: BTreeMap::new(),
+                turns: 0,
             }),
             quota,
-            turn: Arc::default(),
-            waiting: AtomicUsize::new(0),
-            returned: Notify::new(),
         }
     }
 
-    fn levels(&self, now: Duration) -> MutexGuard<'_, Levels> {
-        let mut levels = self.levels.lock().unwrap_or_else(PoisonError::into_inner);
-        let passed = now.saturating_sub(levels.at).as_secs_f64() / self.quota.per.as_secs_f64();
-        levels.at = levels.at.max(now);
-        for (left, limit) in levels.left.iter_mut().zip(self.quota.limits) {
-            if limit.is_finite() {
-                *left = (*left + passed * limit).min(limit);
-            }
-        }
-        levels
+    fn with<R>(&self, act: impl FnOnce(&mut Inner, &Quota) -> R) -> R {
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        act(&mut inner, &self.quota)
     }
 
     fn is_full(&self, now: Duration) -> bool {
-        let levels = self.levels(now);
-        levels.closed_until <= now && levels.left == self.quota.limits
+        self.with(|inner, quota| {
+            inner.refill(quota, now);
+            let is_open = inner.closed_until <= now && inner.queue.is_empty();
+            let is_provided = inner.provider.iter().all(|it| it.until <= now);
+            is_open && is_provided && inner.left == quota.limits && inner.share >= 1.0
+        })
     }
 
-    /// Takes `amounts`, or returns the time after which they may be there.
-    fn take(&self, amounts: &Amounts, now: Duration) -> Result<(), Duration> {
-        let mut levels = self.levels(now);
-        let mut wait = levels.closed_until.saturating_sub(now);
-        for ((left, limit), amount) in levels.left.iter().zip(self.quota.limits).zip(amounts) {
-            let missing = amount - left;
+    /// Returns `amounts`; negative ones are taken.
+    fn give_back(&self, amounts: Amounts, now: Duration) {
+        let first = self.with(|inner, quota| {
+            inner.refill(quota, now);
+            for (left, amount) in inner.left.iter_mut().zip(amounts) {
+                *left += amount;
+            }
+            inner.cap(quota);
+            inner.first()
+        });
+        wake(first);
+    }
+
+    /// Records the provider's remaining amounts.
+    pub(super) fn follow(&self, limits: &RateLimits, context: &Context) {
+        let (now, wall) = (now(context), context.now());
+        let amounts = [
+            limits.requests,
+            limits.tokens,
+            limits.input_tokens,
+            limits.output_tokens,
+        ];
+        let first = self.with(|inner, _| {
+            for (provided, allowance) in inner.provider.iter_mut().zip(amounts) {
+                if let Allowance {
+                    remaining: Some(remaining),
+                    reset: Some(reset),
+                    ..
+                } = allowance
+                {
+                    let after = reset.duration_since(wall).unwrap_or_default();
+                    let after = after.min(LONGEST_RESET);
+                    *provided = Provided {
+                        left: amount(remaining),
+                        until: now.saturating_add(after),
+                    };
+                }
+            }
+            inner.first()
+        });
+        wake(first);
+    }
+
+    /// Records that the provider did not receive a call.
+    fn not_sent(&self, amounts: &Amounts) {
+        self.with(|inner, _| {
+            for (provided, amount) in inner.provider.iter_mut().zip(provided(amounts)) {
+                provided.left += amount;
+            }
+        });
+    }
+
+    /// Records that the provider rejected a call that began at `began`.
+    fn rejected(&self, error: &Error, began: Duration, context: &Context) {
+        let now = now(context);
+        self.with(|inner, quota| {
+            inner.refill(quota, now);
+            if let Some(after) = error.retry_after() {
+                inner.closed_until = inner.closed_until.max(now.saturating_add(after));
+            }
+            // Calls that were under way together are rejected together.
+            if inner.halved.is_none_or(|halved| began >= halved) {
+                inner.halved = Some(now);
+                inner.share = (inner.share / 2.0).max(LEAST);
+                inner.cap(quota);
+            }
+        });
+    }
+
+    /// The error for a call that may not wait for `amounts`.
+    fn limited(&self, amounts: &Amounts, context: &Context, why: &str) -> Error {
+        let now = now(context);
+        let wait = self.with(|inner, quota| {
+            inner.refill(quota, now);
+            inner.wait(quota, amounts, now)
+        });
+        let message = format!("the quota of model calls is used up: {why}");
+        Error::new(ErrorKind::RateLimited, message)
+            .with_code(RATE_LIMITED)
+            .with_retry_after(wait)
+    }
+}
+
+impl Inner {
+    fn refill(&mut self, quota: &Quota, now: Duration) {
+        let periods = now.saturating_sub(self.at).as_secs_f64() / quota.per.as_secs_f64();
+        self.at = self.at.max(now);
+        // The share grows evenly up to 1; the area below it is added.
+        let growing = (1.0 - self.share) / RECOVERY;
+        let (growing, grown) = match periods < growing {
+            true => (periods, self.share + periods * RECOVERY),
+            false => (growing, 1.0),
+        };
+        let added = f64::midpoint(self.share, grown) * growing + (periods - growing);
+        self.share = grown;
+        for (left, limit) in self.left.iter_mut().zip(quota.limits) {
+            if limit.is_finite() {
+                *left += added * limit;
+            }
+        }
+        self.cap(quota);
+    }
+
+    fn cap(&mut self, quota: &Quota) {
+        for (left, limit) in self.left.iter_mut().zip(quota.limits) {
+            *left = left.min(limit * self.share);
+        }
+    }
+
+    /// The time after which `amounts` may be there.
+    fn wait(&self, quota: &Quota, amounts: &Amounts, now: Duration) -> Duration {
+        let mut wait = self.closed_until.saturating_sub(now);
+        for ((left, limit), amount) in self.left.iter().zip(quota.limits).zip(amounts) {
+            // A call that needs more than the bucket holds for now takes all of it, and the rest later.
+            let missing = amount.min(limit * self.share) - left;
             if missing > 0.0 && limit.is_finite() {
-                let seconds = missing / limit * self.quota.per.as_secs_f64();
+                let seconds = missing / (limit * self.share) * quota.per.as_secs_f64();
                 // Rounded up, so that the wait is not repeated for a rest.
                 let seconds = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
                 wait = wait.max(seconds.saturating_add(Duration::from_nanos(1)));
             }
         }
+        for (provided, amount) in self.provider.iter().zip(provided(amounts)) {
+            if provided.left < amount {
+                wait = wait.max(provided.until.saturating_sub(now));
+            }
+        }
+        wait
+    }
+
+    /// Takes `amounts`, or returns the time after which they may be there.
+    fn take(&mut self, quota: &Quota, amounts: &Amounts, now: Duration) -> Result<(), Duration> {
+        self.refill(quota, now);
+        let wait = self.wait(quota, amounts, now);
         if wait > Duration::ZERO {
             return Err(wait);
         }
-        for (left, amount) in levels.left.iter_mut().zip(amounts) {
+        for (left, amount) in self.left.iter_mut().zip(amounts) {
             *left -= amount;
+        }
+        for (provided, amount) in self.provider.iter_mut().zip(provided(amounts)) {
+            provided.left -= amount;
         }
         Ok(())
     }
 
-    /// Returns `amounts`; negative ones are taken.
-    fn give_back(&self, amounts: Amounts, now: Duration) {
-        let mut levels = self.levels(now);
-        for ((left, limit), amount) in levels.left.iter_mut().zip(self.quota.limits).zip(amounts) {
-            *left = (*left + amount).min(limit);
-        }
-        drop(levels);
-        self.returned.notify_waiters();
-    }
-
-    fn close(&self, now: Duration, until: Duration) {
-        let mut levels = self.levels(now);
-        levels.closed_until = levels.closed_until.max(until);
+    /// The waker of the call that is served next.
+    fn first(&self) -> Option<Waker> {
+        self.queue.first_key_value()?.1.clone()
     }
 }
 
-/// What a call has taken; settled on drop.
+/// The amounts that a provider limits.
+fn provided(&[requests, input, output]: &Amounts) -> [f64; 4] {
+    [requests, input + output, input, output]
+}
+
+fn wake(waker: Option<Waker>) {
+    if let Some(waker) = waker {
+        waker.wake();
+    }
+}
+
+/// The amounts that a call has taken; settled on drop.
 pub(super) struct Reservation {
     bucket: Arc<Bucket>,
     context: Context,
+    began: Duration,
     taken: Amounts,
     used: Amounts,
-    // The number of received bytes, until the usage is known.
-    seen: u64,
+    follows: bool,
+    ignores_cached: bool,
+    counts_output: bool,
 }
 
-/// How long a call may wait, and behind how many others.
-#[derive(Clone, Copy)]
-pub(super) struct Patience {
+/// A call to be admitted.
+#[derive(Clone)]
+pub(super) struct Demand {
+    pub(super) bucket: Arc<Bucket>,
+    pub(super) context: Context,
+    pub(super) amounts: Amounts,
+    /// Calls with a smaller number are served first.
+    pub(super) rank: u8,
+    /// How long the call may wait, and behind how many others.
     pub(super) wait: Duration,
     pub(super) queue: usize,
+    /// Whether the provider's rate limits are followed.
+    pub(super) follows: bool,
+    /// Whether input that the provider read from its cache is free.
+    pub(super) ignores_cached: bool,
+    /// The most output tokens that the answer can have.
+    pub(super) most_output: f64,
 }
 
-impl Reservation {
-    /// Takes `amounts` if no other call of the key waits.
+impl Demand {
+    /// Takes the amounts if no other call is served before.
     ///
     /// # Errors
     ///
     /// The amounts exceed the quota of a period.
-    pub(super) fn try_take(
-        bucket: &Arc<Bucket>,
-        context: &Context,
-        amounts: Amounts,
-    ) -> Result<Option<Self>, Error> {
-        if amounts
+    pub(super) fn try_take(&self) -> Result<Option<Reservation>, Error> {
+        let now = now(&self.context);
+        let limits = self.bucket.quota.limits.iter();
+        if self
+            .amounts
             .iter()
-            .zip(bucket.quota.limits)
-            .any(|(amount, limit)| *amount > limit)
+            .zip(limits)
+            .any(|(amount, limit)| amount > limit)
         {
             let message = "the call needs more than the quota of a whole period";
             return Err(Error::new(ErrorKind::TooLarge, message).with_code(OVER_QUOTA));
         }
-        let Ok(_turn) = bucket.turn.try_lock() else {
-            return Ok(None);
-        };
-        let taken = bucket.take(&amounts, now(context));
-        Ok(taken.is_ok().then(|| Self::new(bucket, context, amounts)))
+        let is_taken = self.bucket.with(|inner, quota| {
+            let first = inner.queue.first_key_value();
+            let is_first = first.is_none_or(|((rank, _), _)| *rank > self.rank);
+            is_first && inner.take(quota, &self.amounts, now).is_ok()
+        });
+        Ok(is_taken.then(|| self.reservation(now)))
     }
 
-    /// Waits for `amounts`.
-    pub(super) async fn take(
-        bucket: Arc<Bucket>,
-        context: Context,
-        amounts: Amounts,
-        patience: Patience,
-    ) -> Result<Self, Error> {
-        let place = Place(&bucket.waiting);
-        if place.0.fetch_add(1, Ordering::AcqRel) >= patience.queue {
-            return Err(bucket.limited(&amounts, &context, "too many calls wait for it"));
+    fn reservation(&self, began: Duration) -> Reservation {
+        Reservation {
+            bucket: Arc::clone(&self.bucket),
+            context: self.context.clone(),
+            began,
+            taken: self.amounts,
+            used: self.amounts,
+            follows: self.follows,
+            ignores_cached: self.ignores_cached,
+            counts_output: {
+                let [_, _, limit] = self.bucket.quota.limits;
+                let [_, _, estimate] = self.amounts;
+                limit.is_finite() && estimate < self.most_output
+            },
         }
-        let started = now(&context);
-        let left = context
-            .remaining()
-            .unwrap_or(Duration::MAX)
-            .min(patience.wait);
-        let wait = async {
-            let _turn = bucket.turn.lock().await;
-            loop {
-                // Registered before the look, so that nothing returned after it is missed.
-                let returned = bucket.returned.notified();
-                let Err(wait) = bucket.take(&amounts, now(&context)) else {
-                    return true;
-                };
-                let waited = now(&context).saturating_sub(started);
-                if wait > left.saturating_sub(waited) {
-                    return false;
-                }
-                let sleep = context.environment().clock().sleep(wait);
-                either(sleep, returned).await;
-            }
+    }
+
+    /// Waits for the amounts.
+    pub(super) async fn take(self) -> Result<Reservation, Error> {
+        let (bucket, context, amounts) = (&*self.bucket, &self.context, &self.amounts);
+        let limited = |why| Err(bucket.limited(amounts, context, why));
+        let Some(place) = Place::join(bucket, self.rank, self.queue) else {
+            return limited("too many calls wait for it");
         };
-        let mut wait = pin!(wait);
-        let mut stop = Stop::new(&context);
-        let mut late = context.environment().clock().sleep(patience.wait);
+        let started = now(context);
+        let left = context.remaining().unwrap_or(Duration::MAX).min(self.wait);
+        let clock = context.environment().clock();
+        let mut refill: Option<Sleep> = None;
+        let mut stop = Stop::new(context);
+        let mut late = clock.sleep(self.wait);
         let taken = poll_fn(|cx| {
-            if let Poll::Ready(taken) = wait.as_mut().poll(cx) {
-                return Poll::Ready(Ok(taken));
+            loop {
+                match place.take(amounts, now(context), cx.waker()) {
+                    None => refill = None,
+                    Some(Ok(())) => return Poll::Ready(Ok(true)),
+                    Some(Err(wait)) => {
+                        let waited = now(context).saturating_sub(started);
+                        if wait > left.saturating_sub(waited) {
+                            return Poll::Ready(Ok(false));
+                        }
+                        let refill = refill.insert(clock.sleep(wait));
+                        if refill.as_mut().poll(cx).is_ready() {
+                            continue;
+                        }
+                    }
+                }
+                if let Poll::Ready(error) = stop.poll("a quota", cx) {
+                    return Poll::Ready(Err(error));
+                }
+                return late.as_mut().poll(cx).map(|()| Ok(false));
             }
-            if let Poll::Ready(error) = stop.poll("a quota", cx) {
-                return Poll::Ready(Err(error));
-            }
-            late.as_mut().poll(cx).map(|()| Ok(false))
         })
         .await?;
         match taken {
-            true => Ok(Self::new(&bucket, &context, amounts)),
-            false => Err(bucket.limited(
-                &amounts,
-                &context,
-                "it is used up for longer than calls may wait",
-            )),
+            true => Ok(self.reservation(now(context))),
+            false => limited("it is used up for longer than calls may wait"),
         }
     }
+}
 
-    fn new(bucket: &Arc<Bucket>, context: &Context, taken: Amounts) -> Self {
-        Self {
-            bucket: Arc::clone(bucket),
-            context: context.clone(),
-            taken,
-            used: taken,
-            seen: 0,
+impl Reservation {
+    /// Whether the received text must be [counted](Self::received): the answer may exceed the estimate.
+    pub(super) fn counts_output(&self) -> bool {
+        self.counts_output
+    }
+
+    /// Records the rate limits that came with an answer.
+    pub(super) fn answered(&self, limits: Option<&RateLimits>) {
+        if let Some(limits) = limits
+            && self.follows
+        {
+            self.bucket.follow(limits, &self.context);
         }
     }
 
     /// Records the usage that the provider reported.
     pub(super) fn used(&mut self, usage: Usage) {
-        let tokens = [usage.input_tokens(), usage.output_tokens()];
+        let cached = match self.ignores_cached {
+            true => usage.cached_input_tokens().unwrap_or(0),
+            false => 0,
+        };
+        let input = usage.input_tokens().map(|it| it.saturating_sub(cached));
+        let tokens = [input, usage.output_tokens()];
         for (used, tokens) in self.used.iter_mut().skip(1).zip(tokens) {
             if let Some(tokens) = tokens {
                 *used = amount(tokens);
             }
         }
-        if usage.output_tokens().is_some() {
-            self.seen = 0;
-        }
     }
 
-    /// Records `bytes` of received text, in case the provider does not report its usage.
-    #[inline]
-    pub(super) fn seen(&mut self, bytes: u64) {
-        self.seen += bytes;
+    /// Records the number of bytes of received text, for an answer without a reported usage.
+    pub(super) fn received(&mut self, bytes: u64) {
+        let [_, _, output] = &mut self.used;
+        *output = output.max(amount(bytes / BYTES));
     }
 
     /// Records a failure before the answer.
@@ -288,11 +458,18 @@ impl Reservation {
         if was_sent || error.kind() == ErrorKind::Connection {
             self.used = [f64::from(u8::from(was_sent)), 0.0, 0.0];
         }
-        if error.kind() == ErrorKind::RateLimited
-            && let Some(after) = error.retry_after()
-        {
-            let now = now(&self.context);
-            self.bucket.close(now, now.saturating_add(after));
+        if !was_sent && error.kind() == ErrorKind::Connection {
+            self.bucket.not_sent(&self.taken);
+        }
+        self.answered(error.rate_limits());
+        self.broke_off(error);
+    }
+
+    /// Records a failure.
+    pub(super) fn broke_off(&self, error: &Error) {
+        let is_local = error.code() == Some(RATE_LIMITED);
+        if self.follows && error.kind() == ErrorKind::RateLimited && !is_local {
+            self.bucket.rejected(error, self.began, &self.context);
         }
     }
 }
@@ -301,7 +478,6 @@ impl Drop for Reservation {
     fn drop(&mut self) {
         let [requests, input, output] = self.taken;
         let [used_requests, used_input, used_output] = self.used;
-        let used_output = used_output.max(amount(self.seen / BYTES));
         let rest = [
             requests - used_requests,
             input - used_input,
@@ -311,27 +487,56 @@ impl Drop for Reservation {
     }
 }
 
-impl Bucket {
-    fn limited(&self, amounts: &Amounts, context: &Context, why: &str) -> Error {
-        let now = now(context);
-        let taken = self.take(amounts, now);
-        if taken.is_ok() {
-            // Only the wait is of interest.
-            self.give_back(*amounts, now);
-        }
-        let message = format!("the quota of model calls is used up: {why}");
-        Error::new(ErrorKind::RateLimited, message)
-            .with_code(RATE_LIMITED)
-            .with_retry_after(taken.err().unwrap_or_default())
+/// A place in the queue of waiting calls; given up on drop.
+struct Place<'a> {
+    bucket: &'a Bucket,
+    turn: Turn,
+}
+
+impl<'a> Place<'a> {
+    /// `None` if `queue` calls wait already.
+    fn join(bucket: &'a Bucket, rank: u8, queue: usize) -> Option<Self> {
+        bucket.with(|inner, _| {
+            if inner.queue.len() >= queue {
+                return None;
+            }
+            let turn = (rank, inner.turns);
+            inner.turns += 1;
+            inner.queue.insert(turn, None);
+            Some(Self { bucket, turn })
+        })
+    }
+
+    /// Takes `amounts`, or returns the time after which they may be there; `None` while other calls are
+    /// served before.
+    fn take(
+        &self,
+        amounts: &Amounts,
+        now: Duration,
+        waker: &Waker,
+    ) -> Option<Result<(), Duration>> {
+        self.bucket.with(|inner, quota| {
+            let is_first = inner.queue.first_key_value()?.0 == &self.turn;
+            let taken = is_first.then(|| inner.take(quota, amounts, now));
+            if let Some(place) = inner.queue.get_mut(&self.turn) {
+                place.get_or_insert_with(|| waker.clone()).clone_from(waker);
+            }
+            taken
+        })
     }
 }
 
-/// A place in the queue of waiting calls; released on drop.
-struct Place<'a>(&'a AtomicUsize);
-
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
+        let next = self.bucket.with(|inner, _| {
+            let was_first = inner
+                .queue
+                .first_key_value()
+                .is_some_and(|(it, _)| *it == self.turn);
+            inner.queue.remove(&self.turn);
+            was_first.then(|| inner.first()).flatten()
+        });
+        wake(next);
     }
 }
 
@@ -343,14 +548,4 @@ pub(super) const fn amount(tokens: u64) -> f64 {
 
 fn now(context: &Context) -> Duration {
     context.environment().clock().monotonic()
-}
-
-/// Resolves with the first of two futures.
-async fn either(one: impl Future<Output = ()>, other: impl Future<Output = ()>) {
-    let (mut one, mut other) = (pin!(one), pin!(other));
-    poll_fn(|cx| match one.as_mut().poll(cx) {
-        Poll::Pending => other.as_mut().poll(cx),
-        ready => ready,
-    })
-    .await;
 }

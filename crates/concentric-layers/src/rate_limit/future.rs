@@ -1,6 +1,6 @@
 use super::{
     RateLimitBody,
-    bucket::{Amounts, Bucket, Patience, Reservation},
+    bucket::{Demand, Reservation},
 };
 use concentric_core::{BoxError, ChatRequest, ChatResponse, Error};
 use pin_project_lite::pin_project;
@@ -8,7 +8,6 @@ use std::{
     fmt,
     future::Future,
     pin::Pin,
-    sync::Arc,
     task::{Context, Poll, ready},
 };
 use tower::util::Oneshot;
@@ -38,20 +37,13 @@ impl<S> ResponseFuture<S>
 where
     S: Service<ChatRequest>,
 {
-    pub(super) fn new(
-        inner: S,
-        request: ChatRequest,
-        bucket: Arc<Bucket>,
-        amounts: Amounts,
-        patience: Patience,
-    ) -> Self {
-        let context = request.context.clone();
+    pub(super) fn new(inner: S, request: ChatRequest, demand: Demand) -> Self {
         let call = Some(Oneshot::new(inner, request));
         let (mut waiting, mut reservation, mut failed) = (None, None, None);
-        match Reservation::try_take(&bucket, &context, amounts) {
+        match demand.try_take() {
             Ok(Some(taken)) => reservation = Some(taken),
             Ok(None) => {
-                let wait: Waiting = Box::pin(Reservation::take(bucket, context, amounts, patience));
+                let wait: Waiting = Box::pin(demand.take());
                 waiting = Some(wait);
             }
             Err(error) => failed = Some(error),
@@ -96,7 +88,10 @@ where
         this.call.set(None);
         let mut reservation = this.reservation.take().expect("taken before the call");
         Poll::Ready(match answer {
-            Ok(answer) => Ok(answer.map_body(|body| RateLimitBody::new(body, reservation))),
+            Ok(answer) => {
+                reservation.answered(answer.extensions.get());
+                Ok(answer.map_body(|body| RateLimitBody::new(body, reservation)))
+            }
             Err(error) => {
                 let error = Error::from(error.into());
                 reservation.failed(&error);

@@ -1,6 +1,6 @@
 use super::{
     RateLimitBody, ResponseFuture,
-    bucket::{Amounts, Buckets, Patience, amount},
+    bucket::{Amounts, Buckets, Demand, amount},
 };
 use crate::tokens::Estimator;
 use concentric_core::{BoxError, ChatRequest, ChatResponse, Error, Event, Str, Usage};
@@ -37,7 +37,8 @@ impl Quota {
         self
     }
 
-    /// Sets the number of input tokens, including those that the provider reads from its cache.
+    /// Sets the number of input tokens, including those that the provider reads from its cache, unless they are
+    /// [ignored](RateLimitLayer::ignore_cached_input).
     #[must_use]
     pub const fn input_tokens(mut self, limit: u64) -> Self {
         self.limits[1] = amount(limit);
@@ -61,7 +62,11 @@ pub struct RateLimitLayer {
     key: Arc<Of<ChatRequest, Str>>,
     quota_of: Arc<Of<str, Option<Quota>>>,
     estimate: Arc<Of<ChatRequest, Usage>>,
-    patience: Patience,
+    priority: Option<Arc<Of<ChatRequest, u8>>>,
+    wait: Duration,
+    queue: usize,
+    follows: bool,
+    ignores_cached: bool,
     buckets: Arc<Buckets>,
 }
 
@@ -76,10 +81,11 @@ impl RateLimitLayer {
             key: Arc::new(|_| Str::default()),
             quota_of: Arc::new(|_| None),
             estimate: Arc::new(move |request| estimator.call(request)),
-            patience: Patience {
-                wait: Duration::from_secs(30),
-                queue: 1_000,
-            },
+            priority: None,
+            wait: Duration::from_secs(30),
+            queue: 1_000,
+            follows: true,
+            ignores_cached: false,
             buckets: Arc::default(),
         }
     }
@@ -100,10 +106,32 @@ impl RateLimitLayer {
         self
     }
 
-    /// Sets the estimate of the tokens of a call.
+    /// Sets the estimate of the tokens of a call, for example with another
+    /// [`TokenCounter`](crate::tokens::TokenCounter):
+    ///
+    /// ```
+    /// use concentric_core::{ChatRequest, Usage};
+    /// use concentric_layers::{RateLimitLayer, tokens::TokenCounter};
+    ///
+    /// fn counted_by(limit: RateLimitLayer, counter: impl TokenCounter) -> RateLimitLayer {
+    ///     limit.estimate(move |request: &ChatRequest| {
+    ///         let output = request.options.max_output_tokens.unwrap_or(1_000);
+    ///         Usage::new(counter.request(request), output.into())
+    ///     })
+    /// }
+    /// # let _ = counted_by;
+    /// ```
     #[must_use]
     pub fn estimate(mut self, of: impl Fn(&ChatRequest) -> Usage + Send + Sync + 'static) -> Self {
         self.estimate = Arc::new(of);
+        self
+    }
+
+    /// Does not count input that the provider read from its cache, as with providers whose limits do not include
+    /// it.
+    #[must_use]
+    pub fn ignore_cached_input(mut self) -> Self {
+        self.ignores_cached = true;
         self
     }
 
@@ -111,14 +139,30 @@ impl RateLimitLayer {
     /// call that would wait fails at once.
     #[must_use]
     pub fn wait(mut self, wait: Duration) -> Self {
-        self.patience.wait = wait;
+        self.wait = wait;
+        self
+    }
+
+    /// Serves waiting calls with a greater number first, and calls with the same one in their order. By default
+    /// all have the same.
+    #[must_use]
+    pub fn priority(mut self, of: impl Fn(&ChatRequest) -> u8 + Send + Sync + 'static) -> Self {
+        self.priority = Some(Arc::new(of));
+        self
+    }
+
+    /// Sets whether the [rate limits](super#the-providers-limits) that the provider reports are followed; by
+    /// default, they are.
+    #[must_use]
+    pub fn follow_provider(mut self, follows: bool) -> Self {
+        self.follows = follows;
         self
     }
 
     /// Sets how many calls of a key may wait; the default is 1,000.
     #[must_use]
     pub fn queue(mut self, calls: usize) -> Self {
-        self.patience.queue = calls;
+        self.queue = calls;
         self
     }
 }
@@ -182,6 +226,19 @@ where
             tokens(estimate.input_tokens()),
             tokens(estimate.output_tokens()),
         ];
-        ResponseFuture::new(self.inner.clone(), request, bucket, amounts, layer.patience)
+        let priority = layer.priority.as_ref().map_or(0, |of| of(&request));
+        let most_output = request.options.max_output_tokens;
+        let demand = Demand {
+            bucket,
+            context: request.context.clone(),
+            amounts,
+            rank: u8::MAX - priority,
+            wait: layer.wait,
+            queue: layer.queue,
+            follows: layer.follows,
+            ignores_cached: layer.ignores_cached,
+            most_output: most_output.map_or(f64::INFINITY, f64::from),
+        };
+        ResponseFuture::new(self.inner.clone(), request, demand)
     }
 }

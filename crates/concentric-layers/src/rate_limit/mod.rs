@@ -29,14 +29,25 @@
 //!
 //! | moment | effect |
 //! |---|---|
-//! | the answer finishes and reports its usage | the difference to the estimate is returned, or taken from what comes next |
-//! | the answer fails or is dropped, or reports no usage | the estimate stays taken, and more if more text was received |
+//! | the answer finishes and reports its usage | the difference to the estimate is returned, or taken from the next refill |
+//! | the answer fails or is dropped, or reports no usage | the estimate stays taken, and more if more text was received: a token per 4 bytes |
 //! | the call fails before the provider accepted it | the tokens are returned, and the request too if no connection was made |
-//! | the provider answers with a [`retry_after`](concentric_core::Error::retry_after) of `RateLimited` | calls of the key wait that long |
 //!
 //! The estimate of the input is that of an [`Estimator`](crate::tokens::Estimator), that of the output
 //! [`max_output_tokens`](concentric_core::ChatOptions::max_output_tokens), or nothing without it
 //! ([`estimate`](RateLimitLayer::estimate)). Quotas apply to one process.
+//!
+//! # The provider's limits
+//!
+//! The quota of a key also follows the reports of the provider ([`follow_provider`](RateLimitLayer::follow_provider)):
+//!
+//! | moment | effect |
+//! |---|---|
+//! | an answer or an error has [`RateLimits`](concentric_core::RateLimits) | a call whose estimate exceeds the rest waits until the time of the reset, for an hour at most |
+//! | the provider rejects a call with `RateLimited` | calls of the key wait for its [`retry_after`](concentric_core::Error::retry_after), and the quota is halved, once for all calls that were under way together |
+//! | a period ends after that | the quota recovers by a tenth of the whole |
+//!
+//! Calls may need more than a halved quota; they take all of it, and the rest from the next refill.
 //!
 //! # Place in the stack
 //!
@@ -46,7 +57,7 @@
 //! # Backpressure
 //!
 //! The layer is always ready, because the key of a call is unknown before it. Calls of a key are served in their
-//! order. At most [`queue`](RateLimitLayer::queue) calls of a key wait, for at most [`wait`](RateLimitLayer::wait).
+//! order, or by [`priority`](RateLimitLayer::priority). At most [`queue`](RateLimitLayer::queue) calls of a key wait, for at most [`wait`](RateLimitLayer::wait).
 //!
 //! # Errors
 //!
