@@ -5,9 +5,10 @@ use concentric_core::{
     ThreadId, Usage, store::Tenant,
 };
 use concentric_layers::{
-    BudgetPlugin, CommitLayer, ConversationLayer, DetachLayer, DynamicMemoryLayer, FallbackLayer,
-    GuardrailLayer, InFlightLimitLayer, LogLayer, RateLimitLayer, RequestDefaultsLayer, RetryModel,
-    StaticMemoryLayer, SuspendLayer, ToolCacheLayer,
+    BudgetPlugin, CircuitBreakerLayer, CommitLayer, ConversationLayer, DetachLayer,
+    DynamicMemoryLayer, FallbackLayer, GuardrailLayer, InFlightLimitLayer, LogLayer,
+    RateLimitLayer, RequestDefaultsLayer, RetryModel, StaticMemoryLayer, SuspendLayer,
+    ToolCacheLayer,
     budget::Limits,
     guardrail::{Assessment, Input, Output, Subject},
     rate_limit::Quota,
@@ -57,6 +58,7 @@ async fn main() -> Result<(), Error> {
         .layer(guardrail.output(Output::Whole))
         .layer(FallbackLayer::new("model"))
         .layer(RetryLayer::new(RetryModel::new(3)))
+        .layer(CircuitBreakerLayer::new("model"))
         .layer(CommitLayer::first_event())
         .layer(log)
         .layer(RateLimitLayer::new(
