@@ -68,6 +68,9 @@ pub(crate) fn of(work: &str, quantity: Quantity) -> Option<Goal> {
         // A layer that has nothing to do, with the cost of its call divided by 4,000 events.
         (idle, Instructions) if idle.starts_with("idle-") => Goal::More(3.0),
         (idle, Allocations) if idle.starts_with("idle-") => Goal::More(0.01),
+        // A layer that reads each event.
+        ("busy-rate-limit", Instructions) => Goal::More(20.0),
+        ("busy-rate-limit", Allocations) => Goal::More(0.01),
         // A box costs an indirect call for each event.
         ("w1-box", Instructions) => Goal::More(30.0),
         ("w4b-box", Instructions) => Goal::More(600.0),

@@ -52,7 +52,7 @@ inside! {
     log: LogLayer::standard();
     rate_limit: RateLimitLayer::new(Quota::per(Duration::from_secs(1)).requests(u64::MAX));
     // Counts the received text, in case no usage is reported.
-    rate_limit_tokens: RateLimitLayer::new(Quota::per(Duration::from_secs(1)).output_tokens(u64::MAX));
+    busy_rate_limit: RateLimitLayer::new(Quota::per(Duration::from_secs(1)).output_tokens(u64::MAX));
     static_memory: StaticMemoryLayer::new();
 }
 

@@ -415,9 +415,9 @@ pub(crate) const ALL: &[Work] = {
             idle::rate_limit,
         ),
         idle(
-            "idle-rate-limit-tokens",
+            "busy-rate-limit",
             "event, RateLimitLayer that counts output; bare: none",
-            idle::rate_limit_tokens,
+            idle::busy_rate_limit,
         ),
         idle(
             "idle-static-memory",
