@@ -12,7 +12,7 @@
 //! [`HttpClient`](concentric::providers::HttpClient) in their place, they are the real ones.
 //!
 //! The server listens on `127.0.0.1`, at the port `PORT` or 8080. Runs, model calls and tool calls are
-//! logged to the console, without content.
+//! logged to the console, as are their OpenTelemetry spans, without content.
 
 use axum::{
     Router,
@@ -28,7 +28,7 @@ use concentric::{
         ag_ui::{AgUiLayer, Shutdown},
     },
     layers::{
-        ConversationLayer, DetachLayer, FallbackLayer, LogLayer, RateLimitLayer,
+        ConversationLayer, DetachLayer, FallbackLayer, LogLayer, Otel, RateLimitLayer,
         RequestDefaultsLayer, RetryModel, SuspendLayer,
         budget::{BudgetPlugin, Limits},
         conversation::Merge,
@@ -37,7 +37,7 @@ use concentric::{
     store::Tenant,
     tools::Approval,
 };
-use concentric_examples::{local, services, store};
+use concentric_examples::{local, services, spans, store};
 use quickstart::{files, provider::Provider, terminal};
 use std::{env, process::ExitCode, sync::Arc, time::Duration};
 use tokio::net::TcpListener;
@@ -49,7 +49,7 @@ const USERS: [(&str, &str); 2] = [("ann", "Bearer ann-secret"), ("eve", "Bearer 
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    terminal::log("info");
+    spans::log("info");
     match serve().await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -111,12 +111,14 @@ fn agent() -> Result<BoxModel, Error> {
         .tool(files::write_file(".")?)
         .gate(Approval::for_tools("write_file"))
         .ledger(store.clone())
+        .layer(Otel::new().tool())
         .layer(log.clone());
     let fallback = FallbackLayer::new("gemini").or("anthropic", provider("anthropic", &budget)?);
     let agent = ServiceBuilder::new()
         .layer(DetachLayer::new())
         .layer(log)
         .layer(SuspendLayer::new(Arc::new(store.clone())))
+        .layer(Otel::new().run())
         .layer(ConversationLayer::new(store).history(Merge::ServerWins))
         .layer(budget.run())
         .layer(RequestDefaultsLayer::new().system("Answer questions about the files here."))
@@ -133,6 +135,7 @@ fn provider(name: &str, budget: &BudgetPlugin) -> Result<BoxModel, Error> {
     let http = TraceLayer::new_for_http().layer(services::stand_in());
     let model = ServiceBuilder::new()
         .layer(RetryLayer::new(RetryModel::new(3)))
+        .layer(Otel::new().model())
         .layer(LogLayer::minimal())
         .layer(RateLimitLayer::new(
             Quota::per(Duration::from_secs(60)).requests(600),

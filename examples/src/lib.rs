@@ -2,4 +2,5 @@
 
 pub mod local;
 pub mod services;
+pub mod spans;
 pub mod store;

@@ -71,6 +71,8 @@ pub(crate) fn of(work: &str, quantity: Quantity) -> Option<Goal> {
         // A layer that reads each event.
         ("busy-rate-limit", Instructions) => Goal::More(20.0),
         ("busy-rate-limit", Allocations) => Goal::More(0.01),
+        ("otel-call", Instructions) => Goal::More(300.0),
+        ("otel-call", Allocations) => Goal::More(0.0),
         // A box costs an indirect call for each event.
         ("w1-box", Instructions) => Goal::More(30.0),
         ("w4b-box", Instructions) => Goal::More(600.0),

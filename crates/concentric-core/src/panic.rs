@@ -30,7 +30,8 @@ impl CaughtPanic {
     /// the panic is only logged.
     pub fn outcome(&self, tool: &str) -> ToolOutcome {
         let text = self.text();
-        tracing::error!(tool, panic = text, "a tool or one of its layers panicked");
+        // Not within the current span, into which its exporter would copy the text.
+        tracing::error!(parent: None, tool, panic = text, "a tool or one of its layers panicked");
         ToolOutcome::failed(Str::from_static("The tool failed unexpectedly."))
     }
 }

@@ -1,7 +1,7 @@
 //! The text of requests and answers, as observers record it.
 
 use concentric_core::panic::catch;
-use std::{fmt, sync::Arc};
+use std::{borrow::Cow, fmt, sync::Arc};
 
 /// The text that is recorded instead of one whose redaction panicked.
 const REDACTION_FAILED: &str = "[redaction_failed]";
@@ -28,21 +28,33 @@ impl Capture {
         self.max_chars.is_some()
     }
 
+    /// The number of characters that are recorded; `None` if no text is recorded.
+    #[cfg(feature = "otel")]
+    pub(crate) const fn max_chars(&self) -> Option<usize> {
+        self.max_chars
+    }
+
     /// Returns what is recorded of `text`; `None` if no text is recorded.
     pub(crate) fn text(&self, text: &str) -> Option<String> {
         let max = self.max_chars?;
-        Some(match &self.redact {
-            None => cut(text, max).to_owned(),
-            // The whole text, since a cut might split what is to be removed.
-            Some(redact) => catch(|| redact(text)).map_or_else(
-                |_| REDACTION_FAILED.to_owned(),
-                |text| cut(&text, max).to_owned(),
-            ),
-        })
+        // The whole text is redacted, since a cut might split what is to be removed.
+        Some(cut(&self.redacted(text), max).to_owned())
+    }
+
+    /// The whole text without what is removed, whether text is recorded or not.
+    pub(crate) fn redacted<'a>(&self, text: &'a str) -> Cow<'a, str> {
+        match &self.redact {
+            None => Cow::Borrowed(text),
+            Some(redact) => match catch(|| redact(text)) {
+                Ok(text) => Cow::Owned(text),
+                Err(_) => Cow::Borrowed(REDACTION_FAILED),
+            },
+        }
     }
 }
 
-fn cut(text: &str, max_chars: usize) -> &str {
+/// The first characters of `text`.
+pub(crate) fn cut(text: &str, max_chars: usize) -> &str {
     match text.char_indices().nth(max_chars) {
         Some((end, _)) => text.get(..end).unwrap_or_default(),
         None => text,

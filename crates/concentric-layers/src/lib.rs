@@ -46,6 +46,7 @@
 //! | `GuardrailLayer` | `guardrail` | has inputs and answers judged by a classifier |
 //! | `InFlightLimitLayer` | `in-flight` | limits calls until their bodies end |
 //! | `LogLayer` | `log` | logs runs, model calls and tool calls |
+//! | `Otel` | `otel` | records spans and metrics of OpenTelemetry |
 //! | `RateLimitLayer` | `rate-limit` | keeps model calls within a quota of requests and tokens |
 //! | `RetryModel` | `retry` | repeats model calls, as a policy for tower's retry layer |
 //! | `MakeSession` | `session` | keeps a conversation, with one turn at a time |
@@ -71,7 +72,7 @@
 pub mod budget;
 #[cfg(any(feature = "circuit-breaker", feature = "retry"))]
 mod by_key;
-#[cfg(feature = "log")]
+#[cfg(any(feature = "log", feature = "otel"))]
 mod capture;
 #[cfg(feature = "circuit-breaker")]
 pub mod circuit_breaker;
@@ -105,6 +106,8 @@ pub mod on_end;
 // The page links to the layers of all features.
 #[cfg(all(doc, feature = "full"))]
 pub mod order;
+#[cfg(feature = "otel")]
+pub mod otel;
 #[cfg(feature = "rate-limit")]
 pub mod rate_limit;
 #[cfg(feature = "retry")]
@@ -135,7 +138,7 @@ pub mod transform;
     feature = "suspend"
 ))]
 mod wait;
-#[cfg(feature = "log")]
+#[cfg(any(feature = "log", feature = "otel"))]
 mod wording;
 
 pub use self::{
@@ -169,6 +172,8 @@ pub use self::in_flight::InFlightLimitLayer;
 pub use self::log::LogLayer;
 #[cfg(feature = "memory")]
 pub use self::memory::DynamicMemoryLayer;
+#[cfg(feature = "otel")]
+pub use self::otel::Otel;
 #[cfg(feature = "rate-limit")]
 pub use self::rate_limit::RateLimitLayer;
 #[cfg(feature = "retry")]

@@ -13,6 +13,7 @@
 //! | [`GuardrailLayer`](crate::GuardrailLayer) | a rejected input starts no run and is not stored |
 //! | [`MakeSession`](crate::MakeSession), or the next two | a session keeps the conversation and its suspended runs |
 //! | [`SuspendLayer`](crate::SuspendLayer) | outside the layers whose slots a resumed run restores |
+//! | [`Otel::run`](crate::Otel::run) | has the slot of a resumed run for its links |
 //! | [`ConversationLayer`](crate::ConversationLayer) | loads the history of a new run; a resumed run has its own |
 //! | [`BudgetPlugin::run`](crate::BudgetPlugin::run) | its slot is restored with the run |
 //! | [`RequestDefaultsLayer`](crate::RequestDefaultsLayer), [`StaticMemoryLayer`](crate::StaticMemoryLayer), [`DynamicMemoryLayer`](crate::DynamicMemoryLayer) | a suspended run does not contain the system prompt, so it is added each time |
@@ -27,7 +28,7 @@
 //! | tower's `RetryLayer` with [`RetryModel`](crate::RetryModel) | repeats the attempts of one model |
 //! | [`CircuitBreakerLayer`](crate::CircuitBreakerLayer) | counts attempts; a retry does not repeat what it rejects, and a fallback calls another model |
 //! | [`CommitLayer`](crate::CommitLayer) | a late failure becomes one of the future, which a retry repeats |
-//! | [`LogLayer`](crate::LogLayer) | logs each attempt |
+//! | [`Otel::model`](crate::Otel::model), [`LogLayer`](crate::LogLayer) | have a span or lines for each attempt |
 //! | [`RateLimitLayer`](crate::RateLimitLayer), [`InFlightLimitLayer`](crate::InFlightLimitLayer) | count requests to the provider, so attempts |
 //! | [`BudgetPlugin::model`](crate::BudgetPlugin::model) | each attempt is charged |
 //! | tower's `TimeoutLayer` | limits the time to the first content of one attempt |
@@ -39,7 +40,7 @@
 //!
 //! | layer | its place |
 //! |---|---|
-//! | [`LogLayer`](crate::LogLayer) | logs calls that the layers inside answer |
+//! | [`Otel::tool`](crate::Otel::tool), [`LogLayer`](crate::LogLayer) | record calls that the layers inside answer |
 //! | [`ToolCacheLayer`](crate::ToolCacheLayer) | a hit is neither repeated nor charged |
 //! | tower's `RetryLayer` with `RetryTool`, tower's `TimeoutLayer` | one attempt has one time limit |
 //! | [`BudgetPlugin::tool`](crate::BudgetPlugin::tool) | each attempt is charged |

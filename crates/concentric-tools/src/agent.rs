@@ -155,7 +155,8 @@ impl Inner {
         let waited = resumed.and_then(|resume| Some((resume.on.state.as_ref()?, resume)));
         let (run_id, request) = match waited {
             Some((state, resume)) => resume_run(state, resume).map_err(|error| {
-                tracing::error!(%error, %agent, "resuming the run of a nested agent failed");
+                // Not within the current span, into which its exporter would copy the text.
+                tracing::error!(parent: None, %error, %agent, "resuming the run of a nested agent failed");
                 ToolOutcome::failed(Str::from_static("The agent could not be resumed."))
             })?,
             None => {
@@ -277,7 +278,8 @@ impl Inner {
         let mut written = Written::deserialize(&**waited.state.as_ref()?).ok()?;
         written.refused = written.refused.saturating_add(1);
         let state = serde_json::to_value(written).ok()?;
-        tracing::warn!(%error, agent = %self.agent, "a nested agent refused a reply");
+        // Not within the current span, into which its exporter would copy the text.
+        tracing::warn!(parent: None, %error, agent = %self.agent, "a nested agent refused a reply");
         let value = json!({"tool": self.agent, "code": error.code()});
         let event = CustomEvent::new("approval-invalid", value);
         // The outcome does not depend on a slow consumer.

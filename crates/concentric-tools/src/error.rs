@@ -100,10 +100,11 @@ impl ToolError {
     /// Logs the error, and converts it into the outcome of the call.
     pub(crate) fn failed(&self, tool: &str, format: Option<&ErrorFormat>) -> ToolOutcome {
         let source = self.source().map(|source| panic::text(&Chain(source)));
+        // Not within the current span, into which its exporter would copy the text.
         if self.foreign {
-            tracing::warn!(tool, error = source, "a tool failed");
+            tracing::warn!(parent: None, tool, error = source, "a tool failed");
         } else {
-            tracing::debug!(tool, error = %self.message, source, "a tool failed");
+            tracing::debug!(parent: None, tool, error = %self.message, source, "a tool failed");
         }
         ToolOutcome::failed(self.text(format))
     }
@@ -201,7 +202,7 @@ impl ErrorFormat {
 
     fn text(&self, error: &ToolError) -> Option<Str> {
         catch(|| (self.0)(error)).unwrap_or_else(|panic| {
-            tracing::error!(panic = panic.text(), "the format of an error panicked");
+            tracing::error!(parent: None, panic = panic.text(), "the format of an error panicked");
             None
         })
     }

@@ -16,6 +16,7 @@ use concentric_layers::{
     in_flight::InFlightLimitLayer,
     log::LogLayer,
     memory::DynamicMemoryLayer,
+    otel::Otel,
     rate_limit::{Quota, RateLimitLayer},
     static_memory::StaticMemoryLayer,
 };
@@ -50,6 +51,7 @@ inside! {
     guardrail: GuardrailLayer::new("none", service_fn(pass));
     in_flight: InFlightLimitLayer::new(8);
     log: LogLayer::standard();
+    otel: Otel::new().model();
     rate_limit: RateLimitLayer::new(Quota::per(Duration::from_secs(1)).requests(u64::MAX));
     // Counts the received text, in case no usage is reported.
     busy_rate_limit: RateLimitLayer::new(Quota::per(Duration::from_secs(1)).output_tokens(u64::MAX));
@@ -77,6 +79,17 @@ pub(crate) fn memory(count: u64) {
 
 async fn pass(_: Subject) -> Result<Assessment, BoxError> {
     Ok(Assessment::Pass)
+}
+
+/// Runs with one event, to measure the cost of a call.
+pub(crate) fn otel_call(count: u64) {
+    let model = Otel::new().model().layer(Model(Script::Text(1)));
+    drive::concentric(AgentLayer::new(NoTools).layer(model), count, expected(1));
+}
+
+pub(crate) fn no_call(count: u64) {
+    let agent = AgentLayer::new(NoTools).layer(Model(Script::Text(1)));
+    drive::concentric(agent, count, expected(1));
 }
 
 /// An agent without a layer.

@@ -409,6 +409,14 @@ pub(crate) const ALL: &[Work] = {
             "event, idle DynamicMemoryLayer; bare: none",
             idle::memory,
         ),
+        idle("idle-otel", "event, idle Otel; bare: none", idle::otel),
+        work(
+            "otel-call",
+            "call, idle Otel; bare: none",
+            1,
+            idle::no_call,
+            idle::otel_call,
+        ),
         idle(
             "idle-rate-limit",
             "event, RateLimitLayer with a quota of requests; bare: none",

@@ -44,7 +44,8 @@ fn panicked(part: Foreign, panic: &CaughtPanic) -> Error {
         Foreign::Store => "the store of the run's state panicked",
         Foreign::Context => "a gate of the run or a value in its context panicked",
     };
-    tracing::error!(panic = panic.text(), "{message}");
+    // Not within the current span, into which its exporter would copy the text.
+    tracing::error!(parent: None, panic = panic.text(), "{message}");
     Error::new(ErrorKind::Other, message)
 }
 
@@ -52,6 +53,7 @@ fn panicked(part: Foreign, panic: &CaughtPanic) -> Error {
 pub(crate) fn discard(drops: impl FnOnce()) {
     if let Err(panic) = catch(drops) {
         tracing::error!(
+            parent: None,
             panic = panic.text(),
             "a model or tool panicked while being dropped"
         );

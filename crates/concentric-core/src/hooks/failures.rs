@@ -77,7 +77,9 @@ impl HookFailures {
 
 /// Logs the failure of a hook, and adds it to the run's [`HookFailures`].
 pub(super) fn report(hook: &str, method: &'static str, error: Error, context: &Context) {
-    tracing::warn!(hook, method, error = %format_args!("{error:#}"), "a hook failed");
+    let run = context.run_id();
+    // Not within the current span, into which its exporter would copy the text.
+    tracing::warn!(parent: None, %run, hook, method, error = %format_args!("{error:#}"), "a hook failed");
     if let Some(failures) = context.extensions().get::<HookFailures>() {
         let hook = Str::from(hook);
         failures.lock().push(HookFailure {

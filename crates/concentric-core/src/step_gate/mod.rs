@@ -301,7 +301,8 @@ fn checked<T>(gate: &str, decided: Result<Result<T, BoxError>, CaughtPanic>) -> 
     match decided {
         Ok(decided) => decided.map_err(|error| failed(gate, error)),
         Err(panic) => {
-            tracing::error!(gate, panic = panic.text(), "step gate panicked");
+            // Not within the current span, into which its exporter would copy the text.
+            tracing::error!(parent: None, gate, panic = panic.text(), "step gate panicked");
             Err(failed(gate, "it panicked".into()))
         }
     }

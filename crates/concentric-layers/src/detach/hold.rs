@@ -14,6 +14,7 @@ use std::{
     time::Duration,
 };
 use tokio::{runtime::Handle, sync::OwnedSemaphorePermit};
+use tracing::{Instrument, Span};
 
 /// The time that a run may take to end after it was cancelled or passed its deadline.
 const GRACE: Duration = Duration::from_secs(30);
@@ -24,6 +25,8 @@ pub(super) struct Hold {
     consumer: Consumer,
     runs: DetachedRuns,
     within: Duration,
+    // The span of the call, in which the run continues.
+    span: Span,
     // Whether a layer inside stores the run if it is interrupted.
     is_stored: bool,
 }
@@ -46,7 +49,7 @@ enum End {
 }
 
 impl Hold {
-    pub(super) const fn new(
+    pub(super) fn new(
         context: RunContext,
         consumer: Consumer,
         runs: DetachedRuns,
@@ -57,6 +60,7 @@ impl Hold {
             consumer,
             runs,
             within,
+            span: Span::current(),
             is_stored: false,
         }
     }
@@ -80,7 +84,8 @@ impl Hold {
         match Handle::try_current() {
             Ok(runtime) => {
                 tracing::debug!(%run, "the consumer disconnected and the run continues");
-                runtime.spawn(drive(permit, self, rest));
+                let span = self.span.clone();
+                runtime.spawn(drive(permit, self, rest).instrument(span));
             }
             Err(_) => {
                 tracing::warn!(%run, "the consumer disconnected and the run is stopped: no tokio runtime");

@@ -35,6 +35,8 @@ mod log;
 mod memory;
 mod observe;
 #[cfg(feature = "full")]
+mod otel;
+#[cfg(feature = "full")]
 mod placement;
 #[cfg(feature = "rate-limit")]
 mod rate_limit;

@@ -51,7 +51,9 @@ pub(super) fn classify(
             None => {
                 let tool = started.call.name().as_str();
                 let error_text = panic::text(&format_args!("{error:#}"));
-                tracing::warn!(tool, error = error_text, "a layer on a tool failed");
+                let run = started.call.context.run_id();
+                // Not within the current span, into which its exporter would copy the text.
+                tracing::warn!(parent: None, %run, tool, error = error_text, "a layer on a tool failed");
                 let format = tools.error_format_for(tool);
                 ToolOutcome::failed(ToolError::from(error).text(format))
             }

@@ -21,6 +21,7 @@ use std::{
     task::{self, Poll, ready},
 };
 use tokio::task::{JoinHandle, spawn_blocking};
+use tracing::Span;
 
 /// Creates a tool from a function that blocks its thread, such as a long computation or synchronous
 /// I/O.
@@ -138,7 +139,8 @@ where
         if let Self::NotStarted(work) = &mut *self
             && let Some(work) = work.take()
         {
-            *self = Self::Running(spawn_blocking(work));
+            let span = Span::current();
+            *self = Self::Running(spawn_blocking(move || span.in_scope(work)));
         }
         let Self::Running(handle) = &mut *self else {
             return Poll::Pending;

@@ -6,7 +6,7 @@ use concentric_core::{
 };
 use concentric_layers::{
     BudgetPlugin, CircuitBreakerLayer, CommitLayer, ConversationLayer, DetachLayer,
-    DynamicMemoryLayer, FallbackLayer, GuardrailLayer, InFlightLimitLayer, LogLayer,
+    DynamicMemoryLayer, FallbackLayer, GuardrailLayer, InFlightLimitLayer, LogLayer, Otel,
     RateLimitLayer, RequestDefaultsLayer, RetryModel, StaticMemoryLayer, SuspendLayer,
     ToolCacheLayer,
     budget::Limits,
@@ -34,7 +34,9 @@ async fn main() -> Result<(), Error> {
     let owner = |context: &Context| Some(Tenant::of(context).0);
     let classifier = service_fn(async |_: Subject| Ok::<_, BoxError>(Assessment::Pass));
     let guardrail = GuardrailLayer::new("topic", classifier);
+    let otel = Otel::new();
     let tools = Toolset::new()
+        .layer(otel.tool())
         .layer(log.clone())
         .layer(ToolCacheLayer::new(CacheScope::Run))
         .layer(RetryLayer::new(RetryTool::new(2)))
@@ -45,6 +47,7 @@ async fn main() -> Result<(), Error> {
         .layer(log.clone())
         .layer(guardrail.clone().input(Input::Parallel))
         .layer(SuspendLayer::new(Arc::new(store.clone())))
+        .layer(otel.run())
         .layer(ConversationLayer::new(store.clone()))
         .layer(budget.run())
         .layer(RequestDefaultsLayer::new().system("Be brief."))
@@ -60,6 +63,7 @@ async fn main() -> Result<(), Error> {
         .layer(RetryLayer::new(RetryModel::new(3)))
         .layer(CircuitBreakerLayer::new("model"))
         .layer(CommitLayer::first_event())
+        .layer(otel.model())
         .layer(log)
         .layer(RateLimitLayer::new(
             Quota::per(Duration::from_secs(1)).requests(9),
