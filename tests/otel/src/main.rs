@@ -53,8 +53,11 @@ async fn run(otel: &Otel, file: &str) -> Result<(), BoxError> {
         .head(ResponseHead::new("anthropic", "claude-opus-4-8"))
         .tool_call("look", json!({"secret": "sk-1234"}))
         .tool_call("research", json!({"task": "Is sk-1234 a key?"}))
+        .usage(Usage::new(100, 20))
+        .then()
+        .head(ResponseHead::new("anthropic", "claude-opus-4-8"))
         .tool_call("pay", json!({}))
-        .usage(Usage::new(100, 20));
+        .usage(Usage::new(110, 5));
     let context = Context::builder().agent("clerk").build();
     let request = ChatRequest::user("Pay with sk-1234.").with_context(context);
     let answer = agent(otel, model).oneshot(request).await?.collect().await?;

@@ -100,7 +100,7 @@ impl Open {
         }
     }
 
-    fn end(self: Box<Self>, end: End<'_, ToolOutcome>) {
+    fn end(&self, end: End<'_, ToolOutcome>) {
         self.measure(end);
         if !self.span.is_disabled() {
             // Entered, so that the span ends now, and not with its last poll.
