@@ -47,6 +47,8 @@ mod capability_error;
 mod checkpoint;
 pub mod context;
 pub mod describe;
+#[cfg(feature = "digest")]
+pub mod digest;
 pub mod driver;
 mod end;
 mod environment;

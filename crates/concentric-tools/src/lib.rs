@@ -111,7 +111,6 @@ pub mod agent;
 pub mod approval;
 mod arguments;
 mod call;
-mod digest;
 mod error;
 pub mod gate;
 #[cfg(feature = "lazy")]
@@ -144,12 +143,14 @@ pub use self::output::{Output, OutputError, output};
 pub use self::skills::{Skill, Skills};
 #[cfg(feature = "approval-tokens")]
 pub use self::token::ApprovalTokens;
-pub use concentric_core::fatal::{fatal, is_fatal};
+pub use concentric_core::{
+    digest::Digest,
+    fatal::{fatal, is_fatal},
+};
 
 pub use self::{
     approval::Approval,
     arguments::NoArguments,
-    digest::Digest,
     error::{ErrorFormat, ToolError, ToolsetError},
     gate::{ApprovalEvent, Ask, Decided, Gate, ToolPins, Verdict, gate_fn},
     lifecycle::{RoundEnd, SiblingPolicy, ToolLifecycle},

@@ -1,4 +1,4 @@
-use super::{Context, Local, Opaque, Run, Values, head::Holds};
+use super::{Context, Local, Opaque, Run, Values, cancel::Cancel, head::Holds};
 use crate::{environment::Environment, outbox::Outbox};
 use concentric_proto::{Phase, RequestId, RunId, Str, StreamId, ThreadId};
 use std::{
@@ -54,7 +54,7 @@ impl Context {
                 stream: OnceLock::new(),
                 ..self.run.ids.clone()
             },
-            deadline: self.run.deadline,
+            deadline: self.deadline(),
             environment: Some(self.run.environment.clone()),
             extensions: self.local().extensions.clone(),
             gates: self.local().gates.clone(),
@@ -164,8 +164,7 @@ impl Run {
         Self {
             ids,
             parent,
-            cancel: OnceLock::new(),
-            cancel_reason: OnceLock::new(),
+            cancel: Cancel::default(),
             deadline,
             environment,
             outbox: Outbox::default(),

@@ -31,16 +31,14 @@ pub use crate::{
 
 pub(crate) use self::{cancel::cancelled, deferred::Release};
 
-use self::{build::RunIds, deferred::Deferred, head::Holds, usage::Recorded};
+use self::{build::RunIds, cancel::Cancel, deferred::Deferred, head::Holds, usage::Recorded};
 use crate::{
     hub::InterruptHub,
     marks::{Marks, Noted},
     outbox::Outbox,
     slots::Slots,
 };
-use concentric_proto::{
-    CallId, CancelReason, MessageId, Phase, RequestId, RunId, Str, StreamId, ThreadId,
-};
+use concentric_proto::{CallId, MessageId, Phase, RequestId, RunId, Str, StreamId, ThreadId};
 use std::{
     any::Any,
     fmt,
@@ -50,7 +48,6 @@ use std::{
     },
     time::SystemTime,
 };
-use tokio_util::sync::CancellationToken;
 
 /// A handle to a run, with a position in it: a step, a round or a tool call.
 ///
@@ -77,6 +74,8 @@ struct Local {
     tool_layers: Option<Opaque>,
     // The marks of the layers outside.
     marks: Marks,
+    // The cancellation of a call that other runs wait for as well.
+    shared: Option<Arc<Cancel>>,
 }
 
 impl Local {
@@ -87,6 +86,7 @@ impl Local {
         gates: None,
         tool_layers: None,
         marks: Marks::NONE,
+        shared: None,
     };
 }
 
@@ -116,9 +116,7 @@ struct Run {
     ids: RunIds,
     // Boxed, since few runs have one.
     parent: Option<Box<Context>>,
-    // Created when the run is cancelled, or first waits until it is.
-    cancel: OnceLock<CancellationToken>,
-    cancel_reason: OnceLock<CancelReason>,
+    cancel: Cancel,
     deadline: Option<SystemTime>,
     environment: Environment,
     outbox: Outbox,

@@ -141,6 +141,7 @@ impl Local {
             gates: self.gates.clone(),
             tool_layers: self.tool_layers.clone(),
             marks: self.marks.clone(),
+            shared: self.shared.clone(),
         }
     }
 }

@@ -26,21 +26,24 @@ impl Context {
     }
 
     /// The deadline of the run, in wall time.
+    #[inline]
     pub fn deadline(&self) -> Option<SystemTime> {
-        self.run.deadline
+        match self.of_shared() {
+            None => self.run.deadline,
+            Some(_) => None,
+        }
     }
 
     /// The time until the deadline; `None` if the run has no deadline.
     pub fn remaining(&self) -> Option<Duration> {
-        let deadline = self.run.deadline?;
+        let deadline = self.deadline()?;
         Some(deadline.duration_since(self.now()).unwrap_or_default())
     }
 
     /// Whether the deadline has passed.
     #[inline]
     pub(crate) fn is_late(&self) -> bool {
-        self.run
-            .deadline
+        self.deadline()
             .is_some_and(|deadline| self.now() >= deadline)
     }
 

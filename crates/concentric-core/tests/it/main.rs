@@ -7,9 +7,12 @@
 )]
 
 mod capability;
+#[cfg(feature = "digest")]
+mod digest;
 mod emitted;
 mod enters;
 mod placement;
 mod run;
+mod shared_context;
 mod state;
 mod steps;

@@ -1,5 +1,11 @@
+//! Digests of JSON, of tools and of requests: equal for equal values.
+
+use crate::request::ChatRequest;
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
-use concentric_core::{Annotations, ToolSpec};
+use concentric_proto::{
+    Annotations, Author, CallId, ChatOptions, Message, Part, PartKind, ToolContent, ToolResult,
+    ToolSpec, Turn,
+};
 use serde::{
     Deserialize, Deserializer, Serialize, Serializer,
     de::{Error as _, IgnoredAny},
@@ -8,7 +14,7 @@ use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use std::{
     borrow::Cow,
-    collections::{BTreeMap, btree_map::Entry},
+    collections::{BTreeMap, HashMap, btree_map::Entry},
     fmt,
 };
 use subtle::ConstantTimeEq;
@@ -23,7 +29,7 @@ use subtle::ConstantTimeEq;
 /// digest does not hide predictable values, which can be guessed.
 ///
 /// ```
-/// use concentric_tools::Digest;
+/// use concentric_core::digest::Digest;
 ///
 /// let one = Digest::of_json(r#"{"to": "Zo\u00eb", "amount": 5}"#)?;
 /// assert_eq!(one, Digest::of_json(r#"{"amount":5,"to":"Zoë"}"#)?);
@@ -130,6 +136,61 @@ impl Digest {
         Self::of_fields(SPEC, &fields)
     }
 
+    /// The digest of all parts of a request that may change the answer of a model: the system prompt, the
+    /// conversation, the tools in their order, and the options.
+    ///
+    /// Two requests with equal digests have the same meaning for a model. These make no difference: the
+    /// [context](ChatRequest::context) and what it has of its run, the ids of messages and calls, the
+    /// [authors](Part::author) of parts, and the [metadata](ChatOptions::metadata). Data of the provider does,
+    /// since only the provider can interpret it.
+    ///
+    /// ```
+    /// use concentric_core::{ChatRequest, digest::Digest};
+    ///
+    /// let request = ChatRequest::user("hi").with_system("Be brief.");
+    /// let digest = Digest::of_request(&request)?;
+    /// assert_eq!(digest, Digest::of_request(&ChatRequest::user("hi").with_system("Be brief."))?);
+    /// assert_ne!(digest, Digest::of_request(&ChatRequest::user("hi"))?);
+    /// # Ok::<(), serde_json::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// A part of the request can't be represented as JSON.
+    pub fn of_request(request: &ChatRequest) -> Result<Self, serde_json::Error> {
+        // All fields are named, so that a new one is not forgotten.
+        let ChatRequest {
+            transcript,
+            system,
+            tools,
+            options,
+            resume: _,
+            checkpoint: _,
+            context: _,
+            overrides: _,
+        } = request;
+        let mut options = ChatOptions::clone(options);
+        options.metadata.clear();
+        let mut ids = Ids::default();
+        let turns = transcript.iter().map(|turn| turn_of(turn, &mut ids));
+        let turns = turns.collect::<Result<Vec<_>, _>>()?;
+        let fields = [
+            Self::of_value(&serde_json::to_value(system)?),
+            Self::of_value(&serde_json::to_value(tools)?),
+            Self::of_value(&serde_json::to_value(options)?),
+            Self::of_list(&turns),
+        ];
+        Ok(Self::of_fields(
+            REQUEST,
+            &fields.each_ref().map(|it| &it.0[..]),
+        ))
+    }
+
+    fn of_list(digests: &[Self]) -> Self {
+        let digests: Vec<&[u8]> = digests.iter().map(|it| &it.0[..]).collect();
+        Self::of_fields(LIST, &digests)
+    }
+
     /// Creates a digest from [`as_bytes`](Self::as_bytes).
     pub const fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)
@@ -185,6 +246,61 @@ const FIELDS: &str = "concentric/fields/v1";
 // The domains of fields.
 const SPEC: &str = "concentric/tool-spec/v1";
 const GROUPS: &str = "concentric/tool-groups/v1";
+const REQUEST: &str = "concentric/request/v1";
+const LIST: &str = "concentric/list/v1";
+
+/// The digest of one turn without its ids and authors.
+///
+/// The rest is digested as it is serialized, so that a new field is included.
+fn turn_of(turn: &Turn, ids: &mut Ids) -> Result<Digest, serde_json::Error> {
+    let message = serde_json::to_value(message_of(turn.as_message(), ids))?;
+    let mut digests = vec![Digest::of_value(&message)];
+    for result in turn.results() {
+        let result = serde_json::to_value(result_of(result, ids))?;
+        digests.push(Digest::of_value(&result));
+    }
+    Ok(Digest::of_list(&digests))
+}
+
+fn message_of(message: &Message, ids: &mut Ids) -> Message {
+    let mut message = message.clone();
+    message.id = None;
+    message.parts.iter_mut().for_each(|part| clear(part, ids));
+    message
+}
+
+fn clear(part: &mut Part, ids: &mut Ids) {
+    part.author = Author::Unknown;
+    match &mut part.kind {
+        PartKind::ToolCall(call) => {
+            call.id = ids.of(&call.id);
+            call.provider_id = None;
+        }
+        PartKind::ToolResult(result) => *result = result_of(result, ids),
+        _ => {}
+    }
+}
+
+fn result_of(result: &ToolResult, ids: &mut Ids) -> ToolResult {
+    let mut result = result.clone();
+    result.call_id = ids.of(&result.call_id);
+    if let ToolContent::Parts(parts) = &mut result.outcome.content {
+        parts.iter_mut().for_each(|part| clear(part, ids));
+    }
+    result
+}
+
+/// The ids of calls, numbered in the order of their first occurrence.
+#[derive(Default)]
+struct Ids(HashMap<CallId, usize>);
+
+impl Ids {
+    fn of(&mut self, id: &CallId) -> CallId {
+        let next = self.0.len();
+        let number = *self.0.entry(id.clone()).or_insert(next);
+        CallId::new(number.to_string())
+    }
+}
 
 /// The nesting limit of serde_json.
 const LEVELS: usize = 127;
