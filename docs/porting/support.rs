@@ -12,9 +12,9 @@ use concentric::{
     id::*,
     interrupt::*,
     layers::{
-        stop, DebugLayer, Emit, FallbackLayer, MakeSession, NextTool, RetryModel, StopWhen,
-        TransformLayer,
-        inspect_events, map_events, session::SessionTarget, tool_from_fn,
+        stop, DebugLayer, Emit, FallbackLayer, MakeSession, NextTool, ResponseCacheLayer, RetryModel,
+        StopWhen, TransformLayer,
+        inspect_events, map_events, response_cache::CacheScope, session::SessionTarget, tool_from_fn,
     },
     message::*,
     prelude::*,

@@ -48,6 +48,7 @@
 //! | `LogLayer` | `log` | logs runs, model calls and tool calls |
 //! | `Otel` | `otel` | records spans and metrics of OpenTelemetry |
 //! | `RateLimitLayer` | `rate-limit` | keeps model calls within a quota of requests and tokens |
+//! | `ResponseCacheLayer` | `response-cache` | answers repeated requests from earlier answers, and shares concurrent calls |
 //! | `RetryModel` | `retry` | repeats model calls, as a policy for tower's retry layer |
 //! | `MakeSession` | `session` | keeps a conversation, with one turn at a time |
 //! | `StaticMemoryLayer` | `static-memory` | adds documents to the system prompt |
@@ -72,6 +73,8 @@
 pub mod budget;
 #[cfg(any(feature = "circuit-breaker", feature = "retry"))]
 mod by_key;
+#[cfg(any(feature = "response-cache", feature = "tool-cache"))]
+mod cache_scope;
 #[cfg(any(feature = "log", feature = "otel"))]
 mod capture;
 #[cfg(feature = "circuit-breaker")]
@@ -108,8 +111,12 @@ pub mod on_end;
 pub mod order;
 #[cfg(feature = "otel")]
 pub mod otel;
+#[cfg(any(feature = "response-cache", feature = "retry"))]
+mod provider_state;
 #[cfg(feature = "rate-limit")]
 pub mod rate_limit;
+#[cfg(feature = "response-cache")]
+pub mod response_cache;
 #[cfg(feature = "retry")]
 pub mod retry;
 #[cfg(feature = "session")]
@@ -134,6 +141,7 @@ pub mod transform;
     feature = "in-flight",
     feature = "memory",
     feature = "rate-limit",
+    feature = "response-cache",
     feature = "session",
     feature = "suspend"
 ))]
@@ -176,6 +184,8 @@ pub use self::memory::DynamicMemoryLayer;
 pub use self::otel::Otel;
 #[cfg(feature = "rate-limit")]
 pub use self::rate_limit::RateLimitLayer;
+#[cfg(feature = "response-cache")]
+pub use self::response_cache::ResponseCacheLayer;
 #[cfg(feature = "retry")]
 pub use self::retry::RetryModel;
 #[cfg(feature = "session")]

@@ -24,6 +24,7 @@
 //! | layer | its place |
 //! |---|---|
 //! | [`TransformLayer`](crate::TransformLayer), [`GuardrailLayer`](crate::GuardrailLayer) | the transcript records what they release |
+//! | [`ResponseCacheLayer`](crate::ResponseCacheLayer) | inside all layers that change a request, since the request is the key, and outside all attempts |
 //! | [`FallbackLayer`](crate::FallbackLayer) | each of its models has the layers below for itself |
 //! | tower's `RetryLayer` with [`RetryModel`](crate::RetryModel) | repeats the attempts of one model |
 //! | [`CircuitBreakerLayer`](crate::CircuitBreakerLayer) | counts attempts; a retry does not repeat what it rejects, and a fallback calls another model |

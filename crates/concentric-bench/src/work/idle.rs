@@ -18,6 +18,7 @@ use concentric_layers::{
     memory::DynamicMemoryLayer,
     otel::Otel,
     rate_limit::{Quota, RateLimitLayer},
+    response_cache::{CacheScope, ResponseCacheLayer},
     static_memory::StaticMemoryLayer,
 };
 use concentric_store::MemoryStore;
@@ -55,6 +56,8 @@ inside! {
     rate_limit: RateLimitLayer::new(Quota::per(Duration::from_secs(1)).requests(u64::MAX));
     // Counts the received text, in case no usage is reported.
     busy_rate_limit: RateLimitLayer::new(Quota::per(Duration::from_secs(1)).output_tokens(u64::MAX));
+    // Runs without a thread, which are not cached.
+    response_cache: ResponseCacheLayer::new(CacheScope::Thread);
     static_memory: StaticMemoryLayer::new();
 }
 

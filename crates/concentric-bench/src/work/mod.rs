@@ -428,6 +428,11 @@ pub(crate) const ALL: &[Work] = {
             idle::busy_rate_limit,
         ),
         idle(
+            "idle-response-cache",
+            "event, idle ResponseCacheLayer; bare: none",
+            idle::response_cache,
+        ),
+        idle(
             "idle-static-memory",
             "event, idle StaticMemoryLayer; bare: none",
             idle::static_memory,

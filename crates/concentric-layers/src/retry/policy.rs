@@ -1,4 +1,5 @@
 use super::budgets::Budgets;
+use crate::provider_state::is_stored_by_provider;
 use concentric_core::{
     BoxError, ChatRequest, Context, CustomEvent, Error, ErrorKind, SideEffects, Str, context::Sleep,
 };
@@ -205,13 +206,6 @@ fn is_receipt_unknown(error: &Error) -> bool {
         error.kind(),
         ErrorKind::Timeout | ErrorKind::Connection | ErrorKind::Truncated
     )
-}
-
-/// Whether the request extends a conversation that the provider stores.
-fn is_stored_by_provider(request: &ChatRequest) -> bool {
-    let options = &request.options.provider;
-    let mut stored = ["previous_response_id", "conversation"].into_iter();
-    stored.any(|name| options.get(name).is_some_and(|value| !value.is_null()))
 }
 
 fn report(context: &Context, attempt: u32, pause: Duration, error: &Error) {

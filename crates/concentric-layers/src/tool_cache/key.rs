@@ -1,7 +1,6 @@
-use super::layer::{CacheScope, Options};
-use concentric_core::{
-    RunId, Str, ThreadId, ToolCall, interrupt::SuspendedBy, panic::catch, store::Tenant,
-};
+use super::layer::Options;
+use crate::cache_scope::Owner;
+use concentric_core::{Str, ToolCall, interrupt::SuspendedBy, panic::catch};
 use serde_json::{Map, Value};
 use std::sync::Arc;
 
@@ -16,14 +15,6 @@ pub(super) struct Key {
     schema: Arc<Value>,
     // Objects are equal whatever the order of their keys.
     arguments: Value,
-}
-
-#[derive(Clone, PartialEq, Eq, Hash)]
-enum Owner {
-    Run(RunId),
-    Thread(Tenant, ThreadId),
-    Tenant(Tenant),
-    Shared,
 }
 
 impl Key {
@@ -48,7 +39,7 @@ impl Key {
             }
         };
         Some(Self {
-            owner: owner(options.scope, call)?,
+            owner: options.scope.owner(&call.context)?,
             tool: call.name().clone(),
             schema: Arc::clone(&spec.input_schema),
             arguments,
@@ -62,23 +53,6 @@ fn has_replies(call: &ToolCall) -> bool {
         Some(resumed) => resumed.by != SuspendedBy::Gate,
         None => !call.replies().is_empty(),
     }
-}
-
-fn owner(scope: CacheScope, call: &ToolCall) -> Option<Owner> {
-    let context = &call.context;
-    let tenant = || {
-        context
-            .extensions()
-            .get::<Tenant>()
-            .cloned()
-            .unwrap_or_default()
-    };
-    Some(match scope {
-        CacheScope::Run => Owner::Run(context.run_id().clone()),
-        CacheScope::Thread => Owner::Thread(tenant(), context.thread_id()?.clone()),
-        CacheScope::Tenant => Owner::Tenant(tenant()),
-        CacheScope::Shared => Owner::Shared,
-    })
 }
 
 /// Adds the defaults of absent properties, at all depths of nested objects.

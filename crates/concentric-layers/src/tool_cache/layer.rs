@@ -2,25 +2,12 @@ use super::{
     ToolCache,
     key::{Key, KeyFn},
 };
+use crate::cache_scope::CacheScope;
 use concentric_core::{Str, ToolCall, ToolOutcome};
 use moka::{future::Cache, policy::EvictionPolicy};
 use serde_json::Value;
 use std::{fmt, sync::Arc, time::Duration};
 use tower_layer::Layer;
-
-/// The calls that share results.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum CacheScope {
-    /// Calls of one run.
-    Run,
-    /// Calls of one conversation of a tenant. Runs without a thread id are not cached.
-    Thread,
-    /// Calls of one [`Tenant`](concentric_core::store::Tenant). Runs without a tenant are one tenant.
-    Tenant,
-    /// All calls. Only for results that do not depend on the caller.
-    Shared,
-}
 
 /// [`Layer`] that answers repeated tool calls from earlier results ([`ToolCache`]).
 ///

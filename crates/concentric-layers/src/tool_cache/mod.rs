@@ -85,7 +85,5 @@ mod key;
 mod layer;
 mod service;
 
-pub use self::{
-    layer::{CacheScope, ToolCacheLayer},
-    service::ToolCache,
-};
+pub use self::{layer::ToolCacheLayer, service::ToolCache};
+pub use crate::cache_scope::CacheScope;

@@ -9,6 +9,8 @@
 #[cfg(feature = "budget")]
 mod budget;
 #[cfg(feature = "full")]
+mod cache_random;
+#[cfg(feature = "full")]
 mod circuit_breaker;
 #[cfg(feature = "circuit-breaker")]
 mod circuit_breaker_random;
@@ -40,6 +42,8 @@ mod otel;
 mod placement;
 #[cfg(feature = "rate-limit")]
 mod rate_limit;
+#[cfg(feature = "full")]
+mod response_cache;
 #[cfg(feature = "retry")]
 mod retry;
 #[cfg(feature = "full")]

@@ -1,0 +1,56 @@
+use super::layer::Options;
+use crate::{cache_scope::Owner, provider_state::is_stored_by_provider};
+use concentric_core::{ChatRequest, digest::Digest, panic::catch};
+use serde_json::Value;
+
+pub(super) type KeyFn = dyn Fn(&ChatRequest) -> Option<Value> + Send + Sync;
+
+/// What equal requests have in common.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub(super) struct Key {
+    owner: Owner,
+    digest: [u8; 32],
+}
+
+/// An extension of a request's [context](concentric_core::Context::extensions): how the cache treats its
+/// model calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum CacheControl {
+    /// Makes a new call, whose answer replaces the stored one.
+    Refresh,
+    /// Makes a new call, and stores nothing.
+    Bypass,
+}
+
+impl Key {
+    /// Returns the key of a request; `None` if the request is not cached.
+    pub(super) fn of(options: &Options, request: &ChatRequest) -> Option<Self> {
+        let control = request.context.extensions().get();
+        if request.resume.is_some() || control == Some(&CacheControl::Bypass) || has_state(request)
+        {
+            return None;
+        }
+        let digest = match &options.key {
+            Some(key) => {
+                let key = catch(|| key(request)).unwrap_or_else(|panic| {
+                    let panic = panic.text();
+                    tracing::warn!(target: "concentric::response_cache", panic, "the key of a request panicked");
+                    None
+                });
+                Digest::of_value(&key?)
+            }
+            None => Digest::of_request(request).ok()?,
+        };
+        Some(Self {
+            owner: options.scope.owner(&request.context)?,
+            digest: *digest.as_bytes(),
+        })
+    }
+}
+
+/// Whether the answer depends on state at the provider that the request does not contain.
+fn has_state(request: &ChatRequest) -> bool {
+    let container = request.options.provider.get("container");
+    is_stored_by_provider(request) || container.is_some_and(|value| !value.is_null())
+}
