@@ -19,6 +19,13 @@ struct Kept<T> {
 }
 
 impl<T: Clone> ByKey<T> {
+    /// Returns the value of `key`, if it is kept.
+    #[cfg(feature = "circuit-breaker")]
+    pub(crate) fn find(&self, key: &str) -> Option<T> {
+        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.values.get(key).map(|(_, value)| value.clone())
+    }
+
     /// Returns the value of `key`, which `make` creates for a new one.
     pub(crate) fn get(&self, key: Str, make: impl FnOnce() -> T) -> T {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -139,7 +139,8 @@ impl CircuitBreakerLayer {
     ///
     /// An open circuit whose time has passed is half open from the next call on.
     pub fn state(&self, key: &str) -> CircuitState {
-        self.circuit(key.into()).state()
+        let circuit = self.circuits.find(key);
+        circuit.map_or(CircuitState::Closed, |circuit| circuit.state())
     }
 
     /// Opens the circuit of `key` until it is [closed](Self::close), for example during maintenance.
@@ -149,7 +150,9 @@ impl CircuitBreakerLayer {
 
     /// Closes the circuit of `key`, and forgets its calls.
     pub fn close(&self, key: &str) {
-        self.circuit(key.into()).close();
+        if let Some(circuit) = self.circuits.find(key) {
+            circuit.close();
+        }
     }
 
     fn circuit(&self, key: Str) -> Arc<Circuit> {

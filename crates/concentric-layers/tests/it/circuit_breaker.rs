@@ -517,6 +517,11 @@ async fn clones_share_circuits_and_keys_have_their_own() {
     assert_eq!(layer.state("x"), CircuitState::Open);
     call(&layer, &good(), of("y")).await.unwrap();
     call(&layer, &good(), of("x")).await.unwrap_err();
+    // A look at other circuits does not replace one.
+    for key in 0..2_000 {
+        assert_eq!(layer.state(&key.to_string()), CircuitState::Closed);
+    }
+    assert_eq!(layer.state("x"), CircuitState::Open);
     // Circuits are bounded: one that was not used for long is forgotten.
     for key in 0..2_000 {
         call(&layer, &good(), of(&key.to_string())).await.unwrap();
