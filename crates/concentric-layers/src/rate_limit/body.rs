@@ -1,6 +1,6 @@
 use super::bucket::Reservation;
 use crate::tokens::length;
-use concentric_core::{Error, Event, hooks::End};
+use concentric_core::{Error, Event, Usage};
 use futures_core::Stream;
 use pin_project_lite::pin_project;
 use std::{
@@ -28,24 +28,43 @@ struct Settlement {
 }
 
 impl Settlement {
-    // Not inlined into the path of each event.
-    #[cold]
-    fn settle(&mut self, end: &End<'_>) {
-        let Some(mut reservation) = self.reservation.take() else {
-            return;
-        };
-        reservation.received(self.received);
-        match end {
-            End::Finished(finish) => reservation.used(finish.usage),
-            End::Failed(error) => reservation.broke_off(error),
-            _ => {}
+    // Not inlined into the path of the events of an answer that is not counted.
+    #[inline(never)]
+    fn count(&mut self, event: &Event) {
+        if let Event::TextDelta(text) | Event::ReasoningDelta(text) = event {
+            self.received += length(text);
         }
+    }
+
+    #[cold]
+    fn finished(&mut self, usage: Usage) {
+        if let Some(reservation) = &mut self.reservation {
+            reservation.received(self.received);
+            reservation.used(usage);
+        }
+        self.reservation = None;
+    }
+
+    #[cold]
+    fn failed(&mut self, error: &Error) {
+        if let Some(reservation) = &mut self.reservation {
+            reservation.broke_off(error);
+        }
+        self.ended();
+    }
+
+    #[cold]
+    fn ended(&mut self) {
+        if let Some(reservation) = &mut self.reservation {
+            reservation.received(self.received);
+        }
+        self.reservation = None;
     }
 }
 
 impl Drop for Settlement {
     fn drop(&mut self) {
-        self.settle(&End::Dropped);
+        self.ended();
     }
 }
 
@@ -73,19 +92,18 @@ where
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.project();
         let item = this.inner.poll_next(cx);
-        if *this.counts
-            && let Poll::Ready(Some(Ok(Event::TextDelta(text) | Event::ReasoningDelta(text)))) =
-                &item
-        {
-            this.settlement.received += length(text);
-        }
         match &item {
             Poll::Ready(Some(Ok(Event::Finish(finish)))) => {
-                this.settlement.settle(&End::Finished(finish));
+                this.settlement.finished(finish.usage);
             }
-            Poll::Ready(Some(Ok(_))) | Poll::Pending => {}
-            Poll::Ready(Some(Err(error))) => this.settlement.settle(&End::Failed(error)),
-            Poll::Ready(None) => this.settlement.settle(&End::Truncated),
+            Poll::Ready(Some(Ok(event))) => {
+                if *this.counts {
+                    this.settlement.count(event);
+                }
+            }
+            Poll::Pending => {}
+            Poll::Ready(Some(Err(error))) => this.settlement.failed(error),
+            Poll::Ready(None) => this.settlement.ended(),
         }
         item
     }
