@@ -5,8 +5,8 @@ use concentric::{
     AgentLayer, BoxModel, ChatRequest,
     interrupt::ReplyKind::{Approve, Deny, Edit},
     layers::{
-        ConversationLayer, FallbackLayer, InFlightLimitLayer, LogLayer, RateLimitLayer,
-        RequestDefaultsLayer, RetryModel, SuspendLayer, ToolCacheLayer,
+        CircuitBreakerLayer, ConversationLayer, FallbackLayer, InFlightLimitLayer, LogLayer, Otel,
+        RateLimitLayer, RequestDefaultsLayer, RetryModel, SuspendLayer, ToolCacheLayer,
         budget::{BudgetPlugin, Limits},
         rate_limit::Quota,
         tool_cache::CacheScope,
@@ -20,21 +20,23 @@ use tower::{BoxError, Layer, ServiceBuilder, retry::RetryLayer, timeout::Timeout
 
 pub fn agent(db: &Path, http: Upstream) -> Result<BoxModel, BoxError> {
     let store = SqliteStore::open(db)?;
-    let log = LogLayer::standard();
+    let (log, otel) = (LogLayer::standard(), Otel::new());
     let budget = BudgetPlugin::new(Limits::new().model_calls(20).output_tokens(100_000));
     let tools = tools(db, http.clone())?
         .gate(Approval::for_tools("refund").replies([Approve, Deny, Edit]))
         .ledger(store.clone())
+        .layer(otel.tool())
         .layer(log.clone())
         .layer(ToolCacheLayer::new(CacheScope::Tenant).tools(["stock"]));
     let quota = Quota::per(Duration::from_secs(60))
         .requests(500)
         .output_tokens(200_000);
     let tenant = |request: &ChatRequest| Tenant::of(&request.context).0;
-    let model = |provider: BoxModel| {
+    let model = |name: &str, provider: BoxModel| {
         ServiceBuilder::new()
             .layer(RetryLayer::new(RetryModel::new(3)))
-            .layer(LogLayer::minimal())
+            .layer(CircuitBreakerLayer::new(name).consecutive(6))
+            .layer(otel.model())
             .layer(RateLimitLayer::new(quota).by(tenant))
             .layer(InFlightLimitLayer::new(100))
             .layer(budget.model())
@@ -43,15 +45,17 @@ pub fn agent(db: &Path, http: Upstream) -> Result<BoxModel, BoxError> {
     };
     let openai = OpenAiLayer::new("gpt-5.5", ApiKey::new("k")).layer(http.clone());
     let anthropic = AnthropicLayer::new("claude-opus-4-8", ApiKey::new("k")).layer(http);
-    let fallback = FallbackLayer::new("openai").or("anthropic", model(BoxModel::new(anthropic)));
+    let fallback =
+        FallbackLayer::new("openai").or("anthropic", model("anthropic", BoxModel::new(anthropic)));
     let agent = ServiceBuilder::new()
         .layer(log)
+        .layer(otel.run())
         .layer(SuspendLayer::new(Arc::new(store.clone())))
         .layer(ConversationLayer::new(store))
         .layer(budget.run())
         .layer(RequestDefaultsLayer::new().system("You work for a shop."))
         .layer(AgentLayer::new(tools))
         .layer(fallback)
-        .service(model(BoxModel::new(openai)));
+        .service(model("openai", BoxModel::new(openai)));
     Ok(BoxModel::new(agent))
 }

@@ -155,6 +155,22 @@ async fn another_provider_answers_after_three_failures() {
 }
 
 #[tokio::test]
+async fn a_provider_that_keeps_failing_is_not_called() {
+    let app = App::new();
+    app.http
+        .openai()
+        .script([const { Reply::Status(500, None) }; 6]);
+    for run in ["r1", "r2", "r3"] {
+        let run = app.run("ann", run, run, "hi").await;
+        assert_eq!(text(&run), "Done.");
+    }
+    assert_eq!(
+        (app.http.openai().calls(), app.http.anthropic().calls()),
+        (6, 3)
+    );
+}
+
+#[tokio::test]
 async fn a_stream_that_is_cut_before_its_first_token_is_repeated() {
     let app = App::new();
     app.http.openai().script([Reply::Cut(Vec::new())]);

@@ -51,7 +51,7 @@ pub fn tools(db: &Path, http: Upstream) -> Result<Toolset, BoxError> {
     let shop = Connection::open(db)?;
     shop.execute_batch(
         "CREATE TABLE IF NOT EXISTS orders (id INTEGER PRIMARY KEY, text TEXT);
-         CREATE TABLE IF NOT EXISTS refunds (key TEXT PRIMARY KEY, euros INTEGER);
+         CREATE TABLE IF NOT EXISTS refunds (key TEXT PRIMARY KEY, shop_order INTEGER, euros INTEGER);
          INSERT OR IGNORE INTO orders VALUES (7, 'one lamp, paid with 4111 1111 1111 1111');",
     )?;
     let shop = Arc::new(Mutex::new(shop));
@@ -91,8 +91,8 @@ fn refund(shop: Arc<Mutex<Connection>>) -> Tool {
         let shop = shop
             .lock()
             .map_err(|_| ToolError::new("The shop is closed."))?;
-        let sql = "INSERT OR IGNORE INTO refunds VALUES (?1, ?2)";
-        shop.execute(sql, params![&*key, refund.euros])?;
+        let sql = "INSERT OR IGNORE INTO refunds VALUES (?1, ?2, ?3)";
+        shop.execute(sql, params![&*key, refund.order, refund.euros])?;
         Ok::<_, ToolError>(Json(Paid {
             euros: refund.euros,
         }))
