@@ -43,6 +43,7 @@
 //! | `DynamicMemoryLayer` | `memory` | recalls memories of earlier runs, and captures each turn |
 //! | `Envelopes` | `envelope` | numbers and correlates the events of a run |
 //! | `FallbackLayer` | `fallback` | calls other models in place of one that fails |
+//! | `GuardLayer` | `guard` | removes personal data, credentials and other texts from inputs and answers |
 //! | `GuardrailLayer` | `guardrail` | has inputs and answers judged by a classifier |
 //! | `InFlightLimitLayer` | `in-flight` | limits calls until their bodies end |
 //! | `LogLayer` | `log` | logs runs, model calls and tool calls |
@@ -95,6 +96,8 @@ pub mod fallback;
 #[cfg(any(feature = "memory", feature = "static-memory"))]
 mod frame;
 pub mod from_fn;
+#[cfg(feature = "guard")]
+pub mod guard;
 #[cfg(feature = "guardrail")]
 pub mod guardrail;
 #[cfg(feature = "in-flight")]
@@ -172,6 +175,8 @@ pub use self::detach::DetachLayer;
 pub use self::envelope::{Envelope, Envelopes};
 #[cfg(feature = "fallback")]
 pub use self::fallback::FallbackLayer;
+#[cfg(feature = "guard")]
+pub use self::guard::GuardLayer;
 #[cfg(feature = "guardrail")]
 pub use self::guardrail::GuardrailLayer;
 #[cfg(feature = "in-flight")]

@@ -10,6 +10,7 @@
 //! | `AgUiLayer`, of `concentric-http` | outermost: every outcome becomes a terminal event for the client |
 //! | [`DetachLayer`](crate::DetachLayer) | the layers inside receive the end of a run whose consumer has disconnected |
 //! | [`LogLayer`](crate::LogLayer) | logs what the layers inside reject, too |
+//! | [`GuardLayer`](crate::GuardLayer) | the input is redacted before anything reads or stores it; the consumer alone gets a redacted answer |
 //! | [`GuardrailLayer`](crate::GuardrailLayer) | a rejected input starts no run and is not stored |
 //! | [`MakeSession`](crate::MakeSession), or the next two | a session keeps the conversation and its suspended runs |
 //! | [`SuspendLayer`](crate::SuspendLayer) | outside the layers whose slots a resumed run restores |
@@ -23,7 +24,7 @@
 //!
 //! | layer | its place |
 //! |---|---|
-//! | [`TransformLayer`](crate::TransformLayer), [`GuardrailLayer`](crate::GuardrailLayer) | the transcript records what they release |
+//! | [`TransformLayer`](crate::TransformLayer), [`GuardLayer`](crate::GuardLayer), [`GuardrailLayer`](crate::GuardrailLayer) | the transcript records what they release |
 //! | [`ResponseCacheLayer`](crate::ResponseCacheLayer) | inside all layers that change a request, since the request is the key, and outside all attempts |
 //! | [`FallbackLayer`](crate::FallbackLayer) | each of its models has the layers below for itself |
 //! | tower's `RetryLayer` with [`RetryModel`](crate::RetryModel) | repeats the attempts of one model |

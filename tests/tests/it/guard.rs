@@ -1,9 +1,10 @@
-//! A guard over the text of answers, as a user would write it, at both places of the stack.
+//! The guard at both places of the stack.
 
-use concentric_core::{
-    AgentLayer, BoxModel, ChatRequest, Error, ErrorKind, Event, MessageId, StepStart,
+use concentric_core::{AgentLayer, BoxModel, ChatRequest, ErrorKind, Event, MessageId, StepStart};
+use concentric_layers::{
+    GuardLayer,
+    guard::{BLOCKED, Rule, Rules},
 };
-use concentric_layers::{Emit, Transform, TransformLayer};
 use concentric_test::{ScriptedModel, ScriptedTools, assert_finishes};
 use serde_json::json;
 use std::sync::{
@@ -12,65 +13,9 @@ use std::sync::{
 };
 use tower::{ServiceBuilder, ServiceExt};
 
-const SECRET: &str = "hunter2";
-
-/// Replaces the secret, or refuses the answer that holds it. What may be the beginning of one is
-/// held back.
-#[derive(Clone, Default)]
-struct Guard {
-    held: String,
-    blocks: Option<Arc<AtomicUsize>>,
-}
-
-impl Guard {
-    /// The text that is sure to hold no secret; with `all`, the rest, too.
-    fn release(&mut self, all: bool) -> Emit {
-        if self.held.contains(SECRET) {
-            if let Some(blocked) = &self.blocks {
-                blocked.fetch_add(1, Ordering::SeqCst);
-                self.held.clear();
-                return Emit::Fail(Error::new(ErrorKind::ContentFilter, "a secret was said"));
-            }
-            self.held = self.held.replace(SECRET, "[redacted]");
-        }
-        let keep = match all {
-            true => 0,
-            // The longest end of the text that a secret may begin with.
-            false => (1..SECRET.len())
-                .rev()
-                .find(|n| self.held.ends_with(&SECRET[..*n]))
-                .unwrap_or(0),
-        };
-        let rest = self.held.split_off(self.held.len() - keep);
-        match std::mem::replace(&mut self.held, rest) {
-            text if text.is_empty() => Emit::None,
-            text => Emit::One(Event::text(text)),
-        }
-    }
-}
-
-impl Transform for Guard {
-    fn event(&mut self, event: Event) -> Emit {
-        match event {
-            Event::TextDelta(text) => {
-                self.held.push_str(&text);
-                self.release(false)
-            }
-            other => match self.release(true) {
-                Emit::One(text) => Emit::Many(vec![text, other]),
-                Emit::None => Emit::One(other),
-                emit => emit,
-            },
-        }
-    }
-
-    fn flush(&mut self) -> Emit {
-        self.release(true)
-    }
-}
-
-fn guard() -> TransformLayer<impl Fn(&ChatRequest) -> Guard + Clone> {
-    TransformLayer::new(|_: &ChatRequest| Guard::default())
+fn guard() -> GuardLayer {
+    let rule = Rule::literals("password", ["hunter2"]).replace("[redacted]");
+    GuardLayer::new(Rules::new([rule]).unwrap())
 }
 
 fn tells() -> ScriptedModel {
@@ -200,9 +145,9 @@ async fn c024_what_is_held_is_of_the_message_that_it_was_said_in() {
 async fn c025_a_blocked_answer_shows_nothing_of_the_match_and_is_told_once() {
     let blocked = Arc::new(AtomicUsize::new(0));
     let count = blocked.clone();
-    let layer = TransformLayer::new(move |_: &ChatRequest| Guard {
-        blocks: Some(count.clone()),
-        ..Guard::default()
+    let rule = Rule::literals("password", ["hunter2"]).block();
+    let layer = GuardLayer::new(Rules::new([rule]).unwrap()).on_match(move |_| {
+        count.fetch_add(1, Ordering::SeqCst);
     });
     let agent = ServiceBuilder::new()
         .layer(AgentLayer::new(tools()))
@@ -210,8 +155,11 @@ async fn c025_a_blocked_answer_shows_nothing_of_the_match_and_is_told_once() {
         .service(ScriptedModel::new().deltas(["It is ", "hunt", "er2", " hunter2"]));
     let body = agent.oneshot(ChatRequest::user("hi")).await.unwrap().body;
     let (all, error) = concentric_test::assert_fails(body).await;
-    assert_eq!(error.kind(), ErrorKind::ContentFilter);
-    assert_eq!(texts(&all), ["It is "]);
+    assert_eq!(
+        (error.kind(), error.code()),
+        (ErrorKind::ContentFilter, Some(BLOCKED))
+    );
+    assert_eq!(texts(&all).concat(), "It is ");
     assert_eq!(blocked.load(Ordering::SeqCst), 1);
 }
 

@@ -12,6 +12,7 @@ use concentric_layers::{
     CommitLayer, RequestDefaultsLayer,
     budget::{BudgetPlugin, Limits},
     circuit_breaker::CircuitBreakerLayer,
+    guard::{GuardLayer, Parts, Rules, pii, secrets},
     guardrail::{Assessment, GuardrailLayer, Subject},
     in_flight::InFlightLimitLayer,
     log::LogLayer,
@@ -22,7 +23,7 @@ use concentric_layers::{
     static_memory::StaticMemoryLayer,
 };
 use concentric_store::MemoryStore;
-use std::time::Duration;
+use std::{sync::LazyLock, time::Duration};
 use tower::{Layer, service_fn};
 
 /// The number of events of a run.
@@ -49,6 +50,7 @@ inside! {
     circuit_breaker: CircuitBreakerLayer::new("none");
     commit: CommitLayer::first_event();
     defaults: RequestDefaultsLayer::new();
+    guard: guard_of_twelve().input(Parts::NONE).output(Parts::NONE);
     guardrail: GuardrailLayer::new("none", service_fn(pass));
     in_flight: InFlightLimitLayer::new(8);
     log: LogLayer::standard();
@@ -59,6 +61,38 @@ inside! {
     // Runs without a thread, which are not cached.
     response_cache: ResponseCacheLayer::new(CacheScope::Thread);
     static_memory: StaticMemoryLayer::new();
+}
+
+/// A guard that searches the text of each event for personal data and credentials, and finds none.
+pub(crate) fn twelve_rules_guard(count: u64) {
+    let model = guard_of_twelve().layer(Model(Script::Text(EVENTS)));
+    run(AgentLayer::new(NoTools).layer(model), count);
+}
+
+fn guard_of_twelve() -> GuardLayer {
+    GuardLayer::new(twelve_rules())
+}
+
+/// Compiled once, since an application compiles its rules when it starts.
+fn twelve_rules() -> Rules {
+    static RULES: LazyLock<Rules> = LazyLock::new(|| {
+        let rules = [
+            pii::card(),
+            pii::iban(),
+            pii::email(),
+            pii::ip(),
+            pii::us_ssn(),
+            pii::phone(),
+            secrets::pem(),
+            secrets::openai(),
+            secrets::aws(),
+            secrets::github(),
+            secrets::jwt(),
+            secrets::generic(),
+        ];
+        Rules::new(rules).expect("the rules are valid")
+    });
+    RULES.clone()
 }
 
 /// The layers of a run and of its model calls, without limits.

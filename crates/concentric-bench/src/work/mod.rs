@@ -394,6 +394,16 @@ pub(crate) const ALL: &[Work] = {
             idle::defaults,
         ),
         idle(
+            "idle-guard",
+            "event, idle GuardLayer; bare: none",
+            idle::guard,
+        ),
+        idle(
+            "guard-12",
+            "event, GuardLayer of 12 rules; bare: none",
+            idle::twelve_rules_guard,
+        ),
+        idle(
             "idle-guardrail",
             "event, idle GuardrailLayer; bare: none",
             idle::guardrail,

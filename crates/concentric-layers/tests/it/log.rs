@@ -19,7 +19,7 @@ use tracing::{Level, subscriber::DefaultGuard};
 
 /// The lines that one thread logs, without times.
 #[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<u8>>>);
+pub(crate) struct Lines(Arc<Mutex<Vec<u8>>>);
 
 impl io::Write for Lines {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -33,7 +33,7 @@ impl io::Write for Lines {
 }
 
 impl Lines {
-    fn of_thread(level: Level) -> (Self, DefaultGuard) {
+    pub(crate) fn of_thread(level: Level) -> (Self, DefaultGuard) {
         static GLOBAL: Once = Once::new();
         GLOBAL.call_once(|| {
             // With a single subscriber, tracing remembers for all threads what it answered one of them.
@@ -51,7 +51,7 @@ impl Lines {
         (lines, tracing::subscriber::set_default(subscriber))
     }
 
-    fn take(&self) -> Vec<String> {
+    pub(crate) fn take(&self) -> Vec<String> {
         let bytes = std::mem::take(&mut *self.0.lock().unwrap());
         let text = String::from_utf8(bytes).unwrap();
         let lines = text.lines().filter(|line| line.contains("concentric::log"));

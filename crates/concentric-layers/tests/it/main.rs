@@ -24,6 +24,8 @@ mod detach;
 mod envelope;
 #[cfg(feature = "full")]
 mod fallback;
+#[cfg(feature = "full")]
+mod guard;
 #[cfg(feature = "guardrail")]
 mod guardrail;
 #[cfg(feature = "in-flight")]

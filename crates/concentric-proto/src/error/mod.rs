@@ -71,6 +71,16 @@ impl Error {
         self
     }
 
+    /// Replaces the message, such as by one without personal data. Also removes the source, whose text may
+    /// repeat the message.
+    #[must_use]
+    pub fn with_message(self, message: impl Into<Str>) -> Self {
+        self.with(|e| {
+            e.message = message.into();
+            e.source = None;
+        })
+    }
+
     /// Sets the part of the run in which the error occurred.
     #[must_use]
     pub fn with_phase(self, phase: Phase) -> Self {

@@ -1,0 +1,256 @@
+//! The automaton of a set of rules.
+
+use super::{Rule, RulesError};
+use regex_automata::{
+    Anchored, MatchKind,
+    dfa::{Automaton as _, StartKind, dense},
+    nfa::thompson,
+    util::{primitives::StateID, start, syntax},
+};
+use std::collections::HashMap;
+
+/// The maximum size of an automaton in bytes, and of its construction.
+const SIZE: usize = 8 << 20;
+const BUILD_SIZE: usize = 64 << 20;
+
+/// The state from which nothing matches.
+pub(super) const DEAD: u32 = 0;
+
+/// The context of a text that has no byte before it.
+pub(super) const START: usize = 256;
+
+/// A deterministic automaton, which reads a text from one possible start of a match.
+///
+/// The search is anchored, so that its state belongs to one start: a state of an unanchored search has all
+/// starts in it, and bounded repetitions have exponentially many of those.
+///
+/// A match is reported by the state after the byte that follows it, since rules look ahead at one byte.
+pub(super) struct Automaton {
+    // The column of each byte.
+    columns: [u8; 256],
+    // A row per state: the next states by column, that at the end of the text, and the length of the longest
+    // match that a later state can report. A state is the index of its row.
+    table: Vec<u32>,
+    stride: u32,
+    // The states before the first byte, by the byte before it.
+    starts: [u32; 257],
+    // The first state that reports matches, and the rules that they report, in order.
+    matching: u32,
+    matches: Vec<Box<[u16]>>,
+    // The length of the longest match of each rule.
+    lengths: Vec<u32>,
+}
+
+impl Automaton {
+    pub(super) fn new(rules: &[Rule]) -> Result<Self, RulesError> {
+        let too_large = |_| RulesError::TooLarge;
+        let mut patterns = Vec::with_capacity(rules.len());
+        let mut lengths = Vec::with_capacity(rules.len());
+        for rule in rules {
+            let name = || rule.name.clone();
+            let pattern = syntax::parse(&rule.pattern).map_err(|error| RulesError::Pattern {
+                rule: name(),
+                message: error.to_string(),
+            })?;
+            let properties = pattern.properties();
+            if properties.look_set().contains_word_unicode() {
+                return Err(RulesError::UnicodeWordBoundary { rule: name() });
+            }
+            if properties.minimum_len().unwrap_or_default() == 0 {
+                return Err(RulesError::EmptyMatch { rule: name() });
+            }
+            let most = [properties.maximum_len(), rule.at_most];
+            let most = most.into_iter().flatten().min();
+            let most = most.ok_or_else(|| RulesError::Unbounded { rule: name() })?;
+            lengths.push(u32::try_from(most).unwrap_or(u32::MAX));
+            patterns.push(pattern);
+        }
+        let nfa = thompson::Compiler::new()
+            .configure(thompson::Config::new().nfa_size_limit(Some(SIZE)))
+            .build_many_from_hir(&patterns)
+            .map_err(|_| RulesError::TooLarge)?;
+        let config = dense::Config::new()
+            .match_kind(MatchKind::All)
+            .start_kind(StartKind::Anchored)
+            .accelerate(false)
+            .dfa_size_limit(Some(SIZE))
+            .determinize_size_limit(Some(BUILD_SIZE));
+        let dfa = dense::Builder::new()
+            .configure(config)
+            .build_from_nfa(&nfa)
+            .map_err(too_large)?;
+        Self::from_dfa(&dfa, lengths)
+    }
+
+    /// Copies the states of `dfa` that can be reached, those that report matches last.
+    fn from_dfa(dfa: &dense::DFA<Vec<u32>>, lengths: Vec<u32>) -> Result<Self, RulesError> {
+        let classes = dfa.byte_classes();
+        let columns =
+            std::array::from_fn(|byte| u8::try_from(byte).map_or(0, |byte| classes.get(byte)));
+        let mut bytes: Vec<u8> = Vec::new();
+        for byte in 0..=u8::MAX {
+            if usize::from(classes.get(byte)) == bytes.len() {
+                bytes.push(byte);
+            }
+        }
+        let start = |before: Option<u8>| {
+            let config = start::Config::new().anchored(Anchored::Yes);
+            dfa.start_state(&config.look_behind(before))
+        };
+        let mut starts = [StateID::ZERO; 257];
+        for (before, id) in starts.iter_mut().enumerate() {
+            *id = start(u8::try_from(before).ok()).map_err(|_| RulesError::TooLarge)?;
+        }
+
+        // In the order in which they are reached.
+        let mut found: Vec<StateID> = Vec::new();
+        let mut rows: Vec<Vec<StateID>> = Vec::new();
+        let mut places: HashMap<StateID, usize> = HashMap::new();
+        let mut reach = |id: StateID, found: &mut Vec<StateID>| {
+            places.entry(id).or_insert_with(|| {
+                found.push(id);
+                found.len() - 1
+            });
+        };
+        starts.iter().for_each(|id| reach(*id, &mut found));
+        while let Some(id) = found.get(rows.len()).copied() {
+            let mut row: Vec<StateID> = bytes.iter().map(|b| dfa.next_state(id, *b)).collect();
+            row.push(dfa.next_eoi_state(id));
+            row.iter().for_each(|id| reach(*id, &mut found));
+            rows.push(row);
+        }
+
+        let rules_of = |id: StateID| -> Box<[u16]> {
+            let count = if dfa.is_match_state(id) {
+                dfa.match_len(id)
+            } else {
+                0
+            };
+            let rules = (0..count).map(|at| dfa.match_pattern(id, at).as_u32());
+            rules.filter_map(|rule| u16::try_from(rule).ok()).collect()
+        };
+        let length = |rules: &[u16]| {
+            let lengths = rules
+                .iter()
+                .filter_map(|rule| lengths.get(usize::from(*rule)));
+            lengths.copied().max().unwrap_or_default()
+        };
+        let reported: Vec<Box<[u16]>> = found.iter().map(|id| rules_of(*id)).collect();
+        // The longest match that a later state can report. Most states are reached before those that follow
+        // them, so a few passes from the last to the first are enough.
+        let mut later = vec![0; found.len()];
+        loop {
+            let mut is_changed = false;
+            for (at, row) in rows.iter().enumerate().rev() {
+                let next = row.iter().filter_map(|id| places.get(id).copied());
+                let longest = next.filter_map(|next| {
+                    let now = length(reported.get(next)?);
+                    Some(now.max(*later.get(next)?))
+                });
+                let longest = longest.max().unwrap_or_default();
+                if let Some(known) = later.get_mut(at).filter(|known| **known != longest) {
+                    *known = longest;
+                    is_changed = true;
+                }
+            }
+            if !is_changed {
+                break;
+            }
+        }
+
+        // The states are numbered again: the dead one, then others, then those that report matches.
+        let stride = bytes.len() + 2;
+        let is_dead = |at: usize| {
+            reported.get(at).is_some_and(|rules| rules.is_empty()) && later.get(at) == Some(&0)
+        };
+        let mut order: Vec<usize> = (0..found.len()).filter(|at| !is_dead(*at)).collect();
+        order.sort_by_key(|at| reported.get(*at).is_some_and(|rules| !rules.is_empty()));
+        let mut names = vec![DEAD; found.len()];
+        for (new, old) in order.iter().enumerate() {
+            let name = u32::try_from((new + 1) * stride).map_err(|_| RulesError::TooLarge)?;
+            if let Some(of) = names.get_mut(*old) {
+                *of = name;
+            }
+        }
+        let name = |id: &StateID| {
+            places
+                .get(id)
+                .and_then(|at| names.get(*at))
+                .copied()
+                .unwrap_or(DEAD)
+        };
+        let mut table = vec![DEAD; stride];
+        let mut matches = Vec::new();
+        let mut matching = None;
+        for old in &order {
+            let (Some(row), Some(rules), Some(later)) =
+                (rows.get(*old), reported.get(*old), later.get(*old))
+            else {
+                continue;
+            };
+            if !rules.is_empty() {
+                matching.get_or_insert(table.len());
+                matches.push(rules.clone());
+            }
+            table.extend(row.iter().map(name));
+            table.push(*later);
+        }
+        let number = |of: usize| u32::try_from(of).map_err(|_| RulesError::TooLarge);
+        Ok(Self {
+            columns,
+            stride: number(stride)?,
+            starts: starts.map(|id| name(&id)),
+            matching: number(matching.unwrap_or(table.len()))?,
+            table,
+            matches,
+            lengths,
+        })
+    }
+
+    #[inline(always)]
+    fn cell(&self, state: u32, column: u32) -> u32 {
+        let at = state.wrapping_add(column) as usize;
+        self.table.get(at).copied().unwrap_or(DEAD)
+    }
+
+    /// The state before a byte, if `before` is the one before it, or [`START`].
+    #[inline(always)]
+    pub(super) fn start(&self, before: usize) -> u32 {
+        self.starts.get(before).copied().unwrap_or(DEAD)
+    }
+
+    /// The state after `byte`.
+    #[inline(always)]
+    pub(super) fn next(&self, state: u32, byte: u8) -> u32 {
+        let column = self.columns.get(usize::from(byte)).copied();
+        self.cell(state, u32::from(column.unwrap_or_default()))
+    }
+
+    /// The state after the end of the text.
+    pub(super) fn end(&self, state: u32) -> u32 {
+        self.cell(state, self.stride.wrapping_sub(2))
+    }
+
+    /// Whether a state after `state` can report a match of at least `read` bytes.
+    #[inline(always)]
+    pub(super) fn may_match(&self, state: u32, read: usize) -> bool {
+        read <= self.cell(state, self.stride.wrapping_sub(1)) as usize
+    }
+
+    /// Whether `state` reports matches.
+    #[inline(always)]
+    pub(super) fn is_match(&self, state: u32) -> bool {
+        state >= self.matching
+    }
+
+    /// The rules that match a text of `length` bytes, which ends before the last byte that was read.
+    pub(super) fn matches(&self, state: u32, length: usize) -> impl Iterator<Item = usize> {
+        let at = state.checked_sub(self.matching).unwrap_or(u32::MAX) / self.stride.max(1);
+        let rules = self.matches.get(at as usize).into_iter().flatten();
+        let rules = rules.map(|rule| usize::from(*rule));
+        rules.filter(move |rule| {
+            let longest = self.lengths.get(*rule);
+            longest.is_some_and(|longest| length <= *longest as usize)
+        })
+    }
+}

@@ -1,0 +1,196 @@
+use super::{
+    Parts,
+    lane::Lane,
+    layer::{BLOCKED, Options},
+};
+use concentric_core::{ChatRequest, Context, Error, Event, FinishReason, SideEffects, Str, Usage};
+use futures_core::Stream;
+use std::{
+    collections::VecDeque,
+    pin::Pin,
+    sync::Arc,
+    task::{self, Poll, ready},
+};
+
+/// Response body for [`Guard`](super::Guard).
+#[must_use = "streams do nothing unless polled"]
+pub struct GuardBody<B> {
+    // `None` once the answer has ended. Boxed, since it is polled before the future moves it into the
+    // response.
+    inner: Option<Pin<Box<B>>>,
+    // `None` if all events pass.
+    watch: Option<Box<Watch>>,
+}
+
+/// What is held of an answer, and what is released of it.
+pub(super) struct Watch {
+    options: Arc<Options>,
+    // The context of the call, and the number of the run's effects before it.
+    context: Context,
+    effects: u64,
+    lane: Lane,
+    released: VecDeque<Event>,
+    // The error that follows the released events.
+    failed: Option<Error>,
+}
+
+impl Watch {
+    /// Creates the state of an answer to `request`; `None` if all events pass.
+    pub(super) fn new(options: &Arc<Options>, request: &ChatRequest) -> Option<Box<Self>> {
+        if !options.has_output() {
+            return None;
+        }
+        let is_typed = request.options.output_schema.is_some();
+        Some(Box::new(Self {
+            options: Arc::clone(options),
+            context: request.context.clone(),
+            effects: request.context.effect_count(),
+            lane: Lane::new(is_typed && options.output.contains(Parts::TEXT)),
+            released: VecDeque::new(),
+            failed: None,
+        }))
+    }
+
+    /// The state of a call whose input is blocked.
+    fn blocked(options: &Arc<Options>, text: Str) -> Self {
+        Self {
+            options: Arc::clone(options),
+            context: Context::new(),
+            effects: 0,
+            lane: Lane::default(),
+            released: replacement(text).into(),
+            failed: None,
+        }
+    }
+
+    /// Takes an item of the inner body; `true` if the body has ended.
+    fn take(&mut self, item: Option<Result<Event, Error>>) -> bool {
+        let options = &self.options;
+        let (result, is_end) = match item {
+            Some(Ok(event)) => {
+                let is_finish = event.is_finish();
+                let result = self.lane.take(options, event, &mut self.released);
+                (result, is_finish)
+            }
+            Some(Err(error)) => {
+                let ended = self.lane.end(options, &mut self.released);
+                (ended.and_then(|()| Err(options.error(error))), true)
+            }
+            None => (self.lane.end(options, &mut self.released), true),
+        };
+        let Err(error) = result else {
+            return is_end;
+        };
+        match &options.block_with {
+            Some(text) if error.code() == Some(BLOCKED) => {
+                self.released.extend(replacement(text.clone()));
+            }
+            _ if self.context.effect_count() == self.effects => self.failed = Some(error),
+            _ => {
+                let effects = error.effects().max(SideEffects::Possible);
+                self.failed = Some(error.with_effects(effects));
+            }
+        }
+        true
+    }
+}
+
+/// The events in place of a blocked text.
+fn replacement(text: Str) -> [Event; 2] {
+    let finish = Event::finish(FinishReason::ContentFilter, Usage::default());
+    [Event::TextDelta(text), finish]
+}
+
+impl<B> GuardBody<B> {
+    pub(super) fn new(inner: B, watch: Option<Box<Watch>>) -> Self {
+        Self {
+            inner: Some(Box::pin(inner)),
+            watch,
+        }
+    }
+
+    /// The body of a call whose input is blocked.
+    pub(super) fn blocked(options: &Arc<Options>, text: Str) -> Self {
+        Self {
+            inner: None,
+            watch: Some(Box::new(Watch::blocked(options, text))),
+        }
+    }
+}
+
+impl<B> GuardBody<B>
+where
+    B: Stream<Item = Result<Event, Error>>,
+{
+    /// Reads until content is released, or the answer has ended.
+    pub(super) fn poll_commit(&mut self, cx: &mut task::Context<'_>) -> Poll<Result<(), Error>> {
+        let Self { inner, watch } = self;
+        let Some(watch) = watch else {
+            return Poll::Ready(Ok(()));
+        };
+        loop {
+            if watch.released.iter().any(Event::is_content) {
+                return Poll::Ready(Ok(()));
+            }
+            if let Some(error) = watch.failed.take() {
+                return Poll::Ready(Err(error));
+            }
+            let Some(body) = inner else {
+                return Poll::Ready(Err(Error::truncated()));
+            };
+            if watch.take(ready!(body.as_mut().poll_next(cx))) {
+                *inner = None;
+            }
+        }
+    }
+
+    #[inline(never)]
+    fn poll_watched(&mut self, cx: &mut task::Context<'_>) -> Poll<Option<Result<Event, Error>>> {
+        let Self { inner, watch } = self;
+        let Some(watch) = watch else {
+            return Poll::Ready(None);
+        };
+        loop {
+            if let Some(event) = watch.released.pop_front() {
+                return Poll::Ready(Some(Ok(event)));
+            }
+            if let Some(error) = watch.failed.take() {
+                return Poll::Ready(Some(Err(error)));
+            }
+            let Some(body) = inner else {
+                return Poll::Ready(None);
+            };
+            if watch.take(ready!(body.as_mut().poll_next(cx))) {
+                *inner = None;
+            }
+        }
+    }
+}
+
+impl<B> Stream for GuardBody<B>
+where
+    B: Stream<Item = Result<Event, Error>>,
+{
+    type Item = Result<Event, Error>;
+
+    // Inlined always: a call would copy the event, and a stack has many layers.
+    #[inline(always)]
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<Option<Self::Item>> {
+        if self.watch.is_none()
+            && let Some(inner) = &mut self.inner
+        {
+            return inner.as_mut().poll_next(cx);
+        }
+        self.poll_watched(cx)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        match (&self.watch, &self.inner) {
+            (None, Some(inner)) => inner.size_hint(),
+            (Some(watch), _) => (watch.released.len(), None),
+            (None, None) => (0, Some(0)),
+        }
+    }
+}
+
+concentric_core::opaque_debug!(GuardBody<B>);

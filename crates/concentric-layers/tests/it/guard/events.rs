@@ -1,0 +1,301 @@
+//! Every event that can carry text.
+
+use super::layer::{SECRET, rules};
+use concentric_core::{
+    CallId, CustomEvent, Event, Finish, FinishReason, Media, MediaSource, Message, MessageId,
+    Outcome, Part, PartEnd, PartKind, ProviderData, Role, Round, RunId, StepFinish, StepStart, Str,
+    SubAgentEvent, ToolCallDelta, ToolCallEvent, ToolCallPart, ToolCallStart, ToolOutcome,
+    ToolResult, Transcript, Turn, Usage,
+};
+use concentric_layers::{GuardLayer, guard::Parts};
+use concentric_test::{ScriptedModel, collect_events};
+use serde_json::json;
+use std::sync::Arc;
+use tower::{Layer, ServiceExt};
+
+/// The events of a guarded answer.
+async fn guarded(output: Parts, events: Vec<Event>) -> Vec<Event> {
+    let layer = GuardLayer::new(rules()).output(output);
+    let model = ScriptedModel::new().events(events);
+    let response = layer
+        .layer(model)
+        .oneshot(concentric_core::ChatRequest::user("hi"));
+    let items = collect_events(response.await.unwrap().body).await;
+    items.into_iter().map(|item| item.unwrap()).collect()
+}
+
+fn call() -> ToolCallPart {
+    ToolCallPart::new(
+        CallId::new("c"),
+        SECRET,
+        json!({"a": SECRET, SECRET: [SECRET]}),
+    )
+}
+
+fn outcome() -> ToolOutcome {
+    let image = Media::new(MediaSource::Url("https://x/hunter2".into())).with_name(SECRET);
+    let parts = vec![Part::text(SECRET), Part::new(PartKind::Image(image))];
+    ToolOutcome::done(parts)
+        .with_data(json!({SECRET: SECRET}))
+        .and_halt(SECRET)
+}
+
+fn conversation() -> Transcript {
+    let mut call = call();
+    call.name = "t".into();
+    let message = Message::new(
+        Role::Assistant,
+        vec![
+            Part::text(SECRET),
+            Part::new(PartKind::Reasoning(SECRET.into())),
+            Part::new(PartKind::Refusal(SECRET.into())),
+            Part::new(PartKind::ToolCall(call)),
+        ],
+    );
+    let result = ToolResult::new(CallId::new("c"), "t", outcome());
+    let round = Round::new(message, vec![result]).unwrap();
+    let mut transcript = Transcript::new();
+    transcript.push_user(SECRET);
+    transcript.push(Turn::message(Message::new(Role::System, vec![Part::text(SECRET)])).unwrap());
+    transcript.push(round);
+    transcript
+}
+
+fn data() -> ProviderData {
+    ProviderData::new("p", json!({"raw": [SECRET]}))
+}
+
+/// One event of each kind, with the secret wherever it has text.
+fn all() -> Vec<Event> {
+    let delta = |index| Event::ToolCallDelta(ToolCallDelta::new(index, SECRET));
+    let start = ToolCallStart::new(0, CallId::new("c"), SECRET);
+    let mut finish = Finish::new(FinishReason::Stop, Usage::default());
+    finish.outcome = Outcome::Halted {
+        reason: SECRET.into(),
+    };
+    finish.transcript = Some(conversation());
+    let part = |kind| Event::Part(Box::new(Part::new(kind)));
+    vec![
+        Event::StepStart(Box::new(StepStart::new(0, MessageId::new("m")))),
+        Event::TextDelta("hun".into()),
+        Event::TextDelta("ter2 hunt".into()),
+        Event::ReasoningDelta(SECRET.into()),
+        Event::PartEnd(Box::new(PartEnd::new(Some(Arc::new(data()))))),
+        Event::RefusalDelta(SECRET.into()),
+        part(PartKind::Text(SECRET.into())),
+        part(PartKind::Reasoning(SECRET.into())),
+        part(PartKind::Refusal(SECRET.into())),
+        part(PartKind::Image(Media::new(MediaSource::Url(
+            "https://h/hunter2".into(),
+        )))),
+        part(PartKind::File(
+            Media::new(MediaSource::Id("f".into())).with_name(SECRET),
+        )),
+        part(PartKind::Provider(data())),
+        Event::ToolCallStart(Box::new(start)),
+        delta(0),
+        Event::ToolCall(Box::new(ToolCallEvent::new(call(), Some(Arc::new(data()))))),
+        Event::ToolResult(Box::new(ToolResult::new(
+            CallId::new("c"),
+            SECRET,
+            outcome(),
+        ))),
+        Event::State(Arc::new(json!({SECRET: [SECRET, 1, null]}))),
+        Event::from(CustomEvent::new("x", json!({"a": {SECRET: SECRET}}))),
+        Event::TranscriptReplaced(conversation()),
+        Event::StepFinish(Box::new(StepFinish::new(
+            0,
+            FinishReason::Stop,
+            Usage::default(),
+        ))),
+        Event::Resumed,
+        Event::Finish(Box::new(finish)),
+    ]
+}
+
+fn nested(event: Event) -> Event {
+    let agent = Some(Str::from("sub"));
+    let event = SubAgentEvent::new(RunId::new("r"), agent, Some(CallId::new("c")), event);
+    Event::SubAgent(Box::new(event))
+}
+
+#[tokio::test]
+async fn every_event_with_text_is_covered() {
+    let events = guarded(Parts::ALL, all()).await;
+    for event in &events {
+        let debug = format!("{event:?}");
+        assert!(!debug.contains(SECRET), "{debug}");
+    }
+    // The part of the provider is removed; of the others, none is.
+    assert_eq!(events.len(), all().len() - 1);
+}
+
+#[tokio::test]
+async fn every_event_of_a_nested_run_is_covered() {
+    for depth in 1..3 {
+        let mut events = all();
+        for _ in 0..depth {
+            events = events.into_iter().map(nested).collect();
+        }
+        events.push(Event::finish(FinishReason::Stop, Usage::default()));
+        let events = guarded(Parts::ALL, events).await;
+        for event in &events {
+            let debug = format!("{event:?}");
+            assert!(!debug.contains(SECRET), "{debug}");
+        }
+        assert_eq!(events.len(), all().len());
+        let is_nested = |event: &&Event| matches!(event, Event::SubAgent(_));
+        assert_eq!(events.iter().filter(is_nested).count(), events.len() - 1);
+    }
+}
+
+#[tokio::test]
+async fn without_parts_events_pass_unchanged() {
+    assert_eq!(guarded(Parts::NONE, all()).await, all());
+}
+
+#[tokio::test]
+async fn each_part_covers_its_own_events_only() {
+    let secrets = |events: &[Event]| format!("{events:?}").matches(SECRET).count();
+    let before = secrets(&all());
+    for part in [
+        Parts::TEXT,
+        Parts::REASONING,
+        Parts::REFUSAL,
+        Parts::ARGUMENTS,
+        Parts::RESULTS,
+        Parts::CUSTOM,
+        Parts::PROVIDER_DATA,
+        Parts::TRANSCRIPT,
+    ] {
+        let after = secrets(&guarded(part, all()).await);
+        assert!(0 < after && after < before, "{part:?}: {after} of {before}");
+    }
+}
+
+#[tokio::test]
+async fn a_changed_part_loses_its_signature_and_an_unchanged_one_keeps_it() {
+    let end = || {
+        Event::PartEnd(Box::new(PartEnd::new(Some(Arc::new(ProviderData::new(
+            "p",
+            json!("s"),
+        ))))))
+    };
+    let events = vec![
+        Event::ReasoningDelta("hunt".into()),
+        Event::ReasoningDelta("er2".into()),
+        end(),
+        Event::ReasoningDelta("hunt".into()),
+        end(),
+        Event::finish(FinishReason::Stop, Usage::default()),
+    ];
+    let events = guarded(Parts::REASONING, events).await;
+    let ends: Vec<bool> = events
+        .iter()
+        .filter_map(|event| match event {
+            Event::PartEnd(end) => Some(end.provider_data.is_some()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(ends, [false, true]);
+}
+
+#[tokio::test]
+async fn a_reset_drops_held_text() {
+    let events = vec![
+        Event::TextDelta("a hunt".into()),
+        Event::Reset,
+        Event::TextDelta("er2".into()),
+        Event::finish(FinishReason::Stop, Usage::default()),
+    ];
+    let events = guarded(Parts::TEXT, events).await;
+    assert_eq!(concentric_test::text_of(&events), "a er2");
+}
+
+#[tokio::test]
+async fn a_custom_event_does_not_release_held_text() {
+    let events = vec![
+        Event::TextDelta("hun".into()),
+        Event::from(CustomEvent::new("x", json!(1))),
+        Event::TextDelta("ter2".into()),
+        Event::finish(FinishReason::Stop, Usage::default()),
+    ];
+    let events = guarded(Parts::TEXT, events).await;
+    assert!(matches!(events[0], Event::Custom(_)));
+    assert_eq!(concentric_test::text_of(&events), "[password]");
+}
+
+#[tokio::test]
+async fn an_interrupt_is_shown_with_its_exact_arguments() {
+    let interrupt = || Event::from(CustomEvent::new("interrupt", json!({"arguments": SECRET})));
+    let mut events = vec![
+        interrupt(),
+        Event::finish(FinishReason::Stop, Usage::default()),
+    ];
+    assert_eq!(guarded(Parts::ALL, events.clone()).await, events);
+    events[0] = nested(interrupt());
+    assert_eq!(guarded(Parts::ALL, events.clone()).await, events);
+}
+
+#[tokio::test]
+async fn texts_of_parallel_runs_are_apart() {
+    let run = |run: &str, text: &str| {
+        let event = Event::TextDelta(text.into());
+        Event::SubAgent(Box::new(SubAgentEvent::new(
+            RunId::new(run),
+            None,
+            None,
+            event,
+        )))
+    };
+    let events = vec![
+        run("a", "hun"),
+        run("b", "ter2 hun"),
+        Event::TextDelta("ter2 hun".into()),
+        run("a", "ter2"),
+        run("b", "t"),
+        Event::finish(FinishReason::Stop, Usage::default()),
+    ];
+    let events = guarded(Parts::TEXT, events).await;
+    let mut texts = [String::new(), String::new(), String::new()];
+    for event in events {
+        match event {
+            Event::TextDelta(text) => texts[2] += &text,
+            Event::SubAgent(nested) => {
+                let at = usize::from(nested.run_id.as_str() == "b");
+                if let Event::TextDelta(text) = nested.event {
+                    texts[at] += &text;
+                }
+            }
+            _ => {}
+        }
+    }
+    assert_eq!(texts, ["[password]", "ter2 hunt", "ter2 hun"]);
+}
+
+#[tokio::test]
+async fn a_field_and_its_value_match_together() {
+    use concentric_layers::guard::{Rules, secrets};
+    let rules = Rules::new([secrets::generic()]).unwrap();
+    let layer = GuardLayer::new(rules).output(Parts::ARGUMENTS | Parts::RESULTS);
+    let arguments =
+        json!({"password": "Zx8kQ2mN7pR4tV1wY6bC3dF9", "tag": "Zx8kQ2mN7pR4tV1wY6bC3dF9"});
+    let call = ToolCallPart::new(CallId::new("c"), "t", arguments.clone());
+    let result = ToolOutcome::of_value(&arguments).with_data(arguments);
+    let model = ScriptedModel::new().events([
+        Event::tool_call(call),
+        Event::ToolResult(Box::new(ToolResult::new(CallId::new("c"), "t", result))),
+        Event::finish(FinishReason::Stop, Usage::default()),
+    ]);
+    let response = layer
+        .layer(model)
+        .oneshot(concentric_core::ChatRequest::user("hi"));
+    let events = collect_events(response.await.unwrap().body).await;
+    let debug = format!("{events:?}");
+    assert_eq!(
+        debug.matches("Zx8kQ2mN7pR4tV1wY6bC3dF9").count(),
+        3,
+        "{debug}"
+    );
+    assert_eq!(debug.matches("[generic]").count(), 3, "{debug}");
+}

@@ -1,0 +1,426 @@
+//! One test per statement of [`concentric_layers::guard`] about calls.
+
+use concentric_core::{
+    AgentLayer, BoxModel, ChatOptions, ChatRequest, Error, ErrorKind, Event, FinishReason, Message,
+    OutputSchema, Part, Role, SystemSegment, ToolStatus, Transcript, Turn,
+};
+use concentric_layers::{
+    GuardLayer, GuardrailLayer, LogLayer,
+    guard::{BLOCKED, Found, Parts, Rule, Rules, pii, secrets},
+    guardrail::{self, Input},
+};
+use concentric_test::{
+    ScriptedModel, ScriptedTools, assert_fails, assert_finishes, check_layer, collect_events,
+    drop_at_each_wait, text_of,
+};
+use serde_json::json;
+use std::sync::{Arc, Mutex};
+use tower::{Layer, ServiceBuilder, ServiceExt};
+
+pub(super) const SECRET: &str = "hunter2";
+
+pub(super) fn rules() -> Rules {
+    let password = Rule::literals("password", [SECRET]);
+    Rules::new([
+        password,
+        pii::card(),
+        Rule::literals("codename", ["Bluebird"]).block(),
+    ])
+    .unwrap()
+}
+
+fn guard() -> GuardLayer {
+    GuardLayer::new(rules())
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_is_a_layer() {
+    check_layer(guard()).await;
+    check_layer(guard().input(Parts::ALL).output(Parts::ALL)).await;
+    check_layer(guard().input(Parts::NONE).output(Parts::NONE)).await;
+    check_layer(GuardLayer::new(Rules::new([]).unwrap())).await;
+}
+
+#[tokio::test]
+async fn the_model_does_not_get_what_the_user_must_not_send() {
+    let model = ScriptedModel::new().text("ok").repeat();
+    let request = || {
+        let mut request = ChatRequest::user("I am hunter2.").with_system("They are hunter2.");
+        let mut image = Part::text("x");
+        image.kind = concentric_core::PartKind::Image(
+            concentric_core::Media::new(concentric_core::MediaSource::Url(
+                "https://x/hunter2".into(),
+            ))
+            .with_name("hunter2.png"),
+        );
+        let message = Message::new(Role::User, vec![image]);
+        request.transcript.push(Turn::message(message).unwrap());
+        request
+    };
+    let seen = async |parts| {
+        let guard = guard().input(parts).layer(model.clone());
+        guard
+            .oneshot(request())
+            .await
+            .unwrap()
+            .text()
+            .await
+            .unwrap();
+        format!("{:?}", model.requests().pop().unwrap())
+    };
+    let debug = seen(Parts::USER).await;
+    assert_eq!(debug.matches(SECRET).count(), 1, "{debug}");
+    assert!(debug.contains("[password].png"), "{debug}");
+    let debug = seen(Parts::USER | Parts::SYSTEM).await;
+    assert!(!debug.contains(SECRET), "{debug}");
+    let debug = seen(Parts::NONE).await;
+    assert_eq!(debug.matches(SECRET).count(), 4, "{debug}");
+}
+
+#[tokio::test]
+async fn a_system_prompt_keeps_its_stability() {
+    let model = ScriptedModel::new().text("ok");
+    let mut request = ChatRequest::user("hi");
+    let segment = SystemSegment::new(SECRET).stable_for(concentric_core::Stability::Run);
+    request.system.push(segment);
+    let layer = guard().input(Parts::SYSTEM);
+    layer.layer(model.clone()).oneshot(request).await.unwrap();
+    let system = model.request(0).system;
+    let segment = system.iter().next().unwrap();
+    assert_eq!(
+        (segment.text.as_str(), segment.stability),
+        ("[password]", concentric_core::Stability::Run)
+    );
+}
+
+#[tokio::test]
+async fn unchanged_turns_stay_shared_over_the_steps_of_a_run() {
+    let model = ScriptedModel::new()
+        .tool_call("look", json!({}))
+        .then()
+        .tool_call("look", json!({}))
+        .then()
+        .text("Done.");
+    let matches = Arc::new(Mutex::new(0));
+    let counter = Arc::clone(&matches);
+    let layer = guard()
+        .input(Parts::USER | Parts::RESULTS)
+        .on_match(move |_: Found<'_>| *counter.lock().unwrap() += 1);
+    let agent = ServiceBuilder::new()
+        .layer(AgentLayer::new(
+            ScriptedTools::new().answers("look", "It is hunter2."),
+        ))
+        .layer(layer)
+        .service(model.clone());
+    let mut transcript = Transcript::new();
+    transcript.push_user("first");
+    transcript.push_user("I am hunter2.");
+    let finish = agent
+        .oneshot(ChatRequest::new(transcript.clone()))
+        .await
+        .unwrap();
+    let finish = finish.collect().await.unwrap().finish;
+    let requests = model.requests();
+    assert!(requests[0].transcript.extends(&transcript.prefix(1)));
+    assert!(requests[1].transcript.extends(&requests[0].transcript));
+    assert!(requests[2].transcript.extends(&requests[1].transcript));
+    for request in &requests {
+        assert!(!format!("{:?}", request.transcript).contains(SECRET));
+    }
+    // The user's message and two results, each once.
+    assert_eq!(*matches.lock().unwrap(), 3);
+    // Inside the loop, a changed request is a view.
+    assert!(finish.transcript.unwrap().extends(&transcript));
+}
+
+#[tokio::test]
+async fn a_blocked_input_calls_nothing() {
+    let model = ScriptedModel::new().text("hi").repeat();
+    let request = || ChatRequest::user("What is Bluebird?");
+    let error = guard()
+        .layer(model.clone())
+        .oneshot(request())
+        .await
+        .unwrap_err();
+    assert_eq!(
+        (error.kind(), error.code()),
+        (ErrorKind::ContentFilter, Some(BLOCKED))
+    );
+    assert_eq!(error.message(), "the rule `codename` blocked the text");
+    let layer = guard().block_with("No.");
+    let answer = layer.layer(model.clone()).oneshot(request()).await.unwrap();
+    let answer = answer.collect().await.unwrap();
+    assert_eq!(
+        (answer.text().as_str(), answer.finish.reason),
+        ("No.", FinishReason::ContentFilter)
+    );
+    assert_eq!(model.calls(), 0);
+}
+
+#[tokio::test]
+async fn an_answer_that_is_blocked_before_content_fails_the_future() {
+    let model = ScriptedModel::new().deltas(["Blue", "bird", "!"]);
+    let error = guard()
+        .layer(model)
+        .oneshot(ChatRequest::user("hi"))
+        .await
+        .unwrap_err();
+    assert_eq!(error.code(), Some(BLOCKED));
+}
+
+#[tokio::test]
+async fn a_blocked_text_is_replaced_and_the_text_before_it_released() {
+    let pieces = ["It ", "is Blue", "bird, in", "deed"];
+    for pieces in [&pieces[..], &[&pieces.concat()]] {
+        let model = ScriptedModel::new().deltas(pieces.to_vec());
+        let layer = guard().block_with("…");
+        let body = layer
+            .layer(model.clone())
+            .oneshot(ChatRequest::user("hi"))
+            .await
+            .unwrap()
+            .body;
+        let (events, finish) = assert_finishes(body).await;
+        assert_eq!(text_of(&events), "It is …");
+        assert_eq!(finish.reason, FinishReason::ContentFilter);
+        assert_eq!(model.live(), 0);
+    }
+}
+
+#[tokio::test]
+async fn a_blocked_tool_call_is_not_executed() {
+    let model = ScriptedModel::new()
+        .text("Wait.")
+        .tool_call("look", json!({"at": "Bluebird"}));
+    let tools = ScriptedTools::new().answers("look", "seen");
+    let agent = ServiceBuilder::new()
+        .layer(AgentLayer::new(tools.clone()))
+        .layer(guard().output(Parts::ARGUMENTS))
+        .service(model);
+    let body = agent.oneshot(ChatRequest::user("hi")).await.unwrap().body;
+    let (events, error) = assert_fails(body).await;
+    assert_eq!(error.code(), Some(BLOCKED));
+    assert_eq!(error.effects(), concentric_core::SideEffects::None);
+    assert_eq!(tools.calls().len(), 0);
+    assert!(
+        !events
+            .iter()
+            .any(|event| matches!(event, Event::ToolCall(_)))
+    );
+}
+
+#[tokio::test]
+async fn a_tool_gets_the_changed_call() {
+    let model = ScriptedModel::new()
+        .tool_call(
+            "look",
+            "{\"card\":4111111111111111,\"who\": \"h\\u0075nter2\", \"n\": 1e400}",
+        )
+        .then()
+        .text("Done.");
+    let tools = ScriptedTools::new().answers("look", "seen");
+    let agent = ServiceBuilder::new()
+        .layer(AgentLayer::new(tools.clone()))
+        .layer(guard().output(Parts::ARGUMENTS))
+        .service(model);
+    let body = agent.oneshot(ChatRequest::user("hi")).await.unwrap().body;
+    let (events, finish) = assert_finishes(body).await;
+    let changed = "{\"card\":\"[card]\",\"who\": \"[password]\", \"n\": 1e400}";
+    let call = events.iter().find_map(|event| match event {
+        Event::ToolCall(call) => Some(call.call.arguments.as_str()),
+        _ => None,
+    });
+    assert_eq!(call, Some(changed));
+    assert_eq!(tools.calls()[0].arguments.as_str(), changed);
+    assert!(!format!("{finish:?}").contains("4111"));
+}
+
+#[tokio::test]
+async fn the_text_of_an_error_is_redacted() {
+    let error = Error::new(ErrorKind::Server, "no answer to hunter2")
+        .with_code("c")
+        .with_source(Error::new(ErrorKind::Other, SECRET));
+    let model = ScriptedModel::new()
+        .error(error.clone())
+        .then()
+        .text("a hunter")
+        .error(error);
+    let guard = guard().layer(model);
+    let error = guard
+        .clone()
+        .oneshot(ChatRequest::user("hi"))
+        .await
+        .unwrap_err();
+    assert_eq!(format!("{error:#}"), "server: no answer to [password]");
+    assert_eq!((error.code(), error.kind()), (Some("c"), ErrorKind::Server));
+    let body = guard.oneshot(ChatRequest::user("hi")).await.unwrap().body;
+    let (events, error) = assert_fails(body).await;
+    assert_eq!(text_of(&events), "a hunter");
+    assert_eq!(error.message(), "no answer to [password]");
+}
+
+#[tokio::test]
+async fn a_typed_answer_stays_json() {
+    let pieces = [
+        "{\"card\": 4111",
+        "111111111111, \"who\": \"h\\u00",
+        "75nter2\"}",
+    ];
+    let len = pieces.concat().len();
+    let mut request = ChatRequest::user("hi");
+    let schema = OutputSchema::new("answer", json!({"type": "object"}));
+    let options: &mut ChatOptions = request.options_mut();
+    options.output_schema = Some(schema);
+    let answer = async |layer: GuardLayer| {
+        let model = ScriptedModel::new().deltas(pieces);
+        layer
+            .layer(model)
+            .oneshot(request.clone())
+            .await?
+            .text()
+            .await
+    };
+    let text = answer(guard()).await.unwrap();
+    assert_eq!(text, "{\"card\": \"[card]\", \"who\": \"[password]\"}");
+    assert_eq!(answer(guard().limit(len)).await.unwrap(), text);
+    let error = answer(guard().limit(len - 1)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TooLarge);
+    assert_eq!(
+        answer(guard().output(Parts::NONE)).await.unwrap(),
+        pieces.concat()
+    );
+}
+
+#[tokio::test]
+async fn matches_are_reported_without_their_text() {
+    let found = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&found);
+    let layer = guard().on_match(move |found: Found<'_>| {
+        seen.lock()
+            .unwrap()
+            .push((found.rule.name().to_owned(), found.part, found.len));
+        panic!("an observer that panics");
+    });
+    let model = ScriptedModel::new()
+        .reasoning(SECRET)
+        .deltas(["4111 1111 1", "111 1111"]);
+    layer
+        .layer(model)
+        .oneshot(ChatRequest::user(SECRET))
+        .await
+        .unwrap()
+        .collect()
+        .await
+        .unwrap();
+    let expected = [
+        ("password".to_owned(), Parts::USER, 7),
+        ("password".to_owned(), Parts::REASONING, 7),
+        ("card".to_owned(), Parts::TEXT, 19),
+    ];
+    assert_eq!(*found.lock().unwrap(), expected);
+}
+
+#[tokio::test]
+async fn replies_and_messages_that_resume_a_run_are_input() {
+    use concentric_core::{InterruptId, Reply};
+    let model = ScriptedModel::new().text("ok");
+    let reply = Reply::deny(InterruptId::new("i"), "because hunter2");
+    let mut request = ChatRequest::replying(vec![reply]);
+    let resume = request.resume.take().unwrap();
+    request.set_resume(resume.with_messages(vec![Message::user("It is hunter2.")]));
+    guard().layer(model.clone()).oneshot(request).await.unwrap();
+    let resume = model.request(0).resume.unwrap();
+    assert_eq!(resume.messages()[0].text(), "It is [password].");
+    let (_, replies) = resume.take().unwrap();
+    let payload = replies[0].payload.as_ref().unwrap();
+    assert_eq!(payload["reason"], "because [password]");
+}
+
+#[tokio::test]
+async fn rules_are_a_classifier() {
+    let model = ScriptedModel::new().text("ok").repeat();
+    let layer = GuardrailLayer::new("rules", rules()).input(Input::Blocking);
+    let guard = layer.layer(model.clone());
+    for (text, code) in [
+        ("hi", None),
+        (SECRET, None),
+        ("Bluebird", Some(guardrail::BLOCKED)),
+    ] {
+        let error = guard.clone().oneshot(ChatRequest::user(text)).await.err();
+        assert_eq!(error.as_ref().and_then(Error::code), code, "{text}");
+    }
+    assert_eq!(model.calls(), 2);
+}
+
+#[tokio::test]
+async fn a_layer_outside_the_guard_logs_what_it_releases() {
+    let rules = Rules::new(
+        secrets::all()
+            .into_iter()
+            .chain([Rule::literals("password", [SECRET])]),
+    );
+    let rules = rules.unwrap();
+    let (log, _guard) = crate::log::Lines::of_thread(tracing::Level::TRACE);
+    let model = ScriptedModel::new().deltas(["It is hun", "ter2."]);
+    let agent = ServiceBuilder::new()
+        .layer(LogLayer::verbose().content(1_000))
+        .layer(AgentLayer::new(ScriptedTools::new()))
+        .layer(GuardLayer::new(rules.clone()))
+        .layer(
+            LogLayer::standard()
+                .content(1_000)
+                .redact(move |text| rules.apply(text).into_owned()),
+        )
+        .service(model);
+    let answer = agent.oneshot(ChatRequest::user("hi")).await.unwrap();
+    let answer = answer.collect().await.unwrap();
+    assert!(!format!("{answer:?}").contains(SECRET));
+    let lines = log.take().join("\n");
+    assert!(lines.contains("[password]"), "{lines}");
+    assert!(!lines.contains("hunter2"), "{lines}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropping_at_each_wait_drops_the_inner_call() {
+    let model = ScriptedModel::new()
+        .pause()
+        .deltas(["hun", "ter"])
+        .pause()
+        .text("2")
+        .pause()
+        .repeat();
+    let run = || async {
+        let guarded = BoxModel::new(guard().layer(model.clone()));
+        let response = guarded.oneshot(ChatRequest::user("hi")).await.unwrap();
+        collect_events(response.body).await
+    };
+    let drops = drop_at_each_wait(run, async |_| assert_eq!(model.live(), 0)).await;
+    assert!(drops > 2, "{drops}");
+}
+
+#[tokio::test]
+async fn the_outcome_of_a_failed_tool_is_covered() {
+    let model = ScriptedModel::new()
+        .tool_call("look", json!({}))
+        .then()
+        .text("Done.");
+    let agent = ServiceBuilder::new()
+        .layer(guard().output(Parts::RESULTS))
+        .layer(AgentLayer::new(
+            ScriptedTools::new().answers("look", "no: hunter2"),
+        ))
+        .service(model);
+    let body = agent.oneshot(ChatRequest::user("hi")).await.unwrap().body;
+    let (events, finish) = assert_finishes(body).await;
+    let result = events.iter().find_map(|event| match event {
+        Event::ToolResult(result) => Some(&result.outcome),
+        _ => None,
+    });
+    let result = result.unwrap();
+    assert_eq!(
+        (result.status, &*result.content.text()),
+        (ToolStatus::Done, "no: [password]")
+    );
+    // The history is that of the agent.
+    assert!(format!("{:?}", finish.transcript).contains(SECRET));
+}

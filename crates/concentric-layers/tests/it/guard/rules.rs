@@ -1,0 +1,310 @@
+use super::{Random, cases};
+use concentric_layers::guard::{Rule, Rules, RulesError, pii, secrets};
+use regex_automata::{Anchored, Input, MatchKind, nfa::thompson::pikevm::PikeVM};
+use std::time::{Duration, Instant};
+
+/// A rule, for the reference.
+#[derive(Clone, Copy)]
+pub(super) struct Spec {
+    pattern: &'static str,
+    at_most: usize,
+    accepts: fn(&str) -> bool,
+    replacement: &'static str,
+}
+
+const fn spec(pattern: &'static str, at_most: usize, replacement: &'static str) -> Spec {
+    Spec {
+        pattern,
+        at_most,
+        accepts: |_| true,
+        replacement,
+    }
+}
+
+/// Rules that overlap, contain, or reject each other.
+pub(super) const SPECS: [Spec; 22] = [
+    spec("ab", 10, "<1>"),
+    spec("abc|b", 10, "<2>"),
+    spec("a+b*?", 7, "<3>"),
+    spec("(?:ab|ba){2,3}", 10, "<4>"),
+    spec(r"(?-u:\b)[a-c]+(?-u:\b)", 5, "<5>"),
+    spec(r"b(?-u:\B)[abc]", 10, "<6>"),
+    spec("^a.", 10, "<7>"),
+    spec("(?s)c.{0,3}$", 10, "<8>"),
+    spec("(?m)^b|a$", 10, "<9>"),
+    spec("[^a]{3}", 12, "<10>"),
+    spec("é+a|ß", 9, "<11>"),
+    spec("(?i)É.?", 12, "<12>"),
+    spec(r"\w{2,4} ", 20, "<13>"),
+    spec(r"[ab]*c", 4, "<14>"),
+    spec(r"[ab]*c", 200, "<15>"),
+    spec(r"a(?:b|\n)*?a", 40, "a"),
+    spec(r"(?-u:\b)a|b(?-u:\b)", 10, ""),
+    Spec {
+        accepts: |text| text.len() % 2 == 0,
+        ..spec("[abc]+", 6, "<16>")
+    },
+    Spec {
+        accepts: |text| text.ends_with('b'),
+        ..spec("a[abc]{0,5}", 10, "<17>")
+    },
+    Spec {
+        accepts: |text| text.contains('c'),
+        ..spec("[ab ]+[c ]*", 9, "<18>")
+    },
+    Spec {
+        accepts: |_| false,
+        ..spec(".", 10, "<19>")
+    },
+    spec("👩‍👩", 20, "<20>"),
+];
+
+impl Spec {
+    pub(super) fn rule(&self) -> Rule {
+        let accepts = self.accepts;
+        Rule::pattern("x", self.pattern)
+            .at_most(self.at_most)
+            .replace(self.replacement)
+            .validate(accepts)
+    }
+}
+
+/// Replaces matches as the docs of `Rules` state it: each place is tried from the left, each rule in order,
+/// each length from the longest.
+fn reference(specs: &[(Spec, PikeVM)], text: &str) -> String {
+    let is_match = |regex: &PikeVM, start: usize, end: usize| {
+        let input = Input::new(text).span(start..end).anchored(Anchored::Yes);
+        let found = regex.find(&mut regex.create_cache(), input);
+        found.is_some_and(|found| found.end() == end)
+    };
+    let mut redacted = String::new();
+    let mut start = 0;
+    'places: while let Some(next) = text[start..].chars().next() {
+        for (spec, regex) in specs {
+            let ends = (start + 1..=text.len()).rev();
+            let mut ends =
+                ends.filter(|end| text.is_char_boundary(*end) && end - start <= spec.at_most);
+            let found =
+                ends.find(|end| is_match(regex, start, *end) && (spec.accepts)(&text[start..*end]));
+            if let Some(end) = found {
+                redacted += spec.replacement;
+                start = end;
+                continue 'places;
+            }
+        }
+        redacted.push(next);
+        start += next.len_utf8();
+    }
+    redacted
+}
+
+fn regex(pattern: &str) -> PikeVM {
+    let config = PikeVM::config().match_kind(MatchKind::All);
+    PikeVM::builder().configure(config).build(pattern).unwrap()
+}
+
+pub(super) fn random_text(random: &mut Random, pieces: &[&str], count: usize) -> String {
+    (0..count).map(|_| *random.of(pieces)).collect()
+}
+
+pub(super) const PIECES: [&str; 14] = [
+    "a",
+    "a",
+    "b",
+    "b",
+    "c",
+    "c",
+    "ab",
+    "ba",
+    " ",
+    "\n",
+    "é",
+    "É",
+    "ß",
+    "👩‍👩",
+];
+
+#[test]
+fn matches_are_those_of_the_definition() {
+    let (count, mut random) = cases(60);
+    for case in 0..count {
+        let specs: Vec<Spec> = (0..=random.below(4)).map(|_| *random.of(&SPECS)).collect();
+        let rules = Rules::new(specs.iter().map(Spec::rule)).unwrap();
+        let with_regex = specs.iter().map(|spec| (*spec, regex(spec.pattern)));
+        let with_regex: Vec<_> = with_regex.collect();
+        for _ in 0..4 {
+            let len = random.below(24);
+            let text = random_text(&mut random, &PIECES, len);
+            let patterns: Vec<_> = specs.iter().map(|spec| spec.pattern).collect();
+            let expected = reference(&with_regex, &text);
+            assert_eq!(
+                rules.apply(&text),
+                expected,
+                "case {case}: {patterns:?} in {text:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_rule_listed_first_has_priority_at_the_same_place() {
+    let long = || Rule::literals("long", ["sk-1234"]);
+    let short = || Rule::literals("short", ["sk-"]);
+    let apply = |rules| Rules::new(rules).unwrap().apply("sk-1234").into_owned();
+    assert_eq!(apply([long(), short()]), "[long]");
+    assert_eq!(apply([short(), long()]), "[short]1234");
+}
+
+#[test]
+fn each_action_replaces_in_its_own_way() {
+    let card = |rule: fn(Rule) -> Rule| {
+        let rules = Rules::new([rule(pii::card())]).unwrap();
+        rules.apply("4111 1111 1111 1111.").into_owned()
+    };
+    assert_eq!(card(|rule| rule), "[card].");
+    assert_eq!(card(|rule| rule.replace("…")), "….");
+    assert_eq!(card(|rule| rule.mask(4)), "**** **** **** 1111.");
+    assert_eq!(card(|rule| rule.mask(0)), "**** **** **** ****.");
+    assert_eq!(card(|rule| rule.mask(99)), "**** **** **** ****.");
+    assert_eq!(card(Rule::flag), "4111 1111 1111 1111.");
+    assert_eq!(card(Rule::block), "[card].");
+}
+
+#[test]
+fn a_mask_keeps_whole_characters() {
+    let rules = Rules::new([Rule::pattern("name", "Zoë Öz").mask(2)]).unwrap();
+    assert_eq!(rules.apply("Zoë Öz"), "*** Öz");
+}
+
+#[test]
+fn a_keyed_hash_is_the_same_for_the_same_text_and_key() {
+    let hash = |key: &str, text: &str| {
+        let rules = Rules::new([pii::email().hash(key)]).unwrap();
+        rules.apply(text).into_owned()
+    };
+    // HMAC-SHA-256 of the address, by `openssl dgst -sha256 -hmac key`.
+    assert_eq!(hash("key", "ann@example.com"), "[email:9e477c88a6434858]");
+    assert_eq!(
+        hash("key", "ann@example.com"),
+        hash("key", "ann@example.com")
+    );
+    assert_ne!(
+        hash("key", "ann@example.com"),
+        hash("key", "bob@example.com")
+    );
+    assert_ne!(
+        hash("key", "ann@example.com"),
+        hash("other", "ann@example.com")
+    );
+    assert_ne!(hash("", "ann@example.com"), "ann@example.com");
+}
+
+#[test]
+fn literals_are_not_patterns() {
+    let texts = [r".*", r"a\b", "<b>", "[x]{2}", "Blåbær", "c++"];
+    let rules = Rules::new([Rule::literals("codename", texts)]).unwrap();
+    for text in texts {
+        assert_eq!(rules.apply(&format!("-{text}-")), "-[codename]-");
+    }
+    assert_eq!(rules.apply("aaa a b b x c"), "aaa a b b x c");
+}
+
+#[test]
+fn invalid_rules_are_rejected_by_name() {
+    let error = |rule: Rule| Rules::new([Rule::literals("fine", ["x"]), rule]).unwrap_err();
+    let pattern = |pattern: &str| Rule::pattern("odd", pattern);
+    let name = || "odd".into();
+    assert_eq!(error(pattern("a+")), RulesError::Unbounded { rule: name() });
+    assert_eq!(
+        error(pattern("a*").at_most(3)),
+        RulesError::EmptyMatch { rule: name() }
+    );
+    assert_eq!(
+        error(Rule::literals("odd", [""; 0])),
+        RulesError::EmptyMatch { rule: name() }
+    );
+    assert_eq!(
+        error(pattern(r"\ba")),
+        RulesError::UnicodeWordBoundary { rule: name() }
+    );
+    assert_eq!(error(pattern(r"\w{1000}")), RulesError::TooLarge);
+    let invalid = error(pattern("(a"));
+    assert!(
+        matches!(&invalid, RulesError::Pattern { .. }),
+        "{invalid:?}"
+    );
+    assert!(invalid.to_string().contains("`odd`"), "{invalid}");
+    assert!(Rules::new([]).unwrap().find("anything").is_empty());
+}
+
+#[test]
+fn a_check_that_panics_redacts() {
+    let rules = Rules::new([Rule::literals("odd", ["x"]).validate(|_| panic!("the check failed"))])
+        .unwrap();
+    assert_eq!(rules.apply("axa"), "a[odd]a");
+}
+
+#[test]
+fn rules_do_not_print_patterns_or_keys() {
+    let rule = Rule::literals("codename", ["Bluebird"]).hash("hunter2");
+    let debug = format!("{rule:?} {:?}", Rules::new([rule.clone()]).unwrap());
+    assert!(debug.contains("codename"), "{debug}");
+    assert!(
+        !debug.contains("Bluebird") && !debug.contains("hunter2"),
+        "{debug}"
+    );
+}
+
+#[test]
+fn the_rules_that_match_are_found_in_order() {
+    let rules = Rules::new(pii::all().into_iter().chain(secrets::all())).unwrap();
+    let names: Vec<_> = rules.find("ann@example.com, AKIAIOSFODNN7EXAMPLE, bob@example.com");
+    let names: Vec<_> = names.into_iter().map(Rule::name).collect();
+    assert_eq!(names, ["email", "aws", "email"]);
+    assert_eq!(
+        rules.iter().count(),
+        pii::all().len() + secrets::all().len()
+    );
+}
+
+// Case F057.
+#[test]
+fn a_hostile_text_takes_linear_time() {
+    let mut rules = pii::all();
+    rules.extend(secrets::all());
+    rules.push(Rule::pattern("long", "[a-z]*@corp").at_most(16 * 1024));
+    rules.push(Rule::pattern("nested", "(?:(?:x+)*y?)*!").at_most(16 * 1024));
+    let rules = Rules::new(rules).unwrap();
+    let time = |text: &str| {
+        let began = Instant::now();
+        std::hint::black_box(rules.apply(text));
+        began.elapsed()
+    };
+    for piece in [
+        "a",
+        "1",
+        "1 ",
+        "a.",
+        "a@",
+        "a@a.",
+        "+1(",
+        "::",
+        "1:",
+        "secret=",
+        "eyJaaaaaaa.",
+        "x",
+        "xy",
+        "-----BEGIN RSA PRIVATE KEY-----",
+        "token: aB3",
+        "born on ",
+        "DE89 3704 ",
+        "é",
+        "https://a:",
+    ] {
+        let short = piece.repeat(1024 / piece.len());
+        let long = short.repeat(4);
+        // Another process may take the time.
+        let is_linear = (0..5).any(|_| time(&long) < time(&short) * 9 + Duration::from_millis(5));
+        assert!(is_linear, "{piece}");
+    }
+}

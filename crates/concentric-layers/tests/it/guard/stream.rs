@@ -1,0 +1,200 @@
+//! The output of a stream is that of the whole text.
+
+use super::{
+    Random, cases,
+    rules::{PIECES, SPECS, random_text},
+};
+use concentric_core::{
+    BoxError, ChatRequest, ChatResponse, CustomEvent, Error, Event, FinishReason, Usage,
+};
+use concentric_layers::guard::{GuardLayer, Parts, Rules, pii, secrets};
+use futures_util::{FutureExt, StreamExt, stream};
+use std::sync::OnceLock;
+use tower::{Layer, Service, service_fn};
+
+fn built_in() -> &'static Rules {
+    static RULES: OnceLock<Rules> = OnceLock::new();
+    RULES.get_or_init(|| Rules::new(pii::all().into_iter().chain(secrets::all())).unwrap())
+}
+
+/// Beginnings, middles and ends of matches.
+const SECRETS: [&str; 26] = [
+    "4111 1111 1111 1111",
+    "4111",
+    " 1111",
+    "1",
+    "ann@example.com",
+    "ann",
+    "@example",
+    ".com",
+    "https://bob:",
+    "hunter2@",
+    "+49 30 1234567",
+    "DE89 3704 0044 0532 0130 00",
+    "born on 12 May 1980",
+    "-----BEGIN PRIVATE KEY-----",
+    "\nMIIEvQIBADAN",
+    "-----END PRIVATE KEY-----",
+    "sk-ant-api03-AbCdEfGhIjKlMnOp",
+    "password=",
+    "Zx8kQ2mN7pR4tV1wY6bC3dF9",
+    "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0",
+    "fe80::1",
+    " ",
+    ", ",
+    "é",
+    "👩‍👩",
+    "and so it is",
+];
+
+/// The released texts of a stream of these pieces.
+fn released(rules: &Rules, kind: usize, pieces: &[&str], random: &mut Random) -> Vec<String> {
+    let delta = |text: &str| match kind {
+        0 => Event::TextDelta(text.into()),
+        1 => Event::ReasoningDelta(text.into()),
+        _ => Event::RefusalDelta(text.into()),
+    };
+    let mut events = Vec::new();
+    for piece in pieces {
+        events.push(Ok(delta(piece)));
+        if random.below(8) == 0 {
+            events.push(Ok(Event::from(CustomEvent::new("tick", ().into()))));
+        }
+    }
+    events.push(Ok(Event::finish(FinishReason::Stop, Usage::default())));
+    let mut events = Some(events);
+    let model = service_fn(move |_: ChatRequest| {
+        let events = events.take().unwrap_or_default();
+        async move {
+            let body = stream::iter::<Vec<Result<Event, Error>>>(events);
+            Ok::<_, BoxError>(ChatResponse::new(body))
+        }
+    });
+    let mut guard = GuardLayer::new(rules.clone())
+        .input(Parts::NONE)
+        .layer(model);
+    let response = guard
+        .call(ChatRequest::new(Default::default()))
+        .now_or_never();
+    let items: Vec<_> = response
+        .unwrap()
+        .unwrap()
+        .body
+        .collect::<Vec<_>>()
+        .now_or_never()
+        .unwrap();
+    let texts = items.into_iter().filter_map(|item| match item.unwrap() {
+        Event::TextDelta(text) | Event::ReasoningDelta(text) | Event::RefusalDelta(text) => {
+            Some(text.to_string())
+        }
+        _ => None,
+    });
+    texts.collect()
+}
+
+/// Divides a text at random places between characters.
+fn split<'a>(text: &'a str, random: &mut Random) -> Vec<&'a str> {
+    let most = 1 + random.below(12);
+    let mut pieces = Vec::new();
+    let mut start = 0;
+    let mut left = 1 + random.below(most);
+    for (at, _) in text.char_indices().skip(1) {
+        left -= 1;
+        if left == 0 {
+            pieces.push(&text[start..at]);
+            start = at;
+            left = 1 + random.below(most);
+        }
+    }
+    pieces.push(&text[start..]);
+    pieces
+}
+
+// Case F056. `GUARD_CASES=10000000` is the whole bar.
+#[test]
+fn a_stream_has_the_output_of_the_whole_text() {
+    let (count, mut random) = cases(2_000);
+    let mut left = count;
+    while left > 0 {
+        let of_secrets = random.below(2) == 0;
+        let rules = match of_secrets {
+            true => built_in().clone(),
+            false => {
+                let count = 1 + random.below(5);
+                let specs: Vec<_> = (0..count).map(|_| *random.of(&SPECS)).collect();
+                Rules::new(specs.iter().map(super::rules::Spec::rule)).unwrap()
+            }
+        };
+        for _ in 0..8 {
+            let len = 1 + random.below(30);
+            let text = match of_secrets {
+                true => random_text(&mut random, &SECRETS, len / 4 + 1),
+                false => random_text(&mut random, &PIECES, len),
+            };
+            let whole = rules.apply(&text);
+            for _ in 0..25.min(left) {
+                left -= 1;
+                let pieces = split(&text, &mut random);
+                let kind = random.below(3);
+                let mut emitted = String::new();
+                for piece in released(&rules, kind, &pieces, &mut random) {
+                    emitted += &piece;
+                    assert!(
+                        whole.starts_with(&emitted),
+                        "{pieces:?}: {emitted:?}, not {whole:?}"
+                    );
+                }
+                assert_eq!(emitted, whole, "{pieces:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn text_in_which_no_match_can_begin_is_released_at_once() {
+    let mut random = Random(1);
+    let pieces = [
+        "I see",
+        ": ",
+        "an",
+        "n@",
+        "example",
+        ".com",
+        " and",
+        ", (more) ",
+        "x.",
+    ];
+    let texts = released(built_in(), 0, &pieces, &mut random);
+    assert_eq!(texts, ["I ", "see: ", "[email] ", "and, (more) ", "x."]);
+}
+
+#[test]
+fn every_split_of_a_secret_into_two_is_covered() {
+    let text = "Card 4111 1111 1111 1111, key sk-ant-api03-AbCdEfGhIjKlMnOp.";
+    let whole = "Card [card], key [anthropic].";
+    let mut random = Random(1);
+    for at in 1..text.len() {
+        let (a, b) = text.split_at(at);
+        assert_eq!(
+            released(built_in(), 0, &[a, b], &mut random).concat(),
+            whole
+        );
+    }
+    let bytes: Vec<String> = text.chars().map(String::from).collect();
+    let bytes: Vec<&str> = bytes.iter().map(String::as_str).collect();
+    assert_eq!(released(built_in(), 0, &bytes, &mut random).concat(), whole);
+}
+
+#[test]
+fn a_text_of_4_mib_is_scanned_with_bounded_memory() {
+    let mut random = Random(1);
+    let piece = "lorem ipsum dolor 4 sit amet, ".repeat(100);
+    let pieces = vec![piece.as_str(); 4 * 1024 * 1024 / piece.len()];
+    let texts = released(built_in(), 0, &pieces, &mut random);
+    assert_eq!(
+        texts.iter().map(String::len).sum::<usize>(),
+        piece.len() * pieces.len()
+    );
+    // Nothing is held but the word at the end of a piece.
+    assert!(texts.iter().all(|text| text.len() <= piece.len() + 8));
+}
