@@ -22,7 +22,7 @@ pub struct GuardBody<B> {
     watch: Option<Box<Watch>>,
 }
 
-/// What is held of an answer, and what is released of it.
+/// The held and the released events of an answer.
 pub(super) struct Watch {
     options: Arc<Options>,
     // The context of the call, and the number of the run's effects before it.

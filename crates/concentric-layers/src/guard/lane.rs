@@ -8,7 +8,7 @@ use super::{
 use concentric_core::{CallId, Error, ErrorKind, Event, RunId, Str, SubAgentEvent, ToolCallStart};
 use std::collections::VecDeque;
 
-/// What is held of the events of a run.
+/// The held events of a run.
 #[derive(Default)]
 pub(super) struct Lane {
     // The kind of the open part, and the text of it that is held.

@@ -35,7 +35,7 @@
 //! also a classifier of `GuardrailLayer`: it blocks texts in which a rule that [blocks](Rule::block) matches,
 //! and flags those in which another one does.
 //!
-//! # What is held
+//! # Held text
 //!
 //! A match is replaced as a whole, also if it arrives in several events. Text is held from the first place at
 //! which a match may begin, until no match can begin there or the longest one has ended: at most the length of
@@ -64,12 +64,12 @@
 //! | | `TRANSCRIPT` | the transcript, wholly; the state of an interrupted run passes, since the run is resumed from it |
 //! | error | `TEXT` | the message; then without its source |
 //! | part or data of a provider | `PROVIDER_DATA` | removed if a rule matches in it |
-//! | reset | | what is held is dropped |
+//! | reset | | held text is dropped |
 //! | start and end of a step, resumed | | pass |
 //!
 //! In JSON, rules apply to each string without its escapes, to numbers, and to names of fields; for
 //! `"password": "..."`, also to the name and the value together. What replaces a number is a string, so the
-//! text remains JSON. What is not changed keeps its exact form. Arguments that are not JSON are a text.
+//! text remains JSON. Unchanged values keep their exact form. Arguments that are not JSON are a text.
 //!
 //! # Input
 //!
@@ -111,12 +111,12 @@
 //! # Backpressure and commit point
 //!
 //! The layer is always ready, since it may answer itself; its future waits for the inner service. The future
-//! resolves with the first released content. Services of one layer value share the rules; what is held belongs
+//! resolves with the first released content. Services of one layer value share the rules; held text belongs
 //! to one call.
 //!
 //! # Cancel safety
 //!
-//! Dropping the future or the body drops the inner call, and what is held.
+//! Dropping the future or the body drops the inner call and the held text.
 
 mod automaton;
 mod body;
