@@ -89,6 +89,7 @@ pub mod debug;
 pub mod defaults;
 #[cfg(feature = "detach")]
 pub mod detach;
+mod end;
 #[cfg(feature = "envelope")]
 pub mod envelope;
 #[cfg(feature = "fallback")]

@@ -31,6 +31,20 @@ impl Str {
         Self(text.finish())
     }
 
+    /// The length in bytes.
+    ///
+    /// Unlike that of the slice, it does not need the address of the string.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Returns whether the length is 0.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// The string as a slice.
     #[inline]
     pub fn as_str(&self) -> &str {

@@ -7,24 +7,36 @@ use super::{
     script::{Model, Script},
     stream::expected,
 };
-use concentric_core::{AgentLayer, BoxError, ModelService, NoTools};
+use concentric_core::{
+    AgentLayer, BoxError, ChatRequest, Context, Event, ModelService, NoTools, ThreadId,
+};
 use concentric_layers::{
-    CommitLayer, RequestDefaultsLayer,
+    CommitLayer, ConversationLayer, Emit, RequestDefaultsLayer, Transform, TransformLayer,
     budget::{BudgetPlugin, Limits},
     circuit_breaker::CircuitBreakerLayer,
+    detach::DetachLayer,
+    fallback::FallbackLayer,
     guard::{GuardLayer, Parts, Rules, pii, secrets},
     guardrail::{Assessment, GuardrailLayer, Subject},
     in_flight::InFlightLimitLayer,
     log::LogLayer,
+    map_events,
     memory::DynamicMemoryLayer,
+    on_end,
     otel::Otel,
     rate_limit::{Quota, RateLimitLayer},
     response_cache::{CacheScope, ResponseCacheLayer},
+    session::{MakeSession, SessionTarget},
     static_memory::StaticMemoryLayer,
+    suspend::SuspendLayer,
 };
 use concentric_store::MemoryStore;
-use std::{sync::LazyLock, time::Duration};
-use tower::{Layer, service_fn};
+use std::{
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
+use tower::{Layer, ServiceExt, service_fn};
+use tower_service::Service;
 
 /// The number of events of a run.
 pub(crate) const EVENTS: usize = 4_000;
@@ -48,6 +60,10 @@ macro_rules! inside {
 
 inside! {
     circuit_breaker: CircuitBreakerLayer::new("none");
+    fallback: FallbackLayer::new("first").or("second", Model(Script::Text(EVENTS)));
+    map: map_events(|_: &mut Event| {});
+    end: on_end(|_| {});
+    transform: TransformLayer::new(|_: &ChatRequest| Pass);
     commit: CommitLayer::first_event();
     defaults: RequestDefaultsLayer::new();
     guard: guard_of_twelve().input(Parts::NONE).output(Parts::NONE);
@@ -95,14 +111,73 @@ fn twelve_rules() -> Rules {
     RULES.clone()
 }
 
-/// The layers of a run and of its model calls, without limits.
-pub(crate) fn budget(count: u64) {
-    let budget = BudgetPlugin::new(Limits::new());
+/// The layers of a run and of its model calls, with a limit.
+fn budget_of(limits: Limits, count: u64) {
+    let budget = BudgetPlugin::new(limits);
     let model = budget.model().layer(Model(Script::Text(EVENTS)));
     run(
         budget.run().layer(AgentLayer::new(NoTools).layer(model)),
         count,
     );
+}
+
+/// A limit that no event counts for.
+pub(crate) fn budget(count: u64) {
+    budget_of(Limits::new().model_calls(u64::MAX), count);
+}
+
+/// A limit for which the text of each event is counted.
+pub(crate) fn budget_of_tokens(count: u64) {
+    budget_of(Limits::new().output_tokens(u64::MAX), count);
+}
+
+/// A layer around the loop, in a conversation for each run.
+pub(crate) fn conversation(count: u64) {
+    let layer = ConversationLayer::new(MemoryStore::new());
+    let agent = layer.layer(AgentLayer::new(NoTools).layer(Model(Script::Text(EVENTS))));
+    // The layer limits the time of the store.
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build();
+    let runtime = runtime.expect("the runtime must start");
+    let _entered = runtime.enter();
+    let mut runs = 0;
+    let in_thread = move |request: ChatRequest| {
+        runs += 1;
+        let thread = ThreadId::new(format!("thread-{runs}"));
+        request.with_context(Context::builder().thread_id(thread).build())
+    };
+    run(agent.map_request(in_thread), count);
+}
+
+/// A session of an agent, without a store.
+pub(crate) fn session(count: u64) {
+    let mut make = MakeSession::new(AgentLayer::new(NoTools).layer(Model(Script::Text(EVENTS))));
+    let target = SessionTarget::new(ThreadId::new("thread"));
+    let session = drive::block_on(make.call(target));
+    run(session.expect("the session must start"), count);
+}
+
+/// Runs whose consumer stays. The layer boxes them, so that it can move them to a task.
+pub(crate) fn detach(count: u64) {
+    let agent = AgentLayer::new(NoTools).layer(Model(Script::Text(EVENTS)));
+    run(DetachLayer::new().layer(agent), count);
+}
+
+/// Runs that are not interrupted. The layer boxes them, so that it can move them to a task.
+pub(crate) fn suspend(count: u64) {
+    let agent = AgentLayer::new(NoTools).layer(Model(Script::Text(EVENTS)));
+    let layer = SuspendLayer::new(Arc::new(MemoryStore::new()));
+    run(layer.layer(agent), count);
+}
+
+/// The identity.
+struct Pass;
+
+impl Transform for Pass {
+    fn event(&mut self, event: Event) -> Emit {
+        Emit::One(event)
+    }
 }
 
 /// A layer around the loop, in a run that has no owner.

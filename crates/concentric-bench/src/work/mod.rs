@@ -452,6 +452,47 @@ pub(crate) const ALL: &[Work] = {
             "event, idle budget of run and model; bare: none",
             idle::budget,
         ),
+        idle(
+            "idle-conversation",
+            "event, idle ConversationLayer; bare: none",
+            idle::conversation,
+        ),
+        idle(
+            "idle-fallback",
+            "event, idle FallbackLayer; bare: none",
+            idle::fallback,
+        ),
+        idle(
+            "idle-map-events",
+            "event, idle map_events; bare: none",
+            idle::map,
+        ),
+        idle("idle-on-end", "event, idle on_end; bare: none", idle::end),
+        idle(
+            "idle-session",
+            "event, idle Session; bare: none",
+            idle::session,
+        ),
+        idle(
+            "boxed-detach",
+            "event, idle DetachLayer; bare: none",
+            idle::detach,
+        ),
+        idle(
+            "boxed-suspend",
+            "event, idle SuspendLayer; bare: none",
+            idle::suspend,
+        ),
+        idle(
+            "busy-budget",
+            "event, budget of output tokens; bare: none",
+            idle::budget_of_tokens,
+        ),
+        idle(
+            "busy-transform",
+            "event, Transform that passes it; bare: none",
+            idle::transform,
+        ),
     ]
 };
 

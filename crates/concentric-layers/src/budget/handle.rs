@@ -210,6 +210,19 @@ impl Budget {
                 .is_some_and(|parent| parent.budget.limits_models())
     }
 
+    /// Returns whether this budget or an outer one limits what depends on the length of an answer.
+    pub(super) fn limits_output(&self) -> bool {
+        let Limits {
+            money,
+            output_tokens,
+            total_tokens,
+            ..
+        } = self.0.state().limits;
+        let outer = self.0.parent.as_ref();
+        money.or(output_tokens).or(total_tokens).is_some()
+            || outer.is_some_and(|outer| outer.budget.limits_output())
+    }
+
     /// Checks that the spending from before a suspension can be read.
     pub(super) fn check_kept(&self) -> Result<(), SlotError> {
         if let Some(context) = &self.0.run.kept

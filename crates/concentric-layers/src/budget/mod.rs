@@ -51,6 +51,9 @@
 //! | fails before its first token, when the provider may have processed it (a timeout, a server error) | the estimate |
 //! | fails or ends early after that, or is dropped after it was sent | the estimate, or the received output if that is more |
 //!
+//! The received output is counted, 4 bytes to a token, if a limit depends on it: one on money, output tokens
+//! or all tokens, of this budget or an outer one. Without such a limit, it is the estimate.
+//!
 //! Tool calls, by the layer of [`BudgetPlugin::tool`]:
 //!
 //! | the tool call | charge |

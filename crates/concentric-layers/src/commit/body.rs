@@ -1,3 +1,4 @@
+use crate::end::Polled;
 use concentric_core::{Error, Event};
 use futures_core::Stream;
 use std::{
@@ -30,6 +31,12 @@ where
         self.inner.as_mut().poll_next(cx)
     }
 
+    // Not inlined into the path of each event.
+    #[cold]
+    fn pop(&mut self) -> Polled {
+        Poll::Ready(self.held.pop_front().map(Ok))
+    }
+
     pub(super) fn hold(&mut self, event: Event) {
         self.held.push_back(event);
     }
@@ -44,10 +51,10 @@ where
     // Inlined always: a call would copy the event, and a stack has many layers.
     #[inline(always)]
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        if self.held.is_empty() {
-            return self.inner.as_mut().poll_next(cx);
+        match self.held.is_empty() {
+            true => self.inner.as_mut().poll_next(cx),
+            false => self.pop(),
         }
-        Poll::Ready(self.held.pop_front().map(Ok))
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {

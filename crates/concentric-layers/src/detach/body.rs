@@ -1,4 +1,5 @@
 use super::hold::{Hold, Rest};
+use crate::end::{Last, at_end};
 use concentric_core::{Error, Event, EventStream};
 use futures_core::Stream;
 use std::{
@@ -11,8 +12,9 @@ use std::{
 /// If it is dropped before its end, the run continues without its consumer.
 #[must_use = "streams do nothing unless polled"]
 pub struct DetachBody {
-    // Taken while it is polled, so a body that panicked is not polled again.
     body: Option<EventStream>,
+    // While it is polled: a body that panicked is not polled again, and does not continue.
+    is_polled: bool,
     hold: Option<Hold>,
 }
 
@@ -20,28 +22,37 @@ impl DetachBody {
     pub(super) const fn new(body: EventStream, hold: Option<Hold>) -> Self {
         Self {
             body: Some(body),
+            is_polled: false,
             hold,
         }
+    }
+}
+
+impl DetachBody {
+    // Not inlined into the path of each event.
+    #[cold]
+    fn end(&mut self, last: Last) -> Last {
+        // The inner body is dropped before the outer layers receive the terminal item.
+        self.body = None;
+        self.hold = None;
+        last
     }
 }
 
 impl Stream for DetachBody {
     type Item = Result<Event, Error>;
 
-    #[inline]
+    // Inlined always: a call would copy the event, and a stack has many layers.
+    #[inline(always)]
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let Some(mut body) = self.body.take() else {
+        let this = &mut *self;
+        let Some(body) = this.body.as_mut().filter(|_| !this.is_polled) else {
             return Poll::Ready(None);
         };
-        let polled = Pin::new(&mut body).poll_next(cx);
-        if let Poll::Ready(None | Some(Err(_) | Ok(Event::Finish(_)))) = &polled {
-            // The inner body is dropped before the outer layers receive the terminal item.
-            drop(body);
-            self.hold = None;
-        } else {
-            self.body = Some(body);
-        }
-        polled
+        this.is_polled = true;
+        let polled = Pin::new(body).poll_next(cx);
+        this.is_polled = false;
+        at_end(polled, |last| Poll::Ready(this.end(last)))
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
@@ -54,7 +65,9 @@ impl Stream for DetachBody {
 
 impl Drop for DetachBody {
     fn drop(&mut self) {
-        if let (Some(body), Some(hold)) = (self.body.take(), self.hold.take()) {
+        if let (Some(body), Some(hold)) = (self.body.take(), self.hold.take())
+            && !self.is_polled
+        {
             hold.detach(Rest::Body(body));
         }
     }

@@ -43,7 +43,8 @@ where
 {
     type Item = Result<Event, Error>;
 
-    #[inline]
+    // Inlined always: a call would copy the event, and a stack has many layers.
+    #[inline(always)]
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         match self.project().inner.project() {
             InnerProj::First { body } => body.poll_next(cx),

@@ -6,6 +6,7 @@ use super::{
 use crate::commit::held_bytes;
 use concentric_core::{Error, ErrorKind, Event, FinishReason, PartKind, SideEffects, Usage};
 use futures_core::Stream;
+use pin_project_lite::pin_project;
 use std::{
     collections::VecDeque,
     pin::Pin,
@@ -13,15 +14,32 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-/// Response body for [`Guardrail`](super::Guardrail).
-#[must_use = "streams do nothing unless polled"]
-pub struct GuardrailBody<B> {
+pin_project! {
+    /// Response body for [`Guardrail`](super::Guardrail).
+    #[must_use = "streams do nothing unless polled"]
+    pub struct GuardrailBody<B> {
+        #[pin]
+        inner: Inner<B>,
+    }
+}
+
+pin_project! {
+    #[project = InnerProj]
+    enum Inner<B> {
+        /// An answer that is not judged.
+        Passed { #[pin] body: B },
+        Judged { body: Box<Judged<B>> },
+    }
+}
+
+/// An answer that is judged, or the answer in place of a call whose input is not released.
+pub(super) struct Judged<B> {
     // `None` once the answer has ended. Boxed, since it is polled before the future moves it into the
     // response.
     inner: Option<Pin<Box<B>>>,
     // Events that may be emitted.
     released: VecDeque<Event>,
-    judging: Option<Box<Judging>>,
+    judging: Option<Judging>,
 }
 
 /// What is held of an answer that is judged.
@@ -43,11 +61,9 @@ struct Judging {
 
 impl<B> GuardrailBody<B> {
     /// A body that is not judged.
-    pub(super) fn passed(inner: B) -> Self {
+    pub(super) const fn passed(body: B) -> Self {
         Self {
-            inner: Some(Box::pin(inner)),
-            released: VecDeque::new(),
-            judging: None,
+            inner: Inner::Passed { body },
         }
     }
 
@@ -63,19 +79,35 @@ impl<B> GuardrailBody<B> {
             before: String::new(),
             verdict: None,
         };
-        Self {
-            judging: Some(Box::new(judging)),
-            ..Self::passed(inner)
-        }
+        Self::new(Judged {
+            inner: Some(Box::pin(inner)),
+            released: VecDeque::new(),
+            judging: Some(judging),
+        })
     }
 
     /// The body of a call whose input is not released.
     pub(super) fn refused(refused: Refused, on_block: &OnBlock) -> Result<Self, Error> {
-        Ok(Self {
+        Ok(Self::new(Judged {
             inner: None,
             released: replacement(refused, on_block)?,
             judging: None,
-        })
+        }))
+    }
+
+    fn new(judged: Judged<B>) -> Self {
+        let body = Box::new(judged);
+        Self {
+            inner: Inner::Judged { body },
+        }
+    }
+
+    /// The body of an answer that is judged.
+    pub(super) fn as_judged(&mut self) -> Option<&mut Judged<B>> {
+        match &mut self.inner {
+            Inner::Passed { .. } => None,
+            Inner::Judged { body } => Some(body),
+        }
     }
 }
 
@@ -170,7 +202,7 @@ fn text_of(event: &Event) -> Option<&str> {
     (!text.is_empty()).then_some(text)
 }
 
-impl<B> GuardrailBody<B>
+impl<B> Judged<B>
 where
     B: Stream<Item = Result<Event, Error>>,
 {
@@ -232,9 +264,9 @@ where
         Ok(())
     }
 
-    /// The next item of a body that is judged, or that has released events.
+    // Not inlined into the path of each event that is not judged.
     #[inline(never)]
-    fn poll_judged(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Event, Error>>> {
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Event, Error>>> {
         if let Some(event) = self.released.pop_front() {
             return Poll::Ready(Some(Ok(event)));
         }
@@ -257,20 +289,20 @@ where
 
     // Inlined always: a call would copy the event, and a stack has many layers.
     #[inline(always)]
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        if self.judging.is_none()
-            && self.released.is_empty()
-            && let Some(inner) = &mut self.inner
-        {
-            return inner.as_mut().poll_next(cx);
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        match self.project().inner.project() {
+            InnerProj::Passed { body } => body.poll_next(cx),
+            InnerProj::Judged { body } => body.poll_next(cx),
         }
-        self.poll_judged(cx)
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        match (&self.judging, &self.inner) {
-            (None, Some(inner)) => inner.size_hint(),
-            _ => (self.released.len(), None),
+        match &self.inner {
+            Inner::Passed { body } => body.size_hint(),
+            Inner::Judged { body } => match (&body.judging, &body.inner) {
+                (None, Some(inner)) => inner.size_hint(),
+                _ => (body.released.len(), None),
+            },
         }
     }
 }

@@ -140,10 +140,10 @@ where
             return Poll::Pending;
         }
         if let Some(response) = this.response
-            && this.guard.output.is_some()
+            && let Some(body) = response.body.as_judged()
         {
-            while !response.body.is_committed() {
-                if !ready!(response.body.poll_release(cx))? {
+            while !body.is_committed() {
+                if !ready!(body.poll_release(cx))? {
                     return Poll::Ready(Err(Error::truncated()));
                 }
             }

@@ -1,4 +1,5 @@
 use super::lines::ModelLines;
+use crate::end::{Last, at_end};
 use concentric_core::{Error, Event, hooks::End};
 use futures_core::Stream;
 use pin_project_lite::pin_project;
@@ -23,6 +24,17 @@ impl<B> LogBody<B> {
     }
 }
 
+// Not inlined into the path of each event.
+#[cold]
+fn end(lines: &mut ModelLines, last: Last) -> Last {
+    lines.end(match &last {
+        Last::Finished(finish) => End::Finished(finish),
+        Last::Failed(error) => End::Failed(error),
+        Last::Truncated => End::Truncated,
+    });
+    last
+}
+
 impl<B> Stream for LogBody<B>
 where
     B: Stream<Item = Result<Event, Error>>,
@@ -34,13 +46,7 @@ where
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.project();
         let item = this.inner.poll_next(cx);
-        match &item {
-            Poll::Ready(Some(Ok(Event::Finish(finish)))) => this.lines.end(End::Finished(finish)),
-            Poll::Ready(Some(Ok(_))) | Poll::Pending => {}
-            Poll::Ready(Some(Err(error))) => this.lines.end(End::Failed(error)),
-            Poll::Ready(None) => this.lines.end(End::Truncated),
-        }
-        item
+        at_end(item, |last| Poll::Ready(end(this.lines, last)))
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {

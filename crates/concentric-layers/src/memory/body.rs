@@ -1,4 +1,5 @@
 use super::turn::Turn;
+use crate::end::{Last, at_end};
 use concentric_core::{Error, Event};
 use futures_core::Stream;
 use pin_project_lite::pin_project;
@@ -24,6 +25,17 @@ impl<B> DynamicMemoryBody<B> {
     }
 }
 
+// Not inlined into the path of each event.
+#[cold]
+fn end(turn: &mut Option<Box<Turn>>, last: Last) -> Last {
+    if let Some(turn) = turn.take()
+        && let Last::Finished(finish) = &last
+    {
+        turn.finish(finish);
+    }
+    last
+}
+
 impl<B> Stream for DynamicMemoryBody<B>
 where
     B: Stream<Item = Result<Event, Error>>,
@@ -35,16 +47,7 @@ where
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.project();
         let item = this.inner.poll_next(cx);
-        match &item {
-            Poll::Ready(Some(Ok(Event::Finish(finish)))) => {
-                if let Some(turn) = this.turn.take() {
-                    turn.finish(finish);
-                }
-            }
-            Poll::Ready(Some(Ok(_))) | Poll::Pending => {}
-            Poll::Ready(Some(Err(_)) | None) => *this.turn = None,
-        }
-        item
+        at_end(item, |last| Poll::Ready(end(this.turn, last)))
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {

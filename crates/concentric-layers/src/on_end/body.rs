@@ -1,10 +1,11 @@
+use crate::end::{Last, at_end};
 use concentric_core::{Error, Event, hooks::End, panic::catch};
 use futures_core::Stream;
 use pin_project_lite::pin_project;
 use std::{
     fmt,
     pin::Pin,
-    task::{Context, Poll, ready},
+    task::{Context, Poll},
 };
 
 pin_project! {
@@ -29,6 +30,20 @@ where
     }
 }
 
+// Not inlined into the path of each event.
+#[cold]
+fn end<C>(once: &mut Once<C>, last: Last) -> Last
+where
+    C: Fn(End<'_>),
+{
+    once.tell(match &last {
+        Last::Finished(finish) => End::Finished(finish),
+        Last::Failed(error) => End::Failed(error),
+        Last::Truncated => End::Truncated,
+    });
+    last
+}
+
 impl<B, C> Stream for OnEndBody<B, C>
 where
     B: Stream<Item = Result<Event, Error>>,
@@ -36,17 +51,12 @@ where
 {
     type Item = Result<Event, Error>;
 
-    #[inline]
+    // Inlined always: a call would copy the event, and a stack has many layers.
+    #[inline(always)]
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.project();
-        let item = ready!(this.inner.poll_next(cx));
-        match &item {
-            Some(Ok(Event::Finish(finish))) => this.once.tell(End::Finished(finish)),
-            Some(Ok(_)) => {}
-            Some(Err(error)) => this.once.tell(End::Failed(error)),
-            None => this.once.tell(End::Truncated),
-        }
-        Poll::Ready(item)
+        let item = this.inner.poll_next(cx);
+        at_end(item, |last| Poll::Ready(end(this.once, last)))
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {

@@ -1,4 +1,5 @@
 use super::{keep::Saving, state::Turn};
+use crate::end::{Last, at_end};
 use concentric_core::{Error, Event, Finish};
 use futures_core::Stream;
 use pin_project_lite::pin_project;
@@ -39,39 +40,15 @@ where
 {
     type Item = Result<Event, Error>;
 
-    #[inline]
+    // Inlined always: a call would copy the event, and a stack has many layers.
+    #[inline(always)]
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let mut this = self.project();
+        let this = self.project();
         if this.saving.is_some() {
-            return poll_saving(this.saving, this.turn, cx);
+            return poll_saving(this.saving, this.turn, cx).map(Last::into_item);
         }
-        let item = ready!(this.inner.as_mut().poll_next(cx));
-        match &item {
-            Some(Ok(Event::Finish(finish))) => {
-                if let Some(turn) = this.turn {
-                    match turn.save(finish) {
-                        Ok(None) => turn.finish(finish),
-                        Ok(Some(saving)) => {
-                            *this.saving = Some((saving, finish.clone()));
-                            return poll_saving(this.saving, this.turn, cx);
-                        }
-                        Err(error) => {
-                            *this.turn = None;
-                            return Poll::Ready(Some(Err(error)));
-                        }
-                    }
-                    *this.turn = None;
-                }
-            }
-            Some(Ok(_)) => {}
-            Some(Err(error)) => {
-                if let Some(mut turn) = this.turn.take() {
-                    turn.fail(error);
-                }
-            }
-            None => *this.turn = None,
-        }
-        Poll::Ready(item)
+        let item = this.inner.poll_next(cx);
+        at_end(item, |last| end(this.saving, this.turn, last, cx))
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
@@ -79,22 +56,60 @@ where
     }
 }
 
+// Not inlined into the path of each event.
+#[cold]
+fn end<A>(
+    saving: &mut Option<(Saving, Box<Finish>)>,
+    turn: &mut Option<Turn<A>>,
+    last: Last,
+    cx: &mut Context<'_>,
+) -> Poll<Last> {
+    let Some(mut running) = turn.take() else {
+        return Poll::Ready(last);
+    };
+    match last {
+        Last::Finished(finish) => match running.save(&finish) {
+            Ok(None) => {
+                running.finish(&finish);
+                Poll::Ready(Last::Finished(finish))
+            }
+            Ok(Some(work)) => {
+                *saving = Some((work, finish));
+                *turn = Some(running);
+                poll_saving(saving, turn, cx)
+            }
+            Err(error) => Poll::Ready(Last::Failed(error)),
+        },
+        Last::Failed(error) => {
+            running.fail(&error);
+            Poll::Ready(Last::Failed(error))
+        }
+        Last::Truncated => Poll::Ready(Last::Truncated),
+    }
+}
+
 /// Waits until the result of a turn is stored, and returns its finish.
+#[cold]
 fn poll_saving<A>(
     saving: &mut Option<(Saving, Box<Finish>)>,
     turn: &mut Option<Turn<A>>,
     cx: &mut Context<'_>,
-) -> Poll<Option<Result<Event, Error>>> {
+) -> Poll<Last> {
     let Some((stored, _)) = saving else {
         return Poll::Pending;
     };
     let stored = ready!(stored.poll(cx));
     let (finish, turn) = (saving.take().map(|(_, finish)| finish), turn.take());
-    Poll::Ready(finish.zip(turn).map(|(finish, mut turn)| {
-        turn.saved(stored)?;
-        turn.finish(&finish);
-        Ok(Event::Finish(finish))
-    }))
+    Poll::Ready(match finish.zip(turn) {
+        Some((finish, mut turn)) => match turn.saved(stored) {
+            Ok(()) => {
+                turn.finish(&finish);
+                Last::Finished(finish)
+            }
+            Err(error) => Last::Failed(error),
+        },
+        None => Last::Truncated,
+    })
 }
 
 concentric_core::opaque_debug!(TurnBody<A, B>);

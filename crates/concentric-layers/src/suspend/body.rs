@@ -1,4 +1,4 @@
-use super::task::{Source, Step};
+use super::task::Source;
 use concentric_core::{Error, Event, EventStream, Finish, store::RunStore};
 use futures_core::Stream;
 use std::{
@@ -50,14 +50,13 @@ where
 {
     type Item = Result<Event, Error>;
 
+    // Inlined always: a call would copy the event, and a stack has many layers.
+    #[inline(always)]
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         match &mut self.0 {
             Inner::Pass(body) => Pin::new(body).poll_next(cx),
             Inner::Waiting(finish) => Poll::Ready(finish.take().map(|it| Ok(Event::Finish(it)))),
-            Inner::Run(source) => source.poll(cx).map(|step| match step {
-                Some(Step::Item(item)) => Some(item),
-                Some(Step::Head(_)) | None => None,
-            }),
+            Inner::Run(source) => source.poll_item(cx),
         }
     }
 

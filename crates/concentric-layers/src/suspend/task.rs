@@ -1,7 +1,7 @@
 //! Drives a run: by the polls of its consumer until it is stored, then in a separate task.
 
 use super::run::Drive;
-use crate::wait::Stop;
+use crate::{end::Polled, wait::Stop};
 use concentric_core::{
     ChatResponse, Error, ErrorKind, Event, EventStream, Outcome, Phase, SideEffects, panic::catch,
     service::BoxFuture, store::RunStore,
@@ -45,6 +45,8 @@ where
     // The last item, while the end of the run is being recorded.
     last: Option<Option<Result<Event, Error>>>,
     items: u32,
+    // While the body is polled for the consumer: a run that panicked is not polled again.
+    is_polled: bool,
 }
 
 /// The maximum number of consecutive items before the lease is checked.
@@ -60,6 +62,7 @@ where
             drive,
             last: None,
             items: 0,
+            is_polled: false,
         }
     }
 
@@ -67,8 +70,31 @@ where
         self.rest.is_none() && self.last.is_none()
     }
 
-    /// Returns the next step, or `None` at the end.
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Step>> {
+    /// Returns the next event, if it is one that needs nothing else; otherwise, the item of the body, if it
+    /// was polled.
+    #[inline]
+    fn poll_event(&mut self, cx: &mut Context<'_>) -> Result<Event, Option<Polled>> {
+        let Some(Rest::Body(body)) = &mut self.rest else {
+            return Err(None);
+        };
+        self.is_polled = true;
+        let item = Pin::new(body).poll_next(cx);
+        self.is_polled = false;
+        match item {
+            Poll::Ready(Some(Ok(event)))
+                if !event.is_finish()
+                    && !(self.items + 1).is_multiple_of(ITEMS)
+                    && !self.drive.is_stored() =>
+            {
+                self.items += 1;
+                Ok(event)
+            }
+            item => Err(Some(item)),
+        }
+    }
+
+    /// Returns the next step, or `None` at the end. `read` is the item of the body, if it was polled.
+    fn poll(&mut self, read: Option<Polled>, cx: &mut Context<'_>) -> Poll<Option<Step>> {
         match &mut self.rest {
             Some(Rest::Call(call)) => match call.as_mut().poll(cx) {
                 Poll::Ready(Ok(response)) => {
@@ -79,7 +105,7 @@ where
                 Poll::Ready(Err(error)) => self.settle(Some(Err(error))),
                 Poll::Pending => return self.poll_lost(cx),
             },
-            Some(Rest::Body(body)) => match Pin::new(body).poll_next(cx) {
+            Some(Rest::Body(body)) => match read.unwrap_or_else(|| Pin::new(body).poll_next(cx)) {
                 Poll::Ready(Some(Ok(event))) if !event.is_finish() => {
                     self.items = self.items.wrapping_add(1);
                     if self.items.is_multiple_of(ITEMS)
@@ -165,13 +191,40 @@ where
         matches!(self, Self::Over)
     }
 
+    /// Returns the next item of the run's body, which it has by now.
+    // Inlined always: a call would copy the event, and a stack has many layers.
+    #[inline(always)]
+    pub(super) fn poll_item(&mut self, cx: &mut Context<'_>) -> Polled {
+        let read = match self {
+            Self::Here(run) if !run.is_polled => match run.poll_event(cx) {
+                Ok(event) => return Poll::Ready(Some(Ok(event))),
+                Err(read) => read,
+            },
+            _ => None,
+        };
+        self.poll_other(read, cx)
+    }
+
+    #[inline(never)]
+    fn poll_other(&mut self, read: Option<Polled>, cx: &mut Context<'_>) -> Polled {
+        self.poll_step(read, cx).map(|step| match step {
+            Some(Step::Item(item)) => Some(item),
+            Some(Step::Head(_)) | None => None,
+        })
+    }
+
     /// Returns the next step, or `None` if the run has ended.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Step>> {
+        self.poll_step(None, cx)
+    }
+
+    fn poll_step(&mut self, read: Option<Polled>, cx: &mut Context<'_>) -> Poll<Option<Step>> {
         // Taken while it is polled, so a run that panicked is not polled again.
         if matches!(self, Self::Here(_))
             && let Self::Here(mut run) = std::mem::replace(self, Self::Over)
+            && !run.is_polled
         {
-            let polled = run.poll(cx);
+            let polled = run.poll(read, cx);
             if run.is_over() {
                 return polled;
             }
@@ -256,7 +309,7 @@ where
 {
     let mut has_panicked = false;
     loop {
-        let polled = poll_fn(|cx| match catch(|| run.poll(cx)) {
+        let polled = poll_fn(|cx| match catch(|| run.poll(None, cx)) {
             Ok(polled) => polled.map(Ok),
             Err(panic) => Poll::Ready(Err(panic)),
         });

@@ -1,4 +1,5 @@
 use super::{Emit, Transform};
+use crate::end::Polled;
 use concentric_core::{Error, Event};
 use futures_core::Stream;
 use std::{
@@ -64,12 +65,46 @@ where
         }
     }
 
+    // These are not inlined into the path of each event.
+    #[cold]
+    fn emitted(&mut self, emit: Emit, cx: &mut Context<'_>) -> Polled {
+        self.emit(emit);
+        self.poll_queued(cx)
+    }
+
+    #[cold]
+    fn ended(&mut self, item: Option<Result<Event, Error>>, cx: &mut Context<'_>) -> Polled {
+        match self.take(item) {
+            true => self.poll_queued(cx),
+            false => Poll::Ready(None),
+        }
+    }
+
+    /// Returns the next item, which is in the queue if that is not empty.
+    #[inline(never)]
+    fn poll_queued(&mut self, cx: &mut Context<'_>) -> Polled {
+        loop {
+            if let Some(item) = self.ready.pop_front() {
+                return Poll::Ready(Some(item));
+            }
+            if !ready!(self.poll_more(cx)) {
+                return Poll::Ready(None);
+            }
+        }
+    }
+
     /// Reads one item of the inner body; `false` if there is none.
     fn poll_more(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
         let Some(inner) = &mut self.inner else {
             return Poll::Ready(false);
         };
-        match ready!(inner.as_mut().poll_next(cx)) {
+        let item = ready!(inner.as_mut().poll_next(cx));
+        Poll::Ready(self.take(item))
+    }
+
+    /// Processes an item of the inner body; `false` if nothing follows.
+    fn take(&mut self, item: Option<Result<Event, Error>>) -> bool {
+        match item {
             Some(Ok(Event::Finish(mut finish))) => {
                 let held = self.transform.flush();
                 self.emit(held);
@@ -89,10 +124,10 @@ where
                     Some(Err(error)) if self.is_open => self.fail(error),
                     _ => _ = self.end(),
                 }
-                return Poll::Ready(!self.ready.is_empty());
+                return !self.ready.is_empty();
             }
         }
-        Poll::Ready(true)
+        true
     }
 
     /// Passes an error to the transform, whose result ends the body.
@@ -122,8 +157,7 @@ where
     }
 
     fn push(&mut self, event: Event) {
-        let empty = matches!(&event, Event::TextDelta(text) | Event::ReasoningDelta(text) if text.is_empty());
-        if !self.is_open || empty {
+        if !self.is_open || is_empty(&event) {
             return;
         }
         if event.is_finish() {
@@ -131,6 +165,11 @@ where
         }
         self.ready.push_back(Ok(event));
     }
+}
+
+/// Returns whether an event has no effect.
+fn is_empty(event: &Event) -> bool {
+    matches!(event, Event::TextDelta(text) | Event::ReasoningDelta(text) if text.is_empty())
 }
 
 // The inner body is boxed, and the other fields are plain data.
@@ -143,14 +182,28 @@ where
 {
     type Item = Result<Event, Error>;
 
+    // Inlined always: a call would copy the event, and a stack has many layers.
+    #[inline(always)]
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        loop {
-            if let Some(item) = self.ready.pop_front() {
-                return Poll::Ready(Some(item));
+        let this = &mut *self;
+        if !this.ready.is_empty() {
+            return this.poll_queued(cx);
+        }
+        let Some(inner) = &mut this.inner else {
+            return Poll::Ready(None);
+        };
+        match inner.as_mut().poll_next(cx) {
+            Poll::Pending => Poll::Pending,
+            // An event that becomes one event is not queued.
+            Poll::Ready(Some(Ok(event))) if !event.is_finish() => {
+                match this.transform.event(event) {
+                    Emit::One(event) if !event.is_finish() && !is_empty(&event) => {
+                        Poll::Ready(Some(Ok(event)))
+                    }
+                    emit => this.emitted(emit, cx),
+                }
             }
-            if !ready!(self.poll_more(cx)) {
-                return Poll::Ready(None);
-            }
+            Poll::Ready(item) => this.ended(item, cx),
         }
     }
 }

@@ -1,5 +1,6 @@
 use super::spending::Spending;
-use concentric_core::{Error, Event, Usage};
+use crate::end::{Last, at_end};
+use concentric_core::{Error, Event};
 use futures_core::Stream;
 use pin_project_lite::pin_project;
 use std::{
@@ -16,23 +17,31 @@ pin_project! {
         inner: B,
         // Settled on drop: at the terminal item, or earlier.
         spending: Option<Spending>,
+        // Whether a limit depends on the number of received bytes.
+        counts: bool,
     }
 }
 
 impl<B> ModelBudgetBody<B> {
-    pub(super) const fn new(inner: B, spending: Option<Spending>) -> Self {
-        Self { inner, spending }
+    pub(super) fn new(inner: B, spending: Option<Spending>) -> Self {
+        let counts = spending.as_ref().is_some_and(Spending::counts);
+        Self {
+            inner,
+            spending,
+            counts,
+        }
     }
 }
 
 // Not inlined into the path of each event.
 #[cold]
-fn settle(spending: &mut Option<Spending>, usage: Option<Usage>) {
+fn end(spending: &mut Option<Spending>, last: Last) -> Last {
     if let Some(mut spending) = spending.take()
-        && let Some(usage) = usage
+        && let Last::Finished(finish) = &last
     {
-        spending.used(usage);
+        spending.used(finish.attempt_usage());
     }
+    last
 }
 
 impl<B> Stream for ModelBudgetBody<B>
@@ -46,19 +55,13 @@ where
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.project();
         let item = this.inner.poll_next(cx);
-        match &item {
-            Poll::Ready(Some(Ok(Event::Finish(finish)))) => {
-                settle(this.spending, Some(finish.attempt_usage()));
-            }
-            Poll::Ready(Some(Ok(event))) => {
-                if let Some(spending) = this.spending {
-                    spending.saw(event);
-                }
-            }
-            Poll::Ready(None | Some(Err(_))) => settle(this.spending, None),
-            Poll::Pending => {}
+        if *this.counts
+            && let Poll::Ready(Some(Ok(event))) = &item
+            && let Some(spending) = this.spending
+        {
+            spending.saw(event);
         }
-        item
+        at_end(item, |last| Poll::Ready(end(this.spending, last)))
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {

@@ -5,7 +5,7 @@ use crate::{
         layer::Prices,
         millis,
     },
-    tokens::{BYTES, length},
+    tokens::BYTES,
 };
 use concentric_core::{ChatRequest, Context, Error, ErrorKind, Event, Usage};
 use std::{fmt, time::SystemTime};
@@ -14,6 +14,8 @@ use std::{fmt, time::SystemTime};
 pub(super) struct Spending {
     // `None` if there is nothing to settle.
     lease: Option<Lease>,
+    // Whether a limit depends on the number of received bytes.
+    counts: bool,
     prices: Prices,
     estimate: Usage,
     usage: Usage,
@@ -40,6 +42,7 @@ impl Spending {
         let lease = budget.reserve(wanted)?;
         Ok(Self {
             lease: Some(lease),
+            counts: budget.limits_output(),
             prices,
             estimate,
             usage: Usage::default(),
@@ -49,16 +52,21 @@ impl Spending {
         })
     }
 
+    /// Returns whether a limit depends on the bytes of the events.
+    pub(super) const fn counts(&self) -> bool {
+        self.counts
+    }
+
     /// Counts the bytes of an event, in case the provider does not report usage.
     #[inline]
     pub(super) fn saw(&mut self, event: &Event) {
         self.seen += match event {
             Event::TextDelta(text) | Event::ReasoningDelta(text) | Event::RefusalDelta(text) => {
-                length(text)
+                text.len()
             }
-            Event::ToolCall(event) => length(event.call.arguments.as_str()),
+            Event::ToolCall(event) => event.call.arguments.as_str().len(),
             _ => 0,
-        };
+        } as u64;
     }
 
     /// Records the usage that the provider reported.
