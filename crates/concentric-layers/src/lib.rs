@@ -119,6 +119,8 @@ pub mod otel;
 mod provider_state;
 #[cfg(feature = "rate-limit")]
 pub mod rate_limit;
+#[cfg(any(feature = "fallback", feature = "retry"))]
+mod repeats;
 #[cfg(feature = "response-cache")]
 pub mod response_cache;
 #[cfg(feature = "retry")]

@@ -1,4 +1,5 @@
 use super::{FailedAttempts, layer::Options};
+use crate::repeats::count_repeat;
 use concentric_core::{
     BoxModel, ChatRequest, Context, CustomEvent, Error, ErrorKind, SideEffects, Str,
     context::Sleep,
@@ -82,6 +83,7 @@ impl Attempts {
         let (kind, code) = (error.kind().as_str(), error.code().map(str::to_owned));
         self.failed.push((from.clone(), error));
         let context = &self.request.context;
+        count_repeat(context);
         let to = self.options.name(self.current());
         tracing::warn!(
             target: "concentric::fallback",

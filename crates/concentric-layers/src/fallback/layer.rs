@@ -81,6 +81,22 @@ impl FallbackLayer {
 
     /// Decides after which errors the next model is called; `None` for the
     /// [default](super#which-errors-lead-to-another-model).
+    ///
+    /// ```
+    /// use concentric_core::{BoxModel, ErrorKind};
+    /// use concentric_layers::FallbackLayer;
+    ///
+    /// // A provider's content filter may refuse what another model answers.
+    /// fn unfiltered(other: BoxModel) -> FallbackLayer {
+    ///     FallbackLayer::new("first")
+    ///         .or("other", other)
+    ///         .on(|error| (error.kind() == ErrorKind::ContentFilter).then_some(true))
+    /// }
+    /// # let _ = unfiltered;
+    /// ```
+    ///
+    /// A model's own refusal is an answer, and no error. A [`Transform`](crate::Transform) inside this layer that
+    /// fails on an [`Event::RefusalDelta`](concentric_core::Event::RefusalDelta) makes it one.
     #[must_use]
     pub fn on(self, decide: impl Fn(&Error) -> Option<bool> + Send + Sync + 'static) -> Self {
         self.with(|options| options.on = Some(Arc::new(decide)))

@@ -40,8 +40,10 @@
 //! - that the provider advises against, or that fails with `Authentication`, `Permission` or `Quota`;
 //! - whose error has the code `circuit_open` or `rate_limited_locally`: a
 //!   fallback may help, another attempt does not;
-//! - that an inner policy has repeated or given up ([`attempts`](concentric_core::Error::attempts)), so that
-//!   stacked policies do not multiply their attempts;
+//! - that an inner policy has repeated or given up ([`attempts`](concentric_core::Error::attempts)), or during
+//!   which another model was called in its place, so that stacked policies do not multiply their attempts. This
+//!   holds also if the answer then failed, and a layer such as [`CommitLayer`](crate::CommitLayer) returns that
+//!   failure from its future;
 //! - that continues a conversation which the provider stores (`previous_response_id` or `conversation` in
 //!   [`provider`](concentric_core::ChatOptions::provider)), if it is unknown whether the provider received it:
 //!   after `Timeout`, `Connection` or `Truncated`.
@@ -70,8 +72,6 @@
 //! Inside the loop, around one model: a repetition is another attempt at the same step. Inside a
 //! [`FallbackLayer`](crate::fallback) and outside of layers for each attempt, such as tower's `Timeout`, a rate
 //! limit or a budget layer, which count every attempt. Around an agent, it repeats runs that had no effect.
-//! A [`CommitLayer`](crate::CommitLayer) belongs inside of all policies: where one holds the answers of an inner
-//! policy or of a fallback, an outer policy repeats those that fail without knowledge of the attempts before them.
 //!
 //! # Readiness and errors
 //!
@@ -79,8 +79,8 @@
 //! The error is that of the last attempt, with the number of [`attempts`](concentric_core::Error::attempts).
 //! If the policy gives up before the last one, the error's [`advice`](concentric_core::Error::advice) is `false`.
 //!
-//! The tokens of every attempt are in [`run_usage`](concentric_core::Context::run_usage), as far as the provider
-//! reports them.
+//! The tokens of every attempt are in [`run_usage`](concentric_core::Context::run_usage): reported by the provider,
+//! or estimated.
 //!
 //! Each repetition emits a custom event `concentric.retry` with the value
 //! `{"attempt", "delay_ms", "kind", "code"}`, and logs a warning.

@@ -1,5 +1,8 @@
 use super::budgets::Budgets;
-use crate::provider_state::is_stored_by_provider;
+use crate::{
+    provider_state::is_stored_by_provider,
+    repeats::{count_repeat, repeats},
+};
 use concentric_core::{
     BoxError, ChatRequest, Context, CustomEvent, Error, ErrorKind, SideEffects, Str, context::Sleep,
 };
@@ -16,11 +19,12 @@ use tower::retry::{
 #[derive(Clone)]
 pub struct RetryModel {
     options: Arc<Options>,
-    // Of the call of this clone: the attempts begun, the failed attempts of all policies, and the effects of
-    // the run before the first attempt.
+    // Of the call of this clone: the attempts begun, the failed attempts of all policies, and the effects and
+    // the repeated calls of the run before the first attempt. The latter include this policy's own.
     made: u32,
     failed: u32,
     effects: u64,
+    repeats: u32,
 }
 
 #[derive(Clone)]
@@ -66,6 +70,7 @@ impl RetryModel {
             made: 1,
             failed: 0,
             effects: 0,
+            repeats: 0,
         }
     }
 
@@ -120,6 +125,7 @@ impl RetryModel {
         // The policy of the service itself never counts an attempt, so each call begins here.
         if self.made == 1 {
             self.effects = request.context.effect_count();
+            self.repeats = repeats(&request.context);
         }
         request.clone()
     }
@@ -129,12 +135,16 @@ impl RetryModel {
     }
 
     fn after(&mut self, request: &ChatRequest, error: &Error) -> Next {
-        self.failed = self.failed.saturating_add(error.attempts());
+        // A layer in between may have replaced the error of the policies inside.
+        let inside = repeats(&request.context).saturating_sub(self.repeats);
+        let attempts = error.attempts().max(inside.saturating_add(1));
+        self.failed = self.failed.saturating_add(attempts);
         let stop = |gave_up| Next::Return {
             attempts: self.failed,
             gave_up,
         };
-        if self.made >= self.options.attempts || !self.is_repeatable(request, error) {
+        let is_over = attempts > 1 || self.made >= self.options.attempts;
+        if is_over || !self.is_repeatable(request, error) {
             return stop(false);
         }
         let Some(pause) = self.pause(&request.context, error) else {
@@ -144,6 +154,8 @@ impl RetryModel {
             return stop(true);
         }
         report(&request.context, self.made, pause, error);
+        count_repeat(&request.context);
+        self.repeats += 1;
         self.made += 1;
         if pause.is_zero() {
             // A timer would wait for its next tick.
@@ -167,7 +179,6 @@ impl RetryModel {
                 | ErrorKind::Halted
                 | ErrorKind::Cancelled
         ) || error.advice() == Some(false)
-            || error.attempts() > 1
             || error.code().is_some_and(|code| LOCAL.contains(&code));
         let may_have_effects = error.effects() != SideEffects::None
             || context.effect_count() != self.effects

@@ -328,17 +328,11 @@ fn run_case(seed: u64, seen: &mut Seen) {
     if has_tools {
         stack = BoxModel::new(AgentLayer::new(case.tools()).step_limit(4).layer(stack));
     }
-    let mut is_held = false;
     if case.one_in(2) {
         let (retry, attempts) = case.policy(&tokens);
-        // Its attempts add to those inside, unless it also repeats answers that failed after their first content.
-        is_held = case.one_in(2);
-        most = if is_held {
-            most * attempts
-        } else {
-            most + attempts - 1
-        };
-        if is_held {
+        // Its attempts add to those inside.
+        most += attempts - 1;
+        if case.one_in(2) {
             // Hides from the policy that the error follows effects.
             let hiding = Arc::clone(&case);
             let hide = move |error| match hiding.effects.lock().unwrap().is_empty() {
@@ -426,12 +420,7 @@ fn run_case(seed: u64, seen: &mut Seen) {
     for (at, attempt) in attempts.iter().enumerate() {
         let later = &attempts[at + 1..];
         let is_same = |it: &&Attempt| (it.model, it.step) == (attempt.model, attempt.step);
-        // A policy around held answers does not know the errors of models that others have replaced.
-        let next = later.first().filter(is_same);
-        let again = match is_held {
-            true => next,
-            false => later.iter().find(is_same),
-        };
+        let again = later.iter().find(is_same);
         let error = attempt.error.as_ref().filter(|_| attempt.has_failed());
         if error.is_some_and(|error| error.effects() != SideEffects::None) {
             assert!(later.is_empty(), "a possible effect is repeated");
@@ -446,7 +435,7 @@ fn run_case(seed: u64, seen: &mut Seen) {
         {
             assert!(again.is_none(), "a stored conversation is continued twice");
         }
-        if let (Some(next), Some((failed, error))) = (next, &attempt.failed) {
+        if let (Some(next), Some((failed, error))) = (again, &attempt.failed) {
             let pause = error.retry_after().unwrap_or_default();
             assert!(next.began >= *failed + pause, "a provider's pause was cut");
         }
