@@ -27,8 +27,17 @@ pub struct ModelUsage {
     pub model: Option<Str>,
     /// The number of calls.
     pub calls: u64,
+    /// The number of these calls whose tokens are estimated, because they failed or were dropped before the
+    /// provider reported them.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub estimated: u64,
     /// The sum of their tokens.
     pub usage: Usage,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "called by serde")]
+const fn is_zero(calls: &u64) -> bool {
+    *calls == 0
 }
 
 /// Calls with more input tokens are listed singly, because providers price long input differently.
@@ -48,6 +57,18 @@ impl RunUsage {
             provider: head.provider.clone(),
             model: head.model.clone(),
             calls: 1,
+            estimated: 0,
+            usage,
+        });
+    }
+
+    /// Adds the estimated tokens of one call, which the provider did not report.
+    pub fn record_estimate(&mut self, head: &ResponseHead, usage: Usage) {
+        self.add(ModelUsage {
+            provider: head.provider.clone(),
+            model: head.model.clone(),
+            calls: 1,
+            estimated: 1,
             usage,
         });
     }
@@ -79,6 +100,7 @@ impl RunUsage {
         match sum {
             Some(of) => {
                 of.calls = of.calls.saturating_add(more.calls);
+                of.estimated = of.estimated.saturating_add(more.estimated);
                 of.usage += more.usage;
             }
             None => self.0.push(more),

@@ -143,6 +143,53 @@ pub struct Answer {
     pub(crate) limits: Limits,
     /// Whether a chunk changed the response; see [`changed`](Self::changed).
     pub(crate) changed: bool,
+    /// For a model call whose usage the service does not report.
+    pub(crate) estimate: Estimate,
+}
+
+/// What is known of the usage of a call whose response fails or is dropped.
+#[derive(Debug, Default)]
+pub(crate) struct Estimate {
+    /// The name of the requested model.
+    pub(crate) model: Str,
+    /// The size of the request in bytes.
+    pub(crate) sent: u64,
+    /// The size of the received output in bytes.
+    pub(crate) received: u64,
+}
+
+/// The assumed number of bytes of text per token.
+const BYTES: u64 = 4;
+
+impl Estimate {
+    pub(crate) fn new(request: &ChatRequest, model: &Str) -> Self {
+        let system = request.system.iter().map(|it| it.text.len());
+        let tools = request.tools.iter();
+        let tools = tools.map(|it| it.name.len() + it.description.len());
+        let sent = system.chain(tools).sum::<usize>() as u64;
+        Self {
+            model: model.clone(),
+            sent: sent.saturating_add(request.transcript.size()),
+            received: 0,
+        }
+    }
+
+    /// The number of tokens of the received output.
+    pub(crate) const fn output(&self) -> u64 {
+        self.received.div_ceil(BYTES)
+    }
+
+    /// Counts an event of the response.
+    #[inline]
+    pub(crate) fn see(&mut self, event: &Event) {
+        self.received += match event {
+            Event::TextDelta(text) | Event::ReasoningDelta(text) | Event::RefusalDelta(text) => {
+                text.len()
+            }
+            Event::ToolCallDelta(delta) => delta.arguments.len(),
+            _ => 0,
+        } as u64;
+    }
 }
 
 impl Answer {
@@ -156,6 +203,18 @@ impl Answer {
             request_id: self.head.request_id.as_ref(),
             retry_after: self.limits.retry_after,
         }
+    }
+
+    /// Records the tokens of a response that ends before the service has reported all of them. It may have
+    /// reported some.
+    pub(crate) fn record_estimate(&self, reported: Usage) {
+        let mut usage = reported;
+        let estimate = &self.estimate;
+        usage.set_input_tokens(reported.input_tokens().or(Some(estimate.sent / BYTES)));
+        usage.set_output_tokens(reported.output_tokens().max(Some(estimate.output())));
+        let mut head = self.head.clone();
+        head.model.get_or_insert_with(|| estimate.model.clone());
+        self.context.record_estimated_usage(&head, usage);
     }
 
     /// The error for a violation of the protocol.

@@ -1,22 +1,32 @@
 //! The tokens of a whole run, by model (S24).
 
+use bytes::Bytes;
 use concentric_core::{
     AgentLayer, Answer, BoxModel, ChatRequest, Context, Event, EventStream, Outcome, Reply,
-    ResponseHead, RunUsage, Str, Usage, machine::RunState, store::Checkpoint,
+    ResponseHead, RunUsage, Str, Usage, machine::RunState, service::SharedModel, store::Checkpoint,
 };
 use concentric_layers::{
-    Next, from_fn,
+    FallbackLayer, Next, from_fn,
     stop::{Judgement, OutputConstraint},
 };
-use concentric_providers::catalogue::{Catalogue, ModelInfo, Price};
+use concentric_providers::{
+    ApiKey, OpenAiLayer, OpenAiResponsesLayer,
+    catalogue::{Catalogue, ModelInfo, Price},
+};
 use concentric_test::{Pace, ScriptedModel, watched};
 use concentric_tools::{Approval, Toolset, agent_tool, output};
-use futures_util::StreamExt;
+use futures_util::{StreamExt, stream};
+use http_body::Frame;
+use http_body_util::{BodyExt, Full, StreamBody, combinators::BoxBody};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
-use std::sync::{Arc, Mutex};
-use tower::{Layer, ServiceBuilder, ServiceExt};
+use std::{
+    convert::Infallible,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+use tower::{Layer, ServiceBuilder, ServiceExt, service_fn, util::BoxCloneSyncService};
 
 /// A model that records its tokens under its name, as providers do.
 fn named(name: &'static str, used: Usage) -> ScriptedModel {
@@ -397,4 +407,81 @@ fn long_calls_keep_their_own_price() {
     let catalogue = Catalogue::from_json(&catalogue.to_string()).unwrap();
     let cost = catalogue.cost(&usage).unwrap();
     assert_eq!(cost.micros(), 300_000 + 2 * 600_000);
+}
+
+/// A model of a service that sends `body` and then stays silent.
+fn served<L>(layer: L, body: &'static str) -> BoxModel
+where
+    L: Layer<BoxHttp>,
+    L::Service: SharedModel,
+{
+    let http = service_fn(move |_: http::Request<Full<Bytes>>| async move {
+        let sent = stream::iter([Ok::<_, Infallible>(Frame::data(Bytes::from(body)))]);
+        let body = StreamBody::new(sent.chain(stream::pending()));
+        Ok::<_, Infallible>(http::Response::new(BodyExt::boxed(body)))
+    });
+    BoxModel::new(layer.layer(BoxCloneSyncService::new(http)))
+}
+
+type BoxHttp = BoxCloneSyncService<
+    http::Request<Full<Bytes>>,
+    http::Response<BoxBody<Bytes, Infallible>>,
+    Infallible,
+>;
+
+// Case C126, with attempts that were dropped, and that have failed.
+#[tokio::test(start_paused = true)]
+async fn the_tokens_of_dropped_and_failed_attempts_are_recorded() {
+    let silent = served(OpenAiLayer::new("silent", ApiKey::new("key")), "");
+    let failed = concat!(
+        r#"data: {"type": "response.failed", "response": {"id": "r", "status": "failed", "model": "fails", "#,
+        r#""error": {"code": "server_error", "message": "down"}, "#,
+        r#""usage": {"input_tokens": 60, "output_tokens": 7}}}"#,
+        "\n\n"
+    );
+    let fails = served(
+        OpenAiResponsesLayer::new("fails", ApiKey::new("key")),
+        failed,
+    );
+    let answers = named("answers", Usage::new(10, 1)).text("Yes.");
+    let model = FallbackLayer::new("silent")
+        .or("fails", fails)
+        .or("answers", answers)
+        .time_to_first(Duration::from_secs(5))
+        .layer(silent);
+    let agent = BoxModel::new(AgentLayer::new(Toolset::new()).layer(model));
+    // Each attempt sends 40 bytes of text, about 10 tokens.
+    let (answer, context) = run(agent, ChatRequest::user("a".repeat(40))).await;
+    assert_eq!(answer.text(), "Yes.");
+    let usage = answer.finish.run_usage();
+    let expected = [
+        ("answers", 1, 10, 1),
+        ("fails", 1, 60, 7),
+        ("silent", 1, 10, 0),
+    ];
+    assert_eq!(table(&usage), expected);
+    let estimated = usage.models().iter().filter(|of| of.estimated > 0);
+    let estimated: Vec<_> = estimated.map(|of| of.model.as_deref()).collect();
+    assert_eq!(estimated, [Some("silent")]);
+    assert_eq!(answer.finish.usage, Usage::new(10, 1));
+    assert_eq!(context.run_usage(), usage);
+}
+
+// Case C126, with a dropped run.
+#[tokio::test]
+async fn the_tokens_of_a_dropped_run_are_recorded() {
+    let body = concat!(
+        r#"data: {"id": "c", "model": "gpt", "choices": [{"index": 0, "delta": {"content": "Hello, world"}}]}"#,
+        "\n\n"
+    );
+    let model = served(OpenAiLayer::new("gpt", ApiKey::new("key")), body);
+    let agent = AgentLayer::new(Toolset::new()).layer(model);
+    let request = ChatRequest::user("a".repeat(40));
+    let context = request.context.clone();
+    let mut response = agent.oneshot(request).await.unwrap();
+    while !matches!(response.body.next().await, Some(Ok(Event::TextDelta(_)))) {}
+    drop(response);
+    let usage = context.run_usage();
+    assert_eq!(table(&usage), [("gpt", 1, 10, 3)]);
+    assert_eq!(usage.models()[0].estimated, 1);
 }

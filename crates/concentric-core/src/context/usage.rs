@@ -58,8 +58,8 @@ impl Context {
     /// The tokens that models have used so far in this run and in the runs within it, also for
     /// attempts whose answer was rejected or repeated.
     ///
-    /// The models of `concentric-providers` record each answer that completes, and of one that fails the tokens
-    /// that the provider had reported. A model of another kind calls [`record_usage`](Self::record_usage); without it, its calls are included once the agent
+    /// The models of `concentric-providers` record each answer that completes, and one that fails or is dropped:
+    /// with the tokens that the provider had reported, or [estimated](crate::ModelUsage::estimated). A model of another kind calls [`record_usage`](Self::record_usage); without it, its calls are included once the agent
     /// that makes them has ended ([`Finish::run_usage`](crate::Finish::run_usage)).
     ///
     /// ```
@@ -90,15 +90,24 @@ impl Context {
         }
     }
 
+    /// Records the estimated tokens of a model call that failed or was dropped before its provider reported
+    /// them, in this run and in the runs around it.
+    pub fn record_estimated_usage(&self, head: &ResponseHead, usage: Usage) {
+        self.each_usage(|recorded| recorded.record_estimate(head, usage));
+    }
+
     /// Like [`record_usage`](Self::record_usage), for an agent.
     pub(crate) fn add_usage(&self, head: &ResponseHead, usage: Usage) {
-        let recorded = self.run.usage.get_or_init(Box::default);
-        recorded.lock().usage.record(head, usage);
-        let mut outer = self.parent();
-        while let Some(context) = outer {
+        self.each_usage(|recorded| recorded.record(head, usage));
+    }
+
+    /// Updates the tokens of this run and of the runs around it.
+    fn each_usage(&self, add: impl Fn(&mut RunUsage)) {
+        let mut next = Some(self);
+        while let Some(context) = next {
             let recorded = context.run.usage.get_or_init(Box::default);
-            recorded.lock().usage.record(head, usage);
-            outer = context.parent();
+            add(&mut recorded.lock().usage);
+            next = context.parent();
         }
     }
 

@@ -4,7 +4,7 @@ use super::{
 };
 use crate::{
     OpenAiLayer,
-    api::{Answer, Api},
+    api::{Answer, Api, Estimate},
     model::{Clocks, Config},
     openai::Chat,
 };
@@ -121,6 +121,7 @@ where
             secrets: config.secrets(),
             limits: config.limits(),
             changed: false,
+            estimate: Estimate::default(),
         };
         Ok((upstream, answer))
     }

@@ -163,11 +163,8 @@ where
 
     fn fail(&mut self, error: Error) {
         self.upstream = None;
-        let usage = self.decoder.usage();
-        if usage != Usage::default() {
-            // The attempt is charged, also if it is repeated.
-            self.answer.context.record_usage(&self.answer.head, usage);
-        }
+        // A service that fails before its first output charges nothing.
+        self.record(false);
         self.error = Some(error);
     }
 }
@@ -184,6 +181,7 @@ where
         let this = self.get_mut();
         loop {
             if let Some(event) = this.answer.events.pop_front() {
+                this.answer.estimate.see(&event);
                 return Poll::Ready(Some(Ok(event)));
             }
             if let Some(error) = this.error.take() {
@@ -199,6 +197,34 @@ where
     fn size_hint(&self) -> (usize, Option<usize>) {
         let known = self.answer.events.len() + usize::from(self.error.is_some());
         (known, self.upstream.is_none().then_some(known))
+    }
+}
+
+impl<RB, A: Api> Body<RB, A> {
+    /// Records the tokens of a response that is not complete: it is charged, also if it is repeated.
+    fn record(&mut self, is_charged: bool) {
+        let Answer {
+            events, estimate, ..
+        } = &mut self.answer;
+        // The others were counted when they were polled.
+        events.iter().for_each(|event| estimate.see(event));
+        let (seen, reported) = (estimate.output(), self.decoder.usage());
+        if reported.output_tokens() >= Some(seen) {
+            self.answer
+                .context
+                .record_usage(&self.answer.head, reported);
+        } else if is_charged || seen > 0 || reported != Usage::default() {
+            self.answer.record_estimate(reported);
+        }
+    }
+}
+
+impl<RB, A: Api> Drop for Body<RB, A> {
+    fn drop(&mut self) {
+        // Dropped before its end.
+        if self.upstream.take().is_some() {
+            self.record(true);
+        }
     }
 }
 

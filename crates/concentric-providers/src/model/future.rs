@@ -4,7 +4,7 @@ use crate::{
     rate_limits,
 };
 use bytes::Bytes;
-use concentric_core::{BoxError, ChatResponse, Error, ErrorKind, RateLimits, Str};
+use concentric_core::{BoxError, ChatResponse, Error, ErrorKind, RateLimits, Str, Usage};
 use http::{HeaderMap, StatusCode, header, response::Parts};
 use pin_project_lite::pin_project;
 use std::{
@@ -20,13 +20,26 @@ pin_project! {
     pub struct ResponseFuture<F, RB, A: Api> {
         #[pin]
         call: Option<F>,
+        // Whether the request may have been sent.
+        was_polled: bool,
         clocks: Option<Box<Clocks>>,
         state: State<RB, A>,
+    }
+
+    impl<F, RB, A: Api> PinnedDrop for ResponseFuture<F, RB, A> {
+        fn drop(this: Pin<&mut Self>) {
+            let this = this.project();
+            if let State::Called(answer, _) = this.state
+                && *this.was_polled
+            {
+                answer.record_estimate(Usage::default());
+            }
+        }
     }
 }
 
 enum State<RB, A: Api> {
-    /// Waits for the response head.
+    /// The request was sent, and the response head is awaited.
     Called(Answer, A::Decoder),
     /// Waits for the first content.
     Answered(Body<RB, A>, Option<Box<RateLimits>>),
@@ -56,6 +69,7 @@ impl<F, RB, A: Api> ResponseFuture<F, RB, A> {
     ) -> Self {
         Self {
             call: Some(call),
+            was_polled: false,
             clocks,
             state: State::Called(answer, decoder),
         }
@@ -64,6 +78,7 @@ impl<F, RB, A: Api> ResponseFuture<F, RB, A> {
     pub(super) const fn failed(error: Error) -> Self {
         Self {
             call: None,
+            was_polled: false,
             clocks: None,
             state: State::Failed(error),
         }
@@ -82,6 +97,7 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
+        *this.was_polled = true;
         loop {
             match this.state {
                 State::Called(answer, _) => {
@@ -91,7 +107,10 @@ where
                     let response = match ready!(Clocks::poll(this.clocks, cx, |cx| call.poll(cx))) {
                         Ok(Ok(response)) => Ok(response),
                         Ok(Err(error)) => Err(answer.origin().transport(error.into())),
-                        Err(expired) => Err(expired.error(answer.origin())),
+                        Err(expired) => {
+                            answer.record_estimate(Usage::default());
+                            Err(expired.error(answer.origin()))
+                        }
                     };
                     // A completed future holds no resources.
                     this.call.set(None);

@@ -1,7 +1,7 @@
 use super::{Body, ResponseFuture, clocks::Clocks, config::Config};
 use crate::{
     Unsupported,
-    api::{Answer, Api, Call},
+    api::{Answer, Api, Call, Estimate},
     capabilities::{invalid, refused},
 };
 use bytes::Bytes;
@@ -138,6 +138,7 @@ impl<A: Api> Config<A> {
             limits.event = limits.response;
         }
         let decoder = self.api.decoder(&call);
+        let estimate = Estimate::new(&request, call.model);
         let answer = Answer {
             context: request.context,
             head,
@@ -147,6 +148,7 @@ impl<A: Api> Config<A> {
             secrets: self.secrets(),
             limits,
             changed: false,
+            estimate,
         };
         Ok((upstream, answer, decoder))
     }

@@ -82,6 +82,10 @@ impl api::Decoder for Decoder {
         Ok(())
     }
 
+    fn usage(&self) -> Usage {
+        self.usage
+    }
+
     fn is_whole(&self) -> bool {
         self.end.is_some()
     }

@@ -52,4 +52,5 @@ mod settings;
 mod support;
 mod supports;
 mod tower_http;
+mod usage;
 mod warnings;
