@@ -16,6 +16,7 @@
 
 mod build;
 mod cancel;
+mod closed;
 mod deferred;
 mod head;
 mod place;
@@ -23,7 +24,7 @@ mod stream;
 mod time;
 mod usage;
 
-pub use self::{build::ContextBuilder, head::HeadHold};
+pub use self::{build::ContextBuilder, closed::ClosedTranscript, head::HeadHold};
 pub use crate::{
     environment::{Clock, Environment, Ids, Random, Sleep},
     outbox::EmitError,

@@ -2,7 +2,7 @@
 
 use super::run::Run;
 use crate::context::{Context, Release};
-use concentric_proto::Event;
+use concentric_proto::{CancelReason, Event, Outcome};
 
 /// Marks a run as driven until it has its outcome or is dropped, and entitles its driver to the
 /// events that are emitted into the run.
@@ -59,6 +59,14 @@ impl<M, R> Run<M, R> {
         }
     }
 
+    /// Keeps the conversation of a run that ends without a finish, if a layer has requested it.
+    pub(super) fn keep_closed_transcript(&self) {
+        if self.claim.is_some() && self.context.keeps_closed_transcript() {
+            self.context
+                .set_closed_transcript(self.machine.transcript());
+        }
+    }
+
     /// Releases the run after its outcome.
     pub(super) fn end(&mut self) {
         self.stops = None;
@@ -78,6 +86,11 @@ impl<M, R> Drop for Run<M, R> {
             self.record_usage();
         }
         if let Some(Some(how)) = release {
+            if how == Release::Dropped && self.context.keeps_closed_transcript() {
+                let reason = CancelReason::Disconnected;
+                self.machine.finish_with(None, Outcome::Aborted { reason });
+                self.keep_closed_transcript();
+            }
             self.context.release(how);
         }
     }

@@ -73,6 +73,7 @@ where
         let work = match action {
             Action::Emit(event) => return Some(self.emit(run, event)),
             Action::Fail(error) => {
+                run.keep_closed_transcript();
                 self.end(run);
                 return Some(Err(error));
             }

@@ -22,7 +22,9 @@ pub use self::{
     memory::{Memories, Memory},
     run::{LEASE, RunRecord, RunStatus, RunStore, RunSummary, waiting},
     run_context::{OpenInterrupts, Resumable},
-    thread::{StoredThread, SuspendedTurn, ThreadChange, ThreadStore, ThreadSummary},
+    thread::{
+        StoredThread, SuspendedTurn, ThreadChange, ThreadStore, ThreadSummary, delete_tenant,
+    },
 };
 pub use crate::{
     checkpoint::Checkpoint,

@@ -1,4 +1,4 @@
-use super::{StoreFuture, Tenant, shared};
+use super::{StoreError, StoreFuture, Tenant, shared};
 use crate::state::StoredSlot;
 use concentric_proto::{Str, ThreadId, Transcript, Turn, run_state::RunState};
 
@@ -64,6 +64,56 @@ shared! {
         fn delete(&self, tenant: Tenant, thread: ThreadId) -> StoreFuture<bool>;
     }
 }
+
+/// Deletes all conversations of a tenant, and returns their number.
+///
+/// They are deleted one after another; after an error, some may remain. A conversation that is created
+/// meanwhile may remain as well, so the tenant should have no running runs.
+///
+/// ```
+/// use concentric_core::{
+///     ThreadId, Transcript,
+///     store::{StoredThread, Tenant, ThreadStore, delete_tenant},
+/// };
+/// use concentric_test::MemoryStore;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), concentric_core::store::StoreError> {
+/// let store = MemoryStore::new();
+/// let tenant = Tenant("acme".into());
+/// let change = StoredThread::default().change_to(&Transcript::new(), &[]);
+/// for id in ["one", "two"] {
+///     store.append(tenant.clone(), ThreadId::new(id), 0, change.clone()).await?;
+/// }
+/// assert_eq!(delete_tenant(&store, tenant.clone()).await?, 2);
+/// assert!(store.list_threads(tenant, None, 9).await?.is_empty());
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+///
+/// The store failed.
+pub async fn delete_tenant(
+    store: &(impl ThreadStore + ?Sized),
+    tenant: Tenant,
+) -> Result<u64, StoreError> {
+    let (mut deleted, mut after) = (0, None);
+    loop {
+        let page = store.list_threads(tenant.clone(), after, PAGE).await?;
+        let Some(last) = page.last() else {
+            return Ok(deleted);
+        };
+        after = Some(last.thread.clone());
+        for summary in page {
+            let existed = store.delete(tenant.clone(), summary.thread).await?;
+            deleted += u64::from(existed);
+        }
+    }
+}
+
+/// The number of conversations that are listed at once.
+const PAGE: usize = 100;
 
 /// A stored conversation.
 #[derive(Clone, Debug, Default)]

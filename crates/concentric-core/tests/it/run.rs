@@ -6,7 +6,7 @@ use concentric_core::{
     Part, PartKind, Repair, Reply, Role, RoundCall, ToolCallPart, ToolOutcome, ToolResult,
     Transcript, Usage,
 };
-use futures_util::{StreamExt, stream};
+use futures_util::{FutureExt, StreamExt, stream};
 use std::time::{Duration, SystemTime};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
@@ -129,4 +129,58 @@ fn a_call_with_a_result_in_its_message_is_closed() {
         assert!(open.is_none());
         assert_eq!(transcript.last().unwrap().results().len(), 1);
     }
+}
+
+#[tokio::test]
+async fn the_transcript_of_a_run_without_a_finish_is_kept_on_request() {
+    let agent = AgentLayer::new(NoTools).layer(endless());
+    for is_kept in [false, true] {
+        let request = ChatRequest::user("hi");
+        let closed = is_kept.then(|| request.context.keep_closed_transcript());
+        // A later request for the same run.
+        let context = request.context.clone();
+        let mut body = agent.clone().oneshot(request).await.unwrap().body;
+        while !matches!(body.next().await, Some(Ok(Event::TextDelta(_)))) {}
+        assert!(closed.as_ref().is_none_or(|closed| closed.get().is_none()));
+        drop(body);
+        let closed = closed.unwrap_or_else(|| context.keep_closed_transcript());
+        let texts = closed.get().map(|closed| {
+            let texts = closed.iter().map(|turn| turn.as_message().text());
+            texts.collect::<Vec<_>>()
+        });
+        let expected = is_kept.then(|| vec!["hi".to_owned(), "more ".to_owned()]);
+        assert_eq!(texts, expected);
+    }
+}
+
+#[tokio::test]
+async fn the_transcript_of_a_run_that_finishes_is_in_its_finish() {
+    let model = service_fn(async |_: ChatRequest| {
+        let finish = Event::finish(FinishReason::Stop, Usage::default());
+        let items = [Ok(Event::text("hi")), Ok(finish)];
+        Ok::<_, Error>(ChatResponse::new(stream::iter(items)))
+    });
+    let request = ChatRequest::user("hi");
+    let closed = request.context.keep_closed_transcript();
+    let response = AgentLayer::new(NoTools).layer(model).oneshot(request).await;
+    let answer = response.unwrap().collect().await.unwrap();
+    assert!(answer.finish.transcript.is_some());
+    assert!(closed.get().is_none());
+}
+
+#[tokio::test]
+async fn a_run_whose_future_fails_or_is_dropped_has_no_transcript() {
+    let model = service_fn(async |_: ChatRequest| {
+        tokio::task::yield_now().await;
+        Err::<ChatResponse<stream::Empty<_>>, _>(Error::new(ErrorKind::Server, "down"))
+    });
+    let agent = AgentLayer::new(NoTools).layer(model);
+    let request = ChatRequest::user("hi");
+    let closed = request.context.keep_closed_transcript();
+    let mut dropped = Box::pin(agent.clone().oneshot(request.clone()));
+    assert!(dropped.as_mut().now_or_never().is_none());
+    drop(dropped);
+    assert!(closed.get().is_none());
+    agent.oneshot(request).await.map(drop).unwrap_err();
+    assert!(closed.get().is_none());
 }

@@ -1,5 +1,6 @@
 use super::turn::{Saving, Turn};
-use concentric_core::{Error, Event, Finish};
+use crate::end::{Last, at_end};
+use concentric_core::{Error, Event};
 use futures_core::Stream;
 use pin_project_lite::pin_project;
 use std::{
@@ -17,8 +18,20 @@ pin_project! {
         inner: B,
         // Taken at the terminal item.
         turn: Option<Box<Turn>>,
-        // The finish, while its turn is stored.
-        saving: Option<(Saving, Box<Finish>)>,
+        // The last item, while the turn is stored.
+        saving: Option<(Saving, Last)>,
+    }
+
+    impl<B> PinnedDrop for ConversationBody<B> {
+        fn drop(this: Pin<&mut Self>) {
+            let this = this.project();
+            // A turn that is being stored is not stored twice.
+            if this.saving.is_none()
+                && let Some(turn) = this.turn.take()
+            {
+                turn.defer();
+            }
+        }
     }
 }
 
@@ -38,23 +51,15 @@ where
 {
     type Item = Result<Event, Error>;
 
-    #[inline]
+    // Inlined always: a call would copy the event, and a stack has many layers.
+    #[inline(always)]
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.project();
         if this.saving.is_some() {
-            return poll_saving(this.saving, this.turn, cx);
+            return poll_saving(this.saving, this.turn, cx).map(Last::into_item);
         }
-        let item = ready!(this.inner.poll_next(cx));
-        // Other events are not moved.
-        match &item {
-            Some(Ok(Event::Finish(_))) => {}
-            Some(Ok(_)) => return Poll::Ready(item),
-            Some(Err(_)) | None => *this.turn = None,
-        }
-        match item {
-            Some(Ok(Event::Finish(finish))) => finish_turn(this.saving, this.turn, finish, cx),
-            other => Poll::Ready(other),
-        }
+        let item = this.inner.poll_next(cx);
+        at_end(item, |last| end(this.saving, this.turn, last, cx))
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
@@ -62,51 +67,61 @@ where
     }
 }
 
-type Polled = Poll<Option<Result<Event, Error>>>;
-
-fn finish_turn(
-    saving: &mut Option<(Saving, Box<Finish>)>,
+// Not inlined into the path of each event.
+#[cold]
+fn end(
+    saving: &mut Option<(Saving, Last)>,
     turn: &mut Option<Box<Turn>>,
-    mut finish: Box<Finish>,
+    mut last: Last,
     cx: &mut Context<'_>,
-) -> Polled {
+) -> Poll<Last> {
     let Some(run) = turn.as_deref() else {
-        return Poll::Ready(Some(Ok(Event::Finish(finish))));
+        return Poll::Ready(last);
     };
-    match run.finish(&mut finish) {
-        Ok(None) => *turn = None,
+    let work = match &mut last {
+        Last::Finished(finish) => run.finish(finish),
+        Last::Failed(_) | Last::Truncated => run.give_up(),
+    };
+    match work {
         Ok(Some(work)) => {
-            *saving = Some((work, finish));
-            return poll_saving(saving, turn, cx);
+            *saving = Some((work, last));
+            poll_saving(saving, turn, cx)
         }
-        Err(error) => return Poll::Ready(Some(delivered(turn, Err(error), finish))),
+        Ok(None) => Poll::Ready(delivered(turn, Ok(()), last)),
+        Err(error) => Poll::Ready(delivered(turn, Err(error), last)),
     }
-    Poll::Ready(Some(Ok(Event::Finish(finish))))
 }
 
-/// Waits until the turn is stored, and returns the last item.
+/// Waits until the turn is stored, and returns the end.
+#[cold]
 fn poll_saving(
-    saving: &mut Option<(Saving, Box<Finish>)>,
+    saving: &mut Option<(Saving, Last)>,
     turn: &mut Option<Box<Turn>>,
     cx: &mut Context<'_>,
-) -> Polled {
+) -> Poll<Last> {
     let Some((work, _)) = saving else {
         return Poll::Pending;
     };
     let stored = ready!(work.poll(cx)).map_err(Error::from);
-    let finish = saving.take().map(|(_, finish)| finish);
-    Poll::Ready(finish.map(|finish| delivered(turn, stored, finish)))
+    let last = saving.take().map_or(Last::Truncated, |(_, last)| last);
+    Poll::Ready(delivered(turn, stored, last))
 }
 
-fn delivered(
-    turn: &mut Option<Box<Turn>>,
-    stored: Result<(), Error>,
-    finish: Box<Finish>,
-) -> Result<Event, Error> {
-    let refused = turn.take().zip(stored.err());
-    match refused.and_then(|(turn, error)| turn.refuse(error)) {
-        Some(error) => Err(error),
-        None => Ok(Event::Finish(finish)),
+/// The end, after the turn was stored or not.
+fn delivered(turn: &mut Option<Box<Turn>>, stored: Result<(), Error>, last: Last) -> Last {
+    let (Some(turn), Err(error)) = (turn.take(), stored) else {
+        return last;
+    };
+    match last {
+        Last::Finished(finish) => match turn.refuse(error) {
+            Some(error) => Last::Failed(error),
+            None => Last::Finished(finish),
+        },
+        // The error of the run is more important.
+        last => {
+            turn.warn(&error);
+            last
+        }
     }
 }
 

@@ -39,6 +39,7 @@ pub(super) struct Settings {
     pub(super) identity: Arc<()>,
     pub(super) merge: Merge,
     pub(super) creates: bool,
+    pub(super) max_turns: Option<usize>,
     pub(super) is_required: bool,
 }
 
@@ -50,6 +51,7 @@ impl ConversationLayer {
             identity: Arc::default(),
             merge: Merge::default(),
             creates: true,
+            max_turns: None,
             is_required: false,
         })
     }
@@ -66,6 +68,16 @@ impl ConversationLayer {
     #[must_use]
     pub const fn create(mut self, creates: bool) -> Self {
         self.0.creates = creates;
+        self
+    }
+
+    /// Sets the number of stored turns, counted by the messages of the user, with which a run starts; by default,
+    /// all. Earlier turns stay in the store, and the model does not see them. With 0, a run starts without history.
+    ///
+    /// Not for [`Merge::ClientOverwrites`], where the client decides.
+    #[must_use]
+    pub const fn max_turns(mut self, turns: usize) -> Self {
+        self.0.max_turns = Some(turns);
         self
     }
 
@@ -95,6 +107,7 @@ impl fmt::Debug for ConversationLayer {
         f.debug_struct("ConversationLayer")
             .field("history", &self.0.merge)
             .field("create", &self.0.creates)
+            .field("max_turns", &self.0.max_turns)
             .field("required", &self.0.is_required)
             .finish_non_exhaustive()
     }

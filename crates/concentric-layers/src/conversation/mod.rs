@@ -28,12 +28,14 @@
 //!
 //! | moment | the conversation of the context's [thread](concentric_core::Context::thread_id) and [tenant](concentric_core::store::Tenant) |
 //! |---|---|
-//! | a run starts | is loaded, and the turns of the request join it as [`Merge`] states |
+//! | a run starts | is loaded, and the turns of the request join it, or its newest turns ([`max_turns`](ConversationLayer::max_turns)), as [`Merge`] states |
 //! | a run resumes | is loaded for its version; the transcript is that of the run |
 //! | the run finishes: completed, halted, cancelled, at a limit | gets the new turns and the changed slots, before the body yields [`Finish`](concentric_core::Event::Finish) |
 //! | the run is interrupted | is unchanged; the run's state has the turn, and the resumed run appends it |
-//! | the run fails, ends early or is dropped | is unchanged, as in a [session](crate::session): the core has no closed transcript of such a run |
-//! | the finish has no transcript, as that of a model without a loop | is unchanged |
+//! | the body fails, ends early or is dropped | gets the turns so far, with the text that the model had sent and an outcome for each call: before the body yields its error, or after it is dropped ([`Context::defer`](concentric_core::Context::defer)) |
+//! | the future fails or is dropped | is unchanged, since nothing was shown and the run may be repeated |
+//! | a resumed run without new effects fails or is dropped | is unchanged, since the run may be resumed again |
+//! | there is no transcript, as that of a model without a loop | is unchanged |
 //!
 //! The run has the [slots](concentric_core::state) of the conversation, which are stored together with its
 //! turns, and the id of its session. A suspended run keeps its changes of the slots in its own state.
@@ -42,8 +44,12 @@
 //!
 //! A turn is stored only if the conversation has the version that the run has started from. Of two runs,
 //! the later one fails with [`Conflict`](concentric_core::ErrorKind::Conflict) and the code `thread_moved`
-//! as its last item, and nothing is overwritten. A [`MakeSession`](crate::MakeSession) queues turns of one
+//! as its last item, and nothing is overwritten. The turn of a run that has failed or was dropped is then lost,
+//! and that is logged. A [`MakeSession`](crate::MakeSession) queues turns of one
 //! process instead.
+//!
+//! A layer around this one that repeats a run after its body has begun, as a retry around a
+//! [`CommitLayer`](crate::CommitLayer) does, appends the message of the user again. It belongs inside.
 //!
 //! # Place in the stack
 //!
@@ -75,7 +81,8 @@
 //! # Cancel safety
 //!
 //! A cancellation or a deadline ends the wait for the history, and not the wait for the store after the run.
-//! If the body is dropped while its turn is being stored, the turn is stored completely or not at all.
+//! If the body is dropped while its turn is being stored, the turn is stored completely or not at all. The
+//! turn of a dropped run is stored in a task of the tokio runtime; without one, it is lost.
 
 mod body;
 mod future;

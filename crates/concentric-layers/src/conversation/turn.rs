@@ -2,15 +2,16 @@
 
 use super::layer::{Merge, NO_THREAD, Settings, UNKNOWN_THREAD};
 use concentric_core::{
-    ChatRequest, Context as RunContext, Error, ErrorKind, Finish, Outcome, Role, SideEffects,
-    ThreadId, Transcript, Turn as Entry,
-    context::Sleep,
+    ChatRequest, Context as RunContext, Error, ErrorKind, Finish, Outcome, Role, RunId,
+    SideEffects, Str, ThreadId, Transcript, Turn as Entry,
+    context::{ClosedTranscript, Sleep},
     state::{Durable, Scope, Slot, SlotError, SlotPlace, Slots, StoredSlot},
-    store::{RunKey, StoreError, StoreFuture, StoredThread, Tenant},
+    store::{RunKey, StoreError, StoreFuture, StoredThread, Tenant, ThreadStore},
 };
 use serde::{Deserialize, Serialize};
 use std::{
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
@@ -32,6 +33,9 @@ impl Slot for Base {
 pub(super) struct Started {
     /// The version of the conversation.
     version: u64,
+    /// The number of its entries that precede the transcript of the run.
+    #[serde(default)]
+    earlier: usize,
     /// The conversation's slots as a suspended run has left them; `None` before it is suspended.
     slots: Option<Vec<StoredSlot>>,
 }
@@ -44,8 +48,40 @@ pub(super) struct Turn {
     thread: ThreadId,
     // The number of the run's effects before it was called.
     effects: u64,
+    is_resumed: bool,
+    closed: ClosedTranscript,
     stored: StoredThread,
     slots: Slots,
+}
+
+/// The change that a turn makes, without the transcript. It holds no handle to the run.
+struct Change {
+    store: Arc<dyn ThreadStore>,
+    tenant: Tenant,
+    thread: ThreadId,
+    stored: StoredThread,
+    version: u64,
+    earlier: usize,
+    id: Option<Str>,
+    slots: Slots,
+}
+
+impl Change {
+    fn append(self, transcript: &Transcript) -> Result<StoreFuture<u64>, SlotError> {
+        let slots = self.slots.snapshot()?;
+        let mut change = match self.earlier {
+            0 => self.stored.change_to(transcript, &slots),
+            earlier => {
+                let mut all = self.stored.history.prefix(earlier);
+                all.extend(transcript.iter().cloned());
+                self.stored.change_to(&all, &slots)
+            }
+        };
+        change.session = self.stored.session;
+        change.id = self.id;
+        let (tenant, thread) = (self.tenant, self.thread);
+        Ok(self.store.append(tenant, thread, self.version, change))
+    }
 }
 
 /// A turn that is being stored.
@@ -66,6 +102,13 @@ impl Saving {
     }
 }
 
+fn warn(thread: &ThreadId, run: &RunId, error: &Error) {
+    tracing::warn!(
+        target: "concentric::conversation",
+        %thread, %run, %error, "the turn of a run was not stored"
+    );
+}
+
 impl Turn {
     pub(super) fn new(settings: &Settings, context: &RunContext) -> Result<Self, Error> {
         let Some(thread) = context.thread_id().cloned() else {
@@ -78,6 +121,8 @@ impl Turn {
             tenant: Tenant::of(context),
             thread,
             effects: context.effect_count(),
+            is_resumed: false,
+            closed: context.keep_closed_transcript(),
             stored: StoredThread::default(),
             slots: Slots::new(),
         })
@@ -99,6 +144,7 @@ impl Turn {
             return Err(Error::new(ErrorKind::NotFound, why).with_code(UNKNOWN_THREAD));
         }
         self.stored = loaded.unwrap_or_default();
+        self.is_resumed = request.resume.is_some();
         // An earlier attempt of a new run may have left its base.
         let started = match request.resume {
             Some(_) => self.started()?,
@@ -107,9 +153,11 @@ impl Turn {
         let slots = started.as_ref().and_then(|started| started.slots.clone());
         self.slots = Slots::restore(slots.unwrap_or_else(|| self.stored.slots.clone()));
         if started.is_none() {
-            let version = self.stored.version;
-            let slots = None;
-            let start = Started { version, slots };
+            let start = Started {
+                version: self.stored.version,
+                earlier: self.earlier(),
+                slots: None,
+            };
             self.context
                 .update_state::<Base>(|_| Some(start.clone()))
                 .map_err(Error::from)?;
@@ -123,18 +171,36 @@ impl Turn {
         Ok(())
     }
 
+    /// The number of stored entries with which a new run does not start.
+    fn earlier(&self) -> usize {
+        let history = &self.stored.history;
+        let Some(turns) = self.settings.max_turns else {
+            return 0;
+        };
+        if self.settings.merge == Merge::ClientOverwrites {
+            return 0;
+        }
+        let is_user = |(_, turn): &(usize, &Entry)| turn.as_message().role == Role::User;
+        let mut starts = history.rev().enumerate().filter(is_user);
+        match turns.checked_sub(1) {
+            None => history.len(),
+            Some(before) => starts
+                .nth(before)
+                .map_or(0, |(at, _)| history.len() - at - 1),
+        }
+    }
+
     fn merged(&self, new: &Transcript) -> Transcript {
-        let stored = &self.stored.history;
+        let earlier = self.earlier();
+        let newest = || self.stored.history.iter().skip(earlier);
         match self.settings.merge {
             Merge::ClientOverwrites => new.clone(),
-            Merge::Append => stored.iter().chain(new.iter()).cloned().collect(),
+            Merge::Append => newest().chain(new.iter()).cloned().collect(),
             Merge::ServerWins => {
                 let is_user = |turn: &&Entry| turn.as_message().role == Role::User;
                 let mut turns: Vec<&Entry> = new.rev().take_while(is_user).collect();
                 turns.reverse();
-                let mut all = stored.clone();
-                all.extend(turns.into_iter().cloned());
-                all
+                newest().chain(turns).cloned().collect()
             }
         }
     }
@@ -152,22 +218,78 @@ impl Turn {
             self.suspend(finish)?;
             return Ok(None);
         }
-        let Some(transcript) = &finish.transcript else {
-            return Ok(None);
-        };
-        let mut change = self.stored.change_to(transcript, &self.slots.snapshot()?);
-        change.session.clone_from(&self.stored.session);
-        // A stored run may be resumed after its turn was appended. The key of its storage is unique,
-        // unlike the id that a client has chosen.
-        change.id = RunKey::of(&self.context).map(|key| key.run.as_str().into());
-        let version = self.started()?;
-        let version = version.map_or(self.stored.version, |started| started.version);
-        let (tenant, thread) = (self.tenant.clone(), self.thread.clone());
+        match &finish.transcript {
+            Some(transcript) => self.save(transcript).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Starts to store the turns so far of a run that has failed or ended early; `None` if there is nothing to
+    /// store.
+    pub(super) fn give_up(&self) -> Result<Option<Saving>, Error> {
+        match self.closed.get().filter(|_| self.is_over()) {
+            Some(transcript) => self.save(&transcript).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Returns whether a run that did not finish can't be resumed. A resumed run without new effects waits again,
+    /// with its turn in its own state.
+    fn is_over(&self) -> bool {
+        !self.is_resumed || self.context.effect_count() != self.effects
+    }
+
+    fn change(&self) -> Result<Change, SlotError> {
+        let started = self.started()?;
+        let (version, earlier) = started.map_or((self.stored.version, self.earlier()), |started| {
+            (started.version, started.earlier)
+        });
+        Ok(Change {
+            store: Arc::clone(&self.settings.store),
+            tenant: self.tenant.clone(),
+            thread: self.thread.clone(),
+            stored: self.stored.clone(),
+            version,
+            earlier,
+            // A stored run may be resumed after its turn was appended. The key of its storage is unique,
+            // unlike the id that a client has chosen.
+            id: RunKey::of(&self.context).map(|key| key.run.as_str().into()),
+            slots: self.slots.clone(),
+        })
+    }
+
+    fn save(&self, transcript: &Transcript) -> Result<Saving, Error> {
         let clock = self.context.environment().clock();
-        Ok(Some(Saving {
-            work: self.settings.store.append(tenant, thread, version, change),
+        Ok(Saving {
+            work: self.change()?.append(transcript)?,
             limit: clock.sleep(STORED_WITHIN),
-        }))
+        })
+    }
+
+    /// Stores the turns so far of a run whose body is dropped, once the agent inside is dropped as well.
+    pub(super) fn defer(&self) {
+        if !self.is_over() {
+            return;
+        }
+        let (change, closed) = (self.change(), self.closed.clone());
+        let (thread, run) = (self.thread.clone(), self.context.run_id().clone());
+        self.context.defer(async move {
+            let Some(transcript) = closed.get() else {
+                return;
+            };
+            let stored = match change.and_then(|change| change.append(&transcript)) {
+                Ok(work) => work.await.map_err(Error::from),
+                Err(error) => Err(error.into()),
+            };
+            if let Err(error) = stored {
+                warn(&thread, &run, &error);
+            }
+        });
+    }
+
+    /// Logs that the turn could not be stored.
+    pub(super) fn warn(&self, error: &Error) {
+        warn(&self.thread, self.context.run_id(), error);
     }
 
     /// Adds the slots of the conversation to the state of a suspended run.
@@ -175,10 +297,16 @@ impl Turn {
         let Some(mut state) = finish.state.take() else {
             return Ok(());
         };
-        let version = self.started()?;
-        let version = version.map_or(self.stored.version, |started| started.version);
         let slots = Some(self.slots.snapshot()?);
-        let value = serde_json::to_value(Some(Started { version, slots }));
+        let started = match self.started()? {
+            Some(started) => Started { slots, ..started },
+            None => Started {
+                version: self.stored.version,
+                earlier: self.earlier(),
+                slots,
+            },
+        };
+        let value = serde_json::to_value(Some(started));
         let value = value.map_err(|error| {
             Error::new(ErrorKind::Other, "can't serialize the conversation's slots")
                 .with_source(error)
@@ -199,11 +327,7 @@ impl Turn {
     pub(super) fn refuse(&self, error: Error) -> Option<Error> {
         let is_moved = error.kind() == ErrorKind::Conflict;
         if !is_moved && !self.settings.is_required {
-            let (thread, run) = (&self.thread, self.context.run_id());
-            tracing::warn!(
-                target: "concentric::conversation",
-                %thread, %run, %error, "the turn of a finished run was not stored"
-            );
+            self.warn(&error);
             return None;
         }
         let effects = match self.context.effect_count() == self.effects {

@@ -3,7 +3,8 @@
 use crate::thread_store::Threads;
 use concentric_core::{
     AgentLayer, Answer, BoxModel, CancelReason, ChatRequest, Context, Error, ErrorKind, Event,
-    Outcome, Reply, RunId, SideEffects, ThreadId, ToolOutcome, Transcript, Turn,
+    Outcome, Reply, RunId, SideEffects, ThreadId, ToolCall, ToolOutcome, ToolSpec, Transcript,
+    Turn,
     state::{Durable, Scope, Slot},
     store::{Tenant, ThreadStore},
 };
@@ -18,12 +19,12 @@ use concentric_test::{
     MemoryStore, Pace, ScriptedModel, ScriptedTools, TestEnvironment, check_layer, collect_events,
     drop_at_each_wait,
 };
-use concentric_tools::{Toolset, agent_tool};
-use futures_util::StreamExt;
+use concentric_tools::{Approval, Tool, Toolset, agent_tool};
+use futures_util::{FutureExt, StreamExt};
 use serde_json::json;
 use std::{sync::Arc, time::Duration};
 use tokio_test::task::spawn;
-use tower::{ServiceBuilder, ServiceExt};
+use tower::{BoxError, ServiceBuilder, ServiceExt, service_fn};
 
 struct Count;
 
@@ -146,6 +147,58 @@ async fn the_request_joins_the_history_as_configured() {
 }
 
 #[tokio::test]
+async fn a_run_starts_with_its_newest_turns_and_the_store_keeps_all() {
+    let count = |request: &ChatRequest| request.transcript.len();
+    for (max_turns, expected) in [
+        (0, [1, 1, 1]),
+        (1, [1, 3, 3]),
+        (2, [1, 3, 5]),
+        (9, [1, 3, 5]),
+    ] {
+        let store = Threads::default();
+        let model = yes();
+        let layer = ConversationLayer::new(store.clone()).max_turns(max_turns);
+        let agent = agent(&layer, &model, &counting());
+        for text in ["one", "two", "three", "four"] {
+            send(&agent, user(text)).await.unwrap();
+        }
+        let counts = [0, 1, 2].map(|call| count(&model.request(call)));
+        assert_eq!(counts, expected);
+        assert_eq!(
+            texts(&stored(&store)),
+            "one Yes. two Yes. three Yes. four Yes."
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_resumed_run_keeps_the_turns_before_its_history() {
+    let store = Threads::default();
+    let layer = ConversationLayer::new(store.clone()).max_turns(1);
+    for text in ["one", "two"] {
+        send(&talker(&layer), user(text)).await.unwrap();
+    }
+    let model = ScriptedModel::new()
+        .tool_call("pay", json!({}))
+        .then()
+        .text("Paid.");
+    let paying = agent(&layer, &model, &counting());
+    let answer = send(&paying, user("pay")).await.unwrap();
+    assert_eq!(model.request(0).transcript.len(), 3);
+    let state = *answer.finish.state.unwrap();
+    let reply = Reply::approve(state.interrupts()[0].id.clone());
+    // In another process, with another limit.
+    let layer = ConversationLayer::new(store.clone());
+    let resumed = ChatRequest::resume(state, vec![reply]).with_context(in_thread("t"));
+    send(&agent(&layer, &model, &counting()), resumed)
+        .await
+        .unwrap();
+    let history = stored(&store);
+    assert!(texts(&history).starts_with("one Yes. two Yes. pay"));
+    assert_eq!(history.len(), 7);
+}
+
+#[tokio::test]
 async fn of_two_runs_the_later_fails_and_overwrites_nothing() {
     for slow in [false, true] {
         let store = Threads::new(slow);
@@ -187,31 +240,125 @@ async fn a_conflict_reports_that_tools_had_effects() {
 }
 
 #[tokio::test]
-async fn a_run_that_does_not_finish_stores_nothing() {
+async fn a_run_whose_future_fails_stores_nothing() {
     let store = Threads::default();
     let layer = ConversationLayer::new(store.clone());
-    let error = || Error::new(ErrorKind::Server, "down");
-    for model in [
-        ScriptedModel::new().error(error()),
-        ScriptedModel::new().text("I ").error(error()),
-        ScriptedModel::new().text("I ").end_early(),
-    ] {
-        send(&agent(&layer, &model, &counting()), user("hi"))
-            .await
-            .unwrap_err();
-        assert!(store.get("t").is_none());
+    let model = ScriptedModel::new().error(Error::new(ErrorKind::Server, "down"));
+    send(&agent(&layer, &model, &counting()), user("hi"))
+        .await
+        .unwrap_err();
+    let never = agent(&layer, &ScriptedModel::new().never(), &counting());
+    let mut dropped = spawn(never.oneshot(user("hi")));
+    assert!(dropped.poll().is_pending());
+    drop(dropped);
+    tokio::task::yield_now().await;
+    assert!(store.get("t").is_none());
+}
+
+#[tokio::test]
+async fn a_run_that_fails_stores_its_turns_so_far() {
+    for slow in [false, true] {
+        let error = || Error::new(ErrorKind::Server, "down");
+        for model in [
+            ScriptedModel::new().text("I ").error(error()),
+            ScriptedModel::new().text("I ").end_early(),
+        ] {
+            let store = Threads::new(slow);
+            let layer = ConversationLayer::new(store.clone());
+            let response = agent(&layer, &model, &counting())
+                .oneshot(user("hi"))
+                .await
+                .unwrap();
+            let items = collect_events(response.body).await;
+            let (last, before) = items.split_last().unwrap();
+            assert!(last.is_err() && before.iter().all(Result::is_ok));
+            // The turn is stored before the error is yielded.
+            assert_eq!(texts(&stored(&store)), "hi I ");
+            send(&talker(&layer), user("again")).await.unwrap();
+            assert_eq!(texts(&stored(&store)), "hi I  again Yes.");
+        }
     }
-    let never = ScriptedModel::new().text("I ").never();
-    let mut dropped = agent(&layer, &never, &counting())
-        .oneshot(user("hi"))
+}
+
+#[tokio::test]
+async fn a_disconnect_keeps_the_turns_so_far() {
+    let store = Threads::default();
+    let layer = ConversationLayer::new(store.clone());
+    let model = ScriptedModel::new()
+        .tool_call("count", json!({}))
+        .then()
+        .text("I ")
+        .never();
+    let mut response = agent(&layer, &model, &counting())
+        .oneshot(user("count"))
         .await
         .unwrap();
-    dropped.body.next().await.unwrap().unwrap();
-    drop(dropped);
-    assert!(store.get("t").is_none());
-    // The next run starts from before it.
+    while model.calls() < 2 || model.items() < 3 {
+        response.body.next().await.unwrap().unwrap();
+    }
+    drop(response);
+    tokio::task::yield_now().await;
+    let history = stored(&store);
+    assert_eq!(history.iter().nth(1).unwrap().results().len(), 1);
+    assert!(texts(&history).ends_with("I "));
+    // Slots as well.
+    let slots = store.get("t").unwrap().slots;
+    assert_eq!(slots.len(), 1);
+}
+
+#[tokio::test]
+async fn a_disconnect_during_a_call_closes_its_round() {
+    let store = Threads::default();
+    let layer = ConversationLayer::new(store.clone());
+    let model = ScriptedModel::new().tool_call("wait", json!({}));
+    let tools = ScriptedTools::new().tool("wait", |_| std::future::pending());
+    let mut body = agent(&layer, &model, &tools)
+        .oneshot(user("wait"))
+        .await
+        .unwrap()
+        .body;
+    while let Some(item) = body.next().now_or_never() {
+        item.unwrap().unwrap();
+    }
+    drop(body);
+    tokio::task::yield_now().await;
+    let history = stored(&store);
+    assert_eq!(history.len(), 2);
+    assert_eq!(history.last().unwrap().results().len(), 1);
     send(&talker(&layer), user("again")).await.unwrap();
-    assert_eq!(texts(&stored(&store)), "again Yes.");
+    assert_eq!(stored(&store).len(), 4);
+}
+
+#[tokio::test]
+async fn a_conflict_of_a_failed_run_is_not_its_error() {
+    let store = Threads::default();
+    let layer = ConversationLayer::new(store.clone()).required();
+    let model = ScriptedModel::new()
+        .text("I ")
+        .error(Error::new(ErrorKind::Server, "down"));
+    let late = agent(&layer, &model, &counting())
+        .oneshot(user("late"))
+        .await
+        .unwrap();
+    send(&talker(&layer), user("hi")).await.unwrap();
+    let error = Error::from(late.collect().await.unwrap_err());
+    assert_eq!(error.kind(), ErrorKind::Server);
+    assert_eq!(texts(&stored(&store)), "hi Yes.");
+}
+
+#[tokio::test]
+async fn a_dropped_body_without_an_agent_frees_its_run() {
+    let layer = ConversationLayer::new(Threads::default());
+    let model = ScriptedModel::new().text("I ").never();
+    let mut request = user("hi");
+    let held = Arc::new(());
+    request.context.extensions_mut().insert(Arc::clone(&held));
+    let response = tower::Layer::layer(&layer, model).oneshot(request).await;
+    let mut response = response.unwrap();
+    response.body.next().await.unwrap().unwrap();
+    drop(response);
+    tokio::task::yield_now().await;
+    assert_eq!(Arc::strong_count(&held), 1);
 }
 
 #[tokio::test]
@@ -411,6 +558,41 @@ async fn a_suspended_run_appends_its_turn_once_it_has_resumed() {
         assert_eq!(Some(&after.history), answer.transcript());
         // Two turns from before, the message, two rounds and the answer.
         assert_eq!((after.history.len(), &after.slots[0].value), (6, &json!(1)));
+    }
+}
+
+#[tokio::test]
+async fn a_resumed_run_that_ends_without_effects_stores_nothing() {
+    for has_effects in [false, true] {
+        let store = Threads::default();
+        let layer = ConversationLayer::new(store.clone());
+        let model = ScriptedModel::new()
+            .tool_call("pay", json!({}))
+            .then()
+            .text("I ")
+            .error(Error::new(ErrorKind::Server, "down"));
+        // A denied call of a toolset is no effect.
+        let spec = ToolSpec::new("pay", "", json!({"type": "object"}));
+        let pay = service_fn(async |_: ToolCall| Ok::<_, BoxError>(ToolOutcome::done("paid")));
+        let tools = Toolset::new()
+            .tool(Tool::new(spec, pay))
+            .gate(Approval::for_tools("pay"));
+        let agent = ServiceBuilder::new()
+            .layer(layer)
+            .layer(AgentLayer::new(tools))
+            .service(model);
+        let agent = BoxModel::new(agent);
+        let answer = send(&agent, user("pay")).await.unwrap();
+        assert_eq!(answer.finish.outcome, Outcome::Interrupted);
+        let state = *answer.finish.state.unwrap();
+        let reply = match has_effects {
+            true => Reply::approve(state.interrupts()[0].id.clone()),
+            false => Reply::deny(state.interrupts()[0].id.clone(), "no"),
+        };
+        let resumed = ChatRequest::resume(state, vec![reply]).with_context(in_thread("t"));
+        send(&agent, resumed).await.unwrap_err();
+        let texts = store.get("t").map(|thread| texts(&thread.history));
+        assert_eq!(texts.is_some(), has_effects, "{texts:?}");
     }
 }
 

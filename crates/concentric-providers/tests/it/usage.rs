@@ -43,7 +43,10 @@ async fn a_dropped_response_is_estimated_from_its_text() {
         let usage = read(items, &body, End::Silent).await.unwrap();
         assert_eq!(usage.provider.as_deref(), Some("openai"));
         assert!(usage.model.is_some());
-        assert_eq!((usage.calls, tokens(&usage)), (1, (1, Some(10), Some(expected))));
+        assert_eq!(
+            (usage.calls, tokens(&usage)),
+            (1, (1, Some(10), Some(expected)))
+        );
     }
 }
 
