@@ -1,9 +1,11 @@
-use super::DynamicMemory;
+use super::{DynamicMemory, tools::tools};
 use concentric_core::{
-    Context, Str, Transcript,
+    BoxModel, Context, Str, Transcript,
     capability::{Declares, InLoop, Outside},
+    service::SharedModel,
     store::Memories,
 };
+use concentric_tools::Tool;
 use std::{fmt, sync::Arc, time::Duration};
 use tower_layer::Layer;
 
@@ -22,6 +24,8 @@ pub(super) struct Settings {
     pub(super) owner: Arc<Owner>,
     /// Chooses the captured text; `None` for the message of the user and the answer.
     pub(super) capture: Option<Arc<Choice>>,
+    /// Extracts the facts of the captured text.
+    pub(super) facts: Option<BoxModel>,
     pub(super) top: usize,
     pub(super) max_bytes: usize,
     pub(super) timeout: Duration,
@@ -37,6 +41,7 @@ impl DynamicMemoryLayer {
             store: Arc::new(store),
             owner: Arc::new(owner),
             capture: None,
+            facts: None,
             top: 8,
             max_bytes: 6_000,
             timeout: Duration::from_secs(2),
@@ -62,6 +67,56 @@ impl DynamicMemoryLayer {
     pub const fn timeout(mut self, limit: Duration) -> Self {
         self.0.timeout = limit;
         self
+    }
+
+    /// Captures the lasting facts about the user that `model` finds in the text, each as a memory of its own, in
+    /// place of the text. A turn without facts leaves no memory.
+    ///
+    /// The model is called after the run has completed, in a task with a limit of 30 seconds, and in a
+    /// [child](Context::child) of the run's context. It receives the text as data, and no other part of the
+    /// conversation. Up to 16 facts are stored. If the call fails, or its answer is not the requested JSON, nothing
+    /// is captured, and that is logged.
+    ///
+    /// ```
+    /// use concentric_core::BoxModel;
+    /// use concentric_layers::DynamicMemoryLayer;
+    /// use concentric_test::MemoryStore;
+    ///
+    /// fn memory(small: BoxModel) -> DynamicMemoryLayer {
+    ///     DynamicMemoryLayer::new(MemoryStore::new(), |_| Some("everyone".into())).facts(small)
+    /// }
+    /// # let _ = memory;
+    /// ```
+    #[must_use]
+    pub fn facts(mut self, model: impl SharedModel) -> Self {
+        self.0.facts = Some(BoxModel::new(model));
+        self
+    }
+
+    /// Returns the tools `remember`, `recall` and `forget`, with which a model stores, searches and deletes the
+    /// memories of the run's owner. Add them to the agent's tools; they also work without the layer.
+    ///
+    /// They pass gates like other tools: `recall` is read-only, and `forget` is
+    /// [destructive](concentric_core::Annotations::destructive). A search returns at most
+    /// [`top`](Self::top) memories and [`max_bytes`](Self::max_bytes).
+    ///
+    /// ```
+    /// use concentric_core::AgentLayer;
+    /// use concentric_layers::DynamicMemoryLayer;
+    /// use concentric_test::{MemoryStore, ScriptedModel};
+    /// use concentric_tools::{Approval, Toolset};
+    /// use tower::ServiceBuilder;
+    ///
+    /// let memory = DynamicMemoryLayer::new(MemoryStore::new(), |_| Some("everyone".into()));
+    /// let tools = memory.tools().into_iter().fold(Toolset::new(), Toolset::tool);
+    /// let agent = ServiceBuilder::new()
+    ///     .layer(memory)
+    ///     .layer(AgentLayer::new(tools.gate(Approval::for_tools("forget"))))
+    ///     .service(ScriptedModel::new().text("Hello."));
+    /// # let _ = agent;
+    /// ```
+    pub fn tools(&self) -> [Tool; 3] {
+        tools(&self.0)
     }
 
     /// Captures the text that `choose` returns for the conversation of a completed run, and nothing if

@@ -46,6 +46,14 @@
 //! state, and a memory with the same id is replaced. [`capture`](DynamicMemoryLayer::capture) chooses the
 //! text, or captures nothing.
 //!
+//! With [`facts`](DynamicMemoryLayer::facts), a model extracts what is worth remembering from the captured text,
+//! and each fact is a memory of its own.
+//!
+//! # Tools
+//!
+//! The tools of [`tools`](DynamicMemoryLayer::tools) let the model of the agent itself store, search and delete
+//! memories during a run.
+//!
 //! # The system prompt
 //!
 //! The memories are one [segment](concentric_core::SystemSegment) after those of the request, fixed for the
@@ -92,9 +100,11 @@
 //! stops waiting for the search. A capture that has not started when the process ends is lost.
 
 mod body;
+mod facts;
 mod future;
 mod layer;
 mod service;
+mod tools;
 mod turn;
 
 pub use self::{

@@ -1,8 +1,8 @@
 //! One test per statement of [`concentric_layers::memory`].
 
 use concentric_core::{
-    AgentLayer, Answer, BoxModel, CancelReason, ChatRequest, Context, Error, ErrorKind, Event,
-    Outcome, Reply, Stability, Str, ThreadId,
+    AgentLayer, Answer, BoxModel, CancelReason, ChatRequest, ChatResponse, Context, Error,
+    ErrorKind, Event, EventStream, Outcome, Reply, ResponseHead, Stability, Str, ThreadId, Usage,
     store::{Memories, Memory, StoreError, StoreFuture, Tenant},
 };
 use concentric_layers::{DynamicMemoryLayer, SuspendLayer};
@@ -11,6 +11,7 @@ use concentric_test::{
     LogCapture, MemoryStore, ScriptedModel, ScriptedTools, check_layer, collect_events,
     drop_at_each_wait,
 };
+use concentric_tools::{Approval, Toolset};
 use futures_util::{FutureExt, StreamExt};
 use serde_json::json;
 use std::{
@@ -21,7 +22,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 use tokio_test::task::spawn;
-use tower::{ServiceBuilder, ServiceExt};
+use tower::{ServiceBuilder, ServiceExt, service_fn};
 
 /// A store that counts, may be slow, and fails on demand.
 #[derive(Clone, Default)]
@@ -512,4 +513,188 @@ async fn inside_a_loop_the_first_call_fails() {
         .await
         .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Configuration);
+}
+
+fn with_tools(layer: &DynamicMemoryLayer, model: &ScriptedModel) -> BoxModel {
+    let tools = layer
+        .tools()
+        .into_iter()
+        .fold(Toolset::new(), Toolset::tool);
+    let agent = ServiceBuilder::new()
+        .layer(layer.clone())
+        .layer(AgentLayer::new(tools.gate(Approval::for_tools("forget"))))
+        .service(model.clone());
+    BoxModel::new(agent)
+}
+
+/// The text of the last tool result.
+fn result(answer: &Answer) -> String {
+    let result = answer.transcript().unwrap().rev().find_map(|turn| {
+        let results = turn.results();
+        results.last().map(|result| result.outcome.content.text())
+    });
+    result.unwrap().into_owned()
+}
+
+#[tokio::test]
+async fn a_model_can_remember_recall_and_forget() {
+    let store = Notes::default();
+    let layer = of_ada(&store).capture(|_| None);
+    let call = |name: &'static str, arguments| {
+        let model = ScriptedModel::new().tool_call(name, arguments);
+        model.then().text("Done.")
+    };
+    let model = call("remember", json!({"text": "Ada likes green tea."}));
+    send(&with_tools(&layer, &model), ChatRequest::user("hi"))
+        .await
+        .unwrap();
+    let [memory] = &*store.find("ada", "tea") else {
+        panic!("one memory");
+    };
+    assert_eq!(memory.text, "Ada likes green tea.");
+
+    let model = call("recall", json!({"query": "tea"}));
+    let answer = send(&with_tools(&layer, &model), ChatRequest::user("hi")).await;
+    let text = result(&answer.unwrap());
+    assert!(
+        text.contains("Ada likes green tea.") && text.contains(&*memory.id),
+        "{text}"
+    );
+
+    // Forgetting is destructive, and waits for its approval.
+    let model = call("forget", json!({"id": memory.id}));
+    let agent = with_tools(&layer, &model);
+    let asked = send(&agent, ChatRequest::user("hi")).await.unwrap();
+    assert_eq!(asked.finish.outcome, Outcome::Interrupted);
+    assert_eq!(store.find("ada", "tea").len(), 1);
+    let state = *asked.finish.state.unwrap();
+    let approve = Reply::approve(state.interrupts()[0].id.clone());
+    send(&agent, ChatRequest::resume(state, vec![approve]))
+        .await
+        .unwrap();
+    assert!(store.find("ada", "tea").is_empty());
+
+    let model = call("recall", json!({"query": "tea"}));
+    let answer = send(&with_tools(&layer, &model), ChatRequest::user("hi")).await;
+    assert_eq!(result(&answer.unwrap()), "No memory matches.");
+}
+
+#[tokio::test]
+async fn the_tools_use_the_memories_of_their_owner_only() {
+    let store = Notes::default();
+    store.add("bob", "b", "Bob likes tea.");
+    let layer = of_ada(&store).capture(|_| None);
+    for (name, arguments, expected) in [
+        ("recall", json!({"query": "tea"}), "No memory matches."),
+        ("forget", json!({"id": "b"}), "No memory has this id."),
+        (
+            "remember",
+            json!({"text": " "}),
+            "`text` must not be empty.",
+        ),
+    ] {
+        let model = ScriptedModel::new()
+            .tool_call(name, arguments)
+            .then()
+            .text("Done.");
+        let tools = layer
+            .tools()
+            .into_iter()
+            .fold(Toolset::new(), Toolset::tool);
+        let agent = BoxModel::new(tower::Layer::layer(&AgentLayer::new(tools), model));
+        let answer = send(&agent, ChatRequest::user("hi")).await.unwrap();
+        assert!(result(&answer).contains(expected), "{}", result(&answer));
+    }
+    assert_eq!(store.find("bob", "tea").len(), 1);
+
+    let nobody = DynamicMemoryLayer::new(store, |_| None);
+    let model = ScriptedModel::new()
+        .tool_call("recall", json!({"query": "tea"}))
+        .then()
+        .text("Done.");
+    let answer = send(&with_tools(&nobody, &model), ChatRequest::user("hi")).await;
+    assert!(result(&answer.unwrap()).contains("no memories"));
+}
+
+#[tokio::test]
+async fn a_store_that_fails_is_not_shown_to_the_model() {
+    let store = Notes::default();
+    let layer = of_ada(&store).capture(|_| None).top(0);
+    store.set_fails(true);
+    let model = ScriptedModel::new()
+        .tool_call("remember", json!({"text": "Ada likes tea."}))
+        .then()
+        .text("Done.");
+    let answer = send(&with_tools(&layer, &model), ChatRequest::user("hi")).await;
+    assert!(!result(&answer.unwrap()).contains("disk"));
+}
+
+#[tokio::test]
+async fn facts_are_captured_in_place_of_the_turn() {
+    let store = Notes::default();
+    let finder = ScriptedModel::new()
+        .head(ResponseHead::new("test", "finder"))
+        .usage(Usage::new(7, 3))
+        .text(r#"{"facts": ["Ada likes green tea.", " ", "Ada has a cat named Tea."]}"#);
+    let layer = of_ada(&store).facts(finder.clone());
+    let request = ChatRequest::user("I like green tea. My cat is named Tea.");
+    let context = request.context.clone();
+    send(&agent(&layer, &yes()), request).await.unwrap();
+    let mut texts: Vec<_> = store
+        .find("ada", "tea")
+        .into_iter()
+        .map(|it| it.text)
+        .collect();
+    texts.sort_unstable();
+    assert_eq!(texts, ["Ada has a cat named Tea.", "Ada likes green tea."]);
+    assert_eq!(store.counts().1, 2);
+    // The conversation is data, and the tokens belong to the run.
+    let asked = finder.request(0);
+    assert_eq!(asked.transcript.len(), 1);
+    let text = asked.user_message().unwrap().text();
+    assert!(
+        text.starts_with(r#"{"conversation":"User: I like green tea."#),
+        "{text}"
+    );
+    assert!(!asked.system.text().contains("tea"));
+    assert_eq!(context.run_usage().total(), Usage::new(7, 3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_capture_of_facts_leaves_no_memory() {
+    let panics = service_fn(|_: ChatRequest| async {
+        let fails = true;
+        assert!(!fails, "a bug");
+        Err::<ChatResponse<EventStream>, _>(Error::new(ErrorKind::Other, "unreachable"))
+    });
+    for finder in [
+        BoxModel::new(ScriptedModel::new().error(Error::new(ErrorKind::Server, "down"))),
+        BoxModel::new(ScriptedModel::new().text("Ada likes tea.")),
+        BoxModel::new(ScriptedModel::new().text(r#"{"facts": [], "more": 1}"#)),
+        BoxModel::new(ScriptedModel::new().text(r#"{"facts": []}"#)),
+        BoxModel::new(ScriptedModel::new().never()),
+        BoxModel::new(panics),
+    ] {
+        let store = Notes::default();
+        let layer = of_ada(&store).facts(finder);
+        let answer = send(&agent(&layer, &yes()), ChatRequest::user("I like tea.")).await;
+        assert_eq!(answer.unwrap().text(), "Noted.");
+        tokio::time::sleep(Duration::from_secs(31)).await;
+        assert_eq!(store.counts().1, 0);
+    }
+}
+
+#[tokio::test]
+async fn at_most_sixteen_facts_are_captured() {
+    let facts: Vec<_> = (0..20).map(|n| format!("Fact {n}.")).collect();
+    let finder = ScriptedModel::new().text(json!({ "facts": facts }).to_string());
+    let store = Notes::default();
+    let layer = of_ada(&store).facts(finder);
+    send(&agent(&layer, &yes()), ChatRequest::user("hi"))
+        .await
+        .unwrap();
+    for _ in 0..32 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(store.counts().1, 16);
 }
