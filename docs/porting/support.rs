@@ -12,7 +12,7 @@ use concentric::{
     id::*,
     interrupt::*,
     layers::{
-        stop, DebugLayer, Emit, FallbackLayer, MakeSession, NextTool, ResponseCacheLayer, RetryModel,
+        stop, CompactionLayer, DebugLayer, Emit, FallbackLayer, MakeSession, NextTool, ResponseCacheLayer, RetryModel,
         StopWhen, TransformLayer,
         inspect_events, map_events, response_cache::CacheScope, session::SessionTarget, tool_from_fn,
     },

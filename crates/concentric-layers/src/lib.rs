@@ -36,6 +36,8 @@
 //! | layer | feature | purpose |
 //! |---|---|---|
 //! | `BudgetPlugin` | `budget` | limits the cost, tokens, calls and time of runs |
+//! | `ClearToolResultsLayer` | `clear-results` | sends placeholders for old results of tools |
+//! | `CompactionLayer` | `compaction` | summarises the older part of a conversation |
 //! | `Registry` | `config` | builds agents from JSON and TOML |
 //! | `CircuitBreakerLayer` | `circuit-breaker` | rejects model calls while the model fails |
 //! | `ConversationLayer` | `conversation` | keeps the history of conversations in a store |
@@ -58,6 +60,7 @@
 //! | `SuspendLayer` | `suspend` | persists interrupted runs, and resumes runs whose process died |
 //! | `TokenCounter`, `Estimator`, `BpeCounter` in `tokens` | `tokens`, `tokens-openai` | count the tokens of requests |
 //! | `ToolCacheLayer` | `tool-cache` | answers repeated tool calls from earlier results |
+//! | `TrimLayer` | `trim` | sends the newest turns of a conversation |
 //!
 //! The page `order` has their recommended order in one stack.
 //!
@@ -80,7 +83,11 @@ mod cache_scope;
 mod capture;
 #[cfg(feature = "circuit-breaker")]
 pub mod circuit_breaker;
+#[cfg(feature = "clear-results")]
+pub mod clear_results;
 pub mod commit;
+#[cfg(feature = "compaction")]
+pub mod compaction;
 #[cfg(feature = "config")]
 pub mod config;
 #[cfg(feature = "conversation")]
@@ -140,6 +147,8 @@ pub mod tokens;
 #[cfg(feature = "tool-cache")]
 pub mod tool_cache;
 pub mod transform;
+#[cfg(feature = "trim")]
+pub mod trim;
 #[cfg(any(
     feature = "conversation",
     feature = "detach",
@@ -152,6 +161,8 @@ pub mod transform;
     feature = "suspend"
 ))]
 mod wait;
+#[cfg(any(feature = "clear-results", feature = "compaction", feature = "trim"))]
+mod window;
 #[cfg(any(feature = "log", feature = "otel"))]
 mod wording;
 
@@ -170,6 +181,10 @@ pub use self::{
 pub use self::budget::{Budget, BudgetPlugin};
 #[cfg(feature = "circuit-breaker")]
 pub use self::circuit_breaker::CircuitBreakerLayer;
+#[cfg(feature = "clear-results")]
+pub use self::clear_results::ClearToolResultsLayer;
+#[cfg(feature = "compaction")]
+pub use self::compaction::CompactionLayer;
 #[cfg(feature = "conversation")]
 pub use self::conversation::ConversationLayer;
 #[cfg(feature = "detach")]
@@ -208,3 +223,5 @@ pub use self::stop::StopWhen;
 pub use self::suspend::SuspendLayer;
 #[cfg(feature = "tool-cache")]
 pub use self::tool_cache::ToolCacheLayer;
+#[cfg(feature = "trim")]
+pub use self::trim::TrimLayer;

@@ -150,7 +150,7 @@ impl TokenCounter for Estimator {
     clippy::cast_sign_loss,
     reason = "the factor is positive, and the cast saturates"
 )]
-fn scaled(count: u64, factor: f64) -> u64 {
+pub(crate) fn scaled(count: u64, factor: f64) -> u64 {
     (count as f64 * factor).round() as u64
 }
 

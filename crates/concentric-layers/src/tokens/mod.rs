@@ -32,5 +32,7 @@ mod estimator;
 pub use self::bpe::BpeCounter;
 pub use self::{budget::ContextBudget, counter::TokenCounter, estimator::Estimator};
 
+#[cfg(feature = "compaction")]
+pub(crate) use self::estimator::scaled;
 #[cfg(any(feature = "budget", feature = "rate-limit"))]
 pub(crate) use self::estimator::{BYTES, length};

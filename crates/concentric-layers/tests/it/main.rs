@@ -15,6 +15,10 @@ mod circuit_breaker;
 #[cfg(feature = "circuit-breaker")]
 mod circuit_breaker_random;
 #[cfg(feature = "full")]
+mod clear_results;
+#[cfg(feature = "full")]
+mod compaction;
+#[cfg(feature = "full")]
 mod config;
 #[cfg(feature = "full")]
 mod conversation;
@@ -28,6 +32,8 @@ mod fallback;
 mod guard;
 #[cfg(feature = "guardrail")]
 mod guardrail;
+#[cfg(feature = "full")]
+mod histories;
 #[cfg(feature = "in-flight")]
 mod in_flight;
 
@@ -71,6 +77,8 @@ mod tokens;
 #[cfg(feature = "tool-cache")]
 mod tool_cache;
 mod transform;
+#[cfg(feature = "full")]
+mod trim;
 
 /// The tests of hooks that declare all points, also those that they do not use.
 #[path = "."]
