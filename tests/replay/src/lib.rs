@@ -18,6 +18,8 @@ mod rng;
 mod run;
 mod server;
 #[cfg(test)]
+mod shortened;
+#[cfg(test)]
 mod tests;
 mod truncate;
 

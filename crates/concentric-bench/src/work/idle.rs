@@ -8,10 +8,11 @@ use super::{
     stream::expected,
 };
 use concentric_core::{
-    AgentLayer, BoxError, ChatRequest, Context, Event, ModelService, NoTools, ThreadId,
+    AgentLayer, BoxError, BoxModel, ChatRequest, Context, Event, ModelService, NoTools, ThreadId,
 };
 use concentric_layers::{
-    CommitLayer, ConversationLayer, Emit, RequestDefaultsLayer, Transform, TransformLayer,
+    ClearToolResultsLayer, CommitLayer, CompactionLayer, ConversationLayer, Emit,
+    RequestDefaultsLayer, Transform, TransformLayer, TrimLayer,
     budget::{BudgetPlugin, Limits},
     circuit_breaker::CircuitBreakerLayer,
     detach::DetachLayer,
@@ -59,6 +60,8 @@ macro_rules! inside {
 }
 
 inside! {
+    clear_results: ClearToolResultsLayer::new();
+    compaction: CompactionLayer::new(BoxModel::new(Model(Script::Text(1))), 200_000);
     circuit_breaker: CircuitBreakerLayer::new("none");
     fallback: FallbackLayer::new("first").or("second", Model(Script::Text(EVENTS)));
     map: map_events(|_: &mut Event| {});
@@ -77,6 +80,7 @@ inside! {
     // Runs without a thread, which are not cached.
     response_cache: ResponseCacheLayer::new(CacheScope::Thread);
     static_memory: StaticMemoryLayer::new();
+    trim: TrimLayer::tokens(100_000);
 }
 
 /// A guard that searches the text of each event for personal data and credentials, and finds none.

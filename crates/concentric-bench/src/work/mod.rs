@@ -413,7 +413,18 @@ pub(crate) const ALL: &[Work] = {
             "event, idle InFlightLimitLayer; bare: none",
             idle::in_flight,
         ),
+        idle(
+            "idle-clear-results",
+            "event, idle ClearToolResultsLayer; bare: none",
+            idle::clear_results,
+        ),
+        idle(
+            "idle-compaction",
+            "event, idle CompactionLayer; bare: none",
+            idle::compaction,
+        ),
         idle("idle-log", "event, idle LogLayer; bare: none", idle::log),
+        idle("idle-trim", "event, idle TrimLayer; bare: none", idle::trim),
         idle(
             "idle-memory",
             "event, idle DynamicMemoryLayer; bare: none",

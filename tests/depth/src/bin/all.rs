@@ -5,10 +5,10 @@ use concentric_core::{
     ThreadId, Usage, store::Tenant,
 };
 use concentric_layers::{
-    BudgetPlugin, CircuitBreakerLayer, CommitLayer, ConversationLayer, DetachLayer,
-    DynamicMemoryLayer, FallbackLayer, GuardrailLayer, InFlightLimitLayer, LogLayer, Otel,
-    RateLimitLayer, RequestDefaultsLayer, RetryModel, StaticMemoryLayer, SuspendLayer,
-    ToolCacheLayer,
+    BudgetPlugin, CircuitBreakerLayer, ClearToolResultsLayer, CommitLayer, CompactionLayer,
+    ConversationLayer, DetachLayer, DynamicMemoryLayer, FallbackLayer, GuardrailLayer,
+    InFlightLimitLayer, LogLayer, Otel, RateLimitLayer, RequestDefaultsLayer, RetryModel,
+    StaticMemoryLayer, SuspendLayer, ToolCacheLayer, TrimLayer,
     budget::Limits,
     guardrail::{Assessment, Input, Output, Subject},
     rate_limit::Quota,
@@ -58,6 +58,9 @@ async fn main() -> Result<(), Error> {
                 .gate(LoopDetector::new(3))
                 .gate(ErrorLimit::new().consecutive(3)),
         )
+        .layer(CompactionLayer::new(BoxModel::new(model.clone()), 200_000))
+        .layer(ClearToolResultsLayer::new())
+        .layer(TrimLayer::turns(1_000))
         .layer(guardrail.output(Output::Whole))
         .layer(FallbackLayer::new("model"))
         .layer(RetryLayer::new(RetryModel::new(3)))
