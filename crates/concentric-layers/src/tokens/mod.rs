@@ -19,7 +19,7 @@
 //!
 //! // The provider reported twice as many: so will the next estimate.
 //! estimator.observe(None, counted, &Usage::new(14, 5));
-//! assert_eq!(estimator.request(&request), 15);
+//! assert_eq!(estimator.request(&request), 14);
 //! ```
 
 #[cfg(feature = "tokens-openai")]
