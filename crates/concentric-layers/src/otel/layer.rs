@@ -1,7 +1,7 @@
 use super::{Traced, metrics::Instruments};
 use crate::capture::Capture;
 use opentelemetry::metrics::Meter;
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 use tower_layer::Layer;
 
 /// Spans and metrics of runs, model calls and tool calls.
@@ -79,7 +79,7 @@ pub(super) enum Place {
 /// [`Layer`] that records the spans and metrics of one place ([`Traced`]).
 ///
 /// See [`Otel`].
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct OtelLayer {
     options: Arc<Options>,
     place: Place,
@@ -90,14 +90,5 @@ impl<S> Layer<S> for OtelLayer {
 
     fn layer(&self, inner: S) -> Self::Service {
         Traced::new(inner, Arc::clone(&self.options), self.place)
-    }
-}
-
-impl fmt::Debug for OtelLayer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OtelLayer")
-            .field("place", &self.place)
-            .field("options", &self.options)
-            .finish()
     }
 }
