@@ -34,20 +34,26 @@ const PARTS: &[(&str, &str, &str, &[Change], &str)] = &[(
     "concentric-core/src/context/cancel.rs",
     "use crate::{outbox::source::Outbox, stand_in::{Token, std::sync::OnceLock}};
         use concentric_core::CancelReason;
+        pub(crate) struct Cancel {
+            pub(crate) reason: OnceLock<CancelReason>,
+            pub(crate) token: Token,
+        }
         pub(crate) struct Run {
-            pub(crate) cancel_reason: OnceLock<CancelReason>,
-            pub(crate) cancel: Token,
+            pub(crate) cancel: Cancel,
             pub(crate) outbox: Outbox,
         }
         pub(crate) struct Context {
             pub(crate) run: Run,
         }
         impl Context {
-            const fn parent(&self) -> Option<&Self> {
+            const fn outer(&self) -> Option<&Self> {
                 None
             }
-            const fn token(&self) -> &Token {
+            const fn own_cancel(&self) -> &Cancel {
                 &self.run.cancel
+            }
+            const fn token(&self) -> &Token {
+                &self.run.cancel.token
             }\n",
     &[
         ("    pub fn cancel(&self", "\n    }\n"),
@@ -163,10 +169,10 @@ const PLANTED: &[(&str, &str, &str, &[Change])] = &[
         "cancel",
         "a_cancelled_run_has_its_reason",
         &[
-            ("let _ = self.run.cancel_reason.set(reason);", ""),
+            ("let _ = self.own_cancel().reason.set(reason);", ""),
             (
                 "self.run.outbox.call_driver();",
-                "let _ = self.run.cancel_reason.set(reason);\n        self.run.outbox.call_driver();",
+                "let _ = self.own_cancel().reason.set(reason);\n        self.run.outbox.call_driver();",
             ),
         ],
     ),

@@ -548,9 +548,6 @@ async fn triggers_are_alternatives_and_combinations() {
 #[tokio::test]
 async fn the_reported_usage_counts_if_it_is_larger() {
     let summarizer = summarizer();
-    let layer = layer(&summarizer)
-        .when(Trigger::tokens(10_000))
-        .counter(Bytes);
     let layer = CompactionLayer::new(BoxModel::new(summarizer.clone()), 1_000)
         .when(Trigger::tokens(10_000))
         .keep(50)

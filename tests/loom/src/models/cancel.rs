@@ -1,6 +1,6 @@
 //! The cancellation of a run: its reason is set before the cancellation is visible, and is final.
 
-use super::source::{Context, Run};
+use super::source::{Cancel, Context, Run};
 use crate::{
     block_on,
     outbox::source::Outbox,
@@ -13,8 +13,10 @@ use std::sync::Arc;
 pub(crate) fn a_cancelled_run_has_its_reason() {
     let context = Arc::new(Context {
         run: Run {
-            cancel_reason: OnceLock::new(),
-            cancel: Token::default(),
+            cancel: Cancel {
+                reason: OnceLock::new(),
+                token: Token::default(),
+            },
             outbox: Outbox::default(),
         },
     });
@@ -22,7 +24,7 @@ pub(crate) fn a_cancelled_run_has_its_reason() {
         let context = Arc::clone(&context);
         thread::spawn(move || context.cancel(reason))
     });
-    block_on(context.run.cancel.cancelled());
+    block_on(context.run.cancel.token.cancelled());
     let reason = context.cancel_reason();
     assert!(
         [CancelReason::User, CancelReason::Shutdown]
