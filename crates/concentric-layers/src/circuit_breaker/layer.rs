@@ -30,9 +30,12 @@ pub(super) struct Options {
     pub(super) open_for: Duration,
     pub(super) longest_open: Duration,
     pub(super) probes: u32,
-    key: Option<Arc<dyn Fn(&ChatRequest) -> Str + Send + Sync>>,
-    counts: Option<Arc<dyn Fn(&Error) -> Option<bool> + Send + Sync>>,
+    key: Option<Arc<KeyFn>>,
+    counts: Option<Arc<CountsFn>>,
 }
+
+type KeyFn = dyn Fn(&ChatRequest) -> Str + Send + Sync;
+type CountsFn = dyn Fn(&Error) -> Option<bool> + Send + Sync;
 
 /// When failures open a circuit.
 #[derive(Clone, Copy, Debug)]

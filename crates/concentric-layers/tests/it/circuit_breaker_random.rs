@@ -79,7 +79,7 @@ fn begin(
         assert_eq!(error.code(), Some(CIRCUIT_OPEN));
         return Err(error.retry_after());
     }
-    if random.next_u64() % 2 == 0 {
+    if random.next_u64().is_multiple_of(2) {
         return Ok(Call {
             future: Some(send),
             items: None,
@@ -109,7 +109,7 @@ impl Call {
             _ => ErrorKind::Server,
         };
         let error = Error::new(kind, "no");
-        let is_cut = end == End::Failure && random.next_u64() % 4 == 0;
+        let is_cut = end == End::Failure && random.next_u64().is_multiple_of(4);
         let last = match end {
             End::Success => Ok(Event::finish(FinishReason::Stop, Usage::default())),
             _ => Err(error),
@@ -117,7 +117,7 @@ impl Call {
         let mut body = match (self.running, self.future) {
             (Running::Future(mut future), Some(send)) => {
                 let (items, receive) = channel();
-                let is_error = last.is_err() && !is_cut && random.next_u64() % 2 == 0;
+                let is_error = last.is_err() && !is_cut && random.next_u64().is_multiple_of(2);
                 if is_error {
                     let _ = send.send(Err(last.err().unwrap()));
                     assert!(future.poll().is_ready());

@@ -172,7 +172,7 @@ pub(crate) fn assert_view(of: &Transcript, view: &Transcript) {
         assert_eq!(calls.iter().collect::<HashSet<_>>().len(), calls.len());
     }
     let by_user = |turn: &&Turn| turn.as_message().role == Role::User && !is_note(turn);
-    let newest = of.iter().filter(by_user).last();
+    let newest = of.iter().rfind(by_user);
     assert!(newest.is_none_or(|newest| view.iter().any(|turn| turn == newest)));
     assert_eq!(view.last(), of.last(), "the model answers to the last turn");
 }

@@ -19,8 +19,10 @@ const HEADERS: &[(&str, &str)] = &[
     ),
 ];
 
-/// Each API with an answer and an error in a stream.
-fn apis() -> Vec<(&'static str, fn(Http) -> BoxModel, String, String)> {
+/// The name of an API, its model, an answer, and an error in a stream.
+type Api = (&'static str, fn(Http) -> BoxModel, String, String);
+
+fn apis() -> Vec<Api> {
     vec![
         (
             "openai",

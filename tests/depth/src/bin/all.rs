@@ -58,7 +58,7 @@ async fn main() -> Result<(), Error> {
                 .gate(LoopDetector::new(3))
                 .gate(ErrorLimit::new().consecutive(3)),
         )
-        .layer(CompactionLayer::new(BoxModel::new(model.clone()), 200_000))
+        .layer(CompactionLayer::new(BoxModel::new(model), 200_000))
         .layer(ClearToolResultsLayer::new())
         .layer(TrimLayer::turns(1_000))
         .layer(guardrail.output(Output::Whole))

@@ -99,7 +99,7 @@ async fn a_resumed_run_links_to_each_earlier_part() {
     let span = named(&spans, "invoke_agent");
     let second = span.span_context.clone();
     assert_ne!(first.trace_id(), second.trace_id());
-    assert_eq!(ids(&links(span)), ids(&[first.clone()]));
+    assert_eq!(ids(&links(span)), ids(std::slice::from_ref(&first)));
     assert!(links(span)[0].is_remote());
     assert_eq!(attribute(span, "concentric.resumed").unwrap(), "true");
     // Each token is in one span.
