@@ -5,9 +5,11 @@ use concentric::{
     AgentLayer, BoxModel, ChatRequest,
     interrupt::ReplyKind::{Approve, Deny, Edit},
     layers::{
-        CircuitBreakerLayer, ConversationLayer, FallbackLayer, InFlightLimitLayer, LogLayer, Otel,
-        RateLimitLayer, RequestDefaultsLayer, RetryModel, SuspendLayer, ToolCacheLayer,
+        CircuitBreakerLayer, CompactionLayer, ConversationLayer, FallbackLayer, GuardLayer,
+        InFlightLimitLayer, LogLayer, Otel, RateLimitLayer, RequestDefaultsLayer,
+        ResponseCacheLayer, RetryModel, SuspendLayer, ToolCacheLayer, TrimLayer,
         budget::{BudgetPlugin, Limits},
+        guard::{Parts, Rules, pii, secrets},
         rate_limit::Quota,
         tool_cache::CacheScope,
     },
@@ -45,8 +47,8 @@ pub fn agent(db: &Path, http: Upstream) -> Result<BoxModel, BoxError> {
     };
     let openai = OpenAiLayer::new("gpt-5.5", ApiKey::new("k")).layer(http.clone());
     let anthropic = AnthropicLayer::new("claude-opus-4-8", ApiKey::new("k")).layer(http);
-    let fallback =
-        FallbackLayer::new("openai").or("anthropic", model("anthropic", BoxModel::new(anthropic)));
+    let anthropic = BoxModel::new(model("anthropic", BoxModel::new(anthropic)));
+    let rules = Rules::new(pii::all().into_iter().chain(secrets::all()))?;
     let agent = ServiceBuilder::new()
         .layer(log)
         .layer(otel.run())
@@ -55,7 +57,11 @@ pub fn agent(db: &Path, http: Upstream) -> Result<BoxModel, BoxError> {
         .layer(budget.run())
         .layer(RequestDefaultsLayer::new().system("You work for a shop."))
         .layer(AgentLayer::new(tools))
-        .layer(fallback)
+        .layer(CompactionLayer::new(anthropic.clone(), 200_000))
+        .layer(TrimLayer::turns(500))
+        .layer(GuardLayer::new(rules).input(Parts::USER | Parts::RESULTS))
+        .layer(ResponseCacheLayer::new(CacheScope::Tenant))
+        .layer(FallbackLayer::new("openai").or("anthropic", anthropic))
         .service(model("openai", BoxModel::new(openai)));
     Ok(BoxModel::new(agent))
 }

@@ -161,7 +161,8 @@ async fn a_provider_that_keeps_failing_is_not_called() {
         .openai()
         .script([const { Reply::Status(500, None) }; 6]);
     for run in ["r1", "r2", "r3"] {
-        let run = app.run("ann", run, run, "hi").await;
+        // Each asks something else, since equal requests are answered from the cache.
+        let run = app.run("ann", run, run, run).await;
         assert_eq!(text(&run), "Done.");
     }
     assert_eq!(
@@ -300,7 +301,7 @@ async fn two_hundred_runs_do_not_mix() {
         .script((0..200).map(|n| Reply::text(&format!("answer {n}"))));
     let runs = threads
         .iter()
-        .map(|thread| app.run("ann", thread, thread, "hi"));
+        .map(|thread| app.run("ann", thread, thread, thread));
     let mut answers: Vec<String> = join_all(runs).await.iter().map(|run| text(run)).collect();
     answers.sort();
     let mut expected: Vec<String> = (0..200).map(|n| format!("answer {n}")).collect();
@@ -318,6 +319,34 @@ async fn equal_questions_about_the_stock_are_asked_once() {
     app.run("ann", "t1", "r1", "How many lamps?").await;
     app.run("ann", "t2", "r2", "How many lamps?").await;
     assert_eq!(app.http.stock(), 1);
+}
+
+#[tokio::test]
+async fn a_provider_gets_no_card_number_and_no_email_address() {
+    let app = App::new();
+    let order = Reply::Calls(vec![("order", json!({"id": 7}))]);
+    app.http
+        .openai()
+        .script([order, Reply::text("Ask ann@example.com.")]);
+    let question = "What did I pay with? Write to bob@example.com.";
+    let run = app.run("ann", "t", "r", question).await;
+    let request = app.http.openai().last();
+    assert!(request.contains("one lamp"), "{request}");
+    assert!(
+        !request.contains("4111") && !request.contains("bob@"),
+        "{request}"
+    );
+    assert_eq!(text(&run), "Ask [email].");
+}
+
+#[tokio::test]
+async fn equal_requests_of_a_tenant_share_an_answer() {
+    let app = App::new();
+    for (user, thread) in [("ann", "t1"), ("ann", "t2"), ("eve", "t3")] {
+        let run = app.run(user, thread, thread, "hi").await;
+        assert_eq!(text(&run), "Done.");
+    }
+    assert_eq!(app.http.openai().calls(), 2);
 }
 
 #[test]
