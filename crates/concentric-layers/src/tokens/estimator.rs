@@ -167,7 +167,7 @@ fn tool(tool: &ToolSpec) -> u64 {
     text_size(&tool.name) + text_size(&tool.description) + schema.0
 }
 
-#[cfg(any(feature = "budget", feature = "rate-limit"))]
+#[cfg(feature = "rate-limit")]
 pub(crate) const fn length(text: &str) -> u64 {
     text.len() as u64
 }

@@ -32,7 +32,9 @@ mod estimator;
 pub use self::bpe::BpeCounter;
 pub use self::{budget::ContextBudget, counter::TokenCounter, estimator::Estimator};
 
+#[cfg(any(feature = "budget", feature = "rate-limit"))]
+pub(crate) use self::estimator::BYTES;
+#[cfg(feature = "rate-limit")]
+pub(crate) use self::estimator::length;
 #[cfg(feature = "compaction")]
 pub(crate) use self::estimator::scaled;
-#[cfg(any(feature = "budget", feature = "rate-limit"))]
-pub(crate) use self::estimator::{BYTES, length};

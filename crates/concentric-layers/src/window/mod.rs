@@ -1,4 +1,13 @@
 //! The parts that layers which shorten conversations have in common.
+#![cfg_attr(
+    not(all(feature = "clear-results", feature = "compaction", feature = "trim")),
+    allow(
+        dead_code,
+        unreachable_pub,
+        unused_imports,
+        reason = "each layer uses some of them"
+    )
+)]
 
 mod body;
 mod memo;
