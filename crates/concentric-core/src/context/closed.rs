@@ -58,16 +58,16 @@ impl Context {
     /// [defers](Self::defer), since the agent inside is dropped later.
     ///
     /// ```
-    /// use concentric_core::{AgentLayer, ChatRequest, Error, ErrorKind, NoTools};
-    /// use concentric_test::ScriptedModel;
-    /// use futures_util::StreamExt;
-    /// use tower::{Layer, ServiceExt};
+    /// use concentric_core::{AgentLayer, ChatRequest, ChatResponse, Error, ErrorKind, Event, NoTools};
+    /// use futures_util::{StreamExt, stream};
+    /// use tower::{Layer, ServiceExt, service_fn};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Error> {
-    /// let model = ScriptedModel::new()
-    ///     .text("It is ")
-    ///     .error(Error::new(ErrorKind::Server, "lost"));
+    /// let model = service_fn(async |_: ChatRequest| {
+    ///     let lost = Error::new(ErrorKind::Server, "lost");
+    ///     Ok::<_, Error>(ChatResponse::new(stream::iter([Ok(Event::text("It is ")), Err(lost)])))
+    /// });
     /// let request = ChatRequest::user("Which day is it?");
     /// let closed = request.context.keep_closed_transcript();
     /// let response = AgentLayer::new(NoTools).layer(model).oneshot(request).await?;

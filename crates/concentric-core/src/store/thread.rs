@@ -71,24 +71,13 @@ shared! {
 /// meanwhile may remain as well, so the tenant should have no running runs.
 ///
 /// ```
-/// use concentric_core::{
-///     ThreadId, Transcript,
-///     store::{StoredThread, Tenant, ThreadStore, delete_tenant},
-/// };
-/// use concentric_test::MemoryStore;
+/// use concentric_core::store::{StoreError, Tenant, ThreadStore, delete_tenant};
 ///
-/// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> Result<(), concentric_core::store::StoreError> {
-/// let store = MemoryStore::new();
-/// let tenant = Tenant("acme".into());
-/// let change = StoredThread::default().change_to(&Transcript::new(), &[]);
-/// for id in ["one", "two"] {
-///     store.append(tenant.clone(), ThreadId::new(id), 0, change.clone()).await?;
+/// async fn close_account(store: &impl ThreadStore, tenant: Tenant) -> Result<(), StoreError> {
+///     let deleted = delete_tenant(store, tenant).await?;
+///     println!("{deleted} conversations were deleted");
+///     Ok(())
 /// }
-/// assert_eq!(delete_tenant(&store, tenant.clone()).await?, 2);
-/// assert!(store.list_threads(tenant, None, 9).await?.is_empty());
-/// # Ok(())
-/// # }
 /// ```
 ///
 /// # Errors

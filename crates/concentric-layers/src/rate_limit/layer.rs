@@ -119,7 +119,6 @@ impl RateLimitLayer {
     ///         Usage::new(counter.request(request), output.into())
     ///     })
     /// }
-    /// # let _ = counted_by;
     /// ```
     #[must_use]
     pub fn estimate(mut self, of: impl Fn(&ChatRequest) -> Usage + Send + Sync + 'static) -> Self {
