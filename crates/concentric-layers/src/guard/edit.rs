@@ -339,6 +339,9 @@ impl<'a> Edit<'a> {
             }
             _ => {}
         }
+        if let Some(reason) = &mut finish.provider_reason {
+            self.text(reason, Parts::TEXT);
+        }
         if self.parts.contains(Parts::TRANSCRIPT)
             && let Some(transcript) = &mut finish.transcript
         {

@@ -68,6 +68,10 @@ fn transcript(
     let known = all.iter().flat_map(|all| all.iter());
     let known = known.rev().find(|entry| is_own(entry));
     let edited = edit.transcript(transcript, known.map(|(_, known)| known));
+    if edit.is_blocked {
+        // Every later call with these turns is blocked too, so none of them counts as known.
+        return;
+    }
     let pair = (std::mem::replace(transcript, edited.clone()), edited);
     let _ = context.update_state::<Edited>(|all| {
         let others = all.iter().filter(|entry| !is_own(entry)).cloned();

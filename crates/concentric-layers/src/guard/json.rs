@@ -1,35 +1,29 @@
 //! JSON texts, of which single values are replaced.
 
+use serde::de::{Deserializer, Visitor};
 use serde_json::value::RawValue;
-use std::borrow::Cow;
+use std::{borrow::Cow, fmt};
 
 /// Replaces the strings, the names of fields and the numbers of a JSON text by what `replace` returns for
 /// them; `None` if it replaces nothing, or the text is not JSON. All else keeps its form.
 ///
-/// `replace` also receives the name of the field. A string is passed without its escapes. What replaces a number
-/// is a string.
+/// `replace` also receives the name of the field, also for each element of an array. A string is passed without
+/// its escapes. What replaces a number is a string.
 pub(super) fn rewrite(
     text: &str,
     mut replace: impl FnMut(Option<&str>, &str) -> Option<String>,
 ) -> Option<String> {
     let mut rewritten = String::new();
     let mut copied = 0;
-    let mut name: Option<String> = None;
-    for (start, end) in values(text) {
-        let raw = text.get(start..end)?;
-        let value = match raw.starts_with('"') {
-            true => serde_json::from_str(raw).map(Cow::Owned).ok()?,
-            false => Cow::Borrowed(raw),
-        };
-        let is_name = text.get(end..)?.trim_start().starts_with(':');
-        let of = name.take().filter(|_| !is_name);
-        if is_name {
-            name = Some(value.to_string());
-        }
-        if let Some(by) = replace(of.as_deref(), &value) {
-            rewritten.push_str(text.get(copied..start)?);
+    let places = places(text);
+    for place in &places {
+        let value = decoded(text.get(place.start..place.end)?)?;
+        let name = place.name.and_then(|at| places.get(at));
+        let name = name.and_then(|name| decoded(text.get(name.start..name.end)?));
+        if let Some(by) = replace(name.as_deref(), &value) {
+            rewritten.push_str(text.get(copied..place.start)?);
             rewritten.push_str(&serde_json::to_string(&by).ok()?);
-            copied = end;
+            copied = place.end;
         }
     }
     if copied == 0 {
@@ -44,28 +38,83 @@ pub(super) fn is_json(text: &str) -> bool {
     serde_json::from_str::<&RawValue>(text).is_ok()
 }
 
+/// A string without its escapes, or a number as it is.
+///
+/// Half of a surrogate pair, which JSON permits and a `str` cannot hold, becomes `U+FFFD`: it must not hide
+/// the rest of the text from the rules.
+fn decoded(raw: &str) -> Option<Cow<'_, str>> {
+    struct Lossy;
+    impl Visitor<'_> for Lossy {
+        type Value = String;
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a string")
+        }
+        fn visit_bytes<E>(self, bytes: &[u8]) -> Result<String, E> {
+            Ok(String::from_utf8_lossy(bytes).into_owned())
+        }
+    }
+    if !raw.starts_with('"') {
+        return Some(Cow::Borrowed(raw));
+    }
+    let mut deserializer = serde_json::Deserializer::from_str(raw);
+    let text = Deserializer::deserialize_bytes(&mut deserializer, Lossy);
+    text.map(Cow::Owned).ok()
+}
+
+/// Where a string, or another value without parts, stands in a text.
+struct Place {
+    start: usize,
+    end: usize,
+    /// The index of the place of its field's name.
+    name: Option<usize>,
+}
+
 /// The places of the strings and of other values without parts, in valid JSON.
-fn values(text: &str) -> Vec<(usize, usize)> {
-    let mut values = Vec::new();
+fn places(text: &str) -> Vec<Place> {
+    let mut places: Vec<Place> = Vec::new();
+    // The name for the elements of each open array, and `None` for each open object.
+    let mut open: Vec<Option<usize>> = Vec::new();
+    let mut name = None;
     let mut start = None;
     let (mut is_string, mut is_escaped) = (false, false);
     for (at, byte) in text.bytes().enumerate() {
         match (start, byte) {
             (Some(_), _) if is_escaped => is_escaped = false,
             (Some(_), b'\\') if is_string => is_escaped = true,
-            (Some(from), b'"') if is_string => {
-                values.push((from, at + 1));
+            (Some(start_of), b'"') if is_string => {
+                let end = at + 1;
+                places.push(Place {
+                    start: start_of,
+                    end,
+                    name,
+                });
                 (start, is_string) = (None, false);
             }
             (Some(_), _) if is_string => {}
             (None, b'"') => (start, is_string) = (Some(at), true),
             (_, b'{' | b'}' | b'[' | b']' | b':' | b',' | b' ' | b'\t' | b'\n' | b'\r') => {
-                values.extend(start.take().map(|from| (from, at)));
+                places.extend(start.take().map(|start| Place {
+                    start,
+                    end: at,
+                    name,
+                }));
+                match byte {
+                    b'{' => {
+                        open.push(None);
+                        name = None;
+                    }
+                    b'[' => open.push(name),
+                    b'}' | b']' => _ = open.pop(),
+                    b',' => name = open.last().copied().flatten(),
+                    b':' => name = places.len().checked_sub(1),
+                    _ => {}
+                }
             }
             (None, _) => start = Some(at),
             (Some(_), _) => {}
         }
     }
-    values.extend(start.map(|from| (from, text.len())));
-    values
+    let end = text.len();
+    places.extend(start.map(|start| Place { start, end, name }));
+    places
 }

@@ -4,7 +4,8 @@ use concentric_core::{
 };
 use futures_core::Stream;
 use std::{
-    fmt,
+    error::Error as _,
+    fmt, iter,
     sync::Arc,
     task::{Context, Poll},
 };
@@ -134,13 +135,16 @@ impl Options {
         Err(Error::new(ErrorKind::ContentFilter, message).with_code(BLOCKED))
     }
 
-    /// Removes matches from the message of an error.
+    /// Removes matches from the message of an error, and its source if that, or one below, has any.
     pub(super) fn error(&self, error: Error) -> Error {
         if !self.output.contains(Parts::TEXT) {
             return error;
         }
         let message = self.rules.apply(error.message());
-        if message == error.message() {
+        let sources = iter::successors(error.source(), |&error| error.source());
+        // An error is logged in both forms.
+        let mut texts = sources.flat_map(|source| [source.to_string(), format!("{source:?}")]);
+        if message == error.message() && !texts.any(|text| self.rules.apply(&text) != text) {
             return error;
         }
         let message = Str::from(message);

@@ -62,7 +62,7 @@
 //! | replaced transcript | the kinds of its parts; all with `TRANSCRIPT` | changed |
 //! | finish | `TEXT` | the reason of the outcome |
 //! | | `TRANSCRIPT` | the transcript, wholly; the state of an interrupted run passes, since the run is resumed from it |
-//! | error | `TEXT` | the message; then without its source |
+//! | error | `TEXT` | the message; a match there or in a source also removes the sources |
 //! | part or data of a provider | `PROVIDER_DATA` | removed if a rule matches in it |
 //! | reset | | held text is dropped |
 //! | start and end of a step, resumed | | pass |

@@ -276,26 +276,28 @@ async fn texts_of_parallel_runs_are_apart() {
 #[tokio::test]
 async fn a_field_and_its_value_match_together() {
     use concentric_layers::guard::{Rules, secrets};
+    const KEY: &str = "Zx8kQ2mN7pR4tV1wY6bC3dF9";
     let rules = Rules::new([secrets::generic()]).unwrap();
     let layer = GuardLayer::new(rules).output(Parts::ARGUMENTS | Parts::RESULTS);
-    let arguments =
-        json!({"password": "Zx8kQ2mN7pR4tV1wY6bC3dF9", "tag": "Zx8kQ2mN7pR4tV1wY6bC3dF9"});
-    let call = ToolCallPart::new(CallId::new("c"), "t", arguments.clone());
-    let result = ToolOutcome::of_value(&arguments).with_data(arguments);
-    let model = ScriptedModel::new().events([
-        Event::tool_call(call),
-        Event::ToolResult(Box::new(ToolResult::new(CallId::new("c"), "t", result))),
-        Event::finish(FinishReason::Stop, Usage::default()),
-    ]);
-    let response = layer
-        .layer(model)
-        .oneshot(concentric_core::ChatRequest::user("hi"));
-    let events = collect_events(response.await.unwrap().body).await;
-    let debug = format!("{events:?}");
-    assert_eq!(
-        debug.matches("Zx8kQ2mN7pR4tV1wY6bC3dF9").count(),
-        3,
-        "{debug}"
-    );
-    assert_eq!(debug.matches("[generic]").count(), 3, "{debug}");
+    for (arguments, each) in [
+        (json!({"password": KEY, "tag": KEY}), 1),
+        (json!({"password": [KEY, [KEY]], "tag": [KEY]}), 2),
+        (json!({"password": [1, {"x": 2}, KEY], "x": [[], KEY]}), 1),
+    ] {
+        let call = ToolCallPart::new(CallId::new("c"), "t", arguments.clone());
+        let result = ToolOutcome::of_value(&arguments).with_data(arguments);
+        let model = ScriptedModel::new().events([
+            Event::tool_call(call),
+            Event::ToolResult(Box::new(ToolResult::new(CallId::new("c"), "t", result))),
+            Event::finish(FinishReason::Stop, Usage::default()),
+        ]);
+        let response = layer
+            .layer(model)
+            .oneshot(concentric_core::ChatRequest::user("hi"));
+        let events = collect_events(response.await.unwrap().body).await;
+        let debug = format!("{events:?}");
+        // In the arguments, in the text of the result, and in its data.
+        assert_eq!(debug.matches(KEY).count(), 3, "{debug}");
+        assert_eq!(debug.matches("[generic]").count(), 3 * each, "{debug}");
+    }
 }

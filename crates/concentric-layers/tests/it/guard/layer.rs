@@ -5,7 +5,7 @@ use concentric_core::{
     OutputSchema, Part, Role, SystemSegment, ToolStatus, Transcript, Turn,
 };
 use concentric_layers::{
-    GuardLayer, GuardrailLayer, LogLayer,
+    GuardLayer, GuardrailLayer, LogLayer, Steering,
     guard::{BLOCKED, Found, Parts, Rule, Rules, pii, secrets},
     guardrail::{self, Input},
 };
@@ -158,6 +158,44 @@ async fn a_blocked_input_calls_nothing() {
 }
 
 #[tokio::test]
+async fn a_blocked_input_is_blocked_in_every_call_of_the_run() {
+    let matches = Arc::new(Mutex::new(0));
+    let counter = Arc::clone(&matches);
+    let model = ScriptedModel::new().text("hi").repeat();
+    let layer = guard().on_match(move |_: Found<'_>| *counter.lock().unwrap() += 1);
+    let model_of_run = layer.layer(model.clone());
+    let request = ChatRequest::user("What is Bluebird?");
+    for _ in 0..3 {
+        let error = model_of_run
+            .clone()
+            .oneshot(request.clone())
+            .await
+            .unwrap_err();
+        assert_eq!(error.code(), Some(BLOCKED));
+    }
+    assert_eq!((model.calls(), *matches.lock().unwrap()), (0, 3));
+}
+
+#[tokio::test]
+async fn a_blocked_input_stays_blocked_if_the_run_continues() {
+    let model = ScriptedModel::new().text("hi").repeat();
+    let steering = Steering::new(1);
+    steering.when_idle(Message::user("And now?")).unwrap();
+    let matches = Arc::new(Mutex::new(0));
+    let counter = Arc::clone(&matches);
+    let layer = guard().on_match(move |_: Found<'_>| *counter.lock().unwrap() += 1);
+    let agent = ServiceBuilder::new()
+        .layer(AgentLayer::new(ScriptedTools::new()).gate(steering.gate()))
+        .layer(layer.block_with("No."))
+        .service(model.clone());
+    let request = ChatRequest::user("What is Bluebird?");
+    let answer = agent.oneshot(request).await.unwrap();
+    answer.collect().await.unwrap();
+    // In each of two steps.
+    assert_eq!((*matches.lock().unwrap(), model.calls()), (2, 0));
+}
+
+#[tokio::test]
 async fn an_answer_that_is_blocked_before_content_fails_the_future() {
     let model = ScriptedModel::new().deltas(["Blue", "bird", "!"]);
     let error = guard()
@@ -257,6 +295,62 @@ async fn the_text_of_an_error_is_redacted() {
     let (events, error) = assert_fails(body).await;
     assert_eq!(text_of(&events), "a hunter");
     assert_eq!(error.message(), "no answer to [password]");
+}
+
+#[tokio::test]
+async fn a_source_of_an_error_is_removed_if_a_rule_matches_in_it() {
+    let source = |text: &str| Error::new(ErrorKind::Other, text.to_owned());
+    let error = |text: &str| {
+        let inner = source("outer").with_source(source(text));
+        Error::new(ErrorKind::Server, "no answer").with_source(inner)
+    };
+    let model = ScriptedModel::new()
+        .error(error("hunter2"))
+        .then()
+        .error(error("hunter3"));
+    let guard = guard().layer(model);
+    let seen = async || {
+        let request = ChatRequest::user("hi");
+        let error = guard.clone().oneshot(request).await.unwrap_err();
+        (format!("{error:#}"), format!("{error:?}").contains(SECRET))
+    };
+    assert_eq!(seen().await, ("server: no answer".to_owned(), false));
+    let (chain, _) = seen().await;
+    assert!(chain.contains("hunter3"), "{chain}");
+}
+
+#[tokio::test]
+async fn half_a_surrogate_pair_hides_nothing() {
+    let bad = r#"{"a": "\ud800", "who": "hunt\u0065r2", "n": ["\udc00x", 4111111111111111]}"#;
+    let good = r#"{"a": "\ud800", "who": "[password]", "n": ["\udc00x", "[card]"]}"#;
+    // A result.
+    let model = ScriptedModel::new()
+        .tool_call("look", json!({}))
+        .then()
+        .text("Done.");
+    let agent = ServiceBuilder::new()
+        .layer(AgentLayer::new(ScriptedTools::new().answers("look", bad)))
+        .layer(guard().input(Parts::RESULTS))
+        .service(model.clone());
+    let answer = agent.oneshot(ChatRequest::user("hi")).await.unwrap();
+    answer.collect().await.unwrap();
+    let turn = model.request(1).transcript.last().unwrap().clone();
+    let outcome = &turn.results()[0].outcome;
+    assert_eq!(outcome.content.text(), good);
+    // A typed answer.
+    let mut request = ChatRequest::user("hi");
+    let schema = OutputSchema::new("answer", json!({"type": "object"}));
+    request.options_mut().output_schema = Some(schema);
+    let answer = async |text: &str| {
+        let model = ScriptedModel::new().deltas([text.to_owned()]);
+        let guarded = guard().layer(model).oneshot(request.clone()).await?;
+        guarded.text().await
+    };
+    assert_eq!(answer(bad).await.unwrap(), good);
+    let error = answer(r#"{"a": "\ud800", "b": "Bluebird"}"#)
+        .await
+        .unwrap_err();
+    assert_eq!(error.code(), Some(BLOCKED));
 }
 
 #[tokio::test]
