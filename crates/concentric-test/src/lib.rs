@@ -33,7 +33,7 @@ pub use self::{
     environment::{ManualClock, SeededRandom, SequentialIds, TestEnvironment},
     events::{assert_ends_early, assert_fails, assert_finishes, collect_events, shape, text_of},
     gate::Gate,
-    layer_check::check_layer,
+    layer_check::{check_layer, check_tool_layer},
     log::LogCapture,
     model::ScriptedModel,
     pace::{PACE, Pace, watched},

@@ -5,7 +5,7 @@ use concentric_core::{
     ToolCall, ToolCallPart, ToolOutcome, Transcript, Usage, describe::describe,
 };
 use concentric_layers::{LogLayer, config::Registry};
-use concentric_test::{ScriptedModel, TestEnvironment, check_layer};
+use concentric_test::{ScriptedModel, TestEnvironment, check_layer, check_tool_layer};
 use concentric_tools::{NoArguments, Toolset, tool};
 use futures_util::{FutureExt, StreamExt};
 use serde_json::json;
@@ -339,8 +339,10 @@ async fn times_are_those_of_the_runs_clock() {
 #[tokio::test]
 async fn the_log_layer_keeps_the_contract_of_layers() {
     check_layer(LogLayer::verbose().content(10)).await;
+    check_tool_layer(LogLayer::verbose().content(10)).await;
     let (_lines, _guard) = Lines::of_thread(Level::TRACE);
     check_layer(LogLayer::verbose().content(10)).await;
+    check_tool_layer(LogLayer::verbose().content(10)).await;
 }
 
 #[test]

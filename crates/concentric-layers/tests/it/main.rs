@@ -76,6 +76,8 @@ mod thread_store;
 mod tokens;
 #[cfg(feature = "tool-cache")]
 mod tool_cache;
+#[cfg(feature = "full")]
+mod tool_layers;
 mod transform;
 #[cfg(feature = "full")]
 mod trim;

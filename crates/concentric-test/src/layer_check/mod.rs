@@ -25,8 +25,13 @@
 //! replaces an error with an apology, runs the other checks one by one.
 //!
 //! The checks need a tokio runtime with a timer, which may be paused. A layer may spawn tasks.
+//!
+//! [`check_tool_layer`] checks a layer over a tool.
 
 mod calls;
+mod tool;
+
+pub use self::tool::check_tool_layer;
 
 use self::calls::{
     ANSWER, assert_same, broken, call, fail, finish, for_a_while, in_time, ready, request, settle,

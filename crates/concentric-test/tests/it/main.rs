@@ -14,3 +14,4 @@ mod gates;
 mod layer_check;
 mod resume;
 mod scripted_model;
+mod tool_layer_check;

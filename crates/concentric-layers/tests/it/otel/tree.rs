@@ -3,7 +3,7 @@
 use super::*;
 use concentric_core::{Context, NoTools};
 use concentric_layers::{DetachLayer, Next, from_fn};
-use concentric_test::{Gate, TestEnvironment, check_layer};
+use concentric_test::{Gate, TestEnvironment, check_layer, check_tool_layer};
 use concentric_tools::blocking_tool;
 use opentelemetry::trace::SpanKind;
 use std::sync::{Arc, Mutex};
@@ -15,9 +15,11 @@ async fn it_is_a_layer_with_and_without_a_subscriber() {
     let otel = Otel::new().content(10);
     check_layer(otel.run()).await;
     check_layer(otel.model()).await;
+    check_tool_layer(otel.tool()).await;
     let traces = Traces::of_thread();
     check_layer(otel.run()).await;
     check_layer(otel.model()).await;
+    check_tool_layer(otel.tool()).await;
     assert!(!traces.take().is_empty());
 }
 
