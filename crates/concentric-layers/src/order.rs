@@ -11,7 +11,7 @@
 //! | [`DetachLayer`](crate::DetachLayer) | the layers inside receive the end of a run whose consumer has disconnected |
 //! | [`LogLayer`](crate::LogLayer) | logs what the layers inside reject, too |
 //! | [`GuardLayer`](crate::GuardLayer) | the input is redacted before anything reads or stores it; the consumer alone gets a redacted answer |
-//! | [`GuardrailLayer`](crate::GuardrailLayer) | a rejected input starts no run and is not stored |
+//! | [`GuardrailLayer`](crate::GuardrailLayer) | a rejected input is not stored, and starts no run; with `Input::Parallel`, it starts no tool |
 //! | [`MakeSession`](crate::MakeSession), or the next two | a session keeps the conversation and its suspended runs |
 //! | [`SuspendLayer`](crate::SuspendLayer) | outside the layers whose slots a resumed run restores |
 //! | [`Otel::run`](crate::Otel::run) | has the slot of a resumed run for its links |

@@ -73,6 +73,7 @@
 //! | `AgentLayer` | `SuspendLayer` | a run must be stored once, not once per model call |
 //! | `SuspendLayer` | `SuspendLayer` | the run would be stored twice |
 //! | `SuspendLayer` | `DetachLayer` | the store would record the end of a run that still continues |
+//! | `GuardrailLayer` with `Input::Parallel` | `DetachLayer` | a blocked run would continue (not checked by the compiler) |
 //! | `DetachLayer` | `DetachLayer` | the inner layer would continue the runs that the outer one stops |
 //! | a `Session` | `DetachLayer` | the next turn would start while the run of this turn continues |
 //! | `SuspendLayer` | a `Session` | both would keep the suspended run |

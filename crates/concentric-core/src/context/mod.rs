@@ -18,13 +18,16 @@ mod build;
 mod cancel;
 mod closed;
 mod deferred;
+mod effects;
 mod head;
 mod place;
 mod stream;
 mod time;
 mod usage;
 
-pub use self::{build::ContextBuilder, closed::ClosedTranscript, head::HeadHold};
+pub use self::{
+    build::ContextBuilder, closed::ClosedTranscript, effects::EffectHold, head::HeadHold,
+};
 pub use crate::{
     environment::{Clock, Environment, Ids, Random, Sleep},
     outbox::EmitError,

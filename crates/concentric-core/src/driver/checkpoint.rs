@@ -24,8 +24,24 @@ impl Checkpointing {
 }
 
 impl<M, R> Run<M, R> {
+    /// What the next round waits for: effects that an outer layer holds, and the persisted state.
+    pub(super) fn before_round(&mut self) -> Option<BoxFuture<()>> {
+        let save = self.checkpoint();
+        let Some(held) = self.context.held_effects() else {
+            return save;
+        };
+        self.takes_back = true;
+        Some(Box::pin(async move {
+            held.await?;
+            match save {
+                Some(save) => save.await,
+                None => Ok(()),
+            }
+        }))
+    }
+
     /// Persists the run's state, if the run has a checkpoint.
-    pub(super) fn checkpoint(&mut self) -> Option<BoxFuture<()>> {
+    fn checkpoint(&mut self) -> Option<BoxFuture<()>> {
         self.checkpoint.as_ref()?;
         self.record_unrecorded();
         let saved = self.save(self.machine.state()?);

@@ -47,7 +47,7 @@ pin_project! {
         Model { #[pin] call: Oneshot<M, ChatRequest> },
         /// The next event of the model's answer.
         Body { #[pin] body: B },
-        /// Persisting the run's state before the round.
+        /// What the round waits for: effects that an outer layer holds, and the persisted state.
         Save { save: BoxFuture<()>, round: Option<ToolRound> },
         /// The call of the round service.
         Round { #[pin] call: Oneshot<R, ToolRound> },
@@ -152,7 +152,8 @@ where
         }
     }
 
-    /// Runs a round, after its state is persisted if the run has a checkpoint.
+    /// Runs a round, once no outer layer holds its effects, and after its state is persisted if the run has a
+    /// checkpoint.
     fn round(run: &mut Run<M, R>, round: ToolRound) -> Self {
         run.trace_round(&round);
         if round.calls.is_empty() {
@@ -160,7 +161,7 @@ where
             run.machine.input(Input::RoundEnded);
             return Self::Idle;
         }
-        match run.checkpoint() {
+        match run.before_round() {
             Some(save) => Self::Save {
                 save,
                 round: Some(round),

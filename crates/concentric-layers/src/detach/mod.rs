@@ -77,8 +77,9 @@
 //! the conversation or the store while its run continues, and a reply could be applied twice. The
 //! first call therefore fails with [`Configuration`](concentric_core::ErrorKind::Configuration) and
 //! names both layers. The same applies to a `DetachLayer` inside another one, which would continue
-//! the runs that the outer one stops at its limits or its shutdown. In
-//! [`Layers`](concentric_core::Layers), these stacks do not compile:
+//! the runs that the outer one stops at its limits or its shutdown, and inside a
+//! [`GuardrailLayer`](crate::GuardrailLayer) with `Input::Parallel`, whose blocked runs it would continue. In
+//! [`Layers`](concentric_core::Layers), the other stacks do not compile:
 //!
 //! ```compile_fail,E0283
 //! # use concentric_core::Layers;

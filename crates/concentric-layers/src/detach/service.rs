@@ -1,4 +1,6 @@
 use super::{Consumer, DetachLayer, ResponseFuture, hold::Hold, runs::DetachedRuns};
+#[cfg(feature = "guardrail")]
+use concentric_core::capability::CapabilityError;
 use concentric_core::{BoxModel, ChatRequest, ChatResponse, Error, ModelService, Phase};
 use std::{
     fmt,
@@ -65,7 +67,13 @@ impl<S> Service<ChatRequest> for Detach<S> {
             return ResponseFuture::new(self.inner.call(request), None);
         }
         // An outer layer would treat the drop of its body as the end of the run.
-        if let Err(fault) = context.enter::<DetachLayer>() {
+        let mut entered = context.enter::<DetachLayer>();
+        #[cfg(feature = "guardrail")]
+        if let Some(outer) = context.region::<crate::guardrail::Unjudged>() {
+            let layer = std::any::type_name::<DetachLayer>();
+            entered = Err(CapabilityError::Inside { layer, outer });
+        }
+        if let Err(fault) = entered {
             return ResponseFuture::new(Box::pin(ready(Err(fault.into()))), None);
         }
         let consumer = Consumer::new();

@@ -1,6 +1,7 @@
 use super::{GuardrailBody, Input, Subject, layer::Guard, verdict::Verdict};
 use concentric_core::{
     BoxError, ChatRequest, ChatResponse, Error, Event, Message, Phase, Role, Str, Turn,
+    capability::Region, context::EffectHold,
 };
 use futures_core::Stream;
 use pin_project_lite::pin_project;
@@ -26,6 +27,8 @@ pin_project! {
         #[pin]
         call: Option<Oneshot<S, ChatRequest>>,
         input: Option<Verdict>,
+        // Until the verdict, no tool starts.
+        hold: Option<EffectHold>,
         response: Option<ChatResponse<GuardrailBody<B>>>,
         guard: Arc<Guard>,
         // Of the answer, without its text.
@@ -37,7 +40,7 @@ impl<S, B> ResponseFuture<S, B>
 where
     S: Service<ChatRequest>,
 {
-    pub(super) fn new(inner: S, request: ChatRequest, guard: &Arc<Guard>) -> Self {
+    pub(super) fn new(inner: S, mut request: ChatRequest, guard: &Arc<Guard>) -> Self {
         let subject = |is_answer, text| Subject {
             text,
             is_answer,
@@ -47,13 +50,39 @@ where
         let input = guard.input.and_then(|_| input_text(&request));
         let input = input.map(|text| guard.judge(subject(false, text)));
         let answer = guard.output.map(|_| subject(true, Str::default()));
+        let is_parallel = input.is_some() && guard.input == Some(Input::Parallel);
+        let hold = is_parallel.then(|| {
+            if request.context.phase() == Phase::Run {
+                // Cannot fail: it requires nothing of the layers outside.
+                let _ = request.context.enter::<parallel::GuardrailLayer>();
+            }
+            request.context.hold_effects()
+        });
         Self {
             call: Some(Oneshot::new(inner, request)),
             input,
+            hold,
             response: None,
             guard: Arc::clone(guard),
             subject: answer,
         }
+    }
+}
+
+/// The region inside a layer that judges the input beside the call, where a run must not outlive the call.
+pub(crate) enum Unjudged {}
+
+impl Region for Unjudged {}
+
+/// The declaration of the layer where it judges beside the call, with the layer's name for errors.
+mod parallel {
+    use super::Unjudged;
+    use concentric_core::capability::{Declares, Encloses};
+
+    pub(super) struct GuardrailLayer;
+
+    impl Declares for GuardrailLayer {
+        type Capabilities = Encloses<Unjudged>;
     }
 }
 
@@ -111,6 +140,9 @@ where
                         *this.response = None;
                         let body = GuardrailBody::refused(refused, &this.guard.on_block);
                         return Poll::Ready(body.map(ChatResponse::new));
+                    }
+                    if let Some(hold) = this.hold.take() {
+                        hold.release();
                     }
                 }
                 Poll::Pending if this.guard.input == Some(Input::Blocking) => return Poll::Pending,

@@ -35,7 +35,7 @@
 //! | option | subject | before the verdict |
 //! |---|---|---|
 //! | [`Input::Blocking`] | the messages of the user since the last answer; on a resumed run, the text of the replies | the inner service is not called |
-//! | [`Input::Parallel`] | the same | the inner service is called, and its body is not read: no event is emitted, and no tool starts |
+//! | [`Input::Parallel`] | the same | the inner service is called, and its body is not read: no event is emitted, and no tool starts ([`Context::hold_effects`](concentric_core::Context::hold_effects)) |
 //! | [`Output::Whole`] | all text of the answer | no event is emitted |
 //! | [`Output::Windows`] | pieces of the text, each with the end of the one before it | the text of the piece, and everything after it, is held |
 //!
@@ -59,8 +59,11 @@
 //! # Place in the stack
 //!
 //! Around an agent, once per run: a rejected input starts no run. Inside the loop, once per model call:
-//! the transcript has only what was released. With [`Input::Parallel`], a
-//! [`DetachLayer`](crate::DetachLayer) belongs around this layer, because one inside it reads the body.
+//! the transcript has only what was released. With [`Input::Parallel`], layers inside may read the body before
+//! the verdict, as [`Output::Whole`] and [`SuspendLayer`](crate::SuspendLayer) do: their loops call the model,
+//! and wait before their first tool. A [`DetachLayer`](crate::DetachLayer) belongs around this layer, since it
+//! would continue a run whose input is blocked; inside, it fails the call with
+//! [`Configuration`](concentric_core::ErrorKind::Configuration) and names both layers.
 //! [`TransformLayer`](crate::TransformLayer) replaces text by rules without a classifier;
 //! [`OutputConstraint`](crate::stop::OutputConstraint) asks the model for another answer.
 //!
@@ -87,6 +90,8 @@ mod layer;
 mod model;
 mod verdict;
 
+#[cfg(feature = "detach")]
+pub(crate) use self::future::Unjudged;
 pub use self::{
     body::GuardrailBody,
     classifier::{Assessment, Subject},

@@ -5,7 +5,7 @@ use concentric_core::{
     Outcome, Part, Role, SideEffects, Str, Turn, Usage,
 };
 use concentric_layers::{
-    GuardrailLayer,
+    CommitLayer, GuardrailLayer,
     guardrail::{
         Assessment, BLOCKED, Blocked, FAILED, Input, ModelClassifier, OnBlock, Output, Subject,
     },
@@ -147,6 +147,166 @@ async fn f036_no_tool_runs_before_the_verdict_of_a_parallel_guard() {
             assert_eq!(tools.done(), 1);
         }
     }
+}
+
+/// A guardrail that waits for `verdict` before it passes or blocks, beside the call.
+fn parallel(verdict: &Gate, is_blocked: bool) -> GuardrailLayer {
+    let verdict = verdict.clone();
+    let classifier = service_fn(move |_: Subject| {
+        let verdict = verdict.clone();
+        async move {
+            verdict.pass().await;
+            Ok::<_, BoxError>(match is_blocked {
+                true => Assessment::Block(vec![]),
+                false => Assessment::Pass,
+            })
+        }
+    });
+    GuardrailLayer::new("slow", classifier).input(Input::Parallel)
+}
+
+fn deletes() -> ScriptedModel {
+    ScriptedModel::new()
+        .tool_call("delete", json!({}))
+        .then()
+        .tool_call("delete", json!({}))
+        .then()
+        .text("done")
+}
+
+/// Checks that the tools of `agent`, which deletes twice, wait for the verdict of a guardrail around it.
+async fn waits_for_the_verdict(agent: impl Fn(ScriptedModel, ScriptedTools) -> BoxModel) {
+    for is_blocked in [true, false] {
+        let gate = Gate::new();
+        let tools = ScriptedTools::new().answers("delete", "deleted");
+        let model = deletes();
+        let guarded = parallel(&gate, is_blocked).layer(agent(model.clone(), tools.clone()));
+        let mut call = task::spawn(guarded.oneshot(request()));
+        for _ in 0..50 {
+            assert!(call.poll().is_pending());
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        assert_eq!((model.calls(), tools.calls().len()), (1, 0));
+        gate.open();
+        let response = call.await;
+        if is_blocked {
+            let error = response.unwrap_err();
+            assert_eq!(
+                (error.code(), error.effects()),
+                (Some(BLOCKED), SideEffects::None)
+            );
+            // A run that is driven in a task has time to go on.
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            assert_eq!((model.live(), tools.calls().len()), (0, 0));
+        } else {
+            assert_finishes(response.unwrap().body).await;
+            assert_eq!(tools.done(), 2);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn tools_behind_a_layer_that_holds_the_answer_wait_for_the_verdict() {
+    waits_for_the_verdict(|model, tools| {
+        let whole = GuardrailLayer::new("tone", blocks("secret", &Asked::default()));
+        BoxModel::new(
+            whole
+                .output(Output::Whole)
+                .layer(AgentLayer::new(tools).layer(model)),
+        )
+    })
+    .await;
+    waits_for_the_verdict(|model, tools| {
+        BoxModel::new(CommitLayer::whole().layer(AgentLayer::new(tools).layer(model)))
+    })
+    .await;
+    // An agent in the place of the model, whose answer is held inside the outer loop.
+    waits_for_the_verdict(|model, tools| {
+        let inner = CommitLayer::whole().layer(AgentLayer::new(tools).layer(model));
+        BoxModel::new(AgentLayer::new(ScriptedTools::new()).layer(inner))
+    })
+    .await;
+    // Of two guardrails, both must pass.
+    waits_for_the_verdict(|model, tools| {
+        let inner = CommitLayer::whole().layer(AgentLayer::new(tools).layer(model));
+        let passes = GuardrailLayer::new("quick", blocks("secret", &Asked::default()));
+        BoxModel::new(passes.input(Input::Parallel).layer(inner))
+    })
+    .await;
+}
+
+/// A stored run is driven in a task.
+#[cfg(feature = "suspend")]
+#[tokio::test(start_paused = true)]
+async fn a_resumed_run_waits_for_the_verdict_on_its_replies() {
+    use concentric_core::{Context, Reply, ReplyKind, ThreadId};
+    use concentric_tools::{Approval, Toolset, tool};
+
+    #[derive(serde::Deserialize, schemars::JsonSchema)]
+    struct What {
+        what: String,
+    }
+
+    for is_blocked in [true, false] {
+        let deleted = Arc::new(Mutex::new(Vec::new()));
+        let done = Arc::clone(&deleted);
+        let delete = tool("delete", "", move |What { what }| {
+            done.lock().unwrap().push(what);
+            async { "deleted" }
+        });
+        let edits = Approval::for_tools("delete").replies([ReplyKind::Edit]);
+        let tools = Toolset::new().tool(delete).gate(edits);
+        let model = ScriptedModel::new()
+            .tool_call("delete", json!({"what": "a"}))
+            .then()
+            .text("done");
+        let store = Arc::new(concentric_test::MemoryStore::new());
+        let agent = AgentLayer::new(tools).layer(model.clone());
+        let stored = concentric_layers::SuspendLayer::new(store).layer(agent);
+        let context = || Context::builder().thread_id(ThreadId::new("t")).build();
+        let asked = stored.clone().oneshot(request().with_context(context()));
+        let asked = asked.await.unwrap().collect().await.unwrap();
+        let id = asked.finish.state.unwrap().interrupts()[0].id.clone();
+
+        let gate = Gate::new();
+        let guarded = parallel(&gate, is_blocked).layer(stored);
+        let reply = Reply::approve_edited(id, json!({"what": "b"}));
+        let request = ChatRequest::replying(vec![reply]).with_context(context());
+        let mut call = task::spawn(guarded.oneshot(request));
+        for _ in 0..50 {
+            assert!(call.poll().is_pending());
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        assert!(deleted.lock().unwrap().is_empty());
+        gate.open();
+        let response = call.await;
+        if is_blocked {
+            assert_eq!(response.unwrap_err().code(), Some(BLOCKED));
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            assert!(deleted.lock().unwrap().is_empty());
+        } else {
+            assert_finishes(response.unwrap().body).await;
+            assert_eq!(*deleted.lock().unwrap(), ["b"]);
+        }
+    }
+}
+
+#[cfg(feature = "detach")]
+#[tokio::test]
+async fn a_detached_run_is_rejected_inside_a_parallel_guard() {
+    let call = async |input| {
+        let agent = AgentLayer::new(ScriptedTools::new()).layer(ScriptedModel::new().text("hi"));
+        let detached = concentric_layers::DetachLayer::new().layer(agent);
+        let passes = GuardrailLayer::new("test", blocks("\u{0}", &Asked::default()));
+        passes.input(input).layer(detached).oneshot(request()).await
+    };
+    let error = call(Input::Parallel).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Configuration);
+    assert_eq!(
+        error.message(),
+        "`DetachLayer` is inside `GuardrailLayer` but must be outside it: swap the two, or remove one of them"
+    );
+    assert_finishes(call(Input::Blocking).await.unwrap().body).await;
 }
 
 #[tokio::test]
