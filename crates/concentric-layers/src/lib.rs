@@ -126,7 +126,7 @@ pub mod otel;
 mod provider_state;
 #[cfg(feature = "rate-limit")]
 pub mod rate_limit;
-#[cfg(any(feature = "fallback", feature = "retry"))]
+#[cfg(any(feature = "compaction", feature = "fallback", feature = "retry"))]
 mod repeats;
 #[cfg(feature = "response-cache")]
 pub mod response_cache;
@@ -150,6 +150,7 @@ pub mod transform;
 #[cfg(feature = "trim")]
 pub mod trim;
 #[cfg(any(
+    feature = "compaction",
     feature = "conversation",
     feature = "detach",
     feature = "guardrail",

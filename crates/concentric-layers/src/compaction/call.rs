@@ -12,15 +12,21 @@ use super::{
 use crate::{
     compaction::Trigger,
     tokens::scaled,
+    wait::Stop,
     window::{Memo, Reported, Sent, Total, budget, emit, is_by_user},
 };
 use concentric_core::{
-    Author, ChatRequest, Context, Error, ErrorKind, Role, Str, Transcript, Turn,
+    Author, ChatRequest, Context, Error, ErrorKind, Role, SideEffects, Str, Transcript, Turn,
     panic::{catch, caught},
     run_state::RunEdits,
 };
 use serde_json::json;
-use std::sync::Arc;
+use std::{
+    future::{Future, poll_fn},
+    pin::pin,
+    sync::Arc,
+    task::Poll,
+};
 
 /// The part of the window that is kept when the model rejects a conversation, and the part that the
 /// current exchange may have then.
@@ -40,6 +46,8 @@ pub(super) struct Call {
     prompt: u64,
     window: u64,
     step: Step,
+    // The number of the run's effects before the call.
+    effects: u64,
     rejected: Option<Error>,
 }
 
@@ -82,12 +90,20 @@ impl Call {
         };
         Self {
             settings: Arc::clone(settings),
+            effects: request.context.effect_count(),
             request,
             prompt,
             window,
             step,
             rejected: None,
         }
+    }
+
+    /// Whether the model rejected the conversation before the call may have had an effect.
+    pub(super) fn is_recoverable(&self, error: &Error) -> bool {
+        error.kind() == ErrorKind::ContextWindow
+            && error.effects() == SideEffects::None
+            && self.context().effect_count() == self.effects
     }
 
     /// The call, whose conversation the model has rejected.
@@ -216,9 +232,10 @@ impl Call {
             tokens: before,
             context: self.context().clone(),
         };
-        let text = match self.decide(plan).await {
+        let text = match self.decide(plan).await? {
             CompactionDecision::Skip if cause != Cause::Overflow => {
-                self.step.failures += 1;
+                // A request that is skipped does not raise the trigger.
+                self.step.failures += i32::from(cause == Cause::Trigger);
                 return Ok(self);
             }
             CompactionDecision::Instead(text) if !text.trim().is_empty() => Some(text),
@@ -285,15 +302,24 @@ impl Call {
         }
     }
 
-    async fn decide(&self, plan: Plan) -> CompactionDecision {
+    /// # Errors
+    ///
+    /// The run was cancelled, or its deadline passed.
+    async fn decide(&self, plan: Plan) -> Result<CompactionDecision, Error> {
         let Some(before) = &self.settings.before else {
-            return CompactionDecision::Proceed;
+            return Ok(CompactionDecision::Proceed);
         };
-        caught(|| before(plan)).await.unwrap_or_else(|panic| {
+        let mut stop = Stop::new(self.context());
+        let mut decided = pin!(caught(|| before(plan)));
+        let decided = poll_fn(|cx| match decided.as_mut().poll(cx) {
+            Poll::Ready(decided) => Poll::Ready(Ok(decided)),
+            Poll::Pending => stop.poll("the hook before a compaction", cx).map(Err),
+        });
+        Ok(decided.await?.unwrap_or_else(|panic| {
             let panic = panic.text();
             tracing::warn!(target: "concentric::compaction", panic, "the hook before a compaction panicked");
             CompactionDecision::Proceed
-        })
+        }))
     }
 
     fn report(&self, cause: Cause, before: u64, after: u64) {

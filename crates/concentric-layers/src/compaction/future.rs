@@ -4,10 +4,8 @@ use super::{
     hooks::Cause,
     layer::Settings,
 };
-use crate::window::Sent;
-use concentric_core::{
-    BoxError, ChatRequest, ChatResponse, Error, ErrorKind, Event, run_state::RunEdits,
-};
+use crate::{repeats::count_repeat, window::Sent};
+use concentric_core::{BoxError, ChatRequest, ChatResponse, Error, Event, run_state::RunEdits};
 use futures_core::Stream;
 use pin_project_lite::pin_project;
 use std::{
@@ -37,6 +35,8 @@ pin_project! {
         // For another attempt, if the model rejects the conversation.
         call: Option<Call>,
         recovers: bool,
+        // The attempts of the call that is made again.
+        attempts: u32,
         sent: Option<Sent>,
         edits: Option<RunEdits>,
     }
@@ -59,6 +59,7 @@ where
             service,
             call,
             recovers: settings.recovers,
+            attempts: 0,
             sent: None,
             edits: None,
         }
@@ -91,6 +92,9 @@ where
                     edits,
                 } = call.prepare()?;
                 (*this.sent, *this.edits) = (Some(sent), edits);
+                if *this.attempts > 0 {
+                    count_repeat(&request.context);
+                }
                 let inner = Oneshot::new(this.service.clone(), request);
                 this.inner.set(Some(inner));
             }
@@ -110,9 +114,17 @@ where
                 }
                 Err(error) => {
                     let error = Error::from(error.into());
-                    match call.filter(|_| error.kind() == ErrorKind::ContextWindow) {
+                    let error = match *this.attempts {
+                        0 => error,
+                        before => {
+                            let attempts = error.attempts().saturating_add(before);
+                            error.with_attempts(attempts)
+                        }
+                    };
+                    match call.filter(|call| call.is_recoverable(&error)) {
                         Some(call) if *this.recovers => {
                             *this.recovers = false;
+                            *this.attempts = error.attempts();
                             let call = call.rejected_with(error);
                             *this.compacting = Some(Box::pin(call.compact(Cause::Overflow)));
                         }

@@ -38,7 +38,7 @@
 //! | cause | |
 //! |---|---|
 //! | a [`Trigger`] holds before a call | by default at 85 % of the window. The tokens are the larger of the counter's estimate and of the usage that the provider reported for the last call, with the turns since |
-//! | the model fails with [`ContextWindow`](concentric_core::ErrorKind::ContextWindow) before its answer began | compacts to 40 % of the window, and calls the model once more, if the conversation has changed. Once per call; [`no_recovery`](CompactionLayer::no_recovery) disables it |
+//! | the model fails with [`ContextWindow`](concentric_core::ErrorKind::ContextWindow) before its answer began | compacts to 40 % of the window, and calls the model once more, if the conversation has changed. Once per call, and not if the failed call may have had [effects](concentric_core::Error::effects); both count as [attempts](concentric_core::Error::attempts); [`no_recovery`](CompactionLayer::no_recovery) disables it |
 //! | [`request()`] was called, such as by a tool | before the next call of the run |
 //!
 //! The window is that of [`new`](CompactionLayer::new), or a
@@ -66,8 +66,8 @@
 //! Wrap the model in [`BudgetPlugin::model`](crate::BudgetPlugin::model) to charge it. It receives the turns as a
 //! JSON string and no tools.
 //!
-//! If it fails, exceeds its [time](CompactionLayer::timeout), is empty, or is not shorter than the turns,
-//! these turns are left out without a summary in this run, and a `WARN` is logged. The next attempt of the run is made
+//! If it fails, exceeds its [time](CompactionLayer::timeout), ends otherwise than by
+//! [`Stop`](concentric_core::FinishReason::Stop), is empty, or is not shorter than the turns, these turns are left out without a summary in this run, and a `WARN` is logged. The next attempt of the run is made
 //! when the trigger is exceeded by a further 10 %.
 //!
 //! # Hooks
@@ -110,7 +110,7 @@
 //! error as its source, if the model rejects a conversation of which nothing can be summarised. Those of the
 //! inner service pass unchanged. [`Cancelled`](concentric_core::ErrorKind::Cancelled) and
 //! [`Timeout`](concentric_core::ErrorKind::Timeout) if the run is cancelled or its deadline passes during the
-//! summary.
+//! summary or the hook before it.
 //!
 //! # Cancel safety
 //!

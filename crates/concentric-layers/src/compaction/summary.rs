@@ -5,7 +5,8 @@ use super::{
     render::{Rendered, shortened},
 };
 use concentric_core::{
-    ChatOptions, ChatRequest, Context, Error, ErrorKind, Str, SystemSegment, Transcript,
+    Answer, ChatOptions, ChatRequest, Context, Error, ErrorKind, FinishReason, Outcome, Str,
+    SystemSegment, Transcript,
 };
 use serde_json::json;
 use std::{
@@ -59,10 +60,10 @@ pub(super) async fn summarise(
 
     let answer = async {
         let answer = settings.model.clone().oneshot(request).await?;
-        answer.text().await
+        Ok(answer.collect().await?)
     };
     let (mut answer, mut late) = (pin!(answer), pin!(context.sleep(settings.timeout)));
-    let text = poll_fn(|cx| {
+    let answer = poll_fn(|cx| {
         if let Poll::Ready(answer) = answer.as_mut().poll(cx) {
             return Poll::Ready(Ok::<_, Error>(answer));
         }
@@ -77,11 +78,20 @@ pub(super) async fn summarise(
         let why = "the run was cancelled during the summary of its conversation";
         return Err(Error::new(ErrorKind::Cancelled, why));
     }
-    Ok(match text {
-        Ok(text) if !text.trim().is_empty() => Some(text.trim().into()),
-        Ok(_) => {
-            warn("the summary is empty", None);
+    Ok(match answer {
+        Ok(Answer { finish, .. })
+            if finish.reason != FinishReason::Stop || finish.outcome != Outcome::Completed =>
+        {
+            warn("the summary is not complete", None);
             None
+        }
+        Ok(answer) => {
+            let text = answer.text();
+            let text = text.trim();
+            if text.is_empty() {
+                warn("the summary is empty", None);
+            }
+            (!text.is_empty()).then(|| text.into())
         }
         Err(error) => {
             warn("the summary failed", Some(&error));

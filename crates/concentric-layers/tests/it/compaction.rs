@@ -5,8 +5,8 @@ use crate::histories::{
 };
 use concentric_core::{
     AgentLayer, BoxModel, CancelReason, ChatRequest, ChatResponse, Context, Error, ErrorKind,
-    Event, EventStream, FinishReason, NoTools, ResponseHead, Role, Transcript, Turn, Usage,
-    state::Slots,
+    Event, EventStream, Finish, FinishReason, NoTools, ResponseHead, Role, SideEffects, Transcript,
+    Turn, Usage, state::Slots,
 };
 use concentric_layers::{
     BudgetPlugin, CompactionLayer,
@@ -20,7 +20,10 @@ use concentric_test::{
 use futures_util::{StreamExt, future::join_all, stream};
 use serde_json::{Value, json};
 use std::{
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::{Duration, Instant},
 };
 use tokio_test::task;
@@ -211,6 +214,7 @@ async fn s070_an_overflow_is_recovered_once() {
         (error.message(), error.code(), model.calls()),
         ("too long", None, 2)
     );
+    assert_eq!(error.attempts(), 2);
     // Other errors are, too, and this one if there is no recovery.
     let other = Error::new(ErrorKind::Overloaded, "busy");
     for (layer, error) in [(layer.clone(), other), (layer.no_recovery(), overflow())] {
@@ -224,6 +228,79 @@ async fn s070_an_overflow_is_recovered_once() {
             (error.kind(), 1)
         );
     }
+}
+
+#[tokio::test]
+async fn an_overflow_after_a_possible_effect_is_passed() {
+    let summarizer = summarizer();
+    let layer = CompactionLayer::new(BoxModel::new(summarizer.clone()), 1_000).keep(50);
+    let calls = Arc::new(AtomicUsize::new(0));
+    for is_stated in [true, false] {
+        calls.store(0, Ordering::Relaxed);
+        let counted = Arc::clone(&calls);
+        let model = service_fn(move |request: ChatRequest| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            let error = match is_stated {
+                true => overflow().with_effects(SideEffects::Possible),
+                // A layer in between has replaced the error of an agent.
+                false => {
+                    request.context.count_effect();
+                    overflow()
+                }
+            };
+            std::future::ready(Err::<ChatResponse<EventStream>, _>(error))
+        });
+        let context = Context::new();
+        let error = layer
+            .layer(model)
+            .oneshot(request(&exchanges(10), &context))
+            .await
+            .unwrap_err();
+        assert_eq!(
+            (error.kind(), error.code()),
+            (ErrorKind::ContextWindow, None)
+        );
+        assert_eq!((calls.load(Ordering::Relaxed), summarizer.calls()), (1, 0));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hook_that_hangs_is_given_up_with_the_run() {
+    let layer = layer(&summarizer()).before(|_| std::future::pending());
+    let model = model();
+    let all = exchanges(10);
+    let context = Context::new();
+    let call = layer.layer(model.clone());
+    let mut call = task::spawn(call.oneshot(request(&all, &context)));
+    assert!(call.poll().is_pending());
+    context.cancel(CancelReason::User);
+    assert_eq!(call.await.unwrap_err().kind(), ErrorKind::Cancelled);
+
+    let soon = std::time::SystemTime::now() + Duration::from_secs(5);
+    let context = Context::builder().deadline(soon).build();
+    let call = layer.layer(model.clone()).oneshot(request(&all, &context));
+    assert_eq!(call.await.unwrap_err().kind(), ErrorKind::Timeout);
+    assert_eq!(model.calls(), 0);
+}
+
+#[tokio::test]
+async fn a_skipped_request_does_not_raise_the_trigger() {
+    let summarizer = summarizer();
+    let layer = layer(&summarizer).before(async |plan: Plan| match plan.cause {
+        Cause::Request => CompactionDecision::Skip,
+        _ => CompactionDecision::Proceed,
+    });
+    let context = Context::new();
+    let mut all = exchanges(4);
+    for _ in 0..3 {
+        compaction::request(&context).unwrap();
+        assert_eq!(view_in(&layer, &all, &context).await, all);
+    }
+    // 201 tokens.
+    all.push(assistant(long(".")));
+    all.push(user(long("Now?")));
+    view_in(&layer, &all, &context).await;
+    assert_eq!(summarizer.calls(), 1);
 }
 
 #[tokio::test]
@@ -252,15 +329,22 @@ fn recording(model: ScriptedModel) -> BoxModel {
 
 #[tokio::test]
 async fn c119_a_failed_summary_is_a_truncation_whose_usage_counts() {
-    let failing: [fn() -> ScriptedModel; 4] = [
-        || ScriptedModel::new().error(Error::new(ErrorKind::Server, "broken")),
-        || {
+    let ended = |reason| {
+        ScriptedModel::new()
+            .text("Half a su")
+            .finish(Finish::new(reason, Usage::default()))
+    };
+    let failing: [&dyn Fn() -> ScriptedModel; 6] = [
+        &|| ScriptedModel::new().error(Error::new(ErrorKind::Server, "broken")),
+        &|| {
             ScriptedModel::new()
                 .text("It ")
                 .error(Error::new(ErrorKind::Connection, "cut"))
         },
-        || ScriptedModel::new().text("  "),
-        || ScriptedModel::new().text("a".repeat(10_000)),
+        &|| ScriptedModel::new().text("  "),
+        &|| ended(FinishReason::Length),
+        &|| ended(FinishReason::ContentFilter),
+        &|| ScriptedModel::new().text("a".repeat(10_000)),
     ];
     for failing in failing {
         let layer = CompactionLayer::new(recording(failing().repeat()), 1_000)
