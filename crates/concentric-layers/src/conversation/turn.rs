@@ -294,9 +294,9 @@ impl Turn {
 
     /// Adds the slots of the conversation to the state of a suspended run.
     fn suspend(&self, finish: &mut Finish) -> Result<(), Error> {
-        let Some(mut state) = finish.state.take() else {
+        if finish.state.is_none() {
             return Ok(());
-        };
+        }
         let slots = Some(self.slots.snapshot()?);
         let started = match self.started()? {
             Some(started) => Started { slots, ..started },
@@ -311,6 +311,10 @@ impl Turn {
             Error::new(ErrorKind::Other, "can't serialize the conversation's slots")
                 .with_source(error)
         })?;
+        // Taken only now: without the slots, the run can still be resumed.
+        let Some(mut state) = finish.state.take() else {
+            return Ok(());
+        };
         let mut all = state.take_slots();
         all.retain(|slot| slot.slot != Base::NAME);
         all.push(StoredSlot::new(

@@ -561,6 +561,54 @@ async fn a_suspended_run_appends_its_turn_once_it_has_resumed() {
     }
 }
 
+/// A slot whose value cannot be serialised once it has a key.
+struct Broken;
+
+impl Slot for Broken {
+    type Value = std::collections::BTreeMap<Vec<u8>, u8>;
+    type Keep = Durable;
+    const NAME: &'static str = "test/conversation_broken";
+    const SCOPE: Scope = Scope::Thread;
+}
+
+#[tokio::test]
+async fn a_slot_that_cannot_be_stored_does_not_lose_a_suspended_run() {
+    let tools = counting().tool("break", |call| async move {
+        let broken = call
+            .context
+            .update_state::<Broken>(|_| [(vec![1], 1)].into());
+        broken.map_or_else(
+            |error| ToolOutcome::failed(error.to_string()),
+            |_| ToolOutcome::done("broken"),
+        )
+    });
+    let threads = Threads::default();
+    let model = ScriptedModel::new()
+        .tool_call("break", json!({}))
+        .then()
+        .tool_call("pay", json!({}));
+    let layer = ConversationLayer::new(threads.clone());
+    let asked = send(&agent(&layer, &model, &tools), user("pay")).await;
+    let asked = asked.unwrap();
+    assert_eq!(asked.finish.outcome, Outcome::Interrupted);
+    let state = *asked.finish.state.unwrap();
+
+    let reply = Reply::approve(state.interrupts()[0].id.clone());
+    let request = ChatRequest::resume(state, vec![reply]).with_context(in_thread("t"));
+    let model = ScriptedModel::new().text("Paid.");
+    let answer = send(&agent(&layer, &model, &tools), request).await.unwrap();
+    assert_eq!((answer.text(), tools.done()), ("Paid.".into(), 2));
+
+    // A layer that must store fails the run instead.
+    let model = ScriptedModel::new()
+        .tool_call("break", json!({}))
+        .then()
+        .tool_call("pay", json!({}));
+    let layer = ConversationLayer::new(Threads::default()).required();
+    let failed = send(&agent(&layer, &model, &tools), user("pay")).await;
+    assert_eq!(failed.unwrap_err().effects(), SideEffects::Possible);
+}
+
 #[tokio::test]
 async fn a_resumed_run_that_ends_without_effects_stores_nothing() {
     for has_effects in [false, true] {
