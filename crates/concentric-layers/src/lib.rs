@@ -110,6 +110,8 @@ pub mod guard;
 pub mod guardrail;
 #[cfg(feature = "in-flight")]
 pub mod in_flight;
+#[cfg(any(feature = "rate-limit", feature = "retry"))]
+mod local;
 #[cfg(feature = "log")]
 pub mod log;
 pub mod map_events;

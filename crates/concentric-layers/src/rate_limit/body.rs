@@ -1,6 +1,6 @@
 use super::bucket::Reservation;
 use crate::tokens::length;
-use concentric_core::{Error, Event, Usage};
+use concentric_core::{Error, Event, PartKind, Usage};
 use futures_core::Stream;
 use pin_project_lite::pin_project;
 use std::{
@@ -24,22 +24,42 @@ pin_project! {
 struct Settlement {
     reservation: Option<Reservation>,
     // Bytes of text.
-    received: u64,
+    text: u64,
+    // Bytes of arguments: of their pieces, which are previews, and of complete calls.
+    previews: u64,
+    calls: u64,
 }
 
 impl Settlement {
+    fn received(&self) -> u64 {
+        self.text + self.previews.max(self.calls)
+    }
+
     // Not inlined into the path of the events of an answer that is not counted.
     #[inline(never)]
     fn count(&mut self, event: &Event) {
-        if let Event::TextDelta(text) | Event::ReasoningDelta(text) = event {
-            self.received += length(text);
+        match event {
+            Event::TextDelta(text) | Event::ReasoningDelta(text) | Event::RefusalDelta(text) => {
+                self.text += length(text);
+            }
+            Event::Part(part) => {
+                if let PartKind::Text(text) | PartKind::Reasoning(text) | PartKind::Refusal(text) =
+                    &part.kind
+                {
+                    self.text += length(text);
+                }
+            }
+            Event::ToolCallDelta(delta) => self.previews += length(&delta.arguments),
+            Event::ToolCall(call) => self.calls += length(call.call.arguments.as_str()),
+            _ => {}
         }
     }
 
     #[cold]
     fn finished(&mut self, usage: Usage) {
+        let received = self.received();
         if let Some(reservation) = &mut self.reservation {
-            reservation.received(self.received);
+            reservation.received(received);
             reservation.used(usage);
         }
         self.reservation = None;
@@ -55,8 +75,9 @@ impl Settlement {
 
     #[cold]
     fn ended(&mut self) {
+        let received = self.received();
         if let Some(reservation) = &mut self.reservation {
-            reservation.received(self.received);
+            reservation.received(received);
         }
         self.reservation = None;
     }
@@ -75,7 +96,9 @@ impl<B> RateLimitBody<B> {
             counts: reservation.counts_output(),
             settlement: Settlement {
                 reservation: Some(reservation),
-                received: 0,
+                text: 0,
+                previews: 0,
+                calls: 0,
             },
         }
     }

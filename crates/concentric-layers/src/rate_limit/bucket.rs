@@ -1,5 +1,5 @@
 use super::{OVER_QUOTA, Quota, RATE_LIMITED};
-use crate::{tokens::BYTES, wait::Stop};
+use crate::{local::LOCAL, tokens::BYTES, wait::Stop};
 use concentric_core::{
     Allowance, Context, Error, ErrorKind, RateLimits, Str, Usage, context::Sleep,
 };
@@ -59,6 +59,9 @@ struct Inner {
     closed_until: Duration,
     // The provider's remaining requests, tokens, input tokens and output tokens.
     provider: [Provided; 4],
+    // The amounts of the calls that the provider has not answered, by their order.
+    unanswered: BTreeMap<u64, Amounts>,
+    calls: u64,
     // The calls that wait, in the order in which they are served.
     queue: BTreeMap<Turn, Option<Waker>>,
     turns: u64,
@@ -115,6 +118,8 @@ impl Bucket {
                 halved: None,
                 closed_until: Duration::ZERO,
                 provider: [Provided::default(); 4],
+                unanswered: BTreeMap::new(),
+                calls: 0,
                 queue: BTreeMap::new(),
                 turns: 0,
             }),
@@ -149,8 +154,8 @@ impl Bucket {
         wake(first);
     }
 
-    /// Records the provider's remaining amounts.
-    pub(super) fn follow(&self, limits: &RateLimits, context: &Context) {
+    /// Records the provider's remaining amounts, which came with the answer to `call`.
+    fn follow(&self, limits: &RateLimits, call: u64, context: &Context) {
         let (now, wall) = (now(context), context.now());
         let amounts = [
             limits.requests,
@@ -159,7 +164,15 @@ impl Bucket {
             limits.output_tokens,
         ];
         let first = self.with(|inner, _| {
-            for (provided, allowance) in inner.provider.iter_mut().zip(amounts) {
+            // The provider may not have received the later ones when it answered.
+            let mut later = [0.0; 4];
+            for (_, amounts) in inner.unanswered.range(call + 1..) {
+                for (later, amount) in later.iter_mut().zip(provided(amounts)) {
+                    *later += amount;
+                }
+            }
+            let provided = inner.provider.iter_mut().zip(later);
+            for ((provided, later), allowance) in provided.zip(amounts) {
                 if let Allowance {
                     remaining: Some(remaining),
                     reset: Some(reset),
@@ -169,7 +182,7 @@ impl Bucket {
                     let after = reset.duration_since(wall).unwrap_or_default();
                     let after = after.min(LONGEST_RESET);
                     *provided = Provided {
-                        left: amount(remaining),
+                        left: amount(remaining) - later,
                         until: now.saturating_add(after),
                     };
                 }
@@ -194,6 +207,7 @@ impl Bucket {
         self.with(|inner, quota| {
             inner.refill(quota, now);
             if let Some(after) = error.retry_after() {
+                let after = after.min(LONGEST_RESET);
                 inner.closed_until = inner.closed_until.max(now.saturating_add(after));
             }
             // Calls that were under way together are rejected together.
@@ -266,8 +280,8 @@ impl Inner {
         wait
     }
 
-    /// Takes `amounts`, or returns the time after which they may be there.
-    fn take(&mut self, quota: &Quota, amounts: &Amounts, now: Duration) -> Result<(), Duration> {
+    /// Takes `amounts` for a call and returns its number, or the time after which they may be there.
+    fn take(&mut self, quota: &Quota, amounts: &Amounts, now: Duration) -> Result<u64, Duration> {
         self.refill(quota, now);
         let wait = self.wait(quota, amounts, now);
         if wait > Duration::ZERO {
@@ -279,7 +293,9 @@ impl Inner {
         for (provided, amount) in self.provider.iter_mut().zip(provided(amounts)) {
             provided.left -= amount;
         }
-        Ok(())
+        self.calls += 1;
+        self.unanswered.insert(self.calls, *amounts);
+        Ok(self.calls)
     }
 
     /// The waker of the call that is served next.
@@ -303,6 +319,7 @@ fn wake(waker: Option<Waker>) {
 pub(super) struct Reservation {
     bucket: Arc<Bucket>,
     context: Context,
+    call: u64,
     began: Duration,
     taken: Amounts,
     used: Amounts,
@@ -348,18 +365,20 @@ impl Demand {
             let message = "the call needs more than the quota of a whole period";
             return Err(Error::new(ErrorKind::TooLarge, message).with_code(OVER_QUOTA));
         }
-        let is_taken = self.bucket.with(|inner, quota| {
+        let call = self.bucket.with(|inner, quota| {
             let first = inner.queue.first_key_value();
             let is_first = first.is_none_or(|((rank, _), _)| *rank > self.rank);
-            is_first && inner.take(quota, &self.amounts, now).is_ok()
+            let call = is_first.then(|| inner.take(quota, &self.amounts, now));
+            call.and_then(Result::ok)
         });
-        Ok(is_taken.then(|| self.reservation(now)))
+        Ok(call.map(|call| self.reservation(call, now)))
     }
 
-    fn reservation(&self, began: Duration) -> Reservation {
+    fn reservation(&self, call: u64, began: Duration) -> Reservation {
         Reservation {
             bucket: Arc::clone(&self.bucket),
             context: self.context.clone(),
+            call,
             began,
             taken: self.amounts,
             used: self.amounts,
@@ -385,16 +404,16 @@ impl Demand {
         let clock = context.environment().clock();
         let mut refill: Option<Sleep> = None;
         let mut stop = Stop::new(context);
-        let mut late = clock.sleep(self.wait);
+        let mut late = clock.sleep(left);
         let taken = poll_fn(|cx| {
             loop {
                 match place.take(amounts, now(context), cx.waker()) {
                     None => refill = None,
-                    Some(Ok(())) => return Poll::Ready(Ok(true)),
+                    Some(Ok(call)) => return Poll::Ready(Ok(Some(call))),
                     Some(Err(wait)) => {
                         let waited = now(context).saturating_sub(started);
                         if wait > left.saturating_sub(waited) {
-                            return Poll::Ready(Ok(false));
+                            return Poll::Ready(Ok(None));
                         }
                         let refill = refill.insert(clock.sleep(wait));
                         if refill.as_mut().poll(cx).is_ready() {
@@ -402,16 +421,17 @@ impl Demand {
                         }
                     }
                 }
-                if let Poll::Ready(error) = stop.poll("a quota", cx) {
-                    return Poll::Ready(Err(error));
+                // Before the deadline of the run, which gives no time for another attempt.
+                if late.as_mut().poll(cx).is_ready() {
+                    return Poll::Ready(Ok(None));
                 }
-                return late.as_mut().poll(cx).map(|()| Ok(false));
+                return stop.poll("a quota", cx).map(Err);
             }
         })
         .await?;
         match taken {
-            true => Ok(self.reservation(now(context))),
-            false => limited("it is used up for longer than calls may wait"),
+            Some(call) => Ok(self.reservation(call, now(context))),
+            None => limited("it is used up for longer than calls may wait"),
         }
     }
 }
@@ -424,10 +444,12 @@ impl Reservation {
 
     /// Records the rate limits that came with an answer.
     pub(super) fn answered(&self, limits: Option<&RateLimits>) {
+        self.bucket
+            .with(|inner, _| inner.unanswered.remove(&self.call));
         if let Some(limits) = limits
             && self.follows
         {
-            self.bucket.follow(limits, &self.context);
+            self.bucket.follow(limits, self.call, &self.context);
         }
     }
 
@@ -455,10 +477,11 @@ impl Reservation {
     /// Records a failure before the answer.
     pub(super) fn failed(&mut self, error: &Error) {
         let was_sent = error.status().is_some();
-        if was_sent || error.kind() == ErrorKind::Connection {
+        let was_not_sent = !was_sent && is_local(error);
+        if was_sent || was_not_sent {
             self.used = [f64::from(u8::from(was_sent)), 0.0, 0.0];
         }
-        if !was_sent && error.kind() == ErrorKind::Connection {
+        if was_not_sent {
             self.bucket.not_sent(&self.taken);
         }
         self.answered(error.rate_limits());
@@ -474,8 +497,19 @@ impl Reservation {
     }
 }
 
+/// Whether an error without a status is one of a call that no provider received: it found no connection, or
+/// a layer or an adapter inside rejected it.
+fn is_local(error: &Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::Configuration | ErrorKind::Connection | ErrorKind::InvalidRequest
+    ) || error.code().is_some_and(|code| LOCAL.contains(&code))
+}
+
 impl Drop for Reservation {
     fn drop(&mut self) {
+        self.bucket
+            .with(|inner, _| inner.unanswered.remove(&self.call));
         let [requests, input, output] = self.taken;
         let [used_requests, used_input, used_output] = self.used;
         let rest = [
@@ -514,7 +548,7 @@ impl<'a> Place<'a> {
         amounts: &Amounts,
         now: Duration,
         waker: &Waker,
-    ) -> Option<Result<(), Duration>> {
+    ) -> Option<Result<u64, Duration>> {
         self.bucket.with(|inner, quota| {
             let is_first = inner.queue.first_key_value()?.0 == &self.turn;
             let taken = is_first.then(|| inner.take(quota, amounts, now));

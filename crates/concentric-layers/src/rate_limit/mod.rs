@@ -30,8 +30,9 @@
 //! | moment | effect |
 //! |---|---|
 //! | the answer finishes and reports its usage | the difference to the estimate is returned, or taken from the next refill |
-//! | the answer fails or is dropped, or reports no usage | the estimate stays taken, and more if more text was received: a token per 4 bytes |
-//! | the call fails before the provider accepted it | the tokens are returned, and the request too if no connection was made |
+//! | the answer fails or is dropped, or reports no usage | the estimate stays taken, and more if more was received: a token per 4 bytes of text and of the arguments of tool calls |
+//! | the provider rejects the call with a status | the tokens are returned |
+//! | no provider received the call: there was no connection, or a layer or an adapter inside rejected it | the tokens and the request are returned |
 //!
 //! The estimate of the input is that of an [`Estimator`](crate::tokens::Estimator), that of the output
 //! [`max_output_tokens`](concentric_core::ChatOptions::max_output_tokens), or nothing without it
@@ -43,8 +44,8 @@
 //!
 //! | moment | effect |
 //! |---|---|
-//! | an answer or an error has [`RateLimits`](concentric_core::RateLimits) | a call whose estimate exceeds the rest waits until the time of the reset, for an hour at most |
-//! | the provider rejects a call with `RateLimited` | calls of the key wait for its [`retry_after`](concentric_core::Error::retry_after), and the quota is halved, once for all calls that were under way together |
+//! | an answer or an error has [`RateLimits`](concentric_core::RateLimits) | a call whose estimate exceeds the rest waits until the time of the reset, for an hour at most; the calls that began since are deducted from the rest until they are answered |
+//! | the provider rejects a call with `RateLimited` | calls of the key wait for its [`retry_after`](concentric_core::Error::retry_after), for an hour at most, and the quota is halved, once for all calls that were under way together |
 //! | a period ends after that | the quota recovers by a tenth of the whole |
 //!
 //! Calls may need more than a halved quota; they take all of it, and the rest from the next refill.
@@ -62,8 +63,9 @@
 //! # Errors
 //!
 //! [`RateLimited`](concentric_core::ErrorKind::RateLimited) with the code [`RATE_LIMITED`] and the time after which
-//! the call may succeed: when the queue is full, when the wait would be too long, and, at once, when it would
-//! exceed the deadline of the run. [`TooLarge`](concentric_core::ErrorKind::TooLarge) with the code [`OVER_QUOTA`]
+//! the call may succeed: when the queue is full, when the wait is too long, and when it would exceed the deadline
+//! of the run, at once for the first call of the queue. [`Cancelled`](concentric_core::ErrorKind::Cancelled) if
+//! the run is cancelled meanwhile. [`TooLarge`](concentric_core::ErrorKind::TooLarge) with the code [`OVER_QUOTA`]
 //! for a call whose estimate exceeds the quota of a whole period.
 //!
 //! # Cancel safety

@@ -38,7 +38,7 @@
 //!   was started ([`effect_count`](concentric_core::Context::effect_count));
 //! - of a cancelled run, or one that was halted or waits for a reply;
 //! - that the provider advises against, or that fails with `Authentication`, `Permission` or `Quota`;
-//! - whose error has the code `circuit_open` or `rate_limited_locally`: a
+//! - whose error has the code `circuit_open`, `over_budget`, `over_quota` or `rate_limited_locally`: a
 //!   fallback may help, another attempt does not;
 //! - that an inner policy has repeated or given up ([`attempts`](concentric_core::Error::attempts)), or during
 //!   which another model was called in its place, so that stacked policies do not multiply their attempts. This

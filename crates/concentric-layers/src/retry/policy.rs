@@ -1,5 +1,6 @@
 use super::budgets::Budgets;
 use crate::{
+    local::LOCAL,
     provider_state::is_stored_by_provider,
     repeats::{count_repeat, repeats},
 };
@@ -51,9 +52,6 @@ enum Next {
 
 /// The resolution of tokio's timers. A pause that ends within it before the deadline may end after it.
 const TICK: Duration = Duration::from_millis(1);
-
-/// Codes of errors that a layer inside returns without calling the model.
-const LOCAL: [&str; 2] = ["circuit_open", "rate_limited_locally"];
 
 impl RetryModel {
     /// Limits the attempts at a call to `attempts`, including the first; 0 means 1.

@@ -2,7 +2,8 @@
 
 use concentric_core::{
     AgentLayer, Allowance, BoxModel, CancelReason, ChatRequest, Error, ErrorKind, Event,
-    FinishReason, RateLimits, Str, Usage, context::Random as _,
+    FinishReason, Part, PartKind, RateLimits, Str, ToolCallDelta, ToolCallEvent, ToolCallPart,
+    ToolCallStart, Usage, context::Random as _,
 };
 use concentric_layers::{
     RateLimitLayer,
@@ -187,6 +188,41 @@ async fn a_dropped_answer_settles_with_what_was_seen() {
 }
 
 #[tokio::test]
+async fn arguments_refusals_and_complete_parts_count_as_output() {
+    let env = TestEnvironment::new();
+    let id = || concentric_core::CallId::new("c");
+    let start = || Event::ToolCallStart(Box::new(ToolCallStart::new(0, id(), "save")));
+    let delta = || Event::ToolCallDelta(ToolCallDelta::new(0, "1".repeat(160)));
+    let call = || {
+        let call = ToolCallPart::new(id(), "save", "1".repeat(160));
+        Event::ToolCall(Box::new(ToolCallEvent::new(call, None)))
+    };
+    let part = |part: Part| Event::Part(Box::new(part));
+    let long = || Str::from("1".repeat(160));
+    // 40 tokens each: a call and its preview are one.
+    for events in [
+        vec![start(), delta()],
+        vec![call()],
+        vec![start(), delta(), call()],
+        vec![Event::RefusalDelta(long())],
+        vec![part(Part::text(long()))],
+        vec![part(Part::new(PartKind::Refusal(long())))],
+    ] {
+        let count = events.len();
+        let layer =
+            RateLimitLayer::new(second().output_tokens(100)).estimate(|_| Usage::new(0, 10));
+        let model = ScriptedModel::new().events(events.clone()).never();
+        let answer = layer.layer(model).oneshot(env.request("hi")).await;
+        let mut body = answer.unwrap().body;
+        for _ in 0..count {
+            body.next().await.unwrap().unwrap();
+        }
+        drop(body);
+        assert_eq!(passes(&layer, &env), 6, "{events:?}");
+    }
+}
+
+#[tokio::test]
 async fn what_an_answer_cannot_exceed_is_not_counted() {
     let env = TestEnvironment::new();
     let layer = RateLimitLayer::new(second().output_tokens(100)).estimate(|_| Usage::new(0, 10));
@@ -234,6 +270,55 @@ async fn a_failed_call_returns_what_it_did_not_use() {
         .await
         .unwrap_err();
     assert_eq!(passes(&layer, &env), 1);
+}
+
+#[tokio::test]
+async fn a_call_that_no_provider_received_costs_nothing() {
+    let env = TestEnvironment::new();
+    let layer = RateLimitLayer::new(second().requests(2).output_tokens(100))
+        .estimate(|_| Usage::new(0, 50));
+    let mut limits = RateLimits::default();
+    limits.requests = allowance(&env, 2, SECOND * 60);
+    reporting(&layer, &env, limits).await;
+    env.advance(SECOND);
+    for error in [
+        Error::new(ErrorKind::Configuration, "no budget"),
+        Error::new(ErrorKind::InvalidRequest, "no such option"),
+        Error::new(ErrorKind::Halted, "spent").with_code("over_budget"),
+        Error::new(ErrorKind::Overloaded, "open").with_code("circuit_open"),
+        full().with_code(RATE_LIMITED),
+    ] {
+        for _ in 0..4 {
+            let model = ScriptedModel::new().error(error.clone());
+            let failed = call(&layer, &model, env.request("hi")).await;
+            assert_eq!(failed.unwrap_err().kind(), error.kind());
+        }
+    }
+    assert_eq!(passes(&layer, &env), 2);
+    // What may have been received costs its estimate.
+    env.advance(SECOND * 60);
+    for error in [
+        Error::new(ErrorKind::Truncated, "cut"),
+        Error::new(ErrorKind::Timeout, "late"),
+    ] {
+        let model = ScriptedModel::new().error(error);
+        call(&layer, &model, env.request("hi")).await.unwrap_err();
+        assert_eq!(passes(&layer, &env), 1);
+        env.advance(SECOND);
+    }
+}
+
+#[tokio::test]
+async fn an_absurd_advice_closes_a_key_for_an_hour() {
+    let env = TestEnvironment::new();
+    let layer = RateLimitLayer::new(second());
+    let full = full().with_status(429).with_retry_after(Duration::MAX);
+    let model = ScriptedModel::new().error(full);
+    call(&layer, &model, env.request("hi")).await.unwrap_err();
+    env.advance(SECOND * 3_600 - Duration::from_millis(1));
+    assert_eq!(passes(&layer, &env), 0);
+    env.advance(Duration::from_millis(1));
+    assert_eq!(passes(&layer, &env), 1_000);
 }
 
 #[tokio::test]
@@ -302,6 +387,20 @@ async fn a_wait_is_bounded_by_the_layer_the_queue_and_the_deadline() {
         call(&layer, &answers(), request).await.unwrap_err(),
         SECOND / 2,
     );
+
+    // A call that is not the first cannot know at once.
+    let layer = used_up(one());
+    let (model, other) = (answers(), answers());
+    let mut first = task::spawn(call(&layer, &model, env.request("hi")));
+    let deadline = env.context().now() + SECOND / 2;
+    let hurried = env.context_builder().deadline(deadline).build();
+    let request = ChatRequest::user("hi").with_context(hurried);
+    let mut second = task::spawn(call(&layer, &other, request));
+    assert!(first.poll().is_pending() && second.poll().is_pending());
+    env.advance(SECOND / 2);
+    assert!(second.is_woken());
+    limited(second.await.unwrap_err(), SECOND / 4);
+    drop(first);
 
     // The second in the queue waits no longer than the first.
     let layer = used_up(one().wait(SECOND * 3 / 2));
@@ -423,6 +522,32 @@ async fn a_nested_agent_shares_a_layer_without_a_deadlock() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_nested_agent_waits_for_a_quota_of_one() {
+    let layer = RateLimitLayer::new(second().requests(1)).wait(SECOND * 10);
+    let inner = AgentLayer::new(ScriptedTools::new()).layer(layer.layer(answers()));
+    let inner = BoxModel::new(inner);
+    let tools = ScriptedTools::new().tool("ask", move |call| {
+        let inner = inner.clone();
+        async move {
+            let request = ChatRequest::user("hi").with_context(call.context.child().build());
+            inner.oneshot(request).await.unwrap().text().await.unwrap();
+            concentric_core::ToolOutcome::done("ok")
+        }
+    });
+    let model = ScriptedModel::new()
+        .tool_call("ask", serde_json::json!({}))
+        .then()
+        .text("done");
+    let agent = AgentLayer::new(tools).layer(layer.layer(model));
+    let start = tokio::time::Instant::now();
+    let run =
+        async { assert_finishes(agent.oneshot(ChatRequest::user("hi")).await.unwrap().body).await };
+    tokio::time::timeout(SECOND * 5, run).await.unwrap();
+    // Three calls.
+    assert!(start.elapsed() >= SECOND * 2, "{:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_call_that_is_dropped_anywhere_leaves_the_quota_consistent() {
     let layer = RateLimitLayer::new(second().requests(1));
     let model = answers();
@@ -535,6 +660,36 @@ async fn a_later_report_replaces_the_earlier_one_and_wakes_the_next_call() {
     env.advance(SECOND * 60);
     reporting(&layer, &env, limits).await;
     assert_eq!(passes(&layer, &env), 1_000);
+}
+
+#[tokio::test]
+async fn a_report_does_not_forget_the_calls_that_began_after_its_own() {
+    let env = TestEnvironment::new();
+    let layer = RateLimitLayer::new(second());
+    let reports = |remaining, after| {
+        let mut limits = RateLimits::default();
+        limits.requests = allowance(&env, remaining, SECOND * 60);
+        let failed = Error::new(ErrorKind::Server, "no").with_rate_limits(limits);
+        ScriptedModel::new().sleep(after).error(failed)
+    };
+    // The first of ten calls finds 9 left, and the others are under way.
+    let mut calls: Vec<_> = (0..10)
+        .map(|index| {
+            let model = reports(9 - index, SECOND * (index as u32 + 1));
+            let request = env.request("hi");
+            let layer = layer.clone();
+            task::spawn(async move { call(&layer, &model, request).await })
+        })
+        .collect();
+    assert!(calls.iter_mut().all(|call| call.poll().is_pending()));
+    env.advance(SECOND);
+    assert!(calls[0].poll().is_ready());
+    assert_eq!(passes(&layer, &env), 0);
+    // A call that is dropped was received, or not: its place is not known to be free until the next report.
+    drop(calls.pop());
+    env.advance(SECOND);
+    assert!(calls[1].poll().is_ready());
+    assert_eq!(passes(&layer, &env), 1);
 }
 
 #[tokio::test]
