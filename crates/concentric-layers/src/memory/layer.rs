@@ -73,7 +73,8 @@ impl DynamicMemoryLayer {
     /// place of the text. A turn without facts leaves no memory.
     ///
     /// The model is called after the run has completed, in a task with a limit of 30 seconds, and in a
-    /// [child](Context::child) of the run's context. It receives the text as data, and no other part of the
+    /// [child](Context::child) of the run's context: its usage is in no finish, a budget that the model has is
+    /// charged after the run, and a later cancellation of the run ends the capture. It receives the text as data, and no other part of the
     /// conversation. Up to 16 facts are stored. If the call fails, or its answer is not the requested JSON, nothing
     /// is captured, and that is logged.
     ///

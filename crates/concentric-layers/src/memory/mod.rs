@@ -65,7 +65,8 @@
 //!
 //! The function of [`new`](DynamicMemoryLayer::new) names the owner of a run's memories, such as a user or a
 //! conversation, within the run's [tenant](concentric_core::store::Tenant). A run without an owner has no
-//! memories. Layers for different owners in one stack work side by side.
+//! memories. Layers in one stack work side by side, for different owners, or for one owner with several
+//! stores.
 //!
 //! # Limits
 //!

@@ -42,7 +42,7 @@ where
         if let Err(error) = request.context.enter::<DynamicMemoryLayer>() {
             return ResponseFuture::fail(error.into());
         }
-        match Turn::new(&self.settings, &request.context) {
+        match Turn::new(&self.settings, &mut request.context) {
             Some(turn) => ResponseFuture::recall(inner, request, turn),
             None => ResponseFuture::pass(inner, request),
         }

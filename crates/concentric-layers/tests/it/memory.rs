@@ -400,6 +400,35 @@ async fn layers_for_two_owners_work_side_by_side() {
 }
 
 #[tokio::test]
+async fn layers_for_one_owner_have_stores_of_their_own() {
+    let (notes, documents) = (Notes::default(), Notes::default());
+    notes.add("ada", "n", "tea in a note");
+    documents.add("ada", "d", "tea in a document");
+    let model = ScriptedModel::new()
+        .tool_call("pay", json!({}))
+        .then()
+        .text("Noted.");
+    let both = || {
+        let inner = agent(&of_ada(&documents).capture(|_| None), &model);
+        let both = ServiceBuilder::new().layer(of_ada(&notes)).service(inner);
+        BoxModel::new(both)
+    };
+    let asked = send(&both(), ChatRequest::user("tea")).await.unwrap();
+    let state = *asked.finish.state.unwrap();
+    let reply = Reply::approve(state.interrupts()[0].id.clone());
+    // In another process.
+    send(&both(), ChatRequest::resume(state, vec![reply]))
+        .await
+        .unwrap();
+    for request in model.requests() {
+        let text = request.system.text();
+        let counts = ["in a note", "in a document"].map(|part| text.matches(part).count());
+        assert_eq!(counts, [1, 1], "{text}");
+    }
+    assert_eq!((notes.counts(), documents.counts()), ((1, 1), (1, 0)));
+}
+
+#[tokio::test]
 async fn the_segment_keeps_to_its_limits() {
     let store = Notes::default();
     for id in ["a", "b", "c"] {
