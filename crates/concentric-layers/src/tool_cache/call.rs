@@ -17,15 +17,18 @@ struct NotStored;
 /// Returns a stored result, or executes the call, unless an equal call is being executed.
 pub(super) async fn cached<S>(
     inner: S,
-    call: ToolCall,
+    mut call: ToolCall,
     key: Key,
     options: Options,
-    results: Cache<Key, Stored>,
+    results: Arc<Cache<Key, Stored>>,
 ) -> Result<ToolOutcome, Error>
 where
     S: Service<ToolCall, Response = ToolOutcome> + Clone,
     S::Error: Into<BoxError>,
 {
+    // An execution must not wait for another one, which may wait for it.
+    let may_wait = call.context.enter_shared(&results);
+    let call = &call;
     let now = || call.context.environment().clock().monotonic();
     if let Some(stored) = results.get(&key).await
         && now().saturating_sub(stored.at) >= options.ttl
@@ -33,6 +36,9 @@ where
         results.invalidate(&key).await;
     }
     loop {
+        if !may_wait && let Some(stored) = results.get(&key).await {
+            return Ok(hit(call, &stored));
+        }
         // Set by this call's own execution.
         let mut own = None;
         let execution = async {
@@ -47,21 +53,33 @@ where
                 _ => Err(NotStored),
             }
         };
-        let shared = results.try_get_with(key.clone(), execution).await;
+        let shared = match may_wait {
+            true => results.try_get_with(key.clone(), execution).await.ok(),
+            false => {
+                if let Ok(stored) = execution.await {
+                    results.insert(key.clone(), stored).await;
+                }
+                None
+            }
+        };
         if let Some(result) = own {
             // Evicts the least recently used result now rather than at some later call.
             results.run_pending_tasks().await;
             return result;
         }
-        if let Ok(stored) = shared {
-            let event = json!({"tool": call.name().as_str()});
-            // A consumer that is far behind loses the event, not the result.
-            let _ = call
-                .context
-                .emit(CustomEvent::new("concentric.tool_cache", event));
-            return Ok((*stored.outcome).clone());
+        if let Some(stored) = shared {
+            return Ok(hit(call, &stored));
         }
     }
+}
+
+fn hit(call: &ToolCall, stored: &Stored) -> ToolOutcome {
+    let event = json!({"tool": call.name().as_str()});
+    // A consumer that is far behind loses the event, not the result.
+    let _ = call
+        .context
+        .emit(CustomEvent::new("concentric.tool_cache", event));
+    (*stored.outcome).clone()
 }
 
 fn is_stored(outcome: &ToolOutcome, max_bytes: usize) -> bool {

@@ -1,8 +1,8 @@
 use super::layer::Options;
 use crate::cache_scope::Owner;
-use concentric_core::{Str, ToolCall, interrupt::SuspendedBy, panic::catch};
-use serde_json::{Map, Value};
-use std::sync::Arc;
+use concentric_core::{Str, ToolCall, digest::Digest, interrupt::SuspendedBy, panic::catch};
+use serde_json::{Value, value::RawValue};
+use std::{collections::BTreeMap, sync::Arc};
 
 pub(super) type KeyFn = dyn Fn(&ToolCall) -> Option<Value> + Send + Sync;
 
@@ -13,8 +13,8 @@ pub(super) struct Key {
     tool: Str,
     // A change of the schema may change the meaning of the arguments.
     schema: Arc<Value>,
-    // Objects are equal whatever the order of their keys.
-    arguments: Value,
+    // The digest of the arguments. Objects are equal whatever the order of their keys, numbers if their text is.
+    arguments: [u8; 32],
 }
 
 impl Key {
@@ -27,22 +27,29 @@ impl Key {
             return None;
         }
         let arguments = match &options.key {
-            Some(key) => catch(|| key(call)).unwrap_or_else(|panic| {
-                let panic = panic.text();
-                tracing::warn!(target: "concentric::tool_cache", panic, "the key of a tool call panicked");
-                None
-            })?,
+            Some(key) => {
+                let key = catch(|| key(call)).unwrap_or_else(|panic| {
+                    let panic = panic.text();
+                    tracing::warn!(target: "concentric::tool_cache", panic, "the key of a tool call panicked");
+                    None
+                });
+                Digest::of_value(&key?)
+            }
             None => {
-                let mut arguments = serde_json::from_str(call.arguments().as_str()).ok()?;
-                add_defaults(&mut arguments, &spec.input_schema);
-                arguments
+                let arguments = call.arguments().as_str();
+                // Rejects what the tool may read in several ways, such as duplicate keys.
+                let digest = Digest::of_json(arguments).ok()?;
+                match filled(arguments, &spec.input_schema) {
+                    Some(filled) => Digest::of_json(&filled).ok()?,
+                    None => digest,
+                }
             }
         };
         Some(Self {
             owner: options.scope.owner(&call.context)?,
             tool: call.name().clone(),
             schema: Arc::clone(&spec.input_schema),
-            arguments,
+            arguments: *arguments.as_bytes(),
         })
     }
 }
@@ -55,22 +62,33 @@ fn has_replies(call: &ToolCall) -> bool {
     }
 }
 
-/// Adds the defaults of absent properties, at all depths of nested objects.
-fn add_defaults(value: &mut Value, schema: &Value) {
-    let (Value::Object(object), Some(Value::Object(properties))) =
-        (value, schema.get("properties"))
-    else {
-        return;
-    };
-    add_to(object, properties);
-}
-
-fn add_to(object: &mut Map<String, Value>, properties: &Map<String, Value>) {
+/// The JSON `text` with the defaults of absent properties, at all depths of nested objects; `None` if the schema
+/// names none. Its other parts keep their text, since a parsed number may be rounded.
+fn filled(text: &str, schema: &Value) -> Option<String> {
+    let properties = schema.get("properties")?.as_object()?;
+    let present: BTreeMap<String, &RawValue> = serde_json::from_str(text).ok()?;
+    let mut is_changed = false;
+    let mut fields: BTreeMap<&str, String> = present
+        .iter()
+        .map(|(name, value)| (name.as_str(), value.get().to_owned()))
+        .collect();
     for (name, schema) in properties {
-        match (object.get_mut(name), schema.get("default")) {
-            (Some(value), _) => add_defaults(value, schema),
-            (None, Some(default)) => drop(object.insert(name.clone(), default.clone())),
-            (None, None) => {}
+        let value = match fields.get(name.as_str()) {
+            Some(value) => filled(value, schema),
+            None => schema.get("default").map(Value::to_string),
+        };
+        if let Some(value) = value {
+            fields.insert(name, value);
+            is_changed = true;
         }
     }
+    let write = || {
+        let fields = fields.iter().map(|(name, value)| {
+            let name = Value::from(*name);
+            format!("{name}:{value}")
+        });
+        let fields: Vec<_> = fields.collect();
+        format!("{{{}}}", fields.join(","))
+    };
+    is_changed.then(write)
 }

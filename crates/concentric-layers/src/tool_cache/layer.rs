@@ -15,7 +15,7 @@ use tower_layer::Layer;
 #[derive(Clone)]
 pub struct ToolCacheLayer {
     options: Options,
-    results: Cache<Key, Stored>,
+    results: Arc<Cache<Key, Stored>>,
 }
 
 #[derive(Clone)]
@@ -95,9 +95,9 @@ impl ToolCacheLayer {
     }
 }
 
-fn results(entries: u64) -> Cache<Key, Stored> {
+fn results(entries: u64) -> Arc<Cache<Key, Stored>> {
     let cache = Cache::builder().max_capacity(entries);
-    cache.eviction_policy(EvictionPolicy::lru()).build()
+    Arc::new(cache.eviction_policy(EvictionPolicy::lru()).build())
 }
 
 impl<S> Layer<S> for ToolCacheLayer {

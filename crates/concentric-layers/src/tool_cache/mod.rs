@@ -51,12 +51,14 @@
 //!
 //! Two calls are equal if their scope, their tool's name and input schema, and their arguments are equal.
 //! The order of keys in the arguments does not matter, at any depth; properties that are absent have the
-//! default of the schema. [`key`](ToolCacheLayer::key) replaces the arguments in this comparison.
+//! default of the schema. Numbers are equal if their text is. Arguments with duplicate keys are not cached. [`key`](ToolCacheLayer::key) replaces the arguments in this comparison.
 //!
 //! # Concurrent calls
 //!
 //! Concurrent equal calls share one execution. If its result is not stored, or the execution is dropped,
-//! another of the calls executes, one at a time: a failure is not shared.
+//! another of the calls executes, one at a time: a failure is not shared. A call that a cached call makes while
+//! it executes, such as a tool of an agent that is a tool, uses stored results and waits for no other call, which
+//! might wait for it.
 //!
 //! # Place in the stack
 //!

@@ -8,6 +8,7 @@ use moka::future::Cache;
 use std::{
     future::Future,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll},
 };
 use tower::ServiceExt;
@@ -18,11 +19,11 @@ use tower_service::Service;
 pub struct ToolCache<S> {
     inner: S,
     options: Options,
-    results: Cache<Key, Stored>,
+    results: Arc<Cache<Key, Stored>>,
 }
 
 impl<S> ToolCache<S> {
-    pub(super) const fn new(inner: S, options: Options, results: Cache<Key, Stored>) -> Self {
+    pub(super) const fn new(inner: S, options: Options, results: Arc<Cache<Key, Stored>>) -> Self {
         Self {
             inner,
             options,

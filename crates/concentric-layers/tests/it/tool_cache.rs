@@ -1,8 +1,8 @@
 //! Results of tools that are used again.
 
 use concentric_core::{
-    AgentLayer, Annotations, CallId, ChatRequest, Clearance, Context, Error, ErrorKind, Event,
-    Reply, RoundCall, ThreadId, ToolCall, ToolCallPart, ToolOutcome, ToolSpec, Transcript,
+    AgentLayer, Annotations, BoxTool, CallId, ChatRequest, Clearance, Context, Error, ErrorKind,
+    Event, Reply, RoundCall, ThreadId, ToolCall, ToolCallPart, ToolOutcome, ToolSpec, Transcript,
     store::Tenant,
 };
 use concentric_layers::tool_cache::{CacheScope, ToolCacheLayer};
@@ -88,6 +88,68 @@ async fn c101_equal_arguments_hit_whatever_their_order_and_defaults() {
     ];
     let results = texts(&tool, calls.map(|arguments| call(&context, arguments))).await;
     assert_eq!(results, ["1", "1", "1", "2", "3"]);
+}
+
+#[tokio::test]
+async fn numbers_are_equal_if_their_text_is() {
+    let count = Count::default();
+    let tool = ToolCacheLayer::new(CacheScope::Shared).layer(counting(&count));
+    let context = Context::new();
+    let distinct = [
+        r#"{"id": 1180591620717411303424}"#,
+        r#"{"id": 1180591620717411303425}"#,
+        r#"{"id": 0.10000000000000000001}"#,
+        r#"{"id": 0.1}"#,
+        r#"{"at": {"x": 1180591620717411303424}}"#,
+        r#"{"at": {"x": 1180591620717411303425}}"#,
+    ];
+    let calls = || distinct.iter().map(|arguments| call(&context, arguments));
+    assert_eq!(texts(&tool, calls()).await, ["1", "2", "3", "4", "5", "6"]);
+    assert_eq!(texts(&tool, calls()).await, ["1", "2", "3", "4", "5", "6"]);
+    // A tool may read either of two values.
+    let twice = || call(&context, r#"{"id": 1, "id": 2}"#);
+    assert_eq!(texts(&tool, [twice(), twice()]).await, ["7", "8"]);
+}
+
+#[tokio::test]
+async fn a_call_within_the_execution_of_a_call_waits_for_none() {
+    let layer = ToolCacheLayer::new(CacheScope::Shared);
+    let executions = Count::default();
+    // Two tools that call one another, and each themselves, three levels deep.
+    fn nesting(layer: &ToolCacheLayer, executions: &Count, depth: usize) -> BoxTool {
+        let (of_inner, executions) = (layer.clone(), executions.clone());
+        let inner = service_fn(move |of: ToolCall| {
+            let (layer, executions) = (of_inner.clone(), executions.clone());
+            async move {
+                executions.next();
+                tokio::task::yield_now().await;
+                if depth > 0 {
+                    let inner = nesting(&layer, &executions, depth - 1);
+                    let context = of.context.child().build();
+                    let other = match of.arguments().as_str() {
+                        r#"{"a":1}"# => r#"{"b":1}"#,
+                        _ => r#"{"a":1}"#,
+                    };
+                    for arguments in [of.arguments().as_str(), other] {
+                        inner.clone().oneshot(call(&context, arguments)).await?;
+                    }
+                }
+                Ok::<_, Error>(ToolOutcome::done("ok"))
+            }
+        });
+        BoxTool::new(layer.layer(inner))
+    }
+    let both = [r#"{"a":1}"#, r#"{"b":1}"#].map(|arguments| {
+        let tool = nesting(&layer, &executions, 2);
+        tool.oneshot(call(&Context::new(), arguments))
+    });
+    let all = tokio::time::timeout(Duration::from_secs(60), join_all(both)).await;
+    assert!(all.unwrap().iter().all(Result::is_ok));
+    // What the nested calls have stored is used.
+    let stored = executions.get();
+    let again = nesting(&layer, &executions, 2).oneshot(call(&Context::new(), r#"{"a":1}"#));
+    again.await.unwrap();
+    assert_eq!(executions.get(), stored);
 }
 
 #[tokio::test]
