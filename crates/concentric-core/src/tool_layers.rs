@@ -44,14 +44,17 @@ type Observation = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// The decision of hooks about a call, with the call as they edited it.
 type Decision = Pin<Box<dyn Future<Output = (ToolCall, Result<Flow<ToolOutcome>, Error>)> + Send>>;
 
-/// Hooks that a round service can also call for calls that do not enter the layers: to observe those
-/// that have an outcome, and to decide about those that are not made.
+/// Hooks and layers that a round service can also call for calls that do not enter the layers: to observe
+/// those that have an outcome, and to decide about those that are not made.
 pub trait ObserveSettled: Send + Sync + 'static {
-    /// Starts to observe a settled call; `None` if the hooks do not apply to it.
+    /// Starts to observe a [settled](ToolCall::settled) call; `None` if the hooks do not apply to it.
     fn observe(&self, call: &ToolCall) -> Option<Observation>;
 
-    /// Calls [`before_call`](Hooks::before_call) for a call that is not made.
-    fn ask(&self, call: ToolCall) -> Decision;
+    /// Calls [`before_call`](Hooks::before_call) for a call that is not made; by default, nothing is called and
+    /// the call continues.
+    fn ask(&self, call: ToolCall) -> Decision {
+        Box::pin(std::future::ready((call, Ok(Flow::Continue))))
+    }
 
     /// Checks that the hooks can be called for `tools`; by default, always.
     ///

@@ -136,6 +136,8 @@ pub mod response_cache;
 pub mod retry;
 #[cfg(feature = "session")]
 pub mod session;
+#[cfg(any(feature = "log", feature = "otel"))]
+mod settled;
 #[cfg(feature = "static-memory")]
 pub mod static_memory;
 #[cfg(feature = "steering")]

@@ -44,7 +44,7 @@
 //!
 //! | layer | its place |
 //! |---|---|
-//! | [`Otel::tool`](crate::Otel::tool), [`LogLayer`](crate::LogLayer) | record calls that the layers inside answer |
+//! | [`Otel::tool`](crate::Otel::tool), [`LogLayer`](crate::LogLayer) | record calls that the layers inside answer; added with `Toolset::hooks`, also those that do not run |
 //! | [`ToolCacheLayer`](crate::ToolCacheLayer) | a hit is neither repeated nor charged |
 //! | tower's `RetryLayer` with `RetryTool`, tower's `TimeoutLayer` | one attempt has one time limit |
 //! | [`BudgetPlugin::tool`](crate::BudgetPlugin::tool) | each attempt is charged |

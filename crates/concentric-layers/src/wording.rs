@@ -1,6 +1,14 @@
 //! Names of outcomes, as observers record them.
 
-use concentric_core::{FinishReason, Outcome, ToolStatus};
+use concentric_core::{FinishReason, Outcome, ToolCall, ToolStatus};
+
+/// The value of a required field that is unknown.
+pub(crate) const OTHER: &str = "_OTHER";
+
+/// The name of a call's tool; a model may have invented any other.
+pub(crate) fn tool_name(call: &ToolCall) -> &str {
+    call.spec().map_or(OTHER, |spec| spec.name.as_str())
+}
 
 pub(crate) const fn outcome_name(outcome: &Outcome) -> &'static str {
     match outcome {

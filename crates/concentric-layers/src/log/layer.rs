@@ -1,6 +1,7 @@
 use super::Log;
-use crate::capture::Capture;
-use std::sync::Arc;
+use crate::{capture::Capture, settled::observe};
+use concentric_core::{ToolCall, agent::ObserveSettled};
+use std::{future::Future, pin::Pin, sync::Arc};
 use tower_layer::Layer;
 
 /// [`Layer`] that logs runs, model calls and tool calls ([`Log`]).
@@ -65,5 +66,11 @@ impl<S> Layer<S> for LogLayer {
 
     fn layer(&self, inner: S) -> Self::Service {
         Log::new(inner, Arc::clone(&self.options))
+    }
+}
+
+impl ObserveSettled for LogLayer {
+    fn observe(&self, call: &ToolCall) -> Option<Pin<Box<dyn Future<Output = ()> + Send>>> {
+        observe(self, call)
     }
 }

@@ -1,5 +1,5 @@
 use super::layer::Options;
-use crate::wording::{outcome_name, reason_name, status_name};
+use crate::wording::{outcome_name, reason_name, status_name, tool_name};
 use concentric_core::{
     ChatRequest, Context, Delivery, Error, ErrorKind, Finish, Phase, ResponseHead, Str, ToolCall,
     ToolOutcome, ToolStatus, hooks::End,
@@ -131,6 +131,9 @@ impl Model {
             End::Truncated => (Level::WARN, "truncated"),
             End::Dropped => (Level::INFO, "dropped"),
         };
+        if !is_enabled(level) {
+            return;
+        }
         let message = match self.step {
             None => "run ended",
             Some(_) => "model call ended",
@@ -188,7 +191,7 @@ impl ToolLines {
                 run = context.run_id().as_str(),
                 agent = context.agent().map(Str::as_str),
                 step = context.step(),
-                tool = call.name().as_str(),
+                tool = tool_name(call),
                 call = call.id().as_str(),
                 arguments_bytes = call.arguments().as_str().len(),
                 arguments = options.capture.text(call.arguments().as_str()),
@@ -230,6 +233,9 @@ impl Tool {
             End::Failed(error) if error.kind() != ErrorKind::Waiting => Some(error),
             _ => None,
         };
+        if !is_enabled(level) {
+            return;
+        }
         let result = match end {
             End::Finished(outcome) => Some(outcome.content.text()),
             _ => None,
@@ -240,7 +246,7 @@ impl Tool {
             run = context.run_id().as_str(),
             agent = context.agent().map(Str::as_str),
             step = context.step(),
-            tool = call.name().as_str(),
+            tool = tool_name(call),
             call = call.id().as_str(),
             resumed = is_resumed(call),
             settled = call.settled().map(|_| true),
@@ -253,6 +259,15 @@ impl Tool {
             duration_ms = millis_since(context, self.since),
             "tool call ended"
         );
+    }
+}
+
+/// Whether a line of `level` is logged, whose texts are copied only then.
+fn is_enabled(level: Level) -> bool {
+    match level {
+        Level::ERROR => tracing::enabled!(target: TARGET, Level::ERROR),
+        Level::WARN => tracing::enabled!(target: TARGET, Level::WARN),
+        _ => tracing::enabled!(target: TARGET, Level::INFO),
     }
 }
 

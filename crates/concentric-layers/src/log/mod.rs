@@ -14,7 +14,7 @@
 //! let search = tool("search", "Searches.", |NoArguments {}| async { "nothing" });
 //! let agent = ServiceBuilder::new()
 //!     .layer(log.clone()) // runs
-//!     .layer(AgentLayer::new(Toolset::new().tool(search).layer(log.clone()))) // tool calls
+//!     .layer(AgentLayer::new(Toolset::new().tool(search).hooks(log.clone()))) // tool calls
 //!     .layer(log) // model calls
 //!     .service(ScriptedModel::new().tool_call("search", json!({})).then().text("Nothing."));
 //!
@@ -52,8 +52,10 @@
 //! | body without a finish | `truncated` | warn |
 //! | future or body dropped | `dropped` | info |
 //!
-//! Calls that are only [observed](concentric_core::ToolCall::settled), since they were denied or executed
-//! elsewhere, have `settled=true`.
+//! If the layer is added with `Toolset::hooks`, calls that do not run are logged as well, since they were
+//! refused, denied or executed elsewhere ([`settled`](concentric_core::ToolCall::settled)). They have
+//! `settled=true`. A call of a tool that does not exist has `tool="_OTHER"`, since its name is text of the
+//! model.
 //!
 //! # Presets
 //!

@@ -10,7 +10,7 @@ use tracing::Span;
 pub(super) const TARGET: &str = "concentric::otel";
 
 /// The value of a required attribute that is unknown.
-pub(super) const OTHER: &str = "_OTHER";
+pub(super) use crate::wording::OTHER;
 
 pub(super) const INVOKE_AGENT: &str = "invoke_agent";
 pub(super) const CHAT: &str = "chat";

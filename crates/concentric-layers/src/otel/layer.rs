@@ -1,7 +1,8 @@
 use super::{Traced, metrics::Instruments};
-use crate::capture::Capture;
+use crate::{capture::Capture, settled::observe};
+use concentric_core::{ToolCall, agent::ObserveSettled};
 use opentelemetry::metrics::Meter;
-use std::sync::Arc;
+use std::{future::Future, pin::Pin, sync::Arc};
 use tower_layer::Layer;
 
 /// Spans and metrics of runs, model calls and tool calls.
@@ -63,7 +64,8 @@ impl Otel {
         self.layer(Place::Model)
     }
 
-    /// Creates a layer around tools: `execute_tool`.
+    /// Creates a layer around tools: `execute_tool`. Added with `Toolset::hooks`, it also
+    /// [observes](ObserveSettled) calls that do not run.
     pub fn tool(&self) -> OtelLayer {
         self.layer(Place::Tool)
     }
@@ -90,5 +92,11 @@ impl<S> Layer<S> for OtelLayer {
 
     fn layer(&self, inner: S) -> Self::Service {
         Traced::new(inner, Arc::clone(&self.options), self.place)
+    }
+}
+
+impl ObserveSettled for OtelLayer {
+    fn observe(&self, call: &ToolCall) -> Option<Pin<Box<dyn Future<Output = ()> + Send>>> {
+        observe(self, call)
     }
 }

@@ -17,7 +17,7 @@
 //! let search = tool("search", "Searches.", |NoArguments {}| async { "nothing" });
 //! let agent = ServiceBuilder::new()
 //!     .layer(otel.run())
-//!     .layer(AgentLayer::new(Toolset::new().tool(search).layer(otel.tool())))
+//!     .layer(AgentLayer::new(Toolset::new().tool(search).hooks(otel.tool())))
 //!     .layer(otel.model())
 //!     .service(ScriptedModel::new().tool_call("search", json!({})).then().text("Nothing."));
 //!
@@ -57,7 +57,7 @@
 //! |---|---|---|---|
 //! | [`Otel::run`] | `invoke_agent {agent}` | internal | run, and each time it is resumed |
 //! | [`Otel::model`] | `chat {model}` | client | model call; inside a retry or a fallback, attempt |
-//! | [`Otel::tool`] | `execute_tool {tool}` | internal | tool call, also if it is only [observed](concentric_core::ToolCall::settled) |
+//! | [`Otel::tool`] | `execute_tool {tool}` | internal | tool call; if it is added with `Toolset::hooks`, also of calls that do not run because they were refused, denied or executed elsewhere ([`settled`](concentric_core::ToolCall::settled)), with `concentric.settled` |
 //!
 //! The target is `concentric::otel`, the level info. The parent is the current span: for a run, that of the
 //! HTTP request, or that of the tool call that runs the agent. If the request names no model, the span of a

@@ -6,7 +6,7 @@ use super::{
     layer::Options,
     metrics,
 };
-use crate::wording::status_name;
+use crate::wording::{status_name, tool_name};
 use concentric_core::{Delivery, ErrorKind, ToolCall, ToolOutcome, ToolStatus, hooks::End};
 use opentelemetry::{KeyValue, trace::Status};
 use std::{sync::Arc, time::Duration};
@@ -50,18 +50,13 @@ impl Drop for ToolSpan {
     }
 }
 
-/// The name of the tool; a model may have invented any other.
-fn name(call: &ToolCall) -> &str {
-    call.spec().map_or(genai::OTHER, |spec| spec.name.as_str())
-}
-
 impl Open {
     #[cold]
     fn new(options: &Arc<Options>, call: &ToolCall, is_traced: bool) -> Self {
         let context = &call.context;
         let span = match is_traced {
             true => genai::tool_span(
-                &genai::span_name(genai::EXECUTE_TOOL, Some(name(call))),
+                &genai::span_name(genai::EXECUTE_TOOL, Some(tool_name(call))),
                 context.run_id().as_str(),
                 context.step(),
                 call.id().as_str(),
@@ -83,7 +78,7 @@ impl Open {
     fn describe(&self) {
         let (span, call) = (&self.span, &self.call);
         span.set_attribute(attribute::OPERATION, genai::EXECUTE_TOOL);
-        span.set_attribute(attribute::TOOL_NAME, name(call).to_owned());
+        span.set_attribute(attribute::TOOL_NAME, tool_name(call).to_owned());
         span.set_attribute(attribute::TOOL_TYPE, "function");
         if let Some(spec) = call.spec() {
             span.set_attribute(attribute::TOOL_DESCRIPTION, spec.description.to_string());
@@ -120,7 +115,7 @@ impl Open {
         let now = context.environment().clock().monotonic();
         let mut attributes = vec![KeyValue::new(
             attribute::TOOL_NAME,
-            name(&self.call).to_owned(),
+            tool_name(&self.call).to_owned(),
         )];
         if let Some(agent) = context.agent() {
             attributes.push(KeyValue::new(attribute::AGENT, agent.to_string()));

@@ -1,12 +1,13 @@
 //! Log lines of runs, model calls and tool calls.
 
 use concentric_core::{
-    AgentLayer, CallId, ChatRequest, Clearance, Error, ErrorKind, NoTools, ResponseHead, RoundCall,
-    ToolCall, ToolCallPart, ToolOutcome, Transcript, Usage, describe::describe,
+    AgentLayer, CallId, ChatRequest, Clearance, Error, ErrorKind, NoTools, Reply, ResponseHead,
+    RoundCall, ToolCall, ToolCallPart, ToolOutcome, ToolSpec, Transcript, Usage,
+    describe::describe,
 };
 use concentric_layers::{LogLayer, config::Registry};
 use concentric_test::{ScriptedModel, TestEnvironment, check_layer, check_tool_layer};
-use concentric_tools::{NoArguments, Toolset, tool};
+use concentric_tools::{Approval, NoArguments, Toolset, tool};
 use futures_util::{FutureExt, StreamExt};
 use serde_json::json;
 use std::{
@@ -205,10 +206,15 @@ async fn a_long_result_is_cut_at_a_character() {
 }
 
 fn call(environment: &TestEnvironment) -> ToolCall {
-    ToolCall::new(
-        ToolCallPart::new(CallId::new("c1"), "look", json!({})),
-        environment.context(),
-    )
+    let part = ToolCallPart::new(CallId::new("c1"), "look", json!({}));
+    let mut call = RoundCall::new(0, part);
+    call.spec = Some(Arc::new(ToolSpec::new(
+        "look",
+        "",
+        json!({"type": "object"}),
+    )));
+    let context = environment.context();
+    ToolCall::of_round(call, Clearance::Ungated, Transcript::new(), &context)
 }
 
 #[tokio::test]
@@ -312,6 +318,43 @@ async fn settled_calls_are_marked() {
     LogLayer::minimal().layer(tool).oneshot(call).await.unwrap();
     let line = lines.take().pop().unwrap();
     assert!(line.contains("settled=true outcome=\"denied\""), "{line}");
+}
+
+#[tokio::test]
+async fn calls_of_a_toolset_that_do_not_run_are_logged() {
+    let (lines, _guard) = Lines::of_thread(Level::INFO);
+    let tools = Toolset::new()
+        .tool(tool("pay", "", |NoArguments {}| async { "paid" }))
+        .gate(Approval::for_tools("pay"))
+        .hooks(LogLayer::standard());
+    let model = ScriptedModel::new()
+        .tool_call("pay", json!({}))
+        .then()
+        .tool_call("invented_name", json!({}))
+        .then()
+        .text("Not paid.");
+    let agent = AgentLayer::new(tools).layer(model);
+    let asked = agent
+        .clone()
+        .oneshot(ChatRequest::user("hi"))
+        .await
+        .unwrap();
+    let state = *asked.collect().await.unwrap().finish.state.unwrap();
+    let deny = Reply::deny(state.interrupts()[0].id.clone(), "no");
+    let answer = agent.oneshot(ChatRequest::resume(state, vec![deny]));
+    answer.await.unwrap().collect().await.unwrap();
+    let lines = lines.take();
+    let has = |parts: [&str; 2]| {
+        let of = |line: &&String| parts.iter().all(|part| line.contains(part));
+        lines.iter().filter(of).count()
+    };
+    assert_eq!(has(["tool call started", "tool=\"pay\""]), 1, "{lines:?}");
+    assert_eq!(has(["tool=\"pay\"", "settled=true outcome=\"denied\""]), 1);
+    assert_eq!(
+        has(["tool=\"_OTHER\"", "settled=true outcome=\"failed\""]),
+        1
+    );
+    assert_eq!(has(["invented_name", ""]), 0);
 }
 
 #[tokio::test]

@@ -105,7 +105,8 @@ impl Toolset {
     /// Adds a layer around every tool call that may run; the first layer added is the outermost.
     ///
     /// A call that has an outcome before it enters the stack, because it was refused, denied or
-    /// executed elsewhere, does not reach the layer. [`hooks`](Self::hooks) can observe it.
+    /// executed elsewhere, does not reach the layer. [`hooks`](Self::hooks) can observe it, as can layers that
+    /// are added with them.
     ///
     /// Accepts any tower layer whose service can be cloned. Each layer is erased when it is added,
     /// which costs two boxes per call; the layers of a [`ServiceBuilder`](tower::ServiceBuilder),
@@ -124,6 +125,9 @@ impl Toolset {
     /// Adds [`hooks::tool`](concentric_core::hooks::tool) as a [`layer`](Self::layer), and calls
     /// their [`after_call`](concentric_core::Hooks::after_call) also for calls that do not run
     /// because they were refused, denied or executed elsewhere.
+    ///
+    /// Other layers that implement [`ObserveSettled`] can be added in the same way, such as `LogLayer` and
+    /// `Otel::tool` of `concentric-layers`.
     ///
     /// The outcome of such a call cannot be replaced. To call the hooks for some calls only, add
     /// [`ScopedExt::scoped`](crate::ScopedExt::scoped) hooks.

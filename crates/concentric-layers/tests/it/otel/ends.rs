@@ -2,11 +2,12 @@
 
 use super::*;
 use concentric_core::{
-    CallId, CancelReason, Clearance, Context, NoTools, RoundCall, ToolCall, ToolCallPart,
+    CallId, CancelReason, Clearance, Context, NoTools, Reply, RoundCall, ToolCall, ToolCallPart,
     ToolOutcome, Transcript,
 };
 use concentric_layers::{Otel, otel::OtelLayer};
 use concentric_test::TestEnvironment;
+use concentric_tools::Approval;
 use futures_util::{FutureExt, StreamExt};
 use std::{sync::Arc, time::Duration};
 use tower::{Layer, Service, service_fn};
@@ -293,6 +294,41 @@ async fn observed_calls_and_unknown_tools_are_marked() {
     let span = named(&spans, "execute_tool _OTHER");
     assert_eq!(attribute(span, "gen_ai.tool.name").unwrap(), "_OTHER");
     assert_eq!(attribute(span, "concentric.settled").unwrap(), "true");
+}
+
+#[tokio::test]
+async fn calls_of_a_toolset_that_do_not_run_have_spans() {
+    let traces = Traces::of_thread();
+    let tools = Toolset::new()
+        .tool(tool("pay", "", |NoArguments {}| async { "paid" }))
+        .gate(Approval::for_tools("pay"))
+        .hooks(Otel::new().tool());
+    let model = ScriptedModel::new()
+        .tool_call("pay", json!({}))
+        .then()
+        .tool_call("invented_name", json!({}))
+        .then()
+        .text("Not paid.");
+    let agent = AgentLayer::new(tools).layer(model);
+    let asked = agent
+        .clone()
+        .oneshot(ChatRequest::user("hi"))
+        .await
+        .unwrap();
+    let state = *asked.collect().await.unwrap().finish.state.unwrap();
+    let deny = Reply::deny(state.interrupts()[0].id.clone(), "no");
+    let answer = agent.oneshot(ChatRequest::resume(state, vec![deny]));
+    answer.await.unwrap().collect().await.unwrap();
+    let spans = traces.take();
+    for (name, outcome) in [
+        ("execute_tool pay", "denied"),
+        ("execute_tool _OTHER", "failed"),
+    ] {
+        let span = named(&spans, name);
+        assert_eq!(attribute(span, "concentric.settled").unwrap(), "true");
+        assert_eq!(attribute(span, "concentric.outcome").unwrap(), outcome);
+    }
+    assert_eq!(spans.len(), 2);
 }
 
 #[tokio::test]
