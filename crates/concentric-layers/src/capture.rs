@@ -43,14 +43,37 @@ impl Capture {
 
     /// The whole text without what is removed, whether text is recorded or not.
     pub(crate) fn redacted<'a>(&self, text: &'a str) -> Cow<'a, str> {
-        match &self.redact {
+        let text = match &self.redact {
             None => Cow::Borrowed(text),
             Some(redact) => match catch(|| redact(text)) {
                 Ok(text) => Cow::Owned(text),
                 Err(_) => Cow::Borrowed(REDACTION_FAILED),
             },
-        }
+        };
+        without_secrets(text)
     }
+}
+
+/// Replaces credentials, which no record needs.
+#[cfg(feature = "guard")]
+fn without_secrets(text: Cow<'_, str>) -> Cow<'_, str> {
+    use crate::guard::{Rules, secrets};
+    use std::sync::LazyLock;
+
+    static RULES: LazyLock<Option<Rules>> = LazyLock::new(|| Rules::new(secrets::all()).ok());
+    let Some(rules) = &*RULES else {
+        return Cow::Borrowed(REDACTION_FAILED);
+    };
+    let replaced = match rules.apply(&text) {
+        Cow::Owned(replaced) => Some(replaced),
+        Cow::Borrowed(_) => None,
+    };
+    replaced.map_or(text, Cow::Owned)
+}
+
+#[cfg(not(feature = "guard"))]
+const fn without_secrets(text: Cow<'_, str>) -> Cow<'_, str> {
+    text
 }
 
 /// The first characters of `text`.

@@ -71,19 +71,21 @@
 //! conversations. With [`content`](LogLayer::content), the lines also have `input` (the newest user
 //! message), `output` (the text of the run's last message), `arguments`, `result` and `error` (the message
 //! of an error), each up to a number of characters. [`redact`](LogLayer::redact) rewrites each text before
-//! it is cut; if the function panics, the line has `[redaction_failed]` instead of the text.
+//! it is cut; if the function panics, the line has `[redaction_failed]` instead of the text. With the feature
+//! `guard`, credentials that its rules `secrets` find are replaced in each text, also without `redact`.
 //!
 //! # Place in the stack
 //!
 //! One layer value serves all three places. Outside the loop, it logs runs: place it outermost, to log what
 //! the layers inside reject. Inside the loop, it logs model calls: inside a retry or a fallback, each
-//! attempt. As a layer of tools, it logs tool calls: outermost, with those that other layers answer.
+//! attempt. On tools, it logs tool calls: outermost, with those that other layers answer.
 //! [`DebugLayer`](crate::DebugLayer) logs whole requests and events, for development.
 //!
 //! # Backpressure, errors and cancellation
 //!
 //! Readiness is forwarded. Responses and errors pass unchanged. Dropping a future or a body drops the inner
-//! one. If no subscriber is interested in the target, a call costs one check.
+//! one. If no subscriber is interested in the target, a call costs one check and no allocation. Texts are copied
+//! only for lines whose level is enabled.
 
 mod body;
 mod future;

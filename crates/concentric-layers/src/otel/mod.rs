@@ -146,7 +146,7 @@
 //! that is cut ends with `…`. Images, audio and files are recorded as `[image]`, `[audio]` and `[file]`.
 //! [`redact`](Otel::redact) rewrites each text before it is cut; if the function panics, the attribute has
 //! `[redaction_failed]` instead of the text. In JSON, it rewrites each string, number and name, and then the
-//! whole.
+//! whole. With the feature `guard`, credentials that its rules `secrets` find are replaced as well.
 //!
 //! `tracing-opentelemetry` copies log events into the current span. Those of Concentric that contain texts of
 //! tools, hooks and gates are logged outside all spans (`parent: None`), but those of a

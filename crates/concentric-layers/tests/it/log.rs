@@ -182,6 +182,28 @@ async fn content_is_redacted_before_it_is_cut() {
 }
 
 #[tokio::test]
+async fn credentials_are_not_logged_with_content() {
+    let (lines, _guard) = Lines::of_thread(Level::INFO);
+    // In two parts, so that no scanner takes it for a real one.
+    let key = ["sk-ant-api03-", &"aB3dE6gH9k".repeat(9), "AA"].concat();
+    let model = ScriptedModel::new()
+        .text(format!("Your key is {key}."))
+        .repeat();
+    let agent = AgentLayer::new(NoTools).layer(model);
+    let asked = || ChatRequest::user(format!("My key is {key}."));
+    for layer in [
+        LogLayer::standard().content(1_000),
+        LogLayer::standard().content(1_000).redact(str::to_owned),
+    ] {
+        let run = layer.layer(agent.clone()).oneshot(asked());
+        run.await.unwrap().collect().await.unwrap();
+        let logged = lines.take().join("\n");
+        assert!(!logged.contains("aB3dE6gH9k"), "{logged}");
+        assert!(logged.contains("My key is "), "{logged}");
+    }
+}
+
+#[tokio::test]
 async fn c125_text_whose_redaction_panics_is_not_logged() {
     let (lines, _guard) = Lines::of_thread(Level::INFO);
     let layer = LogLayer::standard().content(100);
