@@ -1,6 +1,6 @@
 use crate::panic;
 use concentric_core::{
-    BoxError, Error, ErrorKind, Str, ToolOutcome,
+    BoxError, CallId, Error, ErrorKind, RunId, Str, ToolOutcome,
     fatal::{fatal, is_fatal},
     opaque_debug,
     panic::catch,
@@ -11,8 +11,9 @@ use std::{error::Error as StdError, fmt, sync::Arc};
 ///
 /// [`ToolError::new`] sets the text for the model. Other errors convert by `?` or `into`; their
 /// text, which may contain hosts, paths or personal data, is not sent to the model: the error and
-/// its sources are logged (`tracing`, at warn level), and the model reads a fixed text, such as
-/// `The tool failed.`, or the text of an [`ErrorFormat`]. Like `anyhow::Error`, this type does not implement [`std::error::Error`],
+/// its sources are logged (`tracing`, at warn level) with the ids of the run and of the call, which the result in
+/// the conversation has as well. The model reads a fixed text, such as `The tool failed.`, or the text of an
+/// [`ErrorFormat`]; [`Tool::max_result_bytes`](crate::Tool::max_result_bytes) limits it. Like `anyhow::Error`, this type does not implement [`std::error::Error`],
 /// which makes the conversion possible.
 ///
 /// ```
@@ -37,6 +38,14 @@ pub struct ToolError {
     timed_out: bool,
     /// Converted, so its text is only logged.
     foreign: bool,
+}
+
+/// The call that failed, for the log.
+#[derive(Clone, Copy)]
+pub(crate) struct FailedCall<'a> {
+    pub(crate) tool: &'a str,
+    pub(crate) id: &'a CallId,
+    pub(crate) run: &'a RunId,
 }
 
 impl ToolError {
@@ -98,13 +107,15 @@ impl ToolError {
     }
 
     /// Logs the error, and converts it into the outcome of the call.
-    pub(crate) fn failed(&self, tool: &str, format: Option<&ErrorFormat>) -> ToolOutcome {
+    pub(crate) fn failed(&self, call: FailedCall<'_>, format: Option<&ErrorFormat>) -> ToolOutcome {
+        let FailedCall { tool, id, run } = call;
         let source = self.source().map(|source| panic::text(&Chain(source)));
         // Not within the current span, into which its exporter would copy the text.
         if self.foreign {
-            tracing::warn!(parent: None, tool, error = source, "a tool failed");
+            tracing::warn!(parent: None, %run, call = %id, tool, error = source, "a tool failed");
         } else {
-            tracing::debug!(parent: None, tool, error = %self.message, source, "a tool failed");
+            let error = self.message.as_str();
+            tracing::debug!(parent: None, %run, call = %id, tool, error, source, "a tool failed");
         }
         ToolOutcome::failed(self.text(format))
     }
@@ -113,7 +124,7 @@ impl ToolError {
     /// suspends the call.
     pub(crate) fn settle(
         self,
-        tool: &str,
+        call: FailedCall<'_>,
         format: Option<&ErrorFormat>,
     ) -> Result<ToolOutcome, Error> {
         let source = self.source.as_deref();
@@ -126,7 +137,7 @@ impl ToolError {
             }
         }
         if !self.fatal {
-            return Ok(self.failed(tool, format));
+            return Ok(self.failed(call, format));
         }
         let source = match self.source.map(|source| source.downcast::<Error>()) {
             // Already an `Error`, with all its fields.

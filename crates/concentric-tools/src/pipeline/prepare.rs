@@ -1,7 +1,7 @@
 //! Prepare: decodes, validates and edits the arguments of a call.
 
 use super::Pipeline;
-use crate::{Tool, ToolError, panic::Caught, rules::Prepare};
+use crate::{Tool, ToolError, error::FailedCall, panic::Caught, rules::Prepare};
 use concentric_core::{
     Arguments, Clearance, RoundCall, ToolOutcome, panic::catch, trace::TraceStep,
 };
@@ -47,9 +47,14 @@ impl Pipeline {
         match prepared {
             Ok(Ok(arguments)) => Ok(tool.normal(&arguments)),
             Ok(Err(error)) => {
-                let (name, format) = (&call.call.name, tool.own_error_format());
-                let settled = error.settle(name, format);
-                Err(settled.unwrap_or_else(|error| ToolError::from(error).failed(name, format)))
+                let format = tool.own_error_format();
+                let failed = FailedCall {
+                    tool: &call.call.name,
+                    id: &call.call.id,
+                    run: self.context.run_id(),
+                };
+                let settled = error.settle(failed, format);
+                Err(settled.unwrap_or_else(|error| ToolError::from(error).failed(failed, format)))
             }
             Err(panic) => Err(panic.outcome(&call.call.name)),
         }

@@ -53,7 +53,8 @@ pub(super) fn classify(
                 let error_text = panic::text(&format_args!("{error:#}"));
                 let run = started.call.context.run_id();
                 // Not within the current span, into which its exporter would copy the text.
-                tracing::warn!(parent: None, %run, tool, error = error_text, "a layer on a tool failed");
+                let call = started.call.id();
+                tracing::warn!(parent: None, %run, %call, tool, error = error_text, "a layer on a tool failed");
                 let format = tools.error_format_for(tool);
                 ToolOutcome::failed(ToolError::from(error).text(format))
             }

@@ -1,12 +1,14 @@
 use super::{Core, blocking::StartOnce, body::Work};
 use crate::{
-    Truncation, fatal,
+    Truncation,
+    error::FailedCall,
+    fatal,
     panic::Caught,
     truncation::{Sink, cut},
 };
 use concentric_core::{
-    Attempts, Context, Environment, Error, ErrorKind, ToolCall, ToolCallPart, ToolOutcome,
-    ToolStatus, context::Sleep, panic::catch,
+    Attempts, CallId, Context, Environment, Error, ErrorKind, RunId, ToolCall, ToolCallPart,
+    ToolOutcome, ToolStatus, context::Sleep, panic::catch,
 };
 use std::{
     future::Future,
@@ -25,8 +27,10 @@ pub(crate) struct Limits {
     pub(super) on_truncation: Option<Sink>,
 }
 
-/// Parts of a call that its guard needs later; empty for most tools.
+/// Parts of a call that its guard needs later.
 pub(super) struct Kept {
+    id: CallId,
+    run: RunId,
     clock: Option<Environment>,
     call: Option<Box<(ToolCallPart, Context)>>,
     attempts: Option<Attempts>,
@@ -35,6 +39,8 @@ pub(super) struct Kept {
 impl Kept {
     pub(super) fn of(call: &ToolCall, limits: &Limits) -> Self {
         Self {
+            id: call.id().clone(),
+            run: call.context.run_id().clone(),
             clock: limits.timeout.map(|_| call.context.environment().clone()),
             call: limits
                 .on_truncation
@@ -158,18 +164,23 @@ impl Future for Guard {
         }
         let core = &this.core;
         let (name, format) = (&core.spec.name, core.error_format.as_ref());
+        let failed = FailedCall {
+            tool: name,
+            id: &this.kept.id,
+            run: &this.kept.run,
+        };
         let outcome = match Pin::new(&mut this.work).poll(cx) {
             Poll::Pending => return this.poll_timeout(cx),
             Poll::Ready(Ok(Ok(outcome))) => match core.check_output(&outcome) {
                 Ok(()) => this.ended(outcome, false),
                 Err(error) => {
-                    let outcome = error.failed(name, format);
+                    let outcome = error.failed(failed, format);
                     this.end(ToolStatus::Done, false);
                     outcome
                 }
             },
             Poll::Ready(Ok(Err(error))) => {
-                match (error.is_given_up(), error.settle(name, format)) {
+                match (error.is_given_up(), error.settle(failed, format)) {
                     (true, Ok(outcome)) if !this.core.spec.may_run_again() => {
                         this.ended(outcome, true)
                     }

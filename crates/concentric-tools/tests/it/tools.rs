@@ -2,9 +2,10 @@
 
 use crate::common::{one, pace, paced, polled, text};
 use concentric_core::{
-    Annotations, Context, Error, ErrorKind, Part, ToolCall, ToolContent, ToolOutcome, ToolSource,
-    ToolSpec, ToolStatus,
+    AgentLayer, Annotations, ChatRequest, Context, Error, ErrorKind, Part, ToolCall, ToolContent,
+    ToolOutcome, ToolSource, ToolSpec, ToolStatus,
 };
+use concentric_test::{LogCapture, ScriptedModel};
 use concentric_tools::{
     Json, NoArguments, Tool, ToolError, Toolset, ToolsetError, blocking_tool, tool,
     tool_with_context,
@@ -13,7 +14,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::{error::Error as StdError, fmt};
-use tower::{ServiceExt, service_fn};
+use tower::{Layer, ServiceExt, service_fn};
 
 #[derive(Deserialize, JsonSchema)]
 struct Add {
@@ -169,6 +170,30 @@ async fn the_model_reads_the_text_of_tool_errors_only() {
     }
     let outcome = one(&tools, "both", "").await;
     assert_eq!(outcome, ToolOutcome::failed("the store is down"));
+}
+
+#[tokio::test]
+async fn a_failed_call_and_its_log_line_have_the_same_ids() {
+    let (log, _guard) = LogCapture::of_thread("concentric_tools");
+    let tools = Toolset::new().tool(tool("read", "", |NoArguments {}| async {
+        Err::<(), _>(std::io::Error::other("password=hunter2"))
+    }));
+    let model = ScriptedModel::new()
+        .tool_call("read", json!({}))
+        .then()
+        .text("It failed.");
+    let request = ChatRequest::user("hi");
+    let run = request.context.run_id().to_string();
+    let answer = AgentLayer::new(tools).layer(model).oneshot(request).await;
+    let answer = answer.unwrap().collect().await.unwrap();
+    let turns = answer.transcript().unwrap().iter();
+    let failed: Vec<_> = turns.flat_map(|turn| turn.results()).collect();
+    assert_eq!(failed[0].outcome, ToolOutcome::failed("The tool failed."));
+    let lines = log.take();
+    assert_eq!(lines.len(), 1);
+    for part in [run.as_str(), failed[0].call_id.as_str(), "hunter2"] {
+        assert!(lines[0].contains(part), "{lines:?}");
+    }
 }
 
 #[test]
