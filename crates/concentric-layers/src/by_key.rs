@@ -3,7 +3,7 @@
 use concentric_core::Str;
 use std::{
     collections::HashMap,
-    sync::{Mutex, PoisonError},
+    sync::{Mutex, MutexGuard, PoisonError},
 };
 
 /// The number of keys whose values are kept.
@@ -19,21 +19,27 @@ struct Kept<T> {
 }
 
 impl<T: Clone> ByKey<T> {
+    fn lock(&self) -> MutexGuard<'_, Kept<T>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Returns the value of `key`, if it is kept.
     #[cfg(feature = "circuit-breaker")]
     pub(crate) fn find(&self, key: &str) -> Option<T> {
-        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.values.get(key).map(|(_, value)| value.clone())
+        self.lock().values.get(key).map(|(_, value)| value.clone())
     }
 
-    /// Returns the value of `key`, which `make` creates for a new one.
+    /// Returns the value of `key`, which `make` creates for a new one. Of values that are created at once, the
+    /// first is kept.
     pub(crate) fn get(&self, key: Str, make: impl FnOnce() -> T) -> T {
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.uses += 1;
-        let now = kept.uses;
-        if let Some((used, value)) = kept.values.get_mut(&key) {
-            *used = now;
-            return value.clone();
+        if let Some(value) = self.lock().used(&key) {
+            return value;
+        }
+        // Not under the lock, since it may be code of the application.
+        let value = make();
+        let mut kept = self.lock();
+        if let Some(value) = kept.used(&key) {
+            return value;
         }
         if kept.values.len() >= KEYS {
             let oldest = kept.values.iter().min_by_key(|(_, (used, _))| *used);
@@ -41,9 +47,18 @@ impl<T: Clone> ByKey<T> {
                 kept.values.remove(&oldest);
             }
         }
-        let value = make();
+        let now = kept.uses;
         kept.values.insert(key, (now, value.clone()));
         value
+    }
+}
+
+impl<T: Clone> Kept<T> {
+    fn used(&mut self, key: &Str) -> Option<T> {
+        self.uses += 1;
+        let (used, value) = self.values.get_mut(key)?;
+        *used = self.uses;
+        Some(value.clone())
     }
 }
 
@@ -59,6 +74,17 @@ impl<T> Default for ByKey<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_value_is_not_made_under_the_lock() {
+        let by_key = ByKey::default();
+        let sum = by_key.get("a".into(), || {
+            let same = by_key.get("a".into(), || 1);
+            same + by_key.get("b".into(), || 2)
+        });
+        // The first value is kept.
+        assert_eq!((sum, by_key.get("a".into(), || 7)), (1, 1));
+    }
 
     #[test]
     fn the_least_recently_used_value_is_evicted() {

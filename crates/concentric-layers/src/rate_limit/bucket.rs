@@ -85,11 +85,14 @@ impl Buckets {
         quota: impl FnOnce() -> Quota,
         context: &Context,
     ) -> Arc<Bucket> {
-        let mut by_key = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let ByKey { buckets, swept } = &mut *by_key;
-        if let Some(bucket) = buckets.get(&key) {
+        let lock = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(bucket) = lock().buckets.get(&key) {
             return Arc::clone(bucket);
         }
+        // Not under the lock, since it is code of the application.
+        let quota = quota();
+        let mut by_key = lock();
+        let ByKey { buckets, swept } = &mut *by_key;
         let now = now(context);
         let is_due = swept.is_none_or(|swept| now >= swept.saturating_add(SWEEP));
         if buckets.len() >= MAX_KEYS && is_due {
@@ -103,7 +106,7 @@ impl Buckets {
         };
         let bucket = buckets
             .entry(key)
-            .or_insert_with(|| Arc::new(Bucket::new(quota(), now)));
+            .or_insert_with(|| Arc::new(Bucket::new(quota, now)));
         Arc::clone(bucket)
     }
 }

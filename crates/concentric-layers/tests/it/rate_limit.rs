@@ -500,6 +500,27 @@ async fn keys_have_quotas_of_their_own() {
 }
 
 #[tokio::test]
+async fn a_quota_is_asked_for_under_no_lock() {
+    let env = TestEnvironment::new();
+    let itself = Arc::new(std::sync::OnceLock::<RateLimitLayer>::new());
+    let (inner, inner_env) = (Arc::clone(&itself), env.clone());
+    let layer = RateLimitLayer::new(second())
+        .by(|request| request.options.model.clone().unwrap_or_default())
+        .quotas(move |key| {
+            if key.is_empty() {
+                // A call of another key.
+                let mut request = inner_env.request("hi");
+                request.options_mut().model = Some("other".into());
+                let made = call(inner.get()?, &answers(), request).now_or_never();
+                made.unwrap().unwrap();
+            }
+            Some(second().requests(2))
+        });
+    itself.set(layer.clone()).unwrap();
+    assert_eq!(passes(&layer, &env), 2);
+}
+
+#[tokio::test]
 async fn a_nested_agent_shares_a_layer_without_a_deadlock() {
     let env = TestEnvironment::new();
     let layer = RateLimitLayer::new(second().requests(2)).wait(Duration::ZERO);
