@@ -3,11 +3,12 @@
 use concentric_core::{
     AgentLayer, Annotations, BoxTool, CallId, ChatRequest, Clearance, Context, Error, ErrorKind,
     Event, Reply, RoundCall, ThreadId, ToolCall, ToolCallPart, ToolOutcome, ToolSpec, Transcript,
+    hooks::{self, Hooks},
     store::Tenant,
 };
 use concentric_layers::tool_cache::{CacheScope, ToolCacheLayer};
 use concentric_test::{Gate, ScriptedModel, TestEnvironment};
-use concentric_tools::{Approval, NoArguments, Toolset, tool};
+use concentric_tools::{Approval, NoArguments, Tool, Toolset, tool};
 use futures_util::{FutureExt, StreamExt, future::join_all};
 use serde_json::{Value, json};
 use std::{
@@ -88,6 +89,41 @@ async fn c101_equal_arguments_hit_whatever_their_order_and_defaults() {
     ];
     let results = texts(&tool, calls.map(|arguments| call(&context, arguments))).await;
     assert_eq!(results, ["1", "1", "1", "2", "3"]);
+}
+
+#[tokio::test]
+async fn hooks_around_the_cache_run_on_a_hit() {
+    struct Audit(Count);
+
+    impl Hooks for Audit {
+        fn id(&self) -> &str {
+            "audit"
+        }
+
+        async fn after_call(
+            &self,
+            _: &ToolCall,
+            outcome: &ToolOutcome,
+            _: Duration,
+        ) -> Result<Option<ToolOutcome>, BoxError> {
+            assert_eq!(outcome, &ToolOutcome::done("1"));
+            self.0.next();
+            Ok(None)
+        }
+    }
+
+    let (count, audited) = (Count::default(), Count::default());
+    let tools = Toolset::new()
+        .tool(Tool::new(spec(), counting(&count)))
+        .hooks(hooks::tool(Arc::new(Audit(audited.clone()))))
+        .layer(ToolCacheLayer::new(CacheScope::Shared));
+    let model = ScriptedModel::new().tool_call("look", json!({})).then();
+    let model = model.tool_call("look", json!({})).then().text("Seen.");
+    let answer = AgentLayer::new(tools)
+        .layer(model)
+        .oneshot(ChatRequest::user("hi"));
+    answer.await.unwrap().collect().await.unwrap();
+    assert_eq!((count.get(), audited.get()), (1, 2));
 }
 
 #[tokio::test]

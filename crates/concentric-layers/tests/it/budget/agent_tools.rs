@@ -8,6 +8,56 @@ fn within_itself(budget: &BudgetPlugin, model: &ScriptedModel) -> BoxModel {
     BoxModel::new(agent)
 }
 
+#[tokio::test]
+async fn a_budget_and_the_usage_of_a_run_agree() {
+    let head = || concentric_core::ResponseHead::new("test", "model");
+    let used = Usage::new;
+    let inner = ScriptedModel::new()
+        .head(head())
+        .usage(used(1_000, 100))
+        .text("No news.");
+    let outer = ScriptedModel::new()
+        .head(head())
+        .usage(used(10, 1))
+        .text("Hm.")
+        .then();
+    let outer = outer
+        .head(head())
+        .usage(used(20, 2))
+        .tool_call("ask", json!({"task": "t"}));
+    let outer = outer
+        .then()
+        .head(head())
+        .usage(used(30, 3))
+        .text("Nothing.");
+    // The first answer is rejected by a layer, as a retry does.
+    let retried = from_fn(async |request: ChatRequest, mut next: Next| {
+        if request.context.step() == 0 {
+            next.run(request.clone()).await?.collect().await?;
+        }
+        next.run(request).await
+    });
+    let budget = BudgetPlugin::new(Limits::new()).estimate(|_| Usage::new(30, 20));
+    let tools = agent_tool("ask", "", within_itself(&budget, &inner));
+    let agent = ServiceBuilder::new()
+        .layer(budget.run())
+        .layer(AgentLayer::new(Toolset::new().tool(tools)))
+        .layer(retried)
+        .layer(budget.model())
+        .service(outer);
+    let tenant = Budget::new(Limits::new());
+    let answer = run(&BoxModel::new(agent), request(&tenant)).await;
+    assert_eq!(answer.text(), "Nothing.");
+    let total = answer.finish.run_usage().total();
+    assert_eq!(total, used(1_060, 106));
+    let (spent, total) = (tenant.spent(), Amounts::of_usage(&total));
+    assert_eq!(
+        (spent.input_tokens, spent.output_tokens, spent.total_tokens),
+        (total.input_tokens, total.output_tokens, total.total_tokens)
+    );
+    assert_eq!((spent.model_calls, tenant.reserved()), (4, Amounts::new()));
+}
+
 // Case F033.
 #[tokio::test]
 async fn an_agent_tool_spends_its_callers_budget() {
