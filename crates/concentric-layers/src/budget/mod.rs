@@ -193,6 +193,8 @@
 //! belongs to a different `BudgetPlugin` than [`BudgetPlugin::run`], the caching layer must call
 //! [`Context::skip_stack_check`](concentric_core::Context::skip_stack_check) when it answers.
 //!
+//! See the [recommended order](crate::order).
+//!
 //! # Backpressure
 //!
 //! The layer around an agent forwards readiness. The other layers are always ready and wait for the

@@ -67,6 +67,8 @@
 //! circuit for all of them. A model that repeats the same tool call is the subject of
 //! [`LoopDetector`](crate::stop).
 //!
+//! See the [recommended order](crate::order).
+//!
 //! # Backpressure
 //!
 //! Always ready, because an open circuit must not wait for the inner service. The future of an admitted call

@@ -46,6 +46,8 @@
 //! Anthropic's service clears by itself if the request's [provider options](concentric_core::ChatOptions::provider)
 //! have `context_management`; do not use both.
 //!
+//! See the [recommended order](crate::order).
+//!
 //! # State
 //!
 //! A durable slot of the run, `concentric/clear_results`, has the place up to which results are cleared.

@@ -27,6 +27,8 @@
 //! agent, `whole` holds the run's events until its end, and the [`effects`](concentric_core::Error::effects)
 //! of an error report whether its tools may have had side effects.
 //!
+//! See the [recommended order](crate::order).
+//!
 //! # Limits
 //!
 //! At most 1 MiB of events is held ([`CommitLayer::limit`]); an answer beyond that fails with

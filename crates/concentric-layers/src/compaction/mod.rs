@@ -99,6 +99,8 @@
 //! [`TrimLayer`](crate::TrimLayer), retries and fallbacks: it receives the whole conversation, and the
 //! final error of the layers inside.
 //!
+//! See the [recommended order](crate::order).
+//!
 //! # Backpressure
 //!
 //! The layer is always ready. Its future waits for the summary, and for the readiness of a clone of the inner

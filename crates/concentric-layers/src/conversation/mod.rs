@@ -60,6 +60,8 @@
 //! fails with [`Configuration`](concentric_core::ErrorKind::Configuration). In an agent that is used as a
 //! tool, the layer has no effect.
 //!
+//! See the [recommended order](crate::order).
+//!
 //! # Errors
 //!
 //! | error | cause |

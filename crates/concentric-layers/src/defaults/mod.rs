@@ -26,6 +26,8 @@
 //! # Place in the stack
 //!
 //! Outside the loop, where the layer runs once per run, or inside it, with the same effect.
+//!
+//! See the [recommended order](crate::order).
 
 mod layer;
 mod service;

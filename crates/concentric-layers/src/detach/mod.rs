@@ -91,6 +91,8 @@
 //! run decides whether it continues. Directly around the model of a loop, it fails the call with
 //! [`Configuration`](concentric_core::ErrorKind::Configuration).
 //!
+//! See the [recommended order](crate::order).
+//!
 //! # Backpressure
 //!
 //! Forwards the readiness of the inner service. A permit of an inner limit is held until a detached

@@ -55,6 +55,8 @@
 //! Inside the loop, outside of retries: each model has [its own](crate::retry), and an error of this layer is
 //! not repeated by one around it. Around agents, the layer falls back for runs that had no effect.
 //!
+//! See the [recommended order](crate::order).
+//!
 //! # Backpressure
 //!
 //! Always ready. The future waits for the readiness of each model it calls, and a model that fails to become

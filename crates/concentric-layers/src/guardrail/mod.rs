@@ -67,6 +67,8 @@
 //! [`TransformLayer`](crate::TransformLayer) replaces text by rules without a classifier;
 //! [`OutputConstraint`](crate::stop::OutputConstraint) asks the model for another answer.
 //!
+//! See the [recommended order](crate::order).
+//!
 //! # Backpressure
 //!
 //! The layer is always ready. Its future waits for the readiness of the classifier and of a clone of the inner

@@ -53,6 +53,8 @@
 //!
 //! Around a retry layer, it counts all attempts as one call, including the back-off. Inside a retry
 //! layer, each attempt acquires its own permit.
+//!
+//! See the [recommended order](crate::order).
 
 mod body;
 mod future;

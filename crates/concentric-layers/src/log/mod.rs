@@ -81,6 +81,8 @@
 //! attempt. On tools, it logs tool calls: outermost, with those that other layers answer.
 //! [`DebugLayer`](crate::DebugLayer) logs whole requests and events, for development.
 //!
+//! See the [recommended order](crate::order).
+//!
 //! # Backpressure, errors and cancellation
 //!
 //! Readiness is forwarded. Responses and errors pass unchanged. Dropping a future or a body drops the inner

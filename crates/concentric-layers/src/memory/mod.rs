@@ -84,6 +84,8 @@
 //! [`Configuration`](concentric_core::ErrorKind::Configuration). An agent that is a tool has no memories
 //! unless its own stack has the layer.
 //!
+//! See the [recommended order](crate::order).
+//!
 //! # Failures
 //!
 //! The layer has no errors of its own. If the search fails or exceeds its time, or the function that

@@ -156,7 +156,7 @@
 //!
 //! # Place in the stack
 //!
-//! See the page `order`. Around an agent, place `run` inside [`SuspendLayer`](crate::SuspendLayer), which
+//! See the [recommended order](crate::order). Around an agent, place `run` inside [`SuspendLayer`](crate::SuspendLayer), which
 //! restores the slot with the links, and inside [`DetachLayer`](crate::DetachLayer), so that the span covers
 //! the whole run. Around a model, place `model` inside a retry or a fallback. A nested agent's `run` is the
 //! child of the call's span.

@@ -55,6 +55,8 @@
 //! Inside the loop and inside retries, so that each attempt counts. A waiting call holds nothing, so a parent
 //! and a nested agent can share a layer.
 //!
+//! See the [recommended order](crate::order).
+//!
 //! # Backpressure
 //!
 //! The layer is always ready, because the key of a call is unknown before it. Calls of a key are served in their

@@ -76,6 +76,8 @@
 //! [`BudgetPlugin::model`](crate::budget::BudgetPlugin::model), so that hits are free. One layer is for one model, or for one
 //! set of models that may answer for each other.
 //!
+//! See the [recommended order](crate::order).
+//!
 //! # Limits
 //!
 //! | option | default |

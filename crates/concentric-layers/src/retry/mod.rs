@@ -73,6 +73,8 @@
 //! [`FallbackLayer`](crate::fallback) and outside of layers for each attempt, such as tower's `Timeout`, a rate
 //! limit or a budget layer, which count every attempt. Around an agent, it repeats runs that had no effect.
 //!
+//! See the [recommended order](crate::order).
+//!
 //! # Readiness and errors
 //!
 //! Those of tower's [`Retry`](tower::retry::Retry): it forwards readiness, and a repetition waits for it again.

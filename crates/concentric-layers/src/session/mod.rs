@@ -96,6 +96,8 @@
 //! - a session that is used as the model of an agent: its history would grow with each model call
 //! - a session inside a session: it would append the whole history to its own at each turn
 //!
+//! See the [recommended order](crate::order).
+//!
 //! # Backpressure
 //!
 //! A session is always ready. A queued turn waits in its future until it is its turn, its run is

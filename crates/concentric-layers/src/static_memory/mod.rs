@@ -39,6 +39,8 @@
 //! Outside the loop, inside `SuspendLayer`, since the system prompt is
 //! not part of a suspended run. Inside the loop, it has the same effect.
 //!
+//! See the [recommended order](crate::order).
+//!
 //! # Limits and errors
 //!
 //! The segment has at most 32 KiB ([`max_bytes`](StaticMemoryLayer::max_bytes)), about 8,000 tokens. The

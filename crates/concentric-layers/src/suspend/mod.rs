@@ -270,6 +270,8 @@
 //! The other parts of a request (system instructions, client tools, options) are not stored; the
 //! request that resumes the run must contain them.
 //!
+//! See the [recommended order](crate::order).
+//!
 //! # Backpressure
 //!
 //! The service is always ready. The future waits for the inner service once it is known that it

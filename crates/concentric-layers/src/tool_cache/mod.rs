@@ -66,6 +66,8 @@
 //! logs. Gates decide before the layers, so that a hit requires a call that is allowed. A change of the
 //! arguments outside the layer is part of the comparison.
 //!
+//! See the [recommended order](crate::order).
+//!
 //! # Limits
 //!
 //! | option | default |

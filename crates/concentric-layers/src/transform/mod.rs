@@ -63,6 +63,8 @@
 //!
 //! Inside the loop, changes affect the run: a tool call that a transform drops is not executed.
 //! Outside the loop, they affect only the consumer.
+//!
+//! See the [recommended order](crate::order).
 
 use concentric_core::{Error, Event, Finish};
 

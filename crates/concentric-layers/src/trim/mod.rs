@@ -57,6 +57,8 @@
 //! [`CompactionLayer`](crate::CompactionLayer), of which it is the cheap form. Around an agent, the run has what is
 //! left, and no other turns return. One layer in a loop: of two, each forgets the cut of the other.
 //!
+//! See the [recommended order](crate::order).
+//!
 //! # State
 //!
 //! A durable slot of the run, `concentric/trim`, has the cut, so a resumed run sends the same turns. A cut
