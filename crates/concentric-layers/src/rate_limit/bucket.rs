@@ -1,4 +1,4 @@
-use super::{OVER_QUOTA, Quota, RATE_LIMITED};
+use super::{OVER_QUOTA, Quota, RATE_LIMITED, recent::Recent};
 use crate::{local::LOCAL, tokens::BYTES, wait::Stop};
 use concentric_core::{
     Allowance, Context, Error, ErrorKind, RateLimits, Str, Usage, context::Sleep,
@@ -51,6 +51,7 @@ struct Inner {
     at: Duration,
     // Negative if more was used than reserved.
     left: Amounts,
+    recent: Recent,
     // The share of the quota in effect: less than 1 after the provider rejected requests.
     share: f64,
     // When the share was halved last.
@@ -117,6 +118,7 @@ impl Bucket {
             inner: Mutex::new(Inner {
                 at: now,
                 left: quota.limits,
+                recent: Recent::default(),
                 share: 1.0,
                 halved: None,
                 closed_until: Duration::ZERO,
@@ -140,14 +142,16 @@ impl Bucket {
             inner.refill(quota, now);
             let is_open = inner.closed_until <= now && inner.queue.is_empty();
             let is_provided = inner.provider.iter().all(|it| it.until <= now);
-            is_open && is_provided && inner.left == quota.limits && inner.share >= 1.0
+            let is_unused = inner.left == quota.limits && inner.recent.is_empty();
+            is_open && is_provided && is_unused && inner.share >= 1.0
         })
     }
 
-    /// Returns `amounts`; negative ones are taken.
-    fn give_back(&self, amounts: Amounts, now: Duration) {
+    /// Returns `amounts` of a call that began at `began`; negative ones are taken.
+    fn give_back(&self, amounts: Amounts, began: Duration, now: Duration) {
         let first = self.with(|inner, quota| {
             inner.refill(quota, now);
+            inner.recent.give_back(&amounts, began);
             for (left, amount) in inner.left.iter_mut().zip(amounts) {
                 *left += amount;
             }
@@ -240,6 +244,7 @@ impl Inner {
     fn refill(&mut self, quota: &Quota, now: Duration) {
         let periods = now.saturating_sub(self.at).as_secs_f64() / quota.per.as_secs_f64();
         self.at = self.at.max(now);
+        self.recent.expire(quota, now);
         // The share grows evenly up to 1; the area below it is added.
         let growing = (1.0 - self.share) / RECOVERY;
         let (growing, grown) = match periods < growing {
@@ -265,6 +270,7 @@ impl Inner {
     /// The time after which `amounts` may be there.
     fn wait(&self, quota: &Quota, amounts: &Amounts, now: Duration) -> Duration {
         let mut wait = self.closed_until.saturating_sub(now);
+        wait = wait.max(self.recent.wait(quota, amounts, now));
         for ((left, limit), amount) in self.left.iter().zip(quota.limits).zip(amounts) {
             // A call that needs more than the bucket holds for now takes all of it, and the rest later.
             let missing = amount.min(limit * self.share) - left;
@@ -296,6 +302,7 @@ impl Inner {
         for (provided, amount) in self.provider.iter_mut().zip(provided(amounts)) {
             provided.left -= amount;
         }
+        self.recent.add(quota, amounts, now);
         self.calls += 1;
         self.unanswered.insert(self.calls, *amounts);
         Ok(self.calls)
@@ -520,7 +527,8 @@ impl Drop for Reservation {
             input - used_input,
             output - used_output,
         ];
-        self.bucket.give_back(rest, now(&self.context));
+        let now = now(&self.context);
+        self.bucket.give_back(rest, self.began, now);
     }
 }
 

@@ -25,7 +25,10 @@
 //! # Reservation
 //!
 //! Each key has a token bucket per limited amount: it holds at most the amount of one period, and is refilled
-//! evenly. A call waits until its request and its estimated tokens are there, and takes them.
+//! evenly. A call waits until its request and its estimated tokens are there, and takes them. It also waits until
+//! the calls that began within the last period, and itself, have no more than the quota: of requests exactly, of
+//! tokens up to a part of one estimate. A provider that counts per period therefore rejects none of them, whatever
+//! the moments at which it begins to count.
 //!
 //! | moment | effect |
 //! |---|---|
@@ -79,6 +82,7 @@ mod body;
 mod bucket;
 mod future;
 mod layer;
+mod recent;
 
 pub use self::{
     body::RateLimitBody,
