@@ -16,6 +16,10 @@ const BUILD_SIZE: usize = 64 << 20;
 /// The state from which nothing matches.
 pub(super) const DEAD: u32 = 0;
 
+/// The number of different states before the first byte. There are fewer: a rule only sees whether the byte is
+/// one of a word, a line feed or a carriage return.
+const CONTEXTS: usize = 8;
+
 /// The context of a text that has no byte before it.
 pub(super) const START: usize = 256;
 
@@ -32,8 +36,11 @@ pub(super) struct Automaton {
     // match that a later state can report. A state is the index of its row.
     table: Vec<u32>,
     stride: u32,
-    // The states before the first byte, by the byte before it.
-    starts: [u32; 257],
+    // The different states before the first byte; and a bit per one: that after each byte and at the start of a
+    // text, and those from which a match may begin with a byte.
+    starts: [u32; CONTEXTS],
+    contexts: [u8; 257],
+    begins: [u8; 256],
     // The first state that reports matches, and the rules that they report, in order.
     matching: u32,
     matches: Vec<Box<[u16]>>,
@@ -196,15 +203,46 @@ impl Automaton {
             table.push(*later);
         }
         let number = |of: usize| u32::try_from(of).map_err(|_| RulesError::TooLarge);
-        Ok(Self {
+        let mut automaton = Self {
             columns,
             stride: number(stride)?,
-            starts: starts.map(|id| name(&id)),
+            starts: [DEAD; CONTEXTS],
+            contexts: [0; 257],
+            begins: [0; 256],
             matching: number(matching.unwrap_or(table.len()))?,
             table,
             matches,
             lengths,
-        })
+        };
+        automaton.set_starts(starts.map(|id| name(&id)))?;
+        Ok(automaton)
+    }
+
+    /// Sets the states before the first byte, by the byte before it.
+    fn set_starts(&mut self, states: [u32; 257]) -> Result<(), RulesError> {
+        let mut starts: Vec<u32> = states.to_vec();
+        starts.sort_unstable();
+        starts.dedup();
+        for (at, start) in starts.into_iter().enumerate() {
+            *self.starts.get_mut(at).ok_or(RulesError::TooLarge)? = start;
+            let bit = 1 << at;
+            for (context, _) in self
+                .contexts
+                .iter_mut()
+                .zip(&states)
+                .filter(|(_, of)| **of == start)
+            {
+                *context = bit;
+            }
+            for byte in 0..=u8::MAX {
+                if self.next(start, byte) != DEAD
+                    && let Some(begins) = self.begins.get_mut(usize::from(byte))
+                {
+                    *begins |= bit;
+                }
+            }
+        }
+        Ok(())
     }
 
     #[inline(always)]
@@ -213,10 +251,32 @@ impl Automaton {
         self.table.get(at).copied().unwrap_or(DEAD)
     }
 
-    /// The state before a byte, if `before` is the one before it, or [`START`].
+    /// The context of a text whose first byte follows `before`, or begins the text, if it is [`START`].
     #[inline(always)]
-    pub(super) fn start(&self, before: usize) -> u32 {
-        self.starts.get(before).copied().unwrap_or(DEAD)
+    pub(super) fn context(&self, before: usize) -> u8 {
+        self.contexts.get(before).copied().unwrap_or_default()
+    }
+
+    /// Skips bytes with which no match begins, and returns the others with the context before them.
+    #[inline(always)]
+    pub(super) fn begin<'a>(&self, mut context: u8, mut bytes: &'a [u8]) -> Option<(&'a [u8], u8)> {
+        loop {
+            let (byte, others) = bytes.split_first()?;
+            let byte = usize::from(*byte);
+            let begins = self.begins.get(byte).copied().unwrap_or_default();
+            if begins & context != 0 {
+                return Some((bytes, context));
+            }
+            context = self.context(byte);
+            bytes = others;
+        }
+    }
+
+    /// The state before the first byte.
+    #[inline(always)]
+    pub(super) fn start(&self, context: u8) -> u32 {
+        let at = context.trailing_zeros() as usize;
+        self.starts.get(at).copied().unwrap_or(DEAD)
     }
 
     /// The state after `byte`.
@@ -235,6 +295,13 @@ impl Automaton {
     #[inline(always)]
     pub(super) fn may_match(&self, state: u32, read: usize) -> bool {
         read <= self.cell(state, self.stride.wrapping_sub(1)) as usize
+    }
+
+    /// Whether nothing matches from `state`, or it reports matches.
+    #[inline(always)]
+    pub(super) fn is_dead_or_match(&self, state: u32) -> bool {
+        // The dead state is the lowest one, and those that report matches are the highest ones.
+        state.wrapping_sub(1) >= self.matching.wrapping_sub(1)
     }
 
     /// Whether `state` reports matches.

@@ -30,6 +30,8 @@ pub(super) struct Watch {
     effects: u64,
     lane: Lane,
     released: VecDeque<Event>,
+    // Whether the inner body has ended, or nothing of it follows.
+    is_over: bool,
     // The error that follows the released events.
     failed: Option<Error>,
 }
@@ -47,6 +49,7 @@ impl Watch {
             effects: request.context.effect_count(),
             lane: Lane::new(is_typed && options.output.contains(Parts::TEXT)),
             released: VecDeque::new(),
+            is_over: false,
             failed: None,
         }))
     }
@@ -59,29 +62,45 @@ impl Watch {
             effects: 0,
             lane: Lane::default(),
             released: replacement(text).into(),
+            is_over: false,
             failed: None,
         }
     }
 
-    /// Takes an item of the inner body; `true` if the body has ended.
-    fn take(&mut self, item: Option<Result<Event, Error>>) -> bool {
+    /// Takes an item of the inner body. Returns the event if it is released at once.
+    fn take(&mut self, item: Option<Result<Event, Error>>) -> Option<Event> {
         let options = &self.options;
-        let (result, is_end) = match item {
-            Some(Ok(event)) => {
-                let is_finish = event.is_finish();
-                let result = self.lane.take(options, event, &mut self.released);
-                (result, is_finish)
+        let result = match item {
+            Some(Ok(mut event)) => {
+                self.is_over = event.is_finish();
+                match self.lane.take(options, &mut event, &mut self.released) {
+                    Ok(true) if self.released.is_empty() => return Some(event),
+                    Ok(true) => {
+                        self.released.push_back(event);
+                        return None;
+                    }
+                    result => result.map(drop),
+                }
             }
             Some(Err(error)) => {
+                self.is_over = true;
                 let ended = self.lane.end(options, &mut self.released);
-                (ended.and_then(|()| Err(options.error(error))), true)
+                ended.and_then(|()| Err(options.error(error)))
             }
-            None => (self.lane.end(options, &mut self.released), true),
+            None => {
+                self.is_over = true;
+                self.lane.end(options, &mut self.released)
+            }
         };
-        let Err(error) = result else {
-            return is_end;
-        };
-        match &options.block_with {
+        if let Err(error) = result {
+            self.fail(error);
+        }
+        None
+    }
+
+    fn fail(&mut self, error: Error) {
+        self.is_over = true;
+        match &self.options.block_with {
             Some(text) if error.code() == Some(BLOCKED) => {
                 self.released.extend(replacement(text.clone()));
             }
@@ -91,7 +110,6 @@ impl Watch {
                 self.failed = Some(error.with_effects(effects));
             }
         }
-        true
     }
 }
 
@@ -138,7 +156,9 @@ where
             let Some(body) = inner else {
                 return Poll::Ready(Err(Error::truncated()));
             };
-            if watch.take(ready!(body.as_mut().poll_next(cx))) {
+            let event = watch.take(ready!(body.as_mut().poll_next(cx)));
+            watch.released.extend(event);
+            if watch.is_over {
                 *inner = None;
             }
         }
@@ -160,8 +180,12 @@ where
             let Some(body) = inner else {
                 return Poll::Ready(None);
             };
-            if watch.take(ready!(body.as_mut().poll_next(cx))) {
+            let event = watch.take(ready!(body.as_mut().poll_next(cx)));
+            if watch.is_over {
                 *inner = None;
+            }
+            if event.is_some() {
+                return Poll::Ready(event.map(Ok));
             }
         }
     }

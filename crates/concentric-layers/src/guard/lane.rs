@@ -38,7 +38,7 @@ impl Lane {
         }
     }
 
-    /// Takes an event, and releases events.
+    /// Edits an event, and adds to `out` what is released before it. Returns whether the event follows.
     ///
     /// # Errors
     ///
@@ -46,9 +46,9 @@ impl Lane {
     pub(super) fn take(
         &mut self,
         options: &Options,
-        event: Event,
+        event: &mut Event,
         out: &mut VecDeque<Event>,
-    ) -> Result<(), Error> {
+    ) -> Result<bool, Error> {
         match event {
             Event::TextDelta(text) => self.delta(options, Parts::TEXT, text, out),
             Event::ReasoningDelta(text) => self.delta(options, Parts::REASONING, text, out),
@@ -61,16 +61,15 @@ impl Lane {
         &mut self,
         options: &Options,
         kind: Parts,
-        text: Str,
+        text: &mut Str,
         out: &mut VecDeque<Event>,
-    ) -> Result<(), Error> {
+    ) -> Result<bool, Error> {
         if self.open != kind {
             self.end_part(options, out)?;
             self.open = kind;
         }
         if !options.output.contains(kind) {
-            out.push_back(delta(kind, text));
-            return Ok(());
+            return Ok(true);
         }
         if self.is_typed && kind == Parts::TEXT {
             if self.typed.len().saturating_add(text.len()) > options.limit {
@@ -78,17 +77,17 @@ impl Lane {
                     "the typed answer exceeded the limit of held bytes; raise `GuardLayer::limit`";
                 return Err(Error::new(ErrorKind::TooLarge, message));
             }
-            self.typed.push_str(&text);
-            return Ok(());
+            self.typed.push_str(text);
+            return Ok(false);
         }
-        let released = self.scan.push(&options.rules, text);
-        if released.matches.is_empty() {
-            if !released.text.is_empty() {
-                out.push_back(delta(kind, released.text));
+        match self.scan.push(&options.rules, text) {
+            None => Ok(true),
+            Some(released) if released.matches.is_empty() => {
+                *text = released.text;
+                Ok(!text.is_empty())
             }
-            return Ok(());
+            Some(released) => release(options, kind, released, out).map(|()| false),
         }
-        release(options, kind, released, out)
     }
 
     /// Ends the open part, and returns whether its text was changed.
@@ -143,12 +142,12 @@ impl Lane {
     fn take_other(
         &mut self,
         options: &Options,
-        mut event: Event,
+        event: &mut Event,
         out: &mut VecDeque<Event>,
-    ) -> Result<(), Error> {
+    ) -> Result<bool, Error> {
         let mut edit = Edit::new(&options.rules, options.output);
         let holds_calls = options.output.contains(Parts::ARGUMENTS);
-        match &mut event {
+        match event {
             Event::PartEnd(end) => {
                 if self.end_part(options, out)? {
                     // It may be a signature of the text, or repeat it.
@@ -159,14 +158,14 @@ impl Lane {
             Event::Part(part) => {
                 self.end_part(options, out)?;
                 if edit.part(part, Parts::TEXT).is_none() {
-                    return options.report(edit);
+                    return options.report(edit).map(|()| false);
                 }
             }
             Event::ToolCallStart(start) => {
                 self.end_part(options, out)?;
                 if holds_calls {
                     self.calls.push(((**start).clone(), false));
-                    return Ok(());
+                    return Ok(false);
                 }
             }
             Event::ToolCallDelta(delta) if holds_calls => {
@@ -176,7 +175,7 @@ impl Lane {
                 {
                     *has_arguments = true;
                 }
-                return Ok(());
+                return Ok(false);
             }
             Event::ToolCall(call) => {
                 self.end_part(options, out)?;
@@ -197,8 +196,7 @@ impl Lane {
                         out.push_back(Event::ToolCallDelta(delta));
                     }
                 }
-                out.push_back(event);
-                return Ok(());
+                return Ok(true);
             }
             Event::ToolResult(result) => {
                 self.end_part(options, out)?;
@@ -229,17 +227,15 @@ impl Lane {
             }
             _ => {}
         }
-        options.report(edit)?;
-        out.push_back(event);
-        Ok(())
+        options.report(edit).map(|()| true)
     }
 
     fn take_nested(
         &mut self,
         options: &Options,
-        event: &SubAgentEvent,
+        event: &mut SubAgentEvent,
         out: &mut VecDeque<Event>,
-    ) -> Result<(), Error> {
+    ) -> Result<bool, Error> {
         let known = self
             .nested
             .iter()
@@ -254,13 +250,12 @@ impl Lane {
             });
         }
         let Some(nested) = self.nested.get_mut(at) else {
-            return Ok(());
+            return Ok(true);
         };
         let mut events = VecDeque::new();
-        let is_finish = event.event.is_finish();
-        let result = nested.lane.take(options, event.event.clone(), &mut events);
+        let result = nested.lane.take(options, &mut event.event, &mut events);
         out.extend(events.into_iter().map(|event| nested.event(event)));
-        if is_finish {
+        if event.event.is_finish() {
             self.nested.remove(at);
         }
         result

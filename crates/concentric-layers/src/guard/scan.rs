@@ -10,20 +10,20 @@ use std::{cmp::Reverse, ops::Range};
 /// The number of bytes after which the states of a search that found nothing are kept.
 const LONG: usize = 64;
 
-/// The number of bytes after which the length of a search is checked.
-const PIECE: usize = 64;
-
 /// The number of such searches.
 const TRAILS: usize = 4;
 
+/// The number of bytes after which the length of a search is checked.
+const PIECE: usize = 64;
+
 /// A text that arrives in pieces, and the part of it that a match may begin in.
 pub(super) struct Scan {
-    // The text from the first start at which a match is still possible.
+    // The text from the first start at which a match is still possible, and the search from it, which has read
+    // all of it. Without a search, nothing is held.
     held: String,
-    // The byte before it, or `START`.
-    before: usize,
-    // The search from the start of `held`, which has read all of it.
     search: Option<Search>,
+    // The byte before that text, or `START`.
+    before: usize,
     // Whether a match was replaced.
     is_changed: bool,
 }
@@ -31,6 +31,7 @@ pub(super) struct Scan {
 /// A search from one start.
 #[derive(Clone, Copy)]
 struct Search {
+    start: usize,
     // The number of bytes that were read.
     read: usize,
     state: u32,
@@ -73,63 +74,50 @@ impl Default for Scan {
     fn default() -> Self {
         Self {
             held: String::new(),
-            before: START,
             search: None,
+            before: START,
             is_changed: false,
         }
     }
 }
 
 impl Scan {
-    /// Adds a piece of the text.
-    pub(super) fn push(&mut self, rules: &Rules, piece: Str) -> Released {
-        let mut decided = Decided::default();
-        if self.held.is_empty() {
-            let (kept, search) = find(rules, &piece, self.before, None, false, &mut decided);
-            if kept == piece.len() && decided.text.is_none() {
-                self.before = last_byte(&piece, self.before);
-                return Released {
-                    text: piece,
-                    ..Released::default()
-                };
-            }
-            let (done, held) = piece.split_at_checked(kept).unwrap_or((&piece, ""));
-            self.before = last_byte(done, self.before);
-            self.held.push_str(held);
-            self.search = search;
-            return self.release(decided, done);
+    /// Adds a piece of the text; `None` if it is released as it is.
+    pub(super) fn push(&mut self, rules: &Rules, piece: &str) -> Option<Released> {
+        if let Some(search) = self.search.take() {
+            let mut text = std::mem::take(&mut self.held);
+            text.push_str(piece);
+            let search = search.resume(rules.automaton(), text.as_bytes());
+            let (done, decided) = self.find(rules, &text, search, false);
+            let (kept, released) = (done.len(), self.release(decided, done));
+            text.drain(..kept);
+            self.held = text;
+            return Some(released);
         }
-        let mut held = std::mem::take(&mut self.held);
-        held.push_str(&piece);
-        let search = self.search.take();
-        let (kept, search) = find(rules, &held, self.before, search, false, &mut decided);
-        let (done, _) = held.split_at_checked(kept).unwrap_or((&held, ""));
-        self.before = last_byte(done, self.before);
-        self.search = search;
-        let released = self.release(decided, done);
-        held.drain(..kept);
-        self.held = held;
-        released
+        let search = Search::first(rules.automaton(), piece.as_bytes(), 0, self.before);
+        if search.is_none() {
+            self.before = last_byte(piece, self.before);
+            return None;
+        }
+        let (done, decided) = self.find(rules, piece, search, false);
+        if done.len() == piece.len() && decided.as_ref().is_none_or(|it| it.matches.is_empty()) {
+            self.before = last_byte(piece, self.before);
+            return None;
+        }
+        self.held
+            .push_str(piece.get(done.len()..).unwrap_or_default());
+        Some(self.release(decided, done))
     }
 
     /// Ends the text, and begins another one.
     pub(super) fn end(&mut self, rules: &Rules) -> Released {
-        if self.held.is_empty() {
-            let is_changed = self.is_changed;
-            self.before = START;
-            self.is_changed = false;
-            return Released {
-                is_changed,
-                ..Released::default()
-            };
-        }
-        let mut held = std::mem::take(&mut self.held);
-        let mut decided = Decided::default();
-        find(rules, &held, self.before, self.search, true, &mut decided);
-        let released = self.release(decided, &held);
-        held.clear();
+        let mut text = std::mem::take(&mut self.held);
+        let search = self.search.take();
+        let (done, decided) = self.find(rules, &text, search, true);
+        let released = self.release(decided, done);
+        text.clear();
         *self = Self {
-            held,
+            held: text,
             ..Self::default()
         };
         released
@@ -140,17 +128,42 @@ impl Scan {
         *self = Self::default();
     }
 
-    fn release(&mut self, mut decided: Decided, done: &str) -> Released {
-        self.is_changed |= decided.text.is_some();
-        let is_blocked = decided.is_blocked;
-        let matches = std::mem::take(&mut decided.matches);
-        let text = decided.rest(done).map_or_else(|| done.into(), Str::from);
-        Released {
-            text,
-            matches,
-            is_blocked,
-            is_changed: self.is_changed,
-        }
+    /// Decides about `text`, for which `search` is in progress. Returns the part that is decided, and the
+    /// decision unless that part has no matches.
+    #[inline(always)]
+    fn find<'a>(
+        &mut self,
+        rules: &Rules,
+        text: &'a str,
+        search: Option<Search>,
+        is_end: bool,
+    ) -> (&'a str, Option<Decided>) {
+        let mut decided = None;
+        let search = match search {
+            Some(search) if is_end || !search.is_open(rules.automaton(), text.len()) => {
+                let decided = decided.insert(Decided::default());
+                find(rules, text, self.before, search, is_end, decided)
+            }
+            search => search,
+        };
+        let end = search.map_or(text.len(), |search| search.start);
+        self.search = search.map(|search| Search { start: 0, ..search });
+        (text.get(..end).unwrap_or(text), decided)
+    }
+
+    #[inline(always)]
+    fn release(&mut self, decided: Option<Decided>, done: &str) -> Released {
+        self.before = last_byte(done, self.before);
+        let mut released = Released::default();
+        let text = decided.and_then(|mut decided| {
+            released.is_blocked = decided.is_blocked;
+            released.matches = std::mem::take(&mut decided.matches);
+            decided.rest(done)
+        });
+        self.is_changed |= text.is_some();
+        released.is_changed = self.is_changed;
+        released.text = text.map_or_else(|| done.into(), Str::from);
+        released
     }
 }
 
@@ -160,7 +173,7 @@ pub(super) fn whole(rules: &Rules, text: &str) -> Option<Released> {
     if decided.matches.is_empty() && !decided.is_blocked {
         return None;
     }
-    Some(Scan::default().release(decided, text))
+    Some(Scan::default().release(Some(decided), text))
 }
 
 /// Returns a text with its matches replaced; `None` if it has none.
@@ -174,87 +187,133 @@ pub(super) fn matches(rules: &Rules, text: &str) -> Vec<Match> {
     Decided::whole(rules, text, true).matches
 }
 
+/// The byte before the place `at`; that before the first one is `before`.
+#[inline(always)]
+fn byte_before(bytes: &[u8], at: usize, before: usize) -> usize {
+    match at.checked_sub(1) {
+        Some(at) => bytes.get(at).map_or(START, |byte| usize::from(*byte)),
+        None => before,
+    }
+}
+
 fn last_byte(text: &str, otherwise: usize) -> usize {
     text.bytes().next_back().map_or(otherwise, usize::from)
 }
 
-/// Decides about `text` from its start, for which `search` is in progress. Returns the first start at which a
-/// match is still possible, and the search from it.
+/// Decides about `text` up to the first start at which a match is still possible, and returns the search from it.
 ///
 /// The matches are the leftmost ones. Of those with the same start, it is the one of the first rule; of those
 /// with the same rule, the longest one that the rule accepts. The search continues at the end of a match.
+#[inline(never)]
 fn find(
     rules: &Rules,
     text: &str,
     before: usize,
-    mut search: Option<Search>,
+    mut search: Search,
     is_end: bool,
     decided: &mut Decided,
-) -> (usize, Option<Search>) {
+) -> Option<Search> {
     let automaton = rules.automaton();
     let bytes = text.as_bytes();
     let mut trails = Trails::default();
-    let mut start = 0;
-    let before = |start: usize| match start.checked_sub(1) {
-        Some(at) => bytes.get(at).map_or(START, |byte| usize::from(*byte)),
-        None => before,
-    };
     loop {
-        let mut from = match search.take() {
-            Some(search) => search,
-            None => {
-                let mut last = before(start);
-                let rest = bytes.get(start..).unwrap_or_default();
-                let entered = rest.iter().enumerate().find_map(|(at, byte)| {
-                    let state = automaton.next(automaton.start(last), *byte);
-                    last = usize::from(*byte);
-                    (state != DEAD).then_some((at, state))
-                });
-                let Some((at, state)) = entered else {
-                    return (bytes.len(), None);
-                };
-                start += at;
-                Search {
-                    read: 1,
-                    state,
-                    has_match: false,
-                }
-            }
-        };
-        if from.is_alive_after(rules, bytes, start, is_end, &mut trails) {
-            return (start, Some(from));
+        if search.is_alive_after(automaton, bytes, is_end, &mut trails) {
+            return Some(search);
         }
-        if from.has_match {
+        let start = search.start;
+        let before = |place| byte_before(bytes, place, before);
+        let mut next = start.wrapping_add(1);
+        if search.has_match {
             trails = Trails::default();
             if let Some((end, found)) = resolve(rules, text, start, before(start), is_end) {
                 if decided.replace(rules, text, found) {
-                    return (bytes.len(), None);
+                    return None;
                 }
-                start = end;
-                continue;
+                next = end;
             }
-        } else if from.read > LONG && trails.joined.is_none() {
-            trails.add(automaton, bytes, start, before(start), from.read);
+        } else if search.read > LONG && trails.joined.is_none() {
+            trails.add(automaton, bytes, start, before(start), search.read);
         }
-        start += 1;
+        search = Search::first(automaton, bytes, next, before(next))?;
     }
 }
 
 impl Search {
+    /// Searches from `start`, and from each later place if nothing matches from it. Returns the first search
+    /// that has a match, has read all of the text, or is long.
+    #[inline(never)]
+    fn first(automaton: &Automaton, bytes: &[u8], start: usize, before: usize) -> Option<Self> {
+        let mut rest = bytes.get(start..)?;
+        let mut context = automaton.context(before);
+        loop {
+            let (from, context_of) = automaton.begin(context, rest)?;
+            let mut search = Self {
+                start: bytes.len().wrapping_sub(from.len()),
+                read: 0,
+                state: automaton.start(context_of),
+                has_match: false,
+            };
+            search.step(automaton, from.get(..LONG).unwrap_or(from));
+            if search.state != DEAD {
+                return Some(search);
+            }
+            let (first, others) = from.split_first()?;
+            context = automaton.context(usize::from(*first));
+            rest = others;
+        }
+    }
+
+    /// Continues with a text that is longer now, as [`first`](Self::first).
+    fn resume(mut self, automaton: &Automaton, bytes: &[u8]) -> Option<Self> {
+        let left = LONG.saturating_sub(self.read);
+        let rest = bytes.get(self.start.wrapping_add(self.read)..)?;
+        if !self.has_match {
+            self.step(automaton, rest.get(..left).unwrap_or(rest));
+        }
+        if self.has_match || self.state != DEAD {
+            return Some(self);
+        }
+        let before = bytes.get(self.start).copied().map_or(START, usize::from);
+        Self::first(automaton, bytes, self.start.wrapping_add(1), before)
+    }
+
+    /// Reads `bytes` up to the first match, or up to the one after which nothing matches.
+    #[inline(always)]
+    fn step(&mut self, automaton: &Automaton, bytes: &[u8]) {
+        let mut left = bytes;
+        let mut state = self.state;
+        while let Some((byte, others)) = left.split_first() {
+            left = others;
+            state = automaton.next(state, *byte);
+            if automaton.is_dead_or_match(state) {
+                break;
+            }
+        }
+        self.state = state;
+        self.read = self.read.wrapping_add(bytes.len().wrapping_sub(left.len()));
+        self.has_match |= automaton.is_match(state);
+    }
+
+    /// Whether no match was found in a text of `len` bytes, and one may end after it.
+    #[inline(always)]
+    fn is_open(&self, automaton: &Automaton, len: usize) -> bool {
+        !self.has_match
+            && self.start.wrapping_add(self.read) == len
+            && automaton.may_match(self.state, self.read)
+    }
+
     /// Reads the rest of the text; `false` once no further match is possible.
     #[inline(always)]
     fn is_alive_after(
         &mut self,
-        rules: &Rules,
+        automaton: &Automaton,
         bytes: &[u8],
-        start: usize,
         is_end: bool,
         trails: &mut Trails,
     ) -> bool {
-        let automaton = rules.automaton();
         let is_alive = match trails.trails.is_empty() {
-            true => self.read(automaton, bytes, start),
-            false => self.read_along(automaton, bytes, start, trails),
+            true => self.read(automaton, bytes),
+            false => self.read_along(automaton, bytes, trails),
         };
         if is_alive && is_end {
             self.has_match |= automaton.is_match(automaton.end(self.state));
@@ -264,51 +323,27 @@ impl Search {
     }
 
     #[inline(always)]
-    fn read(&mut self, automaton: &Automaton, bytes: &[u8], start: usize) -> bool {
-        let mut rest = bytes
-            .get(start.wrapping_add(self.read)..)
-            .unwrap_or_default();
-        let mut state = self.state;
-        // States that report matches are the highest ones.
-        let mut highest = state;
-        let is_alive = loop {
-            // The length is checked once for several bytes, since `Automaton::matches` checks it, too.
-            let (piece, later) = rest.split_at_checked(PIECE).unwrap_or((rest, &[]));
-            let mut left = piece;
-            while state != DEAD
-                && let Some((byte, others)) = left.split_first()
-            {
-                left = others;
-                state = automaton.next(state, *byte);
-                highest = highest.max(state);
+    fn read(&mut self, automaton: &Automaton, bytes: &[u8]) -> bool {
+        // The length is checked once for several bytes, since `Automaton::matches` checks it, too.
+        while automaton.may_match(self.state, self.read) {
+            let end = self.start.wrapping_add(self.read);
+            let rest = bytes.get(end..).unwrap_or_default();
+            if rest.is_empty() {
+                return true;
             }
-            self.read = self.read.wrapping_add(piece.len().wrapping_sub(left.len()));
-            if state == DEAD || !automaton.may_match(state, self.read) {
-                break false;
-            }
-            if later.is_empty() {
-                break true;
-            }
-            rest = later;
-        };
-        self.state = state;
-        self.has_match |= automaton.is_match(highest);
-        is_alive
+            self.step(automaton, rest.get(..PIECE).unwrap_or(rest));
+        }
+        false
     }
 
     /// As `read`, until the search joins an earlier one that found nothing.
-    fn read_along(
-        &mut self,
-        automaton: &Automaton,
-        bytes: &[u8],
-        start: usize,
-        trails: &mut Trails,
-    ) -> bool {
+    #[inline(never)]
+    fn read_along(&mut self, automaton: &Automaton, bytes: &[u8], trails: &mut Trails) -> bool {
         trails.joined = None;
         loop {
-            let at = start.wrapping_add(self.read);
+            let at = self.start.wrapping_add(self.read);
             if let Some(trail) = trails.join(at, self.state) {
-                self.read = trail.end().wrapping_sub(start);
+                self.read = trail.end().wrapping_sub(self.start);
                 self.state = trail.states.last().copied().unwrap_or(DEAD);
                 if self.state == DEAD {
                     return false;
@@ -368,7 +403,7 @@ impl Trails {
         before: usize,
         count: usize,
     ) {
-        let mut state = automaton.start(before);
+        let mut state = automaton.start(automaton.context(before));
         let read = bytes.iter().skip(start).take(count);
         let states = read.map(|byte| {
             state = automaton.next(state, *byte);
@@ -404,6 +439,7 @@ impl Trails {
 }
 
 /// Returns the rule of the match that begins at `start`, and the end of the match.
+#[inline(never)]
 fn resolve(
     rules: &Rules,
     text: &str,
@@ -412,7 +448,7 @@ fn resolve(
     is_end: bool,
 ) -> Option<(usize, Found)> {
     let automaton = rules.automaton();
-    let mut state = automaton.start(before);
+    let mut state = automaton.start(automaton.context(before));
     let mut ends: Vec<(usize, Reverse<usize>)> = Vec::new();
     let mut report = |state: u32, end: usize| {
         if automaton.is_match(state) {
@@ -459,7 +495,9 @@ impl Decided {
             replaces_all,
             ..Self::default()
         };
-        find(rules, text, START, None, true, &mut decided);
+        if let Some(search) = Search::first(rules.automaton(), text.as_bytes(), 0, START) {
+            find(rules, text, START, search, true, &mut decided);
+        }
         decided
     }
 
@@ -473,6 +511,7 @@ impl Decided {
     }
 
     /// Replaces a part of the text; `true` if nothing after it is released.
+    #[inline(never)]
     fn replace(&mut self, rules: &Rules, text: &str, found: Found) -> bool {
         let Found { rule, part } = found;
         let Some(of) = rules.rule(rule) else {

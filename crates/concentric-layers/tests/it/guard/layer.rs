@@ -415,6 +415,20 @@ async fn matches_are_reported_without_their_text() {
 }
 
 #[tokio::test]
+async fn a_match_that_is_only_flagged_is_reported_and_released() {
+    let deltas = ["An ", "ann@example.com ", "and bob@exam", "ple.com."];
+    let found = Arc::new(Mutex::new(0));
+    let seen = Arc::clone(&found);
+    let rules = Rules::new([pii::email().flag()]).unwrap();
+    let layer = GuardLayer::new(rules).on_match(move |_: Found<'_>| *seen.lock().unwrap() += 1);
+    let model = ScriptedModel::new().deltas(deltas);
+    let guard = layer.layer(model);
+    let answer = guard.oneshot(ChatRequest::user("hi")).await.unwrap();
+    assert_eq!(answer.text().await.unwrap(), deltas.concat());
+    assert_eq!(*found.lock().unwrap(), 2);
+}
+
+#[tokio::test]
 async fn replies_and_messages_that_resume_a_run_are_input() {
     use concentric_core::{InterruptId, Reply};
     let model = ScriptedModel::new().text("ok");
