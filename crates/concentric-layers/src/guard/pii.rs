@@ -216,7 +216,8 @@ pub fn date_of_birth() -> Rule {
         // The date begins with a digit or, after the word, with a month.
         let digit = text.find(|c: char| c.is_ascii_digit())?;
         let before = text.get(..digit)?.trim_end();
-        let last = before.rsplit(' ').next().unwrap_or_default();
+        let last = before.rsplit([' ', ':', '=', '-']).next();
+        let last = last.unwrap_or_default();
         let months = [
             "jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec",
         ];

@@ -4,6 +4,7 @@ mod pii;
 mod rules;
 mod secrets;
 mod stream;
+mod tables;
 
 use concentric_layers::guard::{Rule, Rules};
 
