@@ -86,7 +86,14 @@
 //!
 //! Inside the loop, the transcript, the next request and the consumer get the changed answer; a changed
 //! request is a view for one call. Outside the loop, only the consumer gets the changed answer, and a changed
-//! request lasts for the run. A layer outside the guard sees, logs and stores what the guard has released.
+//! request lasts for the run. A layer outside the guard sees, logs and stores what the guard has released of an
+//! answer, and a layer inside what it has released of a request. For the rest:
+//!
+//! - A log outside the guard has the input as it arrived, unless its texts are redacted, as above.
+//! - A response cache inside the guard has the answers of the model, and the guard changes them each time.
+//! - Caches of tools, the conversation and stored runs have the results as the tools return them. A layer on the
+//!   tools, such as [`tool_from_fn`](crate::tool_from_fn), can apply the rules first.
+//!
 //! Outside the loop the layer cannot know whether the agent's answer is typed, so replacements in it are not
 //! those of JSON. See the [recommended order](crate::order).
 //!

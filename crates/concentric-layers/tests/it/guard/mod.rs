@@ -1,3 +1,4 @@
+mod canary;
 mod events;
 mod layer;
 mod pii;
