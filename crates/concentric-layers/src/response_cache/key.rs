@@ -31,6 +31,8 @@ impl Key {
         {
             return None;
         }
+        // First, since a digest reads the whole request.
+        let owner = options.scope.owner(&request.context)?;
         let digest = match &options.key {
             Some(key) => {
                 let key = catch(|| key(request)).unwrap_or_else(|panic| {
@@ -43,7 +45,7 @@ impl Key {
             None => Digest::of_request(request).ok()?,
         };
         Some(Self {
-            owner: options.scope.owner(&request.context)?,
+            owner,
             digest: *digest.as_bytes(),
         })
     }
