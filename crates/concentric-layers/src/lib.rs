@@ -137,6 +137,8 @@ pub mod rate_limit;
 mod repeats;
 #[cfg(feature = "response-cache")]
 pub mod response_cache;
+#[cfg(any(feature = "detach", feature = "suspend"))]
+mod rest;
 #[cfg(feature = "retry")]
 pub mod retry;
 #[cfg(feature = "session")]

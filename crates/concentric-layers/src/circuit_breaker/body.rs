@@ -1,5 +1,6 @@
 use super::call::Call;
-use concentric_core::{Error, Event};
+use crate::end::observe_end;
+use concentric_core::{Error, Event, hooks::End};
 use futures_core::Stream;
 use pin_project_lite::pin_project;
 use std::{
@@ -27,24 +28,6 @@ impl<B> CircuitBreakerBody<B> {
     }
 }
 
-// Not inlined into the path of each event.
-#[cold]
-fn succeeded(call: &mut Option<Call>) {
-    if let Some(call) = call.take() {
-        call.succeeded();
-    }
-}
-
-#[cold]
-fn failed(call: &mut Option<Call>, error: Option<&Error>) {
-    if let Some(call) = call.take() {
-        match error {
-            Some(error) => call.failed(error),
-            None => call.failed(&Error::truncated()),
-        }
-    }
-}
-
 impl<B> Stream for CircuitBreakerBody<B>
 where
     B: Stream<Item = Result<Event, Error>>,
@@ -56,12 +39,15 @@ where
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.project();
         let item = this.inner.poll_next(cx);
-        match &item {
-            Poll::Ready(Some(Ok(Event::Finish(_)))) => succeeded(this.call),
-            Poll::Ready(Some(Ok(_))) | Poll::Pending => {}
-            Poll::Ready(Some(Err(error))) => failed(this.call, Some(error)),
-            Poll::Ready(None) => failed(this.call, None),
-        }
+        observe_end(&item, |end| {
+            if let Some(call) = this.call.take() {
+                match end {
+                    End::Finished(_) => call.succeeded(),
+                    End::Failed(error) => call.failed(error),
+                    End::Truncated | End::Dropped => call.failed(&Error::truncated()),
+                }
+            }
+        });
         item
     }
 

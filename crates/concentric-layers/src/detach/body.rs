@@ -1,6 +1,6 @@
-use super::hold::{Hold, Rest};
-use crate::end::{Last, at_end};
-use concentric_core::{Error, Event, EventStream};
+use super::hold::{Continue, Hold};
+use crate::{end::observe_end, rest::Rest};
+use concentric_core::{Error, Event};
 use futures_core::Stream;
 use std::{
     pin::Pin,
@@ -11,66 +11,62 @@ use std::{
 ///
 /// If it is dropped before its end, the run continues without its consumer.
 #[must_use = "streams do nothing unless polled"]
-pub struct DetachBody {
-    body: Option<EventStream>,
-    // While it is polled: a body that panicked is not polled again, and does not continue.
-    is_polled: bool,
+pub struct DetachBody<B> {
+    rest: Rest<B>,
     hold: Option<Hold>,
+    continue_run: Continue<B>,
 }
 
-impl DetachBody {
-    pub(super) const fn new(body: EventStream, hold: Option<Hold>) -> Self {
+impl<B> DetachBody<B> {
+    pub(super) fn new(body: B, hold: Option<Hold>, continue_run: Continue<B>) -> Self {
         Self {
-            body: Some(body),
-            is_polled: false,
+            rest: Rest::body(body),
             hold,
+            continue_run,
         }
     }
 }
 
-impl DetachBody {
-    // Not inlined into the path of each event.
-    #[cold]
-    fn end(&mut self, last: Last) -> Last {
-        // The inner body is dropped before the outer layers receive the terminal item.
-        self.body = None;
+impl<B> DetachBody<B> {
+    /// Drops the inner body before the outer layers receive the terminal item.
+    fn end(&mut self) {
+        if self.rest.is_body() {
+            self.rest = Rest::Over;
+        }
         self.hold = None;
-        last
     }
 }
 
-impl Stream for DetachBody {
+impl<B> Stream for DetachBody<B>
+where
+    B: Stream<Item = Result<Event, Error>>,
+{
     type Item = Result<Event, Error>;
 
     // Inlined always: a call would copy the event, and a stack has many layers.
     #[inline(always)]
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let this = &mut *self;
-        let Some(body) = this.body.as_mut().filter(|_| !this.is_polled) else {
-            return Poll::Ready(None);
-        };
-        this.is_polled = true;
-        let polled = Pin::new(body).poll_next(cx);
-        this.is_polled = false;
-        at_end(polled, |last| Poll::Ready(this.end(last)))
+        let item = self.rest.poll_body(cx);
+        observe_end(&item, |_| self.end());
+        item
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        match &self.body {
-            Some(body) => body.size_hint(),
-            None => (0, Some(0)),
+        match &self.rest {
+            Rest::Body(body) => body.size_hint(),
+            _ => (0, Some(0)),
         }
     }
 }
 
-impl Drop for DetachBody {
+impl<B> Drop for DetachBody<B> {
     fn drop(&mut self) {
-        if let (Some(body), Some(hold)) = (self.body.take(), self.hold.take())
-            && !self.is_polled
+        if self.rest.is_body()
+            && let Some(hold) = self.hold.take()
         {
-            hold.detach(Rest::Body(body));
+            (self.continue_run)(hold, self.rest.take());
         }
     }
 }
 
-concentric_core::opaque_debug!(DetachBody);
+concentric_core::opaque_debug!(DetachBody<B>);

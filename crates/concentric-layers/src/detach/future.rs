@@ -1,8 +1,9 @@
 use super::{
     DetachBody,
-    hold::{Hold, Rest},
+    hold::{Continue, Hold},
 };
-use concentric_core::{ChatResponse, Error, EventStream, service::BoxFuture};
+use crate::rest::Rest;
+use concentric_core::{ChatResponse, Error, service::BoxFuture};
 use std::{
     future::Future,
     pin::Pin,
@@ -13,28 +14,31 @@ use std::{
 ///
 /// If it is dropped after its first poll, the run continues without its consumer.
 #[must_use = "futures do nothing unless you `.await` or poll them"]
-pub struct ResponseFuture {
+pub struct ResponseFuture<B> {
     // Taken while it is polled, so a call that panicked is not polled again.
-    call: Option<BoxFuture<ChatResponse<EventStream>>>,
+    call: Option<BoxFuture<ChatResponse<B>>>,
     hold: Option<Hold>,
     has_begun: bool,
+    continue_run: Continue<B>,
 }
 
-impl ResponseFuture {
+impl<B> ResponseFuture<B> {
     pub(super) const fn new(
-        call: BoxFuture<ChatResponse<EventStream>>,
+        call: BoxFuture<ChatResponse<B>>,
         hold: Option<Hold>,
+        continue_run: Continue<B>,
     ) -> Self {
         Self {
             call: Some(call),
             hold,
             has_begun: false,
+            continue_run,
         }
     }
 }
 
-impl Future for ResponseFuture {
-    type Output = Result<ChatResponse<DetachBody>, Error>;
+impl<B> Future for ResponseFuture<B> {
+    type Output = Result<ChatResponse<DetachBody<B>>, Error>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut call = self.call.take().expect("polled after completion");
@@ -48,18 +52,18 @@ impl Future for ResponseFuture {
             if let Some(hold) = &mut hold {
                 hold.answered(&answer);
             }
-            answer.map_body(|body| DetachBody::new(body, hold))
+            answer.map_body(|body| DetachBody::new(body, hold, self.continue_run))
         }))
     }
 }
 
-impl Drop for ResponseFuture {
+impl<B> Drop for ResponseFuture<B> {
     fn drop(&mut self) {
         if let (true, Some(call), Some(hold)) = (self.has_begun, self.call.take(), self.hold.take())
         {
-            hold.detach(Rest::Call(call));
+            (self.continue_run)(hold, Rest::Call(call));
         }
     }
 }
 
-concentric_core::opaque_debug!(ResponseFuture);
+concentric_core::opaque_debug!(ResponseFuture<B>);

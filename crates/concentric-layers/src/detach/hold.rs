@@ -1,15 +1,13 @@
 use super::{Consumer, runs::DetachedRuns};
-use crate::wait::Stop;
+use crate::{rest::Rest, wait::Stop};
 use concentric_core::{
-    ChatResponse, Context as RunContext, Error, Event, EventStream, Outcome,
+    ChatResponse, Context as RunContext, Error, Event, Outcome,
     panic::{CaughtPanic, catch},
-    service::BoxFuture,
     store::Resumable,
 };
 use futures_core::Stream;
 use std::{
     future::poll_fn,
-    pin::Pin,
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -31,11 +29,8 @@ pub(super) struct Hold {
     is_stored: bool,
 }
 
-/// The remaining part of a run.
-pub(super) enum Rest {
-    Call(BoxFuture<ChatResponse<EventStream>>),
-    Body(EventStream),
-}
+/// [`Hold::detach`] for bodies that can be moved, which only the layer requires.
+pub(super) type Continue<B> = fn(Hold, Rest<B>);
 
 /// The end of a detached run.
 enum End {
@@ -66,12 +61,15 @@ impl Hold {
     }
 
     /// Records whether the run is stored when it is interrupted.
-    pub(super) fn answered(&mut self, answer: &ChatResponse<EventStream>) {
+    pub(super) fn answered<B>(&mut self, answer: &ChatResponse<B>) {
         self.is_stored = answer.extensions.get::<Resumable>().is_some();
     }
 
     /// Continues the run in a task, if the limit allows it.
-    pub(super) fn detach(self, rest: Rest) {
+    pub(super) fn detach<B>(self, rest: Rest<B>)
+    where
+        B: Stream<Item = Result<Event, Error>> + Send + 'static,
+    {
         self.consumer.leave();
         let run = self.context.run_id();
         let permit = match self.runs.take() {
@@ -95,14 +93,17 @@ impl Hold {
 }
 
 /// Drives the rest of a run to its end. The permit is released after the rest is dropped.
-async fn drive(_permit: OwnedSemaphorePermit, mut hold: Hold, mut rest: Rest) {
+async fn drive<B>(_permit: OwnedSemaphorePermit, mut hold: Hold, mut rest: Rest<B>)
+where
+    B: Stream<Item = Result<Event, Error>>,
+{
     let context = &hold.context.clone();
     let clock = context.environment().clock();
     let mut limit = clock.sleep(hold.within);
     let mut stop = Stop::new(context);
     let mut grace = None;
     let end = poll_fn(|cx| {
-        match catch(|| rest.poll(&mut hold, cx)) {
+        match catch(|| hold.poll(&mut rest, cx)) {
             Ok(Poll::Pending) => {}
             Ok(Poll::Ready(end)) => return Poll::Ready(end),
             Err(panic) => return Poll::Ready(End::Panicked(panic)),
@@ -123,19 +124,22 @@ async fn drive(_permit: OwnedSemaphorePermit, mut hold: Hold, mut rest: Rest) {
     end.log(&hold);
 }
 
-impl Rest {
-    fn poll(&mut self, hold: &mut Hold, cx: &mut Context<'_>) -> Poll<End> {
+impl Hold {
+    fn poll<B>(&mut self, rest: &mut Rest<B>, cx: &mut Context<'_>) -> Poll<End>
+    where
+        B: Stream<Item = Result<Event, Error>>,
+    {
         // After 64 items, yields to other tasks and lets the caller check the limits.
         for _ in 0..64 {
-            match self {
-                Self::Call(call) => match ready!(call.as_mut().poll(cx)) {
+            match rest {
+                Rest::Call(call) => match ready!(call.as_mut().poll(cx)) {
                     Ok(answer) => {
-                        hold.answered(&answer);
-                        *self = Self::Body(answer.body);
+                        self.answered(&answer);
+                        *rest = Rest::body(answer.body);
                     }
                     Err(error) => return Poll::Ready(End::Failed(error)),
                 },
-                Self::Body(body) => match ready!(Pin::new(body).poll_next(cx)) {
+                Rest::Body(body) => match ready!(body.as_mut().poll_next(cx)) {
                     Some(Ok(Event::Finish(finish))) => {
                         return Poll::Ready(End::Finished(finish.outcome));
                     }
@@ -143,6 +147,7 @@ impl Rest {
                     Some(Err(error)) => return Poll::Ready(End::Failed(error)),
                     None => return Poll::Ready(End::Truncated),
                 },
+                Rest::Panicked { .. } | Rest::Over => return Poll::Ready(End::Truncated),
             }
         }
         cx.waker().wake_by_ref();

@@ -89,8 +89,7 @@ impl Default for DetachLayer {
     }
 }
 
-// The inner service is erased here because its futures and bodies must be boxed to be moved. Its
-// type is used only by `describe`.
+// The inner service is erased here, except for its body, because its futures must be boxed to be moved.
 impl<S> Layer<S> for DetachLayer
 where
     S: ModelService<Body: Send + 'static, Future: Send + 'static> + Clone + Send + Sync + 'static,

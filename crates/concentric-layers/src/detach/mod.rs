@@ -38,10 +38,9 @@
 //!
 //! # When the consumer disconnects
 //!
-//! While the consumer is connected, the layer adds a move of two words per event and spawns no
-//! task. A future or body that is dropped before its end continues in a separate task on tokio's
-//! runtime, and its events are discarded. Inner layers observe the end of the run; outer layers
-//! observe a drop.
+//! While the consumer is connected, the layer adds a few instructions per event and spawns no task. A
+//! future or body that is dropped before its end continues in a separate task on tokio's runtime, and its
+//! events are discarded. Inner layers observe the end of the run; outer layers observe a drop.
 //!
 //! | dropped | effect |
 //! |---|---|
@@ -101,7 +100,8 @@
 //! # Cost
 //!
 //! The rest of a run is moved into a task, so each run needs two boxes: one for the future and one
-//! for the body. The inner service is erased once, when the layer is applied.
+//! for the body. The inner service is erased once, when the layer is applied; the body is not, so that its
+//! events are not moved through memory.
 
 mod body;
 mod consumer;

@@ -1,57 +1,70 @@
-use super::{Consumer, DetachLayer, ResponseFuture, hold::Hold, runs::DetachedRuns};
+use super::{
+    Consumer, DetachLayer, ResponseFuture,
+    hold::{Continue, Hold},
+    runs::DetachedRuns,
+};
+use crate::rest::{Erased, erase};
 #[cfg(feature = "guardrail")]
 use concentric_core::capability::CapabilityError;
-use concentric_core::{BoxModel, ChatRequest, ChatResponse, Error, ModelService, Phase};
+use concentric_core::{
+    ChatRequest, ChatResponse, Error, ModelService, Phase, service::SharedModel,
+};
 use std::{
     fmt,
-    future::ready,
-    marker::PhantomData,
     task::{Context, Poll},
     time::Duration,
 };
 use tower_service::Service;
 
 /// Middleware that continues a run to its end after its consumer disconnects.
-pub struct Detach<S> {
-    inner: BoxModel,
+pub struct Detach<S>
+where
+    S: ModelService,
+{
+    inner: Erased<S::Body>,
     runs: DetachedRuns,
     within: Duration,
-    of: PhantomData<fn() -> S>,
+    continue_run: Continue<S::Body>,
 }
 
-impl<S> Detach<S> {
+impl<S> Detach<S>
+where
+    S: ModelService,
+{
     pub(super) fn new(inner: S, runs: DetachedRuns, within: Duration) -> Self
     where
-        S: ModelService<Body: Send + 'static, Future: Send + 'static>
-            + Clone
-            + Send
-            + Sync
-            + 'static,
+        S: SharedModel,
     {
         Self {
-            inner: BoxModel::new(inner),
+            inner: erase(inner),
             runs,
             within,
-            of: PhantomData,
+            continue_run: Hold::detach,
         }
     }
 }
 
-impl<S> Clone for Detach<S> {
+impl<S> Clone for Detach<S>
+where
+    S: ModelService,
+{
     fn clone(&self) -> Self {
         Self {
             inner: self.inner.clone(),
             runs: self.runs.clone(),
             within: self.within,
-            of: PhantomData,
+            continue_run: self.continue_run,
         }
     }
 }
 
-impl<S> Service<ChatRequest> for Detach<S> {
-    type Response = ChatResponse<super::DetachBody>;
+impl<S> Service<ChatRequest> for Detach<S>
+where
+    S: ModelService<Body: 'static>,
+{
+    type Response = ChatResponse<super::DetachBody<S::Body>>;
     type Error = Error;
-    type Future = ResponseFuture;
+    type Future = ResponseFuture<S::Body>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         self.inner.poll_ready(cx)
@@ -64,7 +77,7 @@ impl<S> Service<ChatRequest> for Detach<S> {
         if context.phase() != Phase::Run || context.parent().is_some() {
             // Cannot fail: it only declares that an agent must be inside, which is checked later.
             let _ = context.enter::<in_loop::DetachLayer>();
-            return ResponseFuture::new(self.inner.call(request), None);
+            return ResponseFuture::new(self.inner.call(request), None, self.continue_run);
         }
         // An outer layer would treat the drop of its body as the end of the run.
         let mut entered = context.enter::<DetachLayer>();
@@ -74,12 +87,13 @@ impl<S> Service<ChatRequest> for Detach<S> {
             entered = Err(CapabilityError::Inside { layer, outer });
         }
         if let Err(fault) = entered {
-            return ResponseFuture::new(Box::pin(ready(Err(fault.into()))), None);
+            let failed = Box::pin(async move { Err(fault.into()) });
+            return ResponseFuture::new(failed, None, self.continue_run);
         }
         let consumer = Consumer::new();
         context.extensions_mut().insert(consumer.clone());
         let hold = Hold::new(context.clone(), consumer, self.runs.clone(), self.within);
-        ResponseFuture::new(self.inner.call(request), Some(hold))
+        ResponseFuture::new(self.inner.call(request), Some(hold), self.continue_run)
     }
 }
 
@@ -94,12 +108,14 @@ mod in_loop {
     }
 }
 
-impl<S> fmt::Debug for Detach<S> {
+impl<S> fmt::Debug for Detach<S>
+where
+    S: ModelService,
+{
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Detach")
-            .field("inner", &self.inner)
             .field("runs", &self.runs)
             .field("within", &self.within)
-            .finish()
+            .finish_non_exhaustive()
     }
 }

@@ -5,6 +5,7 @@ use super::{
 };
 use concentric_core::{ChatRequest, Context, Error, Event, FinishReason, SideEffects, Str, Usage};
 use futures_core::Stream;
+use pin_project_lite::pin_project;
 use std::{
     collections::VecDeque,
     pin::Pin,
@@ -12,14 +13,30 @@ use std::{
     task::{self, Poll, ready},
 };
 
-/// Response body for [`Guard`](super::Guard).
-#[must_use = "streams do nothing unless polled"]
-pub struct GuardBody<B> {
+pin_project! {
+    /// Response body for [`Guard`](super::Guard).
+    #[must_use = "streams do nothing unless polled"]
+    pub struct GuardBody<B> {
+        #[pin]
+        inner: Inner<B>,
+    }
+}
+
+pin_project! {
+    #[project = InnerProj]
+    enum Inner<B> {
+        // An answer of which all events pass.
+        Passed { #[pin] body: B },
+        Watched { body: Watched<B> },
+    }
+}
+
+/// An answer whose events are searched.
+struct Watched<B> {
     // `None` once the answer has ended. Boxed, since it is polled before the future moves it into the
     // response.
     inner: Option<Pin<Box<B>>>,
-    // `None` if all events pass.
-    watch: Option<Box<Watch>>,
+    watch: Box<Watch>,
 }
 
 /// The held and the released events of an answer.
@@ -120,18 +137,24 @@ fn replacement(text: Str) -> [Event; 2] {
 }
 
 impl<B> GuardBody<B> {
-    pub(super) fn new(inner: B, watch: Option<Box<Watch>>) -> Self {
-        Self {
-            inner: Some(Box::pin(inner)),
-            watch,
+    pub(super) fn new(body: B, watch: Option<Box<Watch>>) -> Self {
+        match watch {
+            None => Self {
+                inner: Inner::Passed { body },
+            },
+            Some(watch) => Self::watched(Some(Box::pin(body)), watch),
         }
     }
 
     /// The body of a call whose input is blocked.
     pub(super) fn blocked(options: &Arc<Options>, text: Str) -> Self {
+        Self::watched(None, Box::new(Watch::blocked(options, text)))
+    }
+
+    const fn watched(inner: Option<Pin<Box<B>>>, watch: Box<Watch>) -> Self {
+        let body = Watched { inner, watch };
         Self {
-            inner: None,
-            watch: Some(Box::new(Watch::blocked(options, text))),
+            inner: Inner::Watched { body },
         }
     }
 }
@@ -142,10 +165,19 @@ where
 {
     /// Reads until content is released, or the answer has ended.
     pub(super) fn poll_commit(&mut self, cx: &mut task::Context<'_>) -> Poll<Result<(), Error>> {
+        match &mut self.inner {
+            Inner::Passed { .. } => Poll::Ready(Ok(())),
+            Inner::Watched { body } => body.poll_commit(cx),
+        }
+    }
+}
+
+impl<B> Watched<B>
+where
+    B: Stream<Item = Result<Event, Error>>,
+{
+    fn poll_commit(&mut self, cx: &mut task::Context<'_>) -> Poll<Result<(), Error>> {
         let Self { inner, watch } = self;
-        let Some(watch) = watch else {
-            return Poll::Ready(Ok(()));
-        };
         loop {
             if watch.released.iter().any(Event::is_content) {
                 return Poll::Ready(Ok(()));
@@ -164,12 +196,10 @@ where
         }
     }
 
+    // Not inlined into the path of each event that passes.
     #[inline(never)]
-    fn poll_watched(&mut self, cx: &mut task::Context<'_>) -> Poll<Option<Result<Event, Error>>> {
+    fn poll_next(&mut self, cx: &mut task::Context<'_>) -> Poll<Option<Result<Event, Error>>> {
         let Self { inner, watch } = self;
-        let Some(watch) = watch else {
-            return Poll::Ready(None);
-        };
         loop {
             if let Some(event) = watch.released.pop_front() {
                 return Poll::Ready(Some(Ok(event)));
@@ -199,20 +229,17 @@ where
 
     // Inlined always: a call would copy the event, and a stack has many layers.
     #[inline(always)]
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<Option<Self::Item>> {
-        if self.watch.is_none()
-            && let Some(inner) = &mut self.inner
-        {
-            return inner.as_mut().poll_next(cx);
+    fn poll_next(self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<Option<Self::Item>> {
+        match self.project().inner.project() {
+            InnerProj::Passed { body } => body.poll_next(cx),
+            InnerProj::Watched { body } => body.poll_next(cx),
         }
-        self.poll_watched(cx)
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        match (&self.watch, &self.inner) {
-            (None, Some(inner)) => inner.size_hint(),
-            (Some(watch), _) => (watch.released.len(), None),
-            (None, None) => (0, Some(0)),
+        match &self.inner {
+            Inner::Passed { body } => body.size_hint(),
+            Inner::Watched { body } => (body.watch.released.len(), None),
         }
     }
 }

@@ -1,3 +1,4 @@
+use crate::end::observe_end;
 use concentric_core::{Error, Event};
 use futures_core::Stream;
 use pin_project_lite::pin_project;
@@ -37,12 +38,7 @@ where
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.project();
         let item = this.inner.poll_next(cx);
-        if matches!(
-            item,
-            Poll::Ready(None | Some(Err(_) | Ok(Event::Finish(_))))
-        ) {
-            *this.permit = None;
-        }
+        observe_end(&item, |_| *this.permit = None);
         item
     }
 

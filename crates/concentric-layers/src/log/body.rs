@@ -1,6 +1,6 @@
 use super::lines::ModelLines;
-use crate::end::{Last, at_end};
-use concentric_core::{Error, Event, hooks::End};
+use crate::end::observe_end;
+use concentric_core::{Error, Event};
 use futures_core::Stream;
 use pin_project_lite::pin_project;
 use std::{
@@ -24,17 +24,6 @@ impl<B> LogBody<B> {
     }
 }
 
-// Not inlined into the path of each event.
-#[cold]
-fn end(lines: &mut ModelLines, last: Last) -> Last {
-    lines.end(match &last {
-        Last::Finished(finish) => End::Finished(finish),
-        Last::Failed(error) => End::Failed(error),
-        Last::Truncated => End::Truncated,
-    });
-    last
-}
-
 impl<B> Stream for LogBody<B>
 where
     B: Stream<Item = Result<Event, Error>>,
@@ -46,7 +35,8 @@ where
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.project();
         let item = this.inner.poll_next(cx);
-        at_end(item, |last| Poll::Ready(end(this.lines, last)))
+        observe_end(&item, |end| this.lines.end(end));
+        item
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {

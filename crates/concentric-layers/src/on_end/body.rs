@@ -1,4 +1,4 @@
-use crate::end::{Last, at_end};
+use crate::end::observe_end;
 use concentric_core::{Error, Event, hooks::End, panic::catch};
 use futures_core::Stream;
 use pin_project_lite::pin_project;
@@ -30,20 +30,6 @@ where
     }
 }
 
-// Not inlined into the path of each event.
-#[cold]
-fn end<C>(once: &mut Once<C>, last: Last) -> Last
-where
-    C: Fn(End<'_>),
-{
-    once.tell(match &last {
-        Last::Finished(finish) => End::Finished(finish),
-        Last::Failed(error) => End::Failed(error),
-        Last::Truncated => End::Truncated,
-    });
-    last
-}
-
 impl<B, C> Stream for OnEndBody<B, C>
 where
     B: Stream<Item = Result<Event, Error>>,
@@ -56,7 +42,8 @@ where
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.project();
         let item = this.inner.poll_next(cx);
-        at_end(item, |last| Poll::Ready(end(this.once, last)))
+        observe_end(&item, |end| this.once.tell(end));
+        item
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {

@@ -25,6 +25,13 @@ impl<F> ResponseFuture<F> {
     }
 }
 
+// Not inlined, so that a response without a span is not written to memory.
+#[inline(never)]
+fn traced<B>(response: ChatResponse<B>, mut span: ModelSpan) -> ChatResponse<TracedBody<B>> {
+    span.first(&response.head);
+    response.map_body(|body| TracedBody::traced(body, span))
+}
+
 impl<F, B, E> Future for ResponseFuture<F>
 where
     F: Future<Output = Result<ChatResponse<B>, E>>,
@@ -37,16 +44,12 @@ where
         let entered = this.span.enter();
         let polled = this.inner.poll(cx);
         drop(entered);
-        let result = ready!(polled);
-        let mut span = this.span.take();
-        Poll::Ready(match result {
-            Ok(response) => {
-                span.first(&response.head);
-                Ok(response.map_body(|body| TracedBody::new(body, span)))
-            }
+        Poll::Ready(match ready!(polled) {
+            Ok(response) if !this.span.is_open() => Ok(response.map_body(TracedBody::passed)),
+            Ok(response) => Ok(traced(response, this.span.take())),
             Err(error) => {
                 let error = Error::from(error.into());
-                span.end(End::Failed(&error));
+                this.span.end(End::Failed(&error));
                 Err(error)
             }
         })

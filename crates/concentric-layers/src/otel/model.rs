@@ -57,12 +57,10 @@ impl ModelSpan {
     }
 
     /// Enters the span for a poll.
-    #[inline(always)]
     pub(super) fn enter(&self) -> Option<Entered<'_>> {
         self.0.as_ref().map(|open| open.span.enter())
     }
 
-    #[inline(always)]
     pub(super) const fn is_open(&self) -> bool {
         self.0.is_some()
     }
@@ -77,7 +75,6 @@ impl ModelSpan {
         }
     }
 
-    #[inline(never)]
     pub(super) fn observe(&mut self, item: &Poll<Option<Result<Event, Error>>>) {
         match item {
             Poll::Ready(Some(Ok(Event::Finish(finish)))) => self.end(End::Finished(finish)),

@@ -1,6 +1,9 @@
 use super::bucket::Reservation;
-use crate::tokens::length;
-use concentric_core::{Error, Event, PartKind, Usage};
+use crate::{
+    end::{Polled, observe_end},
+    tokens::length,
+};
+use concentric_core::{Error, Event, PartKind, hooks::End};
 use futures_core::Stream;
 use pin_project_lite::pin_project;
 use std::{
@@ -35,8 +38,6 @@ impl Settlement {
         self.text + self.previews.max(self.calls)
     }
 
-    // Not inlined into the path of the events of an answer that is not counted.
-    #[inline(never)]
     fn count(&mut self, event: &Event) {
         match event {
             Event::TextDelta(text) | Event::ReasoningDelta(text) | Event::RefusalDelta(text) => {
@@ -55,37 +56,22 @@ impl Settlement {
         }
     }
 
-    #[cold]
-    fn finished(&mut self, usage: Usage) {
+    fn end(&mut self, end: End<'_>) {
         let received = self.received();
-        if let Some(reservation) = &mut self.reservation {
+        if let Some(mut reservation) = self.reservation.take() {
             reservation.received(received);
-            reservation.used(usage);
+            match end {
+                End::Finished(finish) => reservation.used(finish.usage),
+                End::Failed(error) => reservation.broke_off(error),
+                End::Truncated | End::Dropped => {}
+            }
         }
-        self.reservation = None;
-    }
-
-    #[cold]
-    fn failed(&mut self, error: &Error) {
-        if let Some(reservation) = &mut self.reservation {
-            reservation.broke_off(error);
-        }
-        self.ended();
-    }
-
-    #[cold]
-    fn ended(&mut self) {
-        let received = self.received();
-        if let Some(reservation) = &mut self.reservation {
-            reservation.received(received);
-        }
-        self.reservation = None;
     }
 }
 
 impl Drop for Settlement {
     fn drop(&mut self) {
-        self.ended();
+        self.end(End::Dropped);
     }
 }
 
@@ -104,6 +90,19 @@ impl<B> RateLimitBody<B> {
     }
 }
 
+// Not inlined into the path of the events of an answer that is not counted.
+#[inline(never)]
+fn poll_counted<B>(body: Pin<&mut B>, settlement: &mut Settlement, cx: &mut Context<'_>) -> Polled
+where
+    B: Stream<Item = Result<Event, Error>>,
+{
+    let item = body.poll_next(cx);
+    if let Poll::Ready(Some(Ok(event))) = &item {
+        settlement.count(event);
+    }
+    item
+}
+
 impl<B> Stream for RateLimitBody<B>
 where
     B: Stream<Item = Result<Event, Error>>,
@@ -114,20 +113,11 @@ where
     #[inline(always)]
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.project();
-        let item = this.inner.poll_next(cx);
-        match &item {
-            Poll::Ready(Some(Ok(Event::Finish(finish)))) => {
-                this.settlement.finished(finish.usage);
-            }
-            Poll::Ready(Some(Ok(event))) => {
-                if *this.counts {
-                    this.settlement.count(event);
-                }
-            }
-            Poll::Pending => {}
-            Poll::Ready(Some(Err(error))) => this.settlement.failed(error),
-            Poll::Ready(None) => this.settlement.ended(),
-        }
+        let item = match *this.counts {
+            false => this.inner.poll_next(cx),
+            true => poll_counted(this.inner, this.settlement, cx),
+        };
+        observe_end(&item, |end| this.settlement.end(end));
         item
     }
 

@@ -1,5 +1,5 @@
 use super::{keep::Saving, state::Turn};
-use crate::end::{Last, at_end};
+use crate::end::{Last, replace_end};
 use concentric_core::{Error, Event, Finish};
 use futures_core::Stream;
 use pin_project_lite::pin_project;
@@ -44,11 +44,13 @@ where
     #[inline(always)]
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.project();
-        if this.saving.is_some() {
-            return poll_saving(this.saving, this.turn, cx).map(Last::into_item);
-        }
-        let item = this.inner.poll_next(cx);
-        at_end(item, |last| end(this.saving, this.turn, last, cx))
+        let mut item = match this.saving {
+            None => this.inner.poll_next(cx),
+            Some(_) => poll_saving(this.saving, this.turn, cx).map(Last::into_item),
+        };
+        // An end that has been saved is not changed.
+        replace_end(&mut item, |last| end(this.saving, this.turn, last, cx));
+        item
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
@@ -56,8 +58,6 @@ where
     }
 }
 
-// Not inlined into the path of each event.
-#[cold]
 fn end<A>(
     saving: &mut Option<(Saving, Box<Finish>)>,
     turn: &mut Option<Turn<A>>,

@@ -1,5 +1,5 @@
 use super::task::Source;
-use concentric_core::{Error, Event, EventStream, Finish, store::RunStore};
+use concentric_core::{Error, Event, Finish, store::RunStore};
 use futures_core::Stream;
 use std::{
     fmt,
@@ -12,40 +12,41 @@ use std::{
 ///
 /// Dropping the body before its end stops the run.
 #[must_use = "streams do nothing unless polled"]
-pub struct SuspendBody<St>(Inner<St>)
+pub struct SuspendBody<B, St>(Inner<B, St>)
 where
     St: RunStore + ?Sized;
 
-enum Inner<St>
+enum Inner<B, St>
 where
     St: RunStore + ?Sized,
 {
     /// The run belongs to a calling agent.
-    Pass(EventStream),
+    Pass(Pin<Box<B>>),
     /// The interrupts of a waiting run, which is not claimed. `None` after they were yielded.
     Waiting(Option<Box<Finish>>),
-    Run(Source<St>),
+    Run(Source<B, St>),
 }
 
-impl<St> SuspendBody<St>
+impl<B, St> SuspendBody<B, St>
 where
     St: RunStore + ?Sized,
 {
-    pub(super) const fn pass(body: EventStream) -> Self {
-        Self(Inner::Pass(body))
+    pub(super) fn pass(body: B) -> Self {
+        Self(Inner::Pass(Box::pin(body)))
     }
 
     pub(super) fn waiting(finish: Finish) -> Self {
         Self(Inner::Waiting(Some(Box::new(finish))))
     }
 
-    pub(super) const fn new(source: Source<St>) -> Self {
+    pub(super) const fn new(source: Source<B, St>) -> Self {
         Self(Inner::Run(source))
     }
 }
 
-impl<St> Stream for SuspendBody<St>
+impl<B, St> Stream for SuspendBody<B, St>
 where
+    B: Stream<Item = Result<Event, Error>>,
     St: RunStore + ?Sized,
 {
     type Item = Result<Event, Error>;
@@ -54,9 +55,9 @@ where
     #[inline(always)]
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         match &mut self.0 {
-            Inner::Pass(body) => Pin::new(body).poll_next(cx),
-            Inner::Waiting(finish) => Poll::Ready(finish.take().map(|it| Ok(Event::Finish(it)))),
             Inner::Run(source) => source.poll_item(cx),
+            Inner::Pass(body) => body.as_mut().poll_next(cx),
+            Inner::Waiting(finish) => Poll::Ready(finish.take().map(|it| Ok(Event::Finish(it)))),
         }
     }
 
@@ -73,7 +74,7 @@ where
     }
 }
 
-impl<St> fmt::Debug for SuspendBody<St>
+impl<B, St> fmt::Debug for SuspendBody<B, St>
 where
     St: RunStore + ?Sized,
 {

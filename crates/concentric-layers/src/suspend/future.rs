@@ -2,15 +2,19 @@ use super::{
     SuspendBody,
     run::{Drive, Origin},
     take_up::Found,
-    task::{Rest, Run, Source, Step},
+    task::{Run, Source, Spawn, Step},
 };
-use crate::wait::Stop;
+use crate::{
+    rest::{Erased, Rest},
+    wait::Stop,
+};
 use concentric_core::{
-    BoxModel, ChatRequest, ChatResponse, Error, EventStream, Finish, Phase, Resume, ResumePoint,
+    ChatRequest, ChatResponse, Error, Event, Finish, Phase, Resume, ResumePoint,
     context::HeadHold,
     service::BoxFuture,
     store::{Resumable, RunClaim, RunRecord, RunStore},
 };
+use futures_core::Stream;
 use std::{
     fmt,
     future::Future,
@@ -21,45 +25,47 @@ use tower::util::Oneshot;
 
 /// Response future for [`Suspend`](super::Suspend).
 #[must_use = "futures do nothing unless you `.await` or poll them"]
-pub struct ResponseFuture<St>
+pub struct ResponseFuture<B, St>
 where
     St: RunStore + ?Sized,
 {
-    stage: Stage<St>,
+    stage: Stage<B, St>,
 }
 
-enum Stage<St>
+enum Stage<B, St>
 where
     St: RunStore + ?Sized,
 {
     /// The run belongs to a calling agent.
-    Pass(BoxFuture<ChatResponse<EventStream>>),
+    Pass(BoxFuture<ChatResponse<B>>),
     /// A stored run is looked up and claimed.
-    Find(BoxFuture<Found>, Box<Finding<St>>),
+    Find(BoxFuture<Found>, Box<Finding<B, St>>),
     /// The run is driven.
-    Run(Source<St>),
+    Run(Source<B, St>),
     Failed(Error),
     Done,
 }
 
 /// The call to make after the lookup.
-struct Finding<St>
+struct Finding<B, St>
 where
     St: RunStore + ?Sized,
 {
     // Held because the request may still be refused.
     hold: HeadHold,
     stop: Stop,
-    inner: BoxModel,
+    inner: Erased<B>,
     request: ChatRequest,
     drive: Drive<St>,
+    spawn: Spawn<B, St>,
 }
 
-impl<St> ResponseFuture<St>
+impl<B, St> ResponseFuture<B, St>
 where
+    B: Stream<Item = Result<Event, Error>> + 'static,
     St: RunStore + ?Sized,
 {
-    pub(super) fn pass(inner: BoxModel, request: ChatRequest) -> Self {
+    pub(super) fn pass(inner: Erased<B>, request: ChatRequest) -> Self {
         let stage = Stage::Pass(Box::pin(Oneshot::new(inner, request)));
         Self { stage }
     }
@@ -69,16 +75,22 @@ where
         Self { stage }
     }
 
-    pub(super) fn call(inner: BoxModel, request: ChatRequest, drive: Drive<St>) -> Self {
-        let stage = Stage::Run(Source::new(Run::new(call(inner, request), drive)));
+    pub(super) fn call(
+        inner: Erased<B>,
+        request: ChatRequest,
+        drive: Drive<St>,
+        spawn: Spawn<B, St>,
+    ) -> Self {
+        let stage = Stage::Run(Source::new(Run::new(call(inner, request), drive, spawn)));
         Self { stage }
     }
 
     pub(super) fn find(
         found: BoxFuture<Found>,
-        inner: BoxModel,
+        inner: Erased<B>,
         request: ChatRequest,
         drive: Drive<St>,
+        spawn: Spawn<B, St>,
     ) -> Self {
         let finding = Finding {
             hold: request.context.hold_head(),
@@ -86,21 +98,23 @@ where
             inner,
             request,
             drive,
+            spawn,
         };
         let stage = Stage::Find(found, Box::new(finding));
         Self { stage }
     }
 }
 
-fn call(inner: BoxModel, request: ChatRequest) -> Rest {
+fn call<B: 'static>(inner: Erased<B>, request: ChatRequest) -> Rest<B> {
     Rest::Call(Box::pin(Oneshot::new(inner, request)))
 }
 
-impl<St> Future for ResponseFuture<St>
+impl<B, St> Future for ResponseFuture<B, St>
 where
+    B: Stream<Item = Result<Event, Error>> + 'static,
     St: RunStore + ?Sized,
 {
-    type Output = Result<ChatResponse<SuspendBody<St>>, Error>;
+    type Output = Result<ChatResponse<SuspendBody<B, St>>, Error>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         loop {
@@ -130,6 +144,7 @@ where
                         inner,
                         mut request,
                         mut drive,
+                        spawn,
                         ..
                     } = *finding;
                     drop(hold);
@@ -161,7 +176,8 @@ where
                             return Poll::Ready(Err(error));
                         }
                     }
-                    self.stage = Stage::Run(Source::new(Run::new(call(inner, request), drive)));
+                    self.stage =
+                        Stage::Run(Source::new(Run::new(call(inner, request), drive, spawn)));
                 }
                 Stage::Run(mut source) => {
                     let Poll::Ready(step) = source.poll(cx) else {
@@ -200,7 +216,7 @@ where
     });
 }
 
-impl<St> fmt::Debug for ResponseFuture<St>
+impl<B, St> fmt::Debug for ResponseFuture<B, St>
 where
     St: RunStore + ?Sized,
 {

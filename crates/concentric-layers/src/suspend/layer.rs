@@ -58,11 +58,11 @@ where
     }
 }
 
-// The inner service is erased here because its futures and bodies move into a separate task.
+// The inner service is erased here, except for its body, because its futures move into a separate task.
 impl<S, St> Layer<S> for SuspendLayer<St>
 where
     S: ModelService<Body: Send + 'static, Future: Send + 'static> + Clone + Send + Sync + 'static,
-    St: ?Sized,
+    St: RunStore + ?Sized,
 {
     type Service = Suspend<S, St>;
 

@@ -279,8 +279,8 @@
 //!
 //! # Cost
 //!
-//! The inner service is erased once, when the layer is applied: each run has a boxed future and a
-//! boxed body. A run that calls no tool has no task and needs one read of the store, or two if it
+//! The inner service is erased once, when the layer is applied, except for its body: each run has a
+//! boxed future and a boxed body. A run that calls no tool has no task and needs one read of the store, or two if it
 //! withdraws interrupts.
 
 mod body;

@@ -12,7 +12,13 @@ use concentric_core::{
 };
 use std::{
     future::poll_fn,
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{
+            AtomicBool,
+            Ordering::{Acquire, Release},
+        },
+    },
     task::{self, Poll, ready},
     time::{Duration, SystemTime},
 };
@@ -32,14 +38,11 @@ pub(super) struct Kept<St: ?Sized> {
     lease: Duration,
     environment: Environment,
     claim: Arc<OnceLock<RunClaim>>,
-    progress: Mutex<Progress>,
-}
-
-#[derive(Default)]
-struct Progress {
     // The first write of the run. Stored here so that its result is not lost if the waiting future
     // is dropped.
-    begin: Option<StoreFuture<u64>>,
+    begin: Mutex<Option<StoreFuture<u64>>>,
+    // Whether the run is stored or being stored. Read after each event.
+    is_kept: AtomicBool,
 }
 
 impl<St> Kept<St>
@@ -59,7 +62,8 @@ where
             client_id: context.run_id().clone(),
             lease,
             environment: context.environment().clone(),
-            progress: Mutex::default(),
+            begin: Mutex::default(),
+            is_kept: AtomicBool::new(false),
         }
     }
 
@@ -97,13 +101,14 @@ where
         self.environment.clock().sleep(self.lease / parts)
     }
 
-    fn progress(&self) -> MutexGuard<'_, Progress> {
-        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Option<StoreFuture<u64>>> {
+        self.begin.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sets the claim of the run, which another process may have created.
     pub(super) fn claimed(&self, claim: RunClaim) {
         let _ = self.claim.set(claim);
+        self.is_kept.store(true, Release);
     }
 
     /// Returns the checkpoint that stores the run's state before its tools are executed.
@@ -128,7 +133,8 @@ where
         {
             let (key, client_id) = (self.key.clone(), self.client_id.clone());
             let begin = self.store.begin(key, client_id, state, self.until());
-            self.progress().begin = Some(begin);
+            *self.lock() = Some(begin);
+            self.is_kept.store(true, Release);
         }
         match self.begun().await {
             Some(claim) => claim,
@@ -139,20 +145,21 @@ where
     /// Waits until the run is stored. Returns `None` if it is not stored and no write is pending.
     async fn begun(&self) -> Option<Result<RunClaim, StoreError>> {
         poll_fn(|cx| {
-            let mut progress = self.progress();
+            let mut pending = self.lock();
             if let Some(claim) = self.claim.get() {
                 return Poll::Ready(Some(Ok(claim.clone())));
             }
             // Taken while it is polled, because the code of a store must not run under the lock. A
             // future that panicked is not polled again.
-            let Some(mut begin) = progress.begin.take() else {
+            let Some(mut begin) = pending.take() else {
                 return Poll::Ready(None);
             };
-            drop(progress);
+            drop(pending);
             let Poll::Ready(begun) = begin.as_mut().poll(cx) else {
-                self.progress().begin = Some(begin);
+                *self.lock() = Some(begin);
                 return Poll::Pending;
             };
+            self.is_kept.store(begun.is_ok(), Release);
             Poll::Ready(Some(begun.map(|fence| {
                 let claim = RunClaim::new(self.key.clone(), fence);
                 let _ = self.claim.set(claim.clone());
@@ -163,8 +170,9 @@ where
     }
 
     /// Returns whether the run is stored or being stored.
+    #[inline]
     fn is_kept(&self) -> bool {
-        self.claim.get().is_some() || self.progress().begin.is_some()
+        self.is_kept.load(Acquire)
     }
 
     /// Stores the run as waiting in `state`, or as ended if the state cannot be stored.
@@ -304,6 +312,7 @@ where
     }
 
     /// Returns whether the run is stored or being stored.
+    #[inline]
     pub(super) fn is_stored(&self) -> bool {
         self.kept.is_kept()
     }

@@ -3,13 +3,15 @@ use super::{
     live::LiveRuns,
     run::{Drive, Kept},
     take_up::{self, Lookup},
+    task::{Spawn, Task},
 };
+use crate::rest::{Erased, erase};
 use concentric_core::{
-    BoxModel, ChatRequest, ChatResponse, Error, ModelService, Phase, ResumePoint, store::RunStore,
+    ChatRequest, ChatResponse, Error, ModelService, Phase, ResumePoint, service::SharedModel,
+    store::RunStore,
 };
 use std::{
     fmt,
-    marker::PhantomData,
     sync::Arc,
     task::{Context, Poll},
     time::Duration,
@@ -17,16 +19,24 @@ use std::{
 use tower_service::Service;
 
 /// Middleware that stores runs.
-pub struct Suspend<S, St: ?Sized> {
-    inner: BoxModel,
+pub struct Suspend<S, St>
+where
+    S: ModelService,
+    St: RunStore + ?Sized,
+{
+    inner: Erased<S::Body>,
     store: Arc<St>,
     lease: Duration,
     buffer: usize,
     live: LiveRuns,
-    of: PhantomData<fn() -> S>,
+    spawn: Spawn<S::Body, St>,
 }
 
-impl<S, St: ?Sized> Suspend<S, St> {
+impl<S, St> Suspend<S, St>
+where
+    S: ModelService,
+    St: RunStore + ?Sized,
+{
     pub(super) fn new(
         inner: S,
         store: Arc<St>,
@@ -35,24 +45,24 @@ impl<S, St: ?Sized> Suspend<S, St> {
         live: LiveRuns,
     ) -> Self
     where
-        S: ModelService<Body: Send + 'static, Future: Send + 'static>
-            + Clone
-            + Send
-            + Sync
-            + 'static,
+        S: SharedModel,
     {
         Self {
-            inner: BoxModel::new(inner),
+            inner: erase(inner),
             store,
             lease,
             buffer,
             live,
-            of: PhantomData,
+            spawn: Task::spawn,
         }
     }
 }
 
-impl<S, St: ?Sized> Clone for Suspend<S, St> {
+impl<S, St> Clone for Suspend<S, St>
+where
+    S: ModelService,
+    St: RunStore + ?Sized,
+{
     fn clone(&self) -> Self {
         Self {
             inner: self.inner.clone(),
@@ -60,18 +70,19 @@ impl<S, St: ?Sized> Clone for Suspend<S, St> {
             lease: self.lease,
             buffer: self.buffer,
             live: self.live.clone(),
-            of: PhantomData,
+            spawn: self.spawn,
         }
     }
 }
 
 impl<S, St> Service<ChatRequest> for Suspend<S, St>
 where
+    S: ModelService<Body: 'static>,
     St: RunStore + ?Sized,
 {
-    type Response = ChatResponse<SuspendBody<St>>;
+    type Response = ChatResponse<SuspendBody<S::Body, St>>;
     type Error = Error;
-    type Future = ResponseFuture<St>;
+    type Future = ResponseFuture<S::Body, St>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Error>> {
         // The future waits for the inner service once it is known that it will be called.
@@ -106,28 +117,31 @@ where
             let lookup = Lookup::new(&drive, abandoned);
             let open = request.context.extensions().get().copied();
             let found = take_up::begin(lookup, request.transcript.clone(), open);
-            return ResponseFuture::find(found, inner, request, drive);
+            return ResponseFuture::find(found, inner, request, drive, self.spawn);
         };
         match resume.take() {
             // Another attempt has taken the replies; the agent returns the error.
-            None => ResponseFuture::call(inner, request, drive),
+            None => ResponseFuture::call(inner, request, drive, self.spawn),
             Some((state @ ResumePoint::State(_), replies)) => {
                 resume.give_back(state, replies);
-                ResponseFuture::call(inner, request, drive)
+                ResponseFuture::call(inner, request, drive, self.spawn)
             }
             Some(taken) => {
                 let lookup = Lookup::new(&drive, abandoned);
                 let found = take_up::take_up(lookup, resume.clone(), taken);
-                ResponseFuture::find(found, inner, request, drive)
+                ResponseFuture::find(found, inner, request, drive, self.spawn)
             }
         }
     }
 }
 
-impl<S, St: ?Sized> fmt::Debug for Suspend<S, St> {
+impl<S, St> fmt::Debug for Suspend<S, St>
+where
+    S: ModelService,
+    St: RunStore + ?Sized,
+{
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Suspend")
-            .field("inner", &self.inner)
             .field("lease", &self.lease)
             .field("buffer", &self.buffer)
             .finish_non_exhaustive()

@@ -1,15 +1,20 @@
 //! Drives a run: by the polls of its consumer until it is stored, then in a separate task.
 
 use super::run::Drive;
-use crate::{end::Polled, wait::Stop};
+use crate::{
+    end::{Polled, is_end},
+    rest::Rest,
+    wait::Stop,
+};
 use concentric_core::{
-    ChatResponse, Error, ErrorKind, Event, EventStream, Outcome, Phase, SideEffects, panic::catch,
-    service::BoxFuture, store::RunStore,
+    ChatResponse, Error, ErrorKind, Event, Outcome, Phase, SideEffects, panic::catch,
+    store::RunStore,
 };
 use futures_core::Stream;
 use std::{
     future::{Future, poll_fn},
-    pin::{Pin, pin},
+    mem,
+    pin::pin,
     sync::Arc,
     task::{Context, Poll, ready},
 };
@@ -28,84 +33,59 @@ pub(super) enum Step {
     Item(Result<Event, Error>),
 }
 
-/// The remaining part of a run. Boxed because it is moved into a task.
-pub(super) enum Rest {
-    Call(BoxFuture<ChatResponse<EventStream>>),
-    Body(EventStream),
-}
-
 /// A run that is driven, until its end is recorded in the store.
-pub(super) struct Run<St>
+pub(super) struct Run<B, St>
 where
     St: RunStore + ?Sized,
 {
-    // `None` after the end. Dropped before `drive`, which records the end of the run.
-    rest: Option<Rest>,
+    // Dropped before `drive`, which records the end of the run.
+    rest: Rest<B>,
     drive: Drive<St>,
     // The last item, while the end of the run is being recorded.
     last: Option<Option<Result<Event, Error>>>,
     items: u32,
-    // While the body is polled for the consumer: a run that panicked is not polled again.
-    is_polled: bool,
+    spawn: Spawn<B, St>,
 }
+
+/// [`Task::spawn`] for bodies that can be moved, which only the layer requires.
+pub(super) type Spawn<B, St> = fn(Box<Run<B, St>>, &Handle) -> Task;
 
 /// The maximum number of consecutive items before the lease is checked.
 const ITEMS: u32 = 64;
 
-impl<St> Run<St>
+impl<B, St> Run<B, St>
 where
+    B: Stream<Item = Result<Event, Error>>,
     St: RunStore + ?Sized,
 {
-    pub(super) const fn new(rest: Rest, drive: Drive<St>) -> Self {
+    pub(super) const fn new(rest: Rest<B>, drive: Drive<St>, spawn: Spawn<B, St>) -> Self {
         Self {
-            rest: Some(rest),
+            rest,
             drive,
             last: None,
             items: 0,
-            is_polled: false,
+            spawn,
         }
     }
 
     const fn is_over(&self) -> bool {
-        self.rest.is_none() && self.last.is_none()
-    }
-
-    /// Returns the next event, if it is one that needs nothing else; otherwise, the item of the body, if it
-    /// was polled.
-    #[inline]
-    fn poll_event(&mut self, cx: &mut Context<'_>) -> Result<Event, Option<Polled>> {
-        let Some(Rest::Body(body)) = &mut self.rest else {
-            return Err(None);
-        };
-        self.is_polled = true;
-        let item = Pin::new(body).poll_next(cx);
-        self.is_polled = false;
-        match item {
-            Poll::Ready(Some(Ok(event)))
-                if !event.is_finish()
-                    && !(self.items + 1).is_multiple_of(ITEMS)
-                    && !self.drive.is_stored() =>
-            {
-                self.items += 1;
-                Ok(event)
-            }
-            item => Err(Some(item)),
-        }
+        matches!(self.rest, Rest::Over) && self.last.is_none()
     }
 
     /// Returns the next step, or `None` at the end. `read` is the item of the body, if it was polled.
     fn poll(&mut self, read: Option<Polled>, cx: &mut Context<'_>) -> Poll<Option<Step>> {
-        match &mut self.rest {
-            Some(Rest::Call(call)) => match call.as_mut().poll(cx) {
+        if let Rest::Call(call) = &mut self.rest {
+            match call.as_mut().poll(cx) {
                 Poll::Ready(Ok(response)) => {
                     let rest = &mut self.rest;
-                    let head = response.map_body(|body| *rest = Some(Rest::Body(body)));
+                    let head = response.map_body(|body| *rest = Rest::body(body));
                     return Poll::Ready(Some(Step::Head(head)));
                 }
                 Poll::Ready(Err(error)) => self.settle(Some(Err(error))),
                 Poll::Pending => return self.poll_lost(cx),
-            },
-            Some(Rest::Body(body)) => match read.unwrap_or_else(|| Pin::new(body).poll_next(cx)) {
+            }
+        } else if self.rest.is_body() {
+            match read.unwrap_or_else(|| self.rest.poll_body(cx)) {
                 Poll::Ready(Some(Ok(event))) if !event.is_finish() => {
                     self.items = self.items.wrapping_add(1);
                     if self.items.is_multiple_of(ITEMS)
@@ -117,8 +97,7 @@ where
                 }
                 Poll::Ready(last) => self.settle(last),
                 Poll::Pending => return self.poll_lost(cx),
-            },
-            None => {}
+            }
         }
         if self.last.is_none() {
             return Poll::Ready(None);
@@ -147,14 +126,14 @@ where
             _ => self.drive.give_up(None),
         }
         self.last = Some(last);
-        self.rest = None;
+        self.rest = Rest::Over;
     }
 
     /// Renews the lease. Resolves to the run's last item when the claim is lost.
     fn poll_lost(&mut self, cx: &mut Context<'_>) -> Poll<Option<Step>> {
         let lost = ready!(self.drive.poll_lost(cx));
         // The tools of this process are dropped before the error is returned.
-        self.rest = None;
+        self.rest = Rest::Over;
         Poll::Ready(Some(Step::Item(Err(lost))))
     }
 
@@ -168,22 +147,23 @@ where
 }
 
 /// The source of the steps for the consumer of a run.
-pub(super) enum Source<St>
+pub(super) enum Source<B, St>
 where
     St: RunStore + ?Sized,
 {
     /// The run is not stored, and is driven by polls.
-    Here(Box<Run<St>>),
+    Here(Box<Run<B, St>>),
     /// The run is driven by a task.
     There(Task),
     Over,
 }
 
-impl<St> Source<St>
+impl<B, St> Source<B, St>
 where
+    B: Stream<Item = Result<Event, Error>>,
     St: RunStore + ?Sized,
 {
-    pub(super) fn new(run: Run<St>) -> Self {
+    pub(super) fn new(run: Run<B, St>) -> Self {
         Self::Here(Box::new(run))
     }
 
@@ -195,22 +175,31 @@ where
     // Inlined always: a call would copy the event, and a stack has many layers.
     #[inline(always)]
     pub(super) fn poll_item(&mut self, cx: &mut Context<'_>) -> Polled {
-        let read = match self {
-            Self::Here(run) if !run.is_polled => match run.poll_event(cx) {
-                Ok(event) => return Poll::Ready(Some(Ok(event))),
-                Err(read) => read,
-            },
-            _ => None,
-        };
-        self.poll_other(read, cx)
+        let (mut item, passes);
+        match self {
+            Self::Here(run) => {
+                item = run.rest.poll_body(cx);
+                passes = item.is_ready() && !is_end(&item) && !run.drive.is_stored();
+            }
+            _ => (item, passes) = (Poll::Pending, false),
+        }
+        if !passes {
+            self.poll_other(&mut item, cx);
+        }
+        item
     }
 
+    // Not inlined into the path of each event.
     #[inline(never)]
-    fn poll_other(&mut self, read: Option<Polled>, cx: &mut Context<'_>) -> Polled {
-        self.poll_step(read, cx).map(|step| match step {
+    fn poll_other(&mut self, item: &mut Polled, cx: &mut Context<'_>) {
+        let read = match self {
+            Self::Here(run) if run.rest.is_body() => Some(mem::replace(item, Poll::Pending)),
+            _ => None,
+        };
+        *item = self.poll_step(read, cx).map(|step| match step {
             Some(Step::Item(item)) => Some(item),
             Some(Step::Head(_)) | None => None,
-        })
+        });
     }
 
     /// Returns the next step, or `None` if the run has ended.
@@ -221,8 +210,8 @@ where
     fn poll_step(&mut self, read: Option<Polled>, cx: &mut Context<'_>) -> Poll<Option<Step>> {
         // Taken while it is polled, so a run that panicked is not polled again.
         if matches!(self, Self::Here(_))
-            && let Self::Here(mut run) = std::mem::replace(self, Self::Over)
-            && !run.is_polled
+            && let Self::Here(mut run) = mem::replace(self, Self::Over)
+            && !matches!(run.rest, Rest::Panicked { .. })
         {
             let polled = run.poll(read, cx);
             if run.is_over() {
@@ -233,7 +222,8 @@ where
                 *self = Self::Here(run);
                 return polled;
             };
-            *self = Self::There(Task::spawn(run, &runtime));
+            let spawn = run.spawn;
+            *self = Self::There(spawn(run, &runtime));
             if polled.is_ready() {
                 return polled;
             }
@@ -261,8 +251,9 @@ pub(super) struct Task {
 type Sent = (Option<Step>, Option<OwnedSemaphorePermit>);
 
 impl Task {
-    fn spawn<St>(run: Box<Run<St>>, runtime: &Handle) -> Self
+    pub(super) fn spawn<B, St>(run: Box<Run<B, St>>, runtime: &Handle) -> Self
     where
+        B: Stream<Item = Result<Event, Error>> + Send + 'static,
         St: RunStore + ?Sized,
     {
         let (sender, steps) = mpsc::unbounded_channel();
@@ -303,8 +294,9 @@ pub(super) fn stopped() -> Error {
 }
 
 /// Drives a run to its end.
-async fn drive<St>(mut run: Box<Run<St>>, steps: mpsc::UnboundedSender<Sent>, mut room: Room)
+async fn drive<B, St>(mut run: Box<Run<B, St>>, steps: mpsc::UnboundedSender<Sent>, mut room: Room)
 where
+    B: Stream<Item = Result<Event, Error>>,
     St: RunStore + ?Sized,
 {
     let mut has_panicked = false;
@@ -359,7 +351,7 @@ struct Room {
 const SPARE: u32 = 4096;
 
 impl Room {
-    fn new<St>(permits: usize, run: &Run<St>) -> Self
+    fn new<B, St>(permits: usize, run: &Run<B, St>) -> Self
     where
         St: RunStore + ?Sized,
     {
@@ -376,11 +368,12 @@ impl Room {
     /// # Errors
     ///
     /// Returns the run's last step if the claim is lost.
-    async fn take<St>(
+    async fn take<B, St>(
         &mut self,
-        run: &mut Run<St>,
+        run: &mut Run<B, St>,
     ) -> Result<Option<OwnedSemaphorePermit>, Option<Step>>
     where
+        B: Stream<Item = Result<Event, Error>>,
         St: RunStore + ?Sized,
     {
         let mut permit = pin!(Arc::clone(&self.permits).acquire_owned());

@@ -1,8 +1,10 @@
 //! Reports the usage of an answer to the counter of its request.
 
 use super::{ByDepth, Counter, memo::same};
+use crate::end::observe_end;
 use concentric_core::{
     ChatResponse, Context as RunContext, Error, Event, Str, Transcript, Usage,
+    hooks::End,
     state::{Scope, Slot, Transient},
 };
 use futures_core::Stream;
@@ -99,7 +101,7 @@ pin_project! {
     pub struct WindowBody<B> {
         #[pin]
         inner: B,
-        // Taken at the finish.
+        // Taken at the terminal item.
         sent: Option<Sent>,
     }
 }
@@ -118,15 +120,13 @@ impl<B> WindowBody<B> {
     }
 }
 
-// Not inlined into the path of each event.
-#[cold]
-fn observe(sent: &mut Option<Sent>, usage: &Usage) {
-    if let Some(sent) = sent.take() {
-        sent.counter
-            .observe(sent.model.as_deref(), sent.count, usage);
-        if let (Some((context, sum)), Some(tokens)) = (sent.report, usage.input_tokens()) {
+impl Sent {
+    fn observe(self, usage: &Usage) {
+        self.counter
+            .observe(self.model.as_deref(), self.count, usage);
+        if let (Some((context, sum)), Some(tokens)) = (self.report, usage.input_tokens()) {
             let report = Report {
-                transcript: sent.transcript,
+                transcript: self.transcript,
                 sum,
                 tokens,
             };
@@ -147,9 +147,13 @@ where
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.project();
         let item = this.inner.poll_next(cx);
-        if let Poll::Ready(Some(Ok(Event::Finish(finish)))) = &item {
-            observe(this.sent, &finish.usage);
-        }
+        observe_end(&item, |end| {
+            if let Some(sent) = this.sent.take()
+                && let End::Finished(finish) = end
+            {
+                sent.observe(&finish.usage);
+            }
+        });
         item
     }
 

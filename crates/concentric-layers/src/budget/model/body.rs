@@ -1,6 +1,6 @@
 use super::spending::Spending;
-use crate::end::{Last, at_end};
-use concentric_core::{Error, Event};
+use crate::end::{Polled, observe_end};
+use concentric_core::{Error, Event, hooks::End};
 use futures_core::Stream;
 use pin_project_lite::pin_project;
 use std::{
@@ -33,15 +33,23 @@ impl<B> ModelBudgetBody<B> {
     }
 }
 
-// Not inlined into the path of each event.
-#[cold]
-fn end(spending: &mut Option<Spending>, last: Last) -> Last {
-    if let Some(mut spending) = spending.take()
-        && let Last::Finished(finish) = &last
+// Not inlined into the path of the events of a call whose bytes are not counted.
+#[inline(never)]
+fn poll_counted<B>(
+    body: Pin<&mut B>,
+    spending: &mut Option<Spending>,
+    cx: &mut Context<'_>,
+) -> Polled
+where
+    B: Stream<Item = Result<Event, Error>>,
+{
+    let item = body.poll_next(cx);
+    if let Poll::Ready(Some(Ok(event))) = &item
+        && let Some(spending) = spending
     {
-        spending.used(finish.attempt_usage());
+        spending.saw(event);
     }
-    last
+    item
 }
 
 impl<B> Stream for ModelBudgetBody<B>
@@ -54,14 +62,18 @@ where
     #[inline(always)]
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.project();
-        let item = this.inner.poll_next(cx);
-        if *this.counts
-            && let Poll::Ready(Some(Ok(event))) = &item
-            && let Some(spending) = this.spending
-        {
-            spending.saw(event);
-        }
-        at_end(item, |last| Poll::Ready(end(this.spending, last)))
+        let item = match *this.counts {
+            false => this.inner.poll_next(cx),
+            true => poll_counted(this.inner, this.spending, cx),
+        };
+        observe_end(&item, |end| {
+            if let Some(mut spending) = this.spending.take()
+                && let End::Finished(finish) = end
+            {
+                spending.used(finish.attempt_usage());
+            }
+        });
+        item
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {

@@ -6,7 +6,7 @@ use concentric_core::{
     ToolOutcome, Transcript,
 };
 use concentric_layers::{Otel, otel::OtelLayer};
-use concentric_test::TestEnvironment;
+use concentric_test::{Pace, TestEnvironment, drop_at_each_wait};
 use concentric_tools::Approval;
 use futures_util::{FutureExt, StreamExt};
 use std::{sync::Arc, time::Duration};
@@ -221,6 +221,100 @@ async fn a_dropped_run_ends_all_its_spans() {
             "invoke_agent: dropped",
             "  chat: completed",
             "  execute_tool wait: dropped"
+        ]
+    );
+}
+
+/// An agent whose parts wait: a failed attempt, a tool, a nested agent and two answers.
+pub(super) fn waiting(otel: &Otel) -> BoxModel {
+    let researcher = ServiceBuilder::new()
+        .layer(otel.run())
+        .layer(AgentLayer::new(NoTools))
+        .layer(otel.model())
+        .service(ScriptedModel::new().paced(Pace::NextTick).text("A report."));
+    let look = tool("look", "", |NoArguments {}| async {
+        tokio::task::yield_now().await;
+        "a cat"
+    });
+    let tools = Toolset::new()
+        .tool(look)
+        .tool(agent_tool("research", "", researcher))
+        .layer(otel.tool());
+    let model = ScriptedModel::new()
+        .paced(Pace::NextTick)
+        .error(overloaded())
+        .then()
+        .tool_call("look", json!({}))
+        .tool_call("research", json!({"task": "cats"}))
+        .then()
+        .text("A cat.");
+    let agent = ServiceBuilder::new()
+        .layer(otel.run())
+        .layer(AgentLayer::new(tools))
+        .layer(RetryLayer::new(RetryModel::new(2)))
+        .layer(otel.model())
+        .service(model);
+    BoxModel::new(agent)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_is_dropped_at_any_await_ends_its_spans() {
+    let traces = Traces::of_thread();
+    let otel = Otel::new();
+    let mut trees = Vec::new();
+    let make = || {
+        let agent = waiting(&otel);
+        async move { run(&agent, ChatRequest::user("hi")).await }
+    };
+    let drops = drop_at_each_wait(make, async |_| {
+        let spans = traces.take();
+        // A parent ends after its children.
+        for (at, span) in spans.iter().enumerate() {
+            let mut later = spans.iter().skip(at + 1);
+            let root = span.parent_span_id == SpanId::INVALID;
+            assert!(root || later.any(|it| it.span_context.span_id() == span.parent_span_id));
+        }
+        trees.push(tree(&spans));
+    });
+    let drops = drops.await;
+    assert_eq!(trees.len(), drops + 1);
+
+    assert!(trees[0].is_empty(), "a future that was never polled");
+    let (complete, dropped) = trees[1..].split_last().unwrap();
+    for tree in dropped {
+        assert_eq!(tree[0], "invoke_agent: dropped");
+        assert!(tree.iter().all(|span| !span.ends_with(": ")), "{tree:?}");
+    }
+    let mut all: Vec<_> = trees[1..].iter().flatten().map(|it| it.trim()).collect();
+    all.sort();
+    all.dedup();
+    assert_eq!(
+        all,
+        [
+            "chat: completed",
+            "chat: dropped",
+            "chat: failed error",
+            "execute_tool look: done",
+            "execute_tool look: dropped",
+            "execute_tool research: done",
+            "execute_tool research: dropped",
+            "invoke_agent research: completed",
+            "invoke_agent research: dropped",
+            "invoke_agent: completed",
+            "invoke_agent: dropped",
+        ]
+    );
+    assert_eq!(
+        complete,
+        &[
+            "invoke_agent: completed",
+            "  chat: failed error",
+            "  chat: completed",
+            "  execute_tool look: done",
+            "  execute_tool research: done",
+            "    invoke_agent research: completed",
+            "      chat: completed",
+            "  chat: completed",
         ]
     );
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 use concentric_core::{Context, NoTools};
-use concentric_test::TestEnvironment;
+use concentric_test::{TestEnvironment, drop_at_each_wait};
 use futures_util::{FutureExt, StreamExt};
 use opentelemetry::metrics::MeterProvider;
 use opentelemetry_sdk::metrics::{
@@ -267,4 +267,33 @@ async fn dropped_and_failed_operations_are_told_apart() {
             ("gen_ai.invoke_agent.duration error.type=server", 1),
         ]
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_is_dropped_at_any_await_is_recorded_once() {
+    let metrics = Metrics::new();
+    let otel = metrics.otel();
+    let make = || {
+        let agent = ends::waiting(&otel);
+        let context = Context::builder().agent("clerk").build();
+        let request = ChatRequest::user("hi").with_context(context);
+        async move { run(&agent, request).await }
+    };
+    let recorded = |name: &str, of: &str| -> u64 {
+        let (recorded, _) = metrics.take();
+        let these = recorded
+            .iter()
+            .filter(|(at, _)| at.starts_with(name) && at.contains(of));
+        these.map(|(_, (count, _))| count).sum()
+    };
+    let runs = || recorded("gen_ai.invoke_agent.duration", "=clerk");
+    let calls = || recorded("gen_ai.client.operation.duration", "");
+    let tools = || recorded("gen_ai.execute_tool.duration", "");
+    // One run for each number of polls but zero.
+    let drops = drop_at_each_wait(make, async |polls| assert_eq!(runs(), polls as u64)).await;
+    assert!(drops > 5);
+
+    let before = (calls(), tools());
+    make().await.unwrap();
+    assert_eq!((calls(), tools()), (before.0 + 4, before.1 + 2));
 }
