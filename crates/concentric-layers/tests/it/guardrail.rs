@@ -79,6 +79,9 @@ async fn it_is_a_layer() {
     check_layer(passes().input(Input::Blocking)).await;
     check_layer(passes().input(Input::Parallel)).await;
     check_layer(passes().output(Output::windows(0, 0))).await;
+    let replaced = || OnBlock::Replace("No.".into());
+    check_layer(passes().input(Input::Blocking).on_block(replaced())).await;
+    check_layer(passes().output(Output::windows(4, 2)).on_block(replaced())).await;
 }
 
 #[tokio::test]
@@ -233,6 +236,45 @@ async fn tools_behind_a_layer_that_holds_the_answer_wait_for_the_verdict() {
         BoxModel::new(passes.input(Input::Parallel).layer(inner))
     })
     .await;
+}
+
+#[tokio::test]
+async fn stacked_guards_judge_at_once_and_each_may_block() {
+    for blocks_at in [0, 1, 2] {
+        let asked = Asked::default();
+        let gate = Gate::new();
+        let guard = |at: usize| {
+            let (asked, verdict) = (Arc::clone(&asked), gate.clone());
+            let classifier = service_fn(move |_: Subject| {
+                asked.lock().unwrap().push(at.to_string());
+                let verdict = verdict.clone();
+                async move {
+                    verdict.pass().await;
+                    Ok::<_, BoxError>(match at == blocks_at {
+                        true => Assessment::Block(vec![]),
+                        false => Assessment::Pass,
+                    })
+                }
+            });
+            GuardrailLayer::new(at.to_string(), classifier).input(Input::Parallel)
+        };
+        let model = ScriptedModel::new().text("hi");
+        let guarded = guard(0).layer(guard(1).layer(model.clone()));
+        let mut call = task::spawn(guarded.oneshot(request()));
+        assert!(call.poll().is_pending());
+        assert_eq!((asked.lock().unwrap().len(), model.calls()), (2, 1));
+        gate.open();
+        match call.await {
+            Ok(response) => {
+                assert_eq!(blocks_at, 2);
+                assert_finishes(response.body).await;
+            }
+            Err(error) => {
+                let source = error.source().unwrap().downcast_ref::<Blocked>().unwrap();
+                assert_eq!(source.name.as_str(), blocks_at.to_string());
+            }
+        }
+    }
 }
 
 /// A stored run is driven in a task.
