@@ -267,9 +267,7 @@ impl Search {
     fn resume(mut self, automaton: &Automaton, bytes: &[u8]) -> Option<Self> {
         let left = LONG.saturating_sub(self.read);
         let rest = bytes.get(self.start.wrapping_add(self.read)..)?;
-        if !self.has_match {
-            self.step(automaton, rest.get(..left).unwrap_or(rest));
-        }
+        self.step(automaton, rest.get(..left).unwrap_or(rest));
         if self.has_match || self.state != DEAD {
             return Some(self);
         }

@@ -201,6 +201,31 @@ async fn a_changed_part_loses_its_signature_and_an_unchanged_one_keeps_it() {
 }
 
 #[tokio::test]
+async fn data_of_a_provider_with_a_match_is_removed_from_an_unchanged_part() {
+    let mut part = Part::text("unchanged");
+    part.provider_data = Some(Arc::new(data()));
+    let events = vec![
+        Event::ReasoningDelta("unchanged".into()),
+        Event::PartEnd(Box::new(PartEnd::new(Some(Arc::new(data()))))),
+        Event::Part(Box::new(part)),
+        Event::finish(FinishReason::Stop, Usage::default()),
+    ];
+    let kept = |events: &[Event]| {
+        let kept = events.iter().filter(|event| match event {
+            Event::PartEnd(end) => end.provider_data.is_some(),
+            Event::Part(part) => part.provider_data.is_some(),
+            _ => false,
+        });
+        kept.count()
+    };
+    assert_eq!(
+        kept(&guarded(Parts::PROVIDER_DATA, events.clone()).await),
+        0
+    );
+    assert_eq!(kept(&guarded(Parts::TEXT, events).await), 2);
+}
+
+#[tokio::test]
 async fn a_reset_drops_held_text() {
     let events = vec![
         Event::TextDelta("a hunt".into()),
@@ -210,6 +235,63 @@ async fn a_reset_drops_held_text() {
     ];
     let events = guarded(Parts::TEXT, events).await;
     assert_eq!(concentric_test::text_of(&events), "a er2");
+}
+
+#[tokio::test]
+async fn a_reset_drops_held_calls() {
+    let start =
+        |index| Event::ToolCallStart(Box::new(ToolCallStart::new(index, CallId::new("c"), "t")));
+    let call = ToolCallPart::new(CallId::new("c"), "t", json!({}));
+    let after = vec![
+        start(5),
+        Event::tool_call(call),
+        Event::finish(FinishReason::Stop, Usage::default()),
+    ];
+    let delta = Event::ToolCallDelta(ToolCallDelta::new(0, "{"));
+    let mut events = vec![start(0), delta, Event::Reset];
+    events.extend(after.clone());
+    assert_eq!(guarded(Parts::ARGUMENTS, events).await[1..], after);
+}
+
+#[tokio::test]
+async fn held_text_is_released_before_the_end_of_a_step() {
+    let text = Event::TextDelta("a hunt".into());
+    let start = StepStart::new(1, MessageId::new("m"));
+    let end = StepFinish::new(0, FinishReason::Stop, Usage::default());
+    for event in [
+        Event::StepFinish(Box::new(end)),
+        Event::StepStart(Box::new(start)),
+    ] {
+        let finish = Event::finish(FinishReason::Stop, Usage::default());
+        let events = guarded(Parts::TEXT, vec![text.clone(), event.clone(), finish]).await;
+        let texts: Vec<bool> = events
+            .iter()
+            .map(|it| matches!(it, Event::TextDelta(_)))
+            .collect();
+        assert_eq!(texts, [true, true, false, false], "{event:?}");
+        assert_eq!(concentric_test::text_of(&events), "a hunt");
+    }
+}
+
+#[tokio::test]
+async fn held_text_of_a_nested_run_is_released_before_the_result_of_its_call() {
+    let result = ToolResult::new(CallId::new("c"), "t", ToolOutcome::done("x"));
+    let events = vec![
+        nested(Event::TextDelta("hunt".into())),
+        Event::ToolResult(Box::new(result)),
+        Event::finish(FinishReason::Stop, Usage::default()),
+    ];
+    assert_eq!(guarded(Parts::TEXT, events.clone()).await, events);
+}
+
+#[tokio::test]
+async fn a_nested_run_that_goes_on_in_another_call_is_one_of_that_call() {
+    let finish = || Event::finish(FinishReason::Stop, Usage::default());
+    let event = Event::TextDelta("hunt".into());
+    let later = SubAgentEvent::new(RunId::new("r"), None, Some(CallId::new("d")), event);
+    let later = Event::SubAgent(Box::new(later));
+    let events = vec![nested(finish()), later, finish()];
+    assert_eq!(guarded(Parts::TEXT, events.clone()).await, events);
 }
 
 #[tokio::test]

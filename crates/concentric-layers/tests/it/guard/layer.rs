@@ -386,6 +386,21 @@ async fn a_typed_answer_stays_json() {
 }
 
 #[tokio::test]
+async fn a_reset_drops_the_held_text_of_a_typed_answer() {
+    let mut request = ChatRequest::user("hi");
+    let schema = OutputSchema::new("answer", json!({"type": "object"}));
+    request.options_mut().output_schema = Some(schema);
+    let model = ScriptedModel::new().events([
+        Event::TextDelta("{\"a\": 1".into()),
+        Event::Reset,
+        Event::TextDelta("{\"b\": 2}".into()),
+        Event::finish(FinishReason::Stop, concentric_core::Usage::default()),
+    ]);
+    let answer = guard().layer(model).oneshot(request).await.unwrap();
+    assert_eq!(answer.text().await.unwrap(), "{\"b\": 2}");
+}
+
+#[tokio::test]
 async fn matches_are_reported_without_their_text() {
     let found = Arc::new(Mutex::new(Vec::new()));
     let seen = Arc::clone(&found);

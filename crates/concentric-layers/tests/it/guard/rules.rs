@@ -156,6 +156,13 @@ fn a_rule_listed_first_has_priority_at_the_same_place() {
 }
 
 #[test]
+fn a_word_has_no_boundary_where_another_search_ended() {
+    let rules = Rules::new([pii::card(), pii::email()]).unwrap();
+    assert_eq!(rules.apply("x4111111111111111"), "x4111111111111111");
+    assert_eq!(rules.apply("x 4111111111111111"), "x [card]");
+}
+
+#[test]
 fn each_action_replaces_in_its_own_way() {
     let card = |rule: fn(Rule) -> Rule| {
         let rules = Rules::new([rule(pii::card())]).unwrap();
