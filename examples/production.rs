@@ -111,8 +111,8 @@ fn agent() -> Result<BoxModel, Error> {
         .tool(files::write_file(".")?)
         .gate(Approval::for_tools("write_file"))
         .ledger(store.clone())
-        .layer(Otel::new().tool())
-        .layer(log.clone());
+        .hooks(Otel::new().tool())
+        .hooks(log.clone());
     let fallback = FallbackLayer::new("gemini").or("anthropic", provider("anthropic", &budget)?);
     let agent = ServiceBuilder::new()
         .layer(DetachLayer::new())

@@ -18,8 +18,8 @@ pub fn agent(db: &Path, http: Upstream) -> Result<BoxModel, BoxError> {
     let tools = tools(db, http.clone())?
         .gate(Approval::for_tools("refund").replies([Approve, Deny, Edit]))
         .ledger(store.clone())
-        .layer(otel.tool())
-        .layer(log.clone())
+        .hooks(otel.tool())
+        .hooks(log.clone())
         .layer(ToolCacheLayer::new(CacheScope::Tenant).tools(["stock"]));
     let quota = Quota::per(Duration::from_secs(60))
         .requests(500)
