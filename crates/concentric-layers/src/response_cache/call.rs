@@ -2,7 +2,7 @@
 
 use super::{
     answer::{Recorder, Stored},
-    key::Key,
+    key::{CacheControl, Key},
     layer::Options,
     progress::{Answer, Beginning, CallEnd, FIRST, Private, Progress},
 };
@@ -63,40 +63,48 @@ impl Answers {
         None
     }
 
-    /// Returns a stored answer, or a call in progress, or a call that `begin` begins.
+    /// Returns a stored answer, or a call in progress, or a call that `begin` begins. `waiting` is the
+    /// request's place in a call that has failed.
     pub(super) fn find(
         self: &Arc<Self>,
         key: &Key,
         options: &Options,
         context: &RunContext,
+        waiting: Option<&Reader>,
         begin: impl FnOnce() -> Call,
     ) -> Found {
-        if let Some(stored) = self.stored(key, options, context) {
+        let is_new = context.extensions().get() == Some(&CacheControl::Refresh);
+        let stored = || match is_new {
+            true => None,
+            false => self.stored(key, options, context),
+        };
+        if let Some(stored) = stored() {
             return Found::Stored(stored);
         }
         // Dropped after the lock, which the last handle to a call takes.
-        let joined;
+        let (last, _left);
         let mut calls = self.lock();
-        joined = calls.get(key).and_then(Weak::upgrade);
-        if let Some(call) = &joined
-            && let Some(at) = call.progress.join()
+        if let Some(reader) = waiting.and_then(Reader::moved) {
+            return Found::Shared(reader);
+        }
+        last = calls.get(key).and_then(Weak::upgrade);
+        if let Some(call) = &last
+            && !is_new
+            && let Some(at) = call.progress.join(None)
         {
             let call = Arc::clone(call);
             return Found::Shared(Reader { call, at });
         }
         // A call that has ended since has stored its answer before it was removed.
-        if let Some(stored) = self.stored(key, options, context) {
+        if let Some(stored) = stored() {
             return Found::Stored(stored);
         }
-        Found::Shared(self.begin_in(&mut calls, key, options, begin()))
+        let reader = self.begin(&mut calls, key, options, begin());
+        _left = last.as_ref().map(|last| reader.call.adopt(last));
+        Found::Shared(reader)
     }
 
-    /// Begins a call whatever is stored or in progress.
-    pub(super) fn begin(self: &Arc<Self>, key: &Key, options: &Options, call: Call) -> Reader {
-        self.begin_in(&mut self.lock(), key, options, call)
-    }
-
-    fn begin_in(
+    fn begin(
         self: &Arc<Self>,
         calls: &mut HashMap<Key, Weak<SharedCall>>,
         key: &Key,
@@ -279,8 +287,37 @@ impl SharedCall {
         let ended = std::mem::replace(&mut call.stage, Stage::Ended);
         drop(catch(|| drop(ended)));
         call.recorder = None;
-        self.remove();
         self.progress.end(end);
+        // The next call adopts readers that have not been polled since.
+        if self.progress.in_need().is_empty() {
+            self.remove();
+        }
+    }
+
+    /// Gives the readers of `last` that need another call a place in this one, so that none makes another
+    /// one because it is polled after this one has ended. Returns the places that they leave, which must be dropped
+    /// without the lock of the calls.
+    fn adopt(self: &Arc<Self>, last: &Arc<Self>) -> Vec<(Option<Arc<Self>>, Option<Reader>)> {
+        let mut left = Vec::new();
+        for (at, origin) in last.progress.in_need() {
+            let origin = origin.and_then(|Origin { call, at }| Some((call.upgrade()?, at)));
+            // The place is found where the reader will look next, however many calls have failed since.
+            let (from, from_at) = match &origin {
+                Some((call, at)) if call.progress.has_moved(*at) => (call, *at),
+                _ => (last, at),
+            };
+            let place = self.progress.join(Some(Origin {
+                call: Arc::downgrade(from),
+                at: from_at,
+            }));
+            let reader = place.map(|at| Reader {
+                call: Arc::clone(self),
+                at,
+            });
+            let reader = reader.and_then(|reader| from.progress.set_moved(from_at, reader));
+            left.push((origin.map(|(call, _)| call), reader));
+        }
+        left
     }
 
     /// Removes the call, so that no further request joins it.
@@ -299,6 +336,13 @@ impl Drop for SharedCall {
     }
 }
 
+/// A place in an earlier call.
+#[derive(Clone)]
+pub(super) struct Origin {
+    call: Weak<SharedCall>,
+    at: usize,
+}
+
 /// One of the requests that wait for a call.
 pub(super) struct Reader {
     call: Arc<SharedCall>,
@@ -309,6 +353,11 @@ impl Reader {
     /// Whether the request's run made the call.
     pub(super) const fn is_first(&self) -> bool {
         self.at == FIRST
+    }
+
+    /// Takes the request's place in a later call, while the calls are locked.
+    fn moved(&self) -> Option<Self> {
+        self.call.progress.take_moved(self.at)
     }
 
     pub(super) fn poll_beginning(&self, cx: &mut Context<'_>) -> Poll<Beginning> {

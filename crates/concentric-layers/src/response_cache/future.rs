@@ -2,7 +2,7 @@ use super::{
     Replayed, ResponseCacheBody,
     answer::{Replay, Stored},
     call::{Answers, Call, Found, Reader},
-    key::{CacheControl, Key},
+    key::Key,
     layer::Options,
     progress::{Answer, Beginning, Private},
 };
@@ -108,6 +108,8 @@ where
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Result<ChatResponse<ResponseCacheBody<B>>, Error>> {
+        // The place in a call that has failed.
+        let mut last: Option<Reader> = None;
         loop {
             let reader = match self.reader.take() {
                 Some(reader) => reader,
@@ -116,7 +118,7 @@ where
                     if let Poll::Ready(error) = self.stop().poll(WAITS_FOR, cx) {
                         return Poll::Ready(Err(error));
                     }
-                    match self.find() {
+                    match self.find(last.as_ref()) {
                         Found::Stored(stored) => return Poll::Ready(Ok(self.replay(stored))),
                         Found::Shared(reader) => reader,
                     }
@@ -137,7 +139,10 @@ where
                     ))
                 }
                 Poll::Ready(Beginning::Failed(error)) => Poll::Ready(Err(error)),
-                Poll::Ready(Beginning::Again) => continue,
+                Poll::Ready(Beginning::Again) => {
+                    last = Some(reader);
+                    continue;
+                }
                 Poll::Pending => {
                     self.reader = Some(reader);
                     self.stop().poll(WAITS_FOR, cx).map(Err)
@@ -151,14 +156,11 @@ where
         self.stop.get_or_insert_with(|| Stop::new(context))
     }
 
-    fn find(&mut self) -> Found {
-        let (answers, key, options) = (&self.answers, &self.key, &self.options);
+    fn find(&self, last: Option<&Reader>) -> Found {
+        let begin = || Call::new(self.inner.clone(), self.request.clone());
         let context = &self.request.context;
-        let call = || Call::new(self.inner.clone(), self.request.clone());
-        match context.extensions().get() {
-            Some(CacheControl::Refresh) => Found::Shared(answers.begin(key, options, call())),
-            _ => answers.find(key, options, context, call),
-        }
+        self.answers
+            .find(&self.key, &self.options, context, last, begin)
     }
 
     /// The answer that is stored.

@@ -57,7 +57,7 @@
 //! | a request has neither a stored answer nor a call in progress | its run makes the call, and is charged for it |
 //! | another run waits, and the first is cancelled, late or dropped | only that run ends; the call continues |
 //! | the last run that waits is cancelled, late or dropped | the call is dropped |
-//! | the call fails before its first event | its run receives the error; one of the others makes another call |
+//! | the call fails before its first event | its run receives the error; one of the others makes another call, for which the rest wait |
 //! | the call fails later | requests that have received events receive the error; one of the others makes another call |
 //! | the error states [effects](concentric_core::Error::effects) | all receive it, since another call could repeat them |
 //! | the answer is of an agent in the model's place, or edits the run | it is of its run; one of the others makes another call |

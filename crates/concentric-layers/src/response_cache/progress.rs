@@ -3,6 +3,7 @@
 use super::{
     LAGGED,
     answer::{NONE, size},
+    call::{Origin, Reader},
 };
 use concentric_core::{ChatResponse, Error, ErrorKind, Event, EventStream, SideEffects};
 use std::{
@@ -64,13 +65,20 @@ pub(super) struct Private {
 pub(super) const FIRST: usize = 0;
 
 /// The place of a reader.
+#[derive(Default)]
 struct Place {
     // The index of the next event in the answer.
     next: usize,
     waker: Option<Waker>,
+    // Whether it has the beginning of the answer.
+    has_begun: bool,
     // Events after `next` have been discarded.
     has_lagged: bool,
     has_finished: bool,
+    // The place in an earlier call, whose reader has not been polled since it was given this one.
+    origin: Option<Origin>,
+    // The place in a later call, which the reader waits for without having been polled.
+    moved: Option<Reader>,
 }
 
 /// The beginning of an answer, for a reader that has not received any of it.
@@ -95,7 +103,7 @@ impl Progress {
                 max_bytes,
                 is_open: true,
                 end: None,
-                readers: vec![Some(Place::new())],
+                readers: vec![Some(Place::default())],
                 payer: Some(FIRST),
                 is_reported: false,
             }),
@@ -107,18 +115,53 @@ impl Progress {
     }
 
     /// Adds a reader, unless it is too late to read all of the answer.
-    pub(super) fn join(&self) -> Option<usize> {
+    pub(super) fn join(&self, origin: Option<Origin>) -> Option<usize> {
         let mut state = self.lock();
         if !state.is_open {
             return None;
         }
+        let place = Place {
+            origin,
+            ..Place::default()
+        };
         let mut later = state.readers.iter_mut().enumerate().skip(FIRST + 1);
         if let Some((at, free)) = later.find(|(_, place)| place.is_none()) {
-            *free = Some(Place::new());
+            *free = Some(place);
             return Some(at);
         }
-        state.readers.push(Some(Place::new()));
+        state.readers.push(Some(place));
         Some(state.readers.len() - 1)
+    }
+
+    /// The readers that need another call and have none, with their places in earlier calls.
+    pub(super) fn in_need(&self) -> Vec<(usize, Option<Origin>)> {
+        let state = self.lock();
+        let places = state.readers.iter().enumerate();
+        let places = places.filter_map(|(at, place)| Some((at, place.as_ref()?)));
+        places
+            .filter(|(at, place)| place.moved.is_none() && state.needs_another(*at, place))
+            .map(|(at, place)| (at, place.origin.clone()))
+            .collect()
+    }
+
+    /// Whether the reader at `at` has a place in a later call that it has not taken.
+    pub(super) fn has_moved(&self, at: usize) -> bool {
+        let mut state = self.lock();
+        state.place(at).is_some_and(|place| place.moved.is_some())
+    }
+
+    /// Sets the place in a later call of the reader at `at`, and returns what it replaces; `to` if the
+    /// reader has left.
+    pub(super) fn set_moved(&self, at: usize, to: Reader) -> Option<Reader> {
+        match self.lock().place(at) {
+            Some(place) => place.moved.replace(to),
+            None => Some(to),
+        }
+    }
+
+    /// Takes the place in a later call of the reader at `at`.
+    pub(super) fn take_moved(&self, at: usize) -> Option<Reader> {
+        self.lock().place(at)?.moved.take()
     }
 
     /// Removes a reader.
@@ -139,28 +182,29 @@ impl Progress {
     pub(super) fn poll_beginning(&self, at: usize, waker: &Waker) -> Poll<Beginning> {
         let mut locked = self.lock();
         let state = &mut *locked;
-        let has_lagged = state.place(at).is_none_or(|place| place.has_lagged);
-        let beginning = match (&mut state.end, at == FIRST) {
-            (Some(CallEnd::Private(private)), true) => {
+        let place = state.readers.get(at).and_then(Option::as_ref);
+        if place.is_none_or(|place| state.needs_another(at, place)) {
+            return Poll::Ready(Beginning::Again);
+        }
+        let beginning = match (&state.answer, &mut state.end) {
+            (_, Some(CallEnd::Private(private))) => {
                 private.take().map_or(Beginning::Again, Beginning::Private)
             }
-            (Some(CallEnd::Private(_) | CallEnd::Truncated), false) => Beginning::Again,
-            // Another call could repeat an effect.
-            (Some(CallEnd::Failed(error)), false) if error.effects() == SideEffects::None => {
-                Beginning::Again
-            }
-            _ if has_lagged => Beginning::Again,
-            (end, _) => match (&state.answer, end) {
-                (Some(answer), _) => Beginning::Shared(answer.clone()),
-                (None, Some(CallEnd::Failed(error))) => Beginning::Failed(error.clone()),
-                (None, Some(_)) => Beginning::Failed(Error::truncated()),
-                (None, None) => {
-                    let replaced = state.wait(at, waker);
-                    drop(locked);
-                    drop(replaced);
-                    return Poll::Pending;
+            (Some(answer), _) => {
+                let answer = answer.clone();
+                if let Some(place) = state.place(at) {
+                    place.has_begun = true;
                 }
-            },
+                Beginning::Shared(answer)
+            }
+            (None, Some(CallEnd::Failed(error))) => Beginning::Failed(error.clone()),
+            (None, Some(_)) => Beginning::Failed(Error::truncated()),
+            (None, None) => {
+                let replaced = state.wait(at, waker);
+                drop(locked);
+                drop(replaced);
+                return Poll::Pending;
+            }
         };
         Poll::Ready(beginning)
     }
@@ -174,7 +218,9 @@ impl Progress {
             Some(place) if place.has_finished => None,
             Some(place) if place.has_lagged => {
                 place.has_finished = true;
-                Some(Err(lagged()))
+                // A caller that repeats the request must know of effects.
+                let error = state.error_with_effects().cloned();
+                Some(Err(error.unwrap_or_else(lagged)))
             }
             Some(place) => {
                 let next = place.next - first;
@@ -276,18 +322,28 @@ impl Wake for Progress {
     }
 }
 
-impl Place {
-    const fn new() -> Self {
-        Self {
-            next: 0,
-            waker: None,
-            has_lagged: false,
-            has_finished: false,
+impl State {
+    /// Whether the reader at `at` has received nothing of this call, and will not.
+    fn needs_another(&self, at: usize, place: &Place) -> bool {
+        if place.has_begun {
+            return false;
+        }
+        match &self.end {
+            Some(CallEnd::Private(_) | CallEnd::Truncated) if at != FIRST => true,
+            // Another call could repeat an effect.
+            Some(CallEnd::Failed(_)) if self.error_with_effects().is_some() => false,
+            Some(CallEnd::Failed(_)) if at != FIRST => true,
+            _ => place.has_lagged,
         }
     }
-}
 
-impl State {
+    fn error_with_effects(&self) -> Option<&Error> {
+        match &self.end {
+            Some(CallEnd::Failed(error)) if error.effects() != SideEffects::None => Some(error),
+            _ => None,
+        }
+    }
+
     fn place(&mut self, at: usize) -> Option<&mut Place> {
         self.readers.get_mut(at)?.as_mut()
     }

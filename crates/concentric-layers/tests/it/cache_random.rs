@@ -40,8 +40,8 @@ struct Attempt {
     usage: Usage,
     is_good: bool,
     is_endless: bool,
-    began: u64,
-    finished: Option<SystemTime>,
+    /// The turn and the time in which the cache received its finish.
+    finished: Option<(u64, SystemTime)>,
     /// The turn in which it failed, and its error.
     failed: Option<(u64, Error)>,
 }
@@ -149,9 +149,9 @@ impl Case {
             let now = self.now();
             let is_fresh = |at: SystemTime| now.duration_since(at).unwrap() < self.ttl;
             let mut stored = self.attempts.lock().unwrap();
-            let known = stored
-                .iter_mut()
-                .any(|it| it.key == key && it.is_good && it.finished.is_some_and(is_fresh));
+            let known = stored.iter_mut().any(|it| {
+                it.key == key && it.is_good && it.finished.is_some_and(|(_, at)| is_fresh(at))
+            });
             assert!(!known, "a call although an answer is stored");
         }
         let index = self.attempts().len();
@@ -206,7 +206,6 @@ impl Case {
             usage,
             is_good,
             is_endless,
-            began: self.turn(),
             finished: None,
             failed: None,
         });
@@ -278,7 +277,7 @@ impl Case {
                             index = attempt.parse::<usize>().ok();
                         }
                         Ok(Event::Finish(_)) => {
-                            let now = case.now();
+                            let now = (case.turn(), case.now());
                             if let Some(index) = index {
                                 case.attempts()[index].finished = Some(now);
                             }
@@ -528,26 +527,24 @@ fn run_case(seed: u64, seen: &mut Seen) {
         let least = usize::from(*finishers > 0 && !has_left);
         assert!((least..=1).contains(payers), "reported {payers} times");
     }
-    // Nothing with a possible effect is repeated by a request that waited for it.
+    // No request makes a call of its own after one with an answer or a possible effect that was in progress
+    // while it waited, whether or not it was polled in the meantime.
     for (at, attempt) in attempts.iter().enumerate() {
-        let Some((failed, error)) = &attempt.failed else {
+        let failed = attempt.failed.as_ref();
+        let failed = failed.filter(|(_, error)| error.effects() != SideEffects::None);
+        let finished = attempt.finished.map(|(turn, _)| turn);
+        let Some(ended) = failed.map(|(turn, _)| *turn).or(finished) else {
             continue;
         };
-        if error.effects() == SideEffects::None || !case.is_single {
+        if !case.is_single {
             continue;
         }
         for later in attempts[at + 1..].iter().filter(|it| it.key == attempt.key) {
             let of_run = readers.iter().find(|reader| reader.run == later.run);
             let called = of_run.and_then(|reader| reader.called).unwrap();
-            // A reader that waited for an earlier call, which has failed, need not have joined this one.
-            let waited_for_another = attempts[..at].iter().any(|earlier| {
-                let failed = earlier.failed.as_ref().map(|(turn, _)| *turn);
-                earlier.key == attempt.key
-                    && failed.is_some_and(|turn| called <= turn && turn <= attempt.began)
-            });
             assert!(
-                called >= *failed || waited_for_another,
-                "an effect is repeated"
+                called >= ended,
+                "a call is repeated by a request that waited for it"
             );
         }
     }
