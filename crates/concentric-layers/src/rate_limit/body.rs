@@ -1,8 +1,5 @@
 use super::bucket::Reservation;
-use crate::{
-    end::{Polled, observe_end},
-    tokens::length,
-};
+use crate::end::{Polled, observe_end};
 use concentric_core::{Error, Event, PartKind, hooks::End};
 use futures_core::Stream;
 use pin_project_lite::pin_project;
@@ -41,17 +38,17 @@ impl Settlement {
     fn count(&mut self, event: &Event) {
         match event {
             Event::TextDelta(text) | Event::ReasoningDelta(text) | Event::RefusalDelta(text) => {
-                self.text += length(text);
+                self.text += text.len() as u64;
             }
             Event::Part(part) => {
                 if let PartKind::Text(text) | PartKind::Reasoning(text) | PartKind::Refusal(text) =
                     &part.kind
                 {
-                    self.text += length(text);
+                    self.text += text.len() as u64;
                 }
             }
-            Event::ToolCallDelta(delta) => self.previews += length(&delta.arguments),
-            Event::ToolCall(call) => self.calls += length(call.call.arguments.as_str()),
+            Event::ToolCallDelta(delta) => self.previews += delta.arguments.len() as u64,
+            Event::ToolCall(call) => self.calls += call.call.arguments.as_str().len() as u64,
             _ => {}
         }
     }

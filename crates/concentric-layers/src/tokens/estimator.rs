@@ -167,11 +167,6 @@ fn tool(tool: &ToolSpec) -> u64 {
     text_size(&tool.name) + text_size(&tool.description) + schema.0
 }
 
-#[cfg(feature = "rate-limit")]
-pub(crate) const fn length(text: &str) -> u64 {
-    text.len() as u64
-}
-
 /// A writer that measures JSON.
 struct Length(u64);
 

@@ -34,7 +34,5 @@ pub use self::{budget::ContextBudget, counter::TokenCounter, estimator::Estimato
 
 #[cfg(any(feature = "budget", feature = "rate-limit"))]
 pub(crate) use self::estimator::BYTES;
-#[cfg(feature = "rate-limit")]
-pub(crate) use self::estimator::length;
 #[cfg(feature = "compaction")]
 pub(crate) use self::estimator::scaled;

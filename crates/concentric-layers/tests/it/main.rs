@@ -72,7 +72,7 @@ mod stop;
 mod suspend;
 #[cfg(feature = "session")]
 mod thread_store;
-#[cfg(feature = "tokens-openai")]
+#[cfg(all(feature = "full", feature = "tokens-openai"))]
 mod tokens;
 #[cfg(feature = "tool-cache")]
 mod tool_cache;

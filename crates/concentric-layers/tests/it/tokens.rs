@@ -1,5 +1,6 @@
 //! One test per statement of [`concentric_layers::tokens`].
 
+use crate::histories::{Random, cases};
 use concentric_core::{
     CallId, ChatRequest, Media, MediaSource, Message, Part, PartKind, Role, Round, SystemSegment,
     ToolCallPart, ToolOutcome, ToolResult, ToolSpec, Turn, Usage,
@@ -157,6 +158,29 @@ fn byte_pairs_are_those_of_openai() {
     let own = bpe_openai::o200k_base().count(text.as_str()) as u64;
     // The second count is a kept one.
     assert_eq!([o200k.text(&text), o200k.text(&text)], [own; 2]);
+}
+
+#[test]
+fn words_have_the_tokens_of_the_whole_text() {
+    let parts = [
+        "a", "Word", "It's", "'ll", "'LL", "Zürich", "東京", "\u{301}", "12", "3456", ".", "//",
+        "\"", " ", " ", " ", "  ", "\n", "\r\n", "\t", "\u{a0}", "\u{3000}", "\u{2028}", "🥳",
+    ];
+    let counters = [
+        (BpeCounter::o200k(), bpe_openai::o200k_base()),
+        (BpeCounter::cl100k(), bpe_openai::cl100k_base()),
+    ];
+    for seed in cases(300) {
+        let random = &mut Random::new(seed);
+        let mut text = "x".repeat(64);
+        for _ in 0..random.below(120) {
+            text.push_str(parts[random.below(parts.len() as u64) as usize]);
+        }
+        for (counter, tokenizer) in &counters {
+            let own = tokenizer.count(text.as_str()) as u64;
+            assert_eq!(counter.text(&text), own, "{seed}: {text:?}");
+        }
+    }
 }
 
 /// Text of a MiB that is no repetition; less in a build without optimisation.
