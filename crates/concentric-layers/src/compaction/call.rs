@@ -148,20 +148,12 @@ impl Call {
         holds.then_some(Cause::Trigger)
     }
 
-    /// The number of first turns that are kept. A committed summary is not one of them.
-    fn head(&self) -> usize {
-        let head = self.request.transcript.prefix(self.settings.head);
-        let summary = head.iter().position(is_summary);
-        summary.unwrap_or_else(|| head.len())
-    }
-
-    /// The limits of a cut.
-    fn limits(&self, cause: Cause, tokens: u64) -> Limits {
+    /// The limits of a cut after the turns of `head`.
+    fn limits(&self, cause: Cause, tokens: u64, head: &[&Turn]) -> Limits {
         let settings = &self.settings;
         // What is sent beside the turns after the cut.
         let window = self.window.min(tokens);
-        let head = self.request.transcript.prefix(self.head());
-        let head = head.rev().map(|turn| settings.counter.turn(turn));
+        let head = head.iter().map(|turn| settings.counter.turn(turn));
         let summary = u64::from(settings.max_summary).min(window / 10);
         let fixed = head.sum::<u64>() + self.prompt + summary;
         // Limits are compared with counts that are not corrected.
@@ -204,9 +196,13 @@ impl Call {
     pub(super) async fn compact(mut self, cause: Cause) -> Result<Self, Error> {
         let settings = Arc::clone(&self.settings);
         let (before, of) = (self.tokens(), self.request.transcript.clone());
-        let limits = self.limits(cause, before);
+        let all: Vec<&Turn> = of.iter().collect();
+        // A committed summary is not one of the first turns that are kept.
+        let head = all.iter().take(settings.head);
+        let head = head.take_while(|turn| !is_summary(turn)).count();
+        let limits = self.limits(cause, before, all.get(..head).unwrap_or_default());
         let weigh = |turn: &Turn| settings.counter.turn(turn);
-        let Some(mut cut) = plan::cut(&of, &self.step, self.head(), &limits, weigh) else {
+        let Some(mut cut) = plan::cut(&of, &all, &self.step, head, &limits, weigh) else {
             self.step.failures += i32::from(cause == Cause::Trigger);
             return self.or_rejected();
         };
@@ -217,12 +213,11 @@ impl Call {
             let is_covered = previous.is_some_and(|summary| !summary.cut.keeps(*index));
             !cut.keeps(*index) && !is_covered
         };
-        let turns = of.iter().enumerate().take(cut.end);
+        let turns = all.iter().enumerate().take(cut.end);
         let turns: Transcript = turns
             .filter(|(index, _)| is_new(index))
-            .map(|(_, turn)| turn.clone())
+            .map(|(_, turn)| Turn::clone(turn))
             .collect();
-        let replaced = turns.rev().map(weigh).sum::<u64>();
         let previous: Option<Str> = previous.and_then(|summary| summary.cut.text.clone());
 
         let plan = Plan {
@@ -241,12 +236,14 @@ impl Call {
             CompactionDecision::Instead(text) if !text.trim().is_empty() => Some(text),
             _ => summarise(&settings, self.context(), previous.as_ref(), &turns).await?,
         };
-        let replaced = replaced
-            + previous
-                .as_deref()
-                .map_or(0, |it| settings.counter.text(it));
         let text = text.filter(|text| {
-            let is_shorter = settings.counter.text(text) < replaced;
+            let mut more = settings.counter.text(text).saturating_add(1);
+            let previous = previous.iter().map(|text| settings.counter.text(text));
+            // As many as are needed.
+            let is_shorter = previous.chain(turns.rev().map(weigh)).any(|replaced| {
+                more = more.saturating_sub(replaced);
+                more == 0
+            });
             if !is_shorter {
                 warn("the summary is not shorter than the turns", None);
             }

@@ -14,9 +14,11 @@ pub(super) struct Limits {
     pub(super) cuts_exchange: bool,
 }
 
-/// Returns the cut of a conversation, without its summary; `None` if it would leave out nothing.
+/// Returns the cut of a conversation with these turns, without its summary; `None` if it would leave out
+/// nothing.
 pub(super) fn cut(
     of: &Transcript,
+    turns: &[&Turn],
     step: &Step,
     head: usize,
     limits: &Limits,
@@ -24,16 +26,15 @@ pub(super) fn cut(
 ) -> Option<Cut> {
     let earlier = step.summary.as_ref().map_or(0, |summary| summary.cut.end);
     let earlier = earlier.max(step.cut.end);
-    let turns: Vec<&Turn> = of.iter().collect();
     // The model has not seen the results of the last round.
     let round = turns.iter().rposition(|turn| turn.as_round().is_some());
-    let last = round.unwrap_or(of.len());
+    let last = round.unwrap_or(turns.len());
     let exchanges = [current_exchange(of), newest_messages(of, 1)];
     let first = earlier.max(head) + 1;
 
     let mut sum = 0;
     // The cut that keeps as much as it may, and the last ones that keep an exchange whole.
-    let (mut best, mut starts) = (of.len(), [None; 2]);
+    let (mut best, mut starts) = (turns.len(), [None; 2]);
     for (index, turn) in turns.iter().enumerate().skip(first).rev() {
         sum += weigh(turn);
         if sum <= limits.keep {

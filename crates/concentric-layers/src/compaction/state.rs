@@ -4,10 +4,10 @@ use super::NAME;
 use crate::window::{ByDepth, Memo, Total, note};
 use concentric_core::{
     Context, Str, Transcript, Turn,
+    digest::Digest,
     state::{Durable, Scope, Slot, SlotError, Transient},
 };
 use serde::{Deserialize, Serialize};
-use sha2::{Digest as _, Sha256};
 
 /// The summary of a conversation.
 struct OfThread;
@@ -74,7 +74,7 @@ pub(super) struct Summary {
 pub(super) struct Cut {
     pub(super) end: usize,
     pub(super) head: usize,
-    // The messages of the user that are kept, of the exchange in which the cut is.
+    // The messages of the user that are kept, of the exchange in which the cut is, in their order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) messages: Vec<usize>,
     // `None` if the turns are left out.
@@ -84,7 +84,7 @@ pub(super) struct Cut {
 impl Cut {
     /// Whether the turn at `index` is sent.
     pub(super) fn keeps(&self, index: usize) -> bool {
-        index < self.head || index >= self.end || self.messages.contains(&index)
+        index < self.head || index >= self.end || self.messages.binary_search(&index).is_ok()
     }
 
     /// The message with the summary.
@@ -140,20 +140,13 @@ impl Summary {
     }
 }
 
-/// A SHA-256 digest of turns.
-pub(super) type Digest = [u8; 32];
-
 /// The digest of a conversation, whose first `known` turns have the digest `before`: of each turn with the
 /// digest of those before it.
 pub(super) fn digest(of: &Transcript, known: usize, before: Option<Digest>) -> Option<Digest> {
-    let mut digest = before.unwrap_or_default();
+    let mut digest = before.unwrap_or(Digest::from_bytes([0; 32]));
     for turn in of.iter().skip(known) {
         let turn = serde_json::to_vec(turn).ok()?;
-        digest = Sha256::new()
-            .chain_update(digest)
-            .chain_update(turn)
-            .finalize()
-            .into();
+        digest = Digest::of_fields(NAME, &[digest.as_bytes(), &turn]);
     }
     Some(digest)
 }
