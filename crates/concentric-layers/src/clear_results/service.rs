@@ -1,18 +1,12 @@
-use super::{ClearToolResultsLayer, ResponseFuture, WindowBody};
-use crate::window::{ByDepth, Memo, Sent, Total, budget, changed, emit, fingerprint, media};
+use super::ClearToolResultsLayer;
+use crate::window::{ByDepth, Mark, Sent, Step, budget, changed, emit, media, middleware};
 use concentric_core::{
-    Arguments, ChatRequest, ChatResponse, Error, Event, Part, PartKind, Str, ToolContent,
-    ToolResult, ToolStatus, Transcript, Turn,
+    Arguments, ChatRequest, Part, PartKind, Str, ToolContent, ToolResult, ToolStatus, Transcript,
+    Turn,
     state::{Durable, Scope, Slot, Transient},
 };
-use futures_core::Stream;
-use serde::{Deserialize, Serialize};
 use serde_json::json;
-use std::{
-    collections::HashMap,
-    task::{Context, Poll},
-};
-use tower_service::Service;
+use std::collections::HashMap;
 
 /// The places up to which results are cleared, in a run's loops.
 struct Marks;
@@ -24,15 +18,7 @@ impl Slot for Marks {
     const SCOPE: Scope = Scope::Run;
 }
 
-/// The results of the turns before `end` are cleared.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-struct Mark {
-    end: usize,
-    // Of the last cleared turn.
-    fingerprint: u64,
-}
-
-/// What was sent in the last step.
+/// The views that were sent in the last steps.
 struct Steps;
 
 impl Slot for Steps {
@@ -42,74 +28,25 @@ impl Slot for Steps {
     const SCOPE: Scope = Scope::Run;
 }
 
-#[derive(Clone, Debug, Default)]
-struct Step {
-    memo: Memo,
-    total: Total,
-    end: usize,
-}
-
-/// Middleware that sends placeholders for old results of tools.
-#[derive(Clone, Debug)]
-pub struct ClearToolResults<S> {
-    inner: S,
-    layer: ClearToolResultsLayer,
-}
-
-impl<S> ClearToolResults<S> {
-    pub(super) const fn new(inner: S, layer: ClearToolResultsLayer) -> Self {
-        Self { inner, layer }
-    }
-
-    /// Gets a reference to the inner service.
-    pub const fn get_ref(&self) -> &S {
-        &self.inner
-    }
-}
-
-impl<S, B> Service<ChatRequest> for ClearToolResults<S>
-where
-    S: Service<ChatRequest, Response = ChatResponse<B>>,
-    B: Stream<Item = Result<Event, Error>>,
-{
-    type Response = ChatResponse<WindowBody<B>>;
-    type Error = S::Error;
-    type Future = ResponseFuture<S::Future>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.inner.poll_ready(cx)
-    }
-
-    fn call(&mut self, mut request: ChatRequest) -> Self::Future {
-        let sent = self.layer.clear(&mut request);
-        ResponseFuture::new(self.inner.call(request), Some(sent))
-    }
+middleware! {
+    /// Middleware that sends placeholders for old results of tools.
+    ClearToolResults of ClearToolResultsLayer
 }
 
 impl ClearToolResultsLayer {
     /// Replaces the conversation of the request by its view.
-    fn clear(&self, request: &mut ChatRequest) -> Sent {
+    fn view(&self, request: &mut ChatRequest) -> Option<Sent> {
         let (context, of) = (request.context.clone(), request.transcript.clone());
         let depth = context.depth();
-        let weigh = |turn: &Turn| self.counter.turn(turn);
         // A slot that can't be read is set again.
         let steps = context.state::<Steps>().unwrap_or_default();
-        let last = steps.get(depth).cloned().unwrap_or_default();
-        let mut step = match last.memo.extended(&of) {
-            Some(view) => Step {
-                total: last.total.of(&view, weigh),
-                memo: Memo::new(&of, &view),
-                ..last
-            },
-            None => {
-                let marks = context.state::<Marks>().unwrap_or_default();
-                let mark = marks.get(depth).copied().unwrap_or_default();
-                let cleared = of.prefix(mark.end);
-                let is_valid = cleared.len() == mark.end
-                    && (cleared.last()).is_some_and(|turn| fingerprint(turn) == mark.fingerprint);
-                self.step(&of, if is_valid { mark.end } else { 0 })
-            }
-        };
+        let last = steps.get(depth);
+        let last = last.and_then(|last| last.extended(&of, |turn| self.counter.turn(turn)));
+        let mut step = last.unwrap_or_else(|| {
+            let marks = context.state::<Marks>().unwrap_or_default();
+            let end = marks.get(depth).map_or(0, |mark| mark.end(&of));
+            self.step(&of, end)
+        });
         let prompt = self.counter.prompt(request);
         let model = request.options.model.clone();
         let tokens = |sum: u64| {
@@ -117,30 +54,28 @@ impl ClearToolResultsLayer {
             self.counter.corrected(model.as_deref(), count)
         };
         let trigger = budget(request).map_or(self.trigger, |budget| self.trigger.min(budget / 2));
-        let before = tokens(step.total.sum);
+        let before = tokens(step.sum());
         if before > trigger
             && let Some(end) = self.plan(&of, step.end, |sum| tokens(sum) - tokens(0))
         {
             step = self.step(&of, end);
-            let turn = of.prefix(end);
-            let fingerprint = turn.last().map(fingerprint).unwrap_or_default();
-            let mark = Mark { end, fingerprint };
+            let mark = Mark::new(&of, end);
             let _ = context.update_state::<Marks>(|marks| marks.with(depth, &mark));
-            let after = tokens(step.total.sum);
+            let after = tokens(step.sum());
             let value = json!({"turns": end, "tokens_before": before, "tokens_after": after});
             emit(&context, "concentric.clear_results", value);
         }
-        let view = step.memo.view().clone();
-        let count = prompt.saturating_add(step.total.sum);
+        let view = step.view().clone();
+        let count = prompt.saturating_add(step.sum());
         request.transcript = view.clone();
         let _ = context.update_state::<Steps>(|steps| steps.with(depth, &step));
-        Sent {
+        Some(Sent {
             counter: self.counter.clone(),
             transcript: view,
             model,
             count,
             report: None,
-        }
+        })
     }
 
     /// The step that clears the results of the turns before `end`.
@@ -161,11 +96,7 @@ impl ClearToolResultsLayer {
             }
             None => of.clone(),
         };
-        Step {
-            total: Total::default().of(&view, |turn| self.counter.turn(turn)),
-            memo: Memo::new(of, &view),
-            end,
-        }
+        Step::new(of, &view, end, |turn| self.counter.turn(turn))
     }
 
     /// The new end of the turns without results; `None` if nothing or too little would be reclaimed.

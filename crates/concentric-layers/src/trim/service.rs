@@ -1,38 +1,25 @@
-use super::{ResponseFuture, TrimLayer, WindowBody, layer::Limit};
+use super::{TrimLayer, layer::Limit};
 use crate::window::{
-    ByDepth, Memo, Sent, Total, budget, changed, current_exchange, emit, fingerprint, media,
+    ByDepth, Mark, Sent, Step, budget, changed, current_exchange, emit, media, middleware,
     newest_messages, note,
 };
 use concentric_core::{
-    ChatRequest, ChatResponse, Error, Event, Part, PartKind, Role, ToolContent, ToolResult,
-    Transcript, Turn,
+    ChatRequest, Part, PartKind, Role, ToolContent, ToolResult, Transcript, Turn,
     state::{Durable, Scope, Slot, Transient},
 };
-use futures_core::Stream;
-use serde::{Deserialize, Serialize};
 use serde_json::json;
-use std::task::{Context, Poll};
-use tower_service::Service;
 
-/// The cuts of a run's loops.
+/// The ends of the turns that are left out after the head, in a run's loops.
 struct Cuts;
 
 impl Slot for Cuts {
-    type Value = ByDepth<Cut>;
+    type Value = ByDepth<Mark>;
     type Keep = Durable;
     const NAME: &'static str = "concentric/trim";
     const SCOPE: Scope = Scope::Run;
 }
 
-/// The turns from the head to `end` are left out.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-struct Cut {
-    end: usize,
-    // Of the turn at `end`.
-    fingerprint: u64,
-}
-
-/// What was sent in the last step.
+/// The views that were sent in the last steps.
 struct Steps;
 
 impl Slot for Steps {
@@ -42,59 +29,25 @@ impl Slot for Steps {
     const SCOPE: Scope = Scope::Run;
 }
 
-#[derive(Clone, Debug, Default)]
-struct Step {
-    memo: Memo,
-    total: Total,
-    end: usize,
-    is_over: bool,
-}
-
-/// Middleware that sends the newest turns of a conversation.
-#[derive(Clone, Debug)]
-pub struct Trim<S> {
-    inner: S,
-    layer: TrimLayer,
-}
-
-impl<S> Trim<S> {
-    pub(super) const fn new(inner: S, layer: TrimLayer) -> Self {
-        Self { inner, layer }
-    }
-
-    /// Gets a reference to the inner service.
-    pub const fn get_ref(&self) -> &S {
-        &self.inner
-    }
-}
-
-impl<S, B> Service<ChatRequest> for Trim<S>
-where
-    S: Service<ChatRequest, Response = ChatResponse<B>>,
-    B: Stream<Item = Result<Event, Error>>,
-{
-    type Response = ChatResponse<WindowBody<B>>;
-    type Error = S::Error;
-    type Future = ResponseFuture<S::Future>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.inner.poll_ready(cx)
-    }
-
-    fn call(&mut self, mut request: ChatRequest) -> Self::Future {
-        let sent = self.layer.trim(&mut request);
-        ResponseFuture::new(self.inner.call(request), sent)
-    }
+middleware! {
+    /// Middleware that sends the newest turns of a conversation.
+    Trim of TrimLayer
 }
 
 impl TrimLayer {
     /// Replaces the conversation of the request by its view.
-    fn trim(&self, request: &mut ChatRequest) -> Option<Sent> {
+    fn view(&self, request: &mut ChatRequest) -> Option<Sent> {
         let (context, of) = (request.context.clone(), request.transcript.clone());
         let depth = context.depth();
         // A slot that can't be read is set again.
         let steps = context.state::<Steps>().unwrap_or_default();
-        let last = steps.get(depth).cloned().unwrap_or_default();
+        let last = steps.get(depth);
+        let last = last.and_then(|last| last.extended(&of, |turn| self.weigh(turn)));
+        let mut step = last.unwrap_or_else(|| {
+            let cuts = context.state::<Cuts>().unwrap_or_default();
+            let end = cuts.get(depth).map_or(0, |cut| cut.end(&of));
+            self.step(&of, if end < of.len() { end } else { 0 })
+        });
         let prompt = match self.limit {
             Limit::Tokens(_) => self.counter.prompt(request),
             _ => 0,
@@ -104,28 +57,12 @@ impl TrimLayer {
             request,
             prompt,
         };
-        let mut step = match last.memo.extended(&of) {
-            Some(view) => Step {
-                total: last.total.of(&view, |turn| self.weigh(turn)),
-                memo: Memo::new(&of, &view),
-                ..last
-            },
-            None => {
-                let cuts = context.state::<Cuts>().unwrap_or_default();
-                let cut = cuts.get(depth).copied().unwrap_or_default();
-                let is_valid = |turn: &Turn| fingerprint(turn) == cut.fingerprint;
-                let is_valid = of.prefix(cut.end + 1).last().is_some_and(is_valid);
-                self.step(&of, if is_valid { cut.end } else { 0 })
-            }
-        };
-        if !limit.fits(step.total.sum) {
+        if !limit.fits(step.sum()) {
             let was_over = step.is_over;
             match self.plan(&of, step.end, &limit) {
                 Some(end) => {
                     step = self.step(&of, end);
-                    let turn = of.prefix(end + 1);
-                    let fingerprint = turn.last().map(fingerprint).unwrap_or_default();
-                    let cut = Cut { end, fingerprint };
+                    let cut = Mark::new(&of, end);
                     let _ = context.update_state::<Cuts>(|cuts| cuts.with(depth, &cut));
                 }
                 None => step.is_over = true,
@@ -138,12 +75,12 @@ impl TrimLayer {
         } else {
             step.is_over = false;
         }
-        let view = step.memo.view().clone();
+        let view = step.view().clone();
         let sent = matches!(self.limit, Limit::Tokens(_)).then(|| Sent {
             counter: self.counter.clone(),
             transcript: view.clone(),
             model: request.options.model.clone(),
-            count: prompt.saturating_add(step.total.sum),
+            count: prompt.saturating_add(step.sum()),
             report: None,
         });
         request.transcript = view;
@@ -182,12 +119,7 @@ impl TrimLayer {
                 view
             }
         };
-        Step {
-            total: Total::default().of(&view, |turn| self.weigh(turn)),
-            memo: Memo::new(of, &view),
-            end,
-            is_over: false,
-        }
+        Step::new(of, &view, end, |turn| self.weigh(turn))
     }
 
     /// The end of a cut after which the request fits; `None` if there is none.

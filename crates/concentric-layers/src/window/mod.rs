@@ -11,12 +11,16 @@
 
 mod body;
 mod memo;
+mod service;
+mod step;
 mod turn;
 
 pub use self::body::{ResponseFuture, WindowBody};
 pub(crate) use self::{
     body::{Reported, Sent},
     memo::{ByDepth, Memo, Total},
+    service::middleware,
+    step::{Mark, Step},
     turn::{changed, current_exchange, fingerprint, is_by_user, media, newest_messages, note},
 };
 
