@@ -1,6 +1,44 @@
-//! The scopes of caches.
+//! The common parts of caches.
 
-use concentric_core::{Context, RunId, ThreadId, store::Tenant};
+use concentric_core::{Context, RunId, ThreadId, digest::Digest, panic::catch, store::Tenant};
+use serde_json::Value;
+use std::{sync::Arc, time::Duration};
+
+/// The options of a cache of calls `T`.
+#[derive(Clone)]
+pub(crate) struct CacheOptions<T> {
+    pub(crate) scope: CacheScope,
+    pub(crate) ttl: Duration,
+    pub(crate) max_bytes: usize,
+    pub(crate) key: Option<Arc<KeyFn<T>>>,
+}
+
+type KeyFn<T> = dyn Fn(&T) -> Option<Value> + Send + Sync;
+
+impl<T> CacheOptions<T> {
+    pub(crate) const fn new(scope: CacheScope, ttl: Duration, max_bytes: usize) -> Self {
+        Self {
+            scope,
+            ttl,
+            max_bytes,
+            key: None,
+        }
+    }
+
+    /// The digest by which a call is compared: that of the host's key, or else its `own`. `None` if the call is not
+    /// cached.
+    pub(crate) fn key(&self, call: &T, own: impl FnOnce() -> Option<Digest>) -> Option<Digest> {
+        let Some(key) = &self.key else {
+            return own();
+        };
+        let key = catch(|| key(call)).unwrap_or_else(|panic| {
+            let panic = panic.text();
+            tracing::warn!(target: "concentric::cache", panic, "the key of a call panicked");
+            None
+        });
+        key.map(|key| Digest::of_value(&key))
+    }
+}
 
 /// The calls that share results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -56,7 +56,7 @@ impl Answers {
     fn stored(&self, key: &Key, options: &Options, context: &RunContext) -> Option<Arc<Stored>> {
         let stored = self.stored.get(key)?;
         let now = context.environment().clock().monotonic();
-        if now.saturating_sub(stored.at) < options.ttl {
+        if now.saturating_sub(stored.at) < options.cache.ttl {
             return Some(stored);
         }
         self.stored.invalidate(key);
@@ -111,7 +111,7 @@ impl Answers {
         options: &Options,
         call: Call,
     ) -> Reader {
-        let progress = Progress::new(options.max_bytes.max(MIN_BEHIND));
+        let progress = Progress::new(options.cache.max_bytes.max(MIN_BEHIND));
         let shared = Arc::new(SharedCall {
             answers: Arc::clone(self),
             key: key.clone(),
@@ -257,12 +257,9 @@ impl SharedCall {
                 };
                 return self.end(call, CallEnd::Private(Some(Box::new(private))));
             }
-            let Options {
-                max_bytes,
-                tool_calls,
-                ..
-            } = self.options;
-            call.recorder = Some(Recorder::new(&answer.head, max_bytes, tool_calls));
+            let Options { cache, tool_calls } = &self.options;
+            let recorder = Recorder::new(&answer.head, cache.max_bytes, *tool_calls);
+            call.recorder = Some(recorder);
             self.progress.begin(answer);
         }
         if let Event::Finish(finish) = &event {

@@ -1,9 +1,6 @@
 use super::layer::Options;
 use crate::{cache_scope::Owner, provider_state::is_stored_by_provider};
-use concentric_core::{ChatRequest, digest::Digest, panic::catch};
-use serde_json::Value;
-
-pub(super) type KeyFn = dyn Fn(&ChatRequest) -> Option<Value> + Send + Sync;
+use concentric_core::{ChatRequest, digest::Digest};
 
 /// What equal requests have in common.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -31,19 +28,10 @@ impl Key {
         {
             return None;
         }
+        let cache = &options.cache;
         // First, since a digest reads the whole request.
-        let owner = options.scope.owner(&request.context)?;
-        let digest = match &options.key {
-            Some(key) => {
-                let key = catch(|| key(request)).unwrap_or_else(|panic| {
-                    let panic = panic.text();
-                    tracing::warn!(target: "concentric::response_cache", panic, "the key of a request panicked");
-                    None
-                });
-                Digest::of_value(&key?)
-            }
-            None => Digest::of_request(request).ok()?,
-        };
+        let owner = cache.scope.owner(&request.context)?;
+        let digest = cache.key(request, || Digest::of_request(request).ok())?;
         Some(Self {
             owner,
             digest: *digest.as_bytes(),

@@ -1,10 +1,5 @@
-use super::{
-    ResponseCache,
-    answer::Stored,
-    call::Answers,
-    key::{Key, KeyFn},
-};
-use crate::cache_scope::CacheScope;
+use super::{ResponseCache, answer::Stored, call::Answers, key::Key};
+use crate::cache_scope::{CacheOptions, CacheScope};
 use concentric_core::ChatRequest;
 use moka::{policy::EvictionPolicy, sync::Cache};
 use serde_json::Value;
@@ -24,11 +19,8 @@ pub struct ResponseCacheLayer {
 
 #[derive(Clone)]
 pub(super) struct Options {
-    pub(super) scope: CacheScope,
-    pub(super) ttl: Duration,
-    pub(super) max_bytes: usize,
+    pub(super) cache: CacheOptions<ChatRequest>,
     pub(super) tool_calls: bool,
-    pub(super) key: Option<Arc<KeyFn>>,
 }
 
 const TOTAL_BYTES: u64 = 64 << 20;
@@ -40,11 +32,8 @@ impl ResponseCacheLayer {
     pub fn new(scope: CacheScope) -> Self {
         Self {
             options: Options {
-                scope,
-                ttl: TTL,
-                max_bytes: MAX_BYTES,
+                cache: CacheOptions::new(scope, TTL, MAX_BYTES),
                 tool_calls: false,
-                key: None,
             },
             answers: answers(TOTAL_BYTES),
         }
@@ -61,7 +50,7 @@ impl ResponseCacheLayer {
     /// Sets the time for which an answer is used. With 0, no answer is used by a later request.
     #[must_use]
     pub const fn ttl(mut self, ttl: Duration) -> Self {
-        self.options.ttl = ttl;
+        self.options.cache.ttl = ttl;
         self
     }
 
@@ -69,7 +58,7 @@ impl ResponseCacheLayer {
     /// a reader may be [behind](super#concurrent-requests), if it is more than 64 KiB.
     #[must_use]
     pub const fn max_bytes(mut self, bytes: usize) -> Self {
-        self.options.max_bytes = bytes;
+        self.options.cache.max_bytes = bytes;
         self
     }
 
@@ -106,7 +95,7 @@ impl ResponseCacheLayer {
         mut self,
         key: impl Fn(&ChatRequest) -> Option<Value> + Send + Sync + 'static,
     ) -> Self {
-        self.options.key = Some(Arc::new(key));
+        self.options.cache.key = Some(Arc::new(key));
         self
     }
 
@@ -139,7 +128,7 @@ impl<S> Layer<S> for ResponseCacheLayer {
 impl fmt::Debug for ResponseCacheLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ResponseCacheLayer")
-            .field("scope", &self.options.scope)
+            .field("scope", &self.options.cache.scope)
             .field("entries", &self.answers.stored.entry_count())
             .finish_non_exhaustive()
     }

@@ -31,7 +31,7 @@ where
     let call = &call;
     let now = || call.context.environment().clock().monotonic();
     if let Some(stored) = results.get(&key).await
-        && now().saturating_sub(stored.at) >= options.ttl
+        && now().saturating_sub(stored.at) >= options.cache.ttl
     {
         results.invalidate(&key).await;
     }
@@ -46,7 +46,7 @@ where
             let result = result.map_err(|error| Error::from(error.into()));
             let result = &*own.insert(result);
             match result {
-                Ok(outcome) if is_stored(outcome, options.max_bytes) => Ok(Stored {
+                Ok(outcome) if is_stored(outcome, options.cache.max_bytes) => Ok(Stored {
                     outcome: Arc::new(outcome.clone()),
                     at: now(),
                 }),

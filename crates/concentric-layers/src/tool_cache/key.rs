@@ -1,10 +1,8 @@
 use super::layer::Options;
 use crate::cache_scope::Owner;
-use concentric_core::{Str, ToolCall, digest::Digest, interrupt::SuspendedBy, panic::catch};
+use concentric_core::{Str, ToolCall, digest::Digest, interrupt::SuspendedBy};
 use serde_json::{Value, value::RawValue};
 use std::{collections::BTreeMap, sync::Arc};
-
-pub(super) type KeyFn = dyn Fn(&ToolCall) -> Option<Value> + Send + Sync;
 
 /// What equal calls have in common.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -26,27 +24,19 @@ impl Key {
         if !is_cached || call.settled().is_some() || call.refusal().is_some() || has_replies(call) {
             return None;
         }
-        let arguments = match &options.key {
-            Some(key) => {
-                let key = catch(|| key(call)).unwrap_or_else(|panic| {
-                    let panic = panic.text();
-                    tracing::warn!(target: "concentric::tool_cache", panic, "the key of a tool call panicked");
-                    None
-                });
-                Digest::of_value(&key?)
-            }
-            None => {
-                let arguments = call.arguments().as_str();
-                // Rejects what the tool may read in several ways, such as duplicate keys.
-                let digest = Digest::of_json(arguments).ok()?;
-                match filled(arguments, &spec.input_schema) {
-                    Some(filled) => Digest::of_json(&filled).ok()?,
-                    None => digest,
-                }
+        let cache = &options.cache;
+        let own = || {
+            let arguments = call.arguments().as_str();
+            // Rejects what the tool may read in several ways, such as duplicate keys.
+            let digest = Digest::of_json(arguments).ok()?;
+            match filled(arguments, &spec.input_schema) {
+                Some(filled) => Digest::of_json(&filled).ok(),
+                None => Some(digest),
             }
         };
+        let arguments = cache.key(call, own)?;
         Some(Self {
-            owner: options.scope.owner(&call.context)?,
+            owner: cache.scope.owner(&call.context)?,
             tool: call.name().clone(),
             schema: Arc::clone(&spec.input_schema),
             arguments: *arguments.as_bytes(),

@@ -1,8 +1,5 @@
-use super::{
-    ToolCache,
-    key::{Key, KeyFn},
-};
-use crate::cache_scope::CacheScope;
+use super::{ToolCache, key::Key};
+use crate::cache_scope::{CacheOptions, CacheScope};
 use concentric_core::{Str, ToolCall, ToolOutcome};
 use moka::{future::Cache, policy::EvictionPolicy};
 use serde_json::Value;
@@ -20,11 +17,8 @@ pub struct ToolCacheLayer {
 
 #[derive(Clone)]
 pub(super) struct Options {
-    pub(super) scope: CacheScope,
+    pub(super) cache: CacheOptions<ToolCall>,
     pub(super) tools: Arc<[Str]>,
-    pub(super) ttl: Duration,
-    pub(super) max_bytes: usize,
-    pub(super) key: Option<Arc<KeyFn>>,
 }
 
 #[derive(Clone)]
@@ -42,11 +36,8 @@ impl ToolCacheLayer {
     pub fn new(scope: CacheScope) -> Self {
         Self {
             options: Options {
-                scope,
+                cache: CacheOptions::new(scope, TTL, MAX_BYTES),
                 tools: Arc::default(),
-                ttl: TTL,
-                max_bytes: MAX_BYTES,
-                key: None,
             },
             results: results(ENTRIES),
         }
@@ -70,14 +61,14 @@ impl ToolCacheLayer {
     /// Sets the time for which a result is used. With 0, no result is used by a later call.
     #[must_use]
     pub const fn ttl(mut self, ttl: Duration) -> Self {
-        self.options.ttl = ttl;
+        self.options.cache.ttl = ttl;
         self
     }
 
     /// Sets the maximum size of a result, its content and its data as JSON; larger ones are not stored.
     #[must_use]
     pub const fn max_bytes(mut self, bytes: usize) -> Self {
-        self.options.max_bytes = bytes;
+        self.options.cache.max_bytes = bytes;
         self
     }
 
@@ -85,7 +76,7 @@ impl ToolCacheLayer {
     /// returns `None` is not cached. The scope, the tool and its schema still apply.
     #[must_use]
     pub fn key(mut self, key: impl Fn(&ToolCall) -> Option<Value> + Send + Sync + 'static) -> Self {
-        self.options.key = Some(Arc::new(key));
+        self.options.cache.key = Some(Arc::new(key));
         self
     }
 
@@ -111,7 +102,7 @@ impl<S> Layer<S> for ToolCacheLayer {
 impl fmt::Debug for ToolCacheLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ToolCacheLayer")
-            .field("scope", &self.options.scope)
+            .field("scope", &self.options.cache.scope)
             .field("entries", &self.results.entry_count())
             .finish_non_exhaustive()
     }
