@@ -65,11 +65,24 @@
 //! | `budget` | `BudgetPlugin` | `limits` | `budget` |
 //! | `detach` | `DetachLayer` | `limit`, `within_seconds` | `detach` |
 //! | `in-flight` | `InFlightLimitLayer` | `max`, `queue` | `in-flight` |
+//! | `log` | `LogLayer` | `preset`, `content` | `log` |
+//! | `otel` | `Otel`: the spans of runs and tools outside the loop, those of model calls inside it | `content` | `otel` |
+//! | `retry` | tower's `RetryLayer` with `RetryModel` | `attempts`, `backoff_seconds`, `max_retry_after_seconds` | `retry` |
+//! | `circuit-breaker` | `CircuitBreakerLayer` | `name`, `failure_rate` or `consecutive`, `window_seconds`, `minimum_calls`, `slow`, `open_for_seconds`, `longest_open_seconds`, `probes` | `circuit-breaker` |
+//! | `rate-limit` | `RateLimitLayer` | `requests`, `input_tokens`, `output_tokens`, `per_seconds`, `ignore_cached_input`, `follow_provider`, `wait_seconds`, `queue` | `rate-limit` |
+//! | `response-cache` | `ResponseCacheLayer` | `scope`, `ttl_seconds`, `max_bytes`, `total_bytes`, `tool_calls` | `response-cache` |
+//! | `tool-cache` | `ToolCacheLayer` | `scope`, `tools`, `ttl_seconds`, `entries`, `max_bytes` | `tool-cache` |
+//! | `guard` | `GuardLayer` | `rules`, `patterns`, `block`, `flag`, `input`, `output`, `block_with`, `limit` | `guard` |
+//! | `static-memory` | `StaticMemoryLayer` | `documents`, `reference`, `max_bytes` | `static-memory` |
+//! | `trim` | `TrimLayer` | `by`, `limit`, `head`, `marker`, `drop_reasoning`, `drop_media` | `trim` |
+//! | `clear-results` | `ClearToolResultsLayer` | `trigger`, `keep`, `clear_at_least`, `inputs`, `except`, `placeholder` | `clear-results` |
 //! | `error-limit` | `ErrorLimit` | `consecutive`, `total` | `stop` |
 //! | `loop-detector` | `LoopDetector` | `limit`, `window` | `stop` |
 //! | `step-approval` | `StepApproval` | `after`, `steps` | `stop` |
 //!
-//! Layers that need a value of the program, such as a store, are registered by the program.
+//! An option that is left out has the default of its layer. Layers that need a value of the program are registered by
+//! the program: a store (`ConversationLayer`, `DynamicMemoryLayer`, `SuspendLayer`), a model (`CompactionLayer`,
+//! `FallbackLayer`), a classifier (`GuardrailLayer`).
 
 mod builtin;
 mod error;

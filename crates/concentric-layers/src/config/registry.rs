@@ -108,7 +108,7 @@ impl Registry {
         })
     }
 
-    fn insert<O>(
+    pub(super) fn insert<O>(
         mut self,
         name: &'static str,
         make: impl Fn(O) -> Result<Part, BoxError> + Send + Sync + 'static,

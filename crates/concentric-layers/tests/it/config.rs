@@ -1,8 +1,9 @@
 //! Stacks from configuration.
 
+use crate::histories::{assistant, round};
 use concentric_core::{
-    AgentLayer, BoxModel, ChatRequest, ErrorKind, Event, NoTools, Outcome, agent::Installer,
-    describe::describe,
+    AgentLayer, BoxModel, ChatRequest, Error, ErrorKind, Event, NoTools, Outcome, Transcript, Turn,
+    agent::Installer, describe::describe,
 };
 use concentric_layers::{
     InFlightLimitLayer, RequestDefaultsLayer,
@@ -10,9 +11,14 @@ use concentric_layers::{
     on_end,
 };
 use concentric_test::ScriptedModel;
+use concentric_tools::{NoArguments, Toolset, tool};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
 use tower::{Layer, ServiceBuilder, ServiceExt};
 
 const TOML: &str = r#"
@@ -226,4 +232,279 @@ fn the_schema_of_the_document_accepts_what_is_built() {
     assert!(validator.is_valid(&same()));
     assert!(!validator.is_valid(&one("in-flight", json!({"max": "4"}))));
     assert!(!validator.is_valid(&one("unknown", json!({}))));
+}
+
+/// Runs the same request twice through an agent with one configured layer inside the loop.
+async fn twice(name: &str, options: Value, model: &ScriptedModel) -> [Result<String, Error>; 2] {
+    let agent = Registry::builtin().build(one(name, options), NoTools);
+    let agent: BoxModel = agent.unwrap().layer(model.clone());
+    let ask = async || {
+        let request = ChatRequest::user("I am ann@example.com, T-7");
+        agent.clone().oneshot(request).await?.text().await
+    };
+    [ask().await, ask().await]
+}
+
+#[tokio::test]
+async fn calls_are_configured() {
+    let down = || ScriptedModel::new().error(Error::new(ErrorKind::Server, "down"));
+    let hi = || ScriptedModel::new().text("hi");
+
+    let model = down().then().text("hi").repeat();
+    let options = json!({"attempts": 2, "backoff_seconds": [0, 0.5], "max_retry_after_seconds": 1});
+    let answers = twice("retry", options, &model).await;
+    assert_eq!((answers[0].as_deref().unwrap(), model.calls()), ("hi", 3));
+
+    let model = down().repeat();
+    let options = json!({
+        "name": "m", "consecutive": 1, "window_seconds": 60, "minimum_calls": 9, "probes": 2,
+        "open_for_seconds": 0.5, "longest_open_seconds": 1,
+        "slow": {"first_content_seconds": 9, "rate": 0.5},
+    });
+    let answers = twice("circuit-breaker", options, &model).await;
+    let code = answers[1].as_ref().unwrap_err().code();
+    assert_eq!((code, model.calls()), (Some("circuit_open"), 1));
+
+    let model = hi().repeat();
+    let options = json!({
+        "requests": 1, "input_tokens": 1_000, "output_tokens": 1_000, "per_seconds": 3_600,
+        "wait_seconds": 0, "queue": 1, "follow_provider": false, "ignore_cached_input": true,
+    });
+    let answers = twice("rate-limit", options, &model).await;
+    let kind = answers[1].as_ref().unwrap_err().kind();
+    assert_eq!((kind, model.calls()), (ErrorKind::RateLimited, 1));
+
+    for (options, calls) in [
+        (json!({"scope": "tenant"}), 1),
+        (
+            json!({"scope": "shared", "ttl_seconds": 9, "tool_calls": true}),
+            1,
+        ),
+        (json!({"scope": "run"}), 2),
+        (json!({"scope": "thread"}), 2),
+        (json!({"scope": "shared", "ttl_seconds": 0}), 2),
+        (json!({"scope": "shared", "max_bytes": 1}), 2),
+        (json!({"scope": "shared", "total_bytes": 0}), 2),
+    ] {
+        let model = hi().repeat();
+        drop(twice("response-cache", options.clone(), &model).await);
+        assert_eq!(model.calls(), calls, "{options}");
+    }
+}
+
+#[tokio::test]
+async fn the_content_of_calls_is_configured() {
+    let model = ScriptedModel::new()
+        .text("I am bob@example.com, T-8")
+        .repeat();
+    let mut options = json!({
+        "rules": ["secrets", "email"],
+        "patterns": [{"name": "ticket", "pattern": "T-[0-9]", "replace": "a ticket"}],
+        "input": ["user", "system"],
+        "output": ["text"],
+        "limit": 1_024,
+    });
+    let answers = twice("guard", options.clone(), &model).await;
+    assert_eq!(answers[0].as_deref().unwrap(), "I am [email], a ticket");
+    let sent = model
+        .request(0)
+        .transcript
+        .last()
+        .unwrap()
+        .as_message()
+        .text();
+    assert_eq!(sent, "I am [email], a ticket");
+    options["input"] = json!([]);
+    options["flag"] = json!(["email"]);
+    options["block"] = json!(["ticket"]);
+    let answers = twice("guard", options.clone(), &model).await;
+    assert_eq!(
+        answers[0].as_ref().unwrap_err().kind(),
+        ErrorKind::ContentFilter
+    );
+    options["block_with"] = json!("No.");
+    let answers = twice("guard", options, &model).await;
+    assert!(answers[0].as_deref().unwrap().ends_with("No."));
+    let sent = model
+        .request(2)
+        .transcript
+        .last()
+        .unwrap()
+        .as_message()
+        .text();
+    assert_eq!(sent, "I am ann@example.com, T-7");
+
+    let options = json!({
+        "documents": [{"id": "a", "text": "Be brief."}, {"id": "b", "text": "Be kind."}],
+        "reference": true,
+        "max_bytes": 1_024,
+    });
+    let model = ScriptedModel::new().text("hi").repeat();
+    twice("static-memory", options, &model).await[0]
+        .as_ref()
+        .unwrap();
+    let system = model.request(0).system.text();
+    assert!(
+        system.contains("Be brief.") && system.contains("Be kind."),
+        "{system}"
+    );
+    assert!(system.contains("reference material"), "{system}");
+}
+
+/// The conversation that a model receives of ten exchanges and a round with a long result.
+async fn sent(name: &str, options: Value) -> String {
+    let model = ScriptedModel::new().text("hi");
+    let agent = Registry::builtin().build(one(name, options), NoTools);
+    let agent: BoxModel = agent.unwrap().layer(model.clone());
+    let mut all: Transcript = (0..10)
+        .flat_map(|n| [Turn::user(format!("{n}?")), assistant("Yes.")])
+        .collect();
+    all.push(round("look", &["x".repeat(400).as_str()]));
+    all.extend([assistant("Seen."), Turn::user("Now?")]);
+    let answer = agent.oneshot(ChatRequest::new(all)).await.unwrap();
+    answer.collect().await.unwrap();
+    serde_json::to_string(&model.request(0).transcript).unwrap()
+}
+
+#[tokio::test]
+async fn the_length_of_conversations_is_configured() {
+    for (by, limit) in [("turns", 10), ("messages", 11), ("tokens", 110)] {
+        let options = json!({
+            "by": by, "limit": limit, "head": 1, "marker": "(left out)",
+            "drop_reasoning": 1, "drop_media": 1,
+        });
+        let sent = sent("trim", options).await;
+        let has = ["0?", "(left out)", "1?", "Now?"].map(|text| sent.contains(text));
+        assert_eq!(has, [true, true, false, true], "{by}");
+    }
+    let long = "x".repeat(400);
+    for (options, is_cleared) in [
+        (json!({}), false),
+        (
+            json!({"trigger": 50, "keep": 0, "placeholder": "gone", "inputs": true}),
+            true,
+        ),
+        (
+            json!({"trigger": 50, "keep": 0, "placeholder": "gone", "except": ["look"]}),
+            false,
+        ),
+        (
+            json!({"trigger": 50, "keep": 0, "clear_at_least": 1_000}),
+            false,
+        ),
+        (json!({"trigger": 50, "keep": 1}), false),
+    ] {
+        let sent = sent("clear-results", options.clone()).await;
+        assert_eq!(sent.contains(&long), !is_cleared, "{options}");
+        assert_eq!(sent.contains("gone"), is_cleared, "{options}");
+    }
+}
+
+#[tokio::test]
+async fn the_layers_of_tools_are_configured() {
+    let calls = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&calls);
+    let look = tool("look", "", move |NoArguments {}| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        async { "seen" }
+    });
+    let tools = Toolset::new().tool(look);
+    let cache = json!({
+        "scope": "run", "tools": ["look"], "ttl_seconds": 60, "entries": 9, "max_bytes": 99,
+    });
+    let document = json!({"layers": [
+        {"use": "tool-cache", "options": cache},
+        {"use": "otel", "options": {"content": 9}},
+        {"use": "agent"},
+        {"use": "otel"},
+    ]});
+    let look = || ScriptedModel::new().tool_call("look", json!({})).then();
+    let model = look().tool_call("look", json!({})).then().text("hi");
+    let agent = Registry::builtin().build(document, tools).unwrap();
+    let agent: BoxModel = agent.layer(model);
+    let described = agent.describe();
+    let layers = |name: &str| described.matches(name).count();
+    assert_eq!(layers("Traced"), 2, "{described}");
+    let answer = agent.oneshot(ChatRequest::user("hi")).await.unwrap();
+    assert_eq!(answer.text().await.unwrap(), "hi");
+    assert_eq!(calls.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn an_error_of_a_layer_names_its_options() {
+    for (document, key, part) in [
+        (one("guard", json!({"rules": ["emial"]})), "", "`emial`"),
+        (
+            one("guard", json!({"rules": ["pii"], "block": ["aws"]})),
+            "",
+            "`aws`",
+        ),
+        (
+            one(
+                "guard",
+                json!({"patterns": [{"name": "a", "pattern": "("}]}),
+            ),
+            "",
+            "`a`",
+        ),
+        (
+            one("guard", json!({"output": ["texts"]})),
+            ".output[0]",
+            "texts",
+        ),
+        (one("rate-limit", json!({})), "", "required"),
+        (
+            one("rate-limit", json!({"requests": 1, "per_seconds": -1})),
+            ".per_seconds",
+            "-1",
+        ),
+        (one("response-cache", json!({})), "", "scope"),
+        (
+            one("response-cache", json!({"scope": "all"})),
+            ".scope",
+            "all",
+        ),
+        (
+            one("tool-cache", json!({"scope": "run", "ttl_seconds": "1s"})),
+            ".ttl_seconds",
+            "1s",
+        ),
+        (
+            one(
+                "circuit-breaker",
+                json!({"name": "m", "failure_rate": 0.5, "consecutive": 1}),
+            ),
+            "",
+            "exclude each other",
+        ),
+        (
+            one("circuit-breaker", json!({"name": "m", "failure_rate": 2})),
+            ".failure_rate",
+            "2",
+        ),
+        (one("retry", json!({"attempts": 0})), ".attempts", "0"),
+        (
+            one("retry", json!({"attempts": 1, "backoff_seconds": [1]})),
+            ".backoff_seconds",
+            "1",
+        ),
+        (
+            one("trim", json!({"by": "bytes", "limit": 1})),
+            ".by",
+            "bytes",
+        ),
+        (one("trim", json!({"by": "turns"})), "", "limit"),
+        (
+            one(
+                "static-memory",
+                json!({"documents": [{"id": "a", "text": ""}, {"id": "a", "text": ""}]}),
+            ),
+            "",
+            "two documents `a`",
+        ),
+    ] {
+        let text = error(document);
+        let key = format!("`layers[1].options{key}`: ");
+        assert!(text.starts_with(&key) && text.contains(part), "{text}");
+    }
 }

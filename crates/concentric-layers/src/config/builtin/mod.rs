@@ -1,14 +1,31 @@
 //! The options of the layers of this crate.
 
+mod calls;
+mod content;
+
 use super::Registry;
 use crate::{CommitLayer, RequestDefaultsLayer};
 use schemars::JsonSchema;
 use serde::Deserialize;
+use std::time::Duration;
 
+#[cfg(feature = "otel")]
+use super::stack::Place;
 #[cfg(feature = "stop")]
 use crate::stop::{ErrorLimit, LoopDetector, StepApproval};
-#[cfg(any(feature = "stop", feature = "budget"))]
+#[cfg(any(feature = "stop", feature = "budget", feature = "otel"))]
 use concentric_core::agent::Installer;
+
+/// A time in seconds.
+#[allow(dead_code, reason = "used by some features")]
+#[derive(Clone, Copy, Deserialize, JsonSchema)]
+struct Seconds(#[schemars(range(min = 0.0))] f64);
+
+impl From<Seconds> for Duration {
+    fn from(Seconds(seconds): Seconds) -> Self {
+        Self::try_from_secs_f64(seconds).unwrap_or(Self::MAX)
+    }
+}
 
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -65,6 +82,14 @@ enum LogPreset {
 struct Log {
     preset: LogPreset,
     /// The number of characters of each text; none is logged by default.
+    content: Option<usize>,
+}
+
+#[cfg(feature = "otel")]
+#[derive(Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+struct Otel {
+    /// The number of characters of each text; none is recorded by default.
     content: Option<usize>,
 }
 
@@ -138,6 +163,7 @@ pub(super) fn register(registry: Registry) -> Registry {
             };
             Ok(set(layer, options.limit, CommitLayer::limit))
         });
+    let registry = content::register(calls::register(registry));
     stops(observers(limits(registry)))
 }
 
@@ -150,6 +176,17 @@ fn observers(registry: Registry) -> Registry {
             LogPreset::Verbose => crate::LogLayer::verbose(),
         };
         Ok(set(layer, options.content, crate::LogLayer::content))
+    });
+    #[cfg(feature = "otel")]
+    let registry = registry.insert("otel", |options: Otel| {
+        let otel = set(crate::Otel::new(), options.content, crate::Otel::content);
+        Ok(Box::new(move |at: &mut Installer<'_>, place| match place {
+            Place::Outside => {
+                at.run_layer(otel.run());
+                at.tool_layer(otel.tool());
+            }
+            Place::Inside => at.model_layer(otel.model()),
+        }))
     });
     registry
 }
@@ -167,7 +204,7 @@ fn limits(registry: Registry) -> Registry {
             options.limit,
             crate::DetachLayer::limit,
         );
-        let within = options.within_seconds.map(std::time::Duration::from_secs);
+        let within = options.within_seconds.map(Duration::from_secs);
         Ok(set(layer, within, crate::DetachLayer::within))
     });
     #[cfg(feature = "budget")]
