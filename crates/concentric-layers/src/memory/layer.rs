@@ -94,12 +94,14 @@ impl DynamicMemoryLayer {
         self
     }
 
-    /// Returns the tools `remember`, `recall` and `forget`, with which a model stores, searches and deletes the
-    /// memories of the run's owner. Add them to the agent's tools; they also work without the layer.
+    /// Returns the tools `remember`, `recall`, `update` and `forget`, with which a model stores, searches,
+    /// replaces and deletes the memories of the run's owner. Add them to the agent's tools; they also work
+    /// without the layer.
     ///
-    /// They pass gates like other tools: `recall` is read-only, and `forget` is
+    /// They pass gates like other tools: `recall` is read-only, and `update` and `forget` are
     /// [destructive](concentric_core::Annotations::destructive). A search returns at most
-    /// [`top`](Self::top) memories and [`max_bytes`](Self::max_bytes).
+    /// [`top`](Self::top) memories and [`max_bytes`](Self::max_bytes). An update with an id that the owner
+    /// does not have adds a memory, as after one that was deleted in the meantime.
     ///
     /// ```
     /// use concentric_core::AgentLayer;
@@ -116,7 +118,7 @@ impl DynamicMemoryLayer {
     ///     .service(ScriptedModel::new().text("Hello."));
     /// # let _ = agent;
     /// ```
-    pub fn tools(&self) -> [Tool; 3] {
+    pub fn tools(&self) -> [Tool; 4] {
         tools(&self.0)
     }
 

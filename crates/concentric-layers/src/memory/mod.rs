@@ -51,8 +51,8 @@
 //!
 //! # Tools
 //!
-//! The tools of [`tools`](DynamicMemoryLayer::tools) let the model of the agent itself store, search and delete
-//! memories during a run.
+//! The tools of [`tools`](DynamicMemoryLayer::tools) let the model of the agent itself store, search, replace
+//! and delete memories during a run.
 //!
 //! # The system prompt
 //!

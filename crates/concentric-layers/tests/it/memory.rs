@@ -5,14 +5,17 @@ use concentric_core::{
     ErrorKind, Event, EventStream, Outcome, Reply, ResponseHead, Stability, Str, ThreadId, Usage,
     store::{Memories, Memory, StoreError, StoreFuture, Tenant},
 };
-use concentric_layers::{DynamicMemoryLayer, SuspendLayer};
+use concentric_layers::{
+    DynamicMemoryLayer, GuardLayer, SuspendLayer,
+    guard::{Rules, pii},
+};
 use concentric_store::SqliteStore;
 use concentric_test::{
     LogCapture, MemoryStore, ScriptedModel, ScriptedTools, check_layer, collect_events,
     drop_at_each_wait,
 };
 use concentric_tools::{Approval, Toolset};
-use futures_util::{FutureExt, StreamExt};
+use futures_util::{FutureExt, StreamExt, future::join_all};
 use serde_json::json;
 use std::{
     sync::{
@@ -298,6 +301,100 @@ async fn a_turn_is_captured_once_across_a_suspension() {
     assert_eq!(captured[0].text.as_str(), "User: pay\nAssistant: Paid.");
 }
 
+#[test]
+fn a_crash_between_the_end_and_the_capture_leaves_at_most_one_memory() {
+    let store = Notes {
+        is_slow: true,
+        ..Notes::default()
+    };
+    let call = ScriptedModel::new().tool_call("pay", json!({}));
+    let paid = ScriptedModel::new().text("Paid.").repeat();
+    // The runtime is that of a process. What has not been done is lost with it.
+    let process = |model: &ScriptedModel, request: ChatRequest, crashes: bool| {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build();
+        let agent = agent(&of_ada(&store), model);
+        runtime.unwrap().block_on(async {
+            let answer = agent.oneshot(request).await.unwrap();
+            let answer = answer.collect().await.unwrap();
+            if !crashes {
+                settle().await;
+            }
+            answer
+        })
+    };
+    let asked = process(&call, ChatRequest::user("pay"), false);
+    let state = *asked.finish.state.unwrap();
+    let resume = |crashes: bool| {
+        let reply = Reply::approve(state.interrupts()[0].id.clone());
+        let request = ChatRequest::resume(state.clone(), vec![reply]);
+        let answer = process(&paid, request, crashes);
+        assert_eq!(answer.finish.outcome, Outcome::Completed);
+        store.find("ada", "paid").len()
+    };
+    assert_eq!([true, false, true, false].map(resume), [0, 1, 1, 1]);
+}
+
+#[tokio::test]
+async fn concurrent_runs_of_an_owner_leave_a_memory_each() {
+    let store = Notes {
+        is_slow: true,
+        ..Notes::default()
+    };
+    store.add("ada", "a", "tea in the morning");
+    let layer = of_ada(&store);
+    let runs = (0..8).map(|n| {
+        let model = ScriptedModel::new()
+            .pause()
+            .text(format!("Answer {n}."))
+            .pause();
+        let agent = agent(&layer, &model);
+        async move {
+            let request = ChatRequest::user(format!("tea {n}"));
+            let answer = send(&agent, request).await.unwrap();
+            assert_eq!(answer.text(), format!("Answer {n}."));
+            // None sees the state of another.
+            let text = model.request(0).system.text();
+            assert_eq!(text.matches("<memory ").count(), 1, "{text}");
+        }
+    });
+    join_all(runs).await;
+    settle().await;
+    let texts: Vec<_> = store
+        .find("ada", "answer")
+        .into_iter()
+        .map(|it| it.text)
+        .collect();
+    assert_eq!((texts.len(), store.counts()), (8, (8, 8)));
+    for n in 0..8 {
+        let text = format!("User: tea {n}\nAssistant: Answer {n}.");
+        assert!(texts.contains(&text.as_str().into()), "{n}: {texts:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_captured_turn_has_the_text_after_the_guards() {
+    let store = Notes::default();
+    let guard = GuardLayer::new(Rules::new([pii::email()]).unwrap());
+    let finder = ScriptedModel::new().text(r#"{"facts": ["It is known."]}"#);
+    for layer in [of_ada(&store), of_ada(&store).facts(finder.clone())] {
+        let model = ScriptedModel::new().text("Write to bob@example.com.");
+        let agent = ServiceBuilder::new()
+            .layer(guard.clone())
+            .layer(layer)
+            .layer(AgentLayer::new(ScriptedTools::new()))
+            .layer(guard.clone())
+            .service(model);
+        let request = ChatRequest::user("I am ann@example.com. Write to whom?");
+        send(&BoxModel::new(agent), request).await.unwrap();
+    }
+    let captured = "User: I am [email]. Write to whom?\nAssistant: Write to [email].";
+    assert_eq!(store.find("ada", "write")[0].text, captured);
+    let asked = finder.request(0).user_message().unwrap().text();
+    assert_eq!(asked, json!({ "conversation": captured }).to_string());
+}
+
 #[tokio::test]
 async fn only_a_completed_run_is_captured() {
     let store = Notes::default();
@@ -566,7 +663,7 @@ fn result(answer: &Answer) -> String {
 }
 
 #[tokio::test]
-async fn a_model_can_remember_recall_and_forget() {
+async fn a_model_can_remember_recall_update_and_forget() {
     let store = Notes::default();
     let layer = of_ada(&store).capture(|_| None);
     let call = |name: &'static str, arguments| {
@@ -588,6 +685,21 @@ async fn a_model_can_remember_recall_and_forget() {
     assert!(
         text.contains("Ada likes green tea.") && text.contains(&*memory.id),
         "{text}"
+    );
+
+    let model = call(
+        "update",
+        json!({"id": memory.id, "text": "Ada likes black tea."}),
+    );
+    send(&with_tools(&layer, &model), ChatRequest::user("hi"))
+        .await
+        .unwrap();
+    let [updated] = &*store.find("ada", "tea") else {
+        panic!("one memory");
+    };
+    assert_eq!(
+        (&updated.id, &*updated.text),
+        (&memory.id, "Ada likes black tea.")
     );
 
     // Forgetting is destructive, and waits for its approval.
@@ -621,6 +733,27 @@ async fn the_tools_use_the_memories_of_their_owner_only() {
             json!({"text": " "}),
             "`text` must not be empty.",
         ),
+        (
+            "update",
+            json!({"id": "b", "text": " "}),
+            "`text` must not be empty.",
+        ),
+        (
+            "update",
+            json!({"id": "", "text": "a"}),
+            "No memory has this id.",
+        ),
+        (
+            "update",
+            json!({"id": "b".repeat(257), "text": "a"}),
+            "No memory has this id.",
+        ),
+        // A memory of its own.
+        (
+            "update",
+            json!({"id": "b", "text": "Ada likes coffee."}),
+            "The fact is updated.",
+        ),
     ] {
         let model = ScriptedModel::new()
             .tool_call(name, arguments)
@@ -634,7 +767,8 @@ async fn the_tools_use_the_memories_of_their_owner_only() {
         let answer = send(&agent, ChatRequest::user("hi")).await.unwrap();
         assert!(result(&answer).contains(expected), "{}", result(&answer));
     }
-    assert_eq!(store.find("bob", "tea").len(), 1);
+    assert_eq!(store.find("bob", "likes")[0].text, "Bob likes tea.");
+    assert_eq!(store.find("ada", "likes")[0].text, "Ada likes coffee.");
 
     let nobody = DynamicMemoryLayer::new(store, |_| None);
     let model = ScriptedModel::new()
