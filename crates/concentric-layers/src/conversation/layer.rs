@@ -41,6 +41,7 @@ pub(super) struct Settings {
     pub(super) creates: bool,
     pub(super) max_turns: Option<usize>,
     pub(super) is_required: bool,
+    pub(super) is_lazy: bool,
 }
 
 impl ConversationLayer {
@@ -53,6 +54,7 @@ impl ConversationLayer {
             creates: true,
             max_turns: None,
             is_required: false,
+            is_lazy: false,
         })
     }
 
@@ -88,6 +90,16 @@ impl ConversationLayer {
         self.0.is_required = true;
         self
     }
+
+    /// Yields the finish without waiting for the store, and stores the turn in a task of the tokio runtime. A
+    /// turn that can't be stored is then logged, also with [`required`](Self::required) and if the conversation has
+    /// changed. A run that starts before the turn is stored does not have it, and is a
+    /// [concurrent one](super#concurrent-runs).
+    #[must_use]
+    pub const fn lazy(mut self) -> Self {
+        self.0.is_lazy = true;
+        self
+    }
 }
 
 impl<S> Layer<S> for ConversationLayer {
@@ -109,6 +121,7 @@ impl fmt::Debug for ConversationLayer {
             .field("create", &self.0.creates)
             .field("max_turns", &self.0.max_turns)
             .field("required", &self.0.is_required)
+            .field("lazy", &self.0.is_lazy)
             .finish_non_exhaustive()
     }
 }

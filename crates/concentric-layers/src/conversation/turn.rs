@@ -219,6 +219,14 @@ impl Turn {
             return Ok(None);
         }
         match &finish.transcript {
+            Some(transcript) if self.settings.is_lazy => {
+                let work = self.change()?.append(transcript)?;
+                self.store_later(async move {
+                    work.await?;
+                    Ok(())
+                });
+                Ok(None)
+            }
             Some(transcript) => self.save(transcript).map(Some),
             None => Ok(None),
         }
@@ -272,16 +280,19 @@ impl Turn {
             return;
         }
         let (change, closed) = (self.change(), self.closed.clone());
+        self.store_later(async move {
+            if let Some(transcript) = closed.get() {
+                change?.append(&transcript)?.await?;
+            }
+            Ok(())
+        });
+    }
+
+    /// Stores a turn after the run.
+    fn store_later(&self, work: impl Future<Output = Result<(), Error>> + Send + 'static) {
         let (thread, run) = (self.thread.clone(), self.context.run_id().clone());
         self.context.defer(async move {
-            let Some(transcript) = closed.get() else {
-                return;
-            };
-            let stored = match change.and_then(|change| change.append(&transcript)) {
-                Ok(work) => work.await.map_err(Error::from),
-                Err(error) => Err(error.into()),
-            };
-            if let Err(error) = stored {
+            if let Err(error) = work.await {
                 warn(&thread, &run, &error);
             }
         });

@@ -16,8 +16,8 @@ use concentric_layers::{
 };
 use concentric_store::SqliteStore;
 use concentric_test::{
-    MemoryStore, Pace, ScriptedModel, ScriptedTools, TestEnvironment, check_layer, collect_events,
-    drop_at_each_wait,
+    LogCapture, MemoryStore, Pace, ScriptedModel, ScriptedTools, TestEnvironment, check_layer,
+    collect_events, drop_at_each_wait,
 };
 use concentric_tools::{Approval, Tool, Toolset, agent_tool};
 use futures_util::{FutureExt, StreamExt};
@@ -237,6 +237,46 @@ async fn a_conflict_reports_that_tools_had_effects() {
     let error = Error::from(late.collect().await.unwrap_err());
     is(&error, ErrorKind::Conflict, "thread_moved");
     assert_eq!(error.effects(), SideEffects::Possible);
+}
+
+#[tokio::test]
+async fn a_lazy_turn_is_stored_after_the_finish() {
+    let store = Threads::new(true);
+    let layer = ConversationLayer::new(store.clone()).lazy();
+    let run = talker(&layer).oneshot(user("hi")).await.unwrap();
+    let items = run.body.collect::<Vec<_>>().now_or_never().unwrap();
+    assert!(items.last().unwrap().as_ref().unwrap().is_finish());
+    assert!(store.get("t").is_none());
+    while store.get("t").is_none() {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(texts(&stored(&store)), "hi Yes.");
+
+    // Of two runs that start from one version, the later one is logged, and overwrites nothing.
+    let (log, _guard) = LogCapture::of_thread("concentric::conversation");
+    let layer = layer.required();
+    let one = talker(&layer).oneshot(user("one")).await.unwrap();
+    let two = talker(&layer).oneshot(user("two")).await.unwrap();
+    for run in [one, two] {
+        run.collect().await.unwrap();
+        for _ in 0..8 {
+            tokio::task::yield_now().await;
+        }
+    }
+    assert_eq!(texts(&stored(&store)), "hi Yes. one Yes.");
+    let lines = log.take();
+    assert_eq!(lines.len(), 1, "{lines:?}");
+
+    // An interrupted run still leaves its turn to the resumed one.
+    let model = ScriptedModel::new().tool_call("pay", json!({}));
+    let asked = send(
+        &agent(&layer, &model.then().text("Paid."), &counting()),
+        user("pay"),
+    )
+    .await;
+    tokio::task::yield_now().await;
+    assert_eq!(asked.unwrap().finish.outcome, Outcome::Interrupted);
+    assert_eq!(stored(&store).len(), 4);
 }
 
 #[tokio::test]
