@@ -26,6 +26,9 @@ const LEAST: f64 = 1.0 / 64.0;
 /// The share of a quota by which it recovers in a period.
 const RECOVERY: f64 = 0.1;
 
+/// The number of answers whose output is kept.
+const ANSWERS: usize = 64;
+
 /// The longest time until a provider is asked again.
 const LONGEST_RESET: Duration = Duration::from_secs(60 * 60);
 
@@ -66,6 +69,9 @@ struct Inner {
     // The calls that wait, in the order in which they are served.
     queue: BTreeMap<Turn, Option<Waker>>,
     turns: u64,
+    // The output tokens of the last answers, and the place of the next one.
+    outputs: Vec<f64>,
+    next_output: usize,
 }
 
 /// The rest of an amount that the provider grants until a time.
@@ -98,7 +104,7 @@ impl Buckets {
         let is_due = swept.is_none_or(|swept| now >= swept.saturating_add(SWEEP));
         if buckets.len() >= MAX_KEYS && is_due {
             *swept = Some(now);
-            // A full bucket that no call uses is the same as a new one.
+            // A full bucket that no call uses is the same as a new one, but for what its answers had.
             buckets.retain(|_, bucket| Arc::strong_count(bucket) > 1 || !bucket.is_full(now));
         }
         let key = match buckets.len() < MAX_KEYS {
@@ -127,6 +133,8 @@ impl Bucket {
                 calls: 0,
                 queue: BTreeMap::new(),
                 turns: 0,
+                outputs: Vec::new(),
+                next_output: 0,
             }),
             quota,
         }
@@ -145,6 +153,29 @@ impl Bucket {
             let is_unused = inner.left == quota.limits && inner.recent.is_empty();
             is_open && is_provided && is_unused && inner.share >= 1.0
         })
+    }
+
+    /// The output tokens that at most one of 20 answers exceeds, within the quota of a period; `None` before
+    /// the first answer.
+    pub(super) fn usual_output(&self) -> Option<f64> {
+        self.with(|inner, quota| {
+            let mut outputs = inner.outputs.clone();
+            let rank = (outputs.len() * 95).div_ceil(100).checked_sub(1)?;
+            let (_, usual, _) = outputs.select_nth_unstable_by(rank, f64::total_cmp);
+            let [_, _, limit] = quota.limits;
+            Some(usual.min(limit))
+        })
+    }
+
+    fn add_output(&self, tokens: u64) {
+        self.with(|inner, _| {
+            let next = inner.next_output;
+            match inner.outputs.get_mut(next) {
+                Some(oldest) => *oldest = amount(tokens),
+                None => inner.outputs.push(amount(tokens)),
+            }
+            inner.next_output = (next + 1) % ANSWERS;
+        });
     }
 
     /// Returns `amounts` of a call that began at `began`; negative ones are taken.
@@ -470,7 +501,11 @@ impl Reservation {
             false => 0,
         };
         let input = usage.input_tokens().map(|it| it.saturating_sub(cached));
-        let tokens = [input, usage.output_tokens()];
+        let output = usage.output_tokens();
+        if let Some(output) = output {
+            self.bucket.add_output(output);
+        }
+        let tokens = [input, output];
         for (used, tokens) in self.used.iter_mut().skip(1).zip(tokens) {
             if let Some(tokens) = tokens {
                 *used = amount(tokens);

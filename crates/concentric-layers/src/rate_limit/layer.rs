@@ -61,7 +61,9 @@ pub struct RateLimitLayer {
     quota: Quota,
     key: Arc<Of<ChatRequest, Str>>,
     quota_of: Arc<Of<str, Option<Quota>>>,
-    estimate: Arc<Of<ChatRequest, Usage>>,
+    // `None` for the estimate of this layer.
+    estimate: Option<Arc<Of<ChatRequest, Usage>>>,
+    estimator: Estimator,
     priority: Option<Arc<Of<ChatRequest, u8>>>,
     wait: Duration,
     queue: usize,
@@ -75,12 +77,12 @@ type Of<T, R> = dyn Fn(&T) -> R + Send + Sync;
 impl RateLimitLayer {
     /// Creates a layer with one quota for all calls.
     pub fn new(quota: Quota) -> Self {
-        let estimator = Estimator::new();
         Self {
             quota,
             key: Arc::new(|_| Str::default()),
             quota_of: Arc::new(|_| None),
-            estimate: Arc::new(move |request| estimator.call(request)),
+            estimate: None,
+            estimator: Estimator::new(),
             priority: None,
             wait: Duration::from_secs(30),
             queue: 1_000,
@@ -122,7 +124,7 @@ impl RateLimitLayer {
     /// ```
     #[must_use]
     pub fn estimate(mut self, of: impl Fn(&ChatRequest) -> Usage + Send + Sync + 'static) -> Self {
-        self.estimate = Arc::new(of);
+        self.estimate = Some(Arc::new(of));
         self
     }
 
@@ -218,15 +220,19 @@ where
         let key = (layer.key)(&request);
         let quota = || (layer.quota_of)(&key).unwrap_or(layer.quota);
         let bucket = layer.buckets.get(key.clone(), quota, &request.context);
-        let estimate = (layer.estimate)(&request);
-        let tokens = |tokens: Option<u64>| tokens.map_or(0.0, amount);
-        let amounts = [
-            1.0,
-            tokens(estimate.input_tokens()),
-            tokens(estimate.output_tokens()),
-        ];
-        let priority = layer.priority.as_ref().map_or(0, |of| of(&request));
         let most_output = request.options.max_output_tokens;
+        let most_output = most_output.map_or(f64::INFINITY, f64::from);
+        let tokens = |tokens: Option<u64>| tokens.map_or(0.0, amount);
+        let (estimate, usual) = match &layer.estimate {
+            Some(of) => (of(&request), None),
+            None => (layer.estimator.call(&request), bucket.usual_output()),
+        };
+        let output = match usual {
+            Some(usual) => usual.min(most_output),
+            None => tokens(estimate.output_tokens()),
+        };
+        let amounts = [1.0, tokens(estimate.input_tokens()), output];
+        let priority = layer.priority.as_ref().map_or(0, |of| of(&request));
         let demand = Demand {
             bucket,
             context: request.context.clone(),
@@ -236,7 +242,7 @@ where
             queue: layer.queue,
             follows: layer.follows,
             ignores_cached: layer.ignores_cached,
-            most_output: most_output.map_or(f64::INFINITY, f64::from),
+            most_output,
         };
         ResponseFuture::new(self.inner.clone(), request, demand)
     }

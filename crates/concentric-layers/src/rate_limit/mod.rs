@@ -37,9 +37,11 @@
 //! | the provider rejects the call with a status | the tokens are returned |
 //! | no provider received the call: there was no connection, or a layer or an adapter inside rejected it | the tokens and the request are returned |
 //!
-//! The estimate of the input is that of an [`Estimator`](crate::tokens::Estimator), that of the output
-//! [`max_output_tokens`](concentric_core::ChatOptions::max_output_tokens), or nothing without it
-//! ([`estimate`](RateLimitLayer::estimate)). Quotas apply to one process.
+//! The estimate of the input is that of an [`Estimator`](crate::tokens::Estimator). That of the output is the
+//! number of tokens that at most one in 20 of the key's last 64 answers exceeded, up to
+//! [`max_output_tokens`](concentric_core::ChatOptions::max_output_tokens) and the quota; before the first answer,
+//! `max_output_tokens`, or nothing without it. [`estimate`](RateLimitLayer::estimate) replaces both. Quotas apply to
+//! one process.
 //!
 //! # The provider's limits
 //!

@@ -206,6 +206,56 @@ async fn an_estimate_is_corrected_by_the_reported_usage() {
 }
 
 #[tokio::test]
+async fn the_estimated_output_is_that_of_most_answers_of_the_key() {
+    let env = TestEnvironment::new();
+    let layer = RateLimitLayer::new(second().output_tokens(100_000))
+        .by(|request| request.user_message().unwrap().text().into());
+    // The number of calls that are admitted without an answer.
+    let begun = |key: &'static str, most: Option<u32>| {
+        let (layer, model) = (layer.clone().wait(Duration::ZERO), answers());
+        let mut bodies = Vec::new();
+        while bodies.len() < 1_000 {
+            let mut request = env.request(key);
+            request.options_mut().max_output_tokens = most;
+            match layer.layer(model.clone()).oneshot(request).now_or_never() {
+                Some(Ok(answer)) => bodies.push(answer),
+                _ => break,
+            }
+        }
+        env.advance(SECOND * 10);
+        bodies.len()
+    };
+    // Nothing is known.
+    assert_eq!((begun("a", None), begun("a", Some(20_000))), (1_000, 5));
+    // Of the last 64 answers, three are longer. Those before are forgotten.
+    for n in 0..100 {
+        let tokens = match n {
+            ..36 => 50_000,
+            97.. => 20_000,
+            _ => 1_000,
+        };
+        let model = ScriptedModel::new().text("hi").usage(Usage::new(0, tokens));
+        call(&layer, &model, env.request("a")).await.unwrap();
+        env.advance(SECOND * 10);
+    }
+    assert_eq!(begun("a", None), 100);
+    assert_eq!(begun("a", Some(20_000)), 100);
+    assert_eq!(begun("a", Some(500)), 200);
+    // One more long one is more than one of 20.
+    let model = ScriptedModel::new().text("hi").usage(Usage::new(0, 20_000));
+    call(&layer, &model, env.request("a")).await.unwrap();
+    env.advance(SECOND * 10);
+    assert_eq!(begun("a", None), 5);
+    // Another key, and an answer that exceeds the quota, which the next call can wait for.
+    let model = ScriptedModel::new()
+        .text("hi")
+        .usage(Usage::new(0, 300_000));
+    call(&layer, &model, env.request("b")).await.unwrap();
+    env.advance(SECOND * 10);
+    assert_eq!(begun("b", None), 1);
+}
+
+#[tokio::test]
 async fn a_dropped_answer_settles_with_what_was_seen() {
     let env = TestEnvironment::new();
     let model = ScriptedModel::new().deltas(["12345678"; 50]);
