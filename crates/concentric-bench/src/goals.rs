@@ -76,11 +76,9 @@ pub(crate) fn of(work: &str, quantity: Quantity) -> Option<Goal> {
         ("otel-call", Instructions) => Goal::More(300.0),
         ("otel-call", Allocations) => Goal::More(0.0),
         // A box costs an indirect call for each event.
-        ("w1-box" | "boxed-detach" | "boxed-suspend", Instructions) => Goal::More(30.0),
+        ("w1-box", Instructions) => Goal::More(30.0),
         ("busy-budget" | "busy-transform", Instructions) => Goal::More(30.0),
-        (idle, Allocations) if idle.starts_with("boxed-") || idle.starts_with("busy-") => {
-            Goal::More(0.01)
-        }
+        (busy, Allocations) if busy.starts_with("busy-") => Goal::More(0.01),
         ("w4b-box", Instructions) => Goal::More(600.0),
         // The run's ten values are stored once, and shared by its steps.
         ("w6-extensions", Allocations) => Goal::More(5.0),

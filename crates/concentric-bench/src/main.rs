@@ -35,7 +35,6 @@
 //! | encode | an AG-UI `TEXT_MESSAGE_CONTENT` of 20 bytes | events |
 //! | hooks | W1 with ten `Hooks` that count the bytes, outside the loop (`run`) or inside (`model`), or with `Hooks` that implement nothing; bare: Concentric with ten [`inspect_events`] at the same place, or with none | chunks |
 //! | idle | W1 with 4,000 chunks and one built-in layer, inside or around the loop, that has nothing to do; bare: none | chunks |
-//! | boxed | the same for the layers that box a run, so that they can move it to a task | chunks |
 //! | busy | the same for layers that read each event | chunks |
 //! | otel-call | W4b with an `Otel` around the model and no subscriber; bare: none | runs |
 //! | disconnect | 10,000 consumers (`--quick`: 1,000), 100 at a time, disconnect before or during a response that streams over a socket; measures the time until the service, on another thread, reads the end of the connection. Bare: the HTTP client alone | |

@@ -1,6 +1,8 @@
 //! W1 with one built-in layer that has nothing to do.
 //!
-//! A call's own cost is divided by its events, so a run has 4,000 of them.
+//! A call's own cost is divided by its events, so a run has 4,000 of them. The model with its layers and the
+//! agent with its layers are each boxed, also without a layer: a row then differs from that by the layer alone, and
+//! the loop is compiled once.
 
 use super::{
     drive,
@@ -8,7 +10,8 @@ use super::{
     stream::expected,
 };
 use concentric_core::{
-    AgentLayer, BoxError, BoxModel, ChatRequest, Context, Event, ModelService, NoTools, ThreadId,
+    Agent, AgentLayer, BoxError, BoxModel, ChatRequest, Context, Event, NoTools, ThreadId,
+    service::SharedModel,
 };
 use concentric_layers::{
     ClearToolResultsLayer, CommitLayer, CompactionLayer, ConversationLayer, Emit,
@@ -44,9 +47,21 @@ pub(crate) const EVENTS: usize = 4_000;
 
 fn run<S>(agent: S, count: u64)
 where
-    S: ModelService<Error = concentric_core::Error>,
+    S: SharedModel<Error: Into<BoxError>>,
 {
-    drive::concentric(agent, count, expected(EVENTS));
+    drive::concentric(BoxModel::new(agent), count, expected(EVENTS));
+}
+
+fn agent_of<S>(model: S) -> Agent<BoxModel, NoTools>
+where
+    S: SharedModel<Error: Into<BoxError>>,
+{
+    AgentLayer::new(NoTools).layer(BoxModel::new(model))
+}
+
+/// An agent whose model gives all events.
+fn agent() -> Agent<BoxModel, NoTools> {
+    agent_of(Model(Script::Text(EVENTS)))
 }
 
 /// Defines a work for each layer, at its place inside the loop.
@@ -54,7 +69,7 @@ macro_rules! inside {
     ($($name:ident: $layer:expr;)*) => {$(
         pub(crate) fn $name(count: u64) {
             let model = $layer.layer(Model(Script::Text(EVENTS)));
-            run(AgentLayer::new(NoTools).layer(model), count);
+            run(agent_of(model), count);
         }
     )*};
 }
@@ -69,7 +84,7 @@ inside! {
     transform: TransformLayer::new(|_: &ChatRequest| Pass);
     commit: CommitLayer::first_event();
     defaults: RequestDefaultsLayer::new();
-    guard: guard_of_twelve().input(Parts::NONE).output(Parts::NONE);
+    guard: GuardLayer::new(one_rule()).input(Parts::NONE).output(Parts::NONE);
     guardrail: GuardrailLayer::new("none", service_fn(pass));
     in_flight: InFlightLimitLayer::new(8);
     log: LogLayer::standard();
@@ -85,12 +100,13 @@ inside! {
 
 /// A guard that searches the text of each event for personal data and credentials, and finds none.
 pub(crate) fn twelve_rules_guard(count: u64) {
-    let model = guard_of_twelve().layer(Model(Script::Text(EVENTS)));
-    run(AgentLayer::new(NoTools).layer(model), count);
+    let model = GuardLayer::new(twelve_rules()).layer(Model(Script::Text(EVENTS)));
+    run(agent_of(model), count);
 }
 
-fn guard_of_twelve() -> GuardLayer {
-    GuardLayer::new(twelve_rules())
+/// One rule, since the cost of compiling many varies between processes.
+fn one_rule() -> Rules {
+    Rules::new([pii::email()]).expect("the rule is valid")
 }
 
 /// Compiled once, since an application compiles its rules when it starts.
@@ -119,10 +135,7 @@ fn twelve_rules() -> Rules {
 fn budget_of(limits: Limits, count: u64) {
     let budget = BudgetPlugin::new(limits);
     let model = budget.model().layer(Model(Script::Text(EVENTS)));
-    run(
-        budget.run().layer(AgentLayer::new(NoTools).layer(model)),
-        count,
-    );
+    run(budget.run().layer(agent_of(model)), count);
 }
 
 /// A limit that no event counts for.
@@ -135,10 +148,10 @@ pub(crate) fn budget_of_tokens(count: u64) {
     budget_of(Limits::new().output_tokens(u64::MAX), count);
 }
 
-/// A layer around the loop, in a conversation for each run.
-pub(crate) fn conversation(count: u64) {
+/// A layer around the loop, which stores each run as a conversation.
+pub(crate) fn busy_conversation(count: u64) {
     let layer = ConversationLayer::new(MemoryStore::new());
-    let agent = layer.layer(AgentLayer::new(NoTools).layer(Model(Script::Text(EVENTS))));
+    let agent = layer.layer(agent());
     // The layer limits the time of the store.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
@@ -156,23 +169,21 @@ pub(crate) fn conversation(count: u64) {
 
 /// A session of an agent, without a store.
 pub(crate) fn session(count: u64) {
-    let mut make = MakeSession::new(AgentLayer::new(NoTools).layer(Model(Script::Text(EVENTS))));
+    let mut make = MakeSession::new(agent());
     let target = SessionTarget::new(ThreadId::new("thread"));
     let session = drive::block_on(make.call(target));
     run(session.expect("the session must start"), count);
 }
 
-/// Runs whose consumer stays. The layer boxes them, so that it can move them to a task.
+/// Runs whose consumer stays.
 pub(crate) fn detach(count: u64) {
-    let agent = AgentLayer::new(NoTools).layer(Model(Script::Text(EVENTS)));
-    run(DetachLayer::new().layer(agent), count);
+    run(DetachLayer::new().layer(agent()), count);
 }
 
-/// Runs that are not interrupted. The layer boxes them, so that it can move them to a task.
+/// Runs that are not interrupted.
 pub(crate) fn suspend(count: u64) {
-    let agent = AgentLayer::new(NoTools).layer(Model(Script::Text(EVENTS)));
     let layer = SuspendLayer::new(Arc::new(MemoryStore::new()));
-    run(layer.layer(agent), count);
+    run(layer.layer(agent()), count);
 }
 
 /// The identity.
@@ -187,31 +198,30 @@ impl Transform for Pass {
 /// A layer around the loop, in a run that has no owner.
 pub(crate) fn memory(count: u64) {
     let memory = DynamicMemoryLayer::new(MemoryStore::new(), |_| None);
-    run(
-        memory.layer(AgentLayer::new(NoTools).layer(Model(Script::Text(EVENTS)))),
-        count,
-    );
+    run(memory.layer(agent()), count);
 }
 
 async fn pass(_: Subject) -> Result<Assessment, BoxError> {
     Ok(Assessment::Pass)
 }
 
+/// Spans that a subscriber keeps, and that are entered for each event.
+pub(crate) fn busy_otel(count: u64) {
+    tracing::subscriber::with_default(tracing_subscriber::registry(), || otel(count));
+}
+
 /// Runs with one event, to measure the cost of a call.
 pub(crate) fn otel_call(count: u64) {
     let model = Otel::new().model().layer(Model(Script::Text(1)));
-    drive::concentric(AgentLayer::new(NoTools).layer(model), count, expected(1));
+    drive::concentric(BoxModel::new(agent_of(model)), count, expected(1));
 }
 
 pub(crate) fn no_call(count: u64) {
-    let agent = AgentLayer::new(NoTools).layer(Model(Script::Text(1)));
-    drive::concentric(agent, count, expected(1));
+    let agent = agent_of(Model(Script::Text(1)));
+    drive::concentric(BoxModel::new(agent), count, expected(1));
 }
 
 /// An agent without a layer.
 pub(crate) fn none(count: u64) {
-    run(
-        AgentLayer::new(NoTools).layer(Model(Script::Text(EVENTS))),
-        count,
-    );
+    run(agent(), count);
 }

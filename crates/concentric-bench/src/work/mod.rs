@@ -464,9 +464,9 @@ pub(crate) const ALL: &[Work] = {
             idle::budget,
         ),
         idle(
-            "idle-conversation",
-            "event, idle ConversationLayer; bare: none",
-            idle::conversation,
+            "busy-conversation",
+            "event, ConversationLayer that stores the run; bare: none",
+            idle::busy_conversation,
         ),
         idle(
             "idle-fallback",
@@ -485,12 +485,12 @@ pub(crate) const ALL: &[Work] = {
             idle::session,
         ),
         idle(
-            "boxed-detach",
+            "idle-detach",
             "event, idle DetachLayer; bare: none",
             idle::detach,
         ),
         idle(
-            "boxed-suspend",
+            "idle-suspend",
             "event, idle SuspendLayer; bare: none",
             idle::suspend,
         ),
@@ -498,6 +498,11 @@ pub(crate) const ALL: &[Work] = {
             "busy-budget",
             "event, budget of output tokens; bare: none",
             idle::budget_of_tokens,
+        ),
+        idle(
+            "busy-otel",
+            "event, Otel with a subscriber; bare: none",
+            idle::busy_otel,
         ),
         idle(
             "busy-transform",
