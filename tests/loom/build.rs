@@ -29,7 +29,23 @@ const SOURCES: &[(&str, &str, &[Change])] = &[
 ];
 
 /// Name, file, prefix, the copied parts (first words and end), and suffix.
-const PARTS: &[(&str, &str, &str, &[Change], &str)] = &[(
+const PARTS: &[(&str, &str, &str, &[Change], &str)] = &[END, CANCEL];
+
+const END: (&str, &str, &str, &[Change], &str) = (
+    "end",
+    "concentric-layers/src/end.rs",
+    "use concentric_core::{Error, Event, hooks::End};
+        use std::task::Poll;
+        type Polled = Poll<Option<Result<Event, Error>>>;\n",
+    &[
+        ("pub(crate) fn observe_end(", "\n}\n"),
+        ("pub(crate) const fn is_end(", "\n}\n"),
+        ("fn observe(", "\n}\n"),
+    ],
+    "",
+);
+
+const CANCEL: (&str, &str, &str, &[Change], &str) = (
     "cancel",
     "concentric-core/src/context/cancel.rs",
     "use crate::{outbox::source::Outbox, stand_in::{Token, std::sync::OnceLock}};
@@ -61,7 +77,7 @@ const PARTS: &[(&str, &str, &str, &[Change], &str)] = &[(
         ("    pub fn cancel_reason(&self", "\n    }\n"),
     ],
     "}\n",
-)];
+);
 
 /// Name, source, the model that must find the bug, and the changes that plant it.
 const PLANTED: &[(&str, &str, &str, &[Change])] = &[

@@ -140,6 +140,10 @@ mod in_flight {
     pub(crate) mod models;
 }
 
+mod end {
+    include!(concat!(env!("OUT_DIR"), "/end.rs"));
+}
+
 #[allow(unreachable_pub, reason = "as above")]
 mod wait {
     include!(concat!(env!("OUT_DIR"), "/wait.rs"));
