@@ -30,6 +30,7 @@
 //! | with the [digest](concentric_core::digest::Digest::of_request) of an earlier one of its [scope](CacheScope) | answered from the earlier answer |
 //! | that continues state of the provider (`previous_response_id`, `conversation` or `container` in [`provider`](concentric_core::ChatOptions::provider)) | passed to the inner service |
 //! | that resumes a run of an agent in the model's place | passed to the inner service |
+//! | within a call through the same layer, such as one of an agent in the model's place | passed to the inner service, since it could wait for itself |
 //! | with [`CacheControl`] in its context's extensions | as that states |
 //! | outside the scope, such as `Thread` without a thread id | passed to the inner service |
 //!

@@ -46,14 +46,15 @@ where
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: ChatRequest) -> Self::Future {
+    fn call(&mut self, mut request: ChatRequest) -> Self::Future {
         let inner = self.inner.clone();
         match Key::of(&self.options, &request) {
-            Some(key) => {
+            // A call must not wait for another one, which may wait for it.
+            Some(key) if request.context.enter_shared(&self.answers) => {
                 let (options, answers) = (self.options.clone(), Arc::clone(&self.answers));
                 ResponseFuture::cached(inner, request, key, options, answers)
             }
-            None => ResponseFuture::passed(inner, request),
+            _ => ResponseFuture::passed(inner, request),
         }
     }
 }

@@ -57,6 +57,31 @@ fn usage(items: &[Event]) -> Usage {
 const ZERO: Usage = Usage::new(0, 0);
 
 #[tokio::test(start_paused = true)]
+async fn a_call_within_a_call_waits_for_none() {
+    let layer = shared();
+    let inner = layer.layer(ScriptedModel::new().text("ok").repeat());
+    // Each of two calls makes both requests.
+    let outer = layer.layer(service_fn(move |request: ChatRequest| {
+        let inner = inner.clone();
+        async move {
+            tokio::task::yield_now().await;
+            for text in ["a", "b"] {
+                let context = request.context.child().build();
+                let nested = ChatRequest::user(text).with_context(context);
+                let answer = inner.clone().oneshot(nested).await?;
+                answer.collect().await.map_err(Error::from)?;
+            }
+            inner.oneshot(request).await
+        }
+    }));
+    let both = ["a", "b"].map(|text| items(outer.clone(), ChatRequest::user(text)));
+    let both = tokio::time::timeout(60 * SECOND, join_all(both)).await;
+    for items in both.unwrap() {
+        assert_eq!(text_of(&events(items)), "ok");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn it_is_a_layer() {
     // Most requests of the check are equal, so that without the first two most of it reads stored answers.
     check_layer(unstored()).await;
