@@ -65,6 +65,13 @@ struct Probes {
     renewed: Duration,
 }
 
+impl Probes {
+    /// The number of probes that must still succeed. Clones of a layer share circuits and may have other options.
+    const fn left(&self, options: &Options) -> u32 {
+        options.probes.saturating_sub(self.succeeded)
+    }
+}
+
 /// The permission for a call.
 #[derive(Clone, Copy)]
 pub(super) struct Pass(u64);
@@ -98,7 +105,7 @@ impl Circuit {
                 State::Open { .. } => return Err(None),
                 State::HalfOpen(probes) => {
                     if probes.free == 0 && now >= probes.renewed {
-                        probes.free = options.probes - probes.succeeded;
+                        probes.free = probes.left(options);
                     }
                     let Some(free) = probes.free.checked_sub(1) else {
                         return Err(Some(probes.renewed.saturating_sub(now)));
@@ -140,13 +147,13 @@ impl Circuit {
                 State::Open { .. } => None,
                 State::HalfOpen(probes) => match outcome {
                     Outcome::Unknown => {
-                        probes.free = (probes.free + 1).min(options.probes - probes.succeeded);
+                        probes.free = (probes.free + 1).min(probes.left(options));
                         None
                     }
                     Outcome::Success if !is_slow => {
                         probes.succeeded += 1;
-                        probes.free = probes.free.min(options.probes - probes.succeeded);
-                        (probes.succeeded == options.probes).then(|| {
+                        probes.free = probes.free.min(probes.left(options));
+                        (probes.left(options) == 0).then(|| {
                             inner.opened = 0;
                             inner.change(State::default());
                             CircuitState::Closed

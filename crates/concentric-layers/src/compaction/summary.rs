@@ -6,7 +6,7 @@ use super::{
 };
 use concentric_core::{
     Answer, ChatOptions, ChatRequest, Context, Error, ErrorKind, FinishReason, Outcome, Str,
-    SystemSegment, Transcript,
+    SystemSegment, Transcript, panic::caught,
 };
 use serde_json::json;
 use std::{
@@ -58,14 +58,18 @@ pub(super) async fn summarise(
     options.max_output_tokens = Some(settings.max_summary);
     request.options = Arc::new(options);
 
-    let answer = async {
+    let answer = caught(|| async {
         let answer = settings.model.clone().oneshot(request).await?;
         Ok(answer.collect().await?)
-    };
+    });
     let (mut answer, mut late) = (pin!(answer), pin!(context.sleep(settings.timeout)));
     let answer = poll_fn(|cx| {
         if let Poll::Ready(answer) = answer.as_mut().poll(cx) {
-            return Poll::Ready(Ok::<_, Error>(answer));
+            return Poll::Ready(Ok::<_, Error>(answer.unwrap_or_else(|panic| {
+                let panic = panic.text();
+                tracing::error!(target: "concentric::compaction", panic, "the model that summarises panicked");
+                Err(Error::new(ErrorKind::Other, "the model that summarises panicked"))
+            })));
         }
         late.as_mut().poll(cx).map(|stopped| {
             stopped?;

@@ -1,6 +1,6 @@
 use super::Conversation;
 use concentric_core::{
-    capability::{Declares, InLoop, Outside, SessionTurn},
+    capability::{Declares, Encloses, InLoop, Outside, Region, SessionTurn},
     store::ThreadStore,
 };
 use std::{fmt, sync::Arc};
@@ -35,8 +35,6 @@ pub struct ConversationLayer(Settings);
 #[derive(Clone)]
 pub(super) struct Settings {
     pub(super) store: Arc<dyn ThreadStore>,
-    /// Shared by the services of this layer.
-    pub(super) identity: Arc<()>,
     pub(super) merge: Merge,
     pub(super) creates: bool,
     pub(super) max_turns: Option<usize>,
@@ -49,7 +47,6 @@ impl ConversationLayer {
     pub fn new(store: impl ThreadStore) -> Self {
         Self(Settings {
             store: Arc::new(store),
-            identity: Arc::default(),
             merge: Merge::default(),
             creates: true,
             max_turns: None,
@@ -110,8 +107,16 @@ impl<S> Layer<S> for ConversationLayer {
     }
 }
 
+/// The region inside the layer, where the history is complete. Another layer would append each turn twice.
+impl Region for ConversationLayer {}
+
 impl Declares for ConversationLayer {
-    type Capabilities = (Outside<InLoop>, Outside<SessionTurn>);
+    type Capabilities = (
+        Encloses<Self>,
+        Outside<Self>,
+        Outside<InLoop>,
+        Outside<SessionTurn>,
+    );
 }
 
 impl fmt::Debug for ConversationLayer {

@@ -56,7 +56,7 @@
 //! Directly around [`AgentLayer`](concentric_core::AgentLayer) and its plugins, inside a
 //! [`SuspendLayer`](crate::SuspendLayer), so that a run whose process dies between the two writes is
 //! resumed and does not append its turn again, and inside a [`DetachLayer`](crate::DetachLayer). Layers
-//! around it receive only the new turns. Inside a loop, inside a session, or inside itself, the first call
+//! around it receive only the new turns. Inside a loop, inside a session, or inside another one, the first call
 //! fails with [`Configuration`](concentric_core::ErrorKind::Configuration). In an agent that is used as a
 //! tool, the layer has no effect.
 //!

@@ -1,5 +1,5 @@
 use super::{ConversationBody, ConversationLayer, ResponseFuture, layer::Settings, turn::Turn};
-use concentric_core::{ChatRequest, ChatResponse, Error, ErrorKind, Event, Phase};
+use concentric_core::{ChatRequest, ChatResponse, Error, Event, Phase};
 use futures_core::Stream;
 use std::task::{Context, Poll};
 use tower::BoxError;
@@ -25,10 +25,6 @@ impl<S> Conversation<S> {
     fn begin(&self, request: &mut ChatRequest) -> Result<Turn, Error> {
         let context = &mut request.context;
         context.enter::<ConversationLayer>()?;
-        if !context.enter_shared(&self.settings.identity) {
-            let why = "a `ConversationLayer` is inside itself, and would append each turn twice";
-            return Err(Error::new(ErrorKind::Configuration, why));
-        }
         Turn::new(&self.settings, context)
     }
 }

@@ -89,7 +89,7 @@ impl Buckets {
     pub(super) fn get(
         &self,
         key: Str,
-        quota: impl FnOnce() -> Quota,
+        quota: impl Fn(&Str) -> Quota,
         context: &Context,
     ) -> Arc<Bucket> {
         let lock = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -97,7 +97,7 @@ impl Buckets {
             return Arc::clone(bucket);
         }
         // Not under the lock, since it is code of the application.
-        let quota = quota();
+        let of_key = quota(&key);
         let mut by_key = lock();
         let ByKey { buckets, swept } = &mut *by_key;
         let now = now(context);
@@ -107,13 +107,13 @@ impl Buckets {
             // A full bucket that no call uses is the same as a new one, but for what its answers had.
             buckets.retain(|_, bucket| Arc::strong_count(bucket) > 1 || !bucket.is_full(now));
         }
-        let key = match buckets.len() < MAX_KEYS {
-            true => key,
-            false => Str::default(),
-        };
+        if buckets.len() >= MAX_KEYS && !key.is_empty() && !buckets.contains_key(&key) {
+            drop(by_key);
+            return self.get(Str::default(), quota, context);
+        }
         let bucket = buckets
             .entry(key)
-            .or_insert_with(|| Arc::new(Bucket::new(quota, now)));
+            .or_insert_with(|| Arc::new(Bucket::new(of_key, now)));
         Arc::clone(bucket)
     }
 }

@@ -218,7 +218,7 @@ where
     fn call(&mut self, request: ChatRequest) -> Self::Future {
         let layer = &self.layer;
         let key = (layer.key)(&request);
-        let quota = || (layer.quota_of)(&key).unwrap_or(layer.quota);
+        let quota = |key: &Str| (layer.quota_of)(key).unwrap_or(layer.quota);
         let bucket = layer.buckets.get(key.clone(), quota, &request.context);
         let most_output = request.options.max_output_tokens;
         let most_output = most_output.map_or(f64::INFINITY, f64::from);

@@ -136,7 +136,7 @@ impl TrimLayer {
         let exchanges = [current_exchange(of), newest_messages(of, 1)];
         // The cut that leaves at most 80 %, and the last that leaves an exchange whole.
         let (mut best, mut last) = (of.len(), [None; 2]);
-        let first = old.max(self.head) + 1;
+        let first = old.max(self.head).saturating_add(1);
         for (index, turn) in turns.iter().enumerate().skip(first).rev() {
             sum += weigh(index, turn);
             let fits = limit.fits(sum);

@@ -374,6 +374,21 @@ async fn as_many_probes_pass_as_must_succeed() {
 }
 
 #[tokio::test]
+async fn a_clone_with_fewer_probes_closes_a_shared_circuit() {
+    let env = TestEnvironment::new();
+    let layer = one().probes(3);
+    open(&layer, &env).await;
+    env.advance(SECOND * 36);
+    for _ in 0..2 {
+        call(&layer, &good(), env.request("hi")).await.unwrap();
+    }
+    assert_eq!(layer.state(""), CircuitState::HalfOpen);
+    let other = layer.clone().probes(1);
+    call(&other, &good(), env.request("hi")).await.unwrap();
+    assert_eq!(layer.state(""), CircuitState::Closed);
+}
+
+#[tokio::test]
 async fn a_probe_that_fails_opens_the_circuit() {
     let env = TestEnvironment::new();
     let layer = one().probes(2);

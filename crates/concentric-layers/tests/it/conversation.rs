@@ -795,11 +795,13 @@ async fn a_wrong_place_fails_the_first_call() {
         .layer(AgentLayer::new(ScriptedTools::new()))
         .layer(layer.clone())
         .service(yes());
-    let twice = ServiceBuilder::new()
-        .layer(layer.clone())
-        .layer(layer.clone())
-        .layer(AgentLayer::new(ScriptedTools::new()))
-        .service(yes());
+    let twice = |inner: ConversationLayer| {
+        ServiceBuilder::new()
+            .layer(layer.clone())
+            .layer(inner)
+            .layer(AgentLayer::new(ScriptedTools::new()))
+            .service(yes())
+    };
     let make = MakeSession::new(talker(&layer));
     let session = make
         .oneshot(SessionTarget::new(ThreadId::new("t")))
@@ -807,7 +809,8 @@ async fn a_wrong_place_fails_the_first_call() {
         .unwrap();
     for agent in [
         BoxModel::new(in_loop),
-        BoxModel::new(twice),
+        BoxModel::new(twice(layer.clone())),
+        BoxModel::new(twice(ConversationLayer::new(Threads::default()))),
         BoxModel::new(session),
     ] {
         let error = send(&agent, user("hi")).await.unwrap_err();

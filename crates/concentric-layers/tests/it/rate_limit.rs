@@ -588,6 +588,30 @@ async fn keys_have_quotas_of_their_own() {
 }
 
 #[tokio::test]
+async fn keys_beyond_the_bound_have_the_quota_of_the_empty_key() {
+    let env = TestEnvironment::new();
+    let layer = RateLimitLayer::new(Quota::per(SECOND).requests(1))
+        .by(|request| request.options.model.clone().unwrap_or_default())
+        .quotas(|key| match key {
+            "free" => Some(Quota::per(SECOND).requests(0)),
+            "" => Some(Quota::per(SECOND).requests(3)),
+            _ => None,
+        })
+        .wait(Duration::ZERO);
+    let model = answers();
+    let passes = |key: &str| {
+        let mut request = env.request("hi");
+        request.options_mut().model = Some(key.into());
+        matches!(call(&layer, &model, request).now_or_never(), Some(Ok(())))
+    };
+    assert!((0..10_000).all(|index| passes(&format!("key {index}"))));
+    // The first one beyond the bound does not choose for the others.
+    let free = (0..2).filter(|_| passes("free")).count();
+    let paid = (0..4).filter(|_| passes("paid")).count();
+    assert_eq!((free, paid), (2, 1));
+}
+
+#[tokio::test]
 async fn a_quota_is_asked_for_under_no_lock() {
     let env = TestEnvironment::new();
     let itself = Arc::new(std::sync::OnceLock::<RateLimitLayer>::new());

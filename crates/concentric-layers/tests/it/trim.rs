@@ -68,6 +68,8 @@ async fn a_limit_counts_turns_messages_or_tokens() {
     let short = view(&TrimLayer::turns(5).head(2).marker("(removed)"), &all).await;
     assert_eq!(texts(&short), ["0?", "0.", "(removed)", "Now?"]);
     assert!(is_note(short.iter().nth(2).unwrap()));
+    let whole = TrimLayer::turns(5).head(usize::MAX);
+    assert_eq!(view(&whole, &all).await, all);
 
     // A round with two results is three messages.
     let mut rounds: Transcript = [user("Look.")].into_iter().collect();

@@ -1,6 +1,9 @@
 //! Summaries and calls that fail.
 
 use super::*;
+use concentric_core::{ChatResponse, EventStream};
+use std::future::Ready;
+use tower::service_fn;
 
 #[tokio::test]
 async fn c118_an_unchanged_history_is_not_sent_again() {
@@ -230,6 +233,19 @@ async fn c121_a_hook_that_panics_is_ignored() {
         panic!("a hook")
     });
     assert_eq!(view(&later, &exchanges(10)).await.len(), 5);
+}
+
+#[tokio::test]
+async fn a_model_that_panics_leaves_the_turns_out() {
+    type Answer = Result<ChatResponse<EventStream>, Error>;
+    let at_once = service_fn(|_: ChatRequest| -> Ready<Answer> { panic!("a model") });
+    let later = service_fn(async |_: ChatRequest| -> Answer { panic!("a model") });
+    for model in [BoxModel::new(at_once), BoxModel::new(later)] {
+        let layer = CompactionLayer::new(model, 1_000)
+            .when(Trigger::tokens(200))
+            .keep(50);
+        assert_eq!(view(&layer, &exchanges(10)).await.len(), 4);
+    }
 }
 
 #[tokio::test]
