@@ -1,7 +1,8 @@
 //! The recommended order of the layers in one stack.
 //!
 //! The first layer is the outermost one. Layers that a stack does not use are left out; the order of the others
-//! is unchanged. The example `production` of the repository has most of them.
+//! is unchanged. The example `production` of the repository has many of them, and
+//! its test `application` most.
 //!
 //! # Once per run, around the agent
 //!
@@ -37,6 +38,11 @@
 //! | [`BudgetPlugin::model`](crate::BudgetPlugin::model) | each attempt is charged |
 //! | tower's `TimeoutLayer` | limits the time to the first content of one attempt |
 //! | a layer of `concentric-providers` | the HTTP layers of the provider's requests are inside it |
+//!
+//! A model that a layer calls by itself, to summarise ([`CompactionLayer`](crate::CompactionLayer)), to judge
+//! ([`GuardrailLayer`](crate::GuardrailLayer)) or to extract facts
+//! ([`DynamicMemoryLayer`](crate::DynamicMemoryLayer)), is outside of this stack. It reads what that layer receives, and
+//! has the layers around itself only: a [`GuardLayer`](crate::GuardLayer) around the main model does not protect it.
 //!
 //! # Once per tool call, on the toolset
 //!

@@ -13,7 +13,8 @@ use tower_service::Service;
 
 /// [`Layer`] that rejects model calls while the model fails ([`CircuitBreaker`]).
 ///
-/// Services created by a layer and its clones share its circuits. See the [module docs](super) for an example.
+/// Services created by a layer and its clones share its circuits; each counts by the options of its own layer. See the
+/// [module docs](super) for an example.
 #[derive(Clone)]
 pub struct CircuitBreakerLayer {
     options: Arc<Options>,

@@ -99,6 +99,10 @@
 //! [`TrimLayer`](crate::TrimLayer), retries and fallbacks: it receives the whole conversation, and the
 //! final error of the layers inside.
 //!
+//! The model that summarises reads the conversation as this layer receives it: what a
+//! [`GuardLayer`](crate::GuardLayer) inside this one removes for the main model, it gets, and the summary may keep.
+//! Put a guard around that model as well.
+//!
 //! See the [recommended order](crate::order).
 //!
 //! # Backpressure

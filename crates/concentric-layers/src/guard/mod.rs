@@ -91,6 +91,8 @@
 //!
 //! - A log outside the guard has the input as it arrived, unless its texts are redacted, as above.
 //! - A response cache inside the guard has the answers of the model, and the guard changes them each time.
+//! - A model that summarises for a [`CompactionLayer`](crate::CompactionLayer) around the guard, or that another layer
+//!   calls, needs a guard of its own.
 //! - Caches of tools, the conversation and stored runs have the results as the tools return them. A layer on the
 //!   tools, such as [`tool_from_fn`](crate::tool_from_fn), can apply the rules first.
 //!
