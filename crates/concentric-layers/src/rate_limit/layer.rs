@@ -219,7 +219,7 @@ where
         let layer = &self.layer;
         let key = (layer.key)(&request);
         let quota = |key: &Str| (layer.quota_of)(key).unwrap_or(layer.quota);
-        let bucket = layer.buckets.get(key.clone(), quota, &request.context);
+        let bucket = layer.buckets.get(key, quota, &request.context);
         let most_output = request.options.max_output_tokens;
         let most_output = most_output.map_or(f64::INFINITY, f64::from);
         let tokens = |tokens: Option<u64>| tokens.map_or(0.0, amount);
