@@ -32,8 +32,8 @@ pub(super) const START: usize = 256;
 pub(super) struct Automaton {
     // The column of each byte.
     columns: [u8; 256],
-    // A row per state: the next states by column, that at the end of the text, and the length of the longest
-    // match that a later state can report. A state is the index of its row.
+    // A row per state: the next states by column, that at the end of the text, the length of the longest match
+    // that a later state can report, and the index of the rules of such matches. A state is the index of its row.
     table: Vec<u32>,
     stride: u32,
     // The different states before the first byte; and a bit per one: that after each byte and at the start of a
@@ -44,6 +44,8 @@ pub(super) struct Automaton {
     // The first state that reports matches, and the rules that they report, in order.
     matching: u32,
     matches: Vec<Box<[u16]>>,
+    // Sets of rules, a bit per rule.
+    sets: Vec<Vec<u64>>,
     // The length of the longest match of each rule.
     lengths: Vec<u32>,
 }
@@ -136,27 +138,25 @@ impl Automaton {
             let rules = (0..count).map(|at| dfa.match_pattern(id, at).as_u32());
             rules.filter_map(|rule| u16::try_from(rule).ok()).collect()
         };
-        let length = |rules: &[u16]| {
-            let lengths = rules
-                .iter()
-                .filter_map(|rule| lengths.get(usize::from(*rule)));
-            lengths.copied().max().unwrap_or_default()
-        };
         let reported: Vec<Box<[u16]>> = found.iter().map(|id| rules_of(*id)).collect();
-        // The longest match that a later state can report. Most states are reached before those that follow
-        // them, so a few passes from the last to the first are enough.
-        let mut later = vec![0; found.len()];
+        // The rules of the matches that a later state can report. Most states are reached before those that
+        // follow them, so a few passes from the last to the first are enough.
+        let mut later = vec![vec![0_u64; lengths.len().div_ceil(64)]; found.len()];
         loop {
             let mut is_changed = false;
             for (at, row) in rows.iter().enumerate().rev() {
-                let next = row.iter().filter_map(|id| places.get(id).copied());
-                let longest = next.filter_map(|next| {
-                    let now = length(reported.get(next)?);
-                    Some(now.max(*later.get(next)?))
-                });
-                let longest = longest.max().unwrap_or_default();
-                if let Some(known) = later.get_mut(at).filter(|known| **known != longest) {
-                    *known = longest;
+                let mut all = later.get(at).cloned().unwrap_or_default();
+                for next in row.iter().filter_map(|id| places.get(id).copied()) {
+                    for rule in reported.get(next).into_iter().flatten() {
+                        if let Some(word) = all.get_mut(usize::from(*rule) / 64) {
+                            *word |= 1 << (rule % 64);
+                        }
+                    }
+                    let words = later.get(next).into_iter().flatten();
+                    all.iter_mut().zip(words).for_each(|(to, of)| *to |= of);
+                }
+                if let Some(known) = later.get_mut(at).filter(|known| **known != all) {
+                    *known = all;
                     is_changed = true;
                 }
             }
@@ -164,11 +164,30 @@ impl Automaton {
                 break;
             }
         }
+        let longest = |set: &[u64]| {
+            let lengths = lengths.iter().enumerate();
+            let of = lengths.filter(|(rule, _)| contains(set, *rule));
+            of.map(|(_, length)| *length).max().unwrap_or_default()
+        };
+        // The dead state has the empty set.
+        let mut sets = vec![Vec::new()];
+        let mut indices: HashMap<Vec<u64>, usize> = HashMap::new();
+        let later: Vec<usize> = later
+            .into_iter()
+            .map(|set| {
+                *indices.entry(set).or_insert_with_key(|set| {
+                    sets.push(set.clone());
+                    sets.len() - 1
+                })
+            })
+            .collect();
+        let longest: Vec<u32> = sets.iter().map(|set| longest(set)).collect();
+        let longest = |at: usize| later.get(at).and_then(|set| longest.get(*set)).copied();
 
         // The states are numbered again: the dead one, then others, then those that report matches.
-        let stride = bytes.len() + 2;
+        let stride = bytes.len() + 3;
         let is_dead = |at: usize| {
-            reported.get(at).is_some_and(|rules| rules.is_empty()) && later.get(at) == Some(&0)
+            reported.get(at).is_some_and(|rules| rules.is_empty()) && longest(at) == Some(0)
         };
         let mut order: Vec<usize> = (0..found.len()).filter(|at| !is_dead(*at)).collect();
         order.sort_by_key(|at| reported.get(*at).is_some_and(|rules| !rules.is_empty()));
@@ -190,9 +209,12 @@ impl Automaton {
         let mut matches = Vec::new();
         let mut matching = None;
         for old in &order {
-            let (Some(row), Some(rules), Some(later)) =
-                (rows.get(*old), reported.get(*old), later.get(*old))
-            else {
+            let (Some(row), Some(rules), Some(longest), Some(later)) = (
+                rows.get(*old),
+                reported.get(*old),
+                longest(*old),
+                later.get(*old),
+            ) else {
                 continue;
             };
             if !rules.is_empty() {
@@ -200,7 +222,8 @@ impl Automaton {
                 matches.push(rules.clone());
             }
             table.extend(row.iter().map(name));
-            table.push(*later);
+            table.push(longest);
+            table.push(u32::try_from(*later).map_err(|_| RulesError::TooLarge)?);
         }
         let number = |of: usize| u32::try_from(of).map_err(|_| RulesError::TooLarge);
         let mut automaton = Self {
@@ -212,6 +235,7 @@ impl Automaton {
             matching: number(matching.unwrap_or(table.len()))?,
             table,
             matches,
+            sets,
             lengths,
         };
         automaton.set_starts(starts.map(|id| name(&id)))?;
@@ -288,13 +312,24 @@ impl Automaton {
 
     /// The state after the end of the text.
     pub(super) fn end(&self, state: u32) -> u32 {
-        self.cell(state, self.stride.wrapping_sub(2))
+        self.cell(state, self.stride.wrapping_sub(3))
     }
 
     /// Whether a state after `state` can report a match of at least `read` bytes.
     #[inline(always)]
     pub(super) fn may_match(&self, state: u32, read: usize) -> bool {
-        read <= self.cell(state, self.stride.wrapping_sub(1)) as usize
+        read <= self.cell(state, self.stride.wrapping_sub(2)) as usize
+    }
+
+    /// Whether a state after `state` can report a match of `rule`, of any length.
+    pub(super) fn continues(&self, state: u32, rule: usize) -> bool {
+        let set = self.cell(state, self.stride.wrapping_sub(1)) as usize;
+        self.sets.get(set).is_some_and(|set| contains(set, rule))
+    }
+
+    /// The length of the longest match of `rule`.
+    pub(super) fn longest(&self, rule: usize) -> usize {
+        self.lengths.get(rule).map_or(0, |length| *length as usize)
     }
 
     /// Whether nothing matches from `state`, or it reports matches.
@@ -320,4 +355,10 @@ impl Automaton {
             longest.is_some_and(|longest| length <= *longest as usize)
         })
     }
+}
+
+/// Whether a set has a rule.
+fn contains(set: &[u64], rule: usize) -> bool {
+    set.get(rule / 64)
+        .is_some_and(|word| word >> (rule % 64) & 1 == 1)
 }

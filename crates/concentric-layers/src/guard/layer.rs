@@ -23,7 +23,8 @@ pub struct Found<'a> {
     pub rule: &'a Rule,
     /// The kind of text.
     pub part: Parts,
-    /// The length of the text in bytes.
+    /// The length of the text in bytes, without the tail of a match that is longer than
+    /// [`at_most`](Rule::at_most).
     pub len: usize,
 }
 

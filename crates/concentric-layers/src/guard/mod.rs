@@ -39,8 +39,9 @@
 //!
 //! A match is replaced as a whole, also if it arrives in several events. Text is held from the first place at
 //! which a match may begin, until no match can begin there or the longest one has ended: at most the length of
-//! the longest match, and one event. All other text is released at once. The output of a stream is that of
-//! the whole text, for any way to divide it.
+//! the longest match, and one event. All other text is released at once. What follows a match of the
+//! [maximum length](Rule::at_most) and belongs to it is not held, but dropped. The output of a stream is that
+//! of the whole text, for any way to divide it.
 //!
 //! Text that is held is released, in an event of its kind, before the end of its part, a part of another kind,
 //! a tool call, the end of the step or of the answer, and an error. A match does not extend over two parts.

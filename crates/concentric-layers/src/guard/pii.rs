@@ -22,6 +22,9 @@ use std::{
     ops::Range,
 };
 
+/// The maximum length of a URL up to its host.
+pub(super) const URL: usize = 512;
+
 /// All rules of this module, in the order of the table.
 pub fn all() -> Vec<Rule> {
     vec![
@@ -61,9 +64,20 @@ pub fn iban() -> Rule {
 pub fn url_credentials() -> Rule {
     let name = r"[A-Za-z0-9._~%!$&'()*+,;=-]";
     let scheme = r"(?-u:\b)[A-Za-z][A-Za-z0-9+.-]*://";
-    Rule::pattern("url_credentials", format!("{scheme}{name}*:(?:{name}|:)+@"))
-        .at_most(512)
-        .check(|text| Some(text.find("://")? + 3..text.len() - 1))
+    Rule::pattern("url_credentials", format!("{scheme}(?:{name}|:)*@?"))
+        .at_most(URL)
+        .check(credentials)
+}
+
+/// The user and the password in the beginning of a URL.
+pub(super) fn credentials(url: &str) -> Option<Range<usize>> {
+    let start = url.find("://")? + 3;
+    let Some(all) = url.get(start..)?.strip_suffix('@') else {
+        // The end of the password is out of reach.
+        return (url.len() >= URL).then_some(start..url.len());
+    };
+    let (_, password) = all.split_once(':')?;
+    (!password.is_empty()).then_some(start..start + all.len())
 }
 
 /// Email addresses.

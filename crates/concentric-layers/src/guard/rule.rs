@@ -72,9 +72,14 @@ impl Rule {
         Self::pattern(name, pattern)
     }
 
-    /// Sets the maximum length of a match in bytes. Longer texts do not match.
+    /// Sets the maximum length of a match in bytes.
     ///
     /// Required if the pattern has no maximum length of its own. A text of this length may be held.
+    ///
+    /// If the pattern also matches longer texts, the text after a match is dropped as far as the pattern
+    /// continues, however long it is, unless the match is only [flagged](Self::flag). A text that must end in
+    /// a certain way does not match if its end is beyond this length: make the end optional, as in
+    /// `begin[a-z]*(?:end)?`, to replace such texts, too.
     #[must_use]
     pub fn at_most(mut self, bytes: usize) -> Self {
         self.at_most = Some(bytes);

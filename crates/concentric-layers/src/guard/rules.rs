@@ -24,8 +24,9 @@ use std::{borrow::Cow, fmt, sync::Arc};
 /// # Matches
 ///
 /// The leftmost match counts: of those that begin at the same place, that of the rule listed first; of those
-/// by the same rule, the longest that the rule accepts. The search continues at its end, so that matches do
-/// not overlap, and replacements are not searched. A text that arrives in pieces has the same matches as the
+/// by the same rule, the longest that the rule accepts, up to its [maximum length](Rule::at_most) and with what
+/// follows as far as the pattern continues. The search continues at its end, so that matches do not overlap,
+/// and replacements are not searched. A text that arrives in pieces has the same matches as the
 /// whole.
 ///
 /// The time for a text is at most proportional to its length and that of the longest match, and in practice

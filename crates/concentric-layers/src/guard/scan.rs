@@ -22,6 +22,8 @@ pub(super) struct Scan {
     // all of it. Without a search, nothing is held.
     held: String,
     search: Option<Search>,
+    // The match that is replaced already, and whose tail follows.
+    tail: Option<Tail>,
     // The byte before that text, or `START`.
     before: usize,
     // Whether a match was replaced.
@@ -36,6 +38,14 @@ struct Search {
     read: usize,
     state: u32,
     has_match: bool,
+}
+
+/// What follows a match of the maximum length, as far as the pattern continues. It is dropped, so that no part
+/// of a secret is released.
+#[derive(Clone, Copy)]
+struct Tail {
+    rule: usize,
+    state: u32,
 }
 
 /// A match of a rule.
@@ -54,6 +64,8 @@ struct Decided {
     // The end of the part that is in `text`.
     copied: usize,
     matches: Vec<Match>,
+    // The last match, if it continues after the text.
+    tail: Option<Tail>,
     // Whether a rule that blocks replaces.
     replaces_all: bool,
     is_blocked: bool,
@@ -75,6 +87,7 @@ impl Default for Scan {
         Self {
             held: String::new(),
             search: None,
+            tail: None,
             before: START,
             is_changed: false,
         }
@@ -84,6 +97,30 @@ impl Default for Scan {
 impl Scan {
     /// Adds a piece of the text; `None` if it is released as it is.
     pub(super) fn push(&mut self, rules: &Rules, piece: &str) -> Option<Released> {
+        let Some(mut tail) = self.tail.take() else {
+            return self.add(rules, piece);
+        };
+        let end = tail.end(rules.automaton(), piece, 0);
+        let (dropped, piece) = piece.split_at(end.unwrap_or(piece.len()));
+        self.before = last_byte(dropped, self.before);
+        if end.is_none() {
+            self.tail = Some(tail);
+            return Some(Released {
+                is_changed: true,
+                ..Released::default()
+            });
+        }
+        self.add(rules, piece).or_else(|| {
+            Some(Released {
+                text: piece.into(),
+                is_changed: true,
+                ..Released::default()
+            })
+        })
+    }
+
+    #[inline(always)]
+    fn add(&mut self, rules: &Rules, piece: &str) -> Option<Released> {
         if let Some(search) = self.search.take() {
             let mut text = std::mem::take(&mut self.held);
             text.push_str(piece);
@@ -146,6 +183,7 @@ impl Scan {
             }
             search => search,
         };
+        self.tail = decided.as_ref().and_then(|decided| decided.tail);
         let end = search.map_or(text.len(), |search| search.start);
         self.search = search.map(|search| Search { start: 0, ..search });
         (text.get(..end).unwrap_or(text), decided)
@@ -225,11 +263,21 @@ fn find(
         let mut next = start.wrapping_add(1);
         if search.has_match {
             trails = Trails::default();
-            if let Some((end, found)) = resolve(rules, text, start, before(start), is_end) {
+            if let Some(found) = resolve(rules, text, start, before(start), is_end) {
+                let (end, tail) = (found.end, found.tail);
                 if decided.replace(rules, text, found) {
                     return None;
                 }
                 next = end;
+                if let Some((read, mut tail)) = tail {
+                    let Some(after) = tail.end(automaton, text, read) else {
+                        decided.copied = text.len();
+                        decided.tail = Some(tail);
+                        return None;
+                    };
+                    next = after.max(end);
+                    decided.copied = next;
+                }
             }
         } else if search.read > LONG && trails.joined.is_none() {
             trails.add(automaton, bytes, start, before(start), search.read);
@@ -436,15 +484,9 @@ impl Trails {
     }
 }
 
-/// Returns the rule of the match that begins at `start`, and the end of the match.
+/// Returns the match that begins at `start`.
 #[inline(never)]
-fn resolve(
-    rules: &Rules,
-    text: &str,
-    start: usize,
-    before: usize,
-    is_end: bool,
-) -> Option<(usize, Found)> {
+fn resolve(rules: &Rules, text: &str, start: usize, before: usize, is_end: bool) -> Option<Found> {
     let automaton = rules.automaton();
     let mut state = automaton.start(automaton.context(before));
     let mut ends: Vec<(usize, Reverse<usize>)> = Vec::new();
@@ -473,11 +515,22 @@ fn resolve(
     ends.dedup_by(|next, longest| {
         next.0 == longest.0 && rules.rule(next.0).is_some_and(Rule::is_longest)
     });
+    let mut tried = None;
     ends.into_iter().find_map(|(rule, Reverse(end))| {
+        let is_longest = tried.replace(rule) != Some(rule);
         let found = text.get(start..end)?;
-        let part = rules.rule(rule)?.accept(found)?;
+        let of = rules.rule(rule)?;
+        let part = of.accept(found)?;
         let part = start.wrapping_add(part.start)..start.wrapping_add(part.end);
-        Some((end, Found { rule, part }))
+        let may_continue = is_longest && !part.is_empty() && !of.is_flag();
+        Some(Found {
+            rule,
+            part,
+            end,
+            tail: may_continue
+                .then(|| Tail::after(rules, text, start, before, rule))
+                .flatten(),
+        })
     })
 }
 
@@ -485,6 +538,45 @@ fn resolve(
 struct Found {
     rule: usize,
     part: Range<usize>,
+    end: usize,
+    // Where the tail of a match of the maximum length begins.
+    tail: Option<(usize, Tail)>,
+}
+
+impl Tail {
+    /// Returns the tail of the match that begins at `start`, if the pattern continues beyond the maximum length.
+    fn after(
+        rules: &Rules,
+        text: &str,
+        start: usize,
+        before: usize,
+        rule: usize,
+    ) -> Option<(usize, Self)> {
+        let automaton = rules.automaton();
+        let end = start.checked_add(automaton.longest(rule))?.checked_add(1)?;
+        let mut state = automaton.start(automaton.context(before));
+        for byte in text.as_bytes().get(start..end)? {
+            state = automaton.next(state, *byte);
+            if state == DEAD {
+                return None;
+            }
+        }
+        let tail = Self { rule, state };
+        automaton.continues(state, rule).then_some((end, tail))
+    }
+
+    /// Reads the text from the byte `start`, and returns the end of the tail; `None` if more may follow.
+    fn end(&mut self, automaton: &Automaton, text: &str, start: usize) -> Option<usize> {
+        let mut bytes = text.bytes().enumerate().skip(start);
+        let (mut at, _) = bytes.find(|(_, byte)| {
+            self.state = automaton.next(self.state, *byte);
+            !automaton.continues(self.state, self.rule)
+        })?;
+        while !text.is_char_boundary(at) {
+            at = at.wrapping_sub(1);
+        }
+        Some(at)
+    }
 }
 
 impl Decided {
@@ -511,7 +603,7 @@ impl Decided {
     /// Replaces a part of the text; `true` if nothing after it is released.
     #[inline(never)]
     fn replace(&mut self, rules: &Rules, text: &str, found: Found) -> bool {
-        let Found { rule, part } = found;
+        let Found { rule, part, .. } = found;
         let Some(of) = rules.rule(rule) else {
             return false;
         };

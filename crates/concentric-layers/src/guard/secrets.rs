@@ -8,8 +8,14 @@
 //! | [`connection_string`] | the passwords of databases, in URLs and in lists of `name=value` |
 //! | [`bearer`] | the credentials after `Bearer` or `Authorization: Basic`; the word is kept |
 //! | [`generic`] | random texts after a word such as `api_key`; the word is kept |
+//!
+//! Of a text beyond the [maximum length](Rule::at_most) of its rule, nothing is released: a URL without an end of
+//! its password within 512 bytes counts as one with a password.
 
-use super::Rule;
+use super::{
+    Rule,
+    pii::{URL, credentials},
+};
 
 /// All rules of this module, in the order of the table.
 pub fn all() -> Vec<Rule> {
@@ -101,17 +107,18 @@ pub fn jwt() -> Rule {
 pub fn connection_string() -> Rule {
     let scheme = r"(?-u:\b)(?i-u:postgres(?:ql)?|mysql|mariadb|mongodb(?:\+srv)?|rediss?|amqps?|mssql|sqlserver|clickhouse)";
     let name = r"[A-Za-z0-9._~%!$&'()*+,;=-]";
-    let url = format!("{scheme}://{name}*:(?:{name}|:)+@");
+    let url = format!("{scheme}://(?:{name}|:)*@?");
     let list = r"(?-u:\b)(?i-u:password|pwd|accountkey|sharedaccesskey)=[A-Za-z0-9+/=!#$%^&*._~-]{6}[A-Za-z0-9+/=!#$%^&*._~-]*";
     Rule::pattern("connection_string", format!("{url}|{list}"))
-        .at_most(512)
-        .check(|text| match text.find("://") {
-            // The user is kept.
-            Some(at) => {
-                let colon = text.get(at + 3..)?.find(':')?;
-                Some(at + 3 + colon + 1..text.len() - 1)
+        .at_most(URL)
+        .check(|text| {
+            if !text.contains("://") {
+                return Some(text.find('=')? + 1..text.len());
             }
-            None => Some(text.find('=')? + 1..text.len()),
+            // The user is kept.
+            let all = credentials(text)?;
+            let colon = text.get(all.clone())?.find(':');
+            Some(colon.map_or(all.start, |at| all.start + at + 1)..all.end)
         })
 }
 

@@ -1,7 +1,15 @@
 use super::{Random, cases};
 use concentric_layers::guard::{Rule, Rules, RulesError, pii, secrets};
-use regex_automata::{Anchored, Input, MatchKind, nfa::thompson::pikevm::PikeVM};
-use std::time::{Duration, Instant};
+use regex_automata::{
+    Anchored, Input, MatchKind,
+    dfa::{Automaton, dense},
+    nfa::thompson::pikevm::PikeVM,
+    util::{primitives::StateID, start},
+};
+use std::{
+    collections::HashSet,
+    time::{Duration, Instant},
+};
 
 /// A rule, for the reference.
 #[derive(Clone, Copy)]
@@ -69,9 +77,12 @@ impl Spec {
     }
 }
 
+/// A rule, and its pattern in two forms: one for the texts that match, one for those that it may continue.
+type Reference = (Spec, PikeVM, dense::DFA<Vec<u32>>);
+
 /// Replaces matches as the docs of `Rules` state it: each place is tried from the left, each rule in order,
 /// each length from the longest.
-fn reference(specs: &[(Spec, PikeVM)], text: &str) -> String {
+fn reference(specs: &[&Reference], text: &str) -> String {
     let is_match = |regex: &PikeVM, start: usize, end: usize| {
         let input = Input::new(text).span(start..end).anchored(Anchored::Yes);
         let found = regex.find(&mut regex.create_cache(), input);
@@ -80,15 +91,17 @@ fn reference(specs: &[(Spec, PikeVM)], text: &str) -> String {
     let mut redacted = String::new();
     let mut start = 0;
     'places: while let Some(next) = text[start..].chars().next() {
-        for (spec, regex) in specs {
+        for (spec, regex, dfa) in specs {
             let ends = (start + 1..=text.len()).rev();
-            let mut ends =
+            let ends =
                 ends.filter(|end| text.is_char_boundary(*end) && end - start <= spec.at_most);
-            let found =
-                ends.find(|end| is_match(regex, start, *end) && (spec.accepts)(&text[start..*end]));
-            if let Some(end) = found {
+            let mut ends = ends.filter(|end| is_match(regex, start, *end)).enumerate();
+            if let Some((shorter, end)) = ends.find(|(_, end)| (spec.accepts)(&text[start..*end])) {
                 redacted += spec.replacement;
-                start = end;
+                start = match shorter {
+                    0 => continued(spec, dfa, text, start, end),
+                    _ => end,
+                };
                 continue 'places;
             }
         }
@@ -98,9 +111,62 @@ fn reference(specs: &[(Spec, PikeVM)], text: &str) -> String {
     redacted
 }
 
-fn regex(pattern: &str) -> PikeVM {
+/// The end of a match with the text that follows it, if the pattern continues beyond the maximum length.
+fn continued(
+    spec: &Spec,
+    dfa: &dense::DFA<Vec<u32>>,
+    text: &str,
+    start: usize,
+    end: usize,
+) -> usize {
+    if text.len() - start <= spec.at_most {
+        return end;
+    }
+    let before = start.checked_sub(1).map(|at| text.as_bytes()[at]);
+    let config = start::Config::new()
+        .anchored(Anchored::Yes)
+        .look_behind(before);
+    let mut state = dfa.start_state(&config).unwrap();
+    for (at, byte) in text.bytes().enumerate().skip(start) {
+        state = dfa.next_state(state, byte);
+        if may_match_after(dfa, state) {
+            continue;
+        }
+        let of_char = (0..=at).rev().find(|at| text.is_char_boundary(*at));
+        return match at - start > spec.at_most {
+            true => end.max(of_char.unwrap()),
+            false => end,
+        };
+    }
+    text.len()
+}
+
+/// Whether any state after `state` is one of a match.
+fn may_match_after(dfa: &dense::DFA<Vec<u32>>, state: StateID) -> bool {
+    let mut known = HashSet::new();
+    let mut open = vec![state];
+    while let Some(state) = open.pop() {
+        let bytes = (0..=u8::MAX).map(|byte| dfa.next_state(state, byte));
+        for next in bytes.chain([dfa.next_eoi_state(state)]) {
+            if dfa.is_match_state(next) {
+                return true;
+            }
+            if known.insert(next) {
+                open.push(next);
+            }
+        }
+    }
+    false
+}
+
+fn with_pattern(spec: &Spec) -> Reference {
     let config = PikeVM::config().match_kind(MatchKind::All);
-    PikeVM::builder().configure(config).build(pattern).unwrap()
+    let regex = PikeVM::builder().configure(config).build(spec.pattern);
+    let config = dense::Config::new()
+        .match_kind(MatchKind::All)
+        .start_kind(regex_automata::dfa::StartKind::Anchored);
+    let dfa = dense::Builder::new().configure(config).build(spec.pattern);
+    (*spec, regex.unwrap(), dfa.unwrap())
 }
 
 pub(super) fn random_text(random: &mut Random, pieces: &[&str], count: usize) -> String {
@@ -127,16 +193,16 @@ pub(super) const PIECES: [&str; 14] = [
 #[test]
 fn matches_are_those_of_the_definition() {
     let (count, mut random) = cases(60);
+    let all: Vec<Reference> = SPECS.iter().map(with_pattern).collect();
     for case in 0..count {
-        let specs: Vec<Spec> = (0..=random.below(4)).map(|_| *random.of(&SPECS)).collect();
+        let references: Vec<&Reference> = (0..=random.below(4)).map(|_| random.of(&all)).collect();
+        let specs: Vec<Spec> = references.iter().map(|(spec, ..)| *spec).collect();
         let rules = Rules::new(specs.iter().map(Spec::rule)).unwrap();
-        let with_regex = specs.iter().map(|spec| (*spec, regex(spec.pattern)));
-        let with_regex: Vec<_> = with_regex.collect();
         for _ in 0..4 {
             let len = random.below(24);
             let text = random_text(&mut random, &PIECES, len);
             let patterns: Vec<_> = specs.iter().map(|spec| spec.pattern).collect();
-            let expected = reference(&with_regex, &text);
+            let expected = reference(&references, &text);
             assert_eq!(
                 rules.apply(&text),
                 expected,

@@ -7,7 +7,7 @@ use super::{
 use concentric_core::{
     BoxError, ChatRequest, ChatResponse, CustomEvent, Error, Event, FinishReason, Usage,
 };
-use concentric_layers::guard::{GuardLayer, Parts, Rules, pii, secrets};
+use concentric_layers::guard::{GuardLayer, Parts, Rule, Rules, pii, secrets};
 use futures_util::{FutureExt, StreamExt, stream};
 use std::sync::OnceLock;
 use tower::{Layer, Service, service_fn};
@@ -46,6 +46,21 @@ const SECRETS: [&str; 26] = [
     "👩‍👩",
     "and so it is",
 ];
+
+/// As `SECRETS`, with texts beyond the maximum length of their rules.
+fn secrets() -> Vec<String> {
+    let mut all = SECRETS.map(str::to_owned).to_vec();
+    for (before, count) in [
+        ("refresh_token = ", 15),
+        ("sk-ant-api03-", 20),
+        ("postgres://user:", 40),
+        ("https://", 40),
+        ("", 4),
+    ] {
+        all.push([before, &"aB3dE5gH7jK9mN2p".repeat(count)].concat());
+    }
+    all
+}
 
 /// The released texts of a stream of these pieces.
 fn released(rules: &Rules, kind: usize, pieces: &[&str], random: &mut Random) -> Vec<String> {
@@ -114,6 +129,8 @@ fn split<'a>(text: &'a str, random: &mut Random) -> Vec<&'a str> {
 #[test]
 fn a_stream_has_the_output_of_the_whole_text() {
     let (count, mut random) = cases(2_000);
+    let secrets = secrets();
+    let secrets: Vec<&str> = secrets.iter().map(String::as_str).collect();
     let mut left = count;
     while left > 0 {
         let of_secrets = random.below(2) == 0;
@@ -128,7 +145,7 @@ fn a_stream_has_the_output_of_the_whole_text() {
         for _ in 0..8 {
             let len = 1 + random.below(30);
             let text = match of_secrets {
-                true => random_text(&mut random, &SECRETS, len / 4 + 1),
+                true => random_text(&mut random, &secrets, len / 4 + 1),
                 false => random_text(&mut random, &PIECES, len),
             };
             let whole = rules.apply(&text);
@@ -197,4 +214,81 @@ fn a_text_of_4_mib_is_scanned_with_bounded_memory() {
     );
     // Nothing is held but the word at the end of a piece.
     assert!(texts.iter().all(|text| text.len() <= piece.len() + 8));
+}
+
+#[test]
+fn the_tail_of_a_match_is_dropped_over_the_borders_of_events() {
+    let token = "aB3dE5gH7jK9mN2p".repeat(1_250);
+    let rules = Rules::new(secrets::all()).unwrap();
+    let mut random = Random(1);
+    for (before, count, after, expected) in [
+        (
+            "refresh_token = ",
+            30,
+            ". Bye",
+            "refresh_token = [generic] Bye",
+        ),
+        (
+            "aws_session_token = ",
+            40,
+            ", x",
+            "aws_session_token = [generic], x",
+        ),
+        (
+            "{\"access_token\": \"",
+            30,
+            "\"}",
+            "{\"access_token\": \"[generic]\"}",
+        ),
+        ("sk-proj-", 30, " sk-proj", "[openai] sk-proj"),
+        ("Key: ghp_", 30, "_ghp", "Key: [github]_ghp"),
+        ("Bearer ", 500, "\n", "Bearer [bearer]\n"),
+        ("eyJhbGciOiJ.eyJ", 900, ".aB3dE5\t", "[jwt]\t"),
+        ("ya29.", 300, "é", "[google]é"),
+        (
+            "postgres://user:",
+            60,
+            "@host/db",
+            "postgres://user:[connection_string]host/db",
+        ),
+        ("mysql://", 60, ":x@host", "mysql://[connection_string]host"),
+        (
+            "-----BEGIN RSA PRIVATE KEY-----\n",
+            2_000,
+            "\n-----END RSA PRIVATE KEY-----\nBye.",
+            "[pem]\nBye.",
+        ),
+    ] {
+        let text = [before, &token[..count * 10], after].concat();
+        assert_eq!(rules.apply(&text), expected);
+        for _ in 0..3 {
+            let pieces = split(&text, &mut random);
+            assert_eq!(released(&rules, 0, &pieces, &mut random).concat(), expected);
+        }
+    }
+    let blocking = secrets::all().into_iter().map(Rule::block);
+    let blocking = Rules::new(blocking).unwrap();
+    let url = ["postgres://user:", &token[..600], "@host"].concat();
+    assert_eq!(
+        blocking.apply(&url),
+        "postgres://user:[connection_string]host"
+    );
+    let urls = Rules::new(pii::all()).unwrap();
+    let url = ["https://bob:", &token[..600], "@host"].concat();
+    assert_eq!(urls.apply(&url), "https://[url_credentials]host");
+}
+
+#[test]
+fn the_tail_of_a_match_ends_with_its_part() {
+    let rules = Rules::new([Rule::pattern("ab", "ab+").at_most(3)]).unwrap();
+    let mut random = Random(1);
+    let texts = released(
+        &rules,
+        0,
+        &["abbbb", "bb", "bbc abb", "b", "é"],
+        &mut random,
+    );
+    assert_eq!(texts.concat(), "[ab]c [ab]é");
+    let flagged = Rules::new([Rule::pattern("ab", "ab+").at_most(3).flag()]).unwrap();
+    assert_eq!(flagged.apply("abbbbb"), "abbbbb");
 }
