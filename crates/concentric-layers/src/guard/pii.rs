@@ -46,7 +46,7 @@ pub fn all() -> Vec<Rule> {
 
 /// Card numbers.
 pub fn card() -> Rule {
-    let pattern = r"(?-u:\b)[0-9](?:[ -]?[0-9]){12,18}(?-u:\b)";
+    let pattern = r"(?-u:\b)[2-68](?:[ -]?[0-9]){12,18}(?-u:\b)";
     Rule::pattern("card", pattern).validate(|text| {
         let (digits, count) = digits(text);
         let digits = digits.get(..count).unwrap_or_default();
@@ -249,8 +249,11 @@ pub fn date_of_birth() -> Rule {
 
 /// Phone numbers.
 pub fn phone() -> Rule {
-    let pattern = r"(?:\+|\(|(?-u:\b))[0-9](?:[ ()./-]{0,3}[0-9])*(?-u:\b)";
-    Rule::pattern("phone", pattern)
+    // Abroad or with a trunk prefix, and in North America. Other groups of digits are not checked.
+    let long = r"(?:\+[1-9]|\(0|(?-u:\b)0)(?:[ ()./-]{0,3}[0-9])*";
+    let by = "[ ()./-]{1,3}";
+    let american = format!(r"(?:\(|(?-u:\b))(?:1{by})?[2-9][0-9]{{2}}{by}[0-9]{{3}}{by}[0-9]{{4}}");
+    Rule::pattern("phone", format!(r"(?:{long}|{american})(?-u:\b)"))
         .at_most(32)
         .validate(is_phone)
 }

@@ -10,6 +10,9 @@ use std::{
 /// The number of bytes of a keyed hash that replace a match.
 const HASH: usize = 8;
 
+/// The number of matches at a place that [`Rule::validate`] checks: more than a number with separators has ends.
+const TRIES: usize = 24;
+
 /// A pattern, and the treatment of the texts that match it.
 ///
 /// By default, a match is replaced by the name of the rule in brackets.
@@ -89,8 +92,8 @@ impl Rule {
     /// Restricts the rule to texts for which `is_match` returns `true`, such as those with a valid check
     /// digit. If it panics, the text is a match.
     ///
-    /// It is called with each match at a place, from the longest to the shortest, so the pattern should end in
-    /// a word boundary.
+    /// It is called with the matches at a place, from the longest to the shortest, at most 24 of them, so the
+    /// pattern should end in a word boundary.
     #[must_use]
     pub fn validate(self, is_match: impl Fn(&str) -> bool + Send + Sync + 'static) -> Self {
         let mut rule = self.check(move |text| is_match(text).then_some(0..text.len()));
@@ -158,9 +161,9 @@ impl Rule {
         &self.name
     }
 
-    /// Whether only the longest match at a place counts.
-    pub(super) const fn is_longest(&self) -> bool {
-        self.is_longest
+    /// The number of matches at a place that are checked, from the longest.
+    pub(super) const fn tries(&self) -> usize {
+        if self.is_longest { 1 } else { TRIES }
     }
 
     /// Whether a match blocks the text.

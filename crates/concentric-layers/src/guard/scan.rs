@@ -1,11 +1,11 @@
 //! The search for matches in a text that arrives in pieces.
 
 use super::{
-    Rule, Rules,
+    Rules,
     automaton::{Automaton, DEAD, START},
 };
 use concentric_core::Str;
-use std::{cmp::Reverse, ops::Range};
+use std::ops::Range;
 
 /// The number of bytes after which the states of a search that found nothing are kept.
 const LONG: usize = 64;
@@ -489,11 +489,16 @@ impl Trails {
 fn resolve(rules: &Rules, text: &str, start: usize, before: usize, is_end: bool) -> Option<Found> {
     let automaton = rules.automaton();
     let mut state = automaton.start(automaton.context(before));
-    let mut ends: Vec<(usize, Reverse<usize>)> = Vec::new();
+    // The ends of the matches of each rule.
+    let mut ends: Vec<(usize, Vec<usize>)> = Vec::new();
     let mut report = |state: u32, end: usize| {
         if automaton.is_match(state) {
-            let rules = automaton.matches(state, end.wrapping_sub(start));
-            ends.extend(rules.map(|rule| (rule, Reverse(end))));
+            for rule in automaton.matches(state, end.wrapping_sub(start)) {
+                match ends.iter_mut().find(|(of, _)| *of == rule) {
+                    Some((_, ends)) => ends.push(end),
+                    None => ends.push((rule, vec![end])),
+                }
+            }
         }
     };
     let mut bytes = text.bytes().enumerate().skip(start);
@@ -512,17 +517,16 @@ fn resolve(rules: &Rules, text: &str, start: usize, before: usize, is_end: bool)
         report(automaton.end(state), text.len());
     }
     ends.sort_unstable();
-    ends.dedup_by(|next, longest| {
-        next.0 == longest.0 && rules.rule(next.0).is_some_and(Rule::is_longest)
-    });
-    let mut tried = None;
-    ends.into_iter().find_map(|(rule, Reverse(end))| {
-        let is_longest = tried.replace(rule) != Some(rule);
-        let found = text.get(start..end)?;
+    ends.into_iter().find_map(|(rule, ends)| {
         let of = rules.rule(rule)?;
-        let part = of.accept(found)?;
+        let longest = ends.iter().rev().enumerate().take(of.tries());
+        let mut longest = longest.filter_map(|(shorter, end)| {
+            let part = of.accept(text.get(start..*end)?)?;
+            Some((shorter, *end, part))
+        });
+        let (shorter, end, part) = longest.next()?;
         let part = start.wrapping_add(part.start)..start.wrapping_add(part.end);
-        let may_continue = is_longest && !part.is_empty() && !of.is_flag();
+        let may_continue = shorter == 0 && !part.is_empty() && !of.is_flag();
         Some(Found {
             rule,
             part,

@@ -16,6 +16,7 @@ use super::{
     Rule,
     pii::{URL, credentials},
 };
+use std::ops::Range;
 
 /// All rules of this module, in the order of the table.
 pub fn all() -> Vec<Rule> {
@@ -57,7 +58,7 @@ pub fn openai() -> Rule {
     // A text of words and hyphens is a name.
     Rule::pattern("openai", pattern)
         .at_most(256)
-        .validate(has_digit)
+        .check(all_with_digit)
 }
 
 /// API keys, client secrets and access tokens of Google.
@@ -87,7 +88,7 @@ pub fn slack() -> Rule {
     let pattern = r"(?-u:\b)(?:xox[abeoprs]-[A-Za-z0-9-]{10}[A-Za-z0-9-]*|xapp-[A-Za-z0-9-]{10}[A-Za-z0-9-]*|https://hooks\.slack\.com/services/[A-Za-z0-9/]{20}[A-Za-z0-9/]*)";
     Rule::pattern("slack", pattern)
         .at_most(256)
-        .validate(has_digit)
+        .check(all_with_digit)
 }
 
 /// Keys of Stripe.
@@ -158,6 +159,10 @@ pub fn generic() -> Rule {
             };
             is_random(text.get(start..)?).then_some(start..text.len())
         })
+}
+
+fn all_with_digit(text: &str) -> Option<Range<usize>> {
+    has_digit(text).then_some(0..text.len())
 }
 
 fn has_digit(text: &str) -> bool {

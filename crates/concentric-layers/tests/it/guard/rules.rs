@@ -8,6 +8,10 @@ use regex_automata::{
 };
 use std::{
     collections::HashSet,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -340,6 +344,28 @@ fn the_rules_that_match_are_found_in_order() {
     );
 }
 
+#[test]
+fn a_hostile_text_is_checked_a_few_times_at_each_place() {
+    for unit in ["sk-", "xoxb-"] {
+        let calls = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&calls);
+        let pattern = r"(?-u:\b)(?:sk|xoxb)-[A-Za-z0-9_-]{20}[A-Za-z0-9_-]*";
+        let rule = Rule::pattern("key", pattern).at_most(256);
+        let rules = Rules::new([rule.validate(move |_| {
+            count.fetch_add(1, Ordering::Relaxed);
+            false
+        })]);
+        let rules = rules.unwrap();
+        for places in [1_024, 100 * 1_024 / unit.len()] {
+            calls.store(0, Ordering::Relaxed);
+            let text = unit.repeat(places);
+            assert_eq!(rules.apply(&text), text);
+            let calls = calls.load(Ordering::Relaxed);
+            assert!(calls > places && calls <= 24 * places, "{unit}: {calls}");
+        }
+    }
+}
+
 // Case F057.
 #[test]
 fn a_hostile_text_takes_linear_time() {
@@ -355,6 +381,9 @@ fn a_hostile_text_takes_linear_time() {
     };
     for piece in [
         "a",
+        "sk-",
+        "xoxb-",
+        "4111 1111 ",
         "1",
         "1 ",
         "a.",
