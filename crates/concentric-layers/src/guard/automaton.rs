@@ -23,6 +23,10 @@ const CONTEXTS: usize = 8;
 /// The context of a text that has no byte before it.
 pub(super) const START: usize = 256;
 
+/// The context of a text after an escape sequence for white space, such as `\n` in JSON. As after a space, a
+/// word begins there.
+pub(super) const ESCAPED: usize = 257;
+
 /// A deterministic automaton, which reads a text from one possible start of a match.
 ///
 /// The search is anchored, so that its state belongs to one start: a state of an unanchored search has all
@@ -37,9 +41,9 @@ pub(super) struct Automaton {
     table: Vec<u32>,
     stride: u32,
     // The different states before the first byte; and a bit per one: that after each byte and at the start of a
-    // text, and those from which a match may begin with a byte.
+    // text, and those from which a match may begin with a byte, or which precede a backslash.
     starts: [u32; CONTEXTS],
-    contexts: [u8; 257],
+    contexts: [u8; 258],
     begins: [u8; 256],
     // The first state that reports matches, and the rules that they report, in order.
     matching: u32,
@@ -230,7 +234,7 @@ impl Automaton {
             columns,
             stride: number(stride)?,
             starts: [DEAD; CONTEXTS],
-            contexts: [0; 257],
+            contexts: [0; 258],
             begins: [0; 256],
             matching: number(matching.unwrap_or(table.len()))?,
             table,
@@ -266,6 +270,14 @@ impl Automaton {
                 }
             }
         }
+        let space = self.context(usize::from(b' '));
+        if let Some(escaped) = self.contexts.get_mut(ESCAPED) {
+            *escaped = space;
+        }
+        // Places after a backslash are not skipped, since they may be in an escape sequence.
+        if let Some(begins) = self.begins.get_mut(usize::from(b'\\')) {
+            *begins = u8::MAX;
+        }
         Ok(())
     }
 
@@ -281,7 +293,7 @@ impl Automaton {
         self.contexts.get(before).copied().unwrap_or_default()
     }
 
-    /// Skips bytes with which no match begins, and returns the others with the context before them.
+    /// Skips bytes with which no match begins, except for backslashes, and returns the others with the context before them.
     #[inline(always)]
     pub(super) fn begin<'a>(&self, mut context: u8, mut bytes: &'a [u8]) -> Option<(&'a [u8], u8)> {
         loop {

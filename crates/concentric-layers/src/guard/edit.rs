@@ -8,6 +8,9 @@ use concentric_core::{
 use serde_json::Value;
 use std::sync::Arc;
 
+/// The maximum number of JSON texts inside of each other that are edited as such.
+const DEPTH: usize = 8;
+
 /// Replaces matches in texts of some kinds, and collects them.
 ///
 /// A method returns whether it has changed its text.
@@ -18,6 +21,8 @@ pub(super) struct Edit<'a> {
     pub(super) found: Vec<(usize, Parts, usize)>,
     /// Whether a match blocks.
     pub(super) is_blocked: bool,
+    // The number of JSON texts around the current one.
+    depth: usize,
 }
 
 impl<'a> Edit<'a> {
@@ -27,6 +32,7 @@ impl<'a> Edit<'a> {
             parts,
             found: Vec::new(),
             is_blocked: false,
+            depth: 0,
         }
     }
 
@@ -58,15 +64,26 @@ impl<'a> Edit<'a> {
         if !json::is_json(text) {
             return self.replaced(text, part).map(|text| text.to_string());
         }
-        json::rewrite(text, |name, value| {
+        self.depth += 1;
+        let by = json::rewrite(text, |name, value| {
             let by = self.field(name, value, part);
             by.map(|text| text.to_string())
-        })
+        });
+        self.depth -= 1;
+        by
     }
 
     /// Returns the text that replaces the value of a field, if it is different. Rules may match the name and
     /// the value together, as in `password: ...`.
     fn field(&mut self, name: Option<&str>, value: &str, part: Parts) -> Option<Str> {
+        let is_nested = self.depth < DEPTH && value.trim_start().starts_with(['{', '[']);
+        if is_nested && self.parts.contains(part) && json::is_json(value) {
+            let found = self.found.len();
+            let by = self.json(value, part);
+            if by.is_some() || self.found.len() > found {
+                return by.map(Str::from);
+            }
+        }
         let by = self.replaced(value, part);
         let (None, Some(name)) = (&by, name) else {
             return by;
@@ -223,6 +240,13 @@ impl<'a> Edit<'a> {
     /// A part of a message; `None` if it is removed. Its text is of the kind `text`.
     pub(super) fn part(&mut self, part: &mut Part, text: Parts) -> Option<bool> {
         let mut is_changed = match &mut part.kind {
+            PartKind::Text(of) if text == Parts::RESULTS => match self.json(of, text) {
+                Some(by) => {
+                    *of = by.into();
+                    true
+                }
+                None => false,
+            },
             PartKind::Text(of) => self.text(of, text),
             PartKind::Reasoning(of) => self.text(of, Parts::REASONING),
             PartKind::Refusal(of) => self.text(of, Parts::REFUSAL),

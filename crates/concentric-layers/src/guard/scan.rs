@@ -2,7 +2,7 @@
 
 use super::{
     Rules,
-    automaton::{Automaton, DEAD, START},
+    automaton::{Automaton, DEAD, ESCAPED, START},
 };
 use concentric_core::Str;
 use std::ops::Range;
@@ -16,6 +16,9 @@ const TRAILS: usize = 4;
 /// The number of bytes after which the length of a search is checked.
 const PIECE: usize = 64;
 
+/// The sign before the letter of an escape sequence.
+const BACKSLASH: u8 = b'\\';
+
 /// A text that arrives in pieces, and the part of it that a match may begin in.
 pub(super) struct Scan {
     // The text from the first start at which a match is still possible, and the search from it, which has read
@@ -24,7 +27,7 @@ pub(super) struct Scan {
     search: Option<Search>,
     // The match that is replaced already, and whose tail follows.
     tail: Option<Tail>,
-    // The byte before that text, or `START`.
+    // The byte before that text, `START`, or `ESCAPED`.
     before: usize,
     // Whether a match was replaced.
     is_changed: bool,
@@ -124,7 +127,7 @@ impl Scan {
         if let Some(search) = self.search.take() {
             let mut text = std::mem::take(&mut self.held);
             text.push_str(piece);
-            let search = search.resume(rules.automaton(), text.as_bytes());
+            let search = search.resume(rules.automaton(), text.as_bytes(), self.before);
             let (done, decided) = self.find(rules, &text, search, false);
             let (kept, released) = (done.len(), self.release(decided, done));
             text.drain(..kept);
@@ -225,17 +228,30 @@ pub(super) fn matches(rules: &Rules, text: &str) -> Vec<Match> {
     Decided::whole(rules, text, true).matches
 }
 
-/// The byte before the place `at`; that before the first one is `before`.
+/// The byte before the place `at`, or `ESCAPED`; that before the first one is `before`.
 #[inline(always)]
 fn byte_before(bytes: &[u8], at: usize, before: usize) -> usize {
-    match at.checked_sub(1) {
-        Some(at) => bytes.get(at).map_or(START, |byte| usize::from(*byte)),
-        None => before,
+    let Some(last) = at.checked_sub(1) else {
+        return before;
+    };
+    let byte = bytes.get(last).copied().unwrap_or_default();
+    let is_after_backslash = || match last.checked_sub(1) {
+        Some(at) => bytes.get(at) == Some(&BACKSLASH),
+        None => before == usize::from(BACKSLASH),
+    };
+    if is_space(byte) && is_after_backslash() {
+        return ESCAPED;
     }
+    usize::from(byte)
+}
+
+/// Whether a letter stands for white space after a backslash.
+const fn is_space(letter: u8) -> bool {
+    matches!(letter, b'b' | b'f' | b'n' | b'r' | b't')
 }
 
 fn last_byte(text: &str, otherwise: usize) -> usize {
-    text.bytes().next_back().map_or(otherwise, usize::from)
+    byte_before(text.as_bytes(), text.len(), otherwise)
 }
 
 /// Decides about `text` up to the first start at which a match is still possible, and returns the search from it.
@@ -293,8 +309,13 @@ impl Search {
     fn first(automaton: &Automaton, bytes: &[u8], start: usize, before: usize) -> Option<Self> {
         let mut rest = bytes.get(start..)?;
         let mut context = automaton.context(before);
+        let mut is_escaped = before == usize::from(BACKSLASH);
         loop {
-            let (from, context_of) = automaton.begin(context, rest)?;
+            let (from, context_of) = match is_escaped {
+                true => (rest, context),
+                false => automaton.begin(context, rest)?,
+            };
+            let (first, others) = from.split_first()?;
             let mut search = Self {
                 start: bytes.len().wrapping_sub(from.len()),
                 read: 0,
@@ -305,22 +326,25 @@ impl Search {
             if search.state != DEAD {
                 return Some(search);
             }
-            let (first, others) = from.split_first()?;
-            context = automaton.context(usize::from(*first));
+            context = automaton.context(match is_escaped && is_space(*first) {
+                true => ESCAPED,
+                false => usize::from(*first),
+            });
+            is_escaped = *first == BACKSLASH;
             rest = others;
         }
     }
 
     /// Continues with a text that is longer now, as [`first`](Self::first).
-    fn resume(mut self, automaton: &Automaton, bytes: &[u8]) -> Option<Self> {
+    fn resume(mut self, automaton: &Automaton, bytes: &[u8], before: usize) -> Option<Self> {
         let left = LONG.saturating_sub(self.read);
         let rest = bytes.get(self.start.wrapping_add(self.read)..)?;
         self.step(automaton, rest.get(..left).unwrap_or(rest));
         if self.has_match || self.state != DEAD {
             return Some(self);
         }
-        let before = bytes.get(self.start).copied().map_or(START, usize::from);
-        Self::first(automaton, bytes, self.start.wrapping_add(1), before)
+        let next = self.start.wrapping_add(1);
+        Self::first(automaton, bytes, next, byte_before(bytes, next, before))
     }
 
     /// Reads `bytes` up to the first match, or up to the one after which nothing matches.

@@ -70,11 +70,13 @@ pub fn google() -> Rule {
 /// Access key ids of AWS, and secret keys after their name.
 pub fn aws() -> Rule {
     let id = r"(?-u:\b)(?:AKIA|ASIA)[A-Z0-9]{16}(?-u:\b)";
-    let secret = r#"(?-u:\b)(?i-u:aws_?secret_?access_?key|secretaccesskey)["']?\s{0,2}[:=]\s{0,2}["']?[A-Za-z0-9/+]{40}"#;
-    Rule::pattern("aws", format!("{id}|{secret}")).check(|text| {
-        let start = if text.len() > 40 { text.len() - 40 } else { 0 };
-        Some(start..text.len())
-    })
+    let secret = r#"(?-u:\b)(?i-u:aws_?secret_?access_?key|secretaccesskey)\\*["']?\s{0,2}[:=]\s{0,2}\\*["']?[A-Za-z0-9/+]{40}"#;
+    Rule::pattern("aws", format!("{id}|{secret}"))
+        .at_most(256)
+        .check(|text| {
+            let start = if text.len() > 40 { text.len() - 40 } else { 0 };
+            Some(start..text.len())
+        })
 }
 
 /// Tokens of GitHub.
@@ -128,7 +130,7 @@ pub fn bearer() -> Rule {
     let token = "[A-Za-z0-9._~+/-]";
     let bearer = format!(r"(?-u:\b)(?i-u:bearer)\s{{1,3}}{token}{{16}}{token}*=*");
     let basic = format!(
-        r#"(?-u:\b)(?i-u:authorization)["']?\s{{0,2}}[:=]\s{{0,2}}["']?(?i-u:basic|token)\s{{1,3}}{token}{{8}}{token}*=*"#
+        r#"(?-u:\b)(?i-u:authorization)\\*["']?\s{{0,2}}[:=]\s{{0,2}}\\*["']?(?i-u:basic|token)\s{{1,3}}{token}{{8}}{token}*=*"#
     );
     Rule::pattern("bearer", format!("{bearer}|{basic}"))
         .at_most(4096)
@@ -145,7 +147,7 @@ pub fn generic() -> Rule {
     let word = r"(?:(?-u:\b)|_)(?i-u:(?:api|access|auth|private|secret|client|session|refresh)[_ -]?(?:key|token|secret)|secret|token|password|passwd|credentials?)";
     let value = "[A-Za-z0-9+/=_.~-]";
     let pattern = format!(
-        r#"{word}["']?\s{{0,3}}(?:[:=]|=>|:=|(?i-u: is ))\s{{0,3}}["'`]?{value}{{20}}{value}*"#
+        r#"{word}\\*["']?\s{{0,3}}(?:[:=]|=>|:=|(?i-u: is ))\s{{0,3}}\\*["'`]?{value}{{20}}{value}*"#
     );
     Rule::pattern("generic", pattern)
         .at_most(192)

@@ -547,3 +547,49 @@ async fn the_outcome_of_a_failed_tool_is_covered() {
     // The history is that of the agent.
     assert!(format!("{:?}", finish.transcript).contains(SECRET));
 }
+
+#[tokio::test]
+async fn a_secret_in_json_inside_of_json_is_covered() {
+    let rules = Rules::new(secrets::all().into_iter().chain(pii::all())).unwrap();
+    let key = "Zx8kQ2mN7pR4tV1wY6bC3dF9";
+    let openai = ["sk-proj-", key].concat();
+    for (before, secret, after) in [
+        ("keys: ", openai.as_str(), ""),
+        ("keys:\n", &openai, "\n"),
+        ("keys:\t", &openai, "\t"),
+        ("keys:\r\n", &openai, "/"),
+        ("keys:\\", &openai, "\\"),
+        ("card:\n", "4111111111111111", ""),
+        ("id\n", "AKIAIOSFODNN7EXAMPLE", ""),
+        ("url\npostgres://u:", "hunter2hunter2", "@h/db"),
+        ("host\n", "203.0.113.7", ""),
+        ("{\"api_key\": \"", key, "\"}"),
+        ("[\n\"x\",{\"password\":\"", key, "\"}]"),
+    ] {
+        let mut text = [before, secret, after].concat();
+        for depth in 0..3 {
+            text = json!({ "status": 200, "body": text }).to_string();
+            let tools = ScriptedTools::new().answers("http_get", text.as_str());
+            let calls = ScriptedModel::new().tool_call("http_get", json!({}));
+            let model = calls.then().text("ok");
+            let agent = ServiceBuilder::new()
+                .layer(AgentLayer::new(tools))
+                .layer(GuardLayer::new(rules.clone()).input(Parts::ALL))
+                .service(model.clone());
+            let answer = agent.oneshot(ChatRequest::user("x")).await.unwrap();
+            answer.text().await.unwrap();
+            let sent = serde_json::to_string(&model.request(1).transcript).unwrap();
+            assert!(sent.contains("http_get"), "{sent}");
+            assert!(!sent.contains(secret), "{depth}: {sent}");
+            // As a text of the model.
+            let pieces: Vec<String> = text.chars().map(String::from).collect();
+            let pieces = pieces.iter().map(String::as_str);
+            let model = GuardLayer::new(rules.clone()).layer(ScriptedModel::new().deltas(pieces));
+            let answer = model.oneshot(ChatRequest::user("x")).await.unwrap();
+            let shown = answer.text().await.unwrap();
+            assert!(!shown.contains(secret), "{depth}: {shown}");
+            let is_json = serde_json::from_str::<serde_json::Value>(&shown).is_ok();
+            assert!(is_json, "{depth}: {shown}");
+        }
+    }
+}

@@ -56,6 +56,10 @@ fn secrets() -> Vec<String> {
         ("postgres://user:", 40),
         ("https://", 40),
         ("", 4),
+        ("\\", 0),
+        ("\\n", 0),
+        ("t", 0),
+        ("\\n4111111111111111\\n", 0),
     ] {
         all.push([before, &"aB3dE5gH7jK9mN2p".repeat(count)].concat());
     }
