@@ -146,10 +146,13 @@ impl<'a> Edit<'a> {
                     .filter(|_| names)
                     .filter_map(|name| Some((name.clone(), self.replaced(name, part)?)))
                     .collect();
-                for (name, by) in renamed {
+                if !renamed.is_empty() {
                     is_changed = true;
-                    if let Some(field) = fields.remove(&name) {
-                        fields.insert(by.to_string(), field);
+                    let mut names: json::Names = fields.keys().cloned().collect();
+                    for (name, by) in renamed {
+                        if let Some(field) = fields.remove(&name) {
+                            fields.insert(names.add(by.to_string()), field);
+                        }
                     }
                 }
                 is_changed

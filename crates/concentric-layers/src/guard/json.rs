@@ -2,13 +2,17 @@
 
 use serde::de::{Deserializer, Visitor};
 use serde_json::value::RawValue;
-use std::{borrow::Cow, fmt};
+use std::{
+    borrow::Cow,
+    collections::{HashMap, HashSet},
+    fmt,
+};
 
 /// Replaces the strings, the names of fields and the numbers of a JSON text by what `replace` returns for
 /// them; `None` if it replaces nothing, or the text is not JSON. All else keeps its form.
 ///
 /// `replace` also receives the name of the field, also for each element of an array. A string is passed without
-/// its escapes. What replaces a number is a string.
+/// its escapes. What replaces a number is a string. A name that another field of the object has gets a number.
 pub(super) fn rewrite(
     text: &str,
     mut replace: impl FnMut(Option<&str>, &str) -> Option<String>,
@@ -16,11 +20,16 @@ pub(super) fn rewrite(
     let mut rewritten = String::new();
     let mut copied = 0;
     let places = places(text);
+    let mut names: Option<HashMap<usize, Names>> = None;
     for place in &places {
         let value = decoded(text.get(place.start..place.end)?)?;
         let name = place.name.and_then(|at| places.get(at));
         let name = name.and_then(|name| decoded(text.get(name.start..name.end)?));
-        if let Some(by) = replace(name.as_deref(), &value) {
+        if let Some(mut by) = replace(name.as_deref(), &value) {
+            if let Some(object) = place.names {
+                let names = names.get_or_insert_with(|| names_of(text, &places));
+                by = names.entry(object).or_default().add(by);
+            }
             rewritten.push_str(text.get(copied..place.start)?);
             rewritten.push_str(&serde_json::to_string(&by).ok()?);
             copied = place.end;
@@ -31,6 +40,48 @@ pub(super) fn rewrite(
     }
     rewritten.push_str(text.get(copied..)?);
     Some(rewritten)
+}
+
+/// The names of the fields of an object.
+#[derive(Default)]
+pub(super) struct Names {
+    all: HashSet<String>,
+    // The number of names that were added, by their form before the number.
+    added: HashMap<String, usize>,
+}
+
+impl Names {
+    /// Adds a name; with a number, if another field has it, so that no field replaces another.
+    pub(super) fn add(&mut self, name: String) -> String {
+        let count = self.added.entry(name.clone()).or_insert(1);
+        let mut unique = name.clone();
+        while !self.all.insert(unique.clone()) {
+            *count += 1;
+            unique = format!("{name} {count}");
+        }
+        unique
+    }
+}
+
+impl FromIterator<String> for Names {
+    fn from_iter<I: IntoIterator<Item = String>>(names: I) -> Self {
+        Self {
+            all: names.into_iter().collect(),
+            ..Self::default()
+        }
+    }
+}
+
+/// The names of each object.
+fn names_of(text: &str, places: &[Place]) -> HashMap<usize, Names> {
+    let mut all: HashMap<usize, Names> = HashMap::new();
+    for place in places {
+        let raw = text.get(place.start..place.end);
+        if let (Some(object), Some(name)) = (place.names, raw.and_then(decoded)) {
+            all.entry(object).or_default().all.insert(name.into_owned());
+        }
+    }
+    all
 }
 
 /// Whether a text is one JSON value.
@@ -67,13 +118,15 @@ struct Place {
     end: usize,
     /// The index of the place of its field's name.
     name: Option<usize>,
+    /// The object that has a field of this name.
+    names: Option<usize>,
 }
 
 /// The places of the strings and of other values without parts, in valid JSON.
 fn places(text: &str) -> Vec<Place> {
     let mut places: Vec<Place> = Vec::new();
-    // The name for the elements of each open array, and `None` for each open object.
-    let mut open: Vec<Option<usize>> = Vec::new();
+    // Where each open array or object begins, with the name for the elements of an array.
+    let mut open: Vec<(usize, Option<usize>)> = Vec::new();
     let mut name = None;
     let mut start = None;
     let (mut is_string, mut is_escaped) = (false, false);
@@ -87,6 +140,7 @@ fn places(text: &str) -> Vec<Place> {
                     start: start_of,
                     end,
                     name,
+                    names: None,
                 });
                 (start, is_string) = (None, false);
             }
@@ -97,16 +151,22 @@ fn places(text: &str) -> Vec<Place> {
                     start,
                     end: at,
                     name,
+                    names: None,
                 }));
                 match byte {
                     b'{' => {
-                        open.push(None);
+                        open.push((at, None));
                         name = None;
                     }
-                    b'[' => open.push(name),
+                    b'[' => open.push((at, name)),
                     b'}' | b']' => _ = open.pop(),
-                    b',' => name = open.last().copied().flatten(),
-                    b':' => name = places.len().checked_sub(1),
+                    b',' => name = open.last().and_then(|(_, name)| *name),
+                    b':' => {
+                        name = places.len().checked_sub(1);
+                        if let (Some(place), Some((object, _))) = (places.last_mut(), open.last()) {
+                            place.names = Some(*object);
+                        }
+                    }
                     _ => {}
                 }
             }
@@ -115,6 +175,11 @@ fn places(text: &str) -> Vec<Place> {
         }
     }
     let end = text.len();
-    places.extend(start.map(|start| Place { start, end, name }));
+    places.extend(start.map(|start| Place {
+        start,
+        end,
+        name,
+        names: None,
+    }));
     places
 }

@@ -2,12 +2,15 @@
 
 use super::layer::{SECRET, rules};
 use concentric_core::{
-    CallId, CustomEvent, Event, Finish, FinishReason, Media, MediaSource, Message, MessageId,
-    Outcome, Part, PartEnd, PartKind, ProviderData, Role, Round, RunId, StepFinish, StepStart, Str,
-    SubAgentEvent, ToolCallDelta, ToolCallEvent, ToolCallPart, ToolCallStart, ToolOutcome,
-    ToolResult, Transcript, Turn, Usage,
+    CallId, ChatRequest, CustomEvent, Event, Finish, FinishReason, Media, MediaSource, Message,
+    MessageId, Outcome, Part, PartEnd, PartKind, ProviderData, Role, Round, RunId, StepFinish,
+    StepStart, Str, SubAgentEvent, ToolCallDelta, ToolCallEvent, ToolCallPart, ToolCallStart,
+    ToolOutcome, ToolResult, Transcript, Turn, Usage,
 };
-use concentric_layers::{GuardLayer, guard::Parts};
+use concentric_layers::{
+    GuardLayer,
+    guard::{Parts, Rule, Rules},
+};
 use concentric_test::{ScriptedModel, collect_events};
 use serde_json::json;
 use std::sync::Arc;
@@ -17,9 +20,7 @@ use tower::{Layer, ServiceExt};
 async fn guarded(output: Parts, events: Vec<Event>) -> Vec<Event> {
     let layer = GuardLayer::new(rules()).output(output);
     let model = ScriptedModel::new().events(events);
-    let response = layer
-        .layer(model)
-        .oneshot(concentric_core::ChatRequest::user("hi"));
+    let response = layer.layer(model).oneshot(ChatRequest::user("hi"));
     let items = collect_events(response.await.unwrap().body).await;
     items.into_iter().map(|item| item.unwrap()).collect()
 }
@@ -382,4 +383,34 @@ async fn a_field_and_its_value_match_together() {
         assert_eq!(debug.matches(KEY).count(), 3, "{debug}");
         assert_eq!(debug.matches("[generic]").count(), 3 * each, "{debug}");
     }
+}
+
+#[tokio::test]
+async fn fields_whose_names_become_the_same_are_kept() {
+    let texts = json!({"codename a": 1, "codename b": 2, "codename": {"codename c": 3}, "x": 4});
+    let call = ToolCallPart::new(CallId::new("c"), "t", texts.to_string());
+    let rules = Rules::new([Rule::pattern("codename", "codename [a-c]").replace("codename")]);
+    let events = vec![
+        Event::State(Arc::new(texts)),
+        Event::tool_call(call),
+        Event::finish(FinishReason::ToolCalls, Usage::default()),
+    ];
+    let model = GuardLayer::new(rules.unwrap())
+        .output(Parts::ALL)
+        .layer(ScriptedModel::new().events(events));
+    let answer = model.oneshot(ChatRequest::user("x")).await.unwrap();
+    let events: Vec<_> = collect_events(answer.body).await;
+    let expected = json!({"codename 2": 1, "codename 3": 2, "codename": {"codename": 3}, "x": 4});
+    let Ok(Event::State(state)) = &events[0] else {
+        panic!("{events:?}")
+    };
+    assert_eq!(**state, expected);
+    let Ok(Event::ToolCall(call)) = &events[1] else {
+        panic!("{events:?}")
+    };
+    let arguments = call.call.arguments.as_str();
+    assert_eq!(
+        serde_json::from_str::<serde_json::Value>(arguments).unwrap(),
+        expected
+    );
 }
