@@ -65,6 +65,7 @@
 //! | | `TRANSCRIPT` | the transcript, wholly; the state of an interrupted run passes, since the run is resumed from it |
 //! | error | `TEXT` | the message; a match there or in a source also removes the sources |
 //! | part or data of a provider | `PROVIDER_DATA` | removed if a rule matches in it |
+//! | name of a custom event, ids of calls, messages and runs | | pass: programs compare them, and a result belongs to the call with its id |
 //! | reset | | held text is dropped |
 //! | start and end of a step, resumed | | pass |
 //!
