@@ -151,7 +151,7 @@ impl<'a> Edit<'a> {
                     let mut names: json::Names = fields.keys().cloned().collect();
                     for (name, by) in renamed {
                         if let Some(field) = fields.remove(&name) {
-                            fields.insert(names.add(by.to_string()), field);
+                            fields.insert(names.add(&by), field);
                         }
                     }
                 }

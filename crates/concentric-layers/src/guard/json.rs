@@ -28,7 +28,7 @@ pub(super) fn rewrite(
         if let Some(mut by) = replace(name.as_deref(), &value) {
             if let Some(object) = place.names {
                 let names = names.get_or_insert_with(|| names_of(text, &places));
-                by = names.entry(object).or_default().add(by);
+                by = names.entry(object).or_default().add(&by);
             }
             rewritten.push_str(text.get(copied..place.start)?);
             rewritten.push_str(&serde_json::to_string(&by).ok()?);
@@ -52,9 +52,9 @@ pub(super) struct Names {
 
 impl Names {
     /// Adds a name; with a number, if another field has it, so that no field replaces another.
-    pub(super) fn add(&mut self, name: String) -> String {
-        let count = self.added.entry(name.clone()).or_insert(1);
-        let mut unique = name.clone();
+    pub(super) fn add(&mut self, name: &str) -> String {
+        let count = self.added.entry(name.to_owned()).or_insert(1);
+        let mut unique = name.to_owned();
         while !self.all.insert(unique.clone()) {
             *count += 1;
             unique = format!("{name} {count}");
