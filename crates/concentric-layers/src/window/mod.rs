@@ -5,6 +5,7 @@
         dead_code,
         unreachable_pub,
         unused_imports,
+        unused_macros,
         reason = "each layer uses some of them"
     )
 )]
