@@ -11,6 +11,10 @@ use std::sync::Arc;
 /// The maximum number of JSON texts inside of each other that are edited as such.
 const DEPTH: usize = 8;
 
+/// The number of bytes at the end of a field's name that rules may match together with its value: an array has
+/// many values, each with the same name.
+const NAME: usize = 64;
+
 /// Replaces matches in texts of some kinds, and collects them.
 ///
 /// A method returns whether it has changed its text.
@@ -88,6 +92,7 @@ impl<'a> Edit<'a> {
         let (None, Some(name)) = (&by, name) else {
             return by;
         };
+        let (_, name) = name.split_at(name.ceil_char_boundary(name.len().saturating_sub(NAME)));
         let found = self.found.len();
         let by = self.replaced(&format!("{name}: {value}"), part)?;
         if by.ends_with(&format!(": {value}")) {

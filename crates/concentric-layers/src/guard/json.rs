@@ -20,12 +20,13 @@ pub(super) fn rewrite(
     let mut rewritten = String::new();
     let mut copied = 0;
     let places = places(text);
+    // The decoded names of fields, by their places: an array has one for all of its elements.
+    let mut fields: HashMap<usize, Cow<'_, str>> = HashMap::new();
     let mut names: Option<HashMap<usize, Names>> = None;
-    for place in &places {
+    for (at, place) in places.iter().enumerate() {
         let value = decoded(text.get(place.start..place.end)?)?;
-        let name = place.name.and_then(|at| places.get(at));
-        let name = name.and_then(|name| decoded(text.get(name.start..name.end)?));
-        if let Some(mut by) = replace(name.as_deref(), &value) {
+        let name = place.name.and_then(|at| fields.get(&at));
+        if let Some(mut by) = replace(name.map(Cow::as_ref), &value) {
             if let Some(object) = place.names {
                 let names = names.get_or_insert_with(|| names_of(text, &places));
                 by = names.entry(object).or_default().add(&by);
@@ -33,6 +34,9 @@ pub(super) fn rewrite(
             rewritten.push_str(text.get(copied..place.start)?);
             rewritten.push_str(&serde_json::to_string(&by).ok()?);
             copied = place.end;
+        }
+        if place.names.is_some() {
+            fields.insert(at, value);
         }
     }
     if copied == 0 {

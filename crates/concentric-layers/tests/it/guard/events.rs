@@ -414,3 +414,33 @@ async fn fields_whose_names_become_the_same_are_kept() {
         expected
     );
 }
+
+#[tokio::test]
+async fn a_long_name_is_not_read_again_for_each_element() {
+    use concentric_layers::guard::{Rules, secrets};
+    const KEY: &str = "Zx8kQ2mN7pR4tV1wY6bC3dF9";
+    let name = format!("{}password", "a-".repeat(512 << 10));
+    let mut values = vec![json!(1); 20_000];
+    values.push(json!(KEY));
+    let data = json!({name: values});
+    let result = ToolOutcome::of_value(&data).with_data(data);
+    let result = ToolResult::new(CallId::new("c"), "t", result);
+    let model = ScriptedModel::new().events([
+        Event::ToolResult(Box::new(result)),
+        Event::finish(FinishReason::Stop, Usage::default()),
+    ]);
+    let layer = GuardLayer::new(Rules::new([secrets::generic()]).unwrap()).output(Parts::RESULTS);
+    // 20 GB if each element were read with the whole name.
+    let response = layer
+        .layer(model)
+        .oneshot(concentric_core::ChatRequest::user("hi"));
+    let events = collect_events(response.await.unwrap().body).await;
+    let Some(Ok(Event::ToolResult(result))) = events.first() else {
+        panic!("no result");
+    };
+    let outcome = &result.outcome;
+    let data = outcome.data.as_ref().unwrap().to_string();
+    for text in [outcome.content.text().as_ref(), data.as_str()] {
+        assert!(text.ends_with(r#","[generic]"]}"#));
+    }
+}
