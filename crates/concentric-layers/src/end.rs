@@ -6,8 +6,8 @@ use std::task::Poll;
 /// The result of a poll of a body.
 pub(crate) type Polled = Poll<Option<Result<Event, Error>>>;
 
-#[cfg(any(feature = "conversation", feature = "session"))]
 /// The end of a body.
+#[cfg(any(feature = "conversation", feature = "session"))]
 pub(crate) enum Last {
     Finished(Box<concentric_core::Finish>),
     Failed(Error),
@@ -37,8 +37,8 @@ pub(crate) fn observe_end(item: &Polled, f: impl FnOnce(End<'_>)) {
     }
 }
 
-#[cfg(any(feature = "conversation", feature = "session"))]
 /// Replaces the end of a body, if `item` is one, as [`observe_end`].
+#[cfg(any(feature = "conversation", feature = "session"))]
 #[inline(always)]
 pub(crate) fn replace_end(item: &mut Polled, f: impl FnOnce(Last) -> Poll<Last>) {
     if is_end(item) {

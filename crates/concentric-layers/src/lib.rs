@@ -83,7 +83,7 @@ pub mod budget;
 #[cfg(any(feature = "circuit-breaker", feature = "retry"))]
 mod by_key;
 #[cfg(any(feature = "response-cache", feature = "tool-cache"))]
-mod cache_scope;
+mod caching;
 #[cfg(any(feature = "log", feature = "otel"))]
 mod capture;
 #[cfg(feature = "circuit-breaker")]

@@ -1,5 +1,5 @@
 use super::layer::Options;
-use crate::{cache_scope::Owner, provider_state::is_stored_by_provider};
+use crate::{caching::Owner, provider_state::is_stored_by_provider};
 use concentric_core::{ChatRequest, digest::Digest};
 
 /// What equal requests have in common.

@@ -1,5 +1,5 @@
 use super::{ResponseCache, answer::Stored, call::Answers, key::Key};
-use crate::cache_scope::{CacheOptions, CacheScope};
+use crate::caching::{CacheOptions, CacheScope};
 use concentric_core::ChatRequest;
 use moka::{policy::EvictionPolicy, sync::Cache};
 use serde_json::Value;

@@ -121,7 +121,7 @@ pub use self::{
     body::ResponseCacheBody, future::ResponseFuture, key::CacheControl, layer::ResponseCacheLayer,
     service::ResponseCache,
 };
-pub use crate::cache_scope::CacheScope;
+pub use crate::caching::CacheScope;
 
 use concentric_core::Usage;
 use std::time::Duration;

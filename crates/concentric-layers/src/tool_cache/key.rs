@@ -1,5 +1,5 @@
 use super::layer::Options;
-use crate::cache_scope::Owner;
+use crate::caching::Owner;
 use concentric_core::{Str, ToolCall, digest::Digest, interrupt::SuspendedBy};
 use serde_json::{Value, value::RawValue};
 use std::{collections::BTreeMap, sync::Arc};

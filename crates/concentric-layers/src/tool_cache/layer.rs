@@ -1,5 +1,5 @@
 use super::{ToolCache, key::Key};
-use crate::cache_scope::{CacheOptions, CacheScope};
+use crate::caching::{CacheOptions, CacheScope};
 use concentric_core::{Str, ToolCall, ToolOutcome};
 use moka::{future::Cache, policy::EvictionPolicy};
 use serde_json::Value;

@@ -90,4 +90,4 @@ mod layer;
 mod service;
 
 pub use self::{layer::ToolCacheLayer, service::ToolCache};
-pub use crate::cache_scope::CacheScope;
+pub use crate::caching::CacheScope;

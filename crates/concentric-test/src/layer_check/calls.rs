@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 use tokio::time::sleep;
-use tower::{ServiceExt, util::Oneshot};
+use tower::util::Oneshot;
 use tower_layer::Layer;
 
 pub(super) const ANSWER: [&str; 3] = ["Hello. ", "It is ", "me."];
@@ -34,13 +34,6 @@ pub(super) fn assert_same(error: &Error) {
         (ErrorKind::InvalidRequest, Some("E7")),
         "the layer replaced the error: {error:?}"
     );
-}
-
-pub(super) async fn ready<S: SharedModel>(service: &mut S) -> &mut S {
-    match service.ready().await {
-        Ok(service) => service,
-        Err(error) => fail(&format!("not ready: {}", Error::from(error.into()))),
-    }
 }
 
 pub(super) fn call<L>(layer: &L, model: &ScriptedModel) -> Oneshot<L::Service, ChatRequest>

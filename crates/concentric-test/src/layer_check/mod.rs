@@ -29,20 +29,20 @@
 //! [`check_tool_layer`] checks a layer over a tool.
 
 mod calls;
+mod ready;
 mod tool;
 
 pub use self::tool::check_tool_layer;
 
-use self::calls::{
-    ANSWER, assert_same, broken, call, fail, finish, for_a_while, in_time, ready, request, settle,
+use self::{
+    calls::{ANSWER, assert_same, broken, call, finish, for_a_while, in_time, request, settle},
+    ready::readiness_of,
 };
 use crate::{Pace, ScriptedModel, Spurious, Strict, drop_at_each_wait, events::read};
 use concentric_core::{Error, Event, service::SharedModel};
-use futures_util::{Stream, StreamExt, stream::FuturesUnordered};
+use futures_util::{Stream, StreamExt};
 use std::{cell::RefCell, pin::pin};
-use tower::util::Oneshot;
 use tower_layer::Layer;
-use tower_service::Service;
 
 /// Runs all checks of this module.
 ///
@@ -73,107 +73,10 @@ pub async fn readiness<L>(layer: &L)
 where
     L: Layer<Strict<ScriptedModel>, Service: SharedModel>,
 {
-    let model = || Strict::new(ScriptedModel::new().text("hi").repeat());
-
-    in_time("three calls of one service", async {
-        let mut service = layer.layer(model());
-        for _ in 0..3 {
-            let call = ready(&mut service).await.call(request());
-            finish(call.await).await;
-        }
-    })
-    .await;
-
-    in_time("a service that is polled ready twice", async {
-        let mut service = layer.layer(model());
-        ready(&mut service).await;
-        let call = ready(&mut service).await.call(request());
-        finish(call.await).await;
-    })
-    .await;
-
-    in_time("a clone of a ready service", async {
-        let mut service = layer.layer(model());
-        let mut clone = ready(&mut service).await.clone();
-        drop(service);
-        let call = ready(&mut clone).await.call(request());
-        finish(call.await).await;
-    })
-    .await;
-
-    in_time("a service whose clone was called", async {
-        let inner = model();
-        let mut service = layer.layer(inner);
-        let mut clone = service.clone();
-        let call = ready(&mut clone).await.call(request());
-        finish(call.await).await;
-        let call = ready(&mut service).await.call(request());
-        finish(call.await).await;
-    })
-    .await;
-
-    in_time("a ready service that is dropped", async {
-        let inner = model();
-        let mut service = layer.layer(inner.clone());
-        ready(&mut service).await;
-        drop(service);
-        settle().await;
-        assert_eq!(
-            inner.reserved(),
-            0,
-            "the layer keeps the inner service's readiness after it was dropped"
-        );
-    })
-    .await;
-
-    in_time("an inner service that becomes ready later", async {
-        let inner = Strict::with_capacity(ScriptedModel::new().text("hi").repeat(), 1);
-        let mut holder = inner.clone();
-        ready(&mut holder).await;
-        // `FuturesUnordered` polls the call only after a wakeup.
-        let mut calls = FuturesUnordered::new();
-        calls.push(Oneshot::new(layer.layer(inner), request()));
-        let early = for_a_while(calls.next()).await;
-        drop(holder);
-        let response = match early {
-            // The layer responds without the inner service.
-            Some(response) => response,
-            None => calls.next().await,
-        };
-        match response {
-            Some(response) => finish(response).await,
-            None => fail("the call ended without a result"),
-        }
-    })
-    .await;
-
-    in_time("a call that is dropped while it waits", async {
-        let inner = Strict::with_capacity(ScriptedModel::new().text("hi").repeat(), 1);
-        let mut holder = inner.clone();
-        ready(&mut holder).await;
-        {
-            let mut call = pin!(Oneshot::new(layer.layer(inner.clone()), request()));
-            let _ = for_a_while(call.as_mut()).await;
-        }
-        drop(holder);
-        settle().await;
-        assert_eq!(
-            (inner.reserved(), inner.running()),
-            (0, 0),
-            "the layer keeps state of a call that was dropped"
-        );
-        let mut again = inner.clone();
-        ready(&mut again).await;
-    })
-    .await;
-
-    in_time("an inner service that fails to become ready", async {
-        let inner = Strict::new(ScriptedModel::new().text("hi").unready(broken()));
-        let result = Oneshot::new(layer.layer(inner.clone()), request()).await;
-        assert!(
-            result.is_err() || inner.calls() == 0,
-            "the layer called a service whose readiness had failed"
-        );
+    let model = || ScriptedModel::new().text("hi").repeat();
+    let unready = ScriptedModel::new().text("hi").unready(broken());
+    readiness_of(layer, model, unready, request, async |answer| {
+        finish(answer).await;
     })
     .await;
 }

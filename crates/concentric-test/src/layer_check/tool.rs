@@ -1,6 +1,9 @@
 //! Checks of the contract of layers over a tool.
 
-use super::calls::{assert_same, broken, fail, for_a_while, in_time, settle};
+use super::{
+    calls::{assert_same, broken, fail, for_a_while, in_time, settle},
+    ready::readiness_of,
+};
 use crate::{ScriptedModel, ScriptedTools, Spurious, Strict, drop_at_each_wait};
 use concentric_core::{
     AgentLayer, BoxTool, CallId, ChatRequest, Clearance, Context, Error, Interrupt, Outcome, Reply,
@@ -9,14 +12,14 @@ use concentric_core::{
 use serde_json::json;
 use std::{
     cell::RefCell,
-    future::{Future, pending},
-    pin::pin,
+    future::{Future, Pending, pending},
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
+    task::{Context as TaskContext, Poll},
 };
-use tower::{ServiceExt, service_fn, util::Oneshot};
+use tower::{ServiceExt, service_fn};
 use tower_layer::Layer;
 use tower_service::Service;
 
@@ -141,84 +144,35 @@ where
     }
 }
 
-async fn ready<S: ToolService>(service: &mut S) -> &mut S {
-    match service.ready().await {
-        Ok(service) => service,
-        Err(error) => fail(&format!("not ready: {}", Error::from(error.into()))),
-    }
-}
-
 /// Checks that the layer calls only services that are ready, and leaks no readiness.
 async fn readiness<L>(layer: &L)
 where
     L: Layer<Strict<BoxTool>, Service: SharedTool>,
 {
     let seen = ToolOutcome::done("seen");
-
-    in_time("three calls of one service", async {
-        let mut service = layer.layer(Strict::new(done()));
-        for _ in 0..3 {
-            let call = ready(&mut service).await.call(call());
-            assert_outcome(call.await, &seen);
-        }
+    let unready = BoxTool::new(Unready);
+    readiness_of(layer, done, unready, call, async |outcome| {
+        assert_outcome(outcome, &seen);
     })
     .await;
+}
 
-    in_time("a clone of a ready service", async {
-        let mut service = layer.layer(Strict::new(done()));
-        let mut clone = ready(&mut service).await.clone();
-        drop(service);
-        let call = ready(&mut clone).await.call(call());
-        assert_outcome(call.await, &seen);
-    })
-    .await;
+/// A tool that fails to become ready.
+#[derive(Clone)]
+struct Unready;
 
-    in_time("a ready service that is dropped", async {
-        let inner = Strict::new(done());
-        let mut service = layer.layer(inner.clone());
-        ready(&mut service).await;
-        drop(service);
-        settle().await;
-        assert_eq!(
-            inner.reserved(),
-            0,
-            "the layer keeps the inner service's readiness after it was dropped"
-        );
-    })
-    .await;
+impl Service<ToolCall> for Unready {
+    type Response = ToolOutcome;
+    type Error = Error;
+    type Future = Pending<Result<ToolOutcome, Error>>;
 
-    in_time("an inner service that becomes ready later", async {
-        let inner = Strict::with_capacity(done(), 1);
-        let mut holder = inner.clone();
-        ready(&mut holder).await;
-        let mut waiting = Box::pin(Oneshot::new(layer.layer(inner), call()));
-        let early = for_a_while(waiting.as_mut()).await;
-        drop(holder);
-        match early {
-            // The layer responds without the inner service.
-            Some(result) => assert_outcome(result, &seen),
-            None => assert_outcome(waiting.await, &seen),
-        }
-    })
-    .await;
+    fn poll_ready(&mut self, _: &mut TaskContext<'_>) -> Poll<Result<(), Error>> {
+        Poll::Ready(Err(broken()))
+    }
 
-    in_time("a call that is dropped while it waits", async {
-        let inner = Strict::with_capacity(done(), 1);
-        let mut holder = inner.clone();
-        ready(&mut holder).await;
-        {
-            let mut call = pin!(Oneshot::new(layer.layer(inner.clone()), call()));
-            let _ = for_a_while(call.as_mut()).await;
-        }
-        drop(holder);
-        settle().await;
-        assert_eq!(
-            (inner.reserved(), inner.running()),
-            (0, 0),
-            "the layer keeps state of a call that was dropped"
-        );
-    })
-    .await;
+    fn call(&mut self, _: ToolCall) -> Self::Future {
+        pending()
+    }
 }
 
 /// Checks that outcomes and errors are passed on unchanged.

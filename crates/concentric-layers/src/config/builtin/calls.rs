@@ -1,13 +1,5 @@
 //! Layers that decide whether and when a call is made.
 
-#[cfg(any(
-    feature = "circuit-breaker",
-    feature = "rate-limit",
-    feature = "response-cache",
-    feature = "retry",
-    feature = "tool-cache"
-))]
-use super::{Seconds, set};
 use crate::config::Registry;
 #[cfg(feature = "tool-cache")]
 use concentric_core::agent::Installer;
@@ -18,7 +10,11 @@ use concentric_core::agent::Installer;
     feature = "retry",
     feature = "tool-cache"
 ))]
-use {schemars::JsonSchema, serde::Deserialize};
+use {
+    super::{Seconds, set},
+    schemars::JsonSchema,
+    serde::Deserialize,
+};
 
 #[cfg(feature = "retry")]
 #[derive(Deserialize, JsonSchema)]
@@ -96,7 +92,7 @@ enum Scope {
 }
 
 #[cfg(any(feature = "response-cache", feature = "tool-cache"))]
-impl From<Scope> for crate::cache_scope::CacheScope {
+impl From<Scope> for crate::caching::CacheScope {
     fn from(scope: Scope) -> Self {
         match scope {
             Scope::Run => Self::Run,

@@ -1,12 +1,5 @@
 //! Layers that change what models receive, and what they answer.
 
-#[cfg(any(
-    feature = "clear-results",
-    feature = "guard",
-    feature = "static-memory",
-    feature = "trim"
-))]
-use super::set;
 use crate::config::Registry;
 #[cfg(any(
     feature = "clear-results",
@@ -14,7 +7,7 @@ use crate::config::Registry;
     feature = "static-memory",
     feature = "trim"
 ))]
-use {schemars::JsonSchema, serde::Deserialize};
+use {super::set, schemars::JsonSchema, serde::Deserialize};
 
 #[cfg(feature = "trim")]
 #[derive(Deserialize, JsonSchema)]
