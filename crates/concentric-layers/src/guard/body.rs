@@ -84,49 +84,54 @@ impl Watch {
         }
     }
 
-    /// Takes an item of the inner body. Returns the event if it is released at once.
-    fn take(&mut self, item: Option<Result<Event, Error>>) -> Option<Event> {
-        let options = &self.options;
-        let result = match item {
-            Some(Ok(mut event)) => {
-                self.is_over = event.is_finish();
-                match self.lane.take(options, &mut event, &mut self.released) {
-                    Ok(true) if self.released.is_empty() => return Some(event),
-                    Ok(true) => {
-                        self.released.push_back(event);
-                        return None;
-                    }
-                    result => result.map(drop),
-                }
-            }
-            Some(Err(error)) => {
-                self.is_over = true;
-                let ended = self.lane.end(options, &mut self.released);
-                ended.and_then(|()| Err(options.error(error)))
-            }
-            None => {
-                self.is_over = true;
-                self.lane.end(options, &mut self.released)
-            }
+    /// Takes an item of the inner body, and edits it in place. Returns whether it is emitted at once.
+    // Inlined always: a call would move the event.
+    #[inline(always)]
+    fn take(&mut self, item: &mut Option<Result<Event, Error>>) -> bool {
+        let Some(Ok(event)) = item else {
+            self.take_end(item.take());
+            return false;
         };
-        if let Err(error) = result {
-            self.fail(error);
+        self.is_over = event.is_finish();
+        match self.lane.take(&self.options, event, &mut self.released) {
+            Ok(true) if self.released.is_empty() => return true,
+            Ok(true) => self.released.extend(item.take().and_then(Result::ok)),
+            Ok(false) => {}
+            Err(error) => self.fail(error),
         }
-        None
+        false
     }
 
+    /// Takes the end of the inner body.
+    fn take_end(&mut self, item: Option<Result<Event, Error>>) {
+        self.is_over = true;
+        match (self.lane.end(&self.options, &mut self.released), item) {
+            (Err(error), _) => self.fail(error),
+            (Ok(()), Some(Err(error))) => {
+                self.failed = Some(self.with_effects(self.options.error(error)));
+            }
+            (Ok(()), _) => {}
+        }
+    }
+
+    /// Ends the answer with an error of the layer itself.
     fn fail(&mut self, error: Error) {
         self.is_over = true;
         match &self.options.block_with {
             Some(text) if error.code() == Some(BLOCKED) => {
                 self.released.extend(replacement(text.clone()));
             }
-            _ if self.context.effect_count() == self.effects => self.failed = Some(error),
-            _ => {
-                let effects = error.effects().max(SideEffects::Possible);
-                self.failed = Some(error.with_effects(effects));
-            }
+            _ => self.failed = Some(self.with_effects(error)),
         }
+    }
+
+    /// Adds to an error that tools have had effects.
+    fn with_effects(&self, error: Error) -> Error {
+        if self.context.effect_count() == self.effects {
+            return error;
+        }
+        let effects = error.effects().max(SideEffects::Possible);
+        error.with_effects(effects)
     }
 }
 
@@ -188,8 +193,10 @@ where
             let Some(body) = inner else {
                 return Poll::Ready(Err(Error::truncated()));
             };
-            let event = watch.take(ready!(body.as_mut().poll_next(cx)));
-            watch.released.extend(event);
+            let mut item = ready!(body.as_mut().poll_next(cx));
+            if watch.take(&mut item) {
+                watch.released.extend(item.and_then(Result::ok));
+            }
             if watch.is_over {
                 *inner = None;
             }
@@ -210,12 +217,14 @@ where
             let Some(body) = inner else {
                 return Poll::Ready(None);
             };
-            let event = watch.take(ready!(body.as_mut().poll_next(cx)));
+            // Edited where it is, since moving it costs as much as passing it through several layers.
+            let mut item = ready!(body.as_mut().poll_next(cx));
+            let is_emitted = watch.take(&mut item);
             if watch.is_over {
                 *inner = None;
             }
-            if event.is_some() {
-                return Poll::Ready(event.map(Ok));
+            if is_emitted {
+                return Poll::Ready(item);
             }
         }
     }

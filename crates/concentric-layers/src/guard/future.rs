@@ -1,8 +1,4 @@
-use super::{
-    GuardBody,
-    body::Watch,
-    layer::{BLOCKED, Options},
-};
+use super::{GuardBody, body::Watch, layer::Options};
 use concentric_core::{BoxError, ChatRequest, ChatResponse, Error, Event};
 use futures_core::Stream;
 use pin_project_lite::pin_project;
@@ -50,7 +46,6 @@ where
     /// The future of a call whose input is blocked.
     pub(super) fn blocked(error: Error, options: &Arc<Options>) -> Self {
         let text = options.block_with.clone();
-        let text = text.filter(|_| error.code() == Some(BLOCKED));
         let response = text.map(|text| ChatResponse::new(GuardBody::blocked(options, text)));
         Self {
             call: None,

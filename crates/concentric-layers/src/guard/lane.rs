@@ -43,18 +43,24 @@ impl Lane {
     /// # Errors
     ///
     /// A rule blocks a text. Texts before it have been released.
+    // Inlined always: for text that is not covered, it is a comparison.
+    #[inline(always)]
     pub(super) fn take(
         &mut self,
         options: &Options,
         event: &mut Event,
         out: &mut VecDeque<Event>,
     ) -> Result<bool, Error> {
-        match event {
-            Event::TextDelta(text) => self.delta(options, Parts::TEXT, text, out),
-            Event::ReasoningDelta(text) => self.delta(options, Parts::REASONING, text, out),
-            Event::RefusalDelta(text) => self.delta(options, Parts::REFUSAL, text, out),
-            event => self.take_other(options, event, out),
+        let (kind, text) = match event {
+            Event::TextDelta(text) => (Parts::TEXT, text),
+            Event::ReasoningDelta(text) => (Parts::REASONING, text),
+            Event::RefusalDelta(text) => (Parts::REFUSAL, text),
+            event => return self.take_other(options, event, out),
+        };
+        if self.open == kind && !options.output.contains(kind) {
+            return Ok(true);
         }
+        self.delta(options, kind, text, out)
     }
 
     fn delta(

@@ -2,10 +2,10 @@
 
 use super::layer::{SECRET, rules};
 use concentric_core::{
-    CallId, ChatRequest, CustomEvent, Event, Finish, FinishReason, Media, MediaSource, Message,
-    MessageId, Outcome, Part, PartEnd, PartKind, ProviderData, Role, Round, RunId, StepFinish,
-    StepStart, Str, SubAgentEvent, ToolCallDelta, ToolCallEvent, ToolCallPart, ToolCallStart,
-    ToolOutcome, ToolResult, Transcript, Turn, Usage,
+    CallId, ChatRequest, CustomEvent, Error, ErrorKind, Event, Finish, FinishReason, Media,
+    MediaSource, Message, MessageId, Outcome, Part, PartEnd, PartKind, ProviderData, Role, Round,
+    RunId, StepFinish, StepStart, Str, SubAgentEvent, ToolCallDelta, ToolCallEvent, ToolCallPart,
+    ToolCallStart, ToolOutcome, ToolResult, Transcript, Turn, Usage,
 };
 use concentric_layers::{
     GuardLayer,
@@ -202,6 +202,48 @@ async fn a_changed_part_loses_its_signature_and_an_unchanged_one_keeps_it() {
 }
 
 #[tokio::test]
+async fn a_changed_complete_part_loses_its_signature() {
+    let signed = |kind| {
+        let mut part = Part::new(kind);
+        part.provider_data = Some(Arc::new(ProviderData::new("p", json!("s"))));
+        part
+    };
+    let file = Media::new(MediaSource::Id("f".into())).with_name(SECRET);
+    let parts = [
+        signed(PartKind::Text(SECRET.into())),
+        signed(PartKind::Reasoning(SECRET.into())),
+        signed(PartKind::File(file)),
+        signed(PartKind::Text("hunter3".into())),
+        signed(PartKind::Refusal(SECRET.into())),
+        signed(PartKind::ToolCall(call())),
+    ];
+    let expected = [false, false, false, true, true, true];
+    let events = parts.iter().map(|part| Event::Part(Box::new(part.clone())));
+    let mut events: Vec<Event> = events.collect();
+    events.push(Event::finish(FinishReason::Stop, Usage::default()));
+    let events = guarded(Parts::TEXT | Parts::REASONING | Parts::ARGUMENTS, events).await;
+    let are_signed = events.iter().filter_map(|event| match event {
+        Event::Part(part) => Some(part.provider_data.is_some()),
+        _ => None,
+    });
+    assert!(are_signed.eq(expected), "{events:?}");
+    // In a request.
+    let model = ScriptedModel::new().text("ok");
+    let message = Message::new(Role::Assistant, parts[..5].to_vec());
+    let mut request = ChatRequest::user("hi");
+    request.transcript.push(Turn::message(message).unwrap());
+    let layer = GuardLayer::new(rules()).input(Parts::TEXT | Parts::REASONING);
+    layer.layer(model.clone()).oneshot(request).await.unwrap();
+    let turn = model.request(0).transcript.last().unwrap().clone();
+    let are_signed = turn
+        .as_message()
+        .parts
+        .iter()
+        .map(|part| part.provider_data.is_some());
+    assert!(are_signed.eq(expected.into_iter().take(5)), "{turn:?}");
+}
+
+#[tokio::test]
 async fn data_of_a_provider_with_a_match_is_removed_from_an_unchanged_part() {
     let mut part = Part::text("unchanged");
     part.provider_data = Some(Arc::new(data()));
@@ -272,6 +314,62 @@ async fn held_text_is_released_before_the_end_of_a_step() {
         assert_eq!(texts, [true, true, false, false], "{event:?}");
         assert_eq!(concentric_test::text_of(&events), "a hunt");
     }
+}
+
+#[tokio::test]
+async fn held_text_is_released_at_an_early_end() {
+    for is_error in [false, true] {
+        let events = vec![
+            Event::TextDelta("a hunt".into()),
+            nested(Event::TextDelta("hunt".into())),
+            nested(nested(Event::ReasoningDelta("hunt".into()))),
+        ];
+        let model = ScriptedModel::new().events(events);
+        let model = match is_error {
+            true => model.error(Error::new(ErrorKind::Connection, "lost")),
+            false => model.end_early(),
+        };
+        let guard = GuardLayer::new(rules()).layer(model);
+        let answer = guard.oneshot(ChatRequest::user("hi")).await.unwrap();
+        let mut items = collect_events(answer.body).await;
+        if is_error {
+            assert_eq!(items.pop().unwrap().unwrap_err().message(), "lost");
+        }
+        let mut texts = [String::new(), String::new(), String::new()];
+        for item in items {
+            let (mut at, mut event) = (0, item.unwrap());
+            while let Event::SubAgent(nested) = event {
+                (at, event) = (at + 1, nested.event);
+            }
+            let (Event::TextDelta(text) | Event::ReasoningDelta(text)) = event else {
+                panic!("{event:?}");
+            };
+            texts[at] += &text;
+        }
+        assert_eq!(texts, ["a hunt", "hunt", "hunt"]);
+    }
+}
+
+#[tokio::test]
+async fn json_with_escapes_is_edited_and_stays_json() {
+    let texts = json!({
+        "say \"hunter2\"": "x \"hunter2\" y",
+        "b": ["back\\slash\\", SECRET, "\\\"", {"c\\": "hunter2\\"}],
+    });
+    let result = ToolOutcome::of_value(&texts);
+    let call = ToolCallPart::new(CallId::new("c"), "t", texts.to_string());
+    let events = vec![
+        Event::tool_call(call),
+        Event::ToolResult(Box::new(ToolResult::new(CallId::new("c"), "t", result))),
+        Event::finish(FinishReason::Stop, Usage::default()),
+    ];
+    let events = guarded(Parts::ALL, events).await;
+    let expected = texts.to_string().replace(SECRET, "[password]");
+    let (Event::ToolCall(call), Event::ToolResult(result)) = (&events[0], &events[1]) else {
+        panic!("{events:?}");
+    };
+    assert_eq!(call.call.arguments.as_str(), expected);
+    assert_eq!(result.outcome.content.text(), expected);
 }
 
 #[tokio::test]

@@ -1,8 +1,9 @@
 //! One test per statement of [`concentric_layers::guard`] about calls.
 
 use concentric_core::{
-    AgentLayer, BoxModel, ChatOptions, ChatRequest, Error, ErrorKind, Event, FinishReason, Message,
-    OutputSchema, Part, Role, SystemSegment, ToolStatus, Transcript, Turn,
+    AgentLayer, BoxModel, CallId, ChatOptions, ChatRequest, Error, ErrorKind, Event, FinishReason,
+    Message, OutputSchema, Part, PartKind, Role, SideEffects, SystemSegment, ToolCallPart,
+    ToolStatus, Transcript, Turn, Usage,
 };
 use concentric_layers::{
     GuardLayer, GuardrailLayer, LogLayer, Steering,
@@ -133,6 +134,98 @@ async fn unchanged_turns_stay_shared_over_the_steps_of_a_run() {
     assert!(finish.transcript.unwrap().extends(&transcript));
 }
 
+/// The texts of the messages in a request.
+fn texts(request: &ChatRequest) -> Vec<String> {
+    let mut texts: Vec<String> = request
+        .transcript
+        .rev()
+        .map(|turn| turn.as_message().text())
+        .collect();
+    texts.reverse();
+    texts
+}
+
+#[tokio::test]
+async fn a_later_turn_is_edited_among_unchanged_ones() {
+    let model = ScriptedModel::new().text("ok").repeat();
+    let guard = guard().layer(model.clone());
+    let first = ChatRequest::user("first");
+    let mut second = first.clone();
+    let answer = Message::new(Role::Assistant, vec![Part::text("an answer")]);
+    second.transcript.push(Turn::message(answer).unwrap());
+    second.transcript.push_user("I am hunter2.");
+    for request in [&first, &second, &second] {
+        guard.clone().oneshot(request.clone()).await.unwrap();
+    }
+    assert_eq!(texts(&model.request(0)), ["first"]);
+    let edited = ["first", "an answer", "I am [password]."];
+    assert_eq!(texts(&model.request(1)), edited);
+    assert_eq!(texts(&model.request(2)), edited);
+    assert!(model.request(1).transcript.extends(&first.transcript));
+}
+
+#[tokio::test]
+async fn a_conversation_that_is_not_continued_is_edited_as_a_whole() {
+    let model = ScriptedModel::new().text("ok").repeat();
+    let guard = guard().layer(model.clone());
+    let mut first = ChatRequest::user("I am hunter2.");
+    first.transcript.push_user("And you?");
+    // Another branch, and one that ends before.
+    let mut second = first.clone();
+    second.transcript = Transcript::new();
+    second.transcript.push_user("You are hunter2.");
+    second.transcript.push_user("hunter2!");
+    let mut third = first.clone();
+    third.transcript = first.transcript.prefix(1);
+    for request in [&first, &second, &third] {
+        guard.clone().oneshot(request.clone()).await.unwrap();
+    }
+    assert_eq!(texts(&model.request(0)), ["I am [password].", "And you?"]);
+    assert_eq!(
+        texts(&model.request(1)),
+        ["You are [password].", "[password]!"]
+    );
+    assert_eq!(texts(&model.request(2)), ["I am [password]."]);
+}
+
+#[tokio::test]
+async fn two_guards_of_one_run_edit_the_same_turns() {
+    let model = ScriptedModel::new()
+        .tool_call("look", json!({}))
+        .then()
+        .text("Done.");
+    let literal = |name: &'static str, text| {
+        let rules = Rules::new([Rule::literals(name, [text])]).unwrap();
+        GuardLayer::new(rules).input(Parts::USER | Parts::RESULTS)
+    };
+    let agent = ServiceBuilder::new()
+        .layer(AgentLayer::new(
+            ScriptedTools::new().answers("look", "Ann is hunter2."),
+        ))
+        .layer(literal("none", "nothing"))
+        .layer(literal("name", "Ann"))
+        .layer(guard().input(Parts::USER | Parts::RESULTS))
+        .service(model.clone());
+    let answer = agent.oneshot(ChatRequest::user("Is Ann hunter2?")).await;
+    answer.unwrap().collect().await.unwrap();
+    for request in model.requests() {
+        assert_eq!(
+            request
+                .transcript
+                .iter()
+                .next()
+                .map(|turn| turn.as_message().text())
+                .as_deref(),
+            Some("Is [name] [password]?")
+        );
+    }
+    let turn = model.request(1).transcript.last().unwrap().clone();
+    assert_eq!(
+        turn.results()[0].outcome.content.text(),
+        "[name] is [password]."
+    );
+}
+
 #[tokio::test]
 async fn a_blocked_input_calls_nothing() {
     let model = ScriptedModel::new().text("hi").repeat();
@@ -238,12 +331,49 @@ async fn a_blocked_tool_call_is_not_executed() {
     let body = agent.oneshot(ChatRequest::user("hi")).await.unwrap().body;
     let (events, error) = assert_fails(body).await;
     assert_eq!(error.code(), Some(BLOCKED));
-    assert_eq!(error.effects(), concentric_core::SideEffects::None);
+    assert_eq!(error.effects(), SideEffects::None);
     assert_eq!(tools.calls().len(), 0);
     assert!(
         !events
             .iter()
             .any(|event| matches!(event, Event::ToolCall(_)))
+    );
+}
+
+#[tokio::test]
+async fn a_blocked_tool_call_leaves_no_open_round() {
+    let model = ScriptedModel::new()
+        .tool_call("look", json!({"at": "home"}))
+        .then()
+        .text("Wait.")
+        .tool_call("look", json!({"at": "home"}))
+        .tool_call("look", json!({"at": "Bluebird"}))
+        .then()
+        .text("Done.");
+    let tools = ScriptedTools::new().answers("look", "seen");
+    let agent = ServiceBuilder::new()
+        .layer(AgentLayer::new(tools.clone()))
+        .layer(guard().output(Parts::ARGUMENTS).block_with("No."))
+        .service(model);
+    let body = agent.oneshot(ChatRequest::user("hi")).await.unwrap().body;
+    let (events, finish) = assert_finishes(body).await;
+    assert_eq!(text_of(&events), "Wait.No.Done.");
+    let transcript = finish.transcript.unwrap();
+    assert!(!format!("{transcript:?}").contains("Bluebird"));
+    // Every call of the transcript has a result, and every result of a tool a call.
+    let open = transcript.iter().map(|turn| {
+        let parts = turn.as_message().parts.iter();
+        let calls = parts.filter(|part| matches!(part.kind, PartKind::ToolCall(_)));
+        (calls.count(), turn.results().len())
+    });
+    let open: Vec<_> = open.collect();
+    assert!(
+        open.iter().all(|(calls, results)| calls == results),
+        "{open:?}"
+    );
+    assert_eq!(
+        open.iter().map(|(calls, _)| calls).sum::<usize>(),
+        tools.calls().len()
     );
 }
 
@@ -295,6 +425,80 @@ async fn the_text_of_an_error_is_redacted() {
     let (events, error) = assert_fails(body).await;
     assert_eq!(text_of(&events), "a hunter");
     assert_eq!(error.message(), "no answer to [password]");
+}
+
+#[tokio::test]
+async fn an_error_is_unchanged_unless_texts_are_covered() {
+    let source = Error::new(ErrorKind::Other, "by hunter2");
+    let error = Error::new(ErrorKind::Server, "no answer to hunter2").with_source(source);
+    let chain = format!("{error:#}");
+    let model = ScriptedModel::new().error(error.clone()).then().text("a");
+    let model = model.error(error);
+    let layer = guard().output(Parts::REASONING | Parts::RESULTS);
+    let guard = layer.layer(model);
+    let request = || ChatRequest::user("hi");
+    let error = guard.clone().oneshot(request()).await.unwrap_err();
+    assert_eq!(format!("{error:#}"), chain);
+    let body = guard.oneshot(request()).await.unwrap().body;
+    let (_, error) = assert_fails(body).await;
+    assert_eq!(format!("{error:#}"), chain);
+}
+
+#[tokio::test]
+async fn a_text_is_put_in_place_of_matches_only() {
+    let layer = guard().block_with("No.").limit(4);
+    // An error of the model, also one of another guard.
+    for code in ["busy", BLOCKED] {
+        let error = Error::new(ErrorKind::ContentFilter, "no").with_code(code);
+        let model = ScriptedModel::new().error(error.clone()).then();
+        let guard = layer.layer(model.text("a ").error(error));
+        let request = || ChatRequest::user("hi");
+        let error = guard.clone().oneshot(request()).await.unwrap_err();
+        assert_eq!(error.code(), Some(code));
+        let body = guard.oneshot(request()).await.unwrap().body;
+        let (events, error) = assert_fails(body).await;
+        assert_eq!(
+            (text_of(&events).as_str(), error.code()),
+            ("a ", Some(code))
+        );
+    }
+    // The limit of a typed answer.
+    let mut request = ChatRequest::user("hi");
+    let schema = OutputSchema::new("answer", json!({"type": "object"}));
+    request.options_mut().output_schema = Some(schema);
+    let guard = layer.layer(ScriptedModel::new().text("{\"a\": 1}"));
+    let error = guard.oneshot(request).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TooLarge);
+}
+
+#[tokio::test]
+async fn an_error_after_a_tool_reports_its_effects() {
+    let run = async |tool: Option<&str>, answer: &str, error: Option<Error>| {
+        let mut model = ScriptedModel::new();
+        if let Some(tool) = tool {
+            model = model.tool_call(tool, json!({})).then();
+        }
+        model = model.text(answer);
+        if let Some(error) = error {
+            model = model.error(error);
+        }
+        let tools = ScriptedTools::new().answers("delete", "deleted");
+        let agent = guard().layer(AgentLayer::new(tools).layer(model));
+        let body = agent.oneshot(ChatRequest::user("hi")).await.unwrap().body;
+        let (_, error) = assert_fails(body).await;
+        (
+            error.code() == Some(BLOCKED),
+            error.effects() == SideEffects::None,
+        )
+    };
+    let lost = || Some(Error::new(ErrorKind::Connection, "lost"));
+    assert_eq!(
+        run(Some("delete"), "It was Bluebird.", None).await,
+        (true, false)
+    );
+    assert_eq!(run(Some("delete"), "It was ", lost()).await, (false, false));
+    assert_eq!(run(None, "It was Bluebird.", None).await, (true, true));
+    assert_eq!(run(None, "It was ", lost()).await, (false, true));
 }
 
 #[tokio::test]
@@ -394,7 +598,7 @@ async fn a_reset_drops_the_held_text_of_a_typed_answer() {
         Event::TextDelta("{\"a\": 1".into()),
         Event::Reset,
         Event::TextDelta("{\"b\": 2}".into()),
-        Event::finish(FinishReason::Stop, concentric_core::Usage::default()),
+        Event::finish(FinishReason::Stop, Usage::default()),
     ]);
     let answer = guard().layer(model).oneshot(request).await.unwrap();
     assert_eq!(answer.text().await.unwrap(), "{\"b\": 2}");
@@ -427,6 +631,25 @@ async fn matches_are_reported_without_their_text() {
         ("card".to_owned(), Parts::TEXT, 19),
     ];
     assert_eq!(*found.lock().unwrap(), expected);
+}
+
+#[tokio::test]
+async fn the_name_of_a_field_is_reported_once() {
+    let found = Arc::new(Mutex::new(0));
+    let seen = Arc::clone(&found);
+    let layer = guard().output(Parts::ALL);
+    let layer = layer.on_match(move |_: Found<'_>| *seen.lock().unwrap() += 1);
+    let value = json!({SECRET: "x", "y": ["z", 1]});
+    let model = ScriptedModel::new().events([
+        Event::tool_call(ToolCallPart::new(CallId::new("c"), "t", value.clone())),
+        Event::State(Arc::new(value)),
+        Event::finish(FinishReason::Stop, Usage::default()),
+    ]);
+    let guard = layer.layer(model);
+    let answer = guard.oneshot(ChatRequest::user("hi")).await.unwrap();
+    answer.collect().await.unwrap();
+    // In the call, and in the state.
+    assert_eq!(*found.lock().unwrap(), 2);
 }
 
 #[tokio::test]
