@@ -5,6 +5,7 @@ mod pii;
 mod rules;
 mod secrets;
 mod stream;
+mod streams;
 mod tables;
 
 use concentric_layers::guard::{Rule, Rules};

@@ -405,8 +405,8 @@ fn a_hostile_text_takes_linear_time() {
     ] {
         let short = piece.repeat(1024 / piece.len());
         let long = short.repeat(4);
-        // Another process may take the time.
-        let is_linear = (0..5).any(|_| time(&long) < time(&short) * 9 + Duration::from_millis(5));
+        // Other processes may take the time, again and again while a machine builds.
+        let is_linear = (0..50).any(|_| time(&long) < time(&short) * 9 + Duration::from_millis(5));
         assert!(is_linear, "{piece}");
     }
 }

@@ -48,7 +48,7 @@ const SECRETS: [&str; 26] = [
 ];
 
 /// As `SECRETS`, with texts beyond the maximum length of their rules.
-fn secrets() -> Vec<String> {
+pub(super) fn secrets() -> Vec<String> {
     let mut all = SECRETS.map(str::to_owned).to_vec();
     for (before, count) in [
         ("refresh_token = ", 15),
@@ -66,43 +66,54 @@ fn secrets() -> Vec<String> {
     all
 }
 
-/// The released texts of a stream of these pieces.
-fn released(rules: &Rules, kind: usize, pieces: &[&str], random: &mut Random) -> Vec<String> {
-    let delta = |text: &str| match kind {
+pub(super) fn delta(kind: usize, text: &str) -> Event {
+    match kind {
         0 => Event::TextDelta(text.into()),
         1 => Event::ReasoningDelta(text.into()),
         _ => Event::RefusalDelta(text.into()),
-    };
-    let mut events = Vec::new();
-    for piece in pieces {
-        events.push(Ok(delta(piece)));
-        if random.below(8) == 0 {
-            events.push(Ok(Event::from(CustomEvent::new("tick", ().into()))));
-        }
     }
-    events.push(Ok(Event::finish(FinishReason::Stop, Usage::default())));
+}
+
+pub(super) fn tick() -> Event {
+    Event::from(CustomEvent::new("tick", ().into()))
+}
+
+pub(super) fn finish() -> Event {
+    Event::finish(FinishReason::Stop, Usage::default())
+}
+
+/// The events of a guarded answer.
+pub(super) fn guarded(layer: &GuardLayer, events: Vec<Event>) -> Vec<Event> {
     let mut events = Some(events);
     let model = service_fn(move |_: ChatRequest| {
         let events = events.take().unwrap_or_default();
         async move {
-            let body = stream::iter::<Vec<Result<Event, Error>>>(events);
+            let body = stream::iter(events).map(Ok::<_, Error>);
             Ok::<_, BoxError>(ChatResponse::new(body))
         }
     });
-    let mut guard = GuardLayer::new(rules.clone())
-        .input(Parts::NONE)
-        .layer(model);
+    let mut guard = layer.layer(model);
     let response = guard
         .call(ChatRequest::new(Default::default()))
         .now_or_never();
-    let items: Vec<_> = response
-        .unwrap()
-        .unwrap()
-        .body
-        .collect::<Vec<_>>()
-        .now_or_never()
-        .unwrap();
-    let texts = items.into_iter().filter_map(|item| match item.unwrap() {
+    let body = response.unwrap().unwrap().body;
+    let events = body.map(Result::unwrap).collect().now_or_never();
+    events.unwrap()
+}
+
+/// The released texts of a stream of these pieces.
+fn released(rules: &Rules, kind: usize, pieces: &[&str], random: &mut Random) -> Vec<String> {
+    let mut events = Vec::new();
+    for piece in pieces {
+        events.push(delta(kind, piece));
+        if random.below(8) == 0 {
+            events.push(tick());
+        }
+    }
+    events.push(finish());
+    let layer = GuardLayer::new(rules.clone()).input(Parts::NONE);
+    let texts = guarded(&layer, events);
+    let texts = texts.into_iter().filter_map(|event| match event {
         Event::TextDelta(text) | Event::ReasoningDelta(text) | Event::RefusalDelta(text) => {
             Some(text.to_string())
         }
@@ -112,7 +123,7 @@ fn released(rules: &Rules, kind: usize, pieces: &[&str], random: &mut Random) ->
 }
 
 /// Divides a text at random places between characters.
-fn split<'a>(text: &'a str, random: &mut Random) -> Vec<&'a str> {
+pub(super) fn split<'a>(text: &'a str, random: &mut Random) -> Vec<&'a str> {
     let most = 1 + random.below(12);
     let mut pieces = Vec::new();
     let mut start = 0;
@@ -129,6 +140,30 @@ fn split<'a>(text: &'a str, random: &mut Random) -> Vec<&'a str> {
     pieces
 }
 
+/// Rules, and texts for them.
+pub(super) fn random_rules<'a>(
+    random: &mut Random,
+    secrets: &'a [&'a str],
+) -> (Rules, impl Fn(&mut Random) -> String + 'a) {
+    let of_secrets = random.below(2) == 0;
+    let rules = match of_secrets {
+        true => built_in().clone(),
+        false => {
+            let count = 1 + random.below(5);
+            let specs: Vec<_> = (0..count).map(|_| *random.of(&SPECS)).collect();
+            Rules::new(specs.iter().map(super::rules::Spec::rule)).unwrap()
+        }
+    };
+    let texts = move |random: &mut Random| {
+        let len = 1 + random.below(30);
+        match of_secrets {
+            true => random_text(random, secrets, len / 4 + 1),
+            false => random_text(random, &PIECES, len),
+        }
+    };
+    (rules, texts)
+}
+
 // Case F056. `GUARD_CASES=10000000` is the whole bar.
 #[test]
 fn a_stream_has_the_output_of_the_whole_text() {
@@ -137,21 +172,9 @@ fn a_stream_has_the_output_of_the_whole_text() {
     let secrets: Vec<&str> = secrets.iter().map(String::as_str).collect();
     let mut left = count;
     while left > 0 {
-        let of_secrets = random.below(2) == 0;
-        let rules = match of_secrets {
-            true => built_in().clone(),
-            false => {
-                let count = 1 + random.below(5);
-                let specs: Vec<_> = (0..count).map(|_| *random.of(&SPECS)).collect();
-                Rules::new(specs.iter().map(super::rules::Spec::rule)).unwrap()
-            }
-        };
+        let (rules, texts) = random_rules(&mut random, &secrets);
         for _ in 0..8 {
-            let len = 1 + random.below(30);
-            let text = match of_secrets {
-                true => random_text(&mut random, &secrets, len / 4 + 1),
-                false => random_text(&mut random, &PIECES, len),
-            };
+            let text = texts(&mut random);
             let whole = rules.apply(&text);
             for _ in 0..25.min(left) {
                 left -= 1;
@@ -218,6 +241,16 @@ fn a_text_of_4_mib_is_scanned_with_bounded_memory() {
     );
     // Nothing is held but the word at the end of a piece.
     assert!(texts.iter().all(|text| text.len() <= piece.len() + 8));
+}
+
+#[test]
+fn text_beyond_the_longest_match_is_not_held() {
+    let rules = Rules::new([Rule::pattern("x", "a[bc]*d").at_most(5)]).unwrap();
+    let mut random = Random(1);
+    let texts = released(&rules, 0, &["x abcb", "cbcb", "cb abcd"], &mut random);
+    assert_eq!(texts, ["x ", "abcbcbcb", "cb ", "[x]"]);
+    let texts = released(&rules, 0, &["abcbcbcb", "d"], &mut random);
+    assert_eq!(texts, ["abcbcbcb", "d"]);
 }
 
 #[test]
