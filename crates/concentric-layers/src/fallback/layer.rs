@@ -84,13 +84,16 @@ impl FallbackLayer {
     ///
     /// ```
     /// use concentric_core::{BoxModel, ErrorKind};
-    /// use concentric_layers::FallbackLayer;
+    /// use concentric_layers::{FallbackLayer, guard, guardrail};
     ///
-    /// // A provider's content filter may refuse what another model answers.
+    /// // A provider's content filter may refuse what another model answers. What a guard of the application
+    /// // blocked must reach no model.
     /// fn unfiltered(other: BoxModel) -> FallbackLayer {
-    ///     FallbackLayer::new("first")
-    ///         .or("other", other)
-    ///         .on(|error| (error.kind() == ErrorKind::ContentFilter).then_some(true))
+    ///     const OWN: [&str; 3] = [guard::BLOCKED, guardrail::BLOCKED, guardrail::FAILED];
+    ///     FallbackLayer::new("first").or("other", other).on(|error| {
+    ///         let is_own = error.code().is_some_and(|code| OWN.contains(&code));
+    ///         (error.kind() == ErrorKind::ContentFilter && !is_own).then_some(true)
+    ///     })
     /// }
     /// # let _ = unfiltered;
     /// ```

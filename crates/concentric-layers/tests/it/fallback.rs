@@ -1,13 +1,16 @@
 //! One test per statement of [`concentric_layers::fallback`].
 
 use concentric_core::{
-    AgentLayer, BoxModel, CancelReason, ChatRequest, ChatResponse, Error, ErrorKind, Event,
-    EventStream, FinishReason, Outcome, Reply, ResponseHead, SideEffects, Usage, machine::RunState,
+    AgentLayer, BoxError, BoxModel, CancelReason, ChatRequest, ChatResponse, Error, ErrorKind,
+    Event, EventStream, FinishReason, Outcome, Reply, ResponseHead, SideEffects, Usage,
+    machine::RunState,
 };
 use concentric_layers::{
-    CommitLayer, FallbackLayer, Next, RetryModel,
+    CommitLayer, FallbackLayer, GuardLayer, GuardrailLayer, Next, RetryModel,
     fallback::{FIRST_CONTENT, FailedAttempts},
     from_fn,
+    guard::{self, Rule, Rules},
+    guardrail::{self, Assessment, Input, Subject},
 };
 use concentric_test::{
     Pace, ScriptedModel, ScriptedTools, Strict, TestEnvironment, assert_fails, assert_finishes,
@@ -17,7 +20,7 @@ use concentric_tools::{Approval, NoArguments, Toolset, agent_tool, tool};
 use serde_json::{Value, json};
 use std::{error::Error as _, time::Duration};
 use tokio_test::{assert_pending, assert_ready, task};
-use tower::{Layer, ServiceBuilder, ServiceExt, retry::RetryLayer};
+use tower::{Layer, ServiceBuilder, ServiceExt, retry::RetryLayer, service_fn};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -204,6 +207,65 @@ async fn the_kind_of_an_error_decides() {
             "{kind}"
         );
         assert!(!falls("unsupported", Some(false)).await, "{kind}");
+    }
+}
+
+#[tokio::test]
+async fn what_a_guard_blocked_is_not_sent_to_another_model() {
+    const OWN: [&str; 3] = [guard::BLOCKED, guardrail::BLOCKED, guardrail::FAILED];
+    let rules = || Rules::new([Rule::literals("codename", ["Bluebird"]).block()]).unwrap();
+    let classifies = || GuardrailLayer::new("codename", rules());
+    let unjudged = || {
+        let fails = service_fn(async |_: Subject| Err::<Assessment, BoxError>("no".into()));
+        GuardrailLayer::new("fails", fails).input(Input::Blocking)
+    };
+    let first = || says("It is Bluebird.");
+    let filtered = || fails(error(ErrorKind::ContentFilter).with_code("content_filter"));
+    let cases: [(BoxModel, &str, bool); 7] = [
+        // The input, and the answer.
+        (
+            BoxModel::new(GuardLayer::new(rules()).layer(first())),
+            "Bluebird?",
+            false,
+        ),
+        (
+            BoxModel::new(GuardLayer::new(rules()).layer(first())),
+            "hi",
+            false,
+        ),
+        (
+            BoxModel::new(classifies().input(Input::Blocking).layer(first())),
+            "Bluebird?",
+            false,
+        ),
+        (
+            BoxModel::new(classifies().output(guardrail::Output::Whole).layer(first())),
+            "hi",
+            false,
+        ),
+        (BoxModel::new(unjudged().layer(first())), "hi", false),
+        // An answer of another code.
+        (BoxModel::new(filtered()), "hi", true),
+        (
+            BoxModel::new(GuardLayer::new(rules()).layer(filtered())),
+            "hi",
+            true,
+        ),
+    ];
+    for (model, request, is_called) in cases {
+        for is_set in [false, true] {
+            let other = says("b");
+            let mut layer = FallbackLayer::new("a").or("b", other.clone());
+            if is_set {
+                layer = layer.on(|error| {
+                    let is_own = error.code().is_some_and(|code| OWN.contains(&code));
+                    (error.kind() == ErrorKind::ContentFilter && !is_own).then_some(true)
+                });
+            }
+            let answer = text(layer.layer(model.clone()), ChatRequest::user(request)).await;
+            assert_eq!(answer.is_ok(), is_set && is_called, "{answer:?}");
+            assert_eq!(other.calls(), usize::from(is_set && is_called));
+        }
     }
 }
 
