@@ -21,7 +21,7 @@ use concentric_layers::{
     detach::DetachLayer,
     fallback::FallbackLayer,
     guard::{GuardLayer, Parts, Rules, pii, secrets},
-    guardrail::{Assessment, GuardrailLayer, Subject},
+    guardrail::{Assessment, GuardrailLayer, Input, Subject},
     in_flight::InFlightLimitLayer,
     log::LogLayer,
     map_events,
@@ -84,8 +84,10 @@ inside! {
     transform: TransformLayer::new(|_: &ChatRequest| Pass);
     commit: CommitLayer::first_event();
     defaults: RequestDefaultsLayer::new();
-    guard: GuardLayer::new(one_rule()).input(Parts::NONE).output(Parts::NONE);
-    guardrail: GuardrailLayer::new("none", service_fn(pass));
+    // Guards the messages of the user, and nothing of the answer.
+    guard: GuardLayer::new(one_rule()).output(Parts::NONE);
+    // Guards parts of the answer that no event has, and so reads the kind of each event.
+    busy_guard: GuardLayer::new(one_rule()).output(Parts::REASONING | Parts::ARGUMENTS);
     in_flight: InFlightLimitLayer::new(8);
     log: LogLayer::standard();
     otel: Otel::new().model();
@@ -148,15 +150,30 @@ pub(crate) fn budget_of_tokens(count: u64) {
     budget_of(Limits::new().output_tokens(u64::MAX), count);
 }
 
+/// A guardrail that judges the message of the user, and nothing of the answer.
+pub(crate) fn guardrail(count: u64) {
+    let layer = GuardrailLayer::new("none", service_fn(pass)).input(Input::Blocking);
+    let model = layer.layer(Model(Script::Text(EVENTS)));
+    // The layer limits the time of the classifier.
+    let runtime = runtime();
+    let _entered = runtime.enter();
+    run(agent_of(model), count);
+}
+
+/// A runtime for layers that make timers.
+fn runtime() -> tokio::runtime::Runtime {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build();
+    runtime.expect("the runtime must start")
+}
+
 /// A layer around the loop, which stores each run as a conversation.
 pub(crate) fn busy_conversation(count: u64) {
     let layer = ConversationLayer::new(MemoryStore::new());
     let agent = layer.layer(agent());
     // The layer limits the time of the store.
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .build();
-    let runtime = runtime.expect("the runtime must start");
+    let runtime = runtime();
     let _entered = runtime.enter();
     let mut runs = 0;
     let in_thread = move |request: ChatRequest| {

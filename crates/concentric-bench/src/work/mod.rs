@@ -399,6 +399,11 @@ pub(crate) const ALL: &[Work] = {
             idle::guard,
         ),
         idle(
+            "busy-guard",
+            "event, GuardLayer of other parts; bare: none",
+            idle::busy_guard,
+        ),
+        idle(
             "guard-12",
             "event, GuardLayer of 12 rules; bare: none",
             idle::twelve_rules_guard,
