@@ -52,7 +52,7 @@
 //! |---|---|---|
 //! | text, reasoning, refusal | `TEXT`, `REASONING`, `REFUSAL` | as above |
 //! | end of a part | | without its provider data if its text was changed, since that may be a signature |
-//! | complete part | the kind of its content | changed; without its provider data if it was; file names and URLs included, not the content of files |
+//! | complete part | the kind of its content | changed; without its provider data if it was; file names and URLs included, not the content of files, which has other forms than text |
 //! | text of a request with an [output schema](concentric_core::ChatOptions::output_schema) | `TEXT` | held until the part is complete; as JSON, see below |
 //! | start of a tool call and pieces of its arguments | `ARGUMENTS` | held until the call, then in one piece |
 //! | tool call | `ARGUMENTS` | as JSON, with the name of the tool; inside the loop, gates and tools get the changed call |
@@ -74,7 +74,7 @@
 //! is edited likewise, up to 8 of them inside of each other. What replaces a number is a string, so the text
 //! remains JSON. Of several names in one object that are replaced by the same one, each further one gets a
 //! number, so that no field is lost. Unchanged values keep their exact form. Arguments that are not JSON are a
-//! text.
+//! text, which is changed rather than blocked: no tool accepts them, and the model sees its mistake.
 //!
 //! In all texts, `\b`, `\f`, `\n`, `\r` and `\t` are also white space in front of a match, since a text may have
 //! JSON or program code in it.
@@ -122,7 +122,8 @@
 //! # Errors
 //!
 //! [`ErrorKind::ContentFilter`](concentric_core::ErrorKind::ContentFilter) with the code [`BLOCKED`] and the
-//! name of the rule; [`ErrorKind::TooLarge`](concentric_core::ErrorKind::TooLarge) for a typed answer beyond
+//! name of the rule in the message. Most callers treat it as they treat a filter of the provider; those that do
+//! not compare one code for all rules. [`ErrorKind::TooLarge`](concentric_core::ErrorKind::TooLarge) for a typed answer beyond
 //! [`limit`](GuardLayer::limit). The rules themselves cannot fail.
 //!
 //! # Backpressure and commit point

@@ -15,6 +15,8 @@
 //! | [`es_dni`] | identity numbers (`DNI`, `NIE`) of Spain with a valid letter |
 //! | [`date_of_birth`] | dates after a word such as `born`; the word is kept |
 //! | [`phone`] | phone numbers: international, North American, or national with separators |
+//!
+//! As in [`secrets`](super::secrets), the rules are code, and a new version of the crate may find more.
 
 use super::Rule;
 use std::{

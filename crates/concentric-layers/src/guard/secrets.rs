@@ -9,6 +9,9 @@
 //! | [`bearer`] | the credentials after `Bearer` or `Authorization: Basic`; the word is kept |
 //! | [`generic`] | random texts after a word such as `api_key`; the word is kept |
 //!
+//! The rules are code, since some need more than a pattern: a new version of the crate may find more. For a fixed
+//! set, list [`Rule`]s of one's own.
+//!
 //! Of a text beyond the [maximum length](Rule::at_most) of its rule, nothing is released: a URL without an end of
 //! its password within 512 bytes counts as one with a password.
 

@@ -56,6 +56,15 @@
 //! A classifier that fails, panics or exceeds its [time](GuardrailLayer::timeout) blocks, with the code
 //! [`FAILED`]; [`fail_open`](GuardrailLayer::fail_open) reverses that.
 //!
+//! # What the classifier decides
+//!
+//! The layer has no thresholds, scores or rewriting: a classifier knows the scale of its scores, and blocks or
+//! flags by them. One that only observes flags all that it finds. The moderation of a provider is a service
+//! around its client, and finds images and files in [`Subject::transcript`]. Texts are changed by
+//! [rules](crate::GuardLayer), which need no other text than their own, or by a
+//! [`TransformLayer`](crate::TransformLayer). The kind of the error is that of a provider's filter, as callers
+//! treat both alike; the code tells them apart, and [`Blocked`] has the name.
+//!
 //! # Place in the stack
 //!
 //! Around an agent, once per run: a rejected input starts no run. Inside the loop, once per model call:
@@ -64,8 +73,8 @@
 //! and wait before their first tool. A [`DetachLayer`](crate::DetachLayer) belongs around this layer, since it
 //! would continue a run whose input is blocked; inside, it fails the call with
 //! [`Configuration`](concentric_core::ErrorKind::Configuration) and names both layers.
-//! [`TransformLayer`](crate::TransformLayer) replaces text by rules without a classifier;
-//! [`OutputConstraint`](crate::stop::OutputConstraint) asks the model for another answer.
+//! [`OutputConstraint`](crate::stop::OutputConstraint) asks the model for another answer, which this layer does
+//! not: it may have released the beginning.
 //!
 //! See the [recommended order](crate::order).
 //!

@@ -79,6 +79,7 @@ async fn it_is_a_layer() {
     check_layer(passes().input(Input::Blocking)).await;
     check_layer(passes().input(Input::Parallel)).await;
     check_layer(passes().output(Output::windows(0, 0))).await;
+    check_layer(passes().output(Output::Whole)).await;
     let replaced = || OnBlock::Replace("No.".into());
     check_layer(passes().input(Input::Blocking).on_block(replaced())).await;
     check_layer(passes().output(Output::windows(4, 2)).on_block(replaced())).await;
@@ -330,6 +331,35 @@ async fn a_resumed_run_waits_for_the_verdict_on_its_replies() {
             assert_finishes(response.unwrap().body).await;
             assert_eq!(*deleted.lock().unwrap(), ["b"]);
         }
+    }
+}
+
+#[cfg(feature = "budget")]
+#[tokio::test]
+async fn the_model_call_of_a_blocked_input_is_charged() {
+    use concentric_layers::budget::{Amounts, Budget, BudgetPlugin, Limits};
+
+    for content in [false, true] {
+        let budget = Budget::new(Limits::new().total_tokens(1_000));
+        let plugin = BudgetPlugin::new(Limits::new()).estimate(|_| Usage::new(30, 20));
+        let model = ScriptedModel::new();
+        let model = match content {
+            true => model.text("It"),
+            false => model,
+        };
+        let gate = Gate::new();
+        let agent = AgentLayer::new(ScriptedTools::new());
+        let agent = agent.layer(plugin.model().layer(model.never()));
+        let guarded = parallel(&gate, true).layer(agent);
+        let mut request = request();
+        request.context.provide(budget.clone());
+        let mut call = task::spawn(guarded.oneshot(request));
+        assert!(call.poll().is_pending());
+        gate.open();
+        assert_eq!(call.await.unwrap_err().code(), Some(BLOCKED));
+        let spent = budget.spent();
+        assert_eq!((spent.model_calls, spent.total_tokens), (1, 50));
+        assert_eq!(budget.reserved(), Amounts::new());
     }
 }
 

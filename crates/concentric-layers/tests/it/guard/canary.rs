@@ -2,8 +2,8 @@
 
 use super::layer::SECRET;
 use concentric_core::{
-    AgentLayer, BoxModel, ChatRequest, Context, Error, Event, Message, OutputSchema, Reply,
-    ThreadId, ToolCall, ToolContent, ToolOutcome,
+    AgentLayer, BoxModel, CallId, ChatRequest, Context, Error, Event, Message, OutputSchema, Reply,
+    ThreadId, ToolCall, ToolCallDelta, ToolCallStart, ToolContent, ToolOutcome,
 };
 use concentric_layers::{
     ConversationLayer, DynamicMemoryLayer, GuardLayer, LogLayer, NextTool, Otel,
@@ -15,6 +15,7 @@ use concentric_layers::{
 use concentric_store::SqliteStore;
 use concentric_test::{ScriptedModel, collect_events};
 use concentric_tools::{Approval, Toolset, tool};
+use futures_util::{FutureExt, StreamExt};
 use opentelemetry::trace::TracerProvider;
 use opentelemetry_sdk::trace::{InMemorySpanExporterBuilder, SdkTracerProvider};
 use serde_json::{Value, json};
@@ -79,14 +80,54 @@ async fn events(agent: &BoxModel, request: ChatRequest) -> Vec<Event> {
     events
 }
 
-#[tokio::test]
-async fn nothing_that_a_rule_matches_is_behind_the_guard() {
+/// With a single subscriber, tracing remembers for all threads what it answered one of them.
+fn set_global() {
     static GLOBAL: Once = Once::new();
     GLOBAL.call_once(|| {
-        // With a single subscriber, tracing remembers for all threads what it answered one of them.
         let none = tracing::subscriber::NoSubscriber::default();
         let _ = tracing::subscriber::set_global_default(none);
     });
+}
+
+// Case F057.
+#[tokio::test]
+async fn held_text_of_a_dropped_call_is_not_logged() {
+    set_global();
+    let lines = Lines::default();
+    let writer = lines.clone();
+    let log = tracing_subscriber::fmt()
+        .with_max_level(LevelFilter::TRACE)
+        .with_ansi(false)
+        .with_writer(move || writer.clone());
+    let _subscriber = tracing::subscriber::set_default(log.finish());
+    let rules = Rules::new([Rule::literals("password", [SECRET])]).unwrap();
+    let calls = |arguments| ToolCallDelta::new(0, arguments);
+    let start = ToolCallStart::new(0, CallId::new("c"), "look");
+    let model = ScriptedModel::new()
+        .event(Event::ToolCallStart(Box::new(start)))
+        .event(Event::ToolCallDelta(calls("{\"who\": \"hunt")))
+        .deltas(["It is ", "hunter"])
+        .never();
+    let agent = ServiceBuilder::new()
+        .layer(LogLayer::verbose().content(10_000))
+        .layer(GuardLayer::new(rules).output(Parts::ALL))
+        .service(model.clone());
+    let mut body = agent.oneshot(ChatRequest::user("hi")).await.unwrap().body;
+    let mut events = Vec::new();
+    while let Some(item) = body.next().now_or_never() {
+        events.push(item.unwrap().unwrap());
+    }
+    assert_eq!(events, [Event::TextDelta("It is ".into())]);
+    drop(body);
+    assert_eq!(model.live(), 0);
+    let lines = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+    assert!(lines.contains("dropped"), "{lines}");
+    assert!(!lines.contains("hunt") && !lines.contains("who"), "{lines}");
+}
+
+#[tokio::test]
+async fn nothing_that_a_rule_matches_is_behind_the_guard() {
+    set_global();
     let (lines, exporter) = (Lines::default(), InMemorySpanExporterBuilder::new().build());
     let provider = SdkTracerProvider::builder()
         .with_simple_exporter(exporter.clone())

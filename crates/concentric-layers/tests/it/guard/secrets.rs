@@ -1,6 +1,111 @@
 use super::{check, check_part};
 use concentric_layers::guard::{Rules, secrets};
 
+/// A text without a form of its own.
+const RANDOM: &str = "Zx8kQ2mN7pR4tV1wY6bC3dF9aB5eG0hJ";
+
+// Case F055.
+#[test]
+fn a_key_with_any_known_prefix_is_found() {
+    let rules = Rules::new(secrets::all()).unwrap();
+    let pem = ["", "RSA ", "EC ", "DSA ", "OPENSSH ", "ENCRYPTED "];
+    let pem = pem.map(|kind| format!("-----BEGIN {kind}PRIVATE KEY-----\n"));
+    let prefixes = [
+        (
+            "anthropic",
+            &[
+                "sk-ant-api03-",
+                "sk-ant-admin01-",
+                "sk-ant-oat01-",
+                "sk-ant-sid01-",
+            ][..],
+        ),
+        (
+            "openai",
+            &[
+                "sk-",
+                "sk-proj-",
+                "sk-svcacct-",
+                "sk-admin-",
+                "sk-None-",
+                "sk-or-v1-",
+            ],
+        ),
+        ("google", &["AIza", "AIzaSy", "GOCSPX-", "ya29."]),
+        ("aws", &["AKIA", "ASIA", "aws_secret_access_key = "]),
+        (
+            "github",
+            &["ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_"],
+        ),
+        (
+            "slack",
+            &[
+                "xoxb-", "xoxp-", "xoxa-", "xoxe-", "xoxo-", "xoxr-", "xoxs-", "xapp-",
+            ],
+        ),
+        ("slack", &["https://hooks.slack.com/services/"]),
+        (
+            "stripe",
+            &["sk_live_", "sk_test_", "rk_live_", "rk_test_", "whsec_"],
+        ),
+        ("jwt", &["eyJhbGciOiJIUzI1NiJ9.eyJ"]),
+        (
+            "bearer",
+            &["Bearer ", "Authorization: Basic ", "Authorization: token "],
+        ),
+        (
+            "connection_string",
+            &[
+                "postgres://u:",
+                "mysql://u:",
+                "mongodb+srv://u:",
+                "redis://:",
+            ],
+        ),
+        (
+            "generic",
+            &[
+                "api_key=",
+                "client_secret: ",
+                "password = ",
+                "refresh_token=",
+                "token: ",
+            ],
+        ),
+        ("pem", &pem.each_ref().map(String::as_str)),
+    ];
+    for (name, prefixes) in prefixes {
+        for prefix in prefixes {
+            // The length that the format has, and a text that ends as it does.
+            let len = match *prefix {
+                "AIza" => 35,
+                "AIzaSy" => 33,
+                "GOCSPX-" => 28,
+                "AKIA" | "ASIA" => 16,
+                "aws_secret_access_key = " => 40,
+                _ => 32,
+            };
+            let mut key = RANDOM.repeat(2)[..len].to_owned();
+            if prefix.len() == 4 && name == "aws" {
+                key = key.to_uppercase();
+            }
+            let end = if name == "connection_string" {
+                "@db"
+            } else {
+                ""
+            };
+            for (before, after) in [("", ""), ("key: \"", "\","), ("curl -H '", "'")] {
+                let text = [before, prefix, &key, end, after].concat();
+                let found = rules.find(&text);
+                let found: Vec<&str> = found.into_iter().map(|rule| rule.name()).collect();
+                assert_eq!(found, [name], "{text}");
+                let shown = rules.apply(&text);
+                assert!(!shown.contains(&key[..8]), "{text}: {shown}");
+            }
+        }
+    }
+}
+
 #[test]
 fn private_keys() {
     check(
