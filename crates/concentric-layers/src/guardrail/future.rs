@@ -86,11 +86,9 @@ mod parallel {
     }
 }
 
-/// The text that the user adds with a request; `None` if there is none.
+/// The text that the user adds with a request; `None` if there is none. Inside the loop, a later step follows
+/// the results of tools, unless a message was added to the run.
 fn input_text(request: &ChatRequest) -> Option<Str> {
-    if request.context.phase() != Phase::Run && request.context.step() > 0 {
-        return None;
-    }
     let mut pieces = Vec::new();
     let turns = request.transcript.rev().map(Turn::as_message);
     let new = turns.take_while(|message| message.role == Role::User);

@@ -407,6 +407,49 @@ async fn the_input_is_what_the_user_added() {
     assert_eq!(*asked.lock().unwrap(), ["hello"]);
 }
 
+#[cfg(feature = "steering")]
+#[tokio::test]
+async fn a_message_that_is_added_to_a_run_is_judged_inside_the_loop() {
+    use concentric_layers::Steering;
+
+    for (input, forbidden) in [
+        (Input::Blocking, "\u{0}"),
+        (Input::Blocking, "secret"),
+        (Input::Parallel, "secret"),
+    ] {
+        let asked = Asked::default();
+        let steering = Steering::new(4);
+        let layer = GuardrailLayer::new("test", blocks(forbidden, &asked)).input(input);
+        let tools = ScriptedTools::new().answers("look", "ok");
+        let model = ScriptedModel::new()
+            .tool_call("look", json!({}))
+            .then()
+            .text("fine")
+            .then()
+            .text("done");
+        let agent = AgentLayer::new(tools).gate(steering.gate());
+        let agent = agent.layer(layer.layer(model.clone()));
+        steering.when_idle(Message::user("a secret")).unwrap();
+        let body = agent.oneshot(request()).await.unwrap().body;
+        let items = collect_events(body).await;
+        let error = items.into_iter().find_map(Result::err);
+        assert_eq!(*asked.lock().unwrap(), ["hello", "a secret"]);
+        assert_eq!(model.live(), 0);
+        match forbidden {
+            "secret" => {
+                let error = error.unwrap();
+                assert_eq!(error.code(), Some(BLOCKED));
+                // A tool of an earlier step may have had effects.
+                assert_ne!(error.effects(), SideEffects::None);
+            }
+            _ => {
+                assert!(error.is_none(), "{error:?}");
+                assert_eq!(model.calls(), 3);
+            }
+        }
+    }
+}
+
 #[tokio::test]
 async fn text_is_released_in_windows_that_overlap() {
     let asked = Asked::default();
