@@ -260,9 +260,6 @@ impl Call {
                 let digest = digest(&of.prefix(cut.end), known.0, known.1);
                 let cut = cut.clone();
                 self.step.summary = digest.map(|digest| Summary { cut, digest });
-                if let Some(summary) = &self.step.summary {
-                    summary.write(self.context());
-                }
             }
             None => {
                 cut.text = previous;
@@ -278,6 +275,12 @@ impl Call {
             let failures = self.step.failures.max(last.failures + 1);
             self.step = Step { failures, ..last };
             return self.or_rejected();
+        }
+        // A summary that is not sent is not stored.
+        if self.step.failures == 0
+            && let Some(summary) = &self.step.summary
+        {
+            summary.write(self.context());
         }
         self.rejected = None;
         self.report(cause, before, after);

@@ -64,6 +64,10 @@ async fn a_committed_summary_replaces_the_conversation() {
     longer.push(user("Now?"));
     let (_, kept, _) = committed(layer(&summarizer).commit(), &longer).await;
     assert_eq!(kept.iter().filter(|turn| is_note(turn)).count(), 1);
+    // Also where it would be among the first turns that are kept.
+    let more = layer(&summarizer).head(5).commit();
+    let (_, kept, _) = committed(more, &longer).await;
+    assert_eq!(kept.iter().filter(|turn| is_note(turn)).count(), 1);
     let last = summarizer.requests().pop().unwrap().transcript;
     let asked = last.last().unwrap().as_message().text();
     let asked: Value = serde_json::from_str(&asked).unwrap();

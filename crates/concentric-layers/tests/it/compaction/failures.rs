@@ -2,8 +2,9 @@
 
 use super::*;
 use concentric_core::{ChatResponse, EventStream};
+use concentric_layers::{CommitLayer, RetryModel};
 use std::future::Ready;
-use tower::service_fn;
+use tower::{retry::RetryLayer, service_fn};
 
 #[tokio::test]
 async fn c118_an_unchanged_history_is_not_sent_again() {
@@ -355,4 +356,58 @@ async fn an_exhausted_budget_means_a_truncation() {
         texts(&model.request(0).transcript),
         ["0?", "9?", ".", "Now?"]
     );
+}
+
+#[tokio::test]
+async fn a_run_that_is_cancelled_by_its_summary_makes_no_call() {
+    for answer in [
+        ScriptedModel::new().text("The summary."),
+        ScriptedModel::new().error(Error::new(ErrorKind::Cancelled, "cancelled")),
+    ] {
+        let (model, context) = (model(), Context::new());
+        let run = context.clone();
+        let cancelling = service_fn(move |request: ChatRequest| {
+            run.cancel(CancelReason::User);
+            answer.clone().oneshot(request)
+        });
+        let layer = CompactionLayer::new(BoxModel::new(cancelling), 1_000).when(Trigger::turns(1));
+        let call = layer.layer(model.clone());
+        let call = call.oneshot(request(&exchanges(10), &context));
+        assert_eq!(call.await.unwrap_err().kind(), ErrorKind::Cancelled);
+        assert_eq!(model.calls(), 0);
+    }
+}
+
+#[tokio::test]
+async fn a_policy_outside_does_not_repeat_the_second_call() {
+    let cut = Error::new(ErrorKind::Connection, "cut");
+    let model = ScriptedModel::new().error(overflow()).then();
+    let model = model.text("It ").error(cut).then().text("Yes.");
+    let retry = RetryModel::new(3).backoff(Duration::ZERO, Duration::ZERO);
+    let stack = ServiceBuilder::new()
+        .layer(RetryLayer::new(retry))
+        .layer(CommitLayer::whole())
+        .layer(layer(&summarizer()).when(Trigger::turns(1 << 20)))
+        .service(model.clone());
+    let failed = stack.oneshot(request(&exchanges(4), &Context::new())).await;
+    assert_eq!(failed.unwrap_err().kind(), ErrorKind::Connection);
+    assert_eq!(model.calls(), 2);
+}
+
+#[tokio::test]
+async fn a_skipped_compaction_is_due_again_after_growth() {
+    let planned = Arc::new(Mutex::new(Vec::new()));
+    let tokens = Arc::clone(&planned);
+    let layer = layer(&summarizer()).before(move |plan: Plan| {
+        tokens.lock().unwrap().push(plan.tokens);
+        std::future::ready(CompactionDecision::Skip)
+    });
+    let (mut all, context) = (exchanges(5), Context::new());
+    // 201 tokens, and four more in each step.
+    for _ in 0..15 {
+        view_in(&layer, &all, &context).await;
+        all.push(user("a".repeat(16)));
+    }
+    // Over 200, 220 and 242.
+    assert_eq!(*planned.lock().unwrap(), [201, 221, 245]);
 }

@@ -1,6 +1,7 @@
 //! One test per statement of [`concentric_layers::compaction`].
 
 mod committed;
+mod cuts;
 mod failures;
 mod stored;
 
