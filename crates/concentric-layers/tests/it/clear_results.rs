@@ -2,14 +2,14 @@
 
 use crate::histories::{Random, assert_view, assistant, cases, random_history, round, user};
 use concentric_core::{
-    AgentLayer, ChatRequest, Context, Message, NoTools, Part, PartKind, Round, ToolOutcome,
-    ToolResult, ToolStatus, Transcript, Turn, Usage,
+    AgentLayer, ChatRequest, Context, Media, MediaSource, Message, MessageId, NoTools, Part,
+    PartKind, Round, ToolContent, ToolOutcome, ToolResult, ToolStatus, Transcript, Turn, Usage,
 };
 use concentric_layers::{
-    ClearToolResultsLayer, TrimLayer,
+    ClearToolResultsLayer, Next, TrimLayer, from_fn,
     tokens::{ContextBudget, Estimator, TokenCounter},
 };
-use concentric_test::{ScriptedModel, check_layer};
+use concentric_test::{ScriptedModel, ScriptedTools, check_layer};
 use serde_json::json;
 use std::sync::Arc;
 use tower::{Layer, ServiceBuilder, ServiceExt};
@@ -156,6 +156,11 @@ async fn clearing_stops_when_enough_is_reclaimed() {
         let layer = layer().clear_at_least(least);
         assert_eq!(cleared(&view(&layer, &all).await), expected, "{least}");
     }
+    // Each time.
+    let (layer, context) = (layer().clear_at_least(92), Context::new());
+    for expected in 1..=3 {
+        assert_eq!(cleared(&view_in(&layer, &all, &context).await), expected);
+    }
 }
 
 #[tokio::test]
@@ -274,4 +279,66 @@ async fn random_views_keep_the_rules() {
         // A second layer finds nothing.
         assert_eq!(view(&layer, &sent).await.len(), sent.len());
     }
+}
+
+#[tokio::test]
+async fn a_changed_message_keeps_its_id_and_media_are_cleared() {
+    let media = Media::new(MediaSource::Id("file".into()));
+    let rounds = rounds(1);
+    let all = rounds.iter().map(|turn| {
+        let Some(round) = turn.as_round() else {
+            return turn.clone();
+        };
+        let mut message = round.message().clone();
+        message.id = Some(MessageId::new("m1"));
+        let mut results = round.results().to_vec();
+        let parts = vec![Part::new(PartKind::Image(media.clone()))];
+        results[0].outcome.content = ToolContent::Parts(parts);
+        Round::new(message, results).unwrap().into()
+    });
+    let all: Transcript = all.collect();
+    let sent = view(&layer().keep(0), &all).await;
+    assert_eq!(results(&sent), ["[result cleared: 0 bytes]"]);
+    let id = |of: &Transcript| of.last().unwrap().as_message().id.clone();
+    assert_eq!((id(&sent), id(&sent).is_some()), (id(&all), true));
+}
+
+#[tokio::test]
+async fn an_agent_in_the_models_place_has_its_own_place() {
+    // The outer agent has nothing to clear after the first step, and the inner one has.
+    let inner = model();
+    let nested = ServiceBuilder::new()
+        .layer(AgentLayer::new(NoTools))
+        .layer(layer().keep(0))
+        .service(inner.clone());
+    let looks = |model: ScriptedModel| {
+        let model = model.tool_call("look", json!({}));
+        model.usage(Usage::default()).then()
+    };
+    let model = looks(looks(ScriptedModel::new())).text("Done.");
+    let seen = model.clone();
+    let both = from_fn(move |request: ChatRequest, mut next: Next| {
+        let nested = nested.clone();
+        async move {
+            let mut other = request.clone();
+            other.transcript = rounds(20);
+            other.transcript.push(user("And?"));
+            nested.oneshot(other).await?.collect().await?;
+            next.run(request).await
+        }
+    });
+    let agent = ServiceBuilder::new()
+        .layer(AgentLayer::new(
+            ScriptedTools::new().answers("look", "seen"),
+        ))
+        .layer(layer().clear_at_least(93))
+        .layer(both)
+        .service(model);
+    let answer = agent.oneshot(ChatRequest::new(rounds(10))).await;
+    answer.unwrap().collect().await.unwrap();
+    let counts = seen.requests().into_iter();
+    let counts: Vec<usize> = counts.map(|it| cleared(&it.transcript)).collect();
+    assert_eq!(counts, [2, 4, 6]);
+    let counts = inner.requests().into_iter();
+    assert!(counts.map(|it| cleared(&it.transcript)).all(|it| it == 20));
 }

@@ -83,6 +83,12 @@ fn a_correction_converges_within_three_calls() {
         }
         assert!(counted(&estimator).abs_diff(truth) * 100 / truth <= 3);
     }
+    // A call counts as much as all before it.
+    let estimator = Estimator::new();
+    for (reported, expected) in [(2_000, 2_000), (1_000, 1_500), (1_000, 1_250)] {
+        estimator.observe(None, 1_000, &Usage::new(reported, 5));
+        assert_eq!(counted(&estimator), expected);
+    }
 }
 
 #[test]

@@ -2,7 +2,9 @@
 
 use concentric_core::{
     AgentLayer, Annotations, BoxTool, CallId, ChatRequest, Clearance, Context, Error, ErrorKind,
-    Event, Reply, RoundCall, ThreadId, ToolCall, ToolCallPart, ToolOutcome, ToolSpec, Transcript,
+    Event, InterruptId, Refusal, Reply, RoundCall, ThreadId, ToolCall, ToolCallPart, ToolOutcome,
+    ToolSpec, Transcript,
+    call::{CallStage, Unverified},
     hooks::{self, Hooks},
     store::Tenant,
 };
@@ -375,7 +377,9 @@ async fn a_changed_schema_or_a_key_decides_what_is_equal() {
     let layer = ToolCacheLayer::new(CacheScope::Run);
     let tool = layer.layer(counting(&Count::default()));
     let mut changed = spec();
-    changed.input_schema = Arc::new(json!({"type": "object"}));
+    let mut schema = Value::clone(&changed.input_schema);
+    schema["title"] = json!("Look");
+    changed.input_schema = Arc::new(schema);
     let changed = call(&context, "{}").with_spec(Arc::new(changed));
     let calls = [call(&context, "{}"), changed, call(&context, "{}")];
     assert_eq!(texts(&tool, calls).await, ["1", "2", "1"]);
@@ -567,4 +571,82 @@ async fn the_future_waits_for_the_inner_service_and_a_hit_does_not() {
     assert_eq!(waits.await.unwrap().content.text(), "1");
     let hit: Result<_, BoxError> = tool.oneshot(call(&context, "{}")).await.map_err(Into::into);
     assert_eq!(hit.unwrap().content.text(), "1");
+}
+
+#[tokio::test]
+async fn a_nested_call_uses_and_stores_results() {
+    let layer = ToolCacheLayer::new(CacheScope::Shared);
+    let count = Count::default();
+    let inner = layer.layer(counting(&count));
+    let asked = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let (of_inner, seen) = (inner.clone(), Arc::clone(&asked));
+    let outer = layer.layer(service_fn(move |of: ToolCall| {
+        let (inner, seen) = (of_inner.clone(), Arc::clone(&seen));
+        async move {
+            for arguments in [r#"{"n":1}"#, r#"{"n":2}"#, r#"{"n":2}"#] {
+                let nested = call(&of.context.child().build(), arguments);
+                let outcome = inner.clone().oneshot(nested).await?;
+                seen.lock()
+                    .unwrap()
+                    .push(outcome.content.text().into_owned());
+            }
+            Ok::<_, Error>(ToolOutcome::done("outer"))
+        }
+    }));
+    let context = Context::new();
+    assert_eq!(texts(&inner, [call(&context, r#"{"n":1}"#)]).await, ["1"]);
+    assert_eq!(texts(&outer, [call(&context, "{}")]).await, ["outer"]);
+    assert_eq!(*asked.lock().unwrap(), ["1", "2", "2"]);
+    assert_eq!(texts(&inner, [call(&context, r#"{"n":2}"#)]).await, ["2"]);
+}
+
+#[tokio::test]
+async fn a_result_of_the_largest_size_is_stored() {
+    let context = Context::new();
+    // Of content and data.
+    for (most, expected) in [(7, ["1", "1"]), (6, ["1", "2"])] {
+        let count = Count::default();
+        let counted = count.clone();
+        let tool = service_fn(move |_: ToolCall| {
+            let outcome = counted.next().with_data(json!("data"));
+            async move { Ok::<_, Error>(outcome) }
+        });
+        let layer = ToolCacheLayer::new(CacheScope::Shared).max_bytes(most);
+        let tool = layer.layer(tool);
+        let calls = [call(&context, "{}"), call(&context, "{}")];
+        assert_eq!(texts(&tool, calls).await, expected, "{most}");
+    }
+}
+
+#[tokio::test]
+async fn tools_with_equal_schemas_have_their_own_results() {
+    let context = Context::new();
+    let other = || {
+        let part = ToolCallPart::new(CallId::new("c1"), "watch", "{}");
+        ToolCall::new(part, context.clone()).with_spec(Arc::new(spec()))
+    };
+    let tool = ToolCacheLayer::new(CacheScope::Shared).layer(counting(&Count::default()));
+    let calls = [call(&context, "{}"), other(), call(&context, "{}"), other()];
+    assert_eq!(texts(&tool, calls).await, ["1", "2", "1", "2"]);
+}
+
+#[tokio::test]
+async fn refused_calls_and_calls_with_replies_are_executed() {
+    let context = Context::new();
+    let mut unverified = Unverified::default();
+    unverified.replies = vec![Reply::approve(InterruptId::new("i-1"))];
+    for stage in [
+        CallStage::Rejected(Refusal::DuplicateId),
+        CallStage::Unverified(Box::new(unverified)),
+    ] {
+        let again = || {
+            let part = ToolCallPart::new(CallId::new("c1"), "look", "{}");
+            let mut round = RoundCall::new(0, part);
+            round.state.stage = stage.clone();
+            let call = ToolCall::of_round(round, Clearance::Ungated, Transcript::new(), &context);
+            call.with_spec(Arc::new(spec()))
+        };
+        let tool = ToolCacheLayer::new(CacheScope::Run).layer(counting(&Count::default()));
+        assert_eq!(texts(&tool, [again(), again()]).await, ["1", "2"]);
+    }
 }

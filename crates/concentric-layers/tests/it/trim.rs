@@ -4,8 +4,8 @@ use crate::histories::{
     Random, assert_subsequence, assert_view, assistant, cases, is_note, random_history, round, user,
 };
 use concentric_core::{
-    AgentLayer, ChatRequest, Context, Error, Event, NoTools, Part, PartKind, Role, Transcript,
-    Turn, Usage,
+    AgentLayer, ChatRequest, Context, Error, Event, NoTools, Part, PartKind, Reply, Role,
+    Transcript, Turn, Usage,
 };
 use concentric_layers::{
     Next, TrimLayer, from_fn,
@@ -225,7 +225,29 @@ async fn reasoning_and_media_of_old_exchanges_are_left_out() {
         ["Look: [image]", "1", "Look: [image]", "2", "Look: "]
     );
     // The current exchange is never changed.
-    assert_eq!(view(&layer.drop_media(0), &all).await.last(), all.last());
+    let layer = layer.drop_media(0);
+    assert_eq!(view(&layer, &all).await.last(), all.last());
+    let mut longer = all.clone();
+    longer.push(round("look", &["seen"]));
+    longer.push(pictured());
+    let sent = view(&layer, &longer).await;
+    assert!(sent.rev().take(3).eq(longer.rev().take(3)));
+
+    // What a model generated stays, and a message is never empty.
+    let generated = |kind: PartKind| {
+        let message = concentric_core::Message::new(Role::Assistant, vec![Part::new(kind)]);
+        Turn::message(message).unwrap()
+    };
+    let of: Transcript = [
+        user("1"),
+        generated(PartKind::Image(media.clone())),
+        generated(PartKind::Reasoning("Hm.".into())),
+        user("2"),
+    ]
+    .into_iter()
+    .collect();
+    let layer = TrimLayer::turns(10).drop_reasoning(1).drop_media(1);
+    assert_eq!(view(&layer, &of).await, of);
 }
 
 /// The requests of a run with `steps` rounds after `history`.
@@ -287,6 +309,8 @@ async fn each_change_is_an_event() {
         all.push(round("look", &["seen"]));
     }
     assert_eq!(events(&all).await, [json!({"turns": 13, "over": true})]);
+    all.push(round("look", &["seen"]));
+    assert!(events(&all).await.is_empty());
 }
 
 #[tokio::test]
@@ -304,6 +328,69 @@ async fn a_cut_is_kept_over_a_suspension_if_it_still_applies() {
     // A conversation that was changed meanwhile.
     let other: Transcript = all.iter().skip(3).cloned().collect();
     assert_eq!(view_in(&more, &other, &resumed).await, other);
+    // One that ends where the cut does.
+    let resumed = Context::new();
+    resumed.restore_state(&context.stored_state().unwrap());
+    let cut = all.prefix(all.len() - first.len());
+    assert_eq!(view_in(&more, &cut, &resumed).await, cut);
+}
+
+#[tokio::test]
+async fn a_round_that_was_suspended_is_sent_after_the_same_turns() {
+    let model = ScriptedModel::new().tool_call("pay", json!({}));
+    let model = model.then().text("Done.");
+    let tools = ScriptedTools::new().asks("pay", "paid");
+    let agent = ServiceBuilder::new()
+        .layer(AgentLayer::new(tools))
+        .layer(TrimLayer::turns(20))
+        .service(model.clone());
+    let run = async |request: ChatRequest| {
+        let answer = agent.clone().oneshot(request).await.unwrap();
+        answer.collect().await.unwrap().finish.state
+    };
+    let state = *run(ChatRequest::new(exchanges(10))).await.unwrap();
+    let reply = Reply::approve(state.interrupts()[0].id.clone());
+    run(ChatRequest::resume(state, vec![reply])).await;
+    let (first, next) = (model.request(0).transcript, model.request(1).transcript);
+    assert_eq!((first.len(), next.prefix(16)), (16, first));
+    assert_eq!(next.last().unwrap().results().len(), 1);
+}
+
+#[tokio::test]
+async fn an_agent_in_the_models_place_has_its_own_cut() {
+    let inner = ScriptedModel::new().text("Done.").repeat();
+    let nested = ServiceBuilder::new()
+        .layer(AgentLayer::new(NoTools))
+        .layer(TrimLayer::turns(8))
+        .service(inner.clone());
+    let model = ScriptedModel::new().tool_call("look", json!({}));
+    let model = model.then().tool_call("look", json!({})).then();
+    let model = model.tool_call("look", json!({})).then().text("Done.");
+    let seen = model.clone();
+    // Each call also asks an agent about another conversation.
+    let both = from_fn(move |request: ChatRequest, mut next: Next| {
+        let nested = nested.clone();
+        async move {
+            let mut other = request.clone();
+            other.transcript = exchanges(15);
+            nested.oneshot(other).await?.collect().await?;
+            next.run(request).await
+        }
+    });
+    let agent = ServiceBuilder::new()
+        .layer(AgentLayer::new(
+            ScriptedTools::new().answers("look", "seen"),
+        ))
+        .layer(TrimLayer::turns(20))
+        .layer(both)
+        .service(model);
+    let answer = agent.oneshot(ChatRequest::new(exchanges(10))).await;
+    answer.unwrap().collect().await.unwrap();
+    let lengths = seen.requests().into_iter();
+    let lengths: Vec<usize> = lengths.map(|it| it.transcript.len()).collect();
+    assert_eq!(lengths, [16, 17, 18, 19]);
+    let lengths = inner.requests().into_iter();
+    assert!(lengths.map(|it| it.transcript.len()).all(|it| it == 6));
 }
 
 #[tokio::test]

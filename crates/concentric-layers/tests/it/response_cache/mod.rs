@@ -4,8 +4,8 @@ mod shared;
 
 use concentric_core::{
     AgentLayer, BoxModel, CallId, ChatRequest, ChatResponse, CustomEvent, Error, ErrorKind, Event,
-    EventStream, Finish, FinishReason, NoTools, Outcome, Part, PartKind, ResponseHead, ThreadId,
-    ToolCallDelta, ToolCallPart, ToolCallStart, Usage, store::Tenant,
+    EventStream, Finish, FinishReason, NoTools, Outcome, Part, PartKind, Reply, ResponseHead,
+    ThreadId, ToolCallDelta, ToolCallPart, ToolCallStart, Usage, store::Tenant,
 };
 use concentric_layers::{
     SuspendLayer,
@@ -13,10 +13,16 @@ use concentric_layers::{
     response_cache::{CacheControl, CacheScope, Replayed, ResponseCacheLayer},
 };
 use concentric_store::MemoryStore;
-use concentric_test::{Gate, ScriptedModel, TestEnvironment, check_layer, text_of};
+use concentric_test::{Gate, ScriptedModel, ScriptedTools, TestEnvironment, check_layer, text_of};
 use futures_util::{FutureExt, Stream, StreamExt, future::join_all, stream};
 use serde_json::json;
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 use tokio_test::{assert_pending, assert_ready, task};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
@@ -292,6 +298,34 @@ async fn requests_that_continue_state_of_the_provider_are_not_cached() {
         }
         assert_eq!(model.calls(), 3);
     }
+}
+
+#[tokio::test]
+async fn a_resumed_run_is_not_answered_from_the_cache() {
+    let env = TestEnvironment::new();
+    let asks = || {
+        let model = ScriptedModel::new().tool_call("pay", json!({}));
+        let tools = ScriptedTools::new().asks("pay", "paid");
+        AgentLayer::new(tools).layer(model.then().text("Done."))
+    };
+    let waiting = asks().oneshot(env.request("hi")).await.unwrap();
+    let state = *waiting.collect().await.unwrap().finish.state.unwrap();
+    let calls = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&calls);
+    // Does not begin as an agent does.
+    let inner = service_fn(move |_: ChatRequest| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        ScriptedModel::new()
+            .text("A")
+            .oneshot(ChatRequest::user("hi"))
+    });
+    let service = shared().layer(inner);
+    for _ in 0..2 {
+        let reply = Reply::approve(state.interrupts()[0].id.clone());
+        let request = ChatRequest::resume(state.clone(), vec![reply]);
+        assert_eq!(text_of(&events(items(service.clone(), request).await)), "A");
+    }
+    assert_eq!(calls.load(Ordering::Relaxed), 2);
 }
 
 #[tokio::test]

@@ -11,10 +11,13 @@ use concentric_test::{Gate, ScriptedModel, TestEnvironment, drop_at_each_wait, t
 use futures_util::{FutureExt, StreamExt, future::join_all, stream};
 use serde_json::json;
 use std::{
+    future::Future,
+    pin::Pin,
     sync::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
     },
+    task::Poll,
     time::Duration,
 };
 use tokio_test::{assert_pending, assert_ready, task};
@@ -714,4 +717,244 @@ async fn no_wakeup_is_lost_between_threads() {
             assert!(text.unwrap().is_none_or(|text| text == expected));
         }
     }
+}
+
+#[tokio::test]
+async fn a_later_request_is_not_the_run_that_made_the_call() {
+    let env = TestEnvironment::new();
+    let broken = Error::new(ErrorKind::Server, "broke");
+    let gate = Gate::new();
+    let model = ScriptedModel::new().wait(&gate).error(broken);
+    let model = model.then().text("A");
+    let agent = AgentLayer::new(NoTools).layer(unstored().layer(model.clone()));
+    let request = || task::spawn(items(agent.clone(), env.request("hi")));
+    let (mut first, mut second) = (request(), request());
+    assert_pending!(first.poll());
+    assert_pending!(second.poll());
+    drop(first);
+    // Takes no place of the one that has left.
+    let mut third = request();
+    assert_pending!(third.poll());
+    gate.open();
+    let shared = |items: &[Event]| {
+        let customs = items.iter().filter(|it| matches!(it, Event::Custom(_)));
+        customs.count()
+    };
+    // Neither receives the error: one of them makes the next call.
+    let (second, third) = (events(second.await), events(third.await));
+    assert_eq!(
+        (text_of(&second), text_of(&third)),
+        ("A".into(), "A".into())
+    );
+    assert_eq!((model.calls(), shared(&second) + shared(&third)), (2, 1));
+}
+
+#[tokio::test]
+async fn a_refresh_joins_no_call_and_is_joined() {
+    let (env, old, new) = (TestEnvironment::new(), Gate::new(), Gate::new());
+    let model = ScriptedModel::new().wait(&old).text("old");
+    let model = model.then().wait(&new).text("new");
+    let service = unstored().layer(model.clone());
+    let request = || task::spawn(items(service.clone(), env.request("hi")));
+    let mut first = request();
+    assert_pending!(first.poll());
+    let mut refresh = env.request("hi");
+    refresh
+        .context
+        .extensions_mut()
+        .insert(CacheControl::Refresh);
+    let mut refresh = task::spawn(items(service.clone(), refresh));
+    assert_pending!(refresh.poll());
+    assert_eq!(model.calls(), 2);
+    // The end of the older call does not hide the newer one.
+    old.open();
+    assert_eq!(text_of(&events(assert_ready!(first.poll()))), "old");
+    let mut last = request();
+    assert_pending!(last.poll());
+    new.open();
+    for items in [assert_ready!(refresh.poll()), assert_ready!(last.poll())] {
+        assert_eq!(text_of(&events(items)), "new");
+    }
+    assert_eq!(model.calls(), 2);
+}
+
+#[tokio::test]
+async fn more_calls_than_the_limit_are_not_shared() {
+    let env = TestEnvironment::new();
+    let model = ScriptedModel::new().never().repeat();
+    let service = unstored().layer(model.clone());
+    let request = |text: String| {
+        let mut call = task::spawn(service.clone().oneshot(env.request(text)));
+        assert_pending!(call.poll());
+        call
+    };
+    let mut calls: Vec<_> = (0..1_024).map(|n| request(n.to_string())).collect();
+    calls.push(request("1023".into()));
+    assert_eq!(model.calls(), 1_024);
+    calls.extend([request("more".into()), request("more".into())]);
+    assert_eq!(model.calls(), 1_026);
+    // A call that ends leaves its place to another one.
+    drop(calls.remove(0));
+    calls.extend([request("again".into()), request("again".into())]);
+    assert_eq!(model.calls(), 1_027);
+}
+
+#[tokio::test]
+async fn a_failed_answer_holds_no_later_call() {
+    let (env, gate) = (TestEnvironment::new(), Gate::new());
+    let broken = Error::new(ErrorKind::Connection, "reset");
+    let model = ScriptedModel::new().text("A").wait(&gate).error(broken);
+    let model = model.then().never().repeat();
+    let service = unstored().layer(model.clone());
+    let call = || service.clone().oneshot(env.request("hi"));
+    let (mut one, two) = (call().await.unwrap().body, call().await.unwrap().body);
+    gate.open();
+    while one.next().await.is_some_and(|item| item.is_ok()) {}
+    // `two` has not received the error.
+    let mut next = task::spawn(call());
+    assert_pending!(next.poll());
+    assert_eq!((model.calls(), model.live()), (2, 1));
+    drop(next);
+    assert_eq!(model.live(), 0);
+    drop(two);
+}
+
+#[tokio::test]
+async fn the_tokens_are_reported_by_a_reader_that_receives_the_finish() {
+    let env = TestEnvironment::new();
+    let pieces = [(); 9].map(|()| "x".repeat(16 << 10));
+    let model = ScriptedModel::new().deltas(pieces).usage(Usage::new(9, 2));
+    let service = unstored().max_bytes(0).layer(model.clone());
+    // The run that made the call is far behind.
+    let behind = service.clone().oneshot(env.request("hi")).await.unwrap();
+    let other = events(items(service, env.request("hi")).await);
+    assert_eq!((usage(&other), model.calls()), (Usage::new(9, 2), 1));
+    let last = behind.body.collect::<Vec<_>>().await.pop().unwrap();
+    assert_eq!(last.unwrap_err().code(), Some(LAGGED));
+}
+
+#[tokio::test]
+async fn the_answer_of_a_run_that_has_left_is_dropped() {
+    let (env, gate) = (TestEnvironment::new(), Gate::new());
+    let model = ScriptedModel::new().text("A").never().repeat();
+    let agent = AgentLayer::new(NoTools).layer(model.clone());
+    let gated = gate.clone();
+    let slow = service_fn(move |request: ChatRequest| {
+        let (agent, gate) = (agent.clone(), gated.clone());
+        async move {
+            gate.pass().await;
+            agent.oneshot(request).await
+        }
+    });
+    let service = unstored().layer(slow);
+    let call = || task::spawn(service.clone().oneshot(env.request("hi")));
+    let (mut first, mut second, mut third) = (call(), call(), call());
+    assert_pending!(first.poll());
+    assert_pending!(second.poll());
+    assert_pending!(third.poll());
+    gate.open();
+    // The second one polls the call, whose answer is of the first one's run.
+    let own = assert_ready!(second.poll()).unwrap();
+    assert_eq!((model.calls(), model.live()), (2, 2));
+    // Although the third one has not been polled since.
+    drop(first);
+    assert_eq!(model.live(), 1);
+    drop(own);
+    assert_eq!(model.live(), 0);
+    drop(third);
+}
+
+#[tokio::test]
+async fn a_waiting_request_holds_one_later_call() {
+    let (env, gate) = (TestEnvironment::new(), Gate::new());
+    let opened = gate.clone();
+    let service = unstored().layer(service_fn(move |_: ChatRequest| {
+        let gate = opened.clone();
+        async move {
+            gate.pass().await;
+            Err::<ChatResponse<EventStream>, _>(Error::new(ErrorKind::Server, "broke"))
+        }
+    }));
+    let held = Arc::new(());
+    let request = || {
+        let mut request = env.request("hi");
+        request.context.extensions_mut().insert(Arc::clone(&held));
+        task::spawn(items(service.clone(), request))
+    };
+    let (mut first, mut waiting) = (request(), request());
+    assert_pending!(first.poll());
+    assert_pending!(waiting.poll());
+    gate.open();
+    assert!(assert_ready!(first.poll())[0].is_err());
+    drop(first);
+    // Each of them is the next call of the one that waits, which is not polled.
+    let mut counts = Vec::new();
+    for _ in 0..10 {
+        assert!(assert_ready!(request().poll())[0].is_err());
+        counts.push(Arc::strong_count(&held));
+    }
+    assert_eq!(counts[1..], [counts[1]; 9]);
+    drop(waiting);
+    assert_eq!(Arc::strong_count(&held), 1);
+}
+
+#[tokio::test]
+async fn a_reader_that_is_polled_while_another_one_polls_the_call_is_woken() {
+    type Reader = task::Spawn<Pin<Box<dyn Future<Output = Vec<Result<Event, Error>>> + Send>>>;
+    let env = TestEnvironment::new();
+    let other = Arc::new(Mutex::new(None::<Reader>));
+    let polled = Arc::clone(&other);
+    let service = unstored().layer(service_fn(move |_: ChatRequest| {
+        let (other, mut polls) = (Arc::clone(&polled), 0);
+        let body = stream::poll_fn(move |cx| {
+            polls += 1;
+            Poll::Ready(match polls {
+                1 => {
+                    // It is woken before the other reader waits.
+                    cx.waker().wake_by_ref();
+                    let mut other = other.lock().unwrap();
+                    assert_pending!(other.as_mut().unwrap().poll());
+                    return Poll::Pending;
+                }
+                2 => Some(Ok(Event::text("A"))),
+                3 => Some(Ok(Event::finish(FinishReason::Stop, ZERO))),
+                _ => None,
+            })
+        });
+        std::future::ready(Ok::<_, Error>(ChatResponse::new(EventStream::new(body))))
+    }));
+    let reader = || items(service.clone(), env.request("hi"));
+    *other.lock().unwrap() = Some(task::spawn(Box::pin(reader())));
+    let mut first = task::spawn(reader());
+    assert_pending!(first.poll());
+    drop(first);
+    let mut other = other.lock().unwrap().take().unwrap();
+    assert!(other.is_woken());
+    assert_eq!(text_of(&events(assert_ready!(other.poll()))), "A");
+}
+
+#[tokio::test]
+async fn an_answer_without_events_is_not_shared() {
+    let (env, gate) = (TestEnvironment::new(), Gate::new());
+    let (opened, calls) = (gate.clone(), Arc::new(AtomicUsize::new(0)));
+    let service = unstored().layer(service_fn(move |_: ChatRequest| {
+        let (gate, call) = (opened.clone(), calls.fetch_add(1, Ordering::Relaxed));
+        async move {
+            gate.pass().await;
+            let events = [
+                Ok(Event::text("A")),
+                Ok(Event::finish(FinishReason::Stop, ZERO)),
+            ];
+            let events = events.into_iter().take(if call == 0 { 0 } else { 2 });
+            Ok::<_, Error>(ChatResponse::new(EventStream::new(stream::iter(events))))
+        }
+    }));
+    let reader = || task::spawn(items(service.clone(), env.request("hi")));
+    let (mut first, mut second) = (reader(), reader());
+    assert_pending!(first.poll());
+    assert_pending!(second.poll());
+    gate.open();
+    let failed = assert_ready!(first.poll());
+    assert_eq!(failed[0].as_ref().unwrap_err().kind(), ErrorKind::Truncated);
+    assert_eq!(text_of(&events(assert_ready!(second.poll()))), "A");
 }
