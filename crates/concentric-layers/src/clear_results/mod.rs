@@ -44,7 +44,8 @@
 //! Inside the loop, once per model call: the conversation of the run and its store keep all results. Inside
 //! [`CompactionLayer`](crate::CompactionLayer), outside [`TrimLayer`](crate::TrimLayer). One layer in a loop.
 //! Anthropic's service clears by itself if the request's [provider options](concentric_core::ChatOptions::provider)
-//! have `context_management`; do not use both.
+//! have `context_management`; do not use both. The layer does not choose between them, since the services inside
+//! may be of several providers.
 //!
 //! See the [recommended order](crate::order).
 //!

@@ -99,6 +99,8 @@
 //! [`TrimLayer`](crate::TrimLayer), retries and fallbacks: it receives the whole conversation, and the
 //! final error of the layers inside.
 //!
+//! Around an agent, it would compact once for each run, and an overflow would repeat the run from its start.
+//!
 //! The model that summarises reads the conversation as this layer receives it: what a
 //! [`GuardLayer`](crate::GuardLayer) inside this one removes for the main model, it gets, and the summary may keep.
 //! Put a guard around that model as well.

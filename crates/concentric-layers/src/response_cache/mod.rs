@@ -91,6 +91,15 @@
 //! [environment](concentric_core::Environment) of the runs, which must be the same for all of them. A call costs the digest
 //! of its request, so it reads the conversation once.
 //!
+//! | not an option | because |
+//! |---|---|
+//! | a store of answers | each call would wait for it, and answers would outlive the process whose stack they belong to. Recorded traffic is for tests: `cassette` of `concentric-test` |
+//! | the name of the model in the key | a service does not state its model before it answers. A request that [names one](concentric_core::ChatOptions::model) has it in its digest |
+//! | a scope of a user | an application defines its users: see the example of [`key`](ResponseCacheLayer::key) |
+//! | stored answers only | a service that fails, in the model's place, has this effect |
+//! | calls that are not shared | without sharing, concurrent misses pay for equal answers. [`CacheControl`] excepts a request |
+//! | a time limit of shared calls | timeouts inside apply to them: tower's `TimeoutLayer`, or the `Timeouts` of `concentric-providers` |
+//!
 //! # Backpressure
 //!
 //! Always ready; the future waits for the inner service, since a hit does not reach it. A shared call is polled when

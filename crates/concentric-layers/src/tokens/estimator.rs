@@ -21,7 +21,8 @@ const MODELS: usize = 64;
 /// request, between 0.5 and 3. The first call sets it, and each later call counts as much as all before it. The
 /// 64 models that were used last have one. Layers that limit requests report each answer's usage
 /// ([`observe`](TokenCounter::observe)) to their counter, so one that is not shared with such a layer is
-/// not corrected.
+/// not corrected. A request states its model, but not its provider: requests that name no model have one
+/// correction, so the models of two stacks need two estimators.
 ///
 /// Clones share their corrections.
 #[derive(Clone, Default)]

@@ -8,6 +8,9 @@
 //! | [`Estimator`] | within a third of plain text and JSON; corrected by the usage that providers report | one pass over new text, no dependency |
 //! | `BpeCounter`, of the feature `tokens-openai` | exact for the text of OpenAI's models | about 30 ms per MiB of new text |
 //!
+//! Each layer has a counter of its own, since a stack may have a model with other tokens at another place; pass one
+//! to several layers to share its corrections.
+//!
 //! ```
 //! use concentric_core::{ChatRequest, Usage};
 //! use concentric_layers::tokens::{Estimator, TokenCounter};

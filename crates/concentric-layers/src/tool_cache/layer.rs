@@ -43,7 +43,8 @@ impl ToolCacheLayer {
         }
     }
 
-    /// Caches the calls of the tools with these names only, also of tools that are not read-only.
+    /// Caches the calls of the tools with these names only, also of tools that are not read-only. Names, not
+    /// patterns: a tool that is added later is not cached by accident.
     #[must_use]
     pub fn tools<T: Into<Str>>(mut self, names: impl IntoIterator<Item = T>) -> Self {
         self.options.tools = names.into_iter().map(Into::into).collect();

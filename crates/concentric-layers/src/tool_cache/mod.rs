@@ -47,7 +47,7 @@
 //! Outcomes with [`ToolStatus::Done`](concentric_core::ToolStatus::Done) that do not halt the run, were
 //! supplied by the tool, and are within [`max_bytes`](ToolCacheLayer::max_bytes). A hit has the whole
 //! outcome, with its structured data, and emits a custom event `concentric.tool_cache` with the value
-//! `{"tool": name}`.
+//! `{"tool": name}`. A call that is executed emits none, since it has the events of its execution.
 //!
 //! Two calls are equal if their scope, their tool's name and input schema, and their arguments are equal.
 //! The order of keys in the arguments does not matter, at any depth; properties that are absent have the
@@ -76,7 +76,8 @@
 //! | [`ttl`](ToolCacheLayer::ttl) since the result was stored; hits do not extend it | 5 minutes |
 //! | [`max_bytes`](ToolCacheLayer::max_bytes) of content and data | 256 KiB |
 //!
-//! Clones of the layer and their services share one cache, in memory. Time is that of the
+//! Clones of the layer and their services share one cache, in memory: a result that outlives its process may be one
+//! that the tool no longer returns. Time is that of the
 //! [environment](concentric_core::Environment) of the runs, which must be the same for all of them.
 //!
 //! # Backpressure, errors and cancellation

@@ -48,8 +48,9 @@
 //! Each change emits a custom event `concentric.trim` with the value `{"turns": n, "over": false}`: the
 //! number of turns that are left out, and whether the request exceeds the limit nevertheless.
 //!
-//! A token limit follows a [`ContextBudget`](crate::tokens::ContextBudget) that is lower. The provider's
-//! usage is reported to the counter ([`observe`](crate::tokens::TokenCounter::observe)).
+//! A token limit follows a [`ContextBudget`](crate::tokens::ContextBudget) that is lower: a host provides one for
+//! a part of a model's window, which this layer does not know. The provider's usage is reported to the counter
+//! ([`observe`](crate::tokens::TokenCounter::observe)).
 //!
 //! # Place in the stack
 //!
