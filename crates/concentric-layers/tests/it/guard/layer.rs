@@ -1,9 +1,9 @@
 //! One test per statement of [`concentric_layers::guard`] about calls.
 
 use concentric_core::{
-    AgentLayer, BoxModel, CallId, ChatOptions, ChatRequest, Error, ErrorKind, Event, FinishReason,
-    Message, OutputSchema, Part, PartKind, Role, SideEffects, SystemSegment, ToolCallPart,
-    ToolStatus, Transcript, Turn, Usage,
+    AgentLayer, BoxError, BoxModel, CallId, ChatOptions, ChatRequest, ChatResponse, Error,
+    ErrorKind, Event, FinishReason, Message, OutputSchema, Part, PartKind, Role, SideEffects,
+    SystemSegment, ToolCallPart, ToolStatus, Transcript, Turn, Usage,
 };
 use concentric_layers::{
     GuardLayer, GuardrailLayer, LogLayer, Steering,
@@ -14,9 +14,10 @@ use concentric_test::{
     ScriptedModel, ScriptedTools, assert_fails, assert_finishes, check_layer, collect_events,
     drop_at_each_wait, text_of,
 };
+use futures_util::stream;
 use serde_json::json;
 use std::sync::{Arc, Mutex};
-use tower::{Layer, ServiceBuilder, ServiceExt};
+use tower::{Layer, ServiceBuilder, ServiceExt, service_fn};
 
 pub(super) const SECRET: &str = "hunter2";
 
@@ -499,6 +500,19 @@ async fn an_error_after_a_tool_reports_its_effects() {
     assert_eq!(run(Some("delete"), "It was ", lost()).await, (false, false));
     assert_eq!(run(None, "It was Bluebird.", None).await, (true, true));
     assert_eq!(run(None, "It was ", lost()).await, (false, true));
+}
+
+#[tokio::test]
+async fn an_error_that_was_replaced_inside_reports_the_effects_of_the_run() {
+    let inner = service_fn(async |request: ChatRequest| {
+        request.context.count_effect();
+        let lost = Error::new(ErrorKind::Connection, "lost");
+        let items = [Ok(Event::TextDelta("It was ".into())), Err(lost)];
+        Ok::<_, BoxError>(ChatResponse::new(stream::iter(items)))
+    });
+    let answer = guard().layer(inner).oneshot(ChatRequest::user("hi")).await;
+    let (_, error) = assert_fails(answer.unwrap().body).await;
+    assert_eq!(error.effects(), SideEffects::Possible);
 }
 
 #[tokio::test]
