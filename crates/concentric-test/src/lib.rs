@@ -12,7 +12,8 @@
 //! | that a service is called only when it is ready | [`Strict`] |
 //! | the events of a response body | [`collect_events`], [`assert_finishes`], [`assert_fails`], [`shape`] |
 //! | code against recorded HTTP traffic | `cassette::RecordLayer`, `cassette::ReplayLayer` (feature `record`) |
-//! | that a custom layer follows the contract of layers | [`check_layer`] |
+//! | that a custom layer follows the contract of layers | [`check_layer`], [`check_tool_layer`] |
+//! | that a custom gate follows the contract of gates | [`check_gate`], [`check_step_gate`] |
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -33,7 +34,7 @@ pub use self::{
     environment::{ManualClock, SeededRandom, SequentialIds, TestEnvironment},
     events::{assert_ends_early, assert_fails, assert_finishes, collect_events, shape, text_of},
     gate::Gate,
-    layer_check::{check_layer, check_tool_layer},
+    layer_check::{check_gate, check_layer, check_step_gate, check_tool_layer},
     log::LogCapture,
     model::ScriptedModel,
     pace::{PACE, Pace, watched},

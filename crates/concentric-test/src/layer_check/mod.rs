@@ -26,13 +26,18 @@
 //!
 //! The checks need a tokio runtime with a timer, which may be paused. A layer may spawn tasks.
 //!
-//! [`check_tool_layer`] checks a layer over a tool.
+//! [`check_tool_layer`] checks a layer over a tool, [`check_gate`] a gate of tool calls, and
+//! [`check_step_gate`] a gate between the steps of a run.
 
 mod calls;
+mod gate;
 mod ready;
 mod tool;
 
-pub use self::tool::check_tool_layer;
+pub use self::{
+    gate::{check_gate, check_step_gate},
+    tool::check_tool_layer,
+};
 
 use self::{
     calls::{ANSWER, assert_same, broken, call, finish, for_a_while, in_time, request, settle},

@@ -10,6 +10,7 @@
 mod cassette;
 #[cfg(feature = "record")]
 mod clocks;
+mod gate_check;
 mod gates;
 mod layer_check;
 mod resume;

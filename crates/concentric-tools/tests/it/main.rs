@@ -26,6 +26,7 @@ mod decided_once;
 mod doubt;
 #[cfg(feature = "full")]
 mod edits;
+mod gate_contract;
 mod gates;
 #[cfg(feature = "full")]
 mod given_up;
