@@ -48,7 +48,8 @@ pub enum CacheScope {
     Run,
     /// Calls of one conversation of a tenant. Runs without a thread id are not cached.
     Thread,
-    /// Calls of one [`Tenant`](concentric_core::store::Tenant). Runs without a tenant are one tenant.
+    /// Calls of one [`Tenant`](concentric_core::store::Tenant). Runs without a tenant are not cached, so that a
+    /// missing authentication does not share results among all users.
     Tenant,
     /// All calls. Only for results that do not depend on the caller.
     Shared,
@@ -69,7 +70,10 @@ impl CacheScope {
         Some(match self {
             Self::Run => Owner::Run(context.run_id().clone()),
             Self::Thread => Owner::Thread(Tenant::of(context), context.thread_id()?.clone()),
-            Self::Tenant => Owner::Tenant(Tenant::of(context)),
+            Self::Tenant => {
+                let tenant = Tenant::of(context);
+                (tenant != Tenant::default()).then_some(Owner::Tenant(tenant))?
+            }
             Self::Shared => Owner::Shared,
         })
     }

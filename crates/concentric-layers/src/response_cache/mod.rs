@@ -1,7 +1,7 @@
 //! A layer that answers repeated requests from earlier answers, and shares concurrent calls.
 //!
 //! ```
-//! use concentric_core::{AgentLayer, ChatRequest, Error, NoTools};
+//! use concentric_core::{AgentLayer, ChatRequest, Error, NoTools, store::Tenant};
 //! use concentric_layers::response_cache::{CacheScope, ResponseCacheLayer};
 //! use concentric_test::ScriptedModel;
 //! use std::time::Duration;
@@ -15,7 +15,9 @@
 //!     .layer(ResponseCacheLayer::new(CacheScope::Tenant).ttl(Duration::from_secs(600)))
 //!     .service(model.clone());
 //! for _ in 0..2 {
-//!     let answer = agent.clone().oneshot(ChatRequest::user("What is it?")).await?;
+//!     let mut request = ChatRequest::user("What is it?");
+//!     request.context.extensions_mut().insert(Tenant("ann".into()));
+//!     let answer = agent.clone().oneshot(request).await?;
 //!     assert_eq!(answer.text().await?, "A cat.");
 //! }
 //! assert_eq!(model.calls(), 1);
@@ -32,7 +34,7 @@
 //! | that resumes a run of an agent in the model's place | passed to the inner service |
 //! | within a call through the same layer, such as one of an agent in the model's place | passed to the inner service, since it could wait for itself |
 //! | with [`CacheControl`] in its context's extensions | as that states |
-//! | outside the scope, such as `Thread` without a thread id | passed to the inner service |
+//! | outside the scope, such as `Thread` without a thread id or `Tenant` without a tenant | passed to the inner service |
 //!
 //! Requests are compared exactly, never by similarity. [`key`](ResponseCacheLayer::key) replaces the digest in this
 //! comparison. An answer is stored whether or not the request asks for a random one.

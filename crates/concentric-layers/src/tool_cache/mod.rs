@@ -16,7 +16,7 @@
 //!     LOOKED.fetch_add(1, Ordering::Relaxed);
 //!     "1 EUR = 1.1 USD"
 //! });
-//! let cache = ToolCacheLayer::new(CacheScope::Tenant).ttl(Duration::from_secs(60));
+//! let cache = ToolCacheLayer::new(CacheScope::Shared).ttl(Duration::from_secs(60));
 //! let tools = Toolset::new().tool(rates.annotations(Annotations::read_only())).layer(cache);
 //! let model = ScriptedModel::new()
 //!     .tool_call("rates", json!({}))
@@ -40,7 +40,7 @@
 //! | refused, denied or executed elsewhere ([`settled`](concentric_core::ToolCall::settled)) | passed to the inner service |
 //! | resumed with replies to a question of the tool itself | executed, since its result depends on them |
 //! | resumed after an approval | cached |
-//! | outside the [scope](CacheScope), such as `Thread` without a thread id | executed |
+//! | outside the [scope](CacheScope), such as `Thread` without a thread id or `Tenant` without a tenant | executed |
 //!
 //! # Which results are stored
 //!

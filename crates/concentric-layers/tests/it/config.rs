@@ -275,13 +275,14 @@ async fn calls_are_configured() {
     assert_eq!((kind, model.calls()), (ErrorKind::RateLimited, 1));
 
     for (options, calls) in [
-        (json!({"scope": "tenant"}), 1),
+        (json!({"scope": "shared"}), 1),
         (
             json!({"scope": "shared", "ttl_seconds": 9, "tool_calls": true}),
             1,
         ),
         (json!({"scope": "run"}), 2),
         (json!({"scope": "thread"}), 2),
+        (json!({"scope": "tenant"}), 2),
         (json!({"scope": "shared", "ttl_seconds": 0}), 2),
         (json!({"scope": "shared", "max_bytes": 1}), 2),
         (json!({"scope": "shared", "total_bytes": 0}), 2),

@@ -193,7 +193,7 @@ async fn a_call_within_the_execution_of_a_call_waits_for_none() {
 #[tokio::test]
 async fn c102_a_result_expires_after_it_was_stored() {
     let environment = TestEnvironment::new();
-    let layer = ToolCacheLayer::new(CacheScope::Tenant).ttl(Duration::from_millis(100));
+    let layer = ToolCacheLayer::new(CacheScope::Shared).ttl(Duration::from_millis(100));
     let tool = layer.layer(counting(&Count::default()));
     let mut results = Vec::new();
     for _ in 0..3 {
@@ -237,7 +237,7 @@ async fn c103_only_results_of_success_are_stored() {
 async fn c104_the_least_recently_used_result_is_evicted() {
     let context = TestEnvironment::new().context();
     let count = Count::default();
-    let layer = ToolCacheLayer::new(CacheScope::Tenant).entries(2);
+    let layer = ToolCacheLayer::new(CacheScope::Shared).entries(2);
     let tool = layer.layer(counting(&count));
     let at = |n: u32| call(&context, &format!(r#"{{"n": {n}}}"#));
     // 1 is used after 2, so 3 evicts 2.
@@ -274,7 +274,7 @@ async fn c105_concurrent_equal_calls_share_one_execution() {
     let (count, gate) = (Count::default(), Gate::new());
     let context = TestEnvironment::new().context();
     let tool = gated(&count, &gate, Ok(ToolOutcome::done("shared")));
-    let tool = ToolCacheLayer::new(CacheScope::Tenant).layer(tool);
+    let tool = ToolCacheLayer::new(CacheScope::Shared).layer(tool);
     let calls = (0..50).map(|_| tokio::spawn(tool.clone().oneshot(call(&context, "{}"))));
     let calls: Vec<_> = calls.collect();
     tokio::task::yield_now().await;
@@ -294,7 +294,7 @@ async fn a_failure_is_not_shared_and_another_call_executes() {
     ] {
         let (count, gate) = (Count::default(), Gate::new());
         let context = TestEnvironment::new().context();
-        let tool = ToolCacheLayer::new(CacheScope::Tenant).layer(gated(&count, &gate, first));
+        let tool = ToolCacheLayer::new(CacheScope::Shared).layer(gated(&count, &gate, first));
         let calls = (0..5).map(|_| tokio::spawn(tool.clone().oneshot(call(&context, "{}"))));
         let calls: Vec<_> = calls.collect();
         tokio::task::yield_now().await;
@@ -313,7 +313,7 @@ async fn a_waiting_call_takes_over_after_the_first_is_dropped() {
     let (count, gate) = (Count::default(), Gate::new());
     let context = TestEnvironment::new().context();
     let tool = gated(&count, &gate, Ok(ToolOutcome::done("never")));
-    let tool = ToolCacheLayer::new(CacheScope::Tenant).layer(tool);
+    let tool = ToolCacheLayer::new(CacheScope::Shared).layer(tool);
     let mut first = Box::pin(tool.clone().oneshot(call(&context, "{}")));
     assert!((&mut first).now_or_never().is_none());
     let mut second = Box::pin(tool.oneshot(call(&context, "{}")));
@@ -343,6 +343,15 @@ async fn scopes_separate_results() {
         let tool = ToolCacheLayer::new(scope).layer(counting(&Count::default()));
         let calls = [at("a", "t1"), at("a", "t2"), at("b", "t1"), at("a", "t1")];
         assert_eq!(texts(&tool, calls).await, expected, "{scope:?}");
+    }
+    // Without a tenant, the calls may be those of different users.
+    let tool = ToolCacheLayer::new(CacheScope::Tenant).layer(counting(&Count::default()));
+    for tenant in [None, Some(Tenant::default())] {
+        let mut context = environment.context();
+        tenant.map(|tenant| context.extensions_mut().insert(tenant));
+        let calls = [call(&context, "{}"), call(&context, "{}")];
+        let results = texts(&tool, calls).await;
+        assert_ne!(results[0], results[1]);
     }
     // No conversation to share results in.
     let tool = ToolCacheLayer::new(CacheScope::Thread).layer(counting(&Count::default()));
@@ -515,7 +524,7 @@ async fn a_hit_requires_an_approval_and_a_resumed_call_hits() {
     let tools = Toolset::new()
         .tool(look.read_only())
         .gate(Approval::for_tools(["look"]))
-        .layer(ToolCacheLayer::new(CacheScope::Tenant));
+        .layer(ToolCacheLayer::new(CacheScope::Shared));
     let agent = || {
         let model = ScriptedModel::new()
             .tool_call("look", json!({}))
