@@ -44,7 +44,9 @@
 //!
 //! A turn is captured once, also if its run is resumed after a crash: the id of the memory is in the run's
 //! state, and a memory with the same id is replaced. [`capture`](DynamicMemoryLayer::capture) chooses the
-//! text, or captures nothing.
+//! text from the whole conversation, with the results of tools, or captures nothing. By default they are not captured,
+//! since a result may contain instructions of others, which every later run would read. A run that did not complete has
+//! no answer to remember, so no option captures it.
 //!
 //! With [`facts`](DynamicMemoryLayer::facts), a model extracts what is worth remembering from the captured text,
 //! and each fact is a memory of its own.
@@ -52,7 +54,7 @@
 //! # Tools
 //!
 //! The tools of [`tools`](DynamicMemoryLayer::tools) let the model of the agent itself store, search, replace
-//! and delete memories during a run.
+//! and delete memories during a run. They are an array, from which a toolset takes those that it needs.
 //!
 //! # The system prompt
 //!
@@ -88,7 +90,7 @@
 //!
 //! # Failures
 //!
-//! The layer has no errors of its own. If the search fails or exceeds its time, or the function that
+//! The layer has no errors of its own. If the search fails, panics or exceeds its time, or the function that
 //! names the owner panics, the run proceeds without memories. Failures are logged with the target `concentric::memory`. After each search, a
 //! [`CustomEvent`](concentric_core::CustomEvent) named `concentric.memory` has the number of recalled
 //! memories and whether the search failed: `{"recalled": 2, "failed": false}`.

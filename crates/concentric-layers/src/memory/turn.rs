@@ -6,7 +6,7 @@ use concentric_core::{
     BoxError, BoxModel, ChatRequest, Context as RunContext, CustomEvent, Finish, Outcome, Role,
     Stability, Str, SystemSegment,
     context::Sleep,
-    panic::catch,
+    panic::{catch, caught},
     state::{Durable, Scope, Slot},
     store::{Memory, StoreError, StoreFuture, Tenant},
 };
@@ -106,11 +106,13 @@ impl Turn {
         let query = query(request)?;
         let (tenant, owner) = (self.tenant.clone(), self.owner.clone());
         let clock = self.context.environment().clock();
+        let (store, top) = (self.settings.store.clone(), self.settings.top);
+        let work = async move {
+            let found = caught(|| store.search(tenant, owner, query, top)).await;
+            found.unwrap_or_else(|panic| Err(StoreError::failed(panic.error())))
+        };
         Some(Search {
-            work: self
-                .settings
-                .store
-                .search(tenant, owner, query, self.settings.top),
+            work: Box::pin(work),
             limit: clock.sleep(self.settings.timeout),
         })
     }

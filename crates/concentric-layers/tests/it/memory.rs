@@ -34,17 +34,22 @@ struct Notes {
     is_slow: bool,
     fails: Arc<Mutex<bool>>,
     never: bool,
+    // At the call of a method, or when its future is polled.
+    panics: Option<&'static str>,
     searches: Arc<AtomicUsize>,
     writes: Arc<AtomicUsize>,
 }
 
 impl Notes {
     fn at_pace<T: Send + 'static>(&self, work: StoreFuture<T>) -> StoreFuture<T> {
+        assert_ne!(self.panics, Some("call"));
+        let panics = self.panics;
         let (is_slow, fails, never) = (self.is_slow, *self.fails.lock().unwrap(), self.never);
         Box::pin(async move {
             if is_slow {
                 tokio::task::yield_now().await;
             }
+            assert_ne!(panics, Some("poll"));
             match (fails, never) {
                 (true, _) => Err(StoreError::failed("the disk is full")),
                 (_, true) => std::future::pending().await,
@@ -221,6 +226,21 @@ async fn a_run_proceeds_without_a_failed_recall() {
     assert_eq!(lines.len(), 2, "{lines:?}");
     assert!(lines[0].contains("no memory was recalled"), "{lines:?}");
     assert!(lines[1].contains("the turn was not captured"), "{lines:?}");
+}
+
+#[tokio::test]
+async fn a_run_proceeds_if_the_store_panics() {
+    for panics in ["call", "poll"] {
+        let store = Notes {
+            panics: Some(panics),
+            ..Notes::default()
+        };
+        let model = yes();
+        let answer = send(&agent(&of_ada(&store), &model), ChatRequest::user("tea")).await;
+        assert_eq!(answer.unwrap().text(), "Noted.");
+        settle().await;
+        assert_eq!((store.counts(), model.calls()), ((1, 1), 1), "{panics}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
