@@ -8,7 +8,9 @@ use concentric_core::{
     machine::RunState,
 };
 use concentric_layers::{Steering, steering::SteerError};
-use concentric_test::{Pace, ScriptedModel, ScriptedTools, Spurious, drop_at_each_wait, watched};
+use concentric_test::{
+    Pace, ScriptedModel, ScriptedTools, Spurious, check_step_gate, drop_at_each_wait, watched,
+};
 use serde_json::json;
 use std::cell::RefCell;
 use tower::{Layer, ServiceExt};
@@ -48,6 +50,11 @@ async fn a_gate_that_steers_two_runs_at_once_fails_the_first() {
     // Another one follows.
     let third = agent(model(), &layer).oneshot(ChatRequest::user("three"));
     assert_eq!(third.await.unwrap().text().await.unwrap(), "Done.");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_gate_keeps_its_contract() {
+    check_step_gate(|| Steering::new(4).gate()).await;
 }
 
 fn is_handle<T: Clone + Send + Sync + 'static>(_: &T) {}

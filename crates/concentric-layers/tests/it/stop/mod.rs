@@ -19,7 +19,8 @@ use concentric_layers::stop::{
     output_tokens, steps, total_tokens,
 };
 use concentric_test::{
-    ScriptedModel, ScriptedTools, TestEnvironment, assert_fails, assert_finishes, shape,
+    ScriptedModel, ScriptedTools, TestEnvironment, assert_fails, assert_finishes, check_step_gate,
+    shape,
 };
 use serde_json::{Value, json};
 use std::{error::Error as _, time::Duration};
@@ -65,6 +66,18 @@ async fn ends(gate: impl StepGate, model: ScriptedModel) -> (Outcome, usize, usi
         .layer(model.clone());
     let answer = run(&agent, ChatRequest::user("hi")).await;
     (answer.finish.outcome, model.calls(), tools.calls().len())
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_gates_keep_their_contract() {
+    check_step_gate(|| LoopDetector::new(1)).await;
+    check_step_gate(|| LoopDetector::new(1).skip()).await;
+    check_step_gate(|| ErrorLimit::new().consecutive(1)).await;
+    check_step_gate(|| StopWhen::finish(called("look"))).await;
+    check_step_gate(|| StopWhen::halt("enough", steps(2))).await;
+    check_step_gate(|| StepApproval::after(1)).await;
+    let accepts = async |_, _| Ok(Judgement::Accept);
+    check_step_gate(|| OutputConstraint::new("polite", accepts)).await;
 }
 
 fn halted(reason: &str) -> Outcome {
