@@ -100,6 +100,9 @@ impl CircuitBreakerLayer {
 
     /// Opens a circuit also if this share of calls, from 0 to 1, takes at least `first_content` to the
     /// resolution of its future. By default no call is slow.
+    ///
+    /// That time includes the waits of layers inside: with a [`RateLimitLayer`](crate::RateLimitLayer) inside, set
+    /// more than it lets a call [wait](crate::RateLimitLayer::wait), or else its own quota opens the circuit.
     #[must_use]
     pub fn slow(self, first_content: Duration, rate: f64) -> Self {
         self.with(|options| options.slow = Some((first_content, rate)))

@@ -81,7 +81,8 @@
 //! errors pass unchanged.
 //!
 //! Each change of a state emits a custom event `concentric.circuit` with the value `{"name", "state"}` to the run
-//! of the call that caused it, and logs a warning. A state is `closed`, `open` or `half_open`.
+//! of the call that caused it, and logs a warning. A state is `closed`, `open` or `half_open`. There is no metric:
+//! [`state`](CircuitBreakerLayer::state) is the value of a gauge, and the log lines can be counted.
 //!
 //! # Cancel safety
 //!

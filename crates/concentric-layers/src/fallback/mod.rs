@@ -66,8 +66,9 @@
 //!
 //! The error of the last model that was called, with the number of
 //! [`attempts`](concentric_core::Error::attempts) of all models. Its source is a [`FailedAttempts`] if others
-//! failed before. An answer of another model has them in its extensions. [`FIRST_CONTENT`] is the only error of
-//! the layer itself.
+//! failed before. An answer of another model has them in its extensions. They have no tokens and no times: those are
+//! in [`Finish::run_usage`](concentric_core::Finish::run_usage), also of failed attempts, and in the spans of a layer
+//! inside, such as [`Otel::model`](crate::Otel::model). [`FIRST_CONTENT`] is the only error of the layer itself.
 //!
 //! Each change emits a custom event `concentric.fallback` with the value `{"from", "to", "kind", "code"}`, and
 //! logs a warning. A choice that cannot be read or stored is logged, and the call continues.

@@ -43,6 +43,9 @@
 //! `max_output_tokens`, or nothing without it. [`estimate`](RateLimitLayer::estimate) replaces both. Quotas apply to
 //! one process.
 //!
+//! Times are those of the clocks of the runs, so that a quota and the waits for it have one clock, also in a test;
+//! runs that share a layer need the same one.
+//!
 //! # The provider's limits
 //!
 //! The quota of a key also follows the reports of the provider ([`follow_provider`](RateLimitLayer::follow_provider)):

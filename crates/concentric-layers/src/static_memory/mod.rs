@@ -53,6 +53,11 @@
 //! | [`DUPLICATE`] | there is a document with this id |
 //! | [`UNREADABLE`] | the file can't be read, is not UTF-8, or is outside the folder |
 //!
+//! Documents are not cut to the limit, since the rest of a text may say the opposite of the whole, and they are not
+//! read again, since a changed prompt is one that no provider has cached: a program that watches its files makes a
+//! new agent. Which files apply to whom, as with `AGENTS.md`, is decided by the application, which adds them.
+//! Material that is too long for a prompt belongs in a tool that searches it.
+//!
 //! # Backpressure and cancellation
 //!
 //! Readiness is forwarded, responses and errors pass unchanged; the future is that of the inner service.
