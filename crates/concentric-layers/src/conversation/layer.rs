@@ -21,6 +21,9 @@ pub enum Merge {
     Append,
     /// The user messages at the end of the request are new, and the turns before them are ignored. For
     /// clients that send the whole history, such as those of AG-UI, and may have changed it.
+    ///
+    /// Messages that the conversation has, of runs that have failed, are not appended again: equal ones with an
+    /// id, and equal ones without an id that nothing has followed.
     ServerWins,
     /// The request has the whole history, which replaces the stored one at the end of the run.
     ClientOverwrites,

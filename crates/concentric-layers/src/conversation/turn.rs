@@ -196,13 +196,27 @@ impl Turn {
         match self.settings.merge {
             Merge::ClientOverwrites => new.clone(),
             Merge::Append => newest().chain(new.iter()).cloned().collect(),
-            Merge::ServerWins => {
-                let is_user = |turn: &&Entry| turn.as_message().role == Role::User;
-                let mut turns: Vec<&Entry> = new.rev().take_while(is_user).collect();
-                turns.reverse();
-                newest().chain(turns).cloned().collect()
-            }
+            Merge::ServerWins => newest().chain(self.unseen(new)).cloned().collect(),
         }
+    }
+
+    /// The user messages at the end of `new` that the conversation does not have. A client that keeps the messages
+    /// of failed runs sends them again.
+    fn unseen<'a>(&self, new: &'a Transcript) -> Vec<&'a Entry> {
+        let history = &self.stored.history;
+        let is_user = |turn: &&Entry| turn.as_message().role == Role::User;
+        let is_known = |turn: &Entry| match turn.as_message().id {
+            Some(_) => history.iter().any(|stored| stored == turn),
+            // The same text may be another message, unless nothing has followed the first.
+            None => history.rev().take_while(is_user).any(|it| it == turn),
+        };
+        let mut trailing = new.rev().take_while(is_user);
+        // The model answers the last message, unless it already waits for an answer.
+        let last = trailing.next().filter(|turn| history.last() != Some(*turn));
+        let earlier = trailing.filter(|turn| !is_known(turn));
+        let mut turns: Vec<&Entry> = last.into_iter().chain(earlier).collect();
+        turns.reverse();
+        turns
     }
 
     /// Returns the base of the run. A layer inside this one may have restored it since the call.

@@ -3,8 +3,8 @@
 use crate::thread_store::Threads;
 use concentric_core::{
     AgentLayer, Answer, BoxModel, CancelReason, ChatRequest, Context, Error, ErrorKind, Event,
-    Outcome, Reply, RunId, SideEffects, ThreadId, ToolCall, ToolOutcome, ToolSpec, Transcript,
-    Turn,
+    MessageId, Outcome, Reply, RunId, SideEffects, ThreadId, ToolCall, ToolOutcome, ToolSpec,
+    Transcript, Turn,
     state::{Durable, Scope, Slot},
     store::{Tenant, ThreadStore},
 };
@@ -144,6 +144,124 @@ async fn the_request_joins_the_history_as_configured() {
         send(&talker(&layer), request).await.unwrap();
         assert_eq!(texts(&stored(&store)), expected, "{merge:?}");
     }
+}
+
+#[tokio::test]
+async fn messages_of_failed_runs_are_appended_once() {
+    let message = |id: &str, text: &str| match id {
+        "" => Turn::user(text.to_owned()),
+        id => Turn::message(
+            concentric_core::Message::user(text.to_owned()).with_id(MessageId::new(id)),
+        )
+        .unwrap(),
+    };
+    // The text that the failed run has shown; the ids and the messages that the client sends next; the stored texts.
+    let cases: [(_, &[(&str, &str)], _); 8] = [
+        ("", &[("1", "a"), ("2", "b")], "a b Yes."),
+        ("Part", &[("1", "a"), ("2", "b")], "a Part b Yes."),
+        // The same message is repeated.
+        ("", &[("1", "a")], "a Yes."),
+        ("Part", &[("1", "a")], "a Part a Yes."),
+        // The client has edited the message.
+        ("", &[("1", "c")], "a c Yes."),
+        // The same text is another message.
+        ("Part", &[("3", "a"), ("2", "b")], "a Part a b Yes."),
+        ("", &[("", "a"), ("", "b")], "a b Yes."),
+        ("Part", &[("", "a"), ("", "b")], "a Part a b Yes."),
+    ];
+    for (shown, next, expected) in cases {
+        let store = Threads::default();
+        let layer = ConversationLayer::new(store.clone()).history(Merge::ServerWins);
+        let request = |turns: Vec<Turn>| {
+            let turns: Transcript = turns.into_iter().collect();
+            ChatRequest::new(turns).with_context(in_thread("t"))
+        };
+        let broken = Error::new(ErrorKind::Server, "broken");
+        let model = match shown {
+            // The answer has begun, so the turn is stored.
+            "" => ScriptedModel::new().reasoning("Hm").error(broken),
+            shown => ScriptedModel::new().text(shown).error(broken),
+        };
+        let first = message(next[0].0.get(..1).map_or("", |_| "1"), "a");
+        let failed = agent(&layer, &model, &ScriptedTools::new());
+        send(&failed, request(vec![first])).await.unwrap_err();
+        let turns = next.iter().map(|(id, text)| message(id, text)).collect();
+        send(&talker(&layer), request(turns)).await.unwrap();
+        assert_eq!(texts(&stored(&store)), expected, "{shown} {next:?}");
+    }
+}
+
+#[test]
+fn a_crash_at_any_operation_of_the_store_loses_no_answered_turn() {
+    // Each run loads the conversation and appends its turn.
+    for operations in 0..=6 {
+        for is_applied in [false, true] {
+            let store = Threads::default();
+            store.die_after(operations, is_applied);
+            let mut answered = String::new();
+            // The tasks of a process end with it.
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_time()
+                .build();
+            runtime.unwrap().block_on(async {
+                for text in ["one", "two", "three"] {
+                    let agent = talker(&ConversationLayer::new(store.clone()));
+                    let mut run = Box::pin(send(&agent, user(text)));
+                    for _ in 0..64 {
+                        if let Some(answer) = (&mut run).now_or_never() {
+                            answered += &format!("{text} {} ", answer.unwrap().text());
+                            break;
+                        }
+                        tokio::task::yield_now().await;
+                    }
+                }
+            });
+            let store = store.restart();
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_time()
+                .build();
+            let answer = runtime.unwrap().block_on(async {
+                let agent = talker(&ConversationLayer::new(store.clone()));
+                send(&agent, user("four")).await
+            });
+            answer.unwrap();
+            // The turn whose append was not acknowledged is whole, if it is there.
+            let open = match is_applied && operations % 2 == 1 {
+                true => ["one Yes. ", "two Yes. ", "three Yes. "][operations / 2],
+                false => "",
+            };
+            let expected = format!("{answered}{open}four Yes.");
+            assert_eq!(
+                texts(&stored(&store)),
+                expected,
+                "{operations} {is_applied}"
+            );
+            assert_eq!(
+                answered.len(),
+                [
+                    "",
+                    "one Yes. ",
+                    "one Yes. two Yes. ",
+                    "one Yes. two Yes. three Yes. "
+                ][operations / 2]
+                    .len()
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_turn_of_a_long_conversation_is_appended_alone() {
+    let store = Threads::default();
+    let assistant = || Turn::message(concentric_core::Message::assistant("Yes.")).unwrap();
+    let turns = (0..500).flat_map(|n| [Turn::user(format!("{n}?")), assistant()]);
+    let request = ChatRequest::new(turns.chain([Turn::user("hi")]).collect());
+    let layer = ConversationLayer::new(store.clone());
+    send(&talker(&layer), request.with_context(in_thread("t")))
+        .await
+        .unwrap();
+    send(&talker(&layer), user("and now?")).await.unwrap();
+    assert_eq!(store.appended(), [1_002, 2]);
 }
 
 #[tokio::test]

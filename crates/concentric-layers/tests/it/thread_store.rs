@@ -20,6 +20,10 @@ pub(crate) struct Threads {
     slow: bool,
     fails: Arc<Mutex<u32>>,
     hangs: Arc<AtomicBool>,
+    // The operations before the process dies, and whether the next one takes effect.
+    life: Arc<Mutex<Option<(usize, bool)>>>,
+    // The numbers of turns of the changes.
+    appended: Arc<Mutex<Vec<usize>>>,
 }
 
 impl Threads {
@@ -43,6 +47,23 @@ impl Threads {
         self.hangs.store(false, Ordering::Relaxed);
     }
 
+    /// Ends the process after some operations. The next one may take effect; no later one does, and none is answered.
+    pub(crate) fn die_after(&self, operations: usize, is_applied: bool) {
+        *self.life.lock().unwrap() = Some((operations, is_applied));
+    }
+
+    /// The store in a process that begins now.
+    pub(crate) fn restart(&self) -> Self {
+        Self {
+            kept: self.kept.clone(),
+            ..Self::default()
+        }
+    }
+
+    pub(crate) fn appended(&self) -> Vec<usize> {
+        self.appended.lock().unwrap().clone()
+    }
+
     pub(crate) fn get(&self, thread: &str) -> Option<StoredThread> {
         let load = self.kept.load(Tenant::default(), ThreadId::new(thread));
         load.now_or_never().unwrap().unwrap()
@@ -50,9 +71,24 @@ impl Threads {
 
     fn at_pace<T: Send + 'static>(&self, work: StoreFuture<T>) -> StoreFuture<T> {
         let (slow, fails, hangs) = (self.slow, Arc::clone(&self.fails), Arc::clone(&self.hangs));
+        let life = Arc::clone(&self.life);
         Box::pin(async move {
             if slow {
                 tokio::task::yield_now().await;
+            }
+            let last = match &mut *life.lock().unwrap() {
+                Some((0, is_applied)) => Some(std::mem::take(is_applied)),
+                Some((left, _)) => {
+                    *left -= 1;
+                    None
+                }
+                None => None,
+            };
+            if let Some(is_applied) = last {
+                if is_applied {
+                    drop(work.await);
+                }
+                return std::future::pending().await;
             }
             let failures = std::mem::take(&mut *fails.lock().unwrap());
             match failures {
@@ -79,6 +115,7 @@ impl ThreadStore for Threads {
         version: u64,
         change: ThreadChange,
     ) -> StoreFuture<u64> {
+        self.appended.lock().unwrap().push(change.turns.len());
         self.at_pace(self.kept.append(tenant, thread, version, change))
     }
 
