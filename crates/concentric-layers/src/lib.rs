@@ -65,9 +65,9 @@
 //! The page `order` has their recommended order in one stack.
 //!
 //! Functions of the application that a layer calls run within the call, and under no lock of the layer. A panic
-//! of one unwinds to the caller, as a panic of an inner service does; a loop around it fails its run. Guards,
-//! caches, memories, compaction and redaction catch it instead, since they have a safe result; their pages state
-//! it.
+//! of one unwinds to the caller, as a panic of an inner service does, and the layer works afterwards; a loop around
+//! it fails its run. Guards, caches, memories, redaction and the hooks of compaction catch it instead, since they
+//! have a safe result; their pages state it.
 //!
 //! tower's own layers work with models and agents, but only until the response future resolves: a
 //! `ConcurrencyLimit` counts a call until its first token, and a `Timeout` limits the time to it. The layers

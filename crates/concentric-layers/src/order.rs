@@ -1,8 +1,8 @@
 //! The recommended order of the layers in one stack.
 //!
 //! The first layer is the outermost one. Layers that a stack does not use are left out; the order of the others
-//! is unchanged. The example `production` of the repository has many of them, and
-//! its test `application` most.
+//! is unchanged. The example `production` of the repository and its test
+//! `application` have most of them.
 //!
 //! # Once per run, around the agent
 //!
@@ -55,7 +55,18 @@
 //! | tower's `RetryLayer` with `RetryTool`, tower's `TimeoutLayer` | one attempt has one time limit |
 //! | [`BudgetPlugin::tool`](crate::BudgetPlugin::tool) | each attempt is charged |
 //!
-//! Layers that would break each other in another order reject it: [`DetachLayer`](crate::DetachLayer),
-//! [`SuspendLayer`](crate::SuspendLayer), [`MakeSession`](crate::MakeSession),
-//! [`ConversationLayer`](crate::ConversationLayer) and the budget fail with
-//! [`Configuration`](concentric_core::ErrorKind::Configuration) and name the layers.
+//! # At the wrong place
+//!
+//! | layer | at the wrong place |
+//! |---|---|
+//! | [`DetachLayer`](crate::DetachLayer), [`SuspendLayer`](crate::SuspendLayer), [`MakeSession`](crate::MakeSession), [`ConversationLayer`](crate::ConversationLayer), [`DynamicMemoryLayer`](crate::DynamicMemoryLayer), [`BudgetPlugin::run`](crate::BudgetPlugin::run) inside a loop | the first call fails with [`Configuration`](concentric_core::ErrorKind::Configuration) and names the layers, as it does if these layers are around each other in an order that would break them |
+//! | [`BudgetPlugin::model`](crate::BudgetPlugin::model) around a loop | the first call fails with `Configuration` |
+//! | [`CompactionLayer`](crate::CompactionLayer), [`ClearToolResultsLayer`](crate::ClearToolResultsLayer), [`TrimLayer`](crate::TrimLayer) around a loop | shorten the conversation that a run begins with, and not what it adds |
+//! | [`RetryModel`](crate::RetryModel), [`FallbackLayer`](crate::FallbackLayer), [`CircuitBreakerLayer`](crate::CircuitBreakerLayer), [`RateLimitLayer`](crate::RateLimitLayer), [`InFlightLimitLayer`](crate::InFlightLimitLayer) around a loop | repeat, count and limit runs in place of model calls; a run with effects is not repeated |
+//! | [`ResponseCacheLayer`](crate::ResponseCacheLayer) around a loop | has no effect, since it stores no answers of agents |
+//!
+//! A layer of runs is rejected and not skipped, since a conversation that is not stored or a run that is not
+//! suspended would be noticed only when it is missed. A layer of model calls is accepted around a loop: nothing
+//! distinguishes its call from that of a model without a loop, where it is right. In an agent that is a tool, the
+//! layers of runs are those of its own stack; `DetachLayer`, `SuspendLayer` and `ConversationLayer` have no effect
+//! there, since the run of the caller has them.

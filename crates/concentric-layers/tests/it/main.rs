@@ -45,6 +45,8 @@ mod log;
 mod memory;
 mod observe;
 #[cfg(feature = "full")]
+mod order;
+#[cfg(feature = "full")]
 mod otel;
 #[cfg(feature = "full")]
 mod placement;
@@ -81,6 +83,8 @@ mod tool_layers;
 mod transform;
 #[cfg(feature = "full")]
 mod trim;
+#[cfg(feature = "full")]
+mod user_functions;
 
 /// The tests of hooks that declare all points, also those that they do not use.
 #[path = "."]
