@@ -13,7 +13,9 @@ use std::{error::Error as StdError, fmt, sync::Arc};
 /// text, which may contain hosts, paths or personal data, is not sent to the model: the error and
 /// its sources are logged (`tracing`, at warn level) with the ids of the run and of the call, which the result in
 /// the conversation has as well. The model reads a fixed text, such as `The tool failed.`, or the text of an
-/// [`ErrorFormat`]; [`Tool::max_result_bytes`](crate::Tool::max_result_bytes) limits it. Like `anyhow::Error`, this type does not implement [`std::error::Error`],
+/// [`ErrorFormat`]; [`Tool::max_result_bytes`](crate::Tool::max_result_bytes) limits it, as any result, so that a
+/// tool may explain an error at length. A text that is written for the model is not searched for credentials: that is
+/// the work of a layer with rules, such as `GuardLayer`, which sees all results. Like `anyhow::Error`, this type does not implement [`std::error::Error`],
 /// which makes the conversion possible.
 ///
 /// ```
