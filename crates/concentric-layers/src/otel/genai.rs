@@ -120,6 +120,8 @@ pub(super) fn tool_span(name: &str, run: &str, step: u32, call: &str) -> Span {
         otel.kind = "internal",
         concentric.run.id = run,
         concentric.step = i64::from(step),
+        // Recorded by the layer that has the result.
+        concentric.cached = tracing::field::Empty,
         gen_ai.tool.call.id = call,
     )
 }

@@ -74,6 +74,8 @@ where
 }
 
 fn hit(call: &ToolCall, stored: &Stored) -> ToolOutcome {
+    // A field of the span of the call, if there is one.
+    tracing::Span::current().record("concentric.cached", true);
     let event = json!({"tool": call.name().as_str()});
     // A consumer that is far behind loses the event, not the result.
     let _ = call

@@ -128,6 +128,7 @@ async fn attributes_are_those_of_the_table() {
         "concentric.cancel_reason",
         "concentric.interrupts",
         "concentric.resumed",
+        "concentric.cached",
         "concentric.settled",
     ];
     for (name, levels) in table() {

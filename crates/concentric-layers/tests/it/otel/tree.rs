@@ -2,7 +2,7 @@
 
 use super::*;
 use concentric_core::{Context, NoTools};
-use concentric_layers::{DetachLayer, Next, from_fn};
+use concentric_layers::{DetachLayer, Next, ToolCacheLayer, from_fn, tool_cache::CacheScope};
 use concentric_test::{Gate, TestEnvironment, check_layer, check_tool_layer};
 use concentric_tools::blocking_tool;
 use opentelemetry::trace::SpanKind;
@@ -201,6 +201,28 @@ async fn a_blocking_tool_runs_within_the_span_of_its_call() {
     assert_eq!(span.metadata().unwrap().name(), "execute_tool");
     drop(span);
     assert_eq!(tree(&traces.take()), ["execute_tool work: done"]);
+}
+
+#[tokio::test]
+async fn a_cached_result_is_marked() {
+    let traces = Traces::of_thread();
+    let look = tool("look", "", |NoArguments {}| async { "a cat" });
+    let tools = Toolset::new()
+        .tool(look.read_only())
+        .layer(Otel::new().tool())
+        .layer(ToolCacheLayer::new(CacheScope::Run));
+    let model = ScriptedModel::new()
+        .tool_call("look", json!({}))
+        .then()
+        .tool_call("look", json!({}))
+        .then()
+        .text("A cat.");
+    let agent = BoxModel::new(AgentLayer::new(tools).layer(model));
+    run(&agent, ChatRequest::user("hi")).await.unwrap();
+    let spans = traces.take();
+    let cached = |span| attribute(span, "concentric.cached");
+    let cached: Vec<_> = spans.iter().map(cached).collect();
+    assert_eq!(cached, [None, Some("true".to_owned())]);
 }
 
 // Case C126.
