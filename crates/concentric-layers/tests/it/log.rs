@@ -1,13 +1,13 @@
 //! Log lines of runs, model calls and tool calls.
 
+use crate::settled;
 use concentric_core::{
-    AgentLayer, CallId, ChatRequest, Clearance, Error, ErrorKind, NoTools, Reply, ResponseHead,
-    RoundCall, ToolCall, ToolCallPart, ToolOutcome, ToolSpec, Transcript, Usage,
-    describe::describe,
+    AgentLayer, CallId, ChatRequest, Clearance, Error, ErrorKind, NoTools, ResponseHead, RoundCall,
+    ToolCall, ToolCallPart, ToolOutcome, ToolSpec, Transcript, Usage, describe::describe,
 };
 use concentric_layers::{LogLayer, config::Registry};
 use concentric_test::{ScriptedModel, TestEnvironment, check_layer, check_tool_layer};
-use concentric_tools::{Approval, NoArguments, Toolset, tool};
+use concentric_tools::{NoArguments, Toolset, tool};
 use futures_util::{FutureExt, StreamExt};
 use serde_json::json;
 use std::{
@@ -99,42 +99,42 @@ fn shape(lines: &[String]) -> Vec<String> {
     lines.iter().map(short).collect()
 }
 
+/// The lines of the preset `standard` for [`run`].
+const STANDARD: &[&str] = &[
+    "INFO run started turns=1 tools=0",
+    "INFO model call started step=0 turns=1 tools=1",
+    "INFO model call ended step=0 provider=\"test\" model=\"m-1\" outcome=\"completed\" \
+             reason=\"tool_calls\" first_ms=0 duration_ms=0 input_tokens=10 output_tokens=2",
+    "INFO tool call started step=0 tool=\"look\" arguments_bytes=2",
+    "INFO tool call ended step=0 tool=\"look\" outcome=\"done\" result_bytes=6 duration_ms=0",
+    "INFO model call started step=1 turns=2 tools=1",
+    "INFO model call ended step=1 outcome=\"completed\" reason=\"stop\" first_ms=0 \
+             duration_ms=0 input_tokens=20 output_tokens=3",
+    "INFO run ended provider=\"test\" model=\"m-1\" outcome=\"completed\" reason=\"stop\" \
+             first_ms=0 duration_ms=0 input_tokens=30 output_tokens=5",
+];
+
 #[tokio::test]
 async fn s075_standard_logs_starts_and_ends() {
     let (lines, _guard) = Lines::of_thread(Level::INFO);
     run(&LogLayer::standard()).await.unwrap();
-    assert_eq!(
-        shape(&lines.take()),
-        [
-            "INFO run started turns=1 tools=0",
-            "INFO model call started step=0 turns=1 tools=1",
-            "INFO model call ended step=0 provider=\"test\" model=\"m-1\" outcome=\"completed\" \
-             reason=\"tool_calls\" first_ms=0 duration_ms=0 input_tokens=10 output_tokens=2",
-            "INFO tool call started step=0 tool=\"look\" arguments_bytes=2",
-            "INFO tool call ended step=0 tool=\"look\" outcome=\"done\" result_bytes=6 duration_ms=0",
-            "INFO model call started step=1 turns=2 tools=1",
-            "INFO model call ended step=1 outcome=\"completed\" reason=\"stop\" first_ms=0 \
-             duration_ms=0 input_tokens=20 output_tokens=3",
-            "INFO run ended provider=\"test\" model=\"m-1\" outcome=\"completed\" reason=\"stop\" \
-             first_ms=0 duration_ms=0 input_tokens=30 output_tokens=5",
-        ]
-    );
+    assert_eq!(shape(&lines.take()), STANDARD);
 }
 
 #[tokio::test]
 async fn presets_differ_in_starts_and_options() {
     let (lines, _guard) = Lines::of_thread(Level::TRACE);
     run(&LogLayer::minimal()).await.unwrap();
-    let minimal = lines.take();
-    assert_eq!(minimal.len(), 4);
-    assert!(minimal.iter().all(|line| line.contains(" ended ")));
+    let ends = STANDARD.iter().filter(|line| line.contains(" ended "));
+    assert_eq!(shape(&lines.take()), ends.copied().collect::<Vec<_>>());
 
     run(&LogLayer::verbose()).await.unwrap();
-    let verbose = shape(&lines.take());
-    let options = verbose
-        .iter()
-        .filter(|line| line.starts_with("DEBUG model call options"));
-    assert_eq!((verbose.len(), options.count()), (10, 2));
+    let mut verbose: Vec<_> = STANDARD.iter().map(|line| (*line).to_owned()).collect();
+    for (at, step) in [(2, 0), (7, 1)] {
+        let options = format!("DEBUG model call options step={step} system_segments=0");
+        verbose.insert(at, options);
+    }
+    assert_eq!(shape(&lines.take()), verbose);
 }
 
 #[tokio::test]
@@ -328,14 +328,7 @@ async fn each_outcome_of_a_tool_call_has_its_level() {
 #[tokio::test]
 async fn settled_calls_are_marked() {
     let (lines, _guard) = Lines::of_thread(Level::INFO);
-    let denied = ToolOutcome::denied("no");
-    let part = ToolCallPart::new(CallId::new("c1"), "look", json!({}));
-    let call = ToolCall::of_round(
-        RoundCall::new(0, part),
-        Clearance::Settled(Arc::new(denied)),
-        Transcript::new(),
-        &TestEnvironment::new().context(),
-    );
+    let call = settled::call(&TestEnvironment::new().context());
     let tool = service_fn(async |_: ToolCall| Ok::<_, Error>(ToolOutcome::denied("no")));
     LogLayer::minimal().layer(tool).oneshot(call).await.unwrap();
     let line = lines.take().pop().unwrap();
@@ -345,26 +338,7 @@ async fn settled_calls_are_marked() {
 #[tokio::test]
 async fn calls_of_a_toolset_that_do_not_run_are_logged() {
     let (lines, _guard) = Lines::of_thread(Level::INFO);
-    let tools = Toolset::new()
-        .tool(tool("pay", "", |NoArguments {}| async { "paid" }))
-        .gate(Approval::for_tools("pay"))
-        .hooks(LogLayer::standard());
-    let model = ScriptedModel::new()
-        .tool_call("pay", json!({}))
-        .then()
-        .tool_call("invented_name", json!({}))
-        .then()
-        .text("Not paid.");
-    let agent = AgentLayer::new(tools).layer(model);
-    let asked = agent
-        .clone()
-        .oneshot(ChatRequest::user("hi"))
-        .await
-        .unwrap();
-    let state = *asked.collect().await.unwrap().finish.state.unwrap();
-    let deny = Reply::deny(state.interrupts()[0].id.clone(), "no");
-    let answer = agent.oneshot(ChatRequest::resume(state, vec![deny]));
-    answer.await.unwrap().collect().await.unwrap();
+    settled::run(|tools| tools.hooks(LogLayer::standard())).await;
     let lines = lines.take();
     let has = |parts: [&str; 2]| {
         let of = |line: &&String| parts.iter().all(|part| line.contains(part));

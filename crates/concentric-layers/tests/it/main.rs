@@ -64,6 +64,8 @@ mod session;
 mod session_store;
 #[cfg(feature = "full")]
 mod settings;
+#[cfg(feature = "full")]
+mod settled;
 #[cfg(feature = "static-memory")]
 mod static_memory;
 #[cfg(feature = "steering")]

@@ -1,15 +1,14 @@
 //! How spans end.
 
 use super::*;
+use crate::settled;
 use concentric_core::{
-    CallId, CancelReason, Clearance, Context, NoTools, Reply, RoundCall, ToolCall, ToolCallPart,
-    ToolOutcome, Transcript,
+    CallId, CancelReason, Context, NoTools, SideEffects, ToolCall, ToolCallPart, ToolOutcome,
 };
 use concentric_layers::{Otel, otel::OtelLayer};
 use concentric_test::{Pace, TestEnvironment, drop_at_each_wait};
-use concentric_tools::Approval;
 use futures_util::{FutureExt, StreamExt};
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 use tower::{Layer, Service, service_fn};
 
 /// The outcome, the status and the type of the error of the only span.
@@ -152,6 +151,61 @@ async fn a_cancelled_run_has_its_reason_and_no_error() {
     let spans = traces.take();
     let reason = attribute(named(&spans, "invoke_agent"), "concentric.cancel_reason");
     assert_eq!(reason.unwrap(), "disconnected");
+}
+
+#[tokio::test]
+async fn a_completed_call_has_no_cancel_reason() {
+    let traces = Traces::of_thread();
+    for layer in [Otel::new().run(), Otel::new().model()] {
+        let model = layer.layer(ScriptedModel::new().text("hi"));
+        let request = ChatRequest::user("hi");
+        let context = request.context.clone();
+        let mut body = Box::pin(model.oneshot(request).await.unwrap().body);
+        body.next().await.unwrap().unwrap();
+        context.cancel(CancelReason::User);
+        while body.next().await.is_some() {}
+        let spans = traces.take();
+        let outcome = attribute(&spans[0], "concentric.outcome");
+        assert_eq!(outcome.unwrap(), "completed");
+        assert_eq!(attribute(&spans[0], "concentric.cancel_reason"), None);
+    }
+}
+
+#[tokio::test]
+async fn a_failure_has_the_effects_of_its_tools() {
+    let traces = Traces::of_thread();
+    let otel = Otel::new();
+    let effects = |span: &SpanData| attribute(span, "concentric.effects");
+    for layer in [otel.run(), otel.model()] {
+        for (of, expected) in [
+            (SideEffects::None, None),
+            (SideEffects::Possible, Some("possible")),
+            (SideEffects::Committed, Some("committed")),
+        ] {
+            let error = Error::new(ErrorKind::Server, "broke").with_effects(of);
+            drain(&layer, ScriptedModel::new().error(error)).await;
+            assert_eq!(effects(&traces.take()[0]).as_deref(), expected);
+        }
+    }
+
+    let work = tool("work", "", |NoArguments {}| async { "done" });
+    let model = ScriptedModel::new()
+        .tool_call("work", json!({}))
+        .then()
+        .error(Error::new(ErrorKind::Server, "broke"));
+    let agent = ServiceBuilder::new()
+        .layer(otel.run())
+        .layer(AgentLayer::new(Toolset::new().tool(work)))
+        .layer(otel.model())
+        .service(model);
+    run(&BoxModel::new(agent), ChatRequest::user("hi"))
+        .await
+        .unwrap_err();
+    let spans = traces.take();
+    let root = named(&spans, "invoke_agent");
+    assert_eq!(effects(root).as_deref(), Some("committed"));
+    let mut calls = spans.iter().filter(|span| span.name == "chat");
+    assert!(calls.all(|call| effects(call).is_none()));
 }
 
 // Case C127.
@@ -319,14 +373,9 @@ async fn a_run_that_is_dropped_at_any_await_ends_its_spans() {
     );
 }
 
-fn call(context: &Context, clearance: Clearance) -> ToolCall {
+pub(super) fn call(context: &Context) -> ToolCall {
     let part = ToolCallPart::new(CallId::new("c1"), "look", json!({}));
-    ToolCall::of_round(
-        RoundCall::new(0, part),
-        clearance,
-        Transcript::new(),
-        context,
-    )
+    ToolCall::new(part, context.clone())
 }
 
 #[tokio::test]
@@ -360,15 +409,12 @@ async fn each_outcome_of_a_tool_call_has_its_status() {
         ),
     ] {
         let tool = service_fn(async |_: ToolCall| result.clone());
-        let call = call(&context, Clearance::Ungated);
+        let call = call(&context);
         let _ = Otel::new().tool().layer(tool).oneshot(call).await;
         assert_eq!(end(&traces), expected(outcome, error));
     }
     let never = service_fn(|_: ToolCall| std::future::pending::<Result<ToolOutcome, Error>>());
-    let pending = Otel::new()
-        .tool()
-        .layer(never)
-        .oneshot(call(&context, Clearance::Ungated));
+    let pending = Otel::new().tool().layer(never).oneshot(call(&context));
     assert!(pending.now_or_never().is_none());
     assert_eq!(end(&traces), expected("dropped", None));
 }
@@ -376,11 +422,7 @@ async fn each_outcome_of_a_tool_call_has_its_status() {
 #[tokio::test]
 async fn observed_calls_and_unknown_tools_are_marked() {
     let traces = Traces::of_thread();
-    let denied = ToolOutcome::denied("no");
-    let call = call(
-        &TestEnvironment::new().context(),
-        Clearance::Settled(Arc::new(denied)),
-    );
+    let call = settled::call(&TestEnvironment::new().context());
     let tool = service_fn(async |_: ToolCall| Ok::<_, Error>(ToolOutcome::denied("no")));
     Otel::new().tool().layer(tool).oneshot(call).await.unwrap();
     let spans = traces.take();
@@ -393,26 +435,7 @@ async fn observed_calls_and_unknown_tools_are_marked() {
 #[tokio::test]
 async fn calls_of_a_toolset_that_do_not_run_have_spans() {
     let traces = Traces::of_thread();
-    let tools = Toolset::new()
-        .tool(tool("pay", "", |NoArguments {}| async { "paid" }))
-        .gate(Approval::for_tools("pay"))
-        .hooks(Otel::new().tool());
-    let model = ScriptedModel::new()
-        .tool_call("pay", json!({}))
-        .then()
-        .tool_call("invented_name", json!({}))
-        .then()
-        .text("Not paid.");
-    let agent = AgentLayer::new(tools).layer(model);
-    let asked = agent
-        .clone()
-        .oneshot(ChatRequest::user("hi"))
-        .await
-        .unwrap();
-    let state = *asked.collect().await.unwrap().finish.state.unwrap();
-    let deny = Reply::deny(state.interrupts()[0].id.clone(), "no");
-    let answer = agent.oneshot(ChatRequest::resume(state, vec![deny]));
-    answer.await.unwrap().collect().await.unwrap();
+    settled::run(|tools| tools.hooks(Otel::new().tool())).await;
     let spans = traces.take();
     for (name, outcome) in [
         ("execute_tool pay", "denied"),

@@ -1,7 +1,8 @@
 //! Metrics.
 
 use super::*;
-use concentric_core::{Context, NoTools};
+use crate::settled;
+use concentric_core::{Context, Event, NoTools, ToolCall, ToolOutcome};
 use concentric_test::{TestEnvironment, drop_at_each_wait};
 use futures_util::{FutureExt, StreamExt};
 use opentelemetry::metrics::MeterProvider;
@@ -10,7 +11,7 @@ use opentelemetry_sdk::metrics::{
     data::{AggregatedMetrics, MetricData},
 };
 use std::{collections::BTreeMap, time::Duration};
-use tower::{Layer, Service};
+use tower::{Layer, Service, service_fn};
 
 struct Metrics {
     exporter: InMemoryMetricExporter,
@@ -239,6 +240,60 @@ async fn times_are_those_of_the_runs_clock() {
             ("gen_ai.client.token.usage", 1.),
         ]
     );
+}
+
+#[tokio::test]
+async fn only_content_has_chunk_times() {
+    let metrics = Metrics::new();
+    let environment = TestEnvironment::new();
+    let pause = Duration::from_millis(100);
+    let model = ScriptedModel::new()
+        .event(Event::Reset)
+        .text("a")
+        .sleep(pause)
+        .event(Event::PartEnd(Box::default()))
+        .sleep(pause)
+        .text("b")
+        .sleep(pause)
+        .event(Event::PartEnd(Box::default()));
+    let model = metrics.otel().model().layer(model);
+    let call = model.oneshot(environment.request("hi"));
+    let mut body = Box::pin(call.await.unwrap().body);
+    loop {
+        match body.next().now_or_never() {
+            Some(Some(item)) => drop(item.unwrap()),
+            Some(None) => break,
+            None => environment.advance(pause),
+        }
+    }
+    let (recorded, _) = metrics.take();
+    let name = "gen_ai.client.operation.time_per_output_chunk";
+    let times: Vec<_> = recorded
+        .iter()
+        .filter(|(at, _)| at.starts_with(name))
+        .map(|(_, values)| *values)
+        .collect();
+    assert_eq!(times, [(1, 0.2)]);
+}
+
+#[tokio::test]
+async fn tool_calls_that_are_not_executed_have_no_metrics() {
+    let metrics = Metrics::new();
+    let otel = metrics.otel();
+    settled::run(|tools| tools.hooks(otel.tool())).await;
+    let context = Context::new();
+    let done = service_fn(async |_: ToolCall| Ok::<_, Error>(ToolOutcome::done("")));
+    let done = otel.tool().layer(done);
+    done.clone().oneshot(settled::call(&context)).await.unwrap();
+    let waits = Error::new(ErrorKind::Waiting, "waits");
+    let waits = service_fn(async |_: ToolCall| Err::<ToolOutcome, _>(waits.clone()));
+    let waits = otel.tool().layer(waits).oneshot(ends::call(&context));
+    waits.await.unwrap_err();
+    assert_eq!(counts(&metrics.take().0), []);
+
+    done.oneshot(ends::call(&context)).await.unwrap();
+    let name = "gen_ai.execute_tool.duration gen_ai.tool.name=_OTHER";
+    assert_eq!(counts(&metrics.take().0), [(name, 1)]);
 }
 
 #[tokio::test]

@@ -5,6 +5,7 @@ use concentric_core::{Context, Outcome, Reply, machine::RunState};
 use concentric_layers::SuspendLayer;
 use concentric_store::MemoryStore;
 use concentric_tools::Approval;
+use futures_util::FutureExt;
 use opentelemetry::trace::SpanContext;
 use std::sync::Arc;
 use tower::Layer;
@@ -17,7 +18,7 @@ fn paying(otel: &Otel, model: ScriptedModel) -> BoxModel {
         .layer(otel.tool());
     let agent = ServiceBuilder::new()
         .layer(otel.run())
-        .layer(AgentLayer::new(tools))
+        .layer(AgentLayer::new(tools).step_limit(1_000))
         .layer(otel.model())
         .service(model);
     BoxModel::new(agent)
@@ -139,6 +140,51 @@ async fn an_attempt_that_failed_is_not_an_earlier_part() {
     let spans = traces.take();
     let expected = [attempts[1].span_context.clone()];
     assert_eq!(ids(&links(named(&spans, "invoke_agent"))), ids(&expected));
+}
+
+#[tokio::test]
+async fn a_run_that_is_not_resumed_has_no_links() {
+    let traces = Traces::of_thread();
+    let otel = Otel::new();
+    let context = Context::new();
+    let request = || ChatRequest::user("Pay.").with_context(context.clone());
+    // Attempts of which nothing is known, so that their spans remain in the slot.
+    let cut = ScriptedModel::new().text("I").end_early();
+    run(&BoxModel::new(otel.run().layer(cut)), request())
+        .await
+        .unwrap_err();
+    let never = paying(&otel, ScriptedModel::new().never());
+    let mut dropped = Box::pin(never.oneshot(request()));
+    assert!((&mut dropped).now_or_never().is_none());
+    drop(dropped);
+    let says = ScriptedModel::new().text("Paid.");
+    run(&paying(&otel, says), request()).await.unwrap();
+    let spans = traces.take();
+    let runs: Vec<_> = spans
+        .iter()
+        .filter(|span| span.name == "invoke_agent")
+        .collect();
+    assert_eq!(runs.len(), 3);
+    assert!(runs.iter().all(|span| span.links.is_empty()), "{runs:?}");
+}
+
+#[tokio::test]
+async fn a_run_of_many_parts_links_to_the_newest() {
+    let traces = Traces::of_thread();
+    let otel = Otel::new();
+    let pays = || ScriptedModel::new().tool_call("pay", json!({}));
+    let mut parts = Vec::new();
+    let mut request = ChatRequest::user("Pay.");
+    for _ in 0..130 {
+        let stored = interrupt(&paying(&otel, pays()), request).await;
+        let spans = traces.take();
+        let part = named(&spans, "invoke_agent");
+        // A span of the OpenTelemetry SDK has up to 128 links, of which it drops the last.
+        let newest = &parts[parts.len().saturating_sub(128)..];
+        assert_eq!(ids(&links(part)), ids(newest));
+        parts.push(part.span_context.clone());
+        request = resume(&stored);
+    }
 }
 
 #[tokio::test]
