@@ -8,28 +8,29 @@ fn within_itself(budget: &BudgetPlugin, model: &ScriptedModel) -> BoxModel {
     BoxModel::new(agent)
 }
 
+// Case C126, with parallel agents, a summary, a failed attempt of a fallback and a rejected answer.
+#[cfg(feature = "full")]
 #[tokio::test]
 async fn a_budget_and_the_usage_of_a_run_agree() {
-    let head = || concentric_core::ResponseHead::new("test", "model");
+    use concentric_core::ResponseHead;
+    use concentric_layers::{CompactionLayer, FallbackLayer, compaction::Trigger};
+
     let used = Usage::new;
-    let inner = ScriptedModel::new()
-        .head(head())
-        .usage(used(1_000, 100))
-        .text("No news.");
-    let outer = ScriptedModel::new()
-        .head(head())
-        .usage(used(10, 1))
-        .text("Hm.")
-        .then();
+    let named = |tokens| {
+        let head = ResponseHead::new("test", "model");
+        ScriptedModel::new().head(head).usage(tokens)
+    };
+    let inner = named(used(1_000, 100)).paced(Pace::NextTick);
+    let inner = inner.text("No news.").repeat();
+    let summarizer = named(used(500, 9)).text("The summary.").repeat();
+    let head = ResponseHead::new("test", "model");
+    let outer = named(used(10, 1)).text("Hm.").then();
     let outer = outer
-        .head(head())
+        .head(head.clone())
         .usage(used(20, 2))
+        .tool_call("ask", json!({"task": "s"}))
         .tool_call("ask", json!({"task": "t"}));
-    let outer = outer
-        .then()
-        .head(head())
-        .usage(used(30, 3))
-        .text("Nothing.");
+    let outer = outer.then().head(head).usage(used(30, 3)).text("Nothing.");
     // The first answer is rejected by a layer, as a retry does.
     let retried = from_fn(async |request: ChatRequest, mut next: Next| {
         if request.context.step() == 0 {
@@ -38,24 +39,43 @@ async fn a_budget_and_the_usage_of_a_run_agree() {
         next.run(request).await
     });
     let budget = BudgetPlugin::new(Limits::new()).estimate(|_| Usage::new(30, 20));
+    let summaries = BoxModel::new(budget.model().layer(summarizer.clone()));
+    let compaction = CompactionLayer::new(summaries, 10_000)
+        .when(Trigger::tokens(200))
+        .keep(50);
+    let refused = Error::new(ErrorKind::RateLimited, "later");
+    let refused = ScriptedModel::new().error(refused).repeat();
     let tools = agent_tool("ask", "", within_itself(&budget, &inner));
     let agent = ServiceBuilder::new()
         .layer(budget.run())
         .layer(AgentLayer::new(Toolset::new().tool(tools)))
+        .layer(compaction)
         .layer(retried)
+        .layer(FallbackLayer::new("first").or("second", budget.model().layer(outer)))
         .layer(budget.model())
-        .service(outer);
+        .service(refused.clone());
     let tenant = Budget::new(Limits::new());
-    let answer = run(&BoxModel::new(agent), request(&tenant)).await;
+    let mut asked = request(&tenant);
+    // 400 tokens, of which most are summarised.
+    let long = "a".repeat(160);
+    let earlier = (0..5).flat_map(|_| [Message::user(&*long), Message::assistant(&*long)]);
+    let turns = earlier.chain([Message::user("News?")]);
+    asked.transcript = turns
+        .map(|message| Turn::message(message).unwrap())
+        .collect();
+    let answer = run(&BoxModel::new(agent), asked).await;
     assert_eq!(answer.text(), "Nothing.");
+    assert_eq!((summarizer.calls(), inner.most_live()), (1, 2));
+    // The later steps keep to the second model.
+    assert_eq!(refused.calls(), 1);
     let total = answer.finish.run_usage().total();
-    assert_eq!(total, used(1_060, 106));
+    assert_eq!(total, used(2_560, 215));
     let (spent, total) = (tenant.spent(), Amounts::of_usage(&total));
     assert_eq!(
         (spent.input_tokens, spent.output_tokens, spent.total_tokens),
         (total.input_tokens, total.output_tokens, total.total_tokens)
     );
-    assert_eq!((spent.model_calls, tenant.reserved()), (4, Amounts::new()));
+    assert_eq!((spent.model_calls, tenant.reserved()), (6, Amounts::new()));
 }
 
 // Case F033.
