@@ -13,6 +13,10 @@ use serde::{Deserialize, Serialize};
 /// assert_eq!(run.total(), Usage::new(107, 21));
 /// assert_eq!(run.models().len(), 2);
 /// ```
+///
+/// Calls are summed by model, not by purpose, since the model that records a call does not know what it is for.
+/// A sum has the counts that some call reported; those of calls that reported none are estimated
+/// ([`ModelUsage::estimated`]) or absent. Prices, which change, are those of a catalogue (`concentric_providers`).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct RunUsage(Vec<ModelUsage>);

@@ -65,6 +65,9 @@
 //! | starts | | yes | yes |
 //! | options of model calls, at debug | | | yes |
 //!
+//! The target and the levels are fixed: subscribers filter by both. Arguments and results are logged as sizes, and
+//! not as digests, since a short text can be guessed from its digest.
+//!
 //! # Content
 //!
 //! By default no line contains text of a person, a model, a tool or a provider, since logs outlive

@@ -79,8 +79,9 @@
 //! # let _ = plan;
 //! ```
 //!
-//! Other subscribers see the same spans, with the fields `otel.name`, `concentric.run.id`, `concentric.step` and
-//! `gen_ai.tool.call.id`; the other attributes are for OpenTelemetry only, so that they do not fill log lines.
+//! Other subscribers see the same spans, with the fields `otel.name`, `concentric.run.id`, `concentric.step`,
+//! `concentric.cached` and `gen_ai.tool.call.id`; the other attributes are for OpenTelemetry only, so that they do
+//! not fill log lines.
 //!
 //! ## Attributes
 //!
@@ -94,6 +95,13 @@
 //! client has; the agent's `id`, `description` and `version`, and `data_source.id`, which agents do not have;
 //! `request.choice.count`, which is always 1; `request.top_k`, which is no option of a request; and
 //! `tool.definitions`.
+//!
+//! An attempt has no number and a retry no cause, since the failed attempt before it is a span with an
+//! `error.type`. A gate has no attribute, since its verdict shows in the outcome: `waiting` or `denied`. An
+//! answer of a [`ResponseCacheLayer`](crate::ResponseCacheLayer) has no span, since no model is called.
+//!
+//! The trace context is not sent to providers and MCP servers, since the application decides who may see it. A
+//! layer around their HTTP client can send it: the span of the call is the current span there.
 //!
 //! ## Ends
 //!
@@ -135,6 +143,7 @@
 //! | `gen_ai.invoke_agent.duration` | `s` | `gen_ai.agent.name`, `error.type` |
 //! | `gen_ai.execute_tool.duration` | `s` | `gen_ai.tool.name`, `gen_ai.agent.name`, `error.type` |
 //!
+//! `gen_ai.execute_tool.duration` counts the tool calls of an agent; there is no metric of their number in a run.
 //! The first four are of model calls; a tool call that is only observed, or that waits for a reply, has none.
 //! The `error.type` of a dropped or cancelled operation is `cancelled`, so that its duration can be told apart.
 //!
@@ -142,8 +151,9 @@
 //!
 //! By default no span contains text of a person, a model, a tool or a provider. With
 //! [`content`](Otel::content), the attributes of the level opt-in are recorded, in the JSON of the conventions,
-//! and the status has the message of the error. An attribute has up to a number of characters of text; a text
-//! that is cut ends with `…`. Images, audio and files are recorded as `[image]`, `[audio]` and `[file]`.
+//! and the status has the message of the error. The variable `OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT`
+//! is not read: the application can read it and call `content`. An attribute has up to a number of characters of
+//! text; a text that is cut ends with `…`. Images, audio and files are recorded as `[image]`, `[audio]` and `[file]`.
 //! [`redact`](Otel::redact) rewrites each text before it is cut; if the function panics, the attribute has
 //! `[redaction_failed]` instead of the text. In JSON, it rewrites each string, number and name, and then the
 //! whole. With the feature `guard`, credentials that its rules `secrets` find are replaced as well.
