@@ -80,12 +80,15 @@ where
             return ResponseFuture::new(self.inner.call(request), None, self.continue_run);
         }
         // An outer layer would treat the drop of its body as the end of the run.
-        let mut entered = context.enter::<DetachLayer>();
+        let entered = context.enter::<DetachLayer>();
         #[cfg(feature = "guardrail")]
-        if let Some(outer) = context.region::<crate::guardrail::Unjudged>() {
-            let layer = std::any::type_name::<DetachLayer>();
-            entered = Err(CapabilityError::Inside { layer, outer });
-        }
+        let entered = match context.region::<crate::guardrail::Unjudged>() {
+            None => entered,
+            Some(outer) => {
+                let layer = std::any::type_name::<DetachLayer>();
+                Err(CapabilityError::Inside { layer, outer })
+            }
+        };
         if let Err(fault) = entered {
             let failed = Box::pin(async move { Err(fault.into()) });
             return ResponseFuture::new(failed, None, self.continue_run);
