@@ -56,7 +56,7 @@ where
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         match &mut self.0 {
             Inner::Run(source) => source.poll_item(cx),
-            Inner::Pass(body) => body.as_mut().poll_next(cx),
+            Inner::Pass(body) => poll_passed(body.as_mut(), cx),
             Inner::Waiting(finish) => Poll::Ready(finish.take().map(|it| Ok(Event::Finish(it)))),
         }
     }
@@ -72,6 +72,15 @@ where
             Inner::Run(_) => (0, None),
         }
     }
+}
+
+// Not inlined into the path of each event of a run.
+#[inline(never)]
+fn poll_passed<B>(body: Pin<&mut B>, cx: &mut Context<'_>) -> Poll<Option<B::Item>>
+where
+    B: Stream,
+{
+    body.poll_next(cx)
 }
 
 impl<B, St> fmt::Debug for SuspendBody<B, St>

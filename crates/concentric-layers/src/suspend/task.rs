@@ -1,11 +1,7 @@
 //! Drives a run: by the polls of its consumer until it is stored, then in a separate task.
 
 use super::run::Drive;
-use crate::{
-    end::{Polled, is_end},
-    rest::Rest,
-    wait::Stop,
-};
+use crate::{end::Polled, rest::Rest, wait::Stop};
 use concentric_core::{
     ChatResponse, Error, ErrorKind, Event, Outcome, Phase, SideEffects, panic::catch,
     store::RunStore,
@@ -175,31 +171,32 @@ where
     // Inlined always: a call would copy the event, and a stack has many layers.
     #[inline(always)]
     pub(super) fn poll_item(&mut self, cx: &mut Context<'_>) -> Polled {
-        let (mut item, passes);
         match self {
             Self::Here(run) => {
-                item = run.rest.poll_body(cx);
-                passes = item.is_ready() && !is_end(&item) && !run.drive.is_stored();
+                let item = run.rest.poll_body(cx);
+                if let Poll::Ready(Some(Ok(event))) = &item
+                    && !event.is_finish()
+                    && !run.drive.is_stored()
+                {
+                    return item;
+                }
+                self.poll_other(Some(item), cx)
             }
-            _ => (item, passes) = (Poll::Pending, false),
+            _ => self.poll_other(None, cx),
         }
-        if !passes {
-            self.poll_other(&mut item, cx);
-        }
-        item
     }
 
     // Not inlined into the path of each event.
     #[inline(never)]
-    fn poll_other(&mut self, item: &mut Polled, cx: &mut Context<'_>) {
+    fn poll_other(&mut self, item: Option<Polled>, cx: &mut Context<'_>) -> Polled {
         let read = match self {
-            Self::Here(run) if run.rest.is_body() => Some(mem::replace(item, Poll::Pending)),
+            Self::Here(run) if run.rest.is_body() => item,
             _ => None,
         };
-        *item = self.poll_step(read, cx).map(|step| match step {
+        self.poll_step(read, cx).map(|step| match step {
             Some(Step::Item(item)) => Some(item),
             Some(Step::Head(_)) | None => None,
-        });
+        })
     }
 
     /// Returns the next step, or `None` if the run has ended.
