@@ -25,7 +25,7 @@
 //! let (now, lease) = (SystemTime::now(), Duration::from_secs(30));
 //! // A client may reuse the id of its request; the key is unique.
 //! let client_id = RunId::new("run_of_a_client");
-//! let fence = store.begin(key.clone(), client_id, state()?, now + lease).await?;
+//! let fence = store.begin(key.clone(), client_id, state()?.into(), now + lease).await?;
 //!
 //! // This process stalls, and another process claims the run when the lease expires.
 //! let later = now + lease;
@@ -36,7 +36,7 @@
 //! assert!(taken.fence > fence);
 //!
 //! // The store rejects writes of the first process from then on.
-//! let zombie = store.save(key, fence, state()?, later + lease).await;
+//! let zombie = store.save(key, fence, state()?.into(), later + lease).await;
 //! assert!(matches!(zombie, Err(StoreError::Stale)));
 //! # Ok(())
 //! # }
@@ -55,7 +55,7 @@
 //! | the last handle is dropped | the threads finish the queued work and exit |
 //! | a read runs concurrently with a write | the read does not wait, and sees every write acknowledged before it started |
 //! | the work panics | nothing is written; the call fails with [`Fault::Panicked`], and the store continues with a new connection |
-//! | a row is torn, or was edited by hand | loading the run fails with [`Fault::Corrupt`]. A SHA-256 checksum covers its key, state and replies; it detects accidents, not tampering: a writer of the file controls which runs execute. [`RunStore::abandoned`] logs and skips the run, and still returns the others |
+//! | a row is torn, or was edited by hand | loading the run fails with [`Fault::Corrupt`]. A SHA-256 checksum covers its key, state, turns and replies; it detects accidents, not tampering: a writer of the file controls which runs execute. [`RunStore::abandoned`] logs and skips the run, and still returns the others |
 //! | a state exceeds the [size limit](Options::max_state_bytes), or is nested too deeply to be parsed again | every attempt to write it fails with [`StoreError::Unwritable`], caused by [`Fault::TooLarge`] or [`Fault::TooDeep`] |
 //! | the disk is full, or another process holds the write lock for longer than the [busy timeout](Options::busy_timeout) | nothing is written; the call fails with [`Fault::Database`] |
 //!
@@ -75,13 +75,17 @@
 //! transaction, and before the next write of this process. Reads and writes of large states do not
 //! delay renewals.
 //!
-//! # Conversations
+//! # Turns
 //!
-//! A turn is written once, when it is appended; later changes do not write it again. A fork refers
-//! to the turns of its origin and copies none, except after 16 forks of forks, where one copies
-//! them. Deleting a conversation removes the turns that no fork has, and the runs of the
-//! conversation. A checksum of each turn covers those before it: a conversation with a changed or
-//! missing turn fails to load with [`Fault::Corrupt`].
+//! A turn of a run or of a conversation is written once, when it is new; later writes replace only the rest
+//! of the state, so their bytes do not depend on the length of the transcript. The first write of a run stores
+//! its whole transcript, without the turns of its conversation if the conversation is stored and the transcript
+//! begins with it. A checksum of each turn covers those before it: a run or a conversation with a
+//! changed or missing turn fails to load with [`Fault::Corrupt`].
+//!
+//! A fork of a conversation refers to the turns of its origin and copies none, except after 16 forks of
+//! forks, where one copies them. Deleting a conversation removes the turns that no fork has, and the runs
+//! of the conversation.
 //!
 //! # Memories
 //!

@@ -5,7 +5,7 @@ use concentric_core::{
     InterruptId, MessageId, Reply, ThreadId, ToolOutcome, ToolStatus, Turn,
     machine::{RunState, StateError},
     state::StoredSlot,
-    store::{RunKey, RunRecord, RunStatus, StoreError, SuspendedTurn},
+    store::{RunHead, RunKey, RunRecord, RunStatus, StoreError, SuspendedTurn},
 };
 use std::{
     collections::HashSet,
@@ -75,31 +75,35 @@ impl Standing {
     }
 }
 
-/// A serialized state and the values indexed beside it.
+/// A serialized change of a run, and the values that are indexed beside it.
 pub(crate) struct Written {
-    pub(crate) json: String,
-    /// The interrupts that the state waits on.
+    pub(crate) head: String,
+    /// The interrupts that the run waits on.
     pub(crate) asks: Vec<InterruptId>,
     /// The message of the open round.
     pub(crate) message: Option<MessageId>,
 }
 
-pub(crate) fn write_state(state: &RunState, max: usize) -> Result<Written, StoreError> {
-    let json = state.to_json().map_err(StoreError::unwritable)?;
+pub(crate) fn write_head(head: &RunHead, max: usize) -> Result<Written, StoreError> {
+    let json = head.to_json().map_err(StoreError::unwritable)?;
     check_text(&json, max)?;
-    let asks = state.interrupts().into_iter();
+    let asks = head.interrupts().into_iter();
     Ok(Written {
-        json,
+        head: json,
         asks: asks.map(|asked| asked.id.clone()).collect(),
-        message: message_of(state),
+        message: head.open_message().cloned(),
     })
 }
 
-/// The message whose round is open in `state`.
-pub(crate) fn message_of(state: &RunState) -> Option<MessageId> {
-    state
-        .open_round()
-        .and_then(|round| round.message().id.clone())
+/// Reads the state of a run.
+pub(crate) fn read_run(
+    key: &RunKey,
+    head: &str,
+    turns: impl IntoIterator<Item = Turn>,
+    max: usize,
+) -> Result<RunState, StoreError> {
+    let state = RunHead::from_json(head.as_bytes(), max).and_then(|head| head.with_turns(turns));
+    state.map_err(|error| unreadable(&name(key), error, max))
 }
 
 /// Adds `replies` to those already `accepted`, which are not replaced.
@@ -145,17 +149,14 @@ pub(crate) fn same_arguments(one: &str, other: &str) -> bool {
     one == other || read(one).is_some_and(|one| Some(one) == read(other))
 }
 
-pub(crate) fn read_state(key: &RunKey, json: &str, max: usize) -> Result<RunState, StoreError> {
-    read_state_of(&name(key), json, max)
-}
-
-fn read_state_of(what: &str, json: &str, max: usize) -> Result<RunState, StoreError> {
-    RunState::from_json(json.as_bytes(), max).map_err(|error| match error {
+/// The error of a stored state that cannot be read.
+fn unreadable(what: &str, error: StateError, max: usize) -> StoreError {
+    match error {
         StateError::TooLarge(bytes) => Fault::TooLarge { bytes, max }.into(),
         // The state is intact, but of a version that this code cannot read.
         StateError::Version(_) => StoreError::failed(error),
         other => Fault::corrupt(what, other).into(),
-    })
+    }
 }
 
 /// Checks that a change based on `version` may be applied to a conversation with the `stored`
@@ -178,16 +179,16 @@ pub(crate) fn may_append(
     }
 }
 
-/// Checks that a conversation of `len` turns can keep `keep` of them.
+/// Checks that a list of `len` turns can keep `keep` of them.
 pub(crate) fn check_keep(len: usize, keep: usize) -> Result<(), StoreError> {
     if keep <= len {
         return Ok(());
     }
-    let why = format!("the conversation has {len} turns, and the change keeps {keep}");
+    let why = format!("{len} turns are stored, and the change keeps {keep}");
     Err(StoreError::unwritable(why))
 }
 
-/// Checks the size of all turns of a conversation.
+/// Checks the size of a state, or of all turns of a conversation.
 pub(crate) fn check_total(bytes: usize, max: usize) -> Result<(), StoreError> {
     match bytes > max {
         true => Err(StoreError::unwritable(Fault::TooLarge { bytes, max })),
@@ -212,7 +213,8 @@ pub(crate) fn write_suspended(
     turn: &SuspendedTurn,
     max: usize,
 ) -> Result<(String, String), StoreError> {
-    let state = write_state(&turn.state, max)?.json;
+    let state = turn.state.to_json().map_err(StoreError::unwritable)?;
+    check_text(&state, max)?;
     let slots = serde_json::to_string(&turn.slots).map_err(StoreError::unwritable)?;
     check_text(&slots, max)?;
     Ok((state, slots))
@@ -225,7 +227,9 @@ pub(crate) fn read_suspended(
     slots: Vec<StoredSlot>,
     options: &Options,
 ) -> Result<SuspendedTurn, StoreError> {
-    let state = read_state_of(&thread_name(thread), state, options.max_state_bytes)?;
+    let max = options.max_state_bytes;
+    let state = RunState::from_json(state.as_bytes(), max)
+        .map_err(|error| unreadable(&thread_name(thread), error, max))?;
     Ok(SuspendedTurn::new(shared, Box::new(state), slots))
 }
 

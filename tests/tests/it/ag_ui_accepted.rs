@@ -2,8 +2,7 @@
 
 use concentric_core::{
     AgentLayer, BoxModel, InterruptId, MessageId, Reply, RunId, ThreadId,
-    machine::RunState,
-    store::{RunKey, RunRecord, RunStore, RunSummary, StoreFuture, Tenant},
+    store::{RunChange, RunKey, RunRecord, RunStore, RunSummary, StoreFuture, Tenant},
 };
 use concentric_http::ag_ui::{AgUi, AgUiLayer, Shutdown};
 use concentric_layers::SuspendLayer;
@@ -84,7 +83,7 @@ fn never<T: Send + 'static>() -> StoreFuture<T> {
 }
 
 impl RunStore for Never {
-    fn begin(&self, _: RunKey, _: RunId, _: RunState, _: SystemTime) -> StoreFuture<u64> {
+    fn begin(&self, _: RunKey, _: RunId, _: RunChange, _: SystemTime) -> StoreFuture<u64> {
         never()
     }
 
@@ -107,7 +106,7 @@ impl RunStore for Never {
         never()
     }
 
-    fn save(&self, _: RunKey, _: u64, _: RunState, _: SystemTime) -> StoreFuture<()> {
+    fn save(&self, _: RunKey, _: u64, _: RunChange, _: SystemTime) -> StoreFuture<()> {
         never()
     }
 
@@ -115,11 +114,11 @@ impl RunStore for Never {
         never()
     }
 
-    fn suspend(&self, _: RunKey, _: u64, _: RunState, _: SystemTime) -> StoreFuture<()> {
+    fn suspend(&self, _: RunKey, _: u64, _: RunChange, _: SystemTime) -> StoreFuture<()> {
         never()
     }
 
-    fn amend(&self, _: RunKey, _: u64, _: RunState, _: SystemTime) -> StoreFuture<u64> {
+    fn amend(&self, _: RunKey, _: u64, _: RunChange, _: SystemTime) -> StoreFuture<u64> {
         never()
     }
 

@@ -30,6 +30,7 @@ pub use crate::{
     checkpoint::Checkpoint,
     run_key::{RunClaim, RunKey, Tenant},
 };
+pub use concentric_proto::run_state::{RunChange, RunHead};
 
 use concentric_proto::{Error, ErrorKind};
 use std::{error::Error as StdError, fmt, future::Future, pin::Pin, sync::Arc};

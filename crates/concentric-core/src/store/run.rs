@@ -1,6 +1,7 @@
 use super::{RunKey, StoreError, StoreFuture, Tenant, shared};
 use concentric_proto::{
-    Interrupt, InterruptId, MessageId, Reply, RunId, ThreadId, run_state::RunState,
+    Interrupt, InterruptId, MessageId, Reply, RunId, ThreadId,
+    run_state::{RunChange, RunState},
 };
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, SystemTime};
@@ -108,8 +109,12 @@ shared! {
     /// and omit it, so that it does not hide the others.
     ///
     /// Versions and fences are unique in a store, even if the key of a deleted run is used again.
+    ///
+    /// States are written as [changes](RunChange): a turn is stored once, when the run has it for the
+    /// first time, and the rest of the state is replaced. A write that keeps more turns than the run
+    /// has fails with [`StoreError::Unwritable`].
     pub trait RunStore: Send + Sync + 'static {
-        /// Stores a new run, which a request with the run id `client_id` has started, and claims it
+        /// Stores a new run with all turns of `change`, which a request with the run id `client_id` has started, and claims it
         /// until `lease_until`. Returns the fence.
         ///
         /// # Errors
@@ -120,7 +125,7 @@ shared! {
             &self,
             key: RunKey,
             client_id: RunId,
-            state: RunState,
+            change: RunChange,
             lease_until: SystemTime,
         ) -> StoreFuture<u64>;
 
@@ -157,7 +162,7 @@ shared! {
             lease_until: SystemTime,
         ) -> StoreFuture<RunRecord>;
 
-        /// Replaces the state of a run that could be [claimed](Self::claim) at `now`, if it was not
+        /// Changes the state of a run that could be [claimed](Self::claim) at `now`, if it was not
         /// written since `version`. Returns the new version. All other fields are unchanged.
         ///
         /// # Errors
@@ -167,23 +172,23 @@ shared! {
             &self,
             key: RunKey,
             version: u64,
-            state: RunState,
+            change: RunChange,
             now: SystemTime,
         ) -> StoreFuture<u64>;
 
-        /// Stores the state of a run, and deletes its stored replies, which the state contains.
+        /// Changes the state of a run, and deletes its stored replies, which the state contains.
         fn save(
             &self,
             key: RunKey,
             fence: u64,
-            state: RunState,
+            change: RunChange,
             lease_until: SystemTime,
         ) -> StoreFuture<()>;
 
         /// Extends the lease of a run.
         fn renew(&self, key: RunKey, fence: u64, lease_until: SystemTime) -> StoreFuture<()>;
 
-        /// Stores the state of a run that waits for replies since `now`, and gives up the claim.
+        /// Changes the state of a run that waits for replies since `now`, and gives up the claim.
         ///
         /// # Errors
         ///
@@ -194,7 +199,7 @@ shared! {
             &self,
             key: RunKey,
             fence: u64,
-            state: RunState,
+            change: RunChange,
             now: SystemTime,
         ) -> StoreFuture<()>;
 

@@ -156,7 +156,7 @@ impl StoredThread {
         ThreadChange {
             id: None,
             keep,
-            turns: turns_after(history, keep),
+            turns: history.turns_after(keep),
             clear_slots,
             slots: slots.iter().filter(is_changed).cloned().collect(),
             suspended: None,
@@ -197,7 +197,7 @@ impl ThreadChange {
         slots: Vec<StoredSlot>,
     ) -> Self {
         let shared = state.transcript().common_len(history);
-        let own = turns_after(state.transcript(), shared);
+        let own = state.transcript().turns_after(shared);
         let state = Box::new(state.with_transcript(own.into_iter().collect()));
         self.suspended = Some(SuspendedTurn {
             shared,
@@ -262,12 +262,4 @@ impl ThreadSummary {
             turns,
         }
     }
-}
-
-/// Returns the turns of a transcript after the first `len`.
-fn turns_after(transcript: &Transcript, len: usize) -> Vec<Turn> {
-    let count = transcript.len().saturating_sub(len);
-    let mut turns: Vec<Turn> = transcript.rev().take(count).cloned().collect();
-    turns.reverse();
-    turns
 }

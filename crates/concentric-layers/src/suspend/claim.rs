@@ -56,7 +56,7 @@ where
         let record = ready!(claimed)?;
         let origin = match self.is_abandoned {
             true => Origin::Left,
-            false => Origin::Waited(Box::new(record.state.clone())),
+            false => Origin::Waited,
         };
         Poll::Ready(Ok((record, origin)))
     }
@@ -78,10 +78,11 @@ where
                 Err(StoreError::Taken | StoreError::Ended | StoreError::NotFound) => return Ok(()),
                 Err(error) => return Err(error),
             };
-            kept.claimed(RunClaim::new(record.key, record.fence));
+            let state = Arc::new(record.state);
+            kept.claimed(RunClaim::new(record.key, record.fence), Arc::clone(&state));
             match kept.leave() {
                 Some(left) if is_abandoned => left.await,
-                _ => kept.suspend(record.state).await,
+                _ => kept.suspend(state).await,
             }
         };
         self.kept.record(Box::pin(given_back), None);

@@ -19,6 +19,7 @@ use std::{
     fmt,
     future::Future,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll},
 };
 use tower::util::Oneshot;
@@ -206,7 +207,8 @@ fn resume<St>(record: RunRecord, origin: Origin, request: &mut ChatRequest, driv
 where
     St: RunStore + ?Sized,
 {
-    drive.resume(RunClaim::new(record.key, record.fence), origin);
+    let claim = RunClaim::new(record.key, record.fence);
+    drive.resume(claim, Arc::new(record.state.clone()), origin);
     request.transcript = record.state.transcript().clone();
     let state = ResumePoint::State(Box::new(record.state));
     let resume = Resume::new(state, record.replies);

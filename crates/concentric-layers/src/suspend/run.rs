@@ -8,7 +8,7 @@ use concentric_core::{
     CancelReason, Context, Environment, Error, ErrorKind, Phase, RunId, SideEffects, Str, ThreadId,
     context::Sleep,
     machine::RunState,
-    store::{Checkpoint, RunClaim, RunKey, RunStore, StoreError, StoreFuture, Tenant},
+    store::{Checkpoint, RunChange, RunClaim, RunKey, RunStore, StoreError, StoreFuture, Tenant},
 };
 use std::{
     future::poll_fn,
@@ -38,12 +38,17 @@ pub(super) struct Kept<St: ?Sized> {
     lease: Duration,
     environment: Environment,
     claim: Arc<OnceLock<RunClaim>>,
-    // The first write of the run. Stored here so that its result is not lost if the waiting future
-    // is dropped.
-    begin: Mutex<Option<StoreFuture<u64>>>,
+    // The first write of the run, and the state that it stores. Kept here so that its result is not lost
+    // if the waiting future is dropped.
+    begin: Mutex<Option<Begin>>,
+    // The stored state, on which the next change is based. `None` while a write is under way or if its
+    // result is unknown: the next one then writes the whole state.
+    stored: Mutex<Option<Arc<RunState>>>,
     // Whether the run is stored or being stored. Read after each event.
     is_kept: AtomicBool,
 }
+
+type Begin = (StoreFuture<u64>, Arc<RunState>);
 
 impl<St> Kept<St>
 where
@@ -63,6 +68,7 @@ where
             lease,
             environment: context.environment().clone(),
             begin: Mutex::default(),
+            stored: Mutex::default(),
             is_kept: AtomicBool::new(false),
         }
     }
@@ -101,12 +107,29 @@ where
         self.environment.clock().sleep(self.lease / parts)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<StoreFuture<u64>>> {
+    fn lock(&self) -> MutexGuard<'_, Option<Begin>> {
         self.begin.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets the claim of the run, which another process may have created.
-    pub(super) fn claimed(&self, claim: RunClaim) {
+    fn stored(&self) -> MutexGuard<'_, Option<Arc<RunState>>> {
+        self.stored.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The change that stores `state`, which becomes the stored one when the write has [succeeded](Self::wrote).
+    fn change(&self, state: &RunState) -> RunChange {
+        match self.stored().take() {
+            Some(stored) => RunChange::since(&stored, state),
+            None => RunChange::new(state),
+        }
+    }
+
+    fn wrote(&self, state: Arc<RunState>) {
+        *self.stored() = Some(state);
+    }
+
+    /// Sets the claim of a stored run, which another process may have created.
+    pub(super) fn claimed(&self, claim: RunClaim, state: Arc<RunState>) {
+        self.wrote(state);
         let _ = self.claim.set(claim);
         self.is_kept.store(true, Release);
     }
@@ -115,12 +138,14 @@ where
     pub(super) fn checkpoint(self: &Arc<Self>) -> Checkpoint {
         let kept = Arc::clone(self);
         Checkpoint::new(move |state| {
-            let kept = Arc::clone(&kept);
+            let (kept, state) = (Arc::clone(&kept), Arc::new(state));
             Box::pin(async move {
                 match kept.claim.get().cloned() {
                     None => drop(kept.begin(state).await?),
                     Some(RunClaim { key, fence, .. }) => {
-                        kept.store.save(key, fence, state, kept.until()).await?;
+                        let change = kept.change(&state);
+                        kept.store.save(key, fence, change, kept.until()).await?;
+                        kept.wrote(state);
                     }
                 }
                 Ok(())
@@ -129,11 +154,12 @@ where
     }
 
     /// Stores the run for the first time.
-    async fn begin(&self, state: RunState) -> Result<RunClaim, StoreError> {
+    async fn begin(&self, state: Arc<RunState>) -> Result<RunClaim, StoreError> {
         {
             let (key, client_id) = (self.key.clone(), self.client_id.clone());
-            let begin = self.store.begin(key, client_id, state, self.until());
-            *self.lock() = Some(begin);
+            let change = RunChange::new(&state);
+            let begin = self.store.begin(key, client_id, change, self.until());
+            *self.lock() = Some((begin, state));
             self.is_kept.store(true, Release);
         }
         match self.begun().await {
@@ -151,16 +177,17 @@ where
             }
             // Taken while it is polled, because the code of a store must not run under the lock. A
             // future that panicked is not polled again.
-            let Some(mut begin) = pending.take() else {
+            let Some((mut begin, state)) = pending.take() else {
                 return Poll::Ready(None);
             };
             drop(pending);
             let Poll::Ready(begun) = begin.as_mut().poll(cx) else {
-                *self.lock() = Some(begin);
+                *self.lock() = Some((begin, state));
                 return Poll::Pending;
             };
             self.is_kept.store(begun.is_ok(), Release);
             Poll::Ready(Some(begun.map(|fence| {
+                self.wrote(state);
                 let claim = RunClaim::new(self.key.clone(), fence);
                 let _ = self.claim.set(claim.clone());
                 claim
@@ -176,17 +203,20 @@ where
     }
 
     /// Stores the run as waiting in `state`, or as ended if the state cannot be stored.
-    pub(super) fn suspend(self: &Arc<Self>, state: RunState) -> StoreFuture<()> {
+    pub(super) fn suspend(self: &Arc<Self>, state: Arc<RunState>) -> StoreFuture<()> {
         let kept = Arc::clone(self);
         let now = self.now();
         Box::pin(async move {
             let claim = match kept.claim.get().cloned() {
                 Some(claim) => claim,
                 // No tool has been executed yet, so the run is not stored.
-                None => kept.begin(state.clone()).await?,
+                None => kept.begin(Arc::clone(&state)).await?,
             };
             let RunClaim { key, fence, .. } = claim;
-            let written = kept.store.suspend(key, fence, state, now).await;
+            let written = kept
+                .store
+                .suspend(key, fence, kept.change(&state), now)
+                .await;
             if let Err(StoreError::Unwritable(_) | StoreError::TooManyWaiting { .. }) = &written {
                 // Every attempt to resume it would fail in the same way.
                 kept.end().await?;
@@ -237,11 +267,12 @@ where
     }
 }
 
-/// The stored state of a run that is resumed.
+/// What a run did before it is resumed.
+#[derive(Clone, Copy)]
 pub(super) enum Origin {
-    /// The run waited in this state.
-    Waited(Box<RunState>),
-    /// The process of the run died.
+    /// It waited.
+    Waited,
+    /// Its process died.
     Left,
 }
 
@@ -252,7 +283,8 @@ where
 {
     pub(super) kept: Arc<Kept<St>>,
     context: Context,
-    origin: Option<Origin>,
+    // Of a resumed run, with its stored state.
+    origin: Option<(Origin, Arc<RunState>)>,
     buffer: usize,
     // Set until the end of the run is recorded.
     live: Option<LiveRun>,
@@ -287,9 +319,9 @@ where
     }
 
     /// Resumes a claimed run.
-    pub(super) fn resume(&mut self, claim: RunClaim, origin: Origin) {
-        self.kept.claimed(claim);
-        self.origin = Some(origin);
+    pub(super) fn resume(&mut self, claim: RunClaim, state: Arc<RunState>, origin: Origin) {
+        self.kept.claimed(claim, Arc::clone(&state));
+        self.origin = Some((origin, state));
     }
 
     /// Marks the run as live until it has ended.
@@ -341,7 +373,7 @@ where
 
     /// Records that the run waits in `state`.
     pub(super) fn suspend(&mut self, state: RunState) {
-        self.last = Some(self.kept.suspend(state));
+        self.last = Some(self.kept.suspend(Arc::new(state)));
     }
 
     /// Records that the run has ended.
@@ -360,13 +392,13 @@ where
         match self.origin.take() {
             None => self.end(),
             // Effects that the stored state reports are not new.
-            Some(Origin::Waited(state))
+            Some((Origin::Waited, state))
                 if error.is_some_and(|error| error.effects() > state.effects()) =>
             {
                 self.end();
             }
-            Some(Origin::Waited(state)) => self.last = Some(self.kept.suspend(*state)),
-            Some(Origin::Left) => match error {
+            Some((Origin::Waited, state)) => self.last = Some(self.kept.suspend(state)),
+            Some((Origin::Left, _)) => match error {
                 Some(error) if is_of_the_run(error) => self.end(),
                 _ => self.last = self.kept.leave(),
             },

@@ -10,7 +10,7 @@ use concentric_core::{
     interrupt::CLIENT_TOOL,
     machine::RunState,
     service::BoxFuture,
-    store::{OpenInterrupts, RunKey, RunRecord, RunStatus, RunStore, StoreError},
+    store::{OpenInterrupts, RunChange, RunKey, RunRecord, RunStatus, RunStore, StoreError},
     transcript::Round,
 };
 use std::{collections::HashSet, sync::Arc};
@@ -413,16 +413,15 @@ where
     let checked = record.state.check_replies(&replies, kept.now());
     checked.map_err(|error| refuse(error, &record))?;
     let store = kept.store();
-    let RunRecord {
-        key, mut version, ..
-    } = record;
+    let (key, mut version) = (record.key, record.version);
     if !messages.is_empty() {
         let mut state = record.state.clone();
         state.push_messages(messages)?;
         if state != record.state {
             // Before the replies are accepted, so that the messages are as durable as the replies.
             // Another attempt finds them and adds nothing.
-            let amended = store.amend(key.clone(), version, state, kept.now());
+            let change = RunChange::since(&record.state, &state);
+            let amended = store.amend(key.clone(), version, change, kept.now());
             version = amended.await?;
         }
     }

@@ -1,5 +1,6 @@
 //! The state of a run, as plain data that can be stored.
 
+mod change;
 mod edits;
 mod json;
 mod nested;
@@ -10,6 +11,7 @@ mod stored_call;
 mod v1;
 
 pub use self::{
+    change::{RunChange, RunHead},
     edits::RunEdits,
     slot::{RoundPlace, SlotPlace, StoredSlot},
 };

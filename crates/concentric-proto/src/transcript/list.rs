@@ -166,6 +166,14 @@ impl Transcript {
         list.clone()
     }
 
+    /// The turns after the first `len`, the oldest first.
+    pub fn turns_after(&self, len: usize) -> Vec<Turn> {
+        let count = self.len().saturating_sub(len);
+        let mut turns: Vec<Turn> = self.rev().take(count).cloned().collect();
+        turns.reverse();
+        turns
+    }
+
     /// The number of leading turns that both transcripts have. Turns are compared by value unless
     /// one transcript [extends](Self::extends) the other.
     pub fn common_len(&self, other: &Self) -> usize {

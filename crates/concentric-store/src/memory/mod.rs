@@ -3,6 +3,7 @@ mod effects;
 mod memories;
 mod runs;
 mod threads;
+mod turns;
 
 use self::{effects::Entry, runs::Row, threads::Thread};
 use crate::{Options, rules::is_over};

@@ -1,15 +1,17 @@
-use super::{Kept, MemoryStore};
+use super::{Kept, MemoryStore, turns::Turns};
 use crate::{
     Options,
     rules::{
-        Standing, Written, check_waiting, merge_replies, read_state, readable, write_replies,
-        write_state,
+        Standing, check_total, check_waiting, merge_replies, read_run, readable, write_head,
+        write_replies,
     },
 };
 use concentric_core::{
     InterruptId, MessageId, Reply, RunId, ThreadId,
-    machine::RunState,
-    store::{RunKey, RunRecord, RunStatus, RunStore, RunSummary, StoreError, StoreFuture, Tenant},
+    store::{
+        RunChange, RunKey, RunRecord, RunStatus, RunStore, RunSummary, StoreError, StoreFuture,
+        Tenant,
+    },
 };
 use std::{
     collections::{HashMap, HashSet},
@@ -22,19 +24,48 @@ pub(super) struct Row {
     begun: u64,
     // Whether the run was ever suspended.
     waited: bool,
-    // The message of the open round.
-    message: Option<MessageId>,
-    state: String,
+    state: State,
     replies: Vec<Reply>,
     replied_at: Option<SystemTime>,
     asked: Vec<InterruptId>,
 }
 
+#[derive(Clone, Default)]
+struct State {
+    // The state without its turns, as JSON.
+    head: String,
+    turns: Turns,
+    // The message of the open round.
+    message: Option<MessageId>,
+}
+
+impl State {
+    /// Applies `change`, and returns the interrupts that the run waits on then.
+    fn change(&mut self, change: RunChange, max: usize) -> Result<Vec<InterruptId>, StoreError> {
+        let head = write_head(&change.head, max)?;
+        self.turns.replace(change.keep, change.turns, max)?;
+        check_total(self.turns.bytes.saturating_add(head.head.len()), max)?;
+        self.head = head.head;
+        self.message = head.message;
+        Ok(head.asks)
+    }
+}
+
 impl Row {
-    fn set_state(&mut self, state: Written) {
-        self.state = state.json;
-        self.message = state.message;
-        for id in state.asks {
+    /// The state with `change` applied, and the interrupts that the run waits on then.
+    fn changed(
+        &self,
+        change: RunChange,
+        max: usize,
+    ) -> Result<(State, Vec<InterruptId>), StoreError> {
+        let mut state = self.state.clone();
+        let asks = state.change(change, max)?;
+        Ok((state, asks))
+    }
+
+    fn set_state(&mut self, (state, asks): (State, Vec<InterruptId>)) {
+        self.state = state;
+        for id in asks {
             if let Err(at) = self.asked.binary_search(&id) {
                 self.asked.insert(at, id);
             }
@@ -47,7 +78,9 @@ impl Row {
     }
 
     fn record(&self, key: RunKey, options: &Options) -> Result<RunRecord, StoreError> {
-        let state = read_state(&key, &self.state, options.max_state_bytes)?;
+        let State { head, turns, .. } = &self.state;
+        let turns = turns.list.iter().cloned();
+        let state = read_run(&key, head, turns, options.max_state_bytes)?;
         let mut record = RunRecord::new(key, self.client_id.clone(), state);
         record.status = self.standing.status;
         record.version = self.standing.version;
@@ -146,12 +179,13 @@ impl RunStore for MemoryStore {
         &self,
         key: RunKey,
         client_id: RunId,
-        state: RunState,
+        change: RunChange,
         lease_until: SystemTime,
     ) -> StoreFuture<u64> {
         let Self { options, .. } = *self;
         self.work(move |kept| {
-            let state = write_state(&state, options.max_state_bytes)?;
+            let mut state = State::default();
+            let asks = state.change(change, options.max_state_bytes)?;
             if kept.runs.contains_key(&key) {
                 return Err(StoreError::Exists);
             }
@@ -170,13 +204,12 @@ impl RunStore for MemoryStore {
                 client_id,
                 begun: fence,
                 waited: false,
-                message: None,
-                state: String::new(),
+                state: State::default(),
                 replies: Vec::new(),
                 replied_at: None,
                 asked: Vec::new(),
             };
-            row.set_state(state);
+            row.set_state((state, asks));
             kept.runs.insert(key, row);
             Ok(fence)
         })
@@ -231,14 +264,14 @@ impl RunStore for MemoryStore {
         &self,
         key: RunKey,
         version: u64,
-        state: RunState,
+        change: RunChange,
         now: SystemTime,
     ) -> StoreFuture<u64> {
         let Self { options, .. } = *self;
         self.work(move |kept| {
-            let state = write_state(&state, options.max_state_bytes)?;
-            let standing = kept.row(&key)?.standing;
-            standing.check_claim(version, &options, now)?;
+            let row = kept.row(&key)?;
+            row.standing.check_claim(version, &options, now)?;
+            let state = row.changed(change, options.max_state_bytes)?;
             let version = kept.count();
             let row = kept.row(&key)?;
             row.standing.version = version;
@@ -251,12 +284,14 @@ impl RunStore for MemoryStore {
         &self,
         key: RunKey,
         fence: u64,
-        state: RunState,
+        change: RunChange,
         lease_until: SystemTime,
     ) -> StoreFuture<()> {
         let max = self.options.max_state_bytes;
         self.work(move |kept| {
-            let state = write_state(&state, max)?;
+            let row = kept.row(&key)?;
+            row.standing.check_fence(fence)?;
+            let state = row.changed(change, max)?;
             let row = kept.held(&key, fence)?;
             row.standing.lease_until = lease_until;
             row.set_state(state);
@@ -276,14 +311,14 @@ impl RunStore for MemoryStore {
         &self,
         key: RunKey,
         fence: u64,
-        state: RunState,
+        change: RunChange,
         now: SystemTime,
     ) -> StoreFuture<()> {
         let Self { options, .. } = *self;
         self.work(move |kept| {
-            let state = write_state(&state, options.max_state_bytes)?;
             let row = kept.row(&key)?;
             row.standing.check_fence(fence)?;
+            let state = row.changed(change, options.max_state_bytes)?;
             let has_waited = row.waited;
             if !has_waited && kept.check_waiting(&options, &key).is_err() {
                 // Some may be overdue.
@@ -361,7 +396,7 @@ impl RunStore for MemoryStore {
                 .iter()
                 .filter(|(key, row)| {
                     let over = row.standing.status == RunStatus::Ended;
-                    let meant = message.is_none() || row.message == message;
+                    let meant = message.is_none() || row.state.message == message;
                     key.tenant == tenant && key.thread == thread && !over && meant
                 })
                 .collect();

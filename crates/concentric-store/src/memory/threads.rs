@@ -1,13 +1,10 @@
-use super::{Kept, MemoryStore};
+use super::{Kept, MemoryStore, turns::Turns};
 use crate::{
     Options,
-    rules::{
-        check_keep, check_total, may_append, read_suspended, write_slot, write_suspended,
-        write_turn,
-    },
+    rules::{may_append, read_suspended, write_slot, write_suspended},
 };
 use concentric_core::{
-    Str, ThreadId, Transcript,
+    Str, ThreadId,
     state::{SlotPlace, StoredSlot},
     store::{
         RunKey, StoreError, StoreFuture, StoredScope, StoredThread, Tenant, ThreadChange,
@@ -20,10 +17,7 @@ use concentric_core::{
 pub(super) struct Thread {
     version: u64,
     session: ThreadId,
-    // Forks share their turns.
-    history: Transcript,
-    // The bytes of all turns as JSON.
-    bytes: usize,
+    turns: Turns,
     slots: Vec<StoredSlot>,
     suspended: Option<Suspended>,
     change: Option<Str>,
@@ -86,7 +80,7 @@ impl ThreadStore for MemoryStore {
             let found = threads.filter(|((of, thread), _)| *of == tenant && is_after(thread));
             let mut found: Vec<_> = found
                 .map(|((_, thread), found)| {
-                    let (session, turns) = (found.session.clone(), found.history.len());
+                    let (session, turns) = (found.session.clone(), found.turns.list.len());
                     ThreadSummary::new(thread.clone(), session, found.version, turns)
                 })
                 .collect();
@@ -170,12 +164,11 @@ impl Kept {
 }
 
 impl Thread {
-    const fn new(session: ThreadId) -> Self {
+    fn new(session: ThreadId) -> Self {
         Self {
             version: 0,
             session,
-            history: Transcript::new(),
-            bytes: 0,
+            turns: Turns::default(),
             slots: Vec::new(),
             suspended: None,
             change: None,
@@ -183,7 +176,7 @@ impl Thread {
     }
 
     fn read(&self, thread: &ThreadId, options: &Options) -> Result<StoredThread, StoreError> {
-        let history = self.history.clone();
+        let history = self.turns.list.clone();
         let mut read = StoredThread::new(self.version, history, self.slots.clone());
         read.session = Some(self.session.clone());
         if let Some(Suspended {
@@ -201,21 +194,7 @@ impl Thread {
 
     fn changed(mut self, change: ThreadChange, options: &Options) -> Result<Self, StoreError> {
         let max = options.max_state_bytes;
-        let len = self.history.len();
-        check_keep(len, change.keep)?;
-        if change.keep < len {
-            self.history = self.history.prefix(change.keep);
-            let turns = self.history.rev();
-            self.bytes = 0;
-            for turn in turns {
-                self.bytes += write_turn(turn, max)?.len();
-            }
-        }
-        for turn in change.turns {
-            self.bytes = self.bytes.saturating_add(write_turn(&turn, max)?.len());
-            self.history.push(turn);
-        }
-        check_total(self.bytes, max)?;
+        self.turns.replace(change.keep, change.turns, max)?;
         if change.clear_slots {
             self.slots.clear();
         }

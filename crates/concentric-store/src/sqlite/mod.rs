@@ -1,5 +1,6 @@
 mod decisions;
 mod ledger;
+mod log;
 mod memories;
 mod runs;
 mod schema;

@@ -15,6 +15,7 @@ const MIGRATIONS: &[(&str, Fill)] = &[
     (include_str!("schema2.sql"), runs::fill_messages),
     (include_str!("schema3.sql"), |_| Ok(())),
     (include_str!("schema4.sql"), |_| Ok(())),
+    (include_str!("schema5.sql"), runs::split_states),
 ];
 
 /// The part of a migration that SQL cannot express.
@@ -44,7 +45,7 @@ pub(super) fn open(options: &Options, path: Option<&Path>) -> Result<Connection,
     set_wal(&db, options.busy_timeout)?;
     set_durable(&db)?;
     migrate(&mut db)?;
-    db.set_prepared_statement_cache_capacity(32);
+    db.set_prepared_statement_cache_capacity(64);
     Ok(db)
 }
 
@@ -53,7 +54,7 @@ pub(super) fn open_again(options: &Options, path: &Path) -> Result<Connection, F
     let db = connect(path, OpenFlags::empty())?;
     set_up(&db, options)?;
     set_durable(&db)?;
-    db.set_prepared_statement_cache_capacity(32);
+    db.set_prepared_statement_cache_capacity(64);
     Ok(db)
 }
 

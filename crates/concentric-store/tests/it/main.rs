@@ -15,5 +15,7 @@ mod settings;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 #[cfg(feature = "sqlite")]
+mod sqlite_runs;
+#[cfg(feature = "sqlite")]
 mod sqlite_threads;
 mod suite;

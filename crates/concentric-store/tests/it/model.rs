@@ -121,7 +121,7 @@ where
                 run_key(run),
                 // Runs 0 and 1 share a client id.
                 client(&name(*run / 2)),
-                running(&name(*run)),
+                running(&name(*run)).into(),
                 at(*until),
             ))
             .await
@@ -139,7 +139,13 @@ where
         }
         Op::Save(run, back, q) => {
             let until = at(u64::from(*q) * 50);
-            result(store.save(run_key(run), fence(run, back), running(&name(*q)), until)).await
+            result(store.save(
+                run_key(run),
+                fence(run, back),
+                running(&name(*q)).into(),
+                until,
+            ))
+            .await
         }
         Op::Renew(run, back, until) => {
             result(store.renew(run_key(run), fence(run, back), at(*until))).await
@@ -148,7 +154,7 @@ where
             result(store.suspend(
                 run_key(run),
                 fence(run, back),
-                waiting("s", &name(*q)),
+                waiting("s", &name(*q)).into(),
                 at(u64::from(*q) * 50),
             ))
             .await
@@ -158,7 +164,7 @@ where
         }
         Op::Amend(run, back, q, now) => {
             let (version, state) = (seen.nth(*run, *back).1, waiting("a", &name(*q)));
-            result(store.amend(run_key(run), version, state, at(*now))).await
+            result(store.amend(run_key(run), version, state.into(), at(*now))).await
         }
         Op::Withdraw(now) => {
             let thread = ThreadId::new("thread");

@@ -160,7 +160,7 @@ fn racer() {
             assert_eq!(record.replies.len(), 1);
             let fence = record.fence;
             let state = running("on");
-            block(store.save(key(&run), fence, state, at(30))).unwrap();
+            block(store.save(key(&run), fence, state.into(), at(30))).unwrap();
             let begun = block(Ledger::begin(&store, effect(&run), intent(&run, fence)));
             assert_eq!(begun.unwrap(), LedgerEntry::New);
             block(store.finish(effect(&run), ToolOutcome::done("paid"))).unwrap();
@@ -190,7 +190,7 @@ fn zombie() {
         &store,
         key(&run),
         client(&run),
-        running("1"),
+        running("1").into(),
         at(30),
     ))
     .unwrap();
@@ -201,14 +201,14 @@ fn zombie() {
         result(block(store.save(
             key(&run),
             fence,
-            running("zombie"),
+            running("zombie").into(),
             at(90),
         ))),
         result(block(store.renew(key(&run), fence, at(90)))),
         result(block(store.suspend(
             key(&run),
             fence,
-            waiting("z", "z"),
+            waiting("z", "z").into(),
             at(0),
         ))),
         result(block(store.end(key(&run), fence, at(50)))),
@@ -227,11 +227,11 @@ fn writer() {
             &store,
             key(&name),
             client(&name),
-            running(&name),
+            running(&name).into(),
             at(30),
         ))
         .unwrap();
-        block(store.suspend(key(&name), fence, waiting(&name, &name), at(0))).unwrap();
+        block(store.suspend(key(&name), fence, waiting(&name, &name).into(), at(0))).unwrap();
         report(n);
     }
 }
@@ -254,11 +254,11 @@ fn one_of_several_processes_resumes_a_run() {
             &store,
             key(&run),
             client(&run),
-            running("hi"),
+            running("hi").into(),
             at(30),
         ))
         .unwrap();
-        block(store.suspend(key(&run), fence, waiting("hi", &run), at(0))).unwrap();
+        block(store.suspend(key(&run), fence, waiting("hi", &run).into(), at(0))).unwrap();
 
         let mut racers: Vec<_> = (0..2 + race % 7)
             .map(|_| Actor::start("racer", &db, &run))
@@ -300,9 +300,15 @@ fn a_run_is_either_resumed_or_withdrawn() {
     let mut resumed = 0;
     for race in 0..races() {
         let run = format!("race{race}");
-        let begun = RunStore::begin(&store, key(&run), client(&run), running("hi"), at(30));
+        let begun = RunStore::begin(
+            &store,
+            key(&run),
+            client(&run),
+            running("hi").into(),
+            at(30),
+        );
         let fence = block(begun).unwrap();
-        block(store.suspend(key(&run), fence, waiting("hi", &run), at(0))).unwrap();
+        block(store.suspend(key(&run), fence, waiting("hi", &run).into(), at(0))).unwrap();
         let mut actors = ["racer", "withdrawer"].map(|part| Actor::start(part, &db, &run));
         for actor in &mut actors {
             assert_eq!(actor.next(), r#""ready""#);

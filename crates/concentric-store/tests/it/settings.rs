@@ -1,7 +1,9 @@
 //! Each option with zero, one and its maximum.
 
 use crate::common::{at, client, key, question, running, tenant, waiting};
-use concentric_core::store::{EffectKey, Intent, Ledger, Once, RunStatus, RunStore, StoreError};
+use concentric_core::store::{
+    EffectKey, Intent, Ledger, Once, RunChange, RunStatus, RunStore, StoreError,
+};
 #[cfg(feature = "sqlite")]
 use concentric_store::SqliteStore;
 use concentric_store::{MemoryStore, Options};
@@ -41,24 +43,26 @@ fn code<T: std::fmt::Debug>(result: Result<T, StoreError>) -> &'static str {
 }
 
 async fn begin<S: Store>(store: &S, run: &str) -> u64 {
-    let begun = RunStore::begin(store, key(run), client(run), running("hi"), at(30));
+    let begun = RunStore::begin(store, key(run), client(run), running("hi").into(), at(30));
     begun.await.unwrap()
 }
 
 async fn suspend<S: Store>(store: &S, run: &str) -> Result<(), StoreError> {
     let fence = begin(store, run).await;
     store
-        .suspend(key(run), fence, waiting("hi", run), at(0))
+        .suspend(key(run), fence, waiting("hi", run).into(), at(0))
         .await
 }
 
 #[tokio::test]
 async fn the_state_limit_is_enforced() {
     async fn check<S: Store>(store: S, expected: &str) {
-        let begun = RunStore::begin(&store, key("r"), client("r"), running("hi"), at(30));
+        let begun = RunStore::begin(&store, key("r"), client("r"), running("hi").into(), at(30));
         assert_eq!(code(begun.await), expected);
     }
-    let size = running("hi").to_json().unwrap().len();
+    let change = RunChange::new(&running("hi"));
+    let turn = serde_json::to_string(&change.turns[0]).unwrap();
+    let size = change.head.to_json().unwrap().len() + turn.len();
     let max = |bytes| Options::new().max_state_bytes(bytes);
     each!(
         check,

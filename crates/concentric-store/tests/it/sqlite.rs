@@ -1,11 +1,11 @@
 //! Behaviour of the SQLite store beyond the shared suite.
 
-use crate::common::{at, client, key, question, running, tenant, waiting};
+use crate::common::{at, client, file::file, key, question, running, tenant, waiting};
 use concentric_core::{
     MessageId, Reply, ThreadId, ToolOutcome, Turn,
     store::{
-        Decisions, EffectKey, Ledger, LedgerEntry, Once, RunStatus, RunStore, StoreError,
-        StoreFuture, ThreadChange, ThreadStore,
+        Decisions, EffectKey, Ledger, LedgerEntry, Memories, Once, RunChange, RunStatus, RunStore,
+        StoreError, StoreFuture, ThreadChange, ThreadStore,
     },
 };
 use concentric_store::{Fault, Options, SqliteStore};
@@ -13,19 +13,11 @@ use futures_util::future::{Either, join_all, select};
 use rusqlite::Connection;
 use std::{
     future::Future,
-    path::PathBuf,
     pin::pin,
     sync::atomic::{AtomicUsize, Ordering},
     task::{Context, Waker},
     time::Duration,
 };
-use tempfile::TempDir;
-
-fn file() -> (TempDir, PathBuf) {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("runs.db");
-    (dir, path)
-}
 
 fn fault(error: StoreError) -> String {
     match error {
@@ -38,7 +30,7 @@ fn fault(error: StoreError) -> String {
 }
 
 async fn begun(store: &SqliteStore, run: &str) -> u64 {
-    RunStore::begin(store, key(run), client(run), running("hi"), at(30))
+    RunStore::begin(store, key(run), client(run), running("hi").into(), at(30))
         .await
         .unwrap()
 }
@@ -57,7 +49,7 @@ async fn two_handles_see_each_others_writes() {
     let one = SqliteStore::open(&path).unwrap();
     let two = SqliteStore::open(&path).unwrap();
     let fence = begun(&one, "run").await;
-    two.suspend(key("run"), fence, waiting("hi", "q"), at(0))
+    two.suspend(key("run"), fence, waiting("hi", "q").into(), at(0))
         .await
         .unwrap();
     assert_eq!(
@@ -75,7 +67,7 @@ async fn many_writers_wait_for_each_other() {
             let run = format!("{n}/{m}");
             let fence = begun(store, &run).await;
             store
-                .save(key(&run), fence, running("on"), at(60))
+                .save(key(&run), fence, running("on").into(), at(60))
                 .await
                 .unwrap();
             store.end(key(&run), fence, at(10)).await.unwrap();
@@ -92,7 +84,7 @@ async fn one_of_many_handles_claims_a_run() {
         let run = format!("{round}");
         let fence = begun(&stores[0], &run).await;
         stores[0]
-            .suspend(key(&run), fence, waiting("hi", "q"), at(0))
+            .suspend(key(&run), fence, waiting("hi", "q").into(), at(0))
             .await
             .unwrap();
         let version = stores[0].get(key(&run)).await.unwrap().version;
@@ -126,7 +118,7 @@ async fn a_modified_row_is_rejected() {
         let store = SqliteStore::open(&path).unwrap();
         let fence = begun(&store, "run").await;
         let other = running("somebody else");
-        RunStore::begin(&store, key("other"), client("other"), other, at(30))
+        RunStore::begin(&store, key("other"), client("other"), other.into(), at(30))
             .await
             .unwrap();
         let changed = Connection::open(&path).unwrap();
@@ -175,7 +167,7 @@ async fn a_row_with_invalid_text_hides_no_other_row() {
         let (_dir, path) = file();
         let store = SqliteStore::open(&path).unwrap();
         let state = waiting("hi", "q");
-        RunStore::begin(&store, key("run"), client("run"), state, at(30))
+        RunStore::begin(&store, key("run"), client("run"), state.into(), at(30))
             .await
             .unwrap();
         begun(&store, "other").await;
@@ -214,7 +206,7 @@ async fn a_file_of_a_newer_version_is_rejected() {
             error,
             Fault::Newer {
                 found: 99,
-                known: 4
+                known: 5
             }
         ),
         "{error:?}"
@@ -341,7 +333,7 @@ async fn queued_work_completes_after_the_store_is_dropped() {
             &store,
             key(&n.to_string()),
             client(&n.to_string()),
-            running("hi"),
+            running("hi").into(),
             at(30),
         ));
     }
@@ -350,7 +342,7 @@ async fn queued_work_completes_after_the_store_is_dropped() {
         &store,
         key("never"),
         client("never"),
-        running("hi"),
+        running("hi").into(),
         at(30),
     ));
     drop(store);
@@ -380,9 +372,15 @@ async fn a_write_that_exceeds_the_busy_timeout_changes_nothing() {
     let store = SqliteStore::open_with(&path, options).unwrap();
     let other = Connection::open(&path).unwrap();
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
-    let error = RunStore::begin(&store, key("run"), client("run"), running("hi"), at(30))
-        .await
-        .unwrap_err();
+    let error = RunStore::begin(
+        &store,
+        key("run"),
+        client("run"),
+        running("hi").into(),
+        at(30),
+    )
+    .await
+    .unwrap_err();
     assert_eq!(fault(error), "the database failed");
     // Reads do not wait.
     assert!(matches!(
@@ -400,7 +398,13 @@ async fn reads_do_not_wait_for_writers() {
     begun(&store, "run").await;
     let other = Connection::open(&path).unwrap();
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
-    let write = RunStore::begin(&store, key("later"), client("later"), running("hi"), at(30));
+    let write = RunStore::begin(
+        &store,
+        key("later"),
+        client("later"),
+        running("hi").into(),
+        at(30),
+    );
     match select(write, store.get(key("run"))).await {
         Either::Left((written, _)) => panic!("{written:?}"),
         Either::Right((read, _)) => drop(read.unwrap()),
@@ -413,13 +417,19 @@ async fn a_renewal_does_not_wait_for_large_reads_or_writes() {
     let (_dir, path) = file();
     let store = SqliteStore::open(&path).unwrap();
     let large = || running(&"x".repeat(4 << 20));
-    let begun = RunStore::begin(&store, key("large"), client("large"), large(), at(30));
+    let begun = RunStore::begin(
+        &store,
+        key("large"),
+        client("large"),
+        large().into(),
+        at(30),
+    );
     let fence = begun.await.unwrap();
     let mut jobs: Vec<StoreFuture<()>> = Vec::new();
     for _ in 0..16 {
         let read = store.get(key("large"));
         jobs.push(Box::pin(async { read.await.map(drop) }));
-        jobs.push(store.save(key("large"), fence, large(), at(30)));
+        jobs.push(store.save(key("large"), fence, large().into(), at(30)));
     }
     let done = AtomicUsize::new(0);
     let jobs = join_all(jobs.into_iter().map(async |job| {
@@ -467,7 +477,7 @@ async fn interrupts_may_exceed_the_parameter_limit_of_sqlite() {
     let (_dir, path) = file();
     let store = SqliteStore::open(&path).unwrap();
     let fence = begun(&store, "run").await;
-    let waits = store.suspend(key("run"), fence, waiting("hi", "q"), at(0));
+    let waits = store.suspend(key("run"), fence, waiting("hi", "q").into(), at(0));
     waits.await.unwrap();
     let mut asked: Vec<_> = (0..70_000).map(|n| question(&format!("\"{n}'"))).collect();
     let asking = |ids| store.find_by_interrupt(tenant("acme"), ThreadId::new("thread"), ids);
@@ -580,12 +590,69 @@ async fn a_file_of_the_first_version_is_migrated() {
     drop(SqliteStore::open(&path).unwrap());
 }
 
+/// A dump of a file written by schema version 4.
+const FOURTH: &str = include_str!("../golden/schema_4.sql");
+
+#[tokio::test]
+async fn a_file_of_the_fourth_version_is_migrated() {
+    let (_dir, path) = file();
+    let old = Connection::open(&path).unwrap();
+    old.execute_batch(FOURTH).unwrap();
+    old.pragma_update(None, "journal_mode", "WAL").unwrap();
+    // A row that was damaged before the migration.
+    let damage = "UPDATE runs SET replies = '[1]' WHERE run = 'broken'";
+    assert_eq!(old.execute(damage, []).unwrap(), 1);
+    drop(old);
+
+    let store = SqliteStore::open(&path).unwrap();
+    let states = [
+        ("left", running("left")),
+        ("waits", waiting("hi", "q")),
+        ("claimed", waiting("claimed", "q2")),
+        ("over", running("over")),
+    ];
+    for (run, state) in states {
+        let record = store.get(key(run)).await.unwrap();
+        assert_eq!(record.state.transcript(), state.transcript(), "{run}");
+        assert_eq!(record.state.interrupts(), state.interrupts(), "{run}");
+    }
+    let claimed = store.get(key("claimed")).await.unwrap();
+    assert_eq!(claimed.replies, [Reply::approve(question("q2"))]);
+    assert_eq!(claimed.replied_at, Some(at(1)));
+    let message = fault(store.get(key("broken")).await.unwrap_err());
+    assert!(message.contains("it has no turns"), "{message}");
+    // A state is written as before.
+    let change = RunChange::new(&running("left again"));
+    let saved = store.save(key("claimed"), claimed.fence, change, at(60));
+    saved.await.unwrap();
+    let record = store.get(key("claimed")).await.unwrap();
+    assert_eq!(record.state, running("left again"));
+
+    let thread = |id| store.load(tenant("acme"), ThreadId::new(id));
+    let stored = thread("thread").await.unwrap().unwrap();
+    assert_eq!((stored.history.len(), stored.slots.len()), (2, 1));
+    let (state, _) = stored.suspended.unwrap();
+    assert_eq!(state.interrupts(), waiting("hi", "q3").interrupts());
+    assert_eq!(thread("fork").await.unwrap().unwrap().history.len(), 1);
+    let found = store.search(tenant("acme"), "user".into(), "tea".into(), 9);
+    assert_eq!(found.await.unwrap().len(), 1);
+    // A damaged run is removed with its conversation.
+    store
+        .delete(tenant("acme"), ThreadId::new("thread"))
+        .await
+        .unwrap();
+    assert!(matches!(
+        store.get(key("broken")).await,
+        Err(StoreError::NotFound)
+    ));
+}
+
 #[tokio::test]
 async fn out_of_range_times_are_clamped() {
     let (_dir, path) = file();
     let store = SqliteStore::open(&path).unwrap();
     let far = std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(1 << 40);
-    RunStore::begin(&store, key("run"), client("run"), running("hi"), far)
+    RunStore::begin(&store, key("run"), client("run"), running("hi").into(), far)
         .await
         .unwrap();
     assert!(store.get(key("run")).await.unwrap().lease_until > at(1_000_000_000));

@@ -6,10 +6,9 @@ use super::{
 };
 use concentric_core::{
     InterruptId, MessageId, Reply, RunId, Str, ThreadId, ToolOutcome,
-    machine::RunState,
     store::{
-        EffectKey, Intent, Ledger, LedgerEntry, Once, RunKey, RunRecord, RunStore, RunSummary,
-        StoreFuture, Tenant,
+        EffectKey, Intent, Ledger, LedgerEntry, Once, RunChange, RunKey, RunRecord, RunStore,
+        RunSummary, StoreFuture, Tenant,
     },
 };
 use concentric_store::SqliteStore;
@@ -54,10 +53,10 @@ impl RunStore for Pointed {
         &self,
         key: RunKey,
         client_id: RunId,
-        state: RunState,
+        change: RunChange,
         until: SystemTime,
     ) -> StoreFuture<u64> {
-        let work = RunStore::begin(&self.inner, key, client_id, state, until);
+        let work = RunStore::begin(&self.inner, key, client_id, change, until);
         self.noting(self.at("begin".into(), work), |_| Some(Entry::Checkpointed))
     }
 
@@ -89,14 +88,20 @@ impl RunStore for Pointed {
         &self,
         key: RunKey,
         version: u64,
-        state: RunState,
+        change: RunChange,
         now: SystemTime,
     ) -> StoreFuture<u64> {
-        self.at("amend".into(), self.inner.amend(key, version, state, now))
+        self.at("amend".into(), self.inner.amend(key, version, change, now))
     }
 
-    fn save(&self, key: RunKey, fence: u64, state: RunState, until: SystemTime) -> StoreFuture<()> {
-        let work = self.inner.save(key, fence, state, until);
+    fn save(
+        &self,
+        key: RunKey,
+        fence: u64,
+        change: RunChange,
+        until: SystemTime,
+    ) -> StoreFuture<()> {
+        let work = self.inner.save(key, fence, change, until);
         self.noting(self.at("save".into(), work), |()| Some(Entry::Checkpointed))
     }
 
@@ -108,10 +113,10 @@ impl RunStore for Pointed {
         &self,
         key: RunKey,
         fence: u64,
-        state: RunState,
+        change: RunChange,
         now: SystemTime,
     ) -> StoreFuture<()> {
-        let work = self.inner.suspend(key, fence, state, now);
+        let work = self.inner.suspend(key, fence, change, now);
         self.at("suspend".into(), work)
     }
 

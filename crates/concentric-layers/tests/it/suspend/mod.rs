@@ -20,10 +20,9 @@ use concentric_core::{
     Event, EventStream, FinishReason, Interrupt, InterruptId, Message, MessageId, OpenRound,
     Outcome, Reply, Resume, ResumePoint, Role, RunId, Suspension, ThreadId, ToolCall, ToolOutcome,
     ToolSpec, Transcript, Turn, Usage, interrupt,
-    machine::RunState,
     store::{
-        OpenInterrupts, RunClaim, RunKey, RunRecord, RunStatus, RunStore, RunSummary, StoreError,
-        StoreFuture, Tenant,
+        OpenInterrupts, RunChange, RunClaim, RunKey, RunRecord, RunStatus, RunStore, RunSummary,
+        StoreError, StoreFuture, Tenant,
     },
 };
 use concentric_layers::{SuspendLayer, suspend::abandoned};
@@ -176,12 +175,12 @@ impl RunStore for Flaky {
         &self,
         key: RunKey,
         client_id: RunId,
-        state: RunState,
+        change: RunChange,
         until: SystemTime,
     ) -> StoreFuture<u64> {
         let begun = self
             .inner
-            .begin(key.clone(), client_id.clone(), state, until);
+            .begin(key.clone(), client_id.clone(), change, until);
         let keys = Arc::clone(&self.keys);
         let begun = async move {
             let fence = begun.await?;
@@ -214,14 +213,20 @@ impl RunStore for Flaky {
         &self,
         key: RunKey,
         version: u64,
-        state: RunState,
+        change: RunChange,
         now: SystemTime,
     ) -> StoreFuture<u64> {
-        self.write("amend", self.inner.amend(key, version, state, now))
+        self.write("amend", self.inner.amend(key, version, change, now))
     }
 
-    fn save(&self, key: RunKey, fence: u64, state: RunState, until: SystemTime) -> StoreFuture<()> {
-        self.write("save", self.inner.save(key, fence, state, until))
+    fn save(
+        &self,
+        key: RunKey,
+        fence: u64,
+        change: RunChange,
+        until: SystemTime,
+    ) -> StoreFuture<()> {
+        self.write("save", self.inner.save(key, fence, change, until))
     }
 
     fn renew(&self, key: RunKey, fence: u64, until: SystemTime) -> StoreFuture<()> {
@@ -232,10 +237,10 @@ impl RunStore for Flaky {
         &self,
         key: RunKey,
         fence: u64,
-        state: RunState,
+        change: RunChange,
         now: SystemTime,
     ) -> StoreFuture<()> {
-        self.write("suspend", self.inner.suspend(key, fence, state, now))
+        self.write("suspend", self.inner.suspend(key, fence, change, now))
     }
 
     fn end(&self, key: RunKey, fence: u64, now: SystemTime) -> StoreFuture<()> {

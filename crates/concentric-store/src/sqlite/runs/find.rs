@@ -1,16 +1,15 @@
 //! Statements that read runs.
 
 use super::{
-    super::values::{Failed, failed, find_row, find_rows, nanos},
+    super::values::{failed, find_row, find_rows, nanos},
     row::{Stored, columns, read_key, standing, stored},
 };
 use crate::{
     Options,
-    rules::{Standing, message_of, readable},
+    rules::{Standing, readable},
 };
 use concentric_core::{
     InterruptId, MessageId, RunId, ThreadId,
-    machine::RunState,
     store::{RunKey, RunRecord, RunSummary, StoreError, Tenant},
 };
 use rusqlite::{Params, Row, Transaction, params};
@@ -125,27 +124,6 @@ fn find_all(
         found.extend(readable(stored.and_then(|it| it.open(tx, options)))?);
     }
     Ok(found)
-}
-
-/// Fills the column `message` for each run that has not ended: schema version 1 has it only inside
-/// the state.
-pub(crate) fn fill_messages(tx: &Transaction<'_>) -> Result<(), Failed> {
-    let mut find = tx.prepare("SELECT rowid FROM runs WHERE status <> 'ended'")?;
-    let rows: Vec<i64> = find
-        .query_map([], |row| row.get(0))?
-        .collect::<rusqlite::Result<_>>()?;
-    let mut read = tx.prepare("SELECT state FROM runs WHERE rowid = ?1")?;
-    let mut note = tx.prepare("UPDATE runs SET message = ?2 WHERE rowid = ?1")?;
-    for row in rows {
-        // An unreadable run fails when it is loaded; it must not fail the migration.
-        let Ok(json) = read.query_row([row], |row| row.get::<_, String>(0)) else {
-            continue;
-        };
-        let state = RunState::from_json(json.as_bytes(), usize::MAX);
-        let message = state.ok().as_ref().and_then(message_of);
-        note.execute(params![row, message.as_ref().map(MessageId::as_str)])?;
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -1,17 +1,22 @@
 mod find;
+mod migrate;
 mod purge;
 mod row;
 mod write;
 
-pub(super) use self::{find::fill_messages, purge::purge, row::standing_of, write::renew};
+pub(super) use self::{
+    migrate::{fill_messages, split_states},
+    purge::purge,
+    row::standing_of,
+    write::renew,
+};
 
 use self::write::Next;
 use super::{SqliteStore, worker::Renewal};
 use crate::Fault;
 use concentric_core::{
     InterruptId, MessageId, Reply, RunId, ThreadId,
-    machine::RunState,
-    store::{RunKey, RunRecord, RunStore, RunSummary, StoreFuture, Tenant},
+    store::{RunChange, RunKey, RunRecord, RunStore, RunSummary, StoreFuture, Tenant},
 };
 use std::time::SystemTime;
 use tokio::sync::oneshot;
@@ -21,11 +26,11 @@ impl RunStore for SqliteStore {
         &self,
         key: RunKey,
         client_id: RunId,
-        state: RunState,
+        change: RunChange,
         lease_until: SystemTime,
     ) -> StoreFuture<u64> {
         self.write(move |tx, options| {
-            write::begin(tx, options, &key, &client_id, &state, lease_until)
+            write::begin(tx, options, &key, &client_id, &change, lease_until)
         })
     }
 
@@ -54,21 +59,21 @@ impl RunStore for SqliteStore {
         &self,
         key: RunKey,
         version: u64,
-        state: RunState,
+        change: RunChange,
         now: SystemTime,
     ) -> StoreFuture<u64> {
-        self.write(move |tx, options| write::amend(tx, options, &key, version, &state, now))
+        self.write(move |tx, options| write::amend(tx, options, &key, version, &change, now))
     }
 
     fn save(
         &self,
         key: RunKey,
         fence: u64,
-        state: RunState,
+        change: RunChange,
         lease_until: SystemTime,
     ) -> StoreFuture<()> {
         self.write(move |tx, options| {
-            write::write(tx, options, &key, fence, &state, Next::Runs(lease_until))
+            write::write(tx, options, &key, fence, &change, Next::Runs(lease_until))
         })
     }
 
@@ -93,11 +98,11 @@ impl RunStore for SqliteStore {
         &self,
         key: RunKey,
         fence: u64,
-        state: RunState,
+        change: RunChange,
         now: SystemTime,
     ) -> StoreFuture<()> {
         self.write(move |tx, options| {
-            write::write(tx, options, &key, fence, &state, Next::Waits(now))
+            write::write(tx, options, &key, fence, &change, Next::Waits(now))
         })
     }
 

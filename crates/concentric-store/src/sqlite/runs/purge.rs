@@ -1,6 +1,9 @@
 //! The end of runs, and the removal of expired entries.
 
-use super::super::values::{count, execute, find_rows, integer, nanos};
+use super::super::{
+    log,
+    values::{count, execute, find_row, find_rows, integer, nanos},
+};
 use crate::Options;
 use concentric_core::store::StoreError;
 use rusqlite::{Row, Transaction, params, params_from_iter};
@@ -56,6 +59,8 @@ pub(crate) fn purge(
         let ended = before(tx, find, time)?;
         did(ended.len());
         for key in ended {
+            let find = "SELECT log FROM runs WHERE tenant = ?1 AND thread = ?2 AND run = ?3";
+            let log: Option<i64> = find_row(tx, find, key.each_ref(), |row| row.get(0))?.flatten();
             for delete in [
                 "DELETE FROM runs WHERE tenant = ?1 AND thread = ?2 AND run = ?3",
                 "DELETE FROM questions WHERE tenant = ?1 AND thread = ?2 AND run = ?3",
@@ -66,6 +71,7 @@ pub(crate) fn purge(
             ] {
                 execute(tx, delete, key.each_ref())?;
             }
+            log.map_or(Ok(()), |log| log::collect(tx, log))?;
         }
     }
     let at = nanos(now);

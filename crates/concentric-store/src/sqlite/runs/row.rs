@@ -1,9 +1,12 @@
 //! The rows of the table `runs`.
 
-use super::super::values::{find_row, find_rows, number, time};
+use super::super::{
+    log::{Turns, size},
+    values::{find_row, find_rows, number, time},
+};
 use crate::{
     Fault, Options,
-    rules::{Standing, name, read_state},
+    rules::{Standing, name, read_run},
 };
 use concentric_core::{
     InterruptId, RunId, Str, ThreadId,
@@ -17,7 +20,8 @@ macro_rules! columns {
     ($rest:literal) => {
         concat!(
             "SELECT r.tenant, r.thread, r.run, r.status, r.version, r.fence, r.lease_until, \
-             r.since, r.checksum, r.state, r.replies, r.replied_at, r.client_id FROM runs r ",
+             r.since, r.checksum, r.state, r.replies, r.replied_at, r.client_id, \
+             r.log, r.len, r.bytes FROM runs r ",
             $rest
         )
     };
@@ -28,10 +32,13 @@ pub(super) struct Stored {
     key: RunKey,
     pub(super) standing: Standing,
     checksum: Vec<u8>,
-    pub(super) state: String,
+    // Without its turns.
+    pub(super) head: String,
     pub(super) replies: String,
     replied_at: Option<i64>,
     client_id: RunId,
+    // `None` if a migration could not read the state.
+    turns: Option<Turns>,
 }
 
 pub(super) fn read_key(row: &Row<'_>) -> rusqlite::Result<RunKey> {
@@ -49,29 +56,40 @@ impl Stored {
             key: read_key(row)?,
             standing: standing(row, 3)?,
             checksum: row.get(8)?,
-            state: row.get(9)?,
+            head: row.get(9)?,
             replies: row.get(10)?,
             replied_at: row.get(11)?,
             client_id: RunId::new(row.get::<_, String>(12)?),
+            turns: turns(row, 13)?,
         })
     }
 
-    /// Verifies the checksum and parses the row.
+    /// The turns of the run.
+    pub(super) fn turns(&self) -> Result<Turns, StoreError> {
+        self.turns.ok_or_else(|| no_turns(&self.key))
+    }
+
+    /// Verifies the checksums, and parses the row and its turns.
     pub(super) fn open(
-        self,
+        &self,
         tx: &Transaction<'_>,
         options: &Options,
     ) -> Result<RunRecord, StoreError> {
         let Self { key, standing, .. } = self;
-        if checksum(&key, &self.state, &self.replies) != *self.checksum {
-            return Err(Fault::corrupt(name(&key), "checksum mismatch").into());
+        let (turns, max) = (self.turns()?, options.max_state_bytes);
+        let bytes = turns.bytes.saturating_add(self.head.len());
+        if bytes > max {
+            return Err(Fault::TooLarge { bytes, max }.into());
         }
-        let max = options.max_state_bytes;
-        let state = read_state(&key, &self.state, max)?;
+        let (turns, last) = turns.read(tx, &name(key))?;
+        if checksum(key, &self.head, &self.replies, &last) != *self.checksum {
+            return Err(Fault::corrupt(name(key), "checksum mismatch").into());
+        }
+        let state = read_run(key, &self.head, turns, max)?;
         let replies = serde_json::from_str(&self.replies)
-            .map_err(|error| Fault::corrupt(name(&key), error))?;
-        let asked = asked(tx, &key)?;
-        let mut record = RunRecord::new(key, self.client_id, state);
+            .map_err(|error| Fault::corrupt(name(key), error))?;
+        let asked = asked(tx, key)?;
+        let mut record = RunRecord::new(key.clone(), self.client_id.clone(), state);
         record.status = standing.status;
         record.version = standing.version;
         record.fence = standing.fence;
@@ -83,21 +101,27 @@ impl Stored {
     }
 }
 
-/// The checksum of a row's texts. It includes the key, so that a row moved to another key is
+/// The checksum of a row and of its turns, whose last checksum is `chain`.
+pub(super) fn checksum(key: &RunKey, head: &str, replies: &str, chain: &[u8]) -> [u8; 32] {
+    digest(key, [head.as_bytes(), replies.as_bytes(), chain])
+}
+
+/// The digest of a run's key and of `parts`. It includes the key, so that a row moved to another key is
 /// detected.
-pub(super) fn checksum(key: &RunKey, state: &str, replies: &str) -> [u8; 32] {
+pub(super) fn digest<const N: usize>(key: &RunKey, parts: [&[u8]; N]) -> [u8; 32] {
     let mut sum = Sha256::new();
-    for text in [
-        key.tenant.0.as_str(),
-        key.thread.as_str(),
-        key.run.as_str(),
-        state,
-        replies,
-    ] {
-        sum.update((text.len() as u64).to_le_bytes());
-        sum.update(text);
+    for part in names(key).map(str::as_bytes).into_iter().chain(parts) {
+        sum.update((part.len() as u64).to_le_bytes());
+        sum.update(part);
     }
     sum.finalize().into()
+}
+
+/// Reads [`Turns`] from the three columns that start at `at`.
+fn turns(row: &Row<'_>, at: usize) -> rusqlite::Result<Option<Turns>> {
+    let (len, bytes) = (size(row.get(at + 1)?), size(row.get(at + 2)?));
+    let log: Option<i64> = row.get(at)?;
+    Ok(log.map(|log| Turns { log, len, bytes }))
 }
 
 /// Reads a [`Standing`] from the five columns that start at `at`.
@@ -125,6 +149,17 @@ pub(crate) fn standing_of(
     let find = "SELECT status, version, fence, lease_until, since FROM runs
                 WHERE tenant = ?1 AND thread = ?2 AND run = ?3";
     find_row(tx, find, names(key), |row| standing(row, 0))
+}
+
+/// The turns of a run that exists.
+pub(super) fn turns_of(tx: &Transaction<'_>, key: &RunKey) -> Result<Turns, StoreError> {
+    let find = "SELECT log, len, bytes FROM runs WHERE tenant = ?1 AND thread = ?2 AND run = ?3";
+    let found = find_row(tx, find, names(key), |row| turns(row, 0))?.flatten();
+    found.ok_or_else(|| no_turns(key))
+}
+
+fn no_turns(key: &RunKey) -> StoreError {
+    Fault::corrupt(name(key), "it has no turns").into()
 }
 
 pub(super) fn names(key: &RunKey) -> [&str; 3] {

@@ -1,19 +1,22 @@
 //! Statements that write runs.
 
 use super::{
-    super::values::{count, execute, failed, find_rows, integer, nanos, time},
+    super::{
+        log::{self, Turns, position},
+        threads::conversation_turns,
+        values::{count, execute, failed, find_rows, integer, nanos, time},
+    },
     find::is_live,
     purge::{purge, set_ended},
-    row::{checksum, names, standing_of, stored},
+    row::{checksum, names, standing_of, stored, turns_of},
 };
 use crate::{
     Options,
-    rules::{check_waiting, merge_replies, write_replies, write_state},
+    rules::{check_keep, check_total, check_waiting, merge_replies, write_head, write_replies},
 };
 use concentric_core::{
     InterruptId, MessageId, Reply, RunId, ThreadId,
-    machine::RunState,
-    store::{RunKey, RunRecord, RunStatus, StoreError, Tenant},
+    store::{RunChange, RunHead, RunKey, RunRecord, RunStatus, StoreError, Tenant},
 };
 use rusqlite::{Transaction, params, params_from_iter};
 use std::time::SystemTime;
@@ -35,10 +38,9 @@ pub(super) fn begin(
     options: &Options,
     key: &RunKey,
     client_id: &RunId,
-    state: &RunState,
+    change: &RunChange,
     lease_until: SystemTime,
 ) -> Result<u64, StoreError> {
-    let state = write_state(state, options.max_state_bytes)?;
     if standing_of(tx, key)?.is_some() {
         return Err(StoreError::Exists);
     }
@@ -48,8 +50,8 @@ pub(super) fn begin(
     let fence = count(tx)?;
     let insert = "INSERT INTO runs
                   (tenant, thread, run, status, begun, version, fence, lease_until,
-                   checksum, state, replies, client_id, message)
-                  VALUES (?1, ?2, ?3, 'running', ?4, ?4, ?4, ?5, ?6, ?7, ?8, ?9, ?10)";
+                   checksum, state, replies, client_id)
+                  VALUES (?1, ?2, ?3, 'running', ?4, ?4, ?4, ?5, x'', '', ?6, ?7)";
     let [tenant, thread, run] = names(key);
     let row = params![
         tenant,
@@ -57,15 +59,64 @@ pub(super) fn begin(
         run,
         integer(fence),
         nanos(lease_until),
-        checksum(key, &state.json, NO_REPLIES),
-        state.json,
         NO_REPLIES,
         client_id.as_str(),
-        state.message.as_ref().map(MessageId::as_str),
     ];
     execute(tx, insert, row)?;
-    ask(tx, key, &state.asks)?;
+    check_keep(0, change.keep)?;
+    let conversation = conversation_turns(tx, &key.tenant, &key.thread)?;
+    let turns = Turns::new_for_run(tx, &change.turns, conversation, options.max_state_bytes)?;
+    set_state(tx, options, key, &change.head, turns, NO_REPLIES)?;
     Ok(fence)
+}
+
+/// Applies `change` to the state of a run that has the turns `stored`.
+fn apply(
+    tx: &Transaction<'_>,
+    options: &Options,
+    key: &RunKey,
+    change: &RunChange,
+    stored: Turns,
+    replies: &str,
+) -> Result<(), StoreError> {
+    let turns = stored.replace(tx, change.keep, &change.turns, options.max_state_bytes)?;
+    set_state(tx, options, key, &change.head, turns, replies)?;
+    match turns.log == stored.log {
+        true => Ok(()),
+        false => log::collect(tx, stored.log),
+    }
+}
+
+/// Sets the state of a run to one with this head and these turns.
+pub(super) fn set_state(
+    tx: &Transaction<'_>,
+    options: &Options,
+    key: &RunKey,
+    head: &RunHead,
+    turns: Turns,
+    replies: &str,
+) -> Result<(), StoreError> {
+    let max = options.max_state_bytes;
+    let written = write_head(head, max)?;
+    check_total(turns.bytes.saturating_add(written.head.len()), max)?;
+    let chain = turns.last_chain(tx)?;
+    let update =
+        "UPDATE runs SET checksum = ?4, state = ?5, message = ?6, log = ?7, len = ?8, bytes = ?9
+                  WHERE tenant = ?1 AND thread = ?2 AND run = ?3";
+    let [tenant, thread, run] = names(key);
+    let row = params![
+        tenant,
+        thread,
+        run,
+        checksum(key, &written.head, replies, &chain),
+        written.head,
+        written.message.as_ref().map(MessageId::as_str),
+        turns.log,
+        position(turns.len),
+        position(turns.bytes),
+    ];
+    execute(tx, update, row)?;
+    ask(tx, key, &written.asks)
 }
 
 /// Fails if a limit of waiting runs is reached, unless this run has waited before.
@@ -108,7 +159,6 @@ pub(super) fn claim(
 ) -> Result<RunRecord, StoreError> {
     let stored = stored(tx, key)?;
     stored.standing.check_claim(version, options, now)?;
-    let state = stored.state.clone();
     // A run whose state cannot be read must not be claimed.
     let mut record = stored.open(tx, options)?;
     let replies = merge_replies(&record.replies, replies);
@@ -133,7 +183,7 @@ pub(super) fn claim(
         let keep =
             "UPDATE runs SET replies = ?4, replied_at = ifnull(replied_at, ?5), checksum = ?6
                     WHERE tenant = ?1 AND thread = ?2 AND run = ?3";
-        let sum = checksum(key, &state, &json);
+        let sum = checksum(key, &stored.head, &json, &stored.turns()?.last_chain(tx)?);
         let row = params![tenant, thread, run, json, nanos(now), sum];
         execute(tx, keep, row)?;
         record.replies = replies;
@@ -147,27 +197,16 @@ pub(super) fn amend(
     options: &Options,
     key: &RunKey,
     version: u64,
-    state: &RunState,
+    change: &RunChange,
     now: SystemTime,
 ) -> Result<u64, StoreError> {
-    let state = write_state(state, options.max_state_bytes)?;
     let stored = stored(tx, key)?;
     stored.standing.check_claim(version, options, now)?;
     let version = count(tx)?;
-    let update = "UPDATE runs SET version = ?4, checksum = ?5, state = ?6, message = ?7
-                  WHERE tenant = ?1 AND thread = ?2 AND run = ?3";
+    let update = "UPDATE runs SET version = ?4 WHERE tenant = ?1 AND thread = ?2 AND run = ?3";
     let [tenant, thread, run] = names(key);
-    let row = params![
-        tenant,
-        thread,
-        run,
-        integer(version),
-        checksum(key, &state.json, &stored.replies),
-        state.json,
-        state.message.as_ref().map(MessageId::as_str),
-    ];
-    execute(tx, update, row)?;
-    ask(tx, key, &state.asks)?;
+    execute(tx, update, params![tenant, thread, run, integer(version)])?;
+    apply(tx, options, key, change, stored.turns()?, &stored.replies)?;
     Ok(version)
 }
 
@@ -185,16 +224,15 @@ pub(super) enum Next {
     Waits(SystemTime),
 }
 
-/// Writes the state of a run and clears its stored replies.
+/// Changes the state of a run, and clears its stored replies.
 pub(super) fn write(
     tx: &Transaction<'_>,
     options: &Options,
     key: &RunKey,
     fence: u64,
-    state: &RunState,
+    change: &RunChange,
     next: Next,
 ) -> Result<(), StoreError> {
-    let state = write_state(state, options.max_state_bytes)?;
     held(tx, key, fence)?;
     if let Next::Waits(now) = next
         && may_wait(tx, options, key).is_err()
@@ -206,8 +244,8 @@ pub(super) fn write(
     }
     let version = count(tx)?;
     let update = "UPDATE runs SET status = ?4, version = ?5, lease_until = ifnull(?6, lease_until),
-                  since = ?7, checksum = ?8, state = ?9, replies = ?10, replied_at = NULL,
-                  message = ?11, waited = max(waited, ?4 = 'suspended')
+                  since = ?7, replies = ?8, replied_at = NULL,
+                  waited = max(waited, ?4 = 'suspended')
                   WHERE tenant = ?1 AND thread = ?2 AND run = ?3";
     let [tenant, thread, run] = names(key);
     let (status, lease_until, since) = match next {
@@ -222,13 +260,10 @@ pub(super) fn write(
         integer(version),
         lease_until,
         since,
-        checksum(key, &state.json, NO_REPLIES),
-        state.json,
         NO_REPLIES,
-        state.message.as_ref().map(MessageId::as_str),
     ];
     execute(tx, update, row)?;
-    ask(tx, key, &state.asks)
+    apply(tx, options, key, change, turns_of(tx, key)?, NO_REPLIES)
 }
 
 pub(crate) fn renew(

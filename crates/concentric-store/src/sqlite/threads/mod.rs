@@ -1,6 +1,7 @@
-mod log;
 mod row;
 mod write;
+
+pub(super) use self::row::conversation_turns;
 
 use super::SqliteStore;
 use concentric_core::{

@@ -1,8 +1,8 @@
 //! The rows of the tables `threads` and `slots`.
 
-use super::{
-    super::values::{find_row, find_rows, integer, number},
-    log,
+use super::super::{
+    log::{Turns, size},
+    values::{find_row, find_rows, integer, number},
 };
 use crate::{
     Fault, Options,
@@ -19,14 +19,8 @@ use rusqlite::{Row, Transaction};
 pub(super) struct Head {
     pub(super) version: u64,
     pub(super) session: String,
-    pub(super) log: i64,
-    pub(super) len: usize,
-    pub(super) bytes: usize,
+    pub(super) turns: Turns,
     pub(super) change: Option<String>,
-}
-
-pub(super) fn size(n: i64) -> usize {
-    usize::try_from(n).unwrap_or_default()
 }
 
 pub(super) fn head(
@@ -40,12 +34,23 @@ pub(super) fn head(
         Ok(Head {
             version: number(row.get(0)?),
             session: row.get(1)?,
-            log: row.get(2)?,
-            len: size(row.get(3)?),
-            bytes: size(row.get(4)?),
+            turns: Turns {
+                log: row.get(2)?,
+                len: size(row.get(3)?),
+                bytes: size(row.get(4)?),
+            },
             change: row.get(5)?,
         })
     })
+}
+
+/// The turns of a conversation, if it is stored.
+pub(crate) fn conversation_turns(
+    tx: &Transaction<'_>,
+    tenant: &Tenant,
+    thread: &ThreadId,
+) -> Result<Option<Turns>, StoreError> {
+    Ok(head(tx, tenant, thread)?.map(|head| head.turns))
 }
 
 pub(super) fn load(
@@ -57,12 +62,13 @@ pub(super) fn load(
     let Some(head) = head(tx, tenant, thread)? else {
         return Ok(None);
     };
-    let (bytes, max) = (head.bytes, options.max_state_bytes);
+    let (bytes, max) = (head.turns.bytes, options.max_state_bytes);
     if bytes > max {
         return Err(Fault::TooLarge { bytes, max }.into());
     }
     let key = [tenant.0.as_str(), thread.as_str()];
-    let history = log::read(tx, thread, head.log, head.len)?;
+    let (turns, _) = head.turns.read(tx, &thread_name(thread))?;
+    let history = turns.into_iter().collect();
     let find = "SELECT value FROM slots WHERE tenant = ?1 AND thread = ?2 ORDER BY slot, place";
     let slots: Vec<String> = find_rows(tx, find, key, |row| row.get(0))?;
     let slots = slots

@@ -1,13 +1,15 @@
 //! Statements that write conversations.
 
 use super::{
-    super::values::{count, execute, integer},
-    log::{self, position},
+    super::{
+        log::{self, Turns, position},
+        values::{count, execute, find_rows, integer},
+    },
     row::{Head, head},
 };
 use crate::{
     Options,
-    rules::{check_keep, check_total, may_append, write_slot, write_suspended, write_turn},
+    rules::{may_append, write_slot, write_suspended},
 };
 use concentric_core::{
     ThreadId,
@@ -27,30 +29,18 @@ pub(super) fn append(
     if let Some(version) = may_append(stored(found.as_ref()), version, change.id.as_deref())? {
         return Ok(version);
     }
-    let old = found.as_ref().map(|found| found.log);
-    let mut next = match found {
+    let old = found.as_ref().map(|found| found.turns.log);
+    let base = match found {
         Some(found) => found,
         None => Head {
             version: 0,
             session: change.session.as_ref().unwrap_or(thread).to_string(),
-            log: log::create(tx)?,
-            len: 0,
-            bytes: 0,
+            turns: Turns::new(tx)?,
             change: None,
         },
     };
-    check_keep(next.len, change.keep)?;
-    if change.keep < next.len {
-        // Forks may have the removed turns.
-        next.log = log::fork(tx, next.log, change.keep)?;
-    }
-    let version = write(
-        tx,
-        options,
-        [tenant.0.as_str(), thread.as_str()],
-        &next,
-        change,
-    )?;
+    let key = [tenant.0.as_str(), thread.as_str()];
+    let version = write(tx, options, key, &base, change)?;
     if let Some(old) = old {
         log::collect(tx, old)?;
     }
@@ -73,8 +63,7 @@ pub(super) fn fork(
     let source = head(tx, tenant, thread)?;
     may_append(stored(source.as_ref()), version, None)?;
     let mut next = source.ok_or(StoreError::NotFound)?;
-    check_keep(next.len, change.keep)?;
-    next.log = log::fork(tx, next.log, change.keep)?;
+    next.turns = next.turns.fork(tx, change.keep)?;
     if let Some(session) = &change.session {
         next.session = session.to_string();
     }
@@ -90,8 +79,7 @@ fn stored(head: Option<&Head>) -> Option<(u64, Option<&str>)> {
     head.map(|head| (head.version, head.change.as_deref()))
 }
 
-/// Writes `change` to the conversation `key`, whose log has the turns that the change keeps. `base`
-/// has the length and the bytes from before the change.
+/// Writes `change` of `base` to the conversation `key`.
 fn write(
     tx: &Transaction<'_>,
     options: &Options,
@@ -100,17 +88,7 @@ fn write(
     change: &ThreadChange,
 ) -> Result<u64, StoreError> {
     let max = options.max_state_bytes;
-    let turns = change.turns.iter().map(|turn| write_turn(turn, max));
-    let turns = turns.collect::<Result<Vec<_>, _>>()?;
-    let kept = match change.keep < base.len {
-        true => log::bytes(tx, base.log, change.keep)?,
-        false => base.bytes,
-    };
-    let new: usize = turns.iter().map(String::len).sum();
-    let bytes = kept.saturating_add(new);
-    check_total(bytes, max)?;
-    log::append(tx, base.log, change.keep, &turns)?;
-
+    let turns = base.turns.replace(tx, change.keep, &change.turns, max)?;
     let [tenant, thread] = key;
     if change.clear_slots {
         let delete = "DELETE FROM slots WHERE tenant = ?1 AND thread = ?2";
@@ -147,9 +125,9 @@ fn write(
         thread,
         base.session,
         integer(version),
-        base.log,
-        position(change.keep + turns.len()),
-        position(bytes),
+        turns.log,
+        position(turns.len),
+        position(turns.bytes),
         change.id.as_deref(),
         state,
         slots,
@@ -165,6 +143,8 @@ pub(super) fn delete(
     thread: &ThreadId,
 ) -> Result<bool, StoreError> {
     let key = [tenant.0.as_str(), thread.as_str()];
+    let find = "SELECT log FROM runs WHERE tenant = ?1 AND thread = ?2 AND log IS NOT NULL";
+    let logs: Vec<i64> = find_rows(tx, find, key, |row| row.get(0))?;
     for delete in [
         "DELETE FROM runs WHERE tenant = ?1 AND thread = ?2",
         "DELETE FROM questions WHERE tenant = ?1 AND thread = ?2",
@@ -174,6 +154,7 @@ pub(super) fn delete(
     ] {
         execute(tx, delete, key)?;
     }
+    logs.into_iter().try_for_each(|log| log::collect(tx, log))?;
     let Some(found) = head(tx, tenant, thread)? else {
         return Ok(false);
     };
@@ -182,6 +163,6 @@ pub(super) fn delete(
         "DELETE FROM threads WHERE tenant = ?1 AND thread = ?2",
         key,
     )?;
-    log::collect(tx, found.log)?;
+    log::collect(tx, found.turns.log)?;
     Ok(true)
 }

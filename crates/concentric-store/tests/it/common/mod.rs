@@ -10,6 +10,9 @@ use concentric_core::{
 use serde_json::json;
 use std::time::{Duration, SystemTime};
 
+#[cfg(feature = "sqlite")]
+pub(crate) mod file;
+
 pub(crate) fn tenant(name: &'static str) -> Tenant {
     Tenant(name.into())
 }
@@ -32,9 +35,7 @@ pub(crate) fn at(seconds: u64) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000 + seconds)
 }
 
-fn called(said: &str) -> (Machine, usize) {
-    let mut transcript = Transcript::new();
-    transcript.push_user(said);
+fn called(transcript: Transcript) -> (Machine, usize) {
     let mut rules = RunLimits::default();
     rules.resumes = true;
     let mut machine = Machine::new(transcript, rules);
@@ -56,14 +57,25 @@ fn called(said: &str) -> (Machine, usize) {
     }
 }
 
+fn said(text: &str) -> Transcript {
+    let mut transcript = Transcript::new();
+    transcript.push_user(text);
+    transcript
+}
+
 /// The state of a run with a tool call that is about to start.
-pub(crate) fn running(said: &str) -> RunState {
-    called(said).0.state().unwrap()
+pub(crate) fn running(text: &str) -> RunState {
+    running_after(said(text))
+}
+
+/// The state of a run with a tool call that is about to start, after `transcript`.
+pub(crate) fn running_after(transcript: Transcript) -> RunState {
+    called(transcript).0.state().unwrap()
 }
 
 /// The state of a run with a tool call that waits for a reply to the interrupt `id`.
-pub(crate) fn waiting(said: &str, id: &str) -> RunState {
-    let (mut machine, calls) = called(said);
+pub(crate) fn waiting(text: &str, id: &str) -> RunState {
+    let (mut machine, calls) = called(said(text));
     assert_eq!(calls, 1);
     let asked = Interrupt::new(question(id), interrupt::TOOL_CALL).about(CallId::new("c"));
     machine.input(Input::Suspended {

@@ -23,7 +23,7 @@ async fn a_client_id_may_repeat_when_its_run_is_not_running<S: Store>(store: S) 
     let fence = begin_as(&store, "waits", "r1").await.unwrap();
     let state = waiting("hi", "q");
     store
-        .suspend(key("waits"), fence, state, at(1))
+        .suspend(key("waits"), fence, state.into(), at(1))
         .await
         .unwrap();
     assert!(!live().await.unwrap());
@@ -47,7 +47,7 @@ async fn a_client_id_of_a_live_run_is_rejected<S: Store>(store: S) {
         let live = store.is_live(tenant(of), ThreadId::new(thread), client("r1"));
         assert!(!live.await.unwrap());
         let key = RunKey::new(tenant(of), ThreadId::new(thread), RunId::new("x"));
-        let begun = RunStore::begin(&store, key, client("r1"), running("hi"), at(30));
+        let begun = RunStore::begin(&store, key, client("r1"), running("hi").into(), at(30));
         begun.await.unwrap();
     }
 }
@@ -55,9 +55,17 @@ async fn a_client_id_of_a_live_run_is_rejected<S: Store>(store: S) {
 /// Begins a run and suspends it.
 async fn wait_in<S: Store>(store: &S, thread: &'static str, run: &str) -> Result<(), StoreError> {
     let key = RunKey::new(tenant("acme"), ThreadId::new(thread), RunId::new(run));
-    let begun = RunStore::begin(store, key.clone(), client(run), running("hi"), at(30));
+    let begun = RunStore::begin(
+        store,
+        key.clone(),
+        client(run),
+        running("hi").into(),
+        at(30),
+    );
     let fence = begun.await.unwrap();
-    store.suspend(key, fence, waiting("hi", run), at(0)).await
+    store
+        .suspend(key, fence, waiting("hi", run).into(), at(0))
+        .await
 }
 
 async fn waiting_runs_are_limited<S: Store>(store: S) {
@@ -103,7 +111,10 @@ async fn waiting_runs_are_limited<S: Store>(store: S) {
         "too_many_waiting"
     );
     let state = waiting("hi", "again");
-    store.suspend(key("1"), fence, state, at(0)).await.unwrap();
+    store
+        .suspend(key("1"), fence, state.into(), at(0))
+        .await
+        .unwrap();
 
     // Its end lets another run wait.
     let version = store.get(key("1")).await.unwrap().version;
@@ -123,7 +134,7 @@ async fn waiting_runs_are_withdrawn_together<S: Store>(store: S) {
     let version = store.get(key("3")).await.unwrap().version;
     let claim = store.claim(key("3"), version, approve("3"), at(0), at(30));
     let fence = claim.await.unwrap().fence;
-    let begun = RunStore::begin(&store, key("4"), client("4"), running("hi"), at(30));
+    let begun = RunStore::begin(&store, key("4"), client("4"), running("hi").into(), at(30));
     begun.await.unwrap();
 
     assert_eq!(withdraw("nobody", "thread").await.unwrap(), 0);
@@ -138,7 +149,10 @@ async fn waiting_runs_are_withdrawn_together<S: Store>(store: S) {
     let others = store.list_by_thread(tenant("acme"), ThreadId::new("other"), None, 9);
     assert_eq!(others.await.unwrap()[0].status, RunStatus::Suspended);
     let state = waiting("hi", "again");
-    store.suspend(key("3"), fence, state, at(40)).await.unwrap();
+    store
+        .suspend(key("3"), fence, state.into(), at(40))
+        .await
+        .unwrap();
 
     // Withdrawn runs no longer count, and are removed like other ended runs.
     wait_in(&store, "thread", "5").await.unwrap();
@@ -174,7 +188,8 @@ async fn a_withdrawn_run_cannot_be_claimed<S: Store>(store: S) {
 }
 
 async fn a_state_is_amended_only_while_the_run_is_claimable<S: Store>(store: S) {
-    let amend = |version, said, now| store.amend(key("run"), version, waiting(said, "q"), at(now));
+    let amend =
+        |version, said, now| store.amend(key("run"), version, waiting(said, "q").into(), at(now));
     assert_eq!(code(amend(0, "2", 0).await), "run_not_found");
     let version = suspended(&store, "run", "q").await;
     let mut record = store.get(key("run")).await.unwrap();

@@ -131,9 +131,15 @@ async fn a_decision_is_revoked<S: Store>(store: S) {
 }
 
 async fn decisions_for_a_run_are_removed_with_it<S: Store>(store: S) {
-    let fence = RunStore::begin(&store, key("run"), client("run"), running("hi"), at(30))
-        .await
-        .unwrap();
+    let fence = RunStore::begin(
+        &store,
+        key("run"),
+        client("run"),
+        running("hi").into(),
+        at(30),
+    )
+    .await
+    .unwrap();
     let always = decision("refund", StoredScope::Always, true);
     let elsewhere = decision("refund", in_run(Some("other"), "run"), true);
     let here = decision("refund", in_run(Some("thread"), "run"), true);

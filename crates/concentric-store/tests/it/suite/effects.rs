@@ -46,9 +46,15 @@ async fn an_effect_begins_once<S: Store>(store: S) {
 }
 
 async fn an_effect_requires_the_newest_claim<S: Store>(store: S) {
-    let old = RunStore::begin(&store, key("run"), client("run"), running("hi"), at(30))
-        .await
-        .unwrap();
+    let old = RunStore::begin(
+        &store,
+        key("run"),
+        client("run"),
+        running("hi").into(),
+        at(30),
+    )
+    .await
+    .unwrap();
     let claim = |fence| Some(RunClaim::new(key("run"), fence));
     let begin = |name, fence| Ledger::begin(&store, effect(name), intent(claim(fence)));
     assert_eq!(begin("a", old).await.unwrap(), LedgerEntry::New);
@@ -73,7 +79,7 @@ async fn an_effect_requires_the_newest_claim<S: Store>(store: S) {
         LedgerEntry::Finished(_)
     ));
     store
-        .suspend(key("run"), new, waiting("hi", "q"), at(0))
+        .suspend(key("run"), new, waiting("hi", "q").into(), at(0))
         .await
         .unwrap();
     assert_eq!(code(begin("c", new).await), "stale_claim");
@@ -169,9 +175,15 @@ async fn an_effect_without_an_outcome_is_retracted<S: Store>(store: S) {
 }
 
 async fn effects_are_removed_with_their_run<S: Store>(store: S) {
-    let fence = RunStore::begin(&store, key("run"), client("run"), running("hi"), at(30))
-        .await
-        .unwrap();
+    let fence = RunStore::begin(
+        &store,
+        key("run"),
+        client("run"),
+        running("hi").into(),
+        at(30),
+    )
+    .await
+    .unwrap();
     let claim = Some(RunClaim::new(key("run"), fence));
     Ledger::begin(&store, effect("e"), intent(claim))
         .await

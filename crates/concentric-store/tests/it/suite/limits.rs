@@ -15,7 +15,7 @@ fn fault(error: &StoreError) -> &Fault {
 
 async fn a_state_over_the_size_limit_is_not_written<S: Store>(store: S) {
     let large = || running(&"x".repeat(100_000));
-    let error = RunStore::begin(&store, key("run"), client("run"), large(), at(30))
+    let error = RunStore::begin(&store, key("run"), client("run"), large().into(), at(30))
         .await
         .unwrap_err();
     assert!(
@@ -23,11 +23,21 @@ async fn a_state_over_the_size_limit_is_not_written<S: Store>(store: S) {
         "{error:?}"
     );
     assert_eq!(code(store.get(key("run")).await), "run_not_found");
-    let fence = RunStore::begin(&store, key("other"), client("other"), running("hi"), at(30));
+    let fence = RunStore::begin(
+        &store,
+        key("other"),
+        client("other"),
+        running("hi").into(),
+        at(30),
+    );
     let fence = fence.await.unwrap();
-    let save = store.save(key("other"), fence, large(), at(60)).await;
+    let save = store
+        .save(key("other"), fence, large().into(), at(60))
+        .await;
     assert_eq!(code(save), "unwritable");
-    let suspend = store.suspend(key("other"), fence, large(), at(60)).await;
+    let suspend = store
+        .suspend(key("other"), fence, large().into(), at(60))
+        .await;
     assert_eq!(code(suspend), "unwritable");
     assert_eq!(store.get(key("other")).await.unwrap().state, running("hi"));
     let version = suspended(&store, "run", "q").await;

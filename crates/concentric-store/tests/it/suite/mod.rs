@@ -97,11 +97,11 @@ fn approve(id: &str) -> Vec<Reply> {
 
 /// Creates a run that waits for a reply to the interrupt `id`; returns its version.
 async fn suspended<S: Store>(store: &S, run: &str, id: &str) -> u64 {
-    let fence = RunStore::begin(store, key(run), client(run), running("hi"), at(30))
+    let fence = RunStore::begin(store, key(run), client(run), running("hi").into(), at(30))
         .await
         .unwrap();
     store
-        .suspend(key(run), fence, waiting("hi", id), at(0))
+        .suspend(key(run), fence, waiting("hi", id).into(), at(0))
         .await
         .unwrap();
     store.get(key(run)).await.unwrap().version
@@ -109,5 +109,5 @@ async fn suspended<S: Store>(store: &S, run: &str, id: &str) -> u64 {
 
 /// Begins a run with the client id `name`.
 async fn begin_as<S: Store>(store: &S, run: &str, name: &str) -> Result<u64, StoreError> {
-    RunStore::begin(store, key(run), client(name), running("hi"), at(30)).await
+    RunStore::begin(store, key(run), client(name), running("hi").into(), at(30)).await
 }

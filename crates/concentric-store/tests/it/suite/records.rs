@@ -15,7 +15,15 @@ suite! {
 }
 
 async fn a_key_identifies_one_run<S: Store>(store: S) {
-    let begin = || RunStore::begin(&store, key("run"), client("run"), running("hi"), at(30));
+    let begin = || {
+        RunStore::begin(
+            &store,
+            key("run"),
+            client("run"),
+            running("hi").into(),
+            at(30),
+        )
+    };
     assert!(begin().await.unwrap() > 0);
     assert_eq!(code(begin().await), "run_exists");
 }
@@ -27,7 +35,7 @@ async fn an_unknown_run_is_not_found<S: Store>(store: S) {
     let claim = store.claim(none.clone(), 1, vec![], at(0), at(30)).await;
     assert_eq!(code(claim), "run_not_found");
     assert_eq!(
-        code(store.save(none.clone(), 1, state(), at(30)).await),
+        code(store.save(none.clone(), 1, state().into(), at(30)).await),
         "run_not_found"
     );
     assert_eq!(
@@ -35,7 +43,7 @@ async fn an_unknown_run_is_not_found<S: Store>(store: S) {
         "run_not_found"
     );
     assert_eq!(
-        code(store.suspend(none.clone(), 1, state(), at(0)).await),
+        code(store.suspend(none.clone(), 1, state().into(), at(0)).await),
         "run_not_found"
     );
     assert_eq!(code(store.end(none, 1, at(0)).await), "run_not_found");
@@ -43,9 +51,15 @@ async fn an_unknown_run_is_not_found<S: Store>(store: S) {
 }
 
 async fn writes_are_visible_to_reads<S: Store>(store: S) {
-    let fence = RunStore::begin(&store, key("run"), client("run"), running("1"), at(30))
-        .await
-        .unwrap();
+    let fence = RunStore::begin(
+        &store,
+        key("run"),
+        client("run"),
+        running("1").into(),
+        at(30),
+    )
+    .await
+    .unwrap();
     let record = store.get(key("run")).await.unwrap();
     assert_eq!((record.status, record.fence), (RunStatus::Running, fence));
     assert_eq!(record.lease_until, at(30));
@@ -53,7 +67,7 @@ async fn writes_are_visible_to_reads<S: Store>(store: S) {
     let begun = record.version;
 
     store
-        .save(key("run"), fence, running("2"), at(60))
+        .save(key("run"), fence, running("2").into(), at(60))
         .await
         .unwrap();
     let record = store.get(key("run")).await.unwrap();
@@ -64,7 +78,7 @@ async fn writes_are_visible_to_reads<S: Store>(store: S) {
     assert_eq!(store.get(key("run")).await.unwrap().lease_until, at(90));
 
     store
-        .suspend(key("run"), fence, waiting("3", "q"), at(0))
+        .suspend(key("run"), fence, waiting("3", "q").into(), at(0))
         .await
         .unwrap();
     let record = store.get(key("run")).await.unwrap();
@@ -74,9 +88,15 @@ async fn writes_are_visible_to_reads<S: Store>(store: S) {
 }
 
 async fn a_running_run_is_claimed_only_after_its_lease<S: Store>(store: S) {
-    let fence = RunStore::begin(&store, key("run"), client("run"), running("hi"), at(30))
-        .await
-        .unwrap();
+    let fence = RunStore::begin(
+        &store,
+        key("run"),
+        client("run"),
+        running("hi").into(),
+        at(30),
+    )
+    .await
+    .unwrap();
     let version = store.get(key("run")).await.unwrap().version;
     let claim = |now| store.claim(key("run"), version, vec![], now, at(90));
     assert_eq!(code(claim(at(29)).await), "already_resumed");
@@ -110,7 +130,7 @@ async fn replies_are_kept_until_the_next_state<S: Store>(store: S) {
     store.renew(key("run"), fence, at(60)).await.unwrap();
     assert_eq!(store.get(key("run")).await.unwrap().replies, approve("q"));
     store
-        .save(key("run"), fence, running("on"), at(60))
+        .save(key("run"), fence, running("on").into(), at(60))
         .await
         .unwrap();
     assert!(store.get(key("run")).await.unwrap().replies.is_empty());
@@ -133,9 +153,15 @@ async fn accepted_replies_are_not_replaced<S: Store>(store: S) {
 
 // Case F047.
 async fn writes_with_an_older_fence_are_rejected<S: Store>(store: S) {
-    let old = RunStore::begin(&store, key("run"), client("run"), running("hi"), at(30))
-        .await
-        .unwrap();
+    let old = RunStore::begin(
+        &store,
+        key("run"),
+        client("run"),
+        running("hi").into(),
+        at(30),
+    )
+    .await
+    .unwrap();
     let version = store.get(key("run")).await.unwrap().version;
     let new = store
         .claim(key("run"), version, vec![], at(30), at(60))
@@ -143,7 +169,7 @@ async fn writes_with_an_older_fence_are_rejected<S: Store>(store: S) {
         .unwrap();
     let state = || running("zombie");
     assert_eq!(
-        code(store.save(key("run"), old, state(), at(90)).await),
+        code(store.save(key("run"), old, state().into(), at(90)).await),
         "stale_claim"
     );
     assert_eq!(
@@ -151,7 +177,7 @@ async fn writes_with_an_older_fence_are_rejected<S: Store>(store: S) {
         "stale_claim"
     );
     assert_eq!(
-        code(store.suspend(key("run"), old, state(), at(0)).await),
+        code(store.suspend(key("run"), old, state().into(), at(0)).await),
         "stale_claim"
     );
     assert_eq!(
@@ -167,7 +193,7 @@ async fn writes_with_an_older_fence_are_rejected<S: Store>(store: S) {
     // The same holds after the run has ended.
     store.end(key("run"), new.fence, at(40)).await.unwrap();
     assert_eq!(
-        code(store.save(key("run"), old, state(), at(90)).await),
+        code(store.save(key("run"), old, state().into(), at(90)).await),
         "stale_claim"
     );
     assert_eq!(
@@ -177,17 +203,23 @@ async fn writes_with_an_older_fence_are_rejected<S: Store>(store: S) {
 }
 
 async fn writes_with_a_released_claim_are_rejected<S: Store>(store: S) {
-    let fence = RunStore::begin(&store, key("run"), client("run"), running("hi"), at(30))
-        .await
-        .unwrap();
+    let fence = RunStore::begin(
+        &store,
+        key("run"),
+        client("run"),
+        running("hi").into(),
+        at(30),
+    )
+    .await
+    .unwrap();
     store
-        .suspend(key("run"), fence, waiting("hi", "q"), at(0))
+        .suspend(key("run"), fence, waiting("hi", "q").into(), at(0))
         .await
         .unwrap();
     let record = store.get(key("run")).await.unwrap();
     let state = || running("on");
     assert_eq!(
-        code(store.save(key("run"), fence, state(), at(90)).await),
+        code(store.save(key("run"), fence, state().into(), at(90)).await),
         "stale_claim"
     );
     assert_eq!(
@@ -195,7 +227,11 @@ async fn writes_with_a_released_claim_are_rejected<S: Store>(store: S) {
         "stale_claim"
     );
     assert_eq!(
-        code(store.suspend(key("run"), fence, state(), at(0)).await),
+        code(
+            store
+                .suspend(key("run"), fence, state().into(), at(0))
+                .await
+        ),
         "stale_claim"
     );
     assert_eq!(
@@ -206,9 +242,15 @@ async fn writes_with_a_released_claim_are_rejected<S: Store>(store: S) {
 }
 
 async fn an_ended_run_stays_ended<S: Store>(store: S) {
-    let fence = RunStore::begin(&store, key("run"), client("run"), running("hi"), at(30))
-        .await
-        .unwrap();
+    let fence = RunStore::begin(
+        &store,
+        key("run"),
+        client("run"),
+        running("hi").into(),
+        at(30),
+    )
+    .await
+    .unwrap();
     store.end(key("run"), fence, at(10)).await.unwrap();
     let record = store.get(key("run")).await.unwrap();
     assert_eq!(record.status, RunStatus::Ended);
@@ -217,7 +259,11 @@ async fn an_ended_run_stays_ended<S: Store>(store: S) {
         .await;
     assert_eq!(code(claim), "run_ended");
     assert_eq!(
-        code(store.save(key("run"), fence, running("on"), at(90)).await),
+        code(
+            store
+                .save(key("run"), fence, running("on").into(), at(90))
+                .await
+        ),
         "run_ended"
     );
     assert_eq!(
@@ -225,12 +271,23 @@ async fn an_ended_run_stays_ended<S: Store>(store: S) {
         "run_ended"
     );
     assert_eq!(
-        code(store.suspend(key("run"), fence, running("on"), at(0)).await),
+        code(
+            store
+                .suspend(key("run"), fence, running("on").into(), at(0))
+                .await
+        ),
         "run_ended"
     );
     // Ending it again is no error and changes nothing.
     store.end(key("run"), fence, at(20)).await.unwrap();
     assert_eq!(store.get(key("run")).await.unwrap(), record);
-    let begin = RunStore::begin(&store, key("run"), client("run"), running("hi"), at(30)).await;
+    let begin = RunStore::begin(
+        &store,
+        key("run"),
+        client("run"),
+        running("hi").into(),
+        at(30),
+    )
+    .await;
     assert_eq!(code(begin), "run_exists");
 }

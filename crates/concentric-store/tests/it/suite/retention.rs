@@ -24,11 +24,11 @@ async fn a_run_is_found_by_each_of_its_interrupts<S: Store>(store: S) {
     let claim = store.claim(key("run"), version, approve("q1"), at(0), at(30));
     let fence = claim.await.unwrap().fence;
     store
-        .save(key("run"), fence, running("on"), at(30))
+        .save(key("run"), fence, running("on").into(), at(30))
         .await
         .unwrap();
     store
-        .suspend(key("run"), fence, waiting("hi", "q2"), at(0))
+        .suspend(key("run"), fence, waiting("hi", "q2").into(), at(0))
         .await
         .unwrap();
     let record = asking(&["q2"]).await.unwrap();
@@ -64,21 +64,33 @@ async fn tenants_and_threads_are_isolated<S: Store>(store: S) {
     // The parts of a key are not concatenated.
     let odd = RunKey::new(tenant("acmethread"), ThreadId::new(""), RunId::new("run"));
     assert_eq!(code(store.get(odd).await), "run_not_found");
-    RunStore::begin(&store, other, client("run"), running("hi"), at(30))
+    RunStore::begin(&store, other, client("run"), running("hi").into(), at(30))
         .await
         .unwrap();
 }
 
 async fn the_runs_of_a_thread_are_listed_oldest_first<S: Store>(store: S) {
     begin_as(&store, "driven", "1").await.unwrap();
-    let begun = RunStore::begin(&store, key("late"), client("2"), running("hi"), at(9));
+    let begun = RunStore::begin(
+        &store,
+        key("late"),
+        client("2"),
+        running("hi").into(),
+        at(9),
+    );
     begun.await.unwrap();
     for run in ["b", "c", "a"] {
         suspended(&store, run, run).await;
     }
-    let fence = RunStore::begin(&store, key("over"), client("over"), running("hi"), at(30))
-        .await
-        .unwrap();
+    let fence = RunStore::begin(
+        &store,
+        key("over"),
+        client("over"),
+        running("hi").into(),
+        at(30),
+    )
+    .await
+    .unwrap();
     store.end(key("over"), fence, at(0)).await.unwrap();
     let listed = async |message: Option<&'static str>, limit| {
         let (thread, message) = (ThreadId::new("thread"), message.map(MessageId::new));
@@ -107,14 +119,26 @@ async fn the_runs_of_a_thread_are_listed_oldest_first<S: Store>(store: S) {
 
 async fn abandoned_runs_are_those_with_an_expired_lease<S: Store>(store: S) {
     for (run, until) in [("late", 50), ("soon", 20), ("long", 900)] {
-        RunStore::begin(&store, key(run), client(run), running("hi"), at(until))
-            .await
-            .unwrap();
-    }
-    suspended(&store, "waits", "q").await;
-    let fence = RunStore::begin(&store, key("over"), client("over"), running("hi"), at(1))
+        RunStore::begin(
+            &store,
+            key(run),
+            client(run),
+            running("hi").into(),
+            at(until),
+        )
         .await
         .unwrap();
+    }
+    suspended(&store, "waits", "q").await;
+    let fence = RunStore::begin(
+        &store,
+        key("over"),
+        client("over"),
+        running("hi").into(),
+        at(1),
+    )
+    .await
+    .unwrap();
     store.end(key("over"), fence, at(2)).await.unwrap();
     let found = async |now, limit| {
         let found = store.abandoned(now, limit).await.unwrap();
@@ -148,11 +172,11 @@ async fn ended_runs_are_removed_after_their_retention<S: Store>(store: S) {
     store.expire(at(1_000_000)).await;
     store.get(key("waits")).await.unwrap();
     // The end of another run also removes expired runs.
-    let fence = RunStore::begin(&store, key("a"), client("a"), running("hi"), at(30))
+    let fence = RunStore::begin(&store, key("a"), client("a"), running("hi").into(), at(30))
         .await
         .unwrap();
     store.end(key("a"), fence, at(2000)).await.unwrap();
-    let fence = RunStore::begin(&store, key("b"), client("b"), running("hi"), at(30))
+    let fence = RunStore::begin(&store, key("b"), client("b"), running("hi").into(), at(30))
         .await
         .unwrap();
     store.end(key("b"), fence, at(9000)).await.unwrap();
@@ -162,8 +186,15 @@ async fn ended_runs_are_removed_after_their_retention<S: Store>(store: S) {
 
 async fn runs_that_wait_too_long_are_ended<S: Store>(store: S) {
     let version = suspended(&store, "asks", "q").await;
-    let begin =
-        |run, until| RunStore::begin(&store, key(run), client(run), running("hi"), at(until));
+    let begin = |run, until| {
+        RunStore::begin(
+            &store,
+            key(run),
+            client(run),
+            running("hi").into(),
+            at(until),
+        )
+    };
     begin("left", 2).await.unwrap();
     begin("driven", 9_000_000).await.unwrap();
     let asks_again = suspended(&store, "again", "p").await;
@@ -171,7 +202,7 @@ async fn runs_that_wait_too_long_are_ended<S: Store>(store: S) {
     let fence = claim.await.unwrap().fence;
     let state = waiting("hi", "p");
     store
-        .suspend(key("again"), fence, state, at(1))
+        .suspend(key("again"), fence, state.into(), at(1))
         .await
         .unwrap();
 
@@ -230,11 +261,11 @@ async fn an_overdue_run_is_neither_claimed_nor_counted() {
             &store,
             key("second"),
             client("second"),
-            running("hi"),
+            running("hi").into(),
             at(2_000),
         );
         let second = begin.await.unwrap();
-        let wait = |now| store.suspend(key("second"), second, waiting("hi", "r"), now);
+        let wait = |now| store.suspend(key("second"), second, waiting("hi", "r").into(), now);
         let early = wait(at(500)).await;
         assert!(matches!(early, Err(StoreError::TooManyWaiting { .. })));
         wait(at(1_000)).await.unwrap();
@@ -264,15 +295,27 @@ async fn a_run_may_wait_without_limit() {
 }
 
 async fn a_reused_key_gets_new_versions_and_fences<S: Store>(store: S) {
-    let old = RunStore::begin(&store, key("run"), client("run"), running("hi"), at(30))
-        .await
-        .unwrap();
+    let old = RunStore::begin(
+        &store,
+        key("run"),
+        client("run"),
+        running("hi").into(),
+        at(30),
+    )
+    .await
+    .unwrap();
     let version = store.get(key("run")).await.unwrap().version;
     store.end(key("run"), old, at(0)).await.unwrap();
     store.expire(at(9999)).await;
-    let new = RunStore::begin(&store, key("run"), client("run"), running("hi"), at(30))
-        .await
-        .unwrap();
+    let new = RunStore::begin(
+        &store,
+        key("run"),
+        client("run"),
+        running("hi").into(),
+        at(30),
+    )
+    .await
+    .unwrap();
     assert!(new > old);
     assert!(store.get(key("run")).await.unwrap().version > version);
     assert_eq!(code(store.end(key("run"), old, at(0)).await), "stale_claim");

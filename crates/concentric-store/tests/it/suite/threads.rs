@@ -382,7 +382,9 @@ async fn a_deleted_conversation_takes_its_runs_with_it<S: Store>(store: S) {
     store.get(key("run")).await.unwrap();
     assert!(!store.delete(tenant("acme"), id("thread")).await.unwrap());
     assert_eq!(code(store.get(key("run")).await), "run_not_found");
-    let save = store.save(key("run"), fence, running("hi"), at(60)).await;
+    let save = store
+        .save(key("run"), fence, running("hi").into(), at(60))
+        .await;
     assert_eq!(code(save), "run_not_found");
     assert_eq!(store.known(effect).await.unwrap(), LedgerEntry::New);
     let left = store.list(tenant("acme")).await.unwrap();
