@@ -141,7 +141,7 @@ fn request() -> ChatRequest {
 
 async fn text(service: &BoxModel) -> Result<String, Error> {
     let response = service.clone().oneshot(request()).await?;
-    response.text().await.map_err(Error::from)
+    response.text().await
 }
 
 #[tokio::test]
