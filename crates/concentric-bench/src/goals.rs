@@ -73,8 +73,10 @@ pub(crate) fn of(work: &str, quantity: Quantity) -> Option<Goal> {
         // A layer that reads each event.
         ("busy-rate-limit", Instructions) => Goal::More(20.0),
         ("busy-rate-limit", Allocations) => Goal::More(0.01),
-        ("otel-call", Instructions) => Goal::More(300.0),
-        ("otel-call", Allocations) => Goal::More(0.0),
+        ("otel-call" | "otel-run" | "otel-tool", Instructions) => Goal::More(300.0),
+        ("otel-call" | "otel-run" | "otel-tool" | "log-call", Allocations) => Goal::More(0.0),
+        ("plan-10000", Nanoseconds) => Goal::Most(5e6),
+        ("tokens-bpe", Nanoseconds) => Goal::Most(50e6),
         // A box costs an indirect call for each event.
         ("w1-box", Instructions) => Goal::More(30.0),
         ("busy-budget" | "busy-transform", Instructions) => Goal::More(30.0),

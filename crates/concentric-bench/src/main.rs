@@ -34,9 +34,15 @@
 //! | W6 | W2 with ten extensions, or with budgets after 10 to 10,000 messages; waiting runs as tasks; 101 changes of one field of an AG-UI state of 0.8 MB before the stream is written | steps, runs |
 //! | encode | an AG-UI `TEXT_MESSAGE_CONTENT` of 20 bytes | events |
 //! | hooks | W1 with ten `Hooks` that count the bytes, outside the loop (`run`) or inside (`model`), or with `Hooks` that implement nothing; bare: Concentric with ten [`inspect_events`] at the same place, or with none | chunks |
-//! | idle | W1 with 4,000 chunks and one built-in layer, inside or around the loop, that has nothing to do; bare: none | chunks |
+//! | idle | W1 with 4,000 chunks, or its model alone, and one built-in layer around it that has nothing to do; bare: none | chunks |
 //! | busy | the same for layers that read each event | chunks |
-//! | otel-call | W4b with an `Otel` around the model and no subscriber; bare: none | runs |
+//! | retry-call, cache-hit, cache-miss | a model call with one event through `RetryModel` or `ResponseCacheLayer`; bare: without it | calls |
+//! | cache-shared | two readers, in turn, of an answer with 2,000 chunks that they share; bare: of an answer each | events of both |
+//! | tool-cache | W2 with `ToolCacheLayer`, and with (`hit`) or without (`miss`) earlier results; bare: without it | calls |
+//! | plan, trim, clear-results | a model call after 10,000 turns, of which a compaction is planned or which a layer shortens; bare: without it | calls |
+//! | tokens-bpe | 1 MiB of text, counted by a new `BpeCounter`, with the feature `tokens-openai`; bare: by `Estimator` | texts |
+//! | otel-call, log-call, otel-run | a model call or a run with one event, and an `Otel` or a `LogLayer` without a subscriber; bare: none | calls or runs |
+//! | otel-tool | W3 with an `Otel` around the tools and no subscriber; bare: a layer that does nothing | tool calls |
 //! | disconnect | 10,000 consumers (`--quick`: 1,000), 100 at a time, disconnect before or during a response that streams over a socket; measures the time until the service, on another thread, reads the end of the connection. Bare: the HTTP client alone | |
 //!
 //! The tool layers are hand-written and added in one call, hand-written and added one by one, or

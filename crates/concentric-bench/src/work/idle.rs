@@ -1,17 +1,18 @@
-//! W1 with one built-in layer that has nothing to do.
+//! One built-in layer that has nothing to do, around a model or around an agent.
 //!
-//! A call's own cost is divided by its events, so a run has 4,000 of them. The model with its layers and the
-//! agent with its layers are each boxed, also without a layer: a row then differs from that by the layer alone, and
-//! the loop is compiled once.
+//! A call's own cost is divided by its events, so a call has 4,000 of them. What is inside the layer is boxed, also
+//! without a layer; what is outside is not, as in a stack of layers. So the row differs from that without a layer by
+//! the layer alone, and the loop is compiled once.
 
 use super::{
-    drive,
+    drive, noop,
     script::{Model, Script},
     stream::expected,
+    tools,
 };
 use concentric_core::{
-    Agent, AgentLayer, BoxError, BoxModel, ChatRequest, Context, Event, NoTools, ThreadId,
-    service::SharedModel,
+    Agent, AgentLayer, BoxError, BoxModel, ChatRequest, Context, Error, Event, ModelService,
+    NoTools, ThreadId,
 };
 use concentric_layers::{
     ClearToolResultsLayer, CommitLayer, CompactionLayer, ConversationLayer, Emit,
@@ -39,37 +40,34 @@ use std::{
     sync::{Arc, LazyLock},
     time::Duration,
 };
-use tower::{Layer, ServiceExt, service_fn};
+use tower::{Layer, ServiceExt, layer::util::Identity, service_fn};
 use tower_service::Service;
 
 /// The number of events of a run.
 pub(crate) const EVENTS: usize = 4_000;
 
-fn run<S>(agent: S, count: u64)
+fn run<S>(model: S, count: u64)
 where
-    S: SharedModel<Error: Into<BoxError>>,
+    S: ModelService<Error = Error>,
 {
-    drive::concentric(BoxModel::new(agent), count, expected(EVENTS));
+    drive::concentric(model, count, expected(EVENTS));
 }
 
-fn agent_of<S>(model: S) -> Agent<BoxModel, NoTools>
-where
-    S: SharedModel<Error: Into<BoxError>>,
-{
-    AgentLayer::new(NoTools).layer(BoxModel::new(model))
+/// A model that gives all events.
+fn model() -> BoxModel {
+    BoxModel::new(Model(Script::Text(EVENTS)))
 }
 
 /// An agent whose model gives all events.
 fn agent() -> Agent<BoxModel, NoTools> {
-    agent_of(Model(Script::Text(EVENTS)))
+    AgentLayer::new(NoTools).layer(model())
 }
 
-/// Defines a work for each layer, at its place inside the loop.
+/// Defines a work for each layer around a model.
 macro_rules! inside {
     ($($name:ident: $layer:expr;)*) => {$(
         pub(crate) fn $name(count: u64) {
-            let model = $layer.layer(Model(Script::Text(EVENTS)));
-            run(agent_of(model), count);
+            run($layer.layer(model()), count);
         }
     )*};
 }
@@ -78,7 +76,7 @@ inside! {
     clear_results: ClearToolResultsLayer::new();
     compaction: CompactionLayer::new(BoxModel::new(Model(Script::Text(1))), 200_000);
     circuit_breaker: CircuitBreakerLayer::new("none");
-    fallback: FallbackLayer::new("first").or("second", Model(Script::Text(EVENTS)));
+    fallback: FallbackLayer::new("first").or("second", model());
     map: map_events(|_: &mut Event| {});
     end: on_end(|_| {});
     transform: TransformLayer::new(|_: &ChatRequest| Pass);
@@ -102,8 +100,7 @@ inside! {
 
 /// A guard that searches the text of each event for personal data and credentials, and finds none.
 pub(crate) fn twelve_rules_guard(count: u64) {
-    let model = GuardLayer::new(twelve_rules()).layer(Model(Script::Text(EVENTS)));
-    run(agent_of(model), count);
+    run(GuardLayer::new(twelve_rules()).layer(model()), count);
 }
 
 /// One rule, since the cost of compiling many varies between processes.
@@ -136,8 +133,11 @@ fn twelve_rules() -> Rules {
 /// The layers of a run and of its model calls, with a limit.
 fn budget_of(limits: Limits, count: u64) {
     let budget = BudgetPlugin::new(limits);
-    let model = budget.model().layer(Model(Script::Text(EVENTS)));
-    run(budget.run().layer(agent_of(model)), count);
+    let model = budget.model().layer(model());
+    run(
+        budget.run().layer(AgentLayer::new(NoTools).layer(model)),
+        count,
+    );
 }
 
 /// A limit that no event counts for.
@@ -153,11 +153,10 @@ pub(crate) fn budget_of_tokens(count: u64) {
 /// A guardrail that judges the message of the user, and nothing of the answer.
 pub(crate) fn guardrail(count: u64) {
     let layer = GuardrailLayer::new("none", service_fn(pass)).input(Input::Blocking);
-    let model = layer.layer(Model(Script::Text(EVENTS)));
     // The layer limits the time of the classifier.
     let runtime = runtime();
     let _entered = runtime.enter();
-    run(agent_of(model), count);
+    run(layer.layer(model()), count);
 }
 
 /// A runtime for layers that make timers.
@@ -212,9 +211,12 @@ impl Transform for Pass {
     }
 }
 
-/// A layer around the loop, in a run that has no owner.
+/// A layer around the loop that finds no memories, and keeps none.
 pub(crate) fn memory(count: u64) {
-    let memory = DynamicMemoryLayer::new(MemoryStore::new(), |_| None);
+    let owner = |_: &Context| Some("owner".into());
+    let memory = DynamicMemoryLayer::new(MemoryStore::new(), owner).capture(|_| None);
+    let runtime = runtime();
+    let _entered = runtime.enter();
     run(memory.layer(agent()), count);
 }
 
@@ -227,18 +229,63 @@ pub(crate) fn busy_otel(count: u64) {
     tracing::subscriber::with_default(tracing_subscriber::registry(), || otel(count));
 }
 
-/// Runs with one event, to measure the cost of a call.
+/// A model call with one event, to measure the cost of a call.
+fn one_event() -> BoxModel {
+    BoxModel::new(Model(Script::Text(1)))
+}
+
+fn call<S>(model: S, count: u64)
+where
+    S: ModelService<Error = Error>,
+{
+    drive::concentric(model, count, expected(1));
+}
+
 pub(crate) fn otel_call(count: u64) {
-    let model = Otel::new().model().layer(Model(Script::Text(1)));
-    drive::concentric(BoxModel::new(agent_of(model)), count, expected(1));
+    call(Otel::new().model().layer(one_event()), count);
+}
+
+pub(crate) fn log_call(count: u64) {
+    call(LogLayer::standard().layer(one_event()), count);
 }
 
 pub(crate) fn no_call(count: u64) {
-    let agent = agent_of(Model(Script::Text(1)));
-    drive::concentric(BoxModel::new(agent), count, expected(1));
+    call(one_event(), count);
+}
+
+/// A run with one event.
+fn one_run() -> Agent<BoxModel, NoTools> {
+    AgentLayer::new(NoTools).layer(one_event())
+}
+
+pub(crate) fn otel_run(count: u64) {
+    call(Otel::new().run().layer(one_run()), count);
+}
+
+pub(crate) fn no_run(count: u64) {
+    call(one_run(), count);
+}
+
+/// The number of tool calls of a run.
+pub(crate) const TOOL_CALLS: usize = 100;
+
+pub(crate) fn otel_tool(count: u64) {
+    let tools = noop::toolset().layer(Otel::new().tool());
+    tools::run(tools, 0, count, 1, TOOL_CALLS);
+}
+
+/// With a layer that does nothing, since a toolset without layers has no stack of them.
+pub(crate) fn no_tool(count: u64) {
+    let tools = noop::toolset().layer(Identity::new());
+    tools::run(tools, 0, count, 1, TOOL_CALLS);
+}
+
+/// A model without a layer.
+pub(crate) fn none(count: u64) {
+    run(model(), count);
 }
 
 /// An agent without a layer.
-pub(crate) fn none(count: u64) {
+pub(crate) fn none_around(count: u64) {
     run(agent(), count);
 }

@@ -1,6 +1,7 @@
 //! The works, each with a Concentric side and a bare side.
 
 mod boxed;
+mod calls;
 mod codec;
 pub(crate) mod counters;
 pub(crate) mod disconnect;
@@ -19,6 +20,7 @@ pub(crate) mod suspended;
 mod tasks;
 mod tools;
 mod waiting;
+mod window;
 mod wire;
 
 pub(crate) use self::wire::Wire;
@@ -78,9 +80,14 @@ const fn work(
     }
 }
 
-/// A layer that has nothing to do, compared with no layer.
+/// A layer around a model that has nothing to do, compared with no layer.
 const fn idle(name: &'static str, title: &'static str, layer: fn(u64)) -> Work {
     work(name, title, idle::EVENTS as u64, idle::none, layer)
+}
+
+/// The same around an agent.
+const fn idle_around(name: &'static str, title: &'static str, layer: fn(u64)) -> Work {
+    work(name, title, idle::EVENTS as u64, idle::none_around, layer)
 }
 
 /// The works whose instructions, time and allocations are measured.
@@ -430,7 +437,7 @@ pub(crate) const ALL: &[Work] = {
         ),
         idle("idle-log", "event, idle LogLayer; bare: none", idle::log),
         idle("idle-trim", "event, idle TrimLayer; bare: none", idle::trim),
-        idle(
+        idle_around(
             "idle-memory",
             "event, idle DynamicMemoryLayer; bare: none",
             idle::memory,
@@ -442,6 +449,98 @@ pub(crate) const ALL: &[Work] = {
             1,
             idle::no_call,
             idle::otel_call,
+        ),
+        work(
+            "otel-run",
+            "run, idle Otel; bare: none",
+            1,
+            idle::no_run,
+            idle::otel_run,
+        ),
+        work(
+            "otel-tool",
+            "tool call, idle Otel; bare: a layer that does nothing",
+            idle::TOOL_CALLS as u64,
+            idle::no_tool,
+            idle::otel_tool,
+        ),
+        work(
+            "log-call",
+            "call, idle LogLayer; bare: none",
+            1,
+            idle::no_call,
+            idle::log_call,
+        ),
+        work(
+            "retry-call",
+            "call, RetryModel without a retry; bare: none",
+            1,
+            calls::none,
+            calls::retry,
+        ),
+        work(
+            "cache-hit",
+            "call, answered by ResponseCacheLayer; bare: none",
+            1,
+            calls::none,
+            calls::cache_hit,
+        ),
+        work(
+            "cache-miss",
+            "call, stored by ResponseCacheLayer; bare: none",
+            1,
+            calls::none,
+            calls::cache_miss,
+        ),
+        work(
+            "cache-shared",
+            "event, of two readers of ResponseCacheLayer; bare: of two calls",
+            2 * calls::SHARED as u64,
+            calls::two_calls,
+            calls::cache_shared,
+        ),
+        work(
+            "tool-cache-hit",
+            "step, answered by ToolCacheLayer; bare: none",
+            10,
+            tools::by_k0::<10, 1>,
+            calls::tool_cache_hit::<10>,
+        ),
+        work(
+            "tool-cache-miss",
+            "step, stored by ToolCacheLayer; bare: none",
+            10,
+            tools::by_k0::<10, 1>,
+            calls::tool_cache_miss::<10>,
+        ),
+        work(
+            "plan-10000",
+            "call, compaction planned for 10,000 turns; bare: none",
+            1,
+            window::none,
+            window::plan,
+        ),
+        work(
+            "trim-10000",
+            "call, TrimLayer that cuts 10,000 turns; bare: none",
+            1,
+            window::none,
+            window::trim,
+        ),
+        work(
+            "clear-results-10000",
+            "call, ClearToolResultsLayer that clears 5,000 results; bare: none",
+            1,
+            window::none,
+            window::clear_results,
+        ),
+        #[cfg(feature = "tokens-openai")]
+        work(
+            "tokens-bpe",
+            "MiB, counted by BpeCounter; bare: by Estimator",
+            1,
+            window::text::estimate,
+            window::text::bpe,
         ),
         idle(
             "idle-rate-limit",
@@ -463,12 +562,12 @@ pub(crate) const ALL: &[Work] = {
             "event, idle StaticMemoryLayer; bare: none",
             idle::static_memory,
         ),
-        idle(
+        idle_around(
             "idle-budget",
             "event, idle budget of run and model; bare: none",
             idle::budget,
         ),
-        idle(
+        idle_around(
             "busy-conversation",
             "event, ConversationLayer that stores the run; bare: none",
             idle::busy_conversation,
@@ -484,22 +583,22 @@ pub(crate) const ALL: &[Work] = {
             idle::map,
         ),
         idle("idle-on-end", "event, idle on_end; bare: none", idle::end),
-        idle(
+        idle_around(
             "idle-session",
             "event, idle Session; bare: none",
             idle::session,
         ),
-        idle(
+        idle_around(
             "idle-detach",
             "event, idle DetachLayer; bare: none",
             idle::detach,
         ),
-        idle(
+        idle_around(
             "idle-suspend",
             "event, idle SuspendLayer; bare: none",
             idle::suspend,
         ),
-        idle(
+        idle_around(
             "busy-budget",
             "event, budget of output tokens; bare: none",
             idle::budget_of_tokens,

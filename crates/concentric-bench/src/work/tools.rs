@@ -23,7 +23,7 @@ pub(super) fn expected(calls: usize) -> Seen {
     }
 }
 
-fn run(tools: Toolset, layers: usize, count: u64, turns: usize, each: usize) {
+pub(super) fn run(tools: Toolset, layers: usize, count: u64, turns: usize, each: usize) {
     let agent = ServiceBuilder::new()
         .layer(AgentLayer::new(tools).step_limit(turns as u32 + 1))
         .service(Model(Script::Calls { turns, each }));
