@@ -191,13 +191,18 @@ impl Turn {
     }
 
     fn merged(&self, new: &Transcript) -> Transcript {
-        let earlier = self.earlier();
-        let newest = || self.stored.history.iter().skip(earlier);
+        let history = &self.stored.history;
+        let mut merged = match self.earlier() {
+            // Shares the stored turns, so that neither a store nor a change compares them by value.
+            0 => history.clone(),
+            earlier => history.turns_after(earlier).into_iter().collect(),
+        };
         match self.settings.merge {
-            Merge::ClientOverwrites => new.clone(),
-            Merge::Append => newest().chain(new.iter()).cloned().collect(),
-            Merge::ServerWins => newest().chain(self.unseen(new)).cloned().collect(),
+            Merge::ClientOverwrites => return new.clone(),
+            Merge::Append => merged.extend(new.iter().cloned()),
+            Merge::ServerWins => merged.extend(self.unseen(new).into_iter().cloned()),
         }
+        merged
     }
 
     /// The user messages at the end of `new` that the conversation does not have. A client that keeps the messages
