@@ -292,7 +292,8 @@ impl<F: Fn(&mut Random) -> String> Maker<'_, F> {
 
     /// A run of some steps, with nested runs beside the parts of each.
     fn run(&mut self) -> Vec<Event> {
-        let mut all = Vec::new();
+        // An early end without any content is an error of the future.
+        let mut all = vec![tick()];
         let steps = 1 + self.random.below(2);
         for step in 0..u32::try_from(steps).unwrap() {
             let start = StepStart::new(step, MessageId::new("m"));
