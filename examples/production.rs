@@ -5,10 +5,11 @@
 //! $ curl -sN http://127.0.0.1:8080/agent -H 'authorization: Bearer ann-secret' ..
 //! ```
 //!
-//! Two users share the server, and neither can read or resume the runs of the other. A run falls back from
-//! one provider to the other, with retries of each; it has a budget, and it is completed if its client
-//! disconnects. Its approvals and its conversation are kept in a SQLite file (`CONCENTRIC_DB`, or
-//! `target/.production.db`). The providers are offline stand-ins in their own wire formats; with an
+//! Two users share the server, and neither can read or resume the runs of the other. Personal data and credentials
+//! are removed from questions, files and answers. A run has a budget; it falls back from one provider
+//! to the other, with retries and a circuit breaker for each, and is completed if its client disconnects. Repeated
+//! requests of a user are answered from a cache, and long conversations are summarised. Approvals, conversations
+//! and memories are in a SQLite file (`CONCENTRIC_DB`, or `target/.production.db`). The providers are offline stand-ins in their own wire formats; with an
 //! [`HttpClient`](concentric::providers::HttpClient) in their place, they are the real ones.
 //!
 //! The server listens on `127.0.0.1`, at the port `PORT` or 8080. Runs, model calls and tool calls are
@@ -22,17 +23,18 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use concentric::{
-    AgentLayer, BoxModel, Error,
+    AgentLayer, BoxError, BoxModel, Context, Error,
     http::{
         admission::AdmissionLayer,
         ag_ui::{AgUiLayer, Shutdown},
     },
     layers::{
-        ConversationLayer, DetachLayer, FallbackLayer, LogLayer, Otel, RateLimitLayer,
-        RequestDefaultsLayer, RetryModel, SuspendLayer,
         budget::{BudgetPlugin, Limits},
         conversation::Merge,
+        guard::{Parts, Rules, pii, secrets},
         rate_limit::Quota,
+        response_cache::CacheScope,
+        *,
     },
     store::Tenant,
     tools::Approval,
@@ -65,65 +67,65 @@ async fn serve() -> Result<(), Error> {
         .layer(AdmissionLayer::new(200))
         .layer(AgUiLayer::new().agent("files").shutdown(shutdown.clone()))
         .service(agent()?);
+    let secret = SetSensitiveRequestHeadersLayer::new([header::AUTHORIZATION]);
     let app = Router::new().route_service("/agent", server).layer(
         ServiceBuilder::new()
-            .layer(SetSensitiveRequestHeadersLayer::new([
-                header::AUTHORIZATION,
-            ]))
+            .layer(secret)
             .layer(TraceLayer::new_for_http())
             .layer(middleware::from_fn(authenticate)),
     );
     let port = env::var("PORT").unwrap_or_else(|_| "8080".to_owned());
     let listener = TcpListener::bind(format!("127.0.0.1:{port}")).await?;
-    terminal::status(format_args!(
-        "Listening on http://{}/agent",
-        listener.local_addr()?
-    ));
+    let address = listener.local_addr()?;
+    terminal::status(format_args!("Listening on http://{address}/agent"));
     let stopped = async move {
         local::stop_signal().await;
         shutdown.begin(Duration::from_secs(10));
     };
-    Ok(axum::serve(listener, app)
-        .with_graceful_shutdown(stopped)
-        .await?)
+    let server = axum::serve(listener, app).with_graceful_shutdown(stopped);
+    Ok(server.await?)
 }
 
 /// Makes the user of the key the owner of the run.
 async fn authenticate(mut request: Request, next: Next) -> Response {
     let key = request.headers().get(header::AUTHORIZATION);
-    match USERS
-        .iter()
-        .find(|(_, known)| key.is_some_and(|key| key == known))
-    {
-        Some((user, _)) => {
-            request.extensions_mut().insert(Tenant((*user).into()));
-            next.run(request).await
-        }
-        None => StatusCode::UNAUTHORIZED.into_response(),
-    }
+    let is_key = |(_, known): &&(&str, &str)| key.is_some_and(|key| key == known);
+    let Some((user, _)) = USERS.iter().find(is_key) else {
+        return StatusCode::UNAUTHORIZED.into_response();
+    };
+    request.extensions_mut().insert(Tenant((*user).into()));
+    next.run(request).await
 }
 
-fn agent() -> Result<BoxModel, Error> {
+fn agent() -> Result<BoxModel, BoxError> {
     let store = store::open("production")?;
-    let log = LogLayer::standard();
+    let (log, otel) = (LogLayer::standard(), Otel::new());
     let budget = BudgetPlugin::new(Limits::new().model_calls(50).output_tokens(100_000));
+    let guard = GuardLayer::new(Rules::new([pii::all(), secrets::all()].concat())?);
     let tools = files::tools(".")?
         .tool(files::write_file(".")?)
         .gate(Approval::for_tools("write_file"))
         .ledger(store.clone())
-        .hooks(Otel::new().tool())
+        .hooks(otel.tool())
         .hooks(log.clone());
-    let fallback = FallbackLayer::new("gemini").or("anthropic", provider("anthropic", &budget)?);
+    let user = |context: &Context| Some(Tenant::of(context).0);
+    let anthropic = provider("anthropic", &budget)?;
+    let summarizer = BoxModel::new(guard.layer(anthropic.clone()));
     let agent = ServiceBuilder::new()
         .layer(DetachLayer::new())
         .layer(log)
+        .layer(guard.clone())
         .layer(SuspendLayer::new(Arc::new(store.clone())))
-        .layer(Otel::new().run())
-        .layer(ConversationLayer::new(store).history(Merge::ServerWins))
+        .layer(otel.run())
+        .layer(ConversationLayer::new(store.clone()).history(Merge::ServerWins))
         .layer(budget.run())
         .layer(RequestDefaultsLayer::new().system("Answer questions about the files here."))
+        .layer(DynamicMemoryLayer::new(store, user))
         .layer(AgentLayer::new(tools).step_limit(16))
-        .layer(fallback)
+        .layer(CompactionLayer::new(summarizer, 200_000))
+        .layer(guard.input(Parts::USER | Parts::RESULTS))
+        .layer(ResponseCacheLayer::new(CacheScope::Tenant))
+        .layer(FallbackLayer::new("gemini").or("anthropic", anthropic))
         .service(provider("gemini", &budget)?);
     Ok(BoxModel::new(agent))
 }
@@ -135,6 +137,7 @@ fn provider(name: &str, budget: &BudgetPlugin) -> Result<BoxModel, Error> {
     let http = TraceLayer::new_for_http().layer(services::stand_in());
     let model = ServiceBuilder::new()
         .layer(RetryLayer::new(RetryModel::new(3)))
+        .layer(CircuitBreakerLayer::new(name))
         .layer(Otel::new().model())
         .layer(LogLayer::minimal())
         .layer(RateLimitLayer::new(

@@ -27,7 +27,8 @@ async fn production_keeps_a_conversation_for_each_user() {
     let stranger = rest(send(&address, run(&address, "mallory", "r0", LIST)).await).await;
     assert!(stranger.starts_with("HTTP/1.1 401"), "{stranger}");
 
-    let ann = rest(send(&address, run(&address, "ann", "r1", LIST)).await).await;
+    let question = format!("ann@example.com asks: {LIST}");
+    let ann = rest(send(&address, run(&address, "ann", "r1", &question)).await).await;
     let (types, text) = events(&ann);
     assert_eq!(
         types.last().map(String::as_str),
@@ -36,6 +37,18 @@ async fn production_keeps_a_conversation_for_each_user() {
     );
     assert!(text.contains("keeper.txt"), "{text}");
     first.kill().await.unwrap();
+
+    // The redacted question is what the process has stored.
+    let database = [".db", ".db-wal"].map(|end| {
+        let file = folder.0.join(format!("target/.production{end}"));
+        std::fs::read(file).unwrap_or_default()
+    });
+    let database = String::from_utf8_lossy(&database.concat()).into_owned();
+    assert!(database.contains("[email] asks"), "the question is stored");
+    assert!(
+        !database.contains("ann@example.com"),
+        "the question is redacted"
+    );
 
     // Another process has the conversation, and no other user has it.
     let (_child, address) = start("production", &folder.0).await;
