@@ -9,6 +9,7 @@
 )]
 
 mod agent;
+mod fallback;
 mod tools;
 mod upstream;
 
