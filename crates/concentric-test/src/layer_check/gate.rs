@@ -3,9 +3,9 @@
 use super::calls::{fail, for_a_while, in_time, settle};
 use crate::{Pace, ScriptedModel, ScriptedTools, Spurious, drop_at_each_wait, tools::question};
 use concentric_core::{
-    AgentLayer, BoxError, CallId, ChatRequest, Clearance, Context, Error, Finish, InterruptId,
-    Outcome, Reply, RoundCall, Suspension, ToolCall, ToolCallPart, ToolOutcome, ToolSpec,
-    Transcript,
+    AgentLayer, Arguments, BoxError, CallId, ChatRequest, Clearance, Context, Error, Finish,
+    InterruptId, Outcome, Reply, RoundCall, Suspension, ToolCall, ToolCallPart, ToolOutcome,
+    ToolSpec, Transcript,
     agent::{FinishDecision, RoundDecision, StepDecision, StepDraft, StepGate, StepView},
     gate::{Decided, Gate, Verdict},
     hooks::Interest,
@@ -57,19 +57,22 @@ use tower_layer::Layer;
 ///
 /// # Panics
 ///
-/// Panics if the gate breaks a rule; the message names it.
-pub async fn check_gate(gate: impl Gate, tool: ToolSpec, arguments: Value) {
+/// Panics if the gate breaks a rule; the message names it. Panics if `arguments` are not JSON.
+pub async fn check_gate(gate: impl Gate, tool: ToolSpec, arguments: impl Into<Arguments>) {
+    let arguments = arguments.into();
+    let value = serde_json::from_str(arguments.as_str());
+    let value: Value = value.expect("the arguments are one JSON value");
     let gate: Arc<dyn Gate> = Arc::new(gate);
     let policy = gate.policy();
     assert!(!policy.is_empty(), "the gate has no policy");
     let tool = Arc::new(tool);
-    let call = |id: &str, arguments: String| {
+    let call = |id: &str, arguments: Arguments| {
         let part = ToolCallPart::new(CallId::new(id), tool.name.clone(), arguments);
         let call = RoundCall::new(0, part);
         ToolCall::of_round(call, Clearance::Ungated, Transcript::new(), &Context::new())
             .with_spec(Arc::clone(&tool))
     };
-    let held = call("c1", arguments.to_string());
+    let held = call("c1", arguments.clone());
     let mut first = Verdict::Pass;
     in_time("a decision", async {
         first = decide(&*gate, &held).await;
@@ -81,10 +84,7 @@ pub async fn check_gate(gate: impl Gate, tool: ToolSpec, arguments: Value) {
     );
 
     in_time("a second decision", async {
-        let (again, other) = (
-            call("c1", arguments.to_string()),
-            call("c2", "{}".to_owned()),
-        );
+        let (again, other) = (call("c1", arguments.clone()), call("c2", "{}".into()));
         let mut waits = Box::pin(decide(&*gate, &again));
         let early = for_a_while(waits.as_mut()).await;
         decide(&*gate, &other).await;
@@ -97,7 +97,7 @@ pub async fn check_gate(gate: impl Gate, tool: ToolSpec, arguments: Value) {
     .await;
 
     in_time("a decision about the same arguments", async {
-        let same = call("c3", spaced(&arguments));
+        let same = call("c3", spaced(&value).into());
         let verdict = decide(&*gate, &same).await;
         assert_not_weaker(
             &first,
@@ -108,7 +108,7 @@ pub async fn check_gate(gate: impl Gate, tool: ToolSpec, arguments: Value) {
     .await;
 
     for edited in hostile() {
-        let edited = call("c1", edited);
+        let edited = call("c1", edited.into());
         in_time("a decision about edited arguments", async {
             decide(&*gate, &edited).await;
         })
@@ -156,7 +156,7 @@ async fn decide(gate: &dyn Gate, call: &ToolCall) -> Verdict {
 }
 
 /// The verdict about a call that waited, and that a reply approved.
-async fn decide_resumed(gate: &Arc<dyn Gate>, tool: &ToolSpec, arguments: &Value) -> Verdict {
+async fn decide_resumed(gate: &Arc<dyn Gate>, tool: &ToolSpec, arguments: &Arguments) -> Verdict {
     let verdict = Arc::new(Mutex::new(Verdict::Pass));
     let (gate, decided) = (Arc::clone(gate), Arc::clone(&verdict));
     let service = service_fn(move |call: ToolCall| {
