@@ -224,9 +224,11 @@ fn append(tx: &Transaction<'_>, log: i64, len: usize, turns: &[String]) -> Resul
     }
     let mut last = last_chain(tx, log, len)?;
     let insert = "INSERT INTO turns (log, n, chain, turn) VALUES (?1, ?2, ?3, ?4)";
+    let mut insert = tx.prepare_cached(insert).map_err(failed)?;
     for (at, turn) in turns.iter().enumerate() {
         last = chain(&last, turn);
-        execute(tx, insert, params![log, position(len + at), last, turn])?;
+        let row = params![log, position(len + at), last, turn];
+        insert.execute(row).map_err(failed)?;
     }
     Ok(())
 }
