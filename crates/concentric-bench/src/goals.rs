@@ -86,6 +86,9 @@ pub(crate) fn of(work: &str, quantity: Quantity) -> Option<Goal> {
         ("w6-extensions", Allocations) => Goal::More(5.0),
         // The history is not read in each step.
         (budgets, Nanoseconds) if budgets.starts_with("w6-budgets") => Goal::Times(2.0),
+        // The turns are written once, but read by each resume.
+        ("store-suspend", Nanoseconds) => Goal::Times(3.0),
+        ("store-step", Nanoseconds) => Goal::Times(1.3),
         ("w6-state", Microseconds) => Goal::Most(50_000.0),
         // The state itself, which the bare side holds as well.
         ("w6-state", Bytes) => Goal::Times(1.1),

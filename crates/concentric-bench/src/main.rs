@@ -43,6 +43,7 @@
 //! | tokens-bpe | 1 MiB of text, counted by a new `BpeCounter`, with the feature `tokens-openai`; bare: by `Estimator` | texts |
 //! | otel-call, log-call, otel-run | a model call or a run with one event, and an `Otel` or a `LogLayer` without a subscriber; bare: none | calls or runs |
 //! | otel-tool | W3 with an `Otel` around the tools and no subscriber; bare: a layer that does nothing | tool calls |
+//! | store | a run that is suspended and resumed after 1,000 messages, with a SQLite file; bare: after one. A stored step of a run of 200; bare: of a run of 10 | runs, steps |
 //! | disconnect | 10,000 consumers (`--quick`: 1,000), 100 at a time, disconnect before or during a response that streams over a socket; measures the time until the service, on another thread, reads the end of the connection. Bare: the HTTP client alone | |
 //!
 //! The tool layers are hand-written and added in one call, hand-written and added one by one, or
@@ -238,6 +239,19 @@ fn measure(
         let title = "suspend and resume; bare: in memory; wall time";
         let runs = 10 * u32::try_from(samples).unwrap_or(1);
         table.add("suspend", title, Nanoseconds, work::suspended::wall(runs));
+    }
+    if is_asked("store") {
+        use work::suspended::{STEPS, after, checkpoints};
+        let title = "suspend and resume after 1,000 messages, SQLite; bare: after one; CPU";
+        let ns = time::medians([after::<1>, after::<1_000>], 1, samples);
+        table.add("store-suspend", title, Nanoseconds, ns);
+        let title = "stored step of a run of 200, SQLite; bare: of a run of 10; CPU";
+        let ns = time::medians(
+            [checkpoints::<10>, checkpoints::<200>],
+            STEPS as u64,
+            samples,
+        );
+        table.add("store-step", title, Nanoseconds, ns);
     }
     if is_asked("disconnect") {
         let [p50, p99] = work::disconnect::wall(disconnects);
