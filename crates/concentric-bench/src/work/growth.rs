@@ -47,9 +47,9 @@ fn history(messages: usize) -> &'static Transcript {
     HISTORIES.get(messages).expect("a history of this length")
 }
 
-/// The mock model, after a history.
+/// The mock model, after a history of a number of turns.
 #[derive(Clone, Debug)]
-struct Later(usize);
+pub(super) struct Later(pub(super) Script, pub(super) usize);
 
 impl Service<ChatRequest> for Later {
     type Response = ChatResponse<Body>;
@@ -61,7 +61,7 @@ impl Service<ChatRequest> for Later {
     }
 
     fn call(&mut self, request: ChatRequest) -> Self::Future {
-        respond(SCRIPT, request.transcript.len() - 1 - self.0)
+        respond(self.0, request.transcript.len() - 1 - self.1)
     }
 }
 
@@ -84,7 +84,7 @@ pub(crate) fn without_budgets<const MESSAGES: usize>(count: u64) {
     let agent = ServiceBuilder::new()
         .map_request(after(MESSAGES))
         .layer(AgentLayer::new(noop::toolset()).step_limit(TURNS as u32 + 1))
-        .service(Later(MESSAGES));
+        .service(Later(SCRIPT, MESSAGES));
     run(agent, count);
 }
 
@@ -96,7 +96,7 @@ pub(crate) fn with_budgets<const MESSAGES: usize>(count: u64) {
         .layer(budget.run())
         .layer(AgentLayer::new(tools).step_limit(TURNS as u32 + 1))
         .layer(budget.model())
-        .service(Later(MESSAGES));
+        .service(Later(SCRIPT, MESSAGES));
     run(agent, count);
 }
 
@@ -121,6 +121,6 @@ pub(crate) fn with_extensions(count: u64) {
             request
         })
         .layer(AgentLayer::new(noop::toolset()).step_limit(TURNS as u32 + 1))
-        .service(Later(0));
+        .service(Later(SCRIPT, 0));
     run(agent, count);
 }

@@ -31,7 +31,7 @@ pub(crate) const CHUNK: usize = 20;
 
 /// The largest numbers of chunks and calls in a run.
 const CHUNKS: usize = 4_000;
-const CALLS: usize = 100;
+const CALLS: usize = 200;
 
 pub(crate) fn chunk(i: usize) -> String {
     format!("tok{:04} lorem ipsum ", i % 1_000)

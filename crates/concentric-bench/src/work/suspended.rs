@@ -1,6 +1,7 @@
 //! A run that is suspended and resumed.
 
 use super::{
+    growth::Later,
     noop,
     script::{Model, Script},
 };
@@ -81,7 +82,7 @@ async fn suspended(tools: &Toolset, store: &Arc<SqliteStore>, transcript: &Trans
         ServiceBuilder::new()
             .layer(SuspendLayer::new(Arc::clone(store)))
             .layer(AgentLayer::new(tools.clone()))
-            .service(Model(SCRIPT))
+            .service(Later(SCRIPT, transcript.len() - 1))
     };
     let context = || {
         let thread = ThreadId::new(format!("thread-{run}"));
