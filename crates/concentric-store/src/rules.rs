@@ -84,9 +84,9 @@ pub(crate) struct Written {
     pub(crate) message: Option<MessageId>,
 }
 
-pub(crate) fn write_head(head: &RunHead, max: usize) -> Result<Written, StoreError> {
+/// The caller checks the size, with that of the turns.
+pub(crate) fn write_head(head: &RunHead) -> Result<Written, StoreError> {
     let json = head.to_json().map_err(StoreError::unwritable)?;
-    check_text(&json, max)?;
     let asks = head.interrupts().into_iter();
     Ok(Written {
         head: json,

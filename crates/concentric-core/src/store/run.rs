@@ -114,8 +114,8 @@ shared! {
     /// first time, and the rest of the state is replaced. A write that keeps more turns than the run
     /// has fails with [`StoreError::Unwritable`].
     pub trait RunStore: Send + Sync + 'static {
-        /// Stores a new run with all turns of `change`, which a request with the run id `client_id` has started, and claims it
-        /// until `lease_until`. Returns the fence.
+        /// Stores a new run with all turns of `change`, which a request with the run id `client_id` has
+        /// started, and claims it until `lease_until`. Returns the fence.
         ///
         /// # Errors
         ///

@@ -1,6 +1,6 @@
 //! The state of a run in two parts: its turns, which are written once, and the rest.
 
-use super::{Data, MAX_DEPTH, RunState, Stage, StateError, is_deeper_than};
+use super::{Data, MAX_DEPTH, RunState, Stage, StateError, VERSION, Versioned, is_deeper_than};
 use crate::{
     id::MessageId,
     interrupt::Interrupt,
@@ -136,10 +136,19 @@ impl RunHead {
     ///
     /// Those of [`RunState::from_json`].
     pub fn from_json(json: &[u8], max_bytes: usize) -> Result<Self, StateError> {
+        #[derive(Deserialize)]
+        struct Stored {
+            state: Versioned,
+        }
         if json.len() > max_bytes {
             return Err(StateError::TooLarge(json.len()));
         }
-        Ok(serde_json::from_slice(json)?)
+        // A head of another version may have another form.
+        let Stored { state } = serde_json::from_slice(json)?;
+        match state.version {
+            VERSION => Ok(serde_json::from_slice(json)?),
+            version => Err(StateError::Version(version)),
+        }
     }
 
     /// Serializes the head so that [`from_json`](Self::from_json) can read it.
@@ -316,7 +325,6 @@ mod tests {
                 r#""shared":2,"own":1}"#,
                 r#""shared":2,"own":1},{"shared":0,"own":0}"#,
             ),
-            (r#""version":2"#, r#""version":9"#),
         ] {
             let json = head.to_json().unwrap();
             let changed = json.replacen(from, to, 1);
@@ -325,5 +333,12 @@ mod tests {
             let turns = ["a", "b", "c"].map(Turn::user);
             assert!(head.with_turns(turns).is_err(), "{to}");
         }
+    }
+
+    #[test]
+    fn a_head_of_another_version_is_not_taken_for_a_damaged_one() {
+        let json = r#"{"state":{"version":9,"later":[]},"turns":"elsewhere"}"#;
+        let read = RunHead::from_json(json.as_bytes(), usize::MAX);
+        assert_eq!(read, Err(StateError::Version(9)));
     }
 }

@@ -55,6 +55,12 @@ const VERSION: u16 = 2;
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunState(pub(crate) Data);
 
+/// The part of a state that tells how to read the rest.
+#[derive(Deserialize)]
+struct Versioned {
+    version: u16,
+}
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Data {
     version: u16,
@@ -284,10 +290,6 @@ impl RunState {
     pub fn from_json(json: &[u8], max_bytes: usize) -> Result<Self, StateError> {
         if json.len() > max_bytes {
             return Err(StateError::TooLarge(json.len()));
-        }
-        #[derive(Deserialize)]
-        struct Versioned {
-            version: u16,
         }
         let Versioned { version } = serde_json::from_slice(json)?;
         let data: Data = match version {

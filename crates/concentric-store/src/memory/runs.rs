@@ -42,7 +42,7 @@ struct State {
 impl State {
     /// Applies `change`, and returns the interrupts that the run waits on then.
     fn change(&mut self, change: RunChange, max: usize) -> Result<Vec<InterruptId>, StoreError> {
-        let head = write_head(&change.head, max)?;
+        let head = write_head(&change.head)?;
         self.turns.replace(change.keep, change.turns, max)?;
         check_total(self.turns.bytes.saturating_add(head.head.len()), max)?;
         self.head = head.head;

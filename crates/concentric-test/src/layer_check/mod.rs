@@ -32,12 +32,10 @@
 mod calls;
 mod gate;
 mod ready;
+mod step_gate;
 mod tool;
 
-pub use self::{
-    gate::{check_gate, check_step_gate},
-    tool::check_tool_layer,
-};
+pub use self::{gate::check_gate, step_gate::check_step_gate, tool::check_tool_layer};
 
 use self::{
     calls::{ANSWER, assert_same, broken, call, finish, for_a_while, in_time, request, settle},

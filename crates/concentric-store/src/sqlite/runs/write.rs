@@ -97,7 +97,7 @@ pub(super) fn set_state(
     replies: &str,
 ) -> Result<(), StoreError> {
     let max = options.max_state_bytes;
-    let written = write_head(head, max)?;
+    let written = write_head(head)?;
     check_total(turns.bytes.saturating_add(written.head.len()), max)?;
     let chain = turns.last_chain(tx)?;
     let update =
