@@ -20,7 +20,6 @@ use concentric::{
     Context, Environment, ErrorKind, Interrupt, Outcome, Reply,
     id::{InterruptId, ThreadId},
     interrupt::ReplyKind,
-    layers::suspend,
     prelude::*,
     store::{Tenant, waiting},
 };
@@ -153,7 +152,8 @@ async fn select(store: &SqliteStore, id: &[&str]) -> Result<InterruptId, Error> 
 
 /// Resumes the runs of processes that were killed.
 async fn continue_runs(store: &SqliteStore) -> Result<ExitCode, Error> {
-    let abandoned = suspend::abandoned(store, &Environment::system(), 16).await?;
+    let layer = SuspendLayer::new(Arc::new(store.clone()));
+    let abandoned = layer.claim_abandoned(&Environment::system(), 16).await?;
     if abandoned.is_empty() {
         terminal::status("No abandoned runs.");
     }

@@ -12,7 +12,7 @@
 //!     store::{RunKey, RunStore, StoreError, Tenant},
 //! };
 //! use concentric_store::SqliteStore;
-//! use std::time::{Duration, SystemTime};
+//! use std::time::Duration;
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -22,21 +22,19 @@
 //! let key = RunKey::new(Tenant("acme".into()), ThreadId::new("thread_1"), RunId::new("run_1"));
 //! # let machine = Machine::new(Transcript::new(), RunLimits::default());
 //! # let state = || machine.state().ok_or("a model stream is half read");
-//! let (now, lease) = (SystemTime::now(), Duration::from_secs(30));
 //! // A client may reuse the id of its request; the key is unique.
 //! let client_id = RunId::new("run_of_a_client");
-//! let fence = store.begin(key.clone(), client_id, state()?.into(), now + lease).await?;
+//! // The lease of this claim expires at once.
+//! let fence = store.begin(key.clone(), client_id, state()?.into(), Duration::ZERO).await?;
 //!
-//! // This process stalls, and another process claims the run when the lease expires.
-//! let later = now + lease;
+//! // Another process takes the abandoned run over.
 //! let other = SqliteStore::open(&path)?;
-//! let left = other.abandoned(later, 10).await?;
-//! let version = left[0].version;
-//! let taken = other.claim(key.clone(), version, vec![], later, later + lease).await?;
-//! assert!(taken.fence > fence);
+//! let lease = Duration::from_secs(30);
+//! let abandoned = other.claim_abandoned(10, lease).await?;
+//! assert!(abandoned[0].fence > fence);
 //!
 //! // The store rejects writes of the first process from then on.
-//! let zombie = store.save(key, fence, state()?.into(), later + lease).await;
+//! let zombie = store.save(key, fence, state()?.into(), lease).await;
 //! assert!(matches!(zombie, Err(StoreError::Stale)));
 //! # Ok(())
 //! # }
@@ -55,7 +53,7 @@
 //! | the last handle is dropped | the threads finish the queued work and exit |
 //! | a read runs concurrently with a write | the read does not wait, and sees every write acknowledged before it started |
 //! | the work panics | nothing is written; the call fails with [`Fault::Panicked`], and the store continues with a new connection |
-//! | a row is torn, or was edited by hand | loading the run fails with [`Fault::Corrupt`]. A SHA-256 checksum covers its key, state, turns and replies; it detects accidents, not tampering: a writer of the file controls which runs execute. [`RunStore::abandoned`] logs and skips the run, and still returns the others |
+//! | a row is torn, or was edited by hand | loading the run fails with [`Fault::Corrupt`]. A SHA-256 checksum covers its key, state, turns and replies; it detects accidents, not tampering: a writer of the file controls which runs execute. [`RunStore::claim_abandoned`] logs and skips the run, and still returns the others |
 //! | a state exceeds the [size limit](Options::max_state_bytes), or is nested too deeply to be parsed again | every attempt to write it fails with [`StoreError::Unwritable`], caused by [`Fault::TooLarge`] or [`Fault::TooDeep`] |
 //! | the disk is full, or another process holds the write lock for longer than the [busy timeout](Options::busy_timeout) | nothing is written; the call fails with [`Fault::Database`] |
 //!
@@ -108,8 +106,8 @@
 //! # Several processes
 //!
 //! Each process opens the file. Writes of different processes are serialized (`BEGIN IMMEDIATE`);
-//! reads do not wait. All times come from the callers, so the clocks must agree to within less than
-//! a lease. The file must be on a local disk, since the locks of network file systems are
+//! reads do not wait. The time is that of the machine ([`Options::clock`]), which is the same for all of
+//! them. The file must be on a local disk, since the locks of network file systems are
 //! unreliable.
 //!
 //! If a process dies during a write, the write is rolled back and its lock is released. A process
@@ -158,7 +156,7 @@
 //! [`RunClaim::fence`]: concentric_core::store::RunClaim::fence
 //! [`RunStore`]: concentric_core::store::RunStore
 //! [`RunStore::find_by_interrupt`]: concentric_core::store::RunStore::find_by_interrupt
-//! [`RunStore::abandoned`]: concentric_core::store::RunStore::abandoned
+//! [`RunStore::claim_abandoned`]: concentric_core::store::RunStore::claim_abandoned
 //! [`RunStore::list_by_thread`]: concentric_core::store::RunStore::list_by_thread
 //! [`Memories`]: concentric_core::store::Memories
 //! [`ThreadStore`]: concentric_core::store::ThreadStore

@@ -1,4 +1,8 @@
-use std::time::Duration;
+use concentric_core::context::Clock;
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 /// Limits and retention times of a store.
 ///
@@ -15,7 +19,7 @@ use std::time::Duration;
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Options {
     pub(crate) max_state_bytes: usize,
     pub(crate) keep_waiting: Duration,
@@ -26,7 +30,14 @@ pub struct Options {
     pub(crate) max_waiting_per_tenant: usize,
     #[cfg(feature = "sqlite")]
     pub(crate) busy_timeout: Duration,
+    clock: StoreClock,
 }
+
+/// The clock of a store; the wall clock if it is `None`.
+#[derive(Clone, Default)]
+struct StoreClock(Option<Arc<dyn Clock>>);
+
+concentric_core::opaque_debug!(StoreClock);
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -42,6 +53,7 @@ impl Default for Options {
             max_waiting_per_tenant: 10_000,
             #[cfg(feature = "sqlite")]
             busy_timeout: Duration::from_secs(5),
+            clock: StoreClock::default(),
         }
     }
 }
@@ -50,6 +62,20 @@ impl Options {
     /// Creates the default options.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Sets the clock, for example a manual one for tests; the wall clock by default.
+    ///
+    /// Leases, and the times after which entries expire, are measured on it.
+    #[must_use]
+    pub fn clock(mut self, clock: impl Clock) -> Self {
+        self.clock = StoreClock(Some(Arc::new(clock)));
+        self
+    }
+
+    pub(crate) fn now(&self) -> SystemTime {
+        let StoreClock(clock) = &self.clock;
+        clock.as_ref().map_or_else(SystemTime::now, |it| it.now())
     }
 
     /// Sets the maximum size of a state, and of all turns of a conversation, in bytes of JSON; 64 MiB

@@ -5,7 +5,9 @@ use concentric_core::{
     InterruptId, MessageId, Reply, ThreadId, ToolOutcome, ToolStatus, Turn,
     machine::{RunState, StateError},
     state::StoredSlot,
-    store::{RunHead, RunKey, RunRecord, RunStatus, StoreError, SuspendedTurn},
+    store::{
+        MAX_TAKEOVERS, Renewed, RunHead, RunKey, RunRecord, RunStatus, StoreError, SuspendedTurn,
+    },
 };
 use std::{
     collections::HashSet,
@@ -15,22 +17,56 @@ use std::{
 /// The status, version and lease of a run, without its state.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Standing {
+    /// The stored status, in which a run whose lease has expired is running.
     pub(crate) status: RunStatus,
     pub(crate) version: u64,
     pub(crate) fence: u64,
     pub(crate) lease_until: SystemTime,
+    pub(crate) takeovers: u32,
     /// The time of its suspension or its end.
     pub(crate) since: Option<SystemTime>,
 }
 
 impl Standing {
+    /// Returns the standing of a run that is claimed for the first time.
+    pub(crate) const fn begun(fence: u64, lease_until: SystemTime) -> Self {
+        Self {
+            status: RunStatus::Running,
+            version: fence,
+            fence,
+            lease_until,
+            takeovers: 0,
+            since: None,
+        }
+    }
+
+    /// Returns the standing after a claim at `now`.
+    pub(crate) fn claimed(self, fence: u64, now: SystemTime, lease_until: SystemTime) -> Self {
+        let is_takeover = self.status_at(now) == RunStatus::Abandoned;
+        Self {
+            takeovers: self.takeovers.saturating_add(is_takeover.into()),
+            since: self.since,
+            ..Self::begun(fence, lease_until)
+        }
+    }
+
+    /// Returns the status at `now`.
+    pub(crate) fn status_at(&self, now: SystemTime) -> RunStatus {
+        match self.status {
+            RunStatus::Running if self.lease_until > now => RunStatus::Running,
+            RunStatus::Running if self.takeovers >= MAX_TAKEOVERS => RunStatus::Quarantined,
+            RunStatus::Running => RunStatus::Abandoned,
+            status => status,
+        }
+    }
+
     /// Returns whether the run has waited for a reply, or for a process that resumes it, for longer than
     /// [`Options::keep_waiting`].
     pub(crate) fn is_overdue(&self, options: &Options, now: SystemTime) -> bool {
         let since = match self.status {
             RunStatus::Suspended => self.since,
-            RunStatus::Running => Some(self.lease_until),
             RunStatus::Ended => None,
+            _ => Some(self.lease_until),
         };
         since.is_some_and(|since| is_over(since, options.keep_waiting, now))
     }
@@ -42,16 +78,13 @@ impl Standing {
         options: &Options,
         now: SystemTime,
     ) -> Result<(), StoreError> {
-        let free = match self.status {
+        match self.status_at(now) {
             // The store ends overdue runs in batches, so this one may not be ended yet.
-            _ if self.is_overdue(options, now) => return Err(StoreError::Ended),
-            RunStatus::Ended => return Err(StoreError::Ended),
-            RunStatus::Suspended => true,
-            RunStatus::Running => self.lease_until <= now,
-        };
-        match free && self.version == version {
-            true => Ok(()),
-            false => Err(StoreError::Taken),
+            _ if self.is_overdue(options, now) => Err(StoreError::Ended),
+            RunStatus::Ended => Err(StoreError::Ended),
+            RunStatus::Quarantined => Err(StoreError::Quarantined),
+            RunStatus::Suspended | RunStatus::Abandoned if self.version == version => Ok(()),
+            _ => Err(StoreError::Taken),
         }
     }
 
@@ -59,10 +92,10 @@ impl Standing {
     pub(crate) fn check_fence(&self, fence: u64) -> Result<(), StoreError> {
         match self.status {
             _ if self.fence != fence => Err(StoreError::Stale),
-            RunStatus::Running => Ok(()),
             // A suspension releases the claim.
             RunStatus::Suspended => Err(StoreError::Stale),
             RunStatus::Ended => Err(StoreError::Ended),
+            _ => Ok(()),
         }
     }
 
@@ -130,6 +163,20 @@ pub(crate) fn check_waiting(
         }
     }
     Ok(())
+}
+
+/// Returns the result of a renewal.
+pub(crate) const fn renewed(cancel: bool) -> Renewed {
+    match cancel {
+        true => Renewed::CancelRequested,
+        false => Renewed::Held,
+    }
+}
+
+/// Returns the end of a time that begins at `now`; 100 years at most, which every clock can represent.
+pub(crate) fn end_of(now: SystemTime, time: Duration) -> SystemTime {
+    const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
+    now.checked_add(time.min(LONGEST)).unwrap_or(now)
 }
 
 /// Returns whether `now` is at least `keep` after `time`.

@@ -142,9 +142,19 @@ impl ManualClock {
     ///
     /// Panics if [`SystemTime`] cannot represent the new time.
     pub fn advance(&self, duration: Duration) {
+        self.change(|now| now + duration);
+    }
+
+    /// Sets the time, also to an earlier one, and wakes the sleeps that have ended, in the order of
+    /// their ends.
+    pub fn set(&self, now: SystemTime) {
+        self.change(|_| now);
+    }
+
+    fn change(&self, change: impl FnOnce(SystemTime) -> SystemTime) {
         let mut time = self.lock();
-        time.now += duration;
-        let now = time.now;
+        let now = change(time.now);
+        time.now = now;
         let later = time.sleeps.split_off(&(now, u64::MAX));
         let over = std::mem::replace(&mut time.sleeps, later);
         drop(time);

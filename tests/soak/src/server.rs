@@ -3,11 +3,12 @@
 use crate::{Fault, measure::Status};
 use axum::{Json, Router, extract::State, routing::get};
 use concentric::{
-    AgentLayer, BoxModel, Context, Error,
+    AgentLayer, BoxModel, Context, Environment, Error,
+    context::{Clock, Sleep},
     http::ag_ui::AgUiLayer,
     layers::{InFlightLimitLayer, SuspendLayer},
     providers::{ApiKey, HttpClient, OpenAiLayer},
-    store::{RunStore, SqliteStore},
+    store::{Options, RunStore, SqliteStore},
     tools::{Approval, NoArguments, Tool, ToolError, Toolset, tool_with_context},
 };
 use http_body_util::{BodyExt, Empty};
@@ -61,7 +62,7 @@ async fn serve(provider: &str, database: &Path) -> Result<(), Fault> {
         .route_service("/agent", agent)
         .route("/status", get(status))
         .route("/left", get(left))
-        .with_state(store);
+        .with_state(Arc::from(database));
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     println!("http://{}", listener.local_addr()?);
     std::io::stdout().flush()?;
@@ -75,11 +76,25 @@ async fn status() -> Result<Json<Status>, String> {
     status.map(Json).map_err(|error| error.to_string())
 }
 
-/// Returns the threads of the runs that are still recorded as running: those that the store
+/// The wall clock, a day ahead.
+struct Tomorrow;
+
+impl Clock for Tomorrow {
+    fn now(&self) -> SystemTime {
+        SystemTime::now() + Duration::from_secs(24 * 60 * 60)
+    }
+
+    fn sleep(&self, duration: Duration) -> Sleep {
+        Environment::system().clock().sleep(duration)
+    }
+}
+
+/// Returns the threads of the runs that are still recorded as running: those that a store
 /// considers abandoned a day from now.
-async fn left(State(store): State<SqliteStore>) -> Result<Json<Vec<String>>, String> {
-    let tomorrow = SystemTime::now() + Duration::from_secs(24 * 60 * 60);
-    let left = store.abandoned(tomorrow, 10_000).await;
+async fn left(State(path): State<Arc<Path>>) -> Result<Json<Vec<String>>, String> {
+    let tomorrow = SqliteStore::open_with(path, Options::new().clock(Tomorrow));
+    let store = tomorrow.map_err(|error| error.to_string())?;
+    let left = store.claim_abandoned(10_000, Duration::ZERO).await;
     let threads = left.map(|left| left.iter().map(|run| run.key.thread.to_string()).collect());
     threads.map(Json).map_err(|error| error.to_string())
 }

@@ -55,7 +55,7 @@ fn keeper() {
     let (world, points) = (part.world(), part.points());
     let agent = bare(
         crate::durable::agent::script(&part.script),
-        &store(&world, &points),
+        &store(&world, &points, part.clock()),
     );
     let environment = part.environment();
     let request = match world.lines("state").last() {

@@ -2,7 +2,7 @@
 
 use concentric_core::{
     AgentLayer, BoxModel, InterruptId, MessageId, Reply, RunId, ThreadId,
-    store::{RunChange, RunKey, RunRecord, RunStore, RunSummary, StoreFuture, Tenant},
+    store::{Renewed, RunChange, RunKey, RunRecord, RunStore, RunSummary, StoreFuture, Tenant},
 };
 use concentric_http::ag_ui::{AgUi, AgUiLayer, Shutdown};
 use concentric_layers::SuspendLayer;
@@ -10,11 +10,7 @@ use concentric_store::SqliteStore;
 use concentric_test::{ScriptedModel, ScriptedTools};
 use http_body_util::{BodyExt, Full};
 use serde_json::{Value, json};
-use std::{
-    future::pending,
-    sync::Arc,
-    time::{Duration, SystemTime},
-};
+use std::{future::pending, sync::Arc, time::Duration};
 use tempfile::TempDir;
 use tower::{Layer, Service, ServiceExt};
 
@@ -83,7 +79,7 @@ fn never<T: Send + 'static>() -> StoreFuture<T> {
 }
 
 impl RunStore for Never {
-    fn begin(&self, _: RunKey, _: RunId, _: RunChange, _: SystemTime) -> StoreFuture<u64> {
+    fn begin(&self, _: RunKey, _: RunId, _: RunChange, _: Duration) -> StoreFuture<u64> {
         never()
     }
 
@@ -95,38 +91,43 @@ impl RunStore for Never {
         never()
     }
 
-    fn claim(
-        &self,
-        _: RunKey,
-        _: u64,
-        _: Vec<Reply>,
-        _: SystemTime,
-        _: SystemTime,
-    ) -> StoreFuture<RunRecord> {
+    fn claim(&self, _: RunKey, _: u64, _: Vec<Reply>, _: Duration) -> StoreFuture<RunRecord> {
         never()
     }
 
-    fn save(&self, _: RunKey, _: u64, _: RunChange, _: SystemTime) -> StoreFuture<()> {
+    fn claim_abandoned(&self, _: usize, _: Duration) -> StoreFuture<Vec<RunRecord>> {
         never()
     }
 
-    fn renew(&self, _: RunKey, _: u64, _: SystemTime) -> StoreFuture<()> {
+    fn amend(&self, _: RunKey, _: u64, _: RunChange) -> StoreFuture<u64> {
         never()
     }
 
-    fn suspend(&self, _: RunKey, _: u64, _: RunChange, _: SystemTime) -> StoreFuture<()> {
+    fn save(&self, _: RunKey, _: u64, _: RunChange, _: Duration) -> StoreFuture<()> {
         never()
     }
 
-    fn amend(&self, _: RunKey, _: u64, _: RunChange, _: SystemTime) -> StoreFuture<u64> {
+    fn renew(&self, _: RunKey, _: u64, _: Duration) -> StoreFuture<Renewed> {
         never()
     }
 
-    fn end(&self, _: RunKey, _: u64, _: SystemTime) -> StoreFuture<()> {
+    fn cancel(&self, _: RunKey) -> StoreFuture<bool> {
         never()
     }
 
-    fn withdraw(&self, _: Tenant, _: ThreadId, _: SystemTime) -> StoreFuture<usize> {
+    fn suspend(&self, _: RunKey, _: u64, _: RunChange) -> StoreFuture<()> {
+        never()
+    }
+
+    fn end(&self, _: RunKey, _: u64) -> StoreFuture<()> {
+        never()
+    }
+
+    fn withdraw(&self, _: Tenant, _: ThreadId) -> StoreFuture<usize> {
+        never()
+    }
+
+    fn release(&self, _: RunKey) -> StoreFuture<bool> {
         never()
     }
 
@@ -146,10 +147,6 @@ impl RunStore for Never {
         _: Option<MessageId>,
         _: usize,
     ) -> StoreFuture<Vec<RunSummary>> {
-        never()
-    }
-
-    fn abandoned(&self, _: SystemTime, _: usize) -> StoreFuture<Vec<RunRecord>> {
         never()
     }
 }

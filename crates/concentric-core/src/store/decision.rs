@@ -1,13 +1,14 @@
 use super::{StoreFuture, Tenant, shared};
 use concentric_proto::{RunId, Str, ThreadId};
 use serde::{Deserialize, Serialize};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 shared! {
     /// Ensures that a key is used at most once by all processes that share the store.
     pub trait Once: Send + Sync + 'static {
-        /// Returns whether `key` is used for the first time. The key may be forgotten after `until`.
-        fn once(&self, tenant: Tenant, key: Str, until: SystemTime) -> StoreFuture<bool>;
+        /// Returns whether `key` is used for the first time. The key may be forgotten after the time
+        /// `keep`, by the clock of the store.
+        fn once(&self, tenant: Tenant, key: Str, keep: Duration) -> StoreFuture<bool>;
     }
 }
 

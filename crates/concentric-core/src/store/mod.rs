@@ -20,7 +20,7 @@ pub use self::{
     decision::{Decisions, Once, StoredDecision, StoredScope},
     ledger::{EffectKey, Intent, Ledger, LedgerEntry},
     memory::{Memories, Memory},
-    run::{LEASE, RunRecord, RunStatus, RunStore, RunSummary, waiting},
+    run::{LEASE, MAX_TAKEOVERS, Renewed, RunRecord, RunStatus, RunStore, RunSummary, waiting},
     run_context::{OpenInterrupts, Resumable},
     thread::{
         StoredThread, SuspendedTurn, ThreadChange, ThreadStore, ThreadSummary, delete_tenant,
@@ -65,6 +65,8 @@ pub enum StoreError {
     Ended,
     /// There is a newer claim of the run.
     Stale,
+    /// The run is [quarantined](RunStatus::Quarantined).
+    Quarantined,
     /// The stored conversation has another version.
     Moved {
         /// The version that the change is based on.
@@ -101,6 +103,7 @@ impl StoreError {
             Self::Taken => "already_resumed",
             Self::Ended => "run_ended",
             Self::Stale => "stale_claim",
+            Self::Quarantined => "run_quarantined",
             Self::Moved { .. } => "thread_moved",
             Self::Unwritable(_) => "unwritable",
             Self::Failed(_) => "store_failed",
@@ -131,6 +134,9 @@ impl fmt::Display for StoreError {
             Self::Taken => "another process has already resumed the run",
             Self::Ended => "the run is over",
             Self::Stale => "another process has claimed the run",
+            Self::Quarantined => {
+                "each process that resumed the run has died; it is not resumed until it is released"
+            }
             Self::Moved { expected, found } => {
                 return write!(
                     f,

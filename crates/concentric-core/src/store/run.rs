@@ -9,6 +9,10 @@ use std::time::{Duration, SystemTime};
 /// The duration of a claim that is not renewed.
 pub const LEASE: Duration = Duration::from_secs(30);
 
+/// The number of [takeovers](RunRecord::takeovers) after which an abandoned run is
+/// [quarantined](RunStatus::Quarantined).
+pub const MAX_TAKEOVERS: u32 = 5;
+
 /// A stored run.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
@@ -24,13 +28,16 @@ pub struct RunRecord {
     pub version: u64,
     /// Increases with each claim. Only the owner of the newest fence may write.
     pub fence: u64,
-    /// The end of the owner's lease.
+    /// The end of the owner's lease, by the clock of the store.
     pub lease_until: SystemTime,
+    /// The number of times that a process claimed the run after the lease of another one had expired,
+    /// since its state was last written or its claim was given up.
+    pub takeovers: u32,
     /// The state of the run.
     pub state: RunState,
     /// The replies that the run was claimed with, until the next state is saved.
     pub replies: Vec<Reply>,
-    /// The time at which the replies were accepted.
+    /// The time at which the replies were accepted, by the clock of the store.
     pub replied_at: Option<SystemTime>,
     /// All interrupts the run has raised so far, with or without replies.
     pub asked: Vec<InterruptId>,
@@ -46,6 +53,7 @@ impl RunRecord {
             version: 0,
             fence: 0,
             lease_until: SystemTime::UNIX_EPOCH,
+            takeovers: 0,
             state,
             replies: Vec::new(),
             replied_at: None,
@@ -64,7 +72,7 @@ pub struct RunSummary {
     pub client_id: RunId,
     /// The status of the run.
     pub status: RunStatus,
-    /// The end of the run's lease, if it is running.
+    /// The end of the run's lease, by the clock of the store.
     pub lease_until: SystemTime,
 }
 
@@ -78,19 +86,20 @@ impl RunSummary {
             lease_until,
         }
     }
-
-    /// Returns whether the run is running and its lease has not expired at `now`.
-    pub fn is_driven(&self, now: SystemTime) -> bool {
-        self.status == RunStatus::Running && self.lease_until > now
-    }
 }
 
 /// The status of a stored run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RunStatus {
-    /// A process drives the run, or did until it crashed.
+    /// A process drives the run.
     Running,
+    /// The run's lease has expired: its process has died, or can't reach the store.
+    Abandoned,
+    /// The run was abandoned [`MAX_TAKEOVERS`] times without a write of its state in between, as if it
+    /// ended each process that drives it. It can be claimed again once it is
+    /// [released](RunStore::release).
+    Quarantined,
     /// The run waits for replies.
     Suspended,
     /// The run has ended. The record is kept for a while, to reject late replies.
@@ -113,9 +122,13 @@ shared! {
     /// States are written as [changes](RunChange): a turn is stored once, when the run has it for the
     /// first time, and the rest of the state is replaced. A write that keeps more turns than the run
     /// has fails with [`StoreError::Unwritable`].
+    ///
+    /// All times are those of the store's clock, since the clocks of processes differ. A lease begins
+    /// when the store handles the request; its owner measures it from before the request, and so never
+    /// assumes that it lasts longer. A lease of more than 100 years lasts for 100 years.
     pub trait RunStore: Send + Sync + 'static {
         /// Stores a new run with all turns of `change`, which a request with the run id `client_id` has
-        /// started, and claims it until `lease_until`. Returns the fence.
+        /// started, and claims it for the time `lease`. Returns the fence.
         ///
         /// # Errors
         ///
@@ -126,12 +139,12 @@ shared! {
             key: RunKey,
             client_id: RunId,
             change: RunChange,
-            lease_until: SystemTime,
+            lease: Duration,
         ) -> StoreFuture<u64>;
 
         /// Returns whether a run that was started by a request with the run id `client_id` in this
-        /// conversation is live. A run is live while its status is [`Running`](RunStatus::Running),
-        /// even if its lease has expired.
+        /// conversation is live. A run is live unless it waits for replies or has ended: it may be
+        /// driven, abandoned, or quarantined.
         fn is_live(&self, tenant: Tenant, thread: ThreadId, client_id: RunId) -> StoreFuture<bool>;
 
         /// Returns a run.
@@ -141,9 +154,8 @@ shared! {
         /// [`StoreError::NotFound`].
         fn get(&self, key: RunKey) -> StoreFuture<RunRecord>;
 
-        /// Claims a run that waits for replies, or whose lease had expired at `now`, if it was not
-        /// written since `version`. Stores `replies` with it, as accepted at `now`. Returns the run
-        /// with its new fence.
+        /// Claims a run that waits for replies, or is abandoned, if it was not written since `version`.
+        /// Stores `replies` with it. Returns the run with its new fence.
         ///
         /// Replies that are stored from an earlier claim, whose owner crashed, were accepted and are
         /// not replaced; of `replies`, only those to other interrupts are added. The returned record
@@ -152,63 +164,69 @@ shared! {
         /// # Errors
         ///
         /// [`StoreError::NotFound`]; [`StoreError::Taken`] if the run was claimed or written in the
-        /// meantime, [`StoreError::Ended`] if it has ended.
+        /// meantime, [`StoreError::Ended`] if it has ended, [`StoreError::Quarantined`].
         fn claim(
             &self,
             key: RunKey,
             version: u64,
             replies: Vec<Reply>,
-            now: SystemTime,
-            lease_until: SystemTime,
+            lease: Duration,
         ) -> StoreFuture<RunRecord>;
 
-        /// Changes the state of a run that could be [claimed](Self::claim) at `now`, if it was not
-        /// written since `version`. Returns the new version. All other fields are unchanged.
+        /// Claims at most `limit` abandoned runs, of all tenants, those first whose leases expired
+        /// first, and returns them with their new fences. Concurrent calls return different runs.
+        ///
+        /// A run that has been taken over [`MAX_TAKEOVERS`] times is quarantined instead. A run that
+        /// can't be read is logged, and keeps the claim, so that it is not read again at once.
+        fn claim_abandoned(&self, limit: usize, lease: Duration) -> StoreFuture<Vec<RunRecord>>;
+
+        /// Changes the state of a run that could be [claimed](Self::claim), if it was not written since
+        /// `version`. Returns the new version. All other fields are unchanged.
         ///
         /// # Errors
         ///
         /// Those of [`claim`](Self::claim).
-        fn amend(
-            &self,
-            key: RunKey,
-            version: u64,
-            change: RunChange,
-            now: SystemTime,
-        ) -> StoreFuture<u64>;
+        fn amend(&self, key: RunKey, version: u64, change: RunChange) -> StoreFuture<u64>;
 
-        /// Changes the state of a run, and deletes its stored replies, which the state contains.
+        /// Changes the state of a run, deletes its stored replies, which the state contains, and extends
+        /// its lease.
         fn save(
             &self,
             key: RunKey,
             fence: u64,
             change: RunChange,
-            lease_until: SystemTime,
+            lease: Duration,
         ) -> StoreFuture<()>;
 
-        /// Extends the lease of a run.
-        fn renew(&self, key: RunKey, fence: u64, lease_until: SystemTime) -> StoreFuture<()>;
+        /// Extends the lease of a run to the time `lease` from now on; with zero, gives up the claim, so
+        /// that the run is abandoned.
+        /// Returns whether its [cancellation](Self::cancel) was requested.
+        fn renew(&self, key: RunKey, fence: u64, lease: Duration) -> StoreFuture<Renewed>;
 
-        /// Changes the state of a run that waits for replies since `now`, and gives up the claim.
+        /// Asks the process that drives a run to cancel it, which it does after its next
+        /// [renewal](Self::renew). Returns whether the run is driven or abandoned: the request is kept
+        /// for a process that takes the run over.
+        fn cancel(&self, key: RunKey) -> StoreFuture<bool>;
+
+        /// Changes the state of a run that waits for replies from now on, and gives up the claim.
         ///
         /// # Errors
         ///
         /// [`StoreError::TooManyWaiting`] if the run has not waited before, and the conversation or the
         /// tenant has reached its limit of runs that wait, or have waited and not ended. Then nothing
         /// is stored.
-        fn suspend(
-            &self,
-            key: RunKey,
-            fence: u64,
-            change: RunChange,
-            now: SystemTime,
-        ) -> StoreFuture<()>;
+        fn suspend(&self, key: RunKey, fence: u64, change: RunChange) -> StoreFuture<()>;
 
-        /// Records that the run ended at `now`. Repeated calls succeed.
-        fn end(&self, key: RunKey, fence: u64, now: SystemTime) -> StoreFuture<()>;
+        /// Records that the run has ended. Repeated calls succeed.
+        fn end(&self, key: RunKey, fence: u64) -> StoreFuture<()>;
 
-        /// Ends all runs of a conversation that wait for replies, as of `now`, atomically. Returns the
-        /// number of ended runs. A claimed run is not ended; a concurrent claim comes before or after.
-        fn withdraw(&self, tenant: Tenant, thread: ThreadId, now: SystemTime) -> StoreFuture<usize>;
+        /// Ends all runs of a conversation that wait for replies, atomically. Returns the number of
+        /// ended runs. A claimed run is not ended; a concurrent claim comes before or after.
+        fn withdraw(&self, tenant: Tenant, thread: ThreadId) -> StoreFuture<usize>;
+
+        /// Makes a quarantined run abandoned, so that it can be claimed again. Returns whether it was
+        /// quarantined.
+        fn release(&self, key: RunKey) -> StoreFuture<bool>;
 
         /// Returns the newest run, ended or not, that raised any of `questions`, answered or not.
         ///
@@ -223,7 +241,7 @@ shared! {
         ) -> StoreFuture<RunRecord>;
 
         /// Returns at most `limit` runs of a conversation that have not ended: first those that wait
-        /// for replies, oldest first, then running ones, by the end of their leases. With a `message`,
+        /// for replies, oldest first, then the others, by the end of their leases. With a `message`,
         /// returns only runs whose open round belongs to this message. States are not loaded.
         fn list_by_thread(
             &self,
@@ -232,10 +250,17 @@ shared! {
             message: Option<MessageId>,
             limit: usize,
         ) -> StoreFuture<Vec<RunSummary>>;
-
-        /// Returns at most `limit` runs, of all tenants, whose lease had expired at `now`.
-        fn abandoned(&self, now: SystemTime, limit: usize) -> StoreFuture<Vec<RunRecord>>;
     }
+}
+
+/// The result of a [renewal](RunStore::renew).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Renewed {
+    /// The lease was extended.
+    Held,
+    /// The lease was extended, and the [cancellation](RunStore::cancel) of the run was requested.
+    CancelRequested,
 }
 
 /// Returns the open interrupts of a conversation's runs, oldest run first. States are loaded one

@@ -7,6 +7,7 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
 /// A pending claim of a stored run. The store may complete it after it is dropped: in that case, a
@@ -19,6 +20,8 @@ where
     // Taken while it is polled, so a claim that panicked is not polled again.
     claim: Option<StoreFuture<RunRecord>>,
     is_abandoned: bool,
+    // The time before the request.
+    since: Duration,
 }
 
 impl<St> Claim<St>
@@ -35,6 +38,7 @@ where
             kept: Arc::clone(kept),
             claim: Some(claim),
             is_abandoned,
+            since: kept.monotonic(),
         }
     }
 }
@@ -54,6 +58,7 @@ where
             self.claim = Some(claim);
         }
         let record = ready!(claimed)?;
+        self.kept.set_leased(self.since);
         let origin = match self.is_abandoned {
             true => Origin::Left,
             false => Origin::Waited,

@@ -12,8 +12,8 @@ use tower_layer::Layer;
 /// See the [module docs](super) for an example. Services created by a layer and its clones share
 /// the set of runs that they drive.
 pub struct SuspendLayer<St: ?Sized> {
-    store: Arc<St>,
-    lease: Duration,
+    pub(super) store: Arc<St>,
+    pub(super) lease: Duration,
     buffer: usize,
     live: LiveRuns,
 }
@@ -38,10 +38,9 @@ where
     /// Sets the time after the last renewal after which a process is considered dead and other
     /// processes may resume its runs; the default is [30 seconds](LEASE).
     ///
-    /// The lease is renewed every third of this time. The minimum is 3 milliseconds. A lease whose
-    /// end a [`SystemTime`](std::time::SystemTime) cannot represent lasts for a year.
-    ///
-    /// The clocks of all processes must differ by less than the lease.
+    /// The lease is renewed every third of this time. The minimum is 3 milliseconds. The store measures
+    /// it on its own clock, and this process on a monotonic one, so their wall clocks may differ. A run
+    /// whose lease was not renewed for four fifths of this time fails.
     #[must_use]
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = lease.max(SHORTEST);

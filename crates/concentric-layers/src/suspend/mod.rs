@@ -67,7 +67,7 @@
 //! | calls no tool | never | |
 //! | is about to execute its first tools | with a claim, which tools can read ([`RunClaim::of`](concentric_core::store::RunClaim::of)) | the run fails, and no tool is executed |
 //! | is about to execute further tools | in its new state, with all calls marked as started | the same |
-//! | is driven | with a renewed lease, every third of the [lease](SuspendLayer::lease), even if its body is not read | the run continues until the lease expires, and then fails |
+//! | is driven | with a renewed lease, every third of the [lease](SuspendLayer::lease), even if its body is not read | the run continues for four fifths of the lease, and then fails |
 //! | was claimed by another process | | the run is cancelled, its tools are dropped, and its last item is an error ([`Conflict`](concentric_core::ErrorKind::Conflict), `stale_claim`) |
 //!
 //! A state that cannot be stored because it is too large or nested too deeply fails with
@@ -117,7 +117,7 @@
 //! | is dropped, or its future is | has ended: dropping stops the run, as without this layer |
 //! | fails, ends early or is dropped before the resumed run had effects | waits as before; the replies can be sent again |
 //! | the same, and the run was abandoned before | is abandoned again, unless [the error](#errors-of-recovered-runs) ends it |
-//! | is lost with its process | can be resumed after its lease expires, by the next reply or by [`abandoned`]; accepted replies are kept |
+//! | is lost with its process | can be resumed after its lease expires, by the next reply or by [`SuspendLayer::claim_abandoned`]; accepted replies are kept |
 //!
 //! A resumed run has had effects if a tool that may have side effects was started after the replies
 //! were accepted ([`Context::effect_count`](concentric_core::Context::effect_count)), or if its
@@ -150,7 +150,18 @@
 //! | `RateLimited`, `Overloaded`, `Server`, `Timeout`, `Connection`, `Truncated`, `Protocol` | stays abandoned: the failure is temporary |
 //! | `Cancelled`, `Other`, future kinds | stays abandoned, because the error may not recur |
 //!
-//! A run may therefore fail each time [`abandoned`] returns it: monitor these errors.
+//! A run may therefore fail each time it is resumed: monitor these errors. A run whose processes die
+//! without an error is quarantined after [5 takeovers](concentric_core::store::MAX_TAKEOVERS) between two
+//! writes of its state, because it may be the reason. A reply to it fails with
+//! [`Conflict`](concentric_core::ErrorKind::Conflict), `run_quarantined`, until an operator
+//! [releases](concentric_core::store::RunStore::release) it.
+//!
+//! # Requested cancellation
+//!
+//! [`RunStore::cancel`](concentric_core::store::RunStore::cancel) cancels a run that any process drives:
+//! its next renewal, after at most a third of the lease, cancels the run
+//! ([`CancelReason::User`](concentric_core::CancelReason::User)). A process that takes the run over
+//! cancels it as well.
 //!
 //! # After a crash
 //!
@@ -294,7 +305,4 @@ mod service;
 mod take_up;
 mod task;
 
-pub use self::{
-    body::SuspendBody, future::ResponseFuture, layer::SuspendLayer, recover::abandoned,
-    service::Suspend,
-};
+pub use self::{body::SuspendBody, future::ResponseFuture, layer::SuspendLayer, service::Suspend};

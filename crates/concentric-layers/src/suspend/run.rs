@@ -15,15 +15,13 @@ use std::{
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{
-            AtomicBool,
-            Ordering::{Acquire, Release},
+            AtomicBool, AtomicU64,
+            Ordering::{Acquire, Relaxed, Release},
         },
     },
     task::{self, Poll, ready},
     time::{Duration, SystemTime},
 };
-
-const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 /// The time that the store may take to record the end of a run. A cancellation or the deadline of
 /// the run does not end this wait, because they are often the reason for the end.
@@ -38,6 +36,8 @@ pub(super) struct Kept<St: ?Sized> {
     lease: Duration,
     environment: Environment,
     claim: Arc<OnceLock<RunClaim>>,
+    // The monotonic time, in milliseconds, just before the request that the store granted the lease for.
+    leased: AtomicU64,
     // The first write of the run, and the state that it stores. Kept here so that its result is not lost
     // if the waiting future is dropped.
     begin: Mutex<Option<Begin>>,
@@ -48,7 +48,7 @@ pub(super) struct Kept<St: ?Sized> {
     is_kept: AtomicBool,
 }
 
-type Begin = (StoreFuture<u64>, Arc<RunState>);
+type Begin = (StoreFuture<u64>, Arc<RunState>, Duration);
 
 impl<St> Kept<St>
 where
@@ -63,6 +63,7 @@ where
         Self {
             store,
             claim: Arc::default(),
+            leased: AtomicU64::new(0),
             key,
             client_id: context.run_id().clone(),
             lease,
@@ -95,12 +96,23 @@ where
         self.environment.clock().now()
     }
 
-    /// Returns the end of a lease that starts now.
-    pub(super) fn until(&self) -> SystemTime {
-        let now = self.now();
-        // An end that `SystemTime` cannot represent is replaced.
-        let until = now.checked_add(self.lease);
-        until.or_else(|| now.checked_add(YEAR)).unwrap_or(now)
+    pub(super) const fn lease(&self) -> Duration {
+        self.lease
+    }
+
+    /// Returns the time on which the lease is measured, which adjustments of the wall clock do not affect.
+    pub(super) fn monotonic(&self) -> Duration {
+        self.environment.clock().monotonic()
+    }
+
+    /// Notes that the store has granted a lease, for a request that was sent after `since`.
+    pub(super) fn set_leased(&self, since: Duration) {
+        let millis = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
+        self.leased.fetch_max(millis, Relaxed);
+    }
+
+    fn leased(&self) -> Duration {
+        Duration::from_millis(self.leased.load(Relaxed))
     }
 
     fn sleep(&self, parts: u32) -> Sleep {
@@ -143,8 +155,9 @@ where
                 match kept.claim.get().cloned() {
                     None => drop(kept.begin(state).await?),
                     Some(RunClaim { key, fence, .. }) => {
-                        let change = kept.change(&state);
-                        kept.store.save(key, fence, change, kept.until()).await?;
+                        let (change, since) = (kept.change(&state), kept.monotonic());
+                        kept.store.save(key, fence, change, kept.lease).await?;
+                        kept.set_leased(since);
                         kept.wrote(state);
                     }
                 }
@@ -158,8 +171,9 @@ where
         {
             let (key, client_id) = (self.key.clone(), self.client_id.clone());
             let change = RunChange::new(&state);
-            let begin = self.store.begin(key, client_id, change, self.until());
-            *self.lock() = Some((begin, state));
+            let since = self.monotonic();
+            let begin = self.store.begin(key, client_id, change, self.lease);
+            *self.lock() = Some((begin, state, since));
             self.is_kept.store(true, Release);
         }
         match self.begun().await {
@@ -177,16 +191,17 @@ where
             }
             // Taken while it is polled, because the code of a store must not run under the lock. A
             // future that panicked is not polled again.
-            let Some((mut begin, state)) = pending.take() else {
+            let Some((mut begin, state, since)) = pending.take() else {
                 return Poll::Ready(None);
             };
             drop(pending);
             let Poll::Ready(begun) = begin.as_mut().poll(cx) else {
-                *self.lock() = Some((begin, state));
+                *self.lock() = Some((begin, state, since));
                 return Poll::Pending;
             };
             self.is_kept.store(begun.is_ok(), Release);
             Poll::Ready(Some(begun.map(|fence| {
+                self.set_leased(since);
                 self.wrote(state);
                 let claim = RunClaim::new(self.key.clone(), fence);
                 let _ = self.claim.set(claim.clone());
@@ -205,7 +220,6 @@ where
     /// Stores the run as waiting in `state`, or as ended if the state cannot be stored.
     pub(super) fn suspend(self: &Arc<Self>, state: Arc<RunState>) -> StoreFuture<()> {
         let kept = Arc::clone(self);
-        let now = self.now();
         Box::pin(async move {
             let claim = match kept.claim.get().cloned() {
                 Some(claim) => claim,
@@ -213,10 +227,7 @@ where
                 None => kept.begin(Arc::clone(&state)).await?,
             };
             let RunClaim { key, fence, .. } = claim;
-            let written = kept
-                .store
-                .suspend(key, fence, kept.change(&state), now)
-                .await;
+            let written = kept.store.suspend(key, fence, kept.change(&state)).await;
             if let Err(StoreError::Unwritable(_) | StoreError::TooManyWaiting { .. }) = &written {
                 // Every attempt to resume it would fail in the same way.
                 kept.end().await?;
@@ -227,14 +238,13 @@ where
 
     /// Stores the end of the run.
     fn end(self: &Arc<Self>) -> StoreFuture<()> {
-        let now = self.now();
         if let Some(RunClaim { key, fence, .. }) = self.claim.get().cloned() {
-            return self.store.end(key, fence, now);
+            return self.store.end(key, fence);
         }
         let kept = Arc::clone(self);
         Box::pin(async move {
             match kept.begun().await {
-                Some(Ok(RunClaim { key, fence, .. })) => kept.store.end(key, fence, now).await,
+                Some(Ok(RunClaim { key, fence, .. })) => kept.store.end(key, fence).await,
                 Some(Err(_)) | None => Ok(()),
             }
         })
@@ -263,7 +273,8 @@ where
     /// Ends the lease, so that other processes can resume the run immediately.
     pub(super) fn leave(&self) -> Option<StoreFuture<()>> {
         let RunClaim { key, fence, .. } = self.claim.get().cloned()?;
-        Some(self.store.renew(key, fence, self.now()))
+        let left = self.store.renew(key, fence, Duration::ZERO);
+        Some(Box::pin(async move { left.await.map(drop) }))
     }
 }
 
@@ -433,7 +444,7 @@ where
         let Some(claim) = self.kept.claim.get() else {
             return Poll::Pending;
         };
-        let lost = ready!(self.lease.poll(&self.kept, claim, cx));
+        let lost = ready!(self.lease.poll(&self.kept, claim, &self.context, cx));
         // The process that has the claim now records the end.
         self.settle();
         let error = self.tell(lost);

@@ -1,6 +1,7 @@
 use super::{
     ResponseFuture, SuspendBody, SuspendLayer,
     live::LiveRuns,
+    recover::Abandoned,
     run::{Drive, Kept},
     take_up::{self, Lookup},
     task::{Spawn, Task},
@@ -102,7 +103,7 @@ where
         let kept = Kept::new(Arc::clone(&self.store), &context, self.lease);
         let kept = Arc::new(kept);
         let extensions = request.context.extensions_mut();
-        let abandoned = extensions.remove::<take_up::Abandoned>();
+        let abandoned = extensions.remove::<Abandoned<St>>();
         kept.show_claim(&mut request.context);
         request.checkpoint = Some(Kept::checkpoint(&kept));
         let mut drive = Drive::new(kept, context, self.buffer);

@@ -2,6 +2,7 @@
 
 use super::{
     claim::Claim,
+    recover::Abandoned,
     run::{Drive, Kept, Origin},
 };
 use concentric_core::{
@@ -18,24 +19,20 @@ use std::{collections::HashSet, sync::Arc};
 /// The maximum number of replies per request.
 const MOST: usize = 256;
 
-/// A context extension that identifies the abandoned run to resume.
-#[derive(Clone, Debug)]
-pub(super) struct Abandoned {
-    pub(super) key: RunKey,
-    pub(super) version: u64,
-}
-
 /// The store and the criteria of a lookup.
-pub(super) struct Lookup<St: ?Sized> {
+pub(super) struct Lookup<St>
+where
+    St: RunStore + ?Sized,
+{
     kept: Arc<Kept<St>>,
-    abandoned: Option<Abandoned>,
+    abandoned: Option<Abandoned<St>>,
 }
 
 impl<St> Lookup<St>
 where
     St: RunStore + ?Sized,
 {
-    pub(super) fn new(drive: &Drive<St>, abandoned: Option<Abandoned>) -> Self {
+    pub(super) fn new(drive: &Drive<St>, abandoned: Option<Abandoned<St>>) -> Self {
         Self {
             kept: Arc::clone(&drive.kept),
             abandoned,
@@ -195,7 +192,7 @@ where
         return Ok(Some(Found::Run(Box::new(record), origin)));
     }
     // The message may belong to a driven run, which must not begin twice.
-    if runs.iter().any(|run| run.is_driven(kept.now())) {
+    if runs.iter().any(|run| run.status == RunStatus::Running) {
         return Err(StoreError::Taken.into());
     }
     match is_new(transcript)
@@ -234,7 +231,7 @@ where
         .list_by_thread(tenant.clone(), thread.clone(), None, 1)
         .await?;
     if open.iter().any(|run| run.status == RunStatus::Suspended) {
-        store.withdraw(tenant, thread, kept.now()).await?;
+        store.withdraw(tenant, thread).await?;
     }
     Ok(())
 }
@@ -320,9 +317,10 @@ where
 {
     let kept = &lookup.kept;
     let store = kept.store();
-    if let Some(Abandoned { key, version }) = lookup.abandoned.clone() {
-        let claim = store.claim(key, version, Vec::new(), kept.now(), kept.until());
-        return Ok(Some(Claim::new(kept, claim, true).await?));
+    if let Some(abandoned) = &lookup.abandoned {
+        let (record, since) = abandoned.take().ok_or(StoreError::Taken)?;
+        kept.set_leased(since);
+        return Ok(Some((record, Origin::Left)));
     }
     let (tenant, thread) = (kept.key().tenant.clone(), kept.key().thread.clone());
     let questions = questions(replies)?;
@@ -369,10 +367,9 @@ where
 {
     let left = match record.status {
         RunStatus::Ended => return Err(StoreError::Ended.into()),
-        RunStatus::Running if record.lease_until > kept.now() => {
-            return Err(StoreError::Taken.into());
-        }
-        RunStatus::Running => true,
+        RunStatus::Running => return Err(StoreError::Taken.into()),
+        RunStatus::Quarantined => return Err(StoreError::Quarantined.into()),
+        RunStatus::Abandoned => true,
         RunStatus::Suspended => false,
     };
     // Replies that were accepted before the process died take precedence. They are stored with the
@@ -421,11 +418,11 @@ where
             // Before the replies are accepted, so that the messages are as durable as the replies.
             // Another attempt finds them and adds nothing.
             let change = RunChange::since(&record.state, &state);
-            let amended = store.amend(key.clone(), version, change, kept.now());
+            let amended = store.amend(key.clone(), version, change);
             version = amended.await?;
         }
     }
-    let claim = store.claim(key, version, replies, kept.now(), kept.until());
+    let claim = store.claim(key, version, replies, kept.lease());
     Ok(Claim::new(kept, claim, left).await?)
 }
 
@@ -457,8 +454,7 @@ where
         .store()
         .list_by_thread(tenant, thread, message, 2)
         .await?;
-    let now = kept.now();
-    if runs.len() > 1 && runs.iter().all(|run| !run.is_driven(now)) {
+    if runs.len() > 1 && runs.iter().all(|run| run.status != RunStatus::Running) {
         return Err(Error::new(
             ErrorKind::InvalidRequest,
             "several runs of this conversation wait: add a reply that identifies the one to resume",

@@ -12,9 +12,8 @@ use concentric_layers::{
     ConversationLayer, MakeSession, SuspendLayer,
     conversation::{Merge, NO_THREAD, UNKNOWN_THREAD},
     session::SessionTarget,
-    suspend::abandoned,
 };
-use concentric_store::SqliteStore;
+use concentric_store::{Options, SqliteStore};
 use concentric_test::{
     LogCapture, MemoryStore, Pace, ScriptedModel, ScriptedTools, TestEnvironment, check_layer,
     collect_events, drop_at_each_wait,
@@ -831,7 +830,9 @@ async fn a_suspended_run_does_not_overwrite_a_later_turn() {
 fn a_run_that_is_resumed_after_its_append_appends_once() {
     const LEASE: Duration = Duration::from_secs(30);
     let world = TestEnvironment::new();
-    let (threads, runs) = (Threads::default(), Arc::new(MemoryStore::new()));
+    let options = Options::new().clock(world.clock().clone());
+    let runs = Arc::new(MemoryStore::with_options(options));
+    let threads = Threads::default();
     let runtime = || {
         tokio::runtime::Builder::new_current_thread()
             .build()
@@ -864,19 +865,17 @@ fn a_run_that_is_resumed_after_its_append_appends_once() {
     world.advance(LEASE);
     let before = threads.get("t").unwrap();
     runtime().block_on(async {
-        let left = abandoned(&runs, &world.environment(), 9).await.unwrap();
+        let layer = SuspendLayer::new(Arc::clone(&runs));
+        let environment = world.environment();
+        let abandoned = || layer.claim_abandoned(&environment, 9);
+        let left = abandoned().await.unwrap();
         assert_eq!(left.len(), 1);
         for request in left {
             let model = ScriptedModel::new().text("Two.");
             let agent = process(&threads, &runs, &model, &counting());
             send(&agent, request).await.unwrap();
         }
-        assert!(
-            abandoned(&runs, &world.environment(), 9)
-                .await
-                .unwrap()
-                .is_empty()
-        );
+        assert!(abandoned().await.unwrap().is_empty());
     });
     let after = threads.get("t").unwrap();
     assert_eq!(

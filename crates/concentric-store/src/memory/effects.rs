@@ -1,12 +1,12 @@
 use super::{Kept, MemoryStore};
-use crate::rules::{check_text, replaces, same_arguments};
+use crate::rules::{check_text, end_of, replaces, same_arguments};
 use concentric_core::{
     Str, ToolOutcome,
     store::{
         EffectKey, Intent, Ledger, LedgerEntry, Once, RunKey, StoreError, StoreFuture, Tenant,
     },
 };
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 pub(super) struct Entry {
     pub(super) run: Option<RunKey>,
@@ -93,9 +93,10 @@ impl Ledger for MemoryStore {
 }
 
 impl Once for MemoryStore {
-    fn once(&self, tenant: Tenant, key: Str, until: SystemTime) -> StoreFuture<bool> {
+    fn once(&self, tenant: Tenant, key: Str, keep: Duration) -> StoreFuture<bool> {
+        let now = self.options.now();
         self.work(move |kept| {
-            let key = (tenant, key);
+            let (key, until) = ((tenant, key), end_of(now, keep));
             let first = !kept.once.contains_key(&key);
             if first {
                 kept.used += 1;

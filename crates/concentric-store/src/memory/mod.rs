@@ -28,13 +28,13 @@ use std::{
 /// ```
 /// use concentric_core::{Str, store::{Once, Tenant}};
 /// use concentric_store::MemoryStore;
-/// use std::time::{Duration, SystemTime};
+/// use std::time::Duration;
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), concentric_core::store::StoreError> {
 /// let store = MemoryStore::new();
-/// let until = SystemTime::now() + Duration::from_secs(60);
-/// let once = || store.once(Tenant::default(), Str::from("token 1"), until);
+/// let minute = Duration::from_secs(60);
+/// let once = || store.once(Tenant::default(), Str::from("token 1"), minute);
 /// assert!(once().await?);
 /// assert!(!once().await?);
 /// # Ok(())
@@ -78,10 +78,10 @@ impl MemoryStore {
     }
 
     /// Removes all expired entries, as the end of each run also does.
-    pub fn purge(&self, now: SystemTime) -> StoreFuture<()> {
-        let Self { options, .. } = *self;
+    pub fn purge(&self) -> StoreFuture<()> {
+        let options = self.options.clone();
         self.work(move |kept| {
-            kept.purge(&options, now);
+            kept.purge(&options, options.now());
             Ok(())
         })
     }

@@ -2,20 +2,20 @@ use super::{Kept, MemoryStore, turns::Turns};
 use crate::{
     Options,
     rules::{
-        Standing, check_total, check_waiting, merge_replies, read_run, readable, write_head,
-        write_replies,
+        Standing, check_total, check_waiting, end_of, merge_replies, read_run, readable, renewed,
+        write_head, write_replies,
     },
 };
 use concentric_core::{
     InterruptId, MessageId, Reply, RunId, ThreadId,
     store::{
-        RunChange, RunKey, RunRecord, RunStatus, RunStore, RunSummary, StoreError, StoreFuture,
-        Tenant,
+        Renewed, RunChange, RunKey, RunRecord, RunStatus, RunStore, RunSummary, StoreError,
+        StoreFuture, Tenant,
     },
 };
 use std::{
     collections::{HashMap, HashSet},
-    time::SystemTime,
+    time::{Duration, SystemTime},
 };
 
 pub(super) struct Row {
@@ -24,6 +24,8 @@ pub(super) struct Row {
     begun: u64,
     // Whether the run was ever suspended.
     waited: bool,
+    // Whether its cancellation was requested.
+    cancel: bool,
     state: State,
     replies: Vec<Reply>,
     replied_at: Option<SystemTime>,
@@ -72,7 +74,10 @@ impl Row {
         }
     }
 
-    fn forget_replies(&mut self) {
+    /// Sets the state that the owner of the run has written.
+    fn set_written(&mut self, state: (State, Vec<InterruptId>)) {
+        self.set_state(state);
+        self.standing.takeovers = 0;
         self.replies.clear();
         self.replied_at = None;
     }
@@ -82,23 +87,20 @@ impl Row {
         let turns = turns.list.iter().cloned();
         let state = read_run(&key, head, turns, options.max_state_bytes)?;
         let mut record = RunRecord::new(key, self.client_id.clone(), state);
-        record.status = self.standing.status;
+        record.status = self.standing.status_at(options.now());
         record.version = self.standing.version;
         record.fence = self.standing.fence;
         record.lease_until = self.standing.lease_until;
+        record.takeovers = self.standing.takeovers;
         record.replies.clone_from(&self.replies);
         record.replied_at = self.replied_at;
         record.asked.clone_from(&self.asked);
         Ok(record)
     }
 
-    fn summary(&self, key: RunKey) -> RunSummary {
-        let Standing {
-            status,
-            lease_until,
-            ..
-        } = self.standing;
-        RunSummary::new(key, self.client_id.clone(), status, lease_until)
+    fn summary(&self, key: RunKey, now: SystemTime) -> RunSummary {
+        let (status, until) = (self.standing.status_at(now), self.standing.lease_until);
+        RunSummary::new(key, self.client_id.clone(), status, until)
     }
 }
 
@@ -114,16 +116,6 @@ impl Kept {
         let row = self.row(key)?;
         row.standing.version = version;
         Ok(row)
-    }
-
-    fn records<'a>(
-        rows: impl Iterator<Item = (&'a RunKey, &'a Row)>,
-        options: &Options,
-        limit: usize,
-    ) -> Result<Vec<RunRecord>, StoreError> {
-        let records = rows.map(|(key, row)| row.record(key.clone(), options));
-        let found = records.filter_map(|record| readable(record).transpose());
-        found.take(limit).collect()
     }
 
     /// Fails if the conversation or the tenant has reached its limit of waiting runs.
@@ -180,9 +172,9 @@ impl RunStore for MemoryStore {
         key: RunKey,
         client_id: RunId,
         change: RunChange,
-        lease_until: SystemTime,
+        lease: Duration,
     ) -> StoreFuture<u64> {
-        let Self { options, .. } = *self;
+        let options = self.options.clone();
         self.work(move |kept| {
             let mut state = State::default();
             let asks = state.change(change, options.max_state_bytes)?;
@@ -194,16 +186,11 @@ impl RunStore for MemoryStore {
             }
             let fence = kept.count();
             let mut row = Row {
-                standing: Standing {
-                    status: RunStatus::Running,
-                    version: fence,
-                    fence,
-                    lease_until,
-                    since: None,
-                },
+                standing: Standing::begun(fence, end_of(options.now(), lease)),
                 client_id,
                 begun: fence,
                 waited: false,
+                cancel: false,
                 state: State::default(),
                 replies: Vec::new(),
                 replied_at: None,
@@ -220,7 +207,7 @@ impl RunStore for MemoryStore {
     }
 
     fn get(&self, key: RunKey) -> StoreFuture<RunRecord> {
-        let Self { options, .. } = *self;
+        let options = self.options.clone();
         self.work(move |kept| {
             let row = kept.row(&key)?;
             row.record(key, &options)
@@ -232,11 +219,11 @@ impl RunStore for MemoryStore {
         key: RunKey,
         version: u64,
         replies: Vec<Reply>,
-        now: SystemTime,
-        lease_until: SystemTime,
+        lease: Duration,
     ) -> StoreFuture<RunRecord> {
-        let Self { options, .. } = *self;
+        let options = self.options.clone();
         self.work(move |kept| {
+            let now = options.now();
             let row = kept.row(&key)?;
             row.standing.check_claim(version, &options, now)?;
             let replies = merge_replies(&row.replies, replies);
@@ -245,13 +232,7 @@ impl RunStore for MemoryStore {
             row.record(key.clone(), &options)?;
             let fence = kept.count();
             let row = kept.row(&key)?;
-            row.standing = Standing {
-                status: RunStatus::Running,
-                version: fence,
-                fence,
-                lease_until,
-                ..row.standing
-            };
+            row.standing = row.standing.claimed(fence, now, end_of(now, lease));
             if !replies.is_empty() {
                 row.replies = replies;
                 row.replied_at.get_or_insert(now);
@@ -260,17 +241,37 @@ impl RunStore for MemoryStore {
         })
     }
 
-    fn amend(
-        &self,
-        key: RunKey,
-        version: u64,
-        change: RunChange,
-        now: SystemTime,
-    ) -> StoreFuture<u64> {
-        let Self { options, .. } = *self;
+    fn claim_abandoned(&self, limit: usize, lease: Duration) -> StoreFuture<Vec<RunRecord>> {
+        let options = self.options.clone();
+        self.work(move |kept| {
+            let now = options.now();
+            let rows = kept.runs.iter_mut();
+            let mut rows: Vec<_> = rows
+                .filter(|(_, row)| {
+                    let standing = &row.standing;
+                    let is_overdue = standing.is_overdue(&options, now);
+                    standing.status_at(now) == RunStatus::Abandoned && !is_overdue
+                })
+                .collect();
+            rows.sort_by_key(|(_, row)| (row.standing.lease_until, row.begun));
+            let mut claimed = Vec::new();
+            for (key, row) in rows {
+                if claimed.len() == limit {
+                    break;
+                }
+                kept.count += 1;
+                row.standing = row.standing.claimed(kept.count, now, end_of(now, lease));
+                claimed.extend(readable(row.record(key.clone(), &options))?);
+            }
+            Ok(claimed)
+        })
+    }
+
+    fn amend(&self, key: RunKey, version: u64, change: RunChange) -> StoreFuture<u64> {
+        let options = self.options.clone();
         self.work(move |kept| {
             let row = kept.row(&key)?;
-            row.standing.check_claim(version, &options, now)?;
+            row.standing.check_claim(version, &options, options.now())?;
             let state = row.changed(change, options.max_state_bytes)?;
             let version = kept.count();
             let row = kept.row(&key)?;
@@ -280,42 +281,46 @@ impl RunStore for MemoryStore {
         })
     }
 
-    fn save(
-        &self,
-        key: RunKey,
-        fence: u64,
-        change: RunChange,
-        lease_until: SystemTime,
-    ) -> StoreFuture<()> {
-        let max = self.options.max_state_bytes;
+    fn save(&self, key: RunKey, fence: u64, change: RunChange, lease: Duration) -> StoreFuture<()> {
+        let options = self.options.clone();
         self.work(move |kept| {
             let row = kept.row(&key)?;
             row.standing.check_fence(fence)?;
-            let state = row.changed(change, max)?;
+            let state = row.changed(change, options.max_state_bytes)?;
             let row = kept.held(&key, fence)?;
-            row.standing.lease_until = lease_until;
-            row.set_state(state);
-            row.forget_replies();
+            row.standing.lease_until = end_of(options.now(), lease);
+            row.set_written(state);
             Ok(())
         })
     }
 
-    fn renew(&self, key: RunKey, fence: u64, lease_until: SystemTime) -> StoreFuture<()> {
+    fn renew(&self, key: RunKey, fence: u64, lease: Duration) -> StoreFuture<Renewed> {
+        let options = self.options.clone();
         self.work(move |kept| {
-            kept.held(&key, fence)?.standing.lease_until = lease_until;
-            Ok(())
+            let row = kept.held(&key, fence)?;
+            row.standing.lease_until = end_of(options.now(), lease);
+            if lease.is_zero() {
+                row.standing.takeovers = 0;
+            }
+            Ok(renewed(row.cancel))
         })
     }
 
-    fn suspend(
-        &self,
-        key: RunKey,
-        fence: u64,
-        change: RunChange,
-        now: SystemTime,
-    ) -> StoreFuture<()> {
-        let Self { options, .. } = *self;
+    fn cancel(&self, key: RunKey) -> StoreFuture<bool> {
         self.work(move |kept| {
+            let row = kept.runs.get_mut(&key);
+            let row = row.filter(|row| row.standing.status == RunStatus::Running);
+            Ok(row.is_some_and(|row| {
+                row.cancel = true;
+                true
+            }))
+        })
+    }
+
+    fn suspend(&self, key: RunKey, fence: u64, change: RunChange) -> StoreFuture<()> {
+        let options = self.options.clone();
+        self.work(move |kept| {
+            let now = options.now();
             let row = kept.row(&key)?;
             row.standing.check_fence(fence)?;
             let state = row.changed(change, options.max_state_bytes)?;
@@ -329,15 +334,16 @@ impl RunStore for MemoryStore {
             row.standing.status = RunStatus::Suspended;
             row.standing.since = Some(now);
             row.waited = true;
-            row.set_state(state);
-            row.forget_replies();
+            row.cancel = false;
+            row.set_written(state);
             Ok(())
         })
     }
 
-    fn end(&self, key: RunKey, fence: u64, now: SystemTime) -> StoreFuture<()> {
-        let Self { options, .. } = *self;
+    fn end(&self, key: RunKey, fence: u64) -> StoreFuture<()> {
+        let options = self.options.clone();
         self.work(move |kept| {
+            let now = options.now();
             let standing = kept.row(&key)?.standing;
             standing.check_end(fence)?;
             if standing.status != RunStatus::Ended {
@@ -350,9 +356,10 @@ impl RunStore for MemoryStore {
         })
     }
 
-    fn withdraw(&self, tenant: Tenant, thread: ThreadId, now: SystemTime) -> StoreFuture<usize> {
-        let Self { options, .. } = *self;
+    fn withdraw(&self, tenant: Tenant, thread: ThreadId) -> StoreFuture<usize> {
+        let options = self.options.clone();
         self.work(move |kept| {
+            let now = options.now();
             let waiting = kept.end_all(now, |key, row| {
                 row.standing.status == RunStatus::Suspended
                     && key.tenant == tenant
@@ -363,13 +370,26 @@ impl RunStore for MemoryStore {
         })
     }
 
+    fn release(&self, key: RunKey) -> StoreFuture<bool> {
+        let options = self.options.clone();
+        self.work(move |kept| {
+            let row = kept.runs.get_mut(&key);
+            let row =
+                row.filter(|row| row.standing.status_at(options.now()) == RunStatus::Quarantined);
+            Ok(row.is_some_and(|row| {
+                row.standing.takeovers = 0;
+                true
+            }))
+        })
+    }
+
     fn find_by_interrupt(
         &self,
         tenant: Tenant,
         thread: ThreadId,
         questions: Vec<InterruptId>,
     ) -> StoreFuture<RunRecord> {
-        let Self { options, .. } = *self;
+        let options = self.options.clone();
         self.work(move |kept| {
             let questions: HashSet<_> = questions.into_iter().collect();
             let asking = kept.runs.iter().filter(|(key, row)| {
@@ -390,6 +410,7 @@ impl RunStore for MemoryStore {
         message: Option<MessageId>,
         limit: usize,
     ) -> StoreFuture<Vec<RunSummary>> {
+        let options = self.options.clone();
         self.work(move |kept| {
             let mut rows: Vec<_> = kept
                 .runs
@@ -405,23 +426,8 @@ impl RunStore for MemoryStore {
                 (runs.then_some(row.standing.lease_until), row.begun)
             });
             let rows = rows.into_iter().take(limit);
-            Ok(rows.map(|(key, row)| row.summary(key.clone())).collect())
-        })
-    }
-
-    fn abandoned(&self, now: SystemTime, limit: usize) -> StoreFuture<Vec<RunRecord>> {
-        let Self { options, .. } = *self;
-        self.work(move |kept| {
-            let mut rows: Vec<_> = kept
-                .runs
-                .iter()
-                .filter(|(_, row)| {
-                    let standing = &row.standing;
-                    standing.status == RunStatus::Running && standing.lease_until <= now
-                })
-                .collect();
-            rows.sort_by_key(|(_, row)| (row.standing.lease_until, row.begun));
-            Kept::records(rows.into_iter(), &options, limit)
+            let summary = |(key, row): (&RunKey, &Row)| row.summary(key.clone(), options.now());
+            Ok(rows.map(summary).collect())
         })
     }
 }

@@ -35,7 +35,7 @@ type Key = (Tenant, ThreadId);
 
 impl ThreadStore for MemoryStore {
     fn load(&self, tenant: Tenant, thread: ThreadId) -> StoreFuture<Option<StoredThread>> {
-        let Self { options, .. } = *self;
+        let options = self.options.clone();
         self.work(move |kept| {
             let found = kept.threads.get(&(tenant, thread.clone()));
             found.map(|found| found.read(&thread, &options)).transpose()
@@ -49,7 +49,7 @@ impl ThreadStore for MemoryStore {
         version: u64,
         change: ThreadChange,
     ) -> StoreFuture<u64> {
-        let Self { options, .. } = *self;
+        let options = self.options.clone();
         self.work(move |kept| kept.append((tenant, thread), version, change, &options))
     }
 
@@ -61,7 +61,7 @@ impl ThreadStore for MemoryStore {
         to: ThreadId,
         change: ThreadChange,
     ) -> StoreFuture<u64> {
-        let Self { options, .. } = *self;
+        let options = self.options.clone();
         self.work(move |kept| kept.fork(&(tenant, thread), version, to, change, &options))
     }
 

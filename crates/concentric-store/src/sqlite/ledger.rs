@@ -5,14 +5,14 @@ use super::{
 };
 use crate::{
     Fault,
-    rules::{check_text, replaces, same_arguments},
+    rules::{check_text, end_of, replaces, same_arguments},
 };
 use concentric_core::{
     Str, ToolOutcome,
     store::{EffectKey, Intent, Ledger, LedgerEntry, Once, StoreError, StoreFuture, Tenant},
 };
 use rusqlite::{Transaction, params};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 impl Ledger for SqliteStore {
     fn begin(&self, key: EffectKey, intent: Intent) -> StoreFuture<LedgerEntry> {
@@ -33,8 +33,8 @@ impl Ledger for SqliteStore {
 }
 
 impl Once for SqliteStore {
-    fn once(&self, tenant: Tenant, key: Str, until: SystemTime) -> StoreFuture<bool> {
-        self.write(move |tx, _| once(tx, &tenant, &key, until))
+    fn once(&self, tenant: Tenant, key: Str, keep: Duration) -> StoreFuture<bool> {
+        self.write(move |tx, options| once(tx, &tenant, &key, end_of(options.now(), keep)))
     }
 }
 

@@ -12,7 +12,7 @@ use self::worker::{Db, Job, QUEUE, RENEWALS, Renewal, Turn, job, spawn, transact
 use crate::{Fault, Options};
 use concentric_core::store::{StoreError, StoreFuture};
 use rusqlite::{Transaction, TransactionBehavior};
-use std::{path::Path, sync::Arc, time::SystemTime};
+use std::{path::Path, sync::Arc};
 use tokio::sync::{mpsc, oneshot};
 
 /// A store in one SQLite file that any number of processes on one machine share.
@@ -90,17 +90,20 @@ impl SqliteStore {
             spawn(name, move || db.serve(queue, &turn))?;
             Ok(jobs)
         };
-        let writer = serve("concentric-store", Db::open(options, path.as_ref(), true)?)?;
+        let writer = serve(
+            "concentric-store",
+            Db::open(options.clone(), path.as_ref(), true)?,
+        )?;
         let (reader, renewer) = match path.as_ref() {
             None => (writer.clone(), None),
             Some(path) => {
-                let db = Db::open(options, Some(path), false)?;
+                let db = Db::open(options.clone(), Some(path), false)?;
                 // Its own lock, since reads need not wait for renewals.
                 let (reader, queue) = mpsc::channel(QUEUE);
                 spawn("concentric-reads", move || {
                     db.serve(queue, &Turn::default())
                 })?;
-                let db = Db::open(options, Some(path), false)?;
+                let db = Db::open(options.clone(), Some(path), false)?;
                 let (renewer, queue) = mpsc::channel(RENEWALS);
                 spawn("concentric-leases", move || db.renew(queue, &turn))?;
                 (reader, Some(renewer))
@@ -123,10 +126,10 @@ impl SqliteStore {
     /// # Cancel safety
     ///
     /// If the future is dropped before it resolves, only some of the entries are removed.
-    pub fn purge(&self, now: SystemTime) -> StoreFuture<()> {
+    pub fn purge(&self) -> StoreFuture<()> {
         let store = self.clone();
         Box::pin(async move {
-            let part = || store.write(move |tx, options| runs::purge(tx, options, now));
+            let part = || store.write(|tx, options| runs::purge(tx, options, options.now()));
             while part().await? {}
             Ok(())
         })
@@ -147,7 +150,7 @@ impl SqliteStore {
                 Ok(schema::copy(&db.connection, &to)?)
             });
         };
-        let options = self.options;
+        let options = self.options.clone();
         Box::pin(async move {
             let (reply, answer) = oneshot::channel();
             spawn("concentric-backup", move || {
@@ -163,9 +166,8 @@ impl SqliteStore {
         work: impl FnOnce(&Transaction<'_>, &Options) -> Result<T, StoreError> + Send + 'static,
     ) -> StoreFuture<T> {
         job(&self.writer, move |db| {
-            let Db { options, .. } = *db;
             let immediate = TransactionBehavior::Immediate;
-            transact(&mut db.connection, immediate, |tx| work(tx, &options))
+            transact(&mut db.connection, immediate, |tx| work(tx, &db.options))
         })
     }
 
@@ -175,9 +177,8 @@ impl SqliteStore {
         work: impl FnOnce(&Transaction<'_>, &Options) -> Result<T, StoreError> + Send + 'static,
     ) -> StoreFuture<T> {
         job(&self.reader, move |db| {
-            let Db { options, .. } = *db;
             let deferred = TransactionBehavior::Deferred;
-            transact(&mut db.connection, deferred, |tx| work(tx, &options))
+            transact(&mut db.connection, deferred, |tx| work(tx, &db.options))
         })
     }
 }
@@ -188,6 +189,7 @@ concentric_core::opaque_debug!(SqliteStore);
 mod tests {
     use super::{values::time, *};
     use concentric_core::store::{Decisions, Once, Tenant};
+    use std::time::Duration;
 
     fn fault(error: &StoreError) -> &Fault {
         match error {
@@ -205,7 +207,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = SqliteStore::open(dir.path().join("runs.db")).unwrap();
         for store in [file, SqliteStore::open_in_memory().unwrap()] {
-            let used = |name| store.once(Tenant::default(), name, SystemTime::UNIX_EPOCH);
+            let used = |name| store.once(Tenant::default(), name, Duration::ZERO);
             assert!(used("before".into()).await.unwrap());
             let half_done = store.write(|tx, options| {
                 ledger::once(tx, &Tenant::default(), &"in it".into(), time(0))?;

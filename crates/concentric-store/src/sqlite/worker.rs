@@ -4,13 +4,13 @@ use super::{runs, schema, values::failed};
 use crate::{Fault, Options};
 use concentric_core::{
     panic::catch,
-    store::{RunKey, StoreError, StoreFuture},
+    store::{Renewed, RunKey, StoreError, StoreFuture},
 };
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 use std::{
     path::Path,
     sync::{Arc, Mutex, PoisonError},
-    time::SystemTime,
+    time::Duration,
 };
 use tokio::sync::{mpsc, oneshot};
 
@@ -33,8 +33,8 @@ pub(super) struct Db {
 pub(super) struct Renewal {
     pub(super) key: RunKey,
     pub(super) fence: u64,
-    pub(super) until: SystemTime,
-    pub(super) reply: oneshot::Sender<Result<(), StoreError>>,
+    pub(super) lease: Duration,
+    pub(super) reply: oneshot::Sender<Result<Renewed, StoreError>>,
 }
 
 /// A lock held while leases are renewed, during which the writer starts no job. Without it, a
@@ -71,7 +71,7 @@ impl Db {
         if self.path.is_none() {
             return;
         }
-        match Self::open(self.options, self.path.as_ref(), false) {
+        match Self::open(self.options.clone(), self.path.as_ref(), false) {
             Ok(db) => *self = db,
             Err(error) => tracing::error!(%error, "failed to reopen the store's file"),
         }
@@ -91,17 +91,22 @@ impl Db {
         while queue.blocking_recv_many(&mut batch, RENEWALS) > 0 {
             let batch = std::mem::take(&mut batch);
             let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
-            self.guard(|db| renew_all(&mut db.connection, batch));
+            self.guard(|db| renew_all(db, batch));
         }
     }
 }
 
 /// Renews leases in one transaction.
-fn renew_all(connection: &mut Connection, batch: Vec<Renewal>) {
+fn renew_all(db: &mut Db, batch: Vec<Renewal>) {
+    let Db {
+        connection,
+        options,
+        ..
+    } = db;
     let renewed = transact(connection, TransactionBehavior::Immediate, |tx| {
         let renewals = batch.iter();
         Ok(renewals
-            .map(|it| runs::renew(tx, &it.key, it.fence, it.until))
+            .map(|it| runs::renew(tx, options, &it.key, it.fence, it.lease))
             .collect::<Vec<_>>())
     });
     match renewed {

@@ -1,6 +1,6 @@
 //! Both stores return the same results for random sequences of operations.
 
-use crate::common::{at, client, key, question, running, tenant, waiting};
+use crate::common::{at, client, clock, key, question, running, secs, set, tenant, waiting};
 use concentric_core::{
     Context, MessageId, Reply, RunId, ThreadId, ToolOutcome,
     store::{
@@ -9,6 +9,7 @@ use concentric_core::{
     },
 };
 use concentric_store::{MemoryStore, Options, SqliteStore};
+use concentric_test::ManualClock;
 use proptest::{collection::vec, prelude::*};
 use std::{fmt::Debug, time::Duration};
 
@@ -17,18 +18,21 @@ use std::{fmt::Debug, time::Duration};
 enum Op {
     Begin(u8, u64),
     Get(u8),
-    Claim(u8, usize, u8, u64),
+    Claim(u8, usize, u8),
     Save(u8, usize, u8),
     Renew(u8, usize, u64),
     Suspend(u8, usize, u8),
-    End(u8, usize, u64),
-    Withdraw(u64),
-    Amend(u8, usize, u8, u64),
+    End(u8, usize),
+    Withdraw,
+    Amend(u8, usize, u8),
+    Cancel(u8),
+    Release(u8),
     Asking(Vec<u8>),
     OfThread(Option<u8>, usize),
     Live(u8),
-    Abandoned(u64, usize),
-    Purge(u64),
+    Abandoned(usize, u64),
+    SetTime(u64),
+    Purge,
     Effect(u8, Option<(u8, usize)>, bool),
     Finish(u8, bool),
     Once(u8, u64),
@@ -40,24 +44,27 @@ enum Op {
 
 fn op() -> impl Strategy<Value = Op> {
     let run = || 0..3_u8;
-    let time = || 0..200_u64;
+    let time = || prop_oneof![1 => Just(0), 4 => 0..60_u64];
     // The newest in three of four cases.
     let seen = || prop_oneof![3 => Just(0_usize), 1 => 1..4_usize];
     prop_oneof![
         4 => (run(), time()).prop_map(|(run, until)| Op::Begin(run, until)),
         1 => run().prop_map(Op::Get),
-        4 => (run(), seen(), 0..3_u8, time()).prop_map(|(r, s, q, t)| Op::Claim(r, s, q, t)),
+        4 => (run(), seen(), 0..3_u8).prop_map(|(r, s, q)| Op::Claim(r, s, q)),
         2 => (run(), seen(), 0..3_u8).prop_map(|(r, s, q)| Op::Save(r, s, q)),
         2 => (run(), seen(), time()).prop_map(|(r, s, t)| Op::Renew(r, s, t)),
         4 => (run(), seen(), 0..3_u8).prop_map(|(r, s, q)| Op::Suspend(r, s, q)),
-        2 => (run(), seen(), time()).prop_map(|(r, s, t)| Op::End(r, s, t)),
-        1 => time().prop_map(Op::Withdraw),
-        1 => (run(), seen(), 0..3_u8, time()).prop_map(|(r, s, q, t)| Op::Amend(r, s, q, t)),
+        2 => (run(), seen()).prop_map(|(r, s)| Op::End(r, s)),
+        1 => Just(Op::Withdraw),
+        1 => (run(), seen(), 0..3_u8).prop_map(|(r, s, q)| Op::Amend(r, s, q)),
+        1 => run().prop_map(Op::Cancel),
+        1 => run().prop_map(Op::Release),
         1 => vec(0..3_u8, 0..3).prop_map(Op::Asking),
         1 => (proptest::option::of(0..2_u8), 0..4_usize).prop_map(|(m, n)| Op::OfThread(m, n)),
         1 => (0..2_u8).prop_map(Op::Live),
-        1 => (time(), 0..4_usize).prop_map(|(t, n)| Op::Abandoned(t, n)),
-        1 => time().prop_map(Op::Purge),
+        4 => (0..4_usize, time()).prop_map(|(n, t)| Op::Abandoned(n, t)),
+        4 => (0..200_u64).prop_map(Op::SetTime),
+        1 => Just(Op::Purge),
         2 => (0..3_u8, proptest::option::of((run(), seen())), any::<bool>())
             .prop_map(|(e, c, r)| Op::Effect(e, c, r)),
         1 => (0..3_u8, any::<bool>()).prop_map(|(e, done)| Op::Finish(e, done)),
@@ -108,7 +115,13 @@ impl Seen {
     }
 }
 
-async fn apply<S>(store: &S, purge: impl AsyncFn(u64), op: &Op, seen: &Seen) -> String
+async fn apply<S>(
+    store: &S,
+    clock: &ManualClock,
+    purge: impl AsyncFn(),
+    op: &Op,
+    seen: &Seen,
+) -> String
 where
     S: RunStore + Ledger + Once + Decisions,
 {
@@ -122,12 +135,12 @@ where
                 // Runs 0 and 1 share a client id.
                 client(&name(*run / 2)),
                 running(&name(*run)).into(),
-                at(*until),
+                secs(*until),
             ))
             .await
         }
         Op::Get(run) => result(store.get(run_key(run))).await,
-        Op::Claim(run, back, q, now) => {
+        Op::Claim(run, back, q) => {
             let (version, replies) = (
                 seen.nth(*run, *back).1,
                 match q {
@@ -135,40 +148,39 @@ where
                     q => vec![Reply::approve(question(&name(*q)))],
                 },
             );
-            result(store.claim(run_key(run), version, replies, at(*now), at(now + 30))).await
+            result(store.claim(run_key(run), version, replies, secs(30))).await
         }
         Op::Save(run, back, q) => {
-            let until = at(u64::from(*q) * 50);
+            let lease = secs(u64::from(*q) * 30);
             result(store.save(
                 run_key(run),
                 fence(run, back),
                 running(&name(*q)).into(),
-                until,
+                lease,
             ))
             .await
         }
         Op::Renew(run, back, until) => {
-            result(store.renew(run_key(run), fence(run, back), at(*until))).await
+            result(store.renew(run_key(run), fence(run, back), secs(*until))).await
         }
         Op::Suspend(run, back, q) => {
             result(store.suspend(
                 run_key(run),
                 fence(run, back),
                 waiting("s", &name(*q)).into(),
-                at(u64::from(*q) * 50),
             ))
             .await
         }
-        Op::End(run, back, now) => {
-            result(store.end(run_key(run), fence(run, back), at(*now))).await
-        }
-        Op::Amend(run, back, q, now) => {
+        Op::End(run, back) => result(store.end(run_key(run), fence(run, back))).await,
+        Op::Amend(run, back, q) => {
             let (version, state) = (seen.nth(*run, *back).1, waiting("a", &name(*q)));
-            result(store.amend(run_key(run), version, state.into(), at(*now))).await
+            result(store.amend(run_key(run), version, state.into())).await
         }
-        Op::Withdraw(now) => {
+        Op::Cancel(run) => result(store.cancel(run_key(run))).await,
+        Op::Release(run) => result(store.release(run_key(run))).await,
+        Op::Withdraw => {
             let thread = ThreadId::new("thread");
-            result(store.withdraw(tenant("acme"), thread, at(*now))).await
+            result(store.withdraw(tenant("acme"), thread)).await
         }
         Op::Asking(questions) => {
             let questions = questions.iter().map(|q| question(&name(*q))).collect();
@@ -184,9 +196,13 @@ where
             let thread = ThreadId::new("thread");
             result(store.is_live(tenant("acme"), thread, client(&name(*run)))).await
         }
-        Op::Abandoned(now, limit) => result(store.abandoned(at(*now), *limit)).await,
-        Op::Purge(now) => {
-            purge(*now).await;
+        Op::Abandoned(limit, lease) => result(store.claim_abandoned(*limit, secs(*lease))).await,
+        Op::SetTime(now) => {
+            set(clock, *now);
+            String::new()
+        }
+        Op::Purge => {
+            purge().await;
             String::new()
         }
         Op::Effect(effect, claim, repeatable) => {
@@ -207,7 +223,7 @@ where
             result(store.finish(key, outcome)).await
         }
         Op::Once(once, until) => {
-            result(store.once(tenant("acme"), name(*once).into(), at(*until))).await
+            result(store.once(tenant("acme"), name(*once).into(), secs(*until))).await
         }
         Op::Remember(tool, span, allow) => {
             result(store.remember(decision(*tool, *span, *allow))).await
@@ -225,8 +241,9 @@ where
     }
 }
 
-fn options() -> Options {
+fn options(clock: &ManualClock) -> Options {
     Options::new()
+        .clock(clock.clone())
         .keep_waiting(Duration::from_secs(70))
         .keep_ended(Duration::from_secs(40))
         .keep_effects(Duration::from_secs(60))
@@ -235,14 +252,15 @@ fn options() -> Options {
 }
 
 async fn compare(ops: &[Op]) {
-    let memory: MemoryStore = MemoryStore::with_options(options());
-    let sqlite: SqliteStore = SqliteStore::open_in_memory_with(options()).unwrap();
+    let clock = clock();
+    let memory = MemoryStore::with_options(options(&clock));
+    let sqlite = SqliteStore::open_in_memory_with(options(&clock)).unwrap();
     let mut seen = Seen::default();
     for (n, op) in ops.iter().enumerate() {
-        let forget = async |now| memory.purge(at(now)).await.unwrap();
-        let expected = apply(&memory, forget, op, &seen).await;
-        let forget = async |now| sqlite.purge(at(now)).await.unwrap();
-        let result = apply(&sqlite, forget, op, &seen).await;
+        let forget = async || memory.purge().await.unwrap();
+        let expected = apply(&memory, &clock, forget, op, &seen).await;
+        let forget = async || sqlite.purge().await.unwrap();
+        let result = apply(&sqlite, &clock, forget, op, &seen).await;
         assert_eq!(result, expected, "{n}: {op:?}");
         for run in 0..3_u8 {
             let record = memory.get(key(&name(run))).await;

@@ -5,7 +5,9 @@
 
 mod threads;
 
-use crate::common::{at, client, key, question, running, tenant, waiting};
+use crate::common::{
+    client, clock, file::open, key, question, running, secs, set, tenant, waiting,
+};
 use concentric_core::{
     Context, Reply, ThreadId, ToolOutcome,
     store::{
@@ -124,7 +126,9 @@ fn block<T>(work: StoreFuture<T>) -> Result<T, StoreError> {
 fn part() -> Option<(SqliteStore, String)> {
     let db = std::env::var_os(DB)?;
     // All its runs wait in one conversation.
-    let options = Options::new().max_waiting_per_thread(usize::MAX);
+    let options = Options::new()
+        .clock(clock())
+        .max_waiting_per_thread(usize::MAX);
     let store = SqliteStore::open_with(db, options);
     Some((store.unwrap(), std::env::var(RUN).unwrap()))
 }
@@ -155,16 +159,16 @@ fn racer() {
         _ => find().unwrap(),
     };
     let replies = vec![Reply::approve(question(&run))];
-    match block(store.claim(seen.key, seen.version, replies, at(0), at(30))) {
+    match block(store.claim(seen.key, seen.version, replies, secs(30))) {
         Ok(record) => {
             assert_eq!(record.replies.len(), 1);
             let fence = record.fence;
             let state = running("on");
-            block(store.save(key(&run), fence, state.into(), at(30))).unwrap();
+            block(store.save(key(&run), fence, state.into(), secs(30))).unwrap();
             let begun = block(Ledger::begin(&store, effect(&run), intent(&run, fence)));
             assert_eq!(begun.unwrap(), LedgerEntry::New);
             block(store.finish(effect(&run), ToolOutcome::done("paid"))).unwrap();
-            block(store.end(key(&run), fence, at(1))).unwrap();
+            block(store.end(key(&run), fence)).unwrap();
             report("won");
         }
         Err(error) => report(error.code()),
@@ -178,7 +182,7 @@ fn withdrawer() {
     let Some((store, _)) = part() else { return };
     report("ready");
     wait();
-    report(block(store.withdraw(tenant("acme"), ThreadId::new("thread"), at(0))).unwrap());
+    report(block(store.withdraw(tenant("acme"), ThreadId::new("thread"))).unwrap());
 }
 
 /// Begins a run, is stopped, and then tries to write.
@@ -191,7 +195,7 @@ fn zombie() {
         key(&run),
         client(&run),
         running("1").into(),
-        at(30),
+        secs(30),
     ))
     .unwrap();
     report(fence);
@@ -202,16 +206,15 @@ fn zombie() {
             key(&run),
             fence,
             running("zombie").into(),
-            at(90),
+            secs(90),
         ))),
-        result(block(store.renew(key(&run), fence, at(90)))),
+        result(block(store.renew(key(&run), fence, secs(90)))),
         result(block(store.suspend(
             key(&run),
             fence,
             waiting("z", "z").into(),
-            at(0),
         ))),
-        result(block(store.end(key(&run), fence, at(50)))),
+        result(block(store.end(key(&run), fence))),
         result(begun),
     ]);
 }
@@ -228,10 +231,10 @@ fn writer() {
             key(&name),
             client(&name),
             running(&name).into(),
-            at(30),
+            secs(30),
         ))
         .unwrap();
-        block(store.suspend(key(&name), fence, waiting(&name, &name).into(), at(0))).unwrap();
+        block(store.suspend(key(&name), fence, waiting(&name, &name).into())).unwrap();
         report(n);
     }
 }
@@ -246,7 +249,7 @@ fn races() -> usize {
 fn one_of_several_processes_resumes_a_run() {
     let dir = tempfile::tempdir().unwrap();
     let db = dir.path().join("runs.db");
-    let store = SqliteStore::open(&db).unwrap();
+    let (store, _clock) = open(&db);
     let (mut processes, mut winners, mut refused, mut ended) = (0, 0, 0, 0);
     for race in 0..races() {
         let run = format!("race{race}");
@@ -255,10 +258,10 @@ fn one_of_several_processes_resumes_a_run() {
             key(&run),
             client(&run),
             running("hi").into(),
-            at(30),
+            secs(30),
         ))
         .unwrap();
-        block(store.suspend(key(&run), fence, waiting("hi", &run).into(), at(0))).unwrap();
+        block(store.suspend(key(&run), fence, waiting("hi", &run).into())).unwrap();
 
         let mut racers: Vec<_> = (0..2 + race % 7)
             .map(|_| Actor::start("racer", &db, &run))
@@ -296,7 +299,7 @@ fn one_of_several_processes_resumes_a_run() {
 fn a_run_is_either_resumed_or_withdrawn() {
     let dir = tempfile::tempdir().unwrap();
     let db = dir.path().join("runs.db");
-    let store = SqliteStore::open(&db).unwrap();
+    let (store, _clock) = open(&db);
     let mut resumed = 0;
     for race in 0..races() {
         let run = format!("race{race}");
@@ -305,10 +308,10 @@ fn a_run_is_either_resumed_or_withdrawn() {
             key(&run),
             client(&run),
             running("hi").into(),
-            at(30),
+            secs(30),
         );
         let fence = block(begun).unwrap();
-        block(store.suspend(key(&run), fence, waiting("hi", &run).into(), at(0))).unwrap();
+        block(store.suspend(key(&run), fence, waiting("hi", &run).into())).unwrap();
         let mut actors = ["racer", "withdrawer"].map(|part| Actor::start(part, &db, &run));
         for actor in &mut actors {
             assert_eq!(actor.next(), r#""ready""#);
@@ -345,15 +348,15 @@ fn a_run_is_either_resumed_or_withdrawn() {
 fn a_process_that_missed_its_lease_cannot_write() {
     let dir = tempfile::tempdir().unwrap();
     let db = dir.path().join("runs.db");
-    let store = SqliteStore::open(&db).unwrap();
+    let (store, clock) = open(&db);
     let mut zombie = Actor::start("zombie", &db, "run");
     let old: u64 = zombie.next().parse().unwrap();
     zombie.signal("-STOP");
 
-    let left = block(store.abandoned(at(30), 9)).unwrap();
+    set(&clock, 30);
+    let left = block(store.claim_abandoned(9, secs(30))).unwrap();
     assert_eq!(left.len(), 1);
-    let claim = store.claim(key("run"), left[0].version, vec![], at(30), at(60));
-    let new = block(claim).unwrap().fence;
+    let new = left[0].fence;
     assert!(new > old);
     let begun = Ledger::begin(&store, effect("run"), intent("run", new));
     assert_eq!(block(begun).unwrap(), LedgerEntry::New);

@@ -1,39 +1,52 @@
 //! Each option with zero, one and its maximum.
 
-use crate::common::{at, client, key, question, running, tenant, waiting};
+use crate::common::{client, clock, key, question, running, secs, set, tenant, waiting};
 use concentric_core::store::{
     EffectKey, Intent, Ledger, Once, RunChange, RunStatus, RunStore, StoreError,
 };
 #[cfg(feature = "sqlite")]
 use concentric_store::SqliteStore;
 use concentric_store::{MemoryStore, Options};
+use concentric_test::ManualClock;
 use std::time::Duration;
 
 /// Either kind of store, with its `purge`.
 trait Store: RunStore + Ledger + Once {
-    async fn forget(&self, now: u64);
+    async fn forget(&self);
 }
 
 impl Store for MemoryStore {
-    async fn forget(&self, now: u64) {
-        self.purge(at(now)).await.unwrap();
+    async fn forget(&self) {
+        self.purge().await.unwrap();
     }
 }
 
 #[cfg(feature = "sqlite")]
 impl Store for concentric_store::SqliteStore {
-    async fn forget(&self, now: u64) {
-        self.purge(at(now)).await.unwrap();
+    async fn forget(&self) {
+        self.purge().await.unwrap();
     }
+}
+
+/// Removes the entries that have expired at `seconds`.
+async fn forget<S: Store>(store: &S, clock: &ManualClock, seconds: u64) {
+    set(clock, seconds);
+    store.forget().await;
 }
 
 /// Checks an option with each kind of store.
 macro_rules! each {
     ($check:ident, $set:expr) => {
         for (options, expected) in $set {
-            $check(MemoryStore::with_options(options), expected).await;
+            let time = clock();
+            let options = options.clock(time.clone());
+            $check(MemoryStore::with_options(options.clone()), &time, expected).await;
             #[cfg(feature = "sqlite")]
-            $check(SqliteStore::open_in_memory_with(options).unwrap(), expected).await;
+            {
+                set(&time, 0);
+                let store = SqliteStore::open_in_memory_with(options).unwrap();
+                $check(store, &time, expected).await;
+            }
         }
     };
 }
@@ -43,21 +56,27 @@ fn code<T: std::fmt::Debug>(result: Result<T, StoreError>) -> &'static str {
 }
 
 async fn begin<S: Store>(store: &S, run: &str) -> u64 {
-    let begun = RunStore::begin(store, key(run), client(run), running("hi").into(), at(30));
+    let begun = RunStore::begin(store, key(run), client(run), running("hi").into(), secs(30));
     begun.await.unwrap()
 }
 
 async fn suspend<S: Store>(store: &S, run: &str) -> Result<(), StoreError> {
     let fence = begin(store, run).await;
     store
-        .suspend(key(run), fence, waiting("hi", run).into(), at(0))
+        .suspend(key(run), fence, waiting("hi", run).into())
         .await
 }
 
 #[tokio::test]
 async fn the_state_limit_is_enforced() {
-    async fn check<S: Store>(store: S, expected: &str) {
-        let begun = RunStore::begin(&store, key("r"), client("r"), running("hi").into(), at(30));
+    async fn check<S: Store>(store: S, _: &ManualClock, expected: &str) {
+        let begun = RunStore::begin(
+            &store,
+            key("r"),
+            client("r"),
+            running("hi").into(),
+            secs(30),
+        );
         assert_eq!(code(begun.await), expected);
     }
     let change = RunChange::new(&running("hi"));
@@ -78,14 +97,14 @@ async fn the_state_limit_is_enforced() {
 
 #[tokio::test]
 async fn a_waiting_run_ends_after_its_retention() {
-    async fn check<S: Store>(store: S, (before, at): (u64, Option<u64>)) {
+    async fn check<S: Store>(store: S, clock: &ManualClock, (before, at): (u64, Option<u64>)) {
         suspend(&store, "r").await.unwrap();
         let status = async || store.get(key("r")).await.unwrap().status;
-        store.forget(before).await;
+        forget(&store, clock, before).await;
         if at != Some(before) {
             assert_eq!(status().await, RunStatus::Suspended);
         }
-        store.forget(at.unwrap_or(1 << 32)).await;
+        forget(&store, clock, at.unwrap_or(1 << 32)).await;
         let expected = at.map_or(RunStatus::Suspended, |_| RunStatus::Ended);
         assert_eq!(status().await, expected);
     }
@@ -102,14 +121,11 @@ async fn a_waiting_run_ends_after_its_retention() {
 
 #[tokio::test]
 async fn an_ended_run_is_removed_after_its_retention() {
-    async fn check<S: Store>(store: S, (before, at): (&str, Option<u64>)) {
+    async fn check<S: Store>(store: S, clock: &ManualClock, (before, at): (&str, Option<u64>)) {
         let fence = begin(&store, "r").await;
-        store
-            .end(key("r"), fence, crate::common::at(0))
-            .await
-            .unwrap();
+        store.end(key("r"), fence).await.unwrap();
         assert_eq!(code(store.get(key("r")).await), before);
-        store.forget(at.unwrap_or(1 << 32)).await;
+        forget(&store, clock, at.unwrap_or(1 << 32)).await;
         let expected = at.map_or("ok", |_| "run_not_found");
         assert_eq!(code(store.get(key("r")).await), expected);
     }
@@ -126,13 +142,13 @@ async fn an_ended_run_is_removed_after_its_retention() {
 
 #[tokio::test]
 async fn an_effect_without_a_run_is_removed_after_its_retention() {
-    async fn check<S: Store>(store: S, forgotten: bool) {
+    async fn check<S: Store>(store: S, clock: &ManualClock, forgotten: bool) {
         let effect = || EffectKey::new(tenant("acme"), "e");
         let context = concentric_core::Context::new();
         let intent = Intent::new("t".into(), "{}".into(), &context);
         Ledger::begin(&store, effect(), intent).await.unwrap();
-        store.forget(0).await;
-        store.forget(1).await;
+        forget(&store, clock, 0).await;
+        forget(&store, clock, 1).await;
         let known = store.known(effect()).await.unwrap();
         assert_eq!(known == concentric_core::store::LedgerEntry::New, forgotten);
     }
@@ -150,18 +166,18 @@ async fn an_effect_without_a_run_is_removed_after_its_retention() {
 
 #[tokio::test]
 async fn the_configured_number_of_used_keys_is_kept() {
-    async fn check<S: Store>(store: S, kept: [bool; 3]) {
+    async fn check<S: Store>(store: S, clock: &ManualClock, kept: [bool; 3]) {
         for name in ["0", "1", "2"] {
             assert!(
                 store
-                    .once(tenant("acme"), name.into(), at(0))
+                    .once(tenant("acme"), name.into(), secs(0))
                     .await
                     .unwrap()
             );
         }
-        store.forget(9).await;
+        forget(&store, clock, 9).await;
         for (name, kept) in ["0", "1", "2"].into_iter().zip(kept) {
-            let first = store.once(tenant("acme"), name.into(), at(0)).await;
+            let first = store.once(tenant("acme"), name.into(), secs(0)).await;
             assert_eq!(first.unwrap(), !kept, "{name}");
         }
     }
@@ -178,7 +194,7 @@ async fn the_configured_number_of_used_keys_is_kept() {
 
 #[tokio::test]
 async fn the_limit_of_waiting_runs_is_enforced() {
-    async fn check<S: Store>(store: S, expected: [&str; 2]) {
+    async fn check<S: Store>(store: S, _: &ManualClock, expected: [&str; 2]) {
         for (run, expected) in ["a", "b"].into_iter().zip(expected) {
             assert_eq!(code(suspend(&store, run).await), expected);
         }
@@ -228,9 +244,9 @@ async fn a_write_waits_up_to_the_busy_timeout() {
         let other = rusqlite::Connection::open(&path).unwrap();
         other.execute_batch("BEGIN IMMEDIATE").unwrap();
         let fence = store.get(key(&run)).await.unwrap().fence;
-        let renewed = store.renew(key(&run), fence, at(60)).await;
+        let renewed = store.renew(key(&run), fence, secs(60)).await;
         assert_eq!(code(renewed), "store_failed");
-        let ended = store.end(key(&run), fence, at(60)).await;
+        let ended = store.end(key(&run), fence).await;
         assert_eq!(code(ended), "store_failed");
     }
 }

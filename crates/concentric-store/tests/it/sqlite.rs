@@ -1,14 +1,19 @@
 //! Behaviour of the SQLite store beyond the shared suite.
 
-use crate::common::{at, client, file::file, key, question, running, tenant, waiting};
+use crate::common::{
+    at, client,
+    file::{file, open},
+    key, question, running, secs, set, tenant, waiting,
+};
 use concentric_core::{
     MessageId, Reply, ThreadId, ToolOutcome, Turn,
     store::{
-        Decisions, EffectKey, Ledger, LedgerEntry, Memories, Once, RunChange, RunStatus, RunStore,
-        StoreError, StoreFuture, ThreadChange, ThreadStore,
+        Decisions, EffectKey, Ledger, LedgerEntry, Memories, Once, Renewed, RunChange, RunStatus,
+        RunStore, StoreError, StoreFuture, ThreadChange, ThreadStore,
     },
 };
 use concentric_store::{Fault, Options, SqliteStore};
+use concentric_test::ManualClock;
 use futures_util::future::{Either, join_all, select};
 use rusqlite::Connection;
 use std::{
@@ -30,7 +35,7 @@ fn fault(error: StoreError) -> String {
 }
 
 async fn begun(store: &SqliteStore, run: &str) -> u64 {
-    RunStore::begin(store, key(run), client(run), running("hi").into(), at(30))
+    RunStore::begin(store, key(run), client(run), running("hi").into(), secs(30))
         .await
         .unwrap()
 }
@@ -49,7 +54,7 @@ async fn two_handles_see_each_others_writes() {
     let one = SqliteStore::open(&path).unwrap();
     let two = SqliteStore::open(&path).unwrap();
     let fence = begun(&one, "run").await;
-    two.suspend(key("run"), fence, waiting("hi", "q").into(), at(0))
+    two.suspend(key("run"), fence, waiting("hi", "q").into())
         .await
         .unwrap();
     assert_eq!(
@@ -67,10 +72,10 @@ async fn many_writers_wait_for_each_other() {
             let run = format!("{n}/{m}");
             let fence = begun(store, &run).await;
             store
-                .save(key(&run), fence, running("on").into(), at(60))
+                .save(key(&run), fence, running("on").into(), secs(60))
                 .await
                 .unwrap();
-            store.end(key(&run), fence, at(10)).await.unwrap();
+            store.end(key(&run), fence).await.unwrap();
         }
     });
     join_all(work).await;
@@ -84,13 +89,13 @@ async fn one_of_many_handles_claims_a_run() {
         let run = format!("{round}");
         let fence = begun(&stores[0], &run).await;
         stores[0]
-            .suspend(key(&run), fence, waiting("hi", "q").into(), at(0))
+            .suspend(key(&run), fence, waiting("hi", "q").into())
             .await
             .unwrap();
         let version = stores[0].get(key(&run)).await.unwrap().version;
         let claims = stores.iter().map(|store| {
             let replies = vec![Reply::approve(question("q"))];
-            store.claim(key(&run), version, replies, at(0), at(30))
+            store.claim(key(&run), version, replies, secs(30))
         });
         let claims = join_all(claims).await;
         assert_eq!(claims.iter().filter(|claim| claim.is_ok()).count(), 1);
@@ -115,12 +120,18 @@ async fn a_modified_row_is_rejected() {
                          checksum = (SELECT checksum FROM runs WHERE run = 'other')",
     ] {
         let (_dir, path) = file();
-        let store = SqliteStore::open(&path).unwrap();
+        let (store, clock) = open(&path);
         let fence = begun(&store, "run").await;
         let other = running("somebody else");
-        RunStore::begin(&store, key("other"), client("other"), other.into(), at(30))
-            .await
-            .unwrap();
+        RunStore::begin(
+            &store,
+            key("other"),
+            client("other"),
+            other.into(),
+            secs(30),
+        )
+        .await
+        .unwrap();
         let changed = Connection::open(&path).unwrap();
         let changed = changed
             .execute(&format!("{change} WHERE run = 'run'"), [])
@@ -128,15 +139,14 @@ async fn a_modified_row_is_rejected() {
         assert_eq!(changed, 1);
 
         let version = fence;
-        let claim = store
-            .claim(key("run"), version, vec![], at(60), at(90))
-            .await;
+        set(&clock, 60);
+        let claim = store.claim(key("run"), version, vec![], secs(30)).await;
         for error in [store.get(key("run")).await.unwrap_err(), claim.unwrap_err()] {
             let message = fault(error);
             let expected = "run `run` of thread `thread` is corrupt: ";
             assert!(message.starts_with(expected), "{change}: {message}");
         }
-        assert_other_run_is_listed(&store).await;
+        assert_other_run_is_listed(&store, &clock).await;
     }
 }
 
@@ -148,9 +158,14 @@ async fn listed(store: &SqliteStore) -> Result<Vec<String>, StoreError> {
 }
 
 /// Asserts that the other run of the thread is still found.
-async fn assert_other_run_is_listed(store: &SqliteStore) {
-    let left = store.abandoned(at(60), 1).await.unwrap();
-    let left: Vec<_> = left.into_iter().map(|record| record.key).collect();
+async fn assert_other_run_is_listed(store: &SqliteStore, clock: &ManualClock) {
+    set(clock, 60);
+    let mut left = Vec::new();
+    // The broken run is claimed and omitted, and then not read again at once.
+    for _ in 0..2 {
+        let claimed = store.claim_abandoned(1, secs(30)).await.unwrap();
+        left.extend(claimed.into_iter().map(|record| record.key));
+    }
     assert_eq!(left, [key("other")]);
     // A list does not read states, so it includes the broken run.
     let mut listed = listed(store).await.unwrap();
@@ -165,9 +180,9 @@ async fn a_row_with_invalid_text_hides_no_other_row() {
         "UPDATE questions SET question = CAST(x'ff' AS TEXT) WHERE run = 'run'",
     ] {
         let (_dir, path) = file();
-        let store = SqliteStore::open(&path).unwrap();
+        let (store, clock) = open(&path);
         let state = waiting("hi", "q");
-        RunStore::begin(&store, key("run"), client("run"), state.into(), at(30))
+        RunStore::begin(&store, key("run"), client("run"), state.into(), secs(30))
             .await
             .unwrap();
         begun(&store, "other").await;
@@ -175,18 +190,19 @@ async fn a_row_with_invalid_text_hides_no_other_row() {
         assert_eq!(changed.unwrap(), 1);
         let message = fault(store.get(key("run")).await.unwrap_err());
         assert!(message.starts_with("a row is corrupt"), "{message}");
-        assert_other_run_is_listed(&store).await;
+        assert_other_run_is_listed(&store, &clock).await;
     }
 }
 
 #[tokio::test]
 async fn a_database_failure_is_not_reported_as_no_runs() {
     let (_dir, path) = file();
-    let store = SqliteStore::open(&path).unwrap();
+    let (store, clock) = open(&path);
     begun(&store, "run").await;
     let broken = Connection::open(&path).unwrap();
     broken.execute_batch("DROP TABLE questions").unwrap();
-    let abandoned = store.abandoned(at(60), 1).await;
+    set(&clock, 60);
+    let abandoned = store.claim_abandoned(1, secs(30)).await;
     assert_eq!(fault(abandoned.unwrap_err()), "the database failed");
     broken.execute_batch("DROP TABLE runs").unwrap();
     let listed = listed(&store).await;
@@ -206,7 +222,7 @@ async fn a_file_of_a_newer_version_is_rejected() {
             error,
             Fault::Newer {
                 found: 99,
-                known: 5
+                known: 6
             }
         ),
         "{error:?}"
@@ -307,10 +323,10 @@ async fn leases_are_renewed_during_a_large_backup() {
     let mut copied = store.back_up(&copy);
     let mut renewed = 0;
     loop {
-        let renewal = store.renew(key("run"), fence, at(60));
+        let renewal = store.renew(key("run"), fence, secs(60));
         match select(&mut copied, renewal).await {
             Either::Left((copied, _)) => break copied.unwrap(),
-            Either::Right((done, _)) => done.unwrap(),
+            Either::Right((done, _)) => assert_eq!(done.unwrap(), Renewed::Held),
         }
         renewed += 1;
     }
@@ -334,7 +350,7 @@ async fn queued_work_completes_after_the_store_is_dropped() {
             key(&n.to_string()),
             client(&n.to_string()),
             running("hi").into(),
-            at(30),
+            secs(30),
         ));
     }
     // A future that is never polled has no effect.
@@ -343,7 +359,7 @@ async fn queued_work_completes_after_the_store_is_dropped() {
         key("never"),
         client("never"),
         running("hi").into(),
-        at(30),
+        secs(30),
     ));
     drop(store);
     // SQLite removes the log when the last connection closes.
@@ -377,7 +393,7 @@ async fn a_write_that_exceeds_the_busy_timeout_changes_nothing() {
         key("run"),
         client("run"),
         running("hi").into(),
-        at(30),
+        secs(30),
     )
     .await
     .unwrap_err();
@@ -403,7 +419,7 @@ async fn reads_do_not_wait_for_writers() {
         key("later"),
         client("later"),
         running("hi").into(),
-        at(30),
+        secs(30),
     );
     match select(write, store.get(key("run"))).await {
         Either::Left((written, _)) => panic!("{written:?}"),
@@ -422,14 +438,14 @@ async fn a_renewal_does_not_wait_for_large_reads_or_writes() {
         key("large"),
         client("large"),
         large().into(),
-        at(30),
+        secs(30),
     );
     let fence = begun.await.unwrap();
     let mut jobs: Vec<StoreFuture<()>> = Vec::new();
     for _ in 0..16 {
         let read = store.get(key("large"));
         jobs.push(Box::pin(async { read.await.map(drop) }));
-        jobs.push(store.save(key("large"), fence, large().into(), at(30)));
+        jobs.push(store.save(key("large"), fence, large().into(), secs(30)));
     }
     let done = AtomicUsize::new(0);
     let jobs = join_all(jobs.into_iter().map(async |job| {
@@ -438,7 +454,8 @@ async fn a_renewal_does_not_wait_for_large_reads_or_writes() {
     }));
     let renewals = async {
         for n in 0..4 {
-            store.renew(key("large"), fence, at(60 + n)).await.unwrap();
+            let renewed = store.renew(key("large"), fence, secs(60 + n)).await;
+            assert_eq!(renewed.unwrap(), Renewed::Held);
         }
         done.load(Ordering::Relaxed)
     };
@@ -455,7 +472,7 @@ async fn a_renewal_does_not_wait_for_large_reads_or_writes() {
 #[tokio::test]
 async fn each_renewal_gets_its_own_result() {
     let (_dir, path) = file();
-    let store = SqliteStore::open(&path).unwrap();
+    let (store, _clock) = open(&path);
     let mut fences = Vec::new();
     for n in 0..40 {
         fences.push(begun(&store, &n.to_string()).await);
@@ -463,7 +480,7 @@ async fn each_renewal_gets_its_own_result() {
     let renewals = fences.iter().enumerate().map(|(n, fence)| {
         // Every other renewal has an older fence.
         let fence = fence - u64::from(n % 2 == 1);
-        store.renew(key(&n.to_string()), fence, at(60))
+        store.renew(key(&n.to_string()), fence, secs(60))
     });
     for (n, renewed) in join_all(renewals).await.into_iter().enumerate() {
         assert_eq!(renewed.is_ok(), n % 2 == 0, "{n}: {renewed:?}");
@@ -477,7 +494,7 @@ async fn interrupts_may_exceed_the_parameter_limit_of_sqlite() {
     let (_dir, path) = file();
     let store = SqliteStore::open(&path).unwrap();
     let fence = begun(&store, "run").await;
-    let waits = store.suspend(key("run"), fence, waiting("hi", "q").into(), at(0));
+    let waits = store.suspend(key("run"), fence, waiting("hi", "q").into());
     waits.await.unwrap();
     let mut asked: Vec<_> = (0..70_000).map(|n| question(&format!("\"{n}'"))).collect();
     let asking = |ids| store.find_by_interrupt(tenant("acme"), ThreadId::new("thread"), ids);
@@ -509,10 +526,10 @@ async fn the_end_of_a_run_removes_at_most_a_hundred_others() {
              SELECT 'acme', 'thread', 'old' || n, 'ended', 0, 0, 0, 0, 0, x'', '', '' FROM n",
         )
         .unwrap();
-    store.end(key("run"), fence, at(0)).await.unwrap();
+    store.end(key("run"), fence).await.unwrap();
     let left: i64 = rows();
     assert_eq!(left, 151);
-    store.purge(at(0)).await.unwrap();
+    store.purge().await.unwrap();
     assert_eq!(rows(), 0);
 }
 
@@ -528,7 +545,7 @@ async fn a_file_of_the_first_version_is_migrated() {
     old.pragma_update(None, "journal_mode", "WAL").unwrap();
     drop(old);
 
-    let store = SqliteStore::open(&path).unwrap();
+    let (store, clock) = open(&path);
     let thread = || ThreadId::new("thread");
     let asking = store.find_by_interrupt(tenant("acme"), thread(), vec![question("q")]);
     let record = asking.await.unwrap();
@@ -553,15 +570,16 @@ async fn a_file_of_the_first_version_is_migrated() {
     assert!(found.await.unwrap().is_empty());
 
     let replies = vec![Reply::approve(question("q"))];
-    let claim = store.claim(record.key, record.version, replies, at(0), at(30));
+    let claim = store.claim(record.key, record.version, replies, secs(30));
     let claimed = claim.await.unwrap();
-    let end = store.end(claimed.key, claimed.fence, at(1));
+    let end = store.end(claimed.key, claimed.fence);
     end.await.unwrap();
     // An abandoned run is live, an ended run is not.
     let live = |id| store.is_live(tenant("acme"), thread(), client(id));
     assert!(live("left").await.unwrap());
     assert!(!live("over").await.unwrap());
-    let left = store.abandoned(at(60), 9).await.unwrap();
+    set(&clock, 60);
+    let left = store.claim_abandoned(9, secs(30)).await.unwrap();
     assert_eq!((left.len(), &left[0].key), (1, &key("left")));
     assert_eq!(left[0].state.transcript(), running("left").transcript());
     // Effects, used keys and decisions are kept.
@@ -570,13 +588,13 @@ async fn a_file_of_the_first_version_is_migrated() {
     assert_eq!(store.known(effect).await.unwrap(), done);
     assert!(
         !store
-            .once(tenant("acme"), "token".into(), at(9))
+            .once(tenant("acme"), "token".into(), secs(9))
             .await
             .unwrap()
     );
     assert!(
         store
-            .once(tenant("acme"), "other".into(), at(9))
+            .once(tenant("acme"), "other".into(), secs(9))
             .await
             .unwrap()
     );
@@ -604,7 +622,7 @@ async fn a_file_of_the_fourth_version_is_migrated() {
     assert_eq!(old.execute(damage, []).unwrap(), 1);
     drop(old);
 
-    let store = SqliteStore::open(&path).unwrap();
+    let (store, _clock) = open(&path);
     let states = [
         ("left", running("left")),
         ("waits", waiting("hi", "q")),
@@ -623,7 +641,7 @@ async fn a_file_of_the_fourth_version_is_migrated() {
     assert!(message.contains("it has no turns"), "{message}");
     // A state is written as before.
     let change = RunChange::new(&running("left again"));
-    let saved = store.save(key("claimed"), claimed.fence, change, at(60));
+    let saved = store.save(key("claimed"), claimed.fence, change, secs(60));
     saved.await.unwrap();
     let record = store.get(key("claimed")).await.unwrap();
     assert_eq!(record.state, running("left again"));
@@ -650,15 +668,33 @@ async fn a_file_of_the_fourth_version_is_migrated() {
 #[tokio::test]
 async fn out_of_range_times_are_clamped() {
     let (_dir, path) = file();
-    let store = SqliteStore::open(&path).unwrap();
-    let far = std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(1 << 40);
-    RunStore::begin(&store, key("run"), client("run"), running("hi").into(), far)
-        .await
-        .unwrap();
-    assert!(store.get(key("run")).await.unwrap().lease_until > at(1_000_000_000));
-    assert!(store.once(tenant("acme"), "k".into(), far).await.unwrap());
-    let early = std::time::SystemTime::UNIX_EPOCH - Duration::from_secs(9);
-    let fence = store.get(key("run")).await.unwrap().fence;
-    store.renew(key("run"), fence, early).await.unwrap();
-    assert_eq!(store.get(key("run")).await.unwrap().lease_until, early);
+    let (store, clock) = open(&path);
+    RunStore::begin(
+        &store,
+        key("run"),
+        client("run"),
+        running("hi").into(),
+        Duration::MAX,
+    )
+    .await
+    .unwrap();
+    let record = store.get(key("run")).await.unwrap();
+    assert!(record.lease_until > at(1_000_000_000));
+    let once = || store.once(tenant("acme"), "k".into(), Duration::MAX);
+    assert!(once().await.unwrap());
+    let renew = || store.renew(key("run"), record.fence, secs(1));
+    for (now, until) in [(1 << 40, None), (-9, Some(-8)), (-(1 << 40), None)] {
+        let time = |seconds: i64| {
+            let since = Duration::from_secs(seconds.unsigned_abs());
+            match seconds < 0 {
+                true => std::time::SystemTime::UNIX_EPOCH - since,
+                false => std::time::SystemTime::UNIX_EPOCH + since,
+            }
+        };
+        clock.set(time(now));
+        assert_eq!(renew().await.unwrap(), Renewed::Held);
+        let found = store.get(key("run")).await.unwrap().lease_until;
+        assert!(until.is_none_or(|until| found == time(until)), "{found:?}");
+        assert!(!once().await.unwrap());
+    }
 }

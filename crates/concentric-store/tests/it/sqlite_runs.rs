@@ -1,9 +1,9 @@
 //! The cost of runs in SQLite, and the deletion of their turns.
 
 use crate::common::{
-    at, client,
-    file::{assert_equal, count, empty_log, file, logged},
-    key, running_after, tenant, waiting,
+    client,
+    file::{assert_equal, count, empty_log, file, logged, open},
+    key, running_after, secs, set, tenant, waiting,
 };
 use concentric_core::{
     ThreadId, Transcript, Turn,
@@ -22,7 +22,7 @@ fn turns(len: usize) -> Transcript {
 
 async fn begun(store: &SqliteStore, run: &str, transcript: &Transcript) -> u64 {
     let state = running_after(transcript.clone());
-    let begun = RunStore::begin(store, key(run), client(run), state.into(), at(30));
+    let begun = RunStore::begin(store, key(run), client(run), state.into(), secs(30));
     begun.await.unwrap()
 }
 
@@ -41,7 +41,7 @@ async fn the_bytes_of_a_save_do_not_grow_with_the_conversation() {
             transcript.push(turn(start + n));
             let state = running_after(transcript.clone());
             let change = RunChange::since(&stored, &state);
-            let saved = store.save(key(&run), fence, change, at(30));
+            let saved = store.save(key(&run), fence, change, secs(30));
             saved.await.unwrap();
         }
         let bytes = logged(&path) / 100;
@@ -62,7 +62,7 @@ async fn a_run_has_the_turns_of_its_last_change() {
     let state = running_after(turns(10).prefix(4));
     let change = RunChange::since(&running_after(turns(10)), &state);
     assert_eq!((change.keep, change.turns.len()), (4, 0));
-    let saved = store.save(key("run"), fence, change, at(30));
+    let saved = store.save(key("run"), fence, change, secs(30));
     saved.await.unwrap();
     assert_eq!(count(&path, "turns"), 4);
     assert_eq!(store.get(key("run")).await.unwrap().state, state);
@@ -71,7 +71,7 @@ async fn a_run_has_the_turns_of_its_last_change() {
 
     let mut change = RunChange::new(&state);
     (change.keep, change.turns) = (5, Vec::new());
-    let saved = store.save(key("run"), fence, change, at(30)).await;
+    let saved = store.save(key("run"), fence, change, secs(30)).await;
     assert!(matches!(saved, Err(StoreError::Unwritable(_))), "{saved:?}");
     assert_eq!(store.get(key("run")).await.unwrap().state, state);
 }
@@ -84,11 +84,11 @@ async fn the_turns_of_a_removed_run_are_removed() {
     // By its end.
     let fence = begun(&store, "ended", &turns(3)).await;
     assert_eq!(count(&path, "turns"), 3);
-    store.end(key("ended"), fence, at(0)).await.unwrap();
+    store.end(key("ended"), fence).await.unwrap();
     assert_eq!((count(&path, "turns"), count(&path, "logs")), (0, 0));
     // With its conversation.
     let fence = begun(&store, "waits", &turns(3)).await;
-    let suspended = store.suspend(key("waits"), fence, waiting("hi", "q").into(), at(0));
+    let suspended = store.suspend(key("waits"), fence, waiting("hi", "q").into());
     suspended.await.unwrap();
     assert_eq!(count(&path, "turns"), 1);
     let mut change = ThreadChange::default();
@@ -166,7 +166,7 @@ async fn a_changed_turn_is_found() {
         "UPDATE runs SET log = NULL WHERE run = 'run'",
     ] {
         let (_dir, path) = file();
-        let store = SqliteStore::open(&path).unwrap();
+        let (store, clock) = open(&path);
         begun(&store, "run", &turns(3)).await;
         let db = rusqlite::Connection::open(&path).unwrap();
         assert_eq!(db.execute(change, []).unwrap(), 1);
@@ -177,7 +177,8 @@ async fn a_changed_turn_is_found() {
             "{change}: {text}"
         );
         // It is not claimed either.
-        let claim = store.claim(key("run"), 1, Vec::new(), at(60), at(90)).await;
+        set(&clock, 60);
+        let claim = store.claim(key("run"), 1, Vec::new(), secs(30)).await;
         assert!(claim.is_err());
     }
 }

@@ -34,9 +34,7 @@ pub(crate) async fn is_first(
         return true;
     };
     let key = format!("{what}:{id}");
-    let now = call.context.now();
-    let until = now.checked_add(REMEMBERED_FOR).unwrap_or(now);
-    let first = stored(|| once.once(Tenant::of(&call.context), key.into(), until));
+    let first = stored(|| once.once(Tenant::of(&call.context), key.into(), REMEMBERED_FOR));
     first.await.unwrap_or_else(|error| {
         tracing::error!(%error, "looking up the notification of a {what} failed; notifying again");
         true

@@ -101,21 +101,21 @@ impl ApprovalTokens {
         })
     }
 
-    /// The time until which an interrupt that was answered at `now` is remembered: its other tokens may
-    /// be valid for longer than the used one.
-    fn used_until(&self, now: SystemTime) -> SystemTime {
-        later(now, self.0.keys.longest().clamp(USED_FOR, LONGEST))
+    /// How long an answered interrupt is remembered: its other tokens may be valid for longer than the
+    /// used one.
+    fn used_for(&self) -> Duration {
+        self.0.keys.longest().clamp(USED_FOR, LONGEST)
     }
 
     async fn spend(
         &self,
         id: &InterruptId,
         context: &Context,
-        until: SystemTime,
+        keep: Duration,
     ) -> Result<(), Invalid> {
         // Not the token itself: listing an interrupt again creates another token for it (F38).
         let key = format!("token:{id}").into();
-        let first = stored(|| self.0.once.once(Tenant::of(context), key, until)).await;
+        let first = stored(|| self.0.once.once(Tenant::of(context), key, keep)).await;
         match first {
             Ok(true) => Ok(()),
             Ok(false) => Err(Invalid::USED),
@@ -190,20 +190,12 @@ impl VerifyReplies for ApprovalTokens {
     }
 
     fn take<'a>(&'a self, reply: &'a Reply, context: &'a Context) -> Verified<'a> {
-        let until = self.used_until(context.now());
-        Box::pin(self.spend(&reply.interrupt_id, context, until))
+        Box::pin(self.spend(&reply.interrupt_id, context, self.used_for()))
     }
 
     fn decided<'a>(&'a self, id: &'a InterruptId, context: &'a Context) -> Verified<'a> {
-        Box::pin(self.spend(id, context, later(context.now(), LONGEST)))
+        Box::pin(self.spend(id, context, LONGEST))
     }
-}
-
-/// `now` plus `by`, or the latest representable time before it.
-fn later(now: SystemTime, by: Duration) -> SystemTime {
-    let halves = std::iter::successors(Some(by), |by| (!by.is_zero()).then(|| *by / 2));
-    let mut times = halves.map(|by| now.checked_add(by));
-    times.find_map(|time| time).unwrap_or(now)
 }
 
 /// Whether a reply denies or cancels its call.

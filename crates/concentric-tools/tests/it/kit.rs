@@ -658,8 +658,8 @@ impl Memory {
 }
 
 impl Once for Memory {
-    fn once(&self, tenant: Tenant, key: Str, until: SystemTime) -> StoreFuture<bool> {
-        unless(&self.0.fails_rest, || self.0.store.once(tenant, key, until))
+    fn once(&self, tenant: Tenant, key: Str, keep: Duration) -> StoreFuture<bool> {
+        unless(&self.0.fails_rest, || self.0.store.once(tenant, key, keep))
     }
 }
 

@@ -29,7 +29,7 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 use tower::{Layer, Service, ServiceExt, layer::layer_fn, service_fn};
 
@@ -607,7 +607,7 @@ impl Ledger for Store {
 }
 
 impl Once for Store {
-    fn once(&self, _: Tenant, _: Str, _: SystemTime) -> StoreFuture<bool> {
+    fn once(&self, _: Tenant, _: Str, _: Duration) -> StoreFuture<bool> {
         self.reach("once");
         Box::pin(ready(Ok(true)))
     }

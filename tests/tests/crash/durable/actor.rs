@@ -1,7 +1,7 @@
 //! The processes: this program, started again.
 
 use super::{
-    agent::{LEASE, agent, ahead, script, store},
+    agent::{Ahead, LEASE, abandoned, agent, ahead, script, store},
     points::{Plan, Points},
     power,
     world::{Entry, World},
@@ -11,7 +11,6 @@ use concentric_core::{
     Reply, Resume, ResumePoint, RunId, ThreadId, Transcript, interrupt,
     store::{RunKey, RunStatus, RunStore, StoreError, Tenant},
 };
-use concentric_layers::suspend::abandoned;
 use futures_util::StreamExt;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use serde::{Deserialize, Serialize};
@@ -71,8 +70,12 @@ impl Part {
         Points::new(self.plan.clone(), self.world())
     }
 
+    pub fn clock(&self) -> Ahead {
+        Ahead(LEASE * 2 * self.leases)
+    }
+
     pub fn environment(&self) -> Environment {
-        ahead(LEASE * 2 * self.leases)
+        ahead(self.clock())
     }
 
     /// Starts a process that plays it: the test of that name in this program.
@@ -270,12 +273,12 @@ fn effect_of(id: &InterruptId) -> &str {
 /// Goes on with the run, one request's worth, as a host does that starts.
 pub async fn drive(part: &Part) -> Said {
     let (world, points) = (part.world(), part.points());
-    let store = store(&world, &points);
+    let store = store(&world, &points, part.clock());
     let agent = agent(script(&part.script), &store);
     let environment = part.environment();
     say("ready");
 
-    let mut left = abandoned(&store, &environment, 16).await.unwrap();
+    let mut left = abandoned(&store, &environment, 16).await;
     assert!(left.len() <= 1);
     if let Some(request) = left.pop() {
         return run(&agent, &world, &points, request).await;
@@ -295,7 +298,9 @@ pub async fn drive(part: &Part) -> Said {
                 false => Said::Unseen,
             }
         }
-        RunStatus::Running => panic!("its lease is over"),
+        RunStatus::Running | RunStatus::Abandoned | RunStatus::Quarantined => {
+            panic!("it was abandoned: {:?}", record.status)
+        }
         RunStatus::Suspended => {
             let questions = record.state.interrupts();
             let asked = match part.all_at_once {

@@ -14,7 +14,7 @@ use concentric_core::{
     store::RunClaim,
 };
 use concentric_layers::SuspendLayer;
-use concentric_store::SqliteStore;
+use concentric_store::{Options, SqliteStore};
 use concentric_tools::{Approval, ApprovalEvent, Tool, ToolError, Toolset, tool_with_context};
 use futures_util::stream;
 use schemars::JsonSchema;
@@ -29,10 +29,11 @@ use tower::{Layer, service_fn};
 // ---- time ----
 
 /// The system's, but for a clock that is ahead: to whom a lease of before is over.
-pub fn ahead(by: Duration) -> Environment {
-    Environment::new(Ahead(by), SystemIds, SystemRandom)
+pub fn ahead(clock: Ahead) -> Environment {
+    Environment::new(clock, SystemIds, SystemRandom)
 }
 
+#[derive(Clone, Copy)]
 pub struct Ahead(pub Duration);
 
 impl Clock for Ahead {
@@ -274,8 +275,9 @@ pub fn tools(world: &World, points: &Points) -> Toolset {
 /// How long a process that is killed is thought alive.
 pub const LEASE: Duration = Duration::from_secs(30);
 
-pub fn store(world: &World, points: &Points) -> Pointed {
-    let inner = SqliteStore::open(world.db()).unwrap();
+/// The store keeps the time of `clock`.
+pub fn store(world: &World, points: &Points, clock: Ahead) -> Pointed {
+    let inner = SqliteStore::open_with(world.db(), Options::new().clock(clock)).unwrap();
     points.writes_to(&inner);
     Pointed {
         inner,
@@ -293,7 +295,21 @@ pub fn bare(script: &'static [Calls], store: &Pointed) -> BoxModel {
     BoxModel::new(AgentLayer::new(tools).layer(model(script, points.clone())))
 }
 
+fn suspend(store: &Pointed) -> SuspendLayer<Pointed> {
+    SuspendLayer::new(Arc::new(store.clone())).lease(LEASE)
+}
+
+/// Claims abandoned runs.
+pub async fn abandoned(
+    store: &Pointed,
+    environment: &Environment,
+    limit: usize,
+) -> Vec<ChatRequest> {
+    let claimed = suspend(store).claim_abandoned(environment, limit).await;
+    claimed.unwrap()
+}
+
 pub fn agent(script: &'static [Calls], store: &Pointed) -> BoxModel {
-    let suspend = SuspendLayer::new(Arc::new(store.clone())).lease(LEASE);
+    let suspend = suspend(store);
     BoxModel::new(suspend.layer(bare(script, store)))
 }

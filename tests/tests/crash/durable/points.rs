@@ -61,7 +61,7 @@ impl Points {
         let Some(store) = self.store.get().cloned() else {
             return;
         };
-        let purge = move || super::actor::block(store.purge(std::time::SystemTime::UNIX_EPOCH));
+        let purge = move || super::actor::block(store.purge());
         thread::spawn(purge).join().unwrap().unwrap();
     }
 

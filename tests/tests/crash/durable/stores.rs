@@ -7,12 +7,12 @@ use super::{
 use concentric_core::{
     InterruptId, MessageId, Reply, RunId, Str, ThreadId, ToolOutcome,
     store::{
-        EffectKey, Intent, Ledger, LedgerEntry, Once, RunChange, RunKey, RunRecord, RunStore,
-        RunSummary, StoreFuture, Tenant,
+        EffectKey, Intent, Ledger, LedgerEntry, Once, Renewed, RunChange, RunKey, RunRecord,
+        RunStore, RunSummary, StoreFuture, Tenant,
     },
 };
 use concentric_store::SqliteStore;
-use std::time::SystemTime;
+use std::time::Duration;
 
 #[derive(Clone)]
 pub struct Pointed {
@@ -48,15 +48,22 @@ impl Pointed {
     }
 }
 
+/// The replies that a claimed run has.
+fn accepted(record: &RunRecord) -> Option<Entry> {
+    let ids = record.replies.iter().map(|r| r.interrupt_id.to_string());
+    let ids: Vec<_> = ids.collect();
+    (!ids.is_empty()).then_some(Entry::Accepted(ids))
+}
+
 impl RunStore for Pointed {
     fn begin(
         &self,
         key: RunKey,
         client_id: RunId,
         change: RunChange,
-        until: SystemTime,
+        lease: Duration,
     ) -> StoreFuture<u64> {
-        let work = RunStore::begin(&self.inner, key, client_id, change, until);
+        let work = RunStore::begin(&self.inner, key, client_id, change, lease);
         self.noting(self.at("begin".into(), work), |_| Some(Entry::Checkpointed))
     }
 
@@ -73,59 +80,60 @@ impl RunStore for Pointed {
         key: RunKey,
         version: u64,
         replies: Vec<Reply>,
-        now: SystemTime,
-        until: SystemTime,
+        lease: Duration,
     ) -> StoreFuture<RunRecord> {
-        let work = self.inner.claim(key, version, replies, now, until);
-        self.noting(self.at("claim".into(), work), |record| {
-            let ids = record.replies.iter().map(|r| r.interrupt_id.to_string());
-            let ids: Vec<_> = ids.collect();
-            (!ids.is_empty()).then_some(Entry::Accepted(ids))
-        })
+        let work = self.inner.claim(key, version, replies, lease);
+        self.noting(self.at("claim".into(), work), accepted)
     }
 
-    fn amend(
-        &self,
-        key: RunKey,
-        version: u64,
-        change: RunChange,
-        now: SystemTime,
-    ) -> StoreFuture<u64> {
-        self.at("amend".into(), self.inner.amend(key, version, change, now))
+    fn claim_abandoned(&self, limit: usize, lease: Duration) -> StoreFuture<Vec<RunRecord>> {
+        let (work, points) = (
+            self.inner.claim_abandoned(limit, lease),
+            self.points.clone(),
+        );
+        // A process that claims nothing comes to no point.
+        let claimed = Box::pin(async move {
+            let records = work.await;
+            if let Ok([_, ..]) = records.as_deref() {
+                points.hit("claim:after");
+            }
+            records
+        });
+        self.noting(claimed, |records| records.iter().find_map(accepted))
     }
 
-    fn save(
-        &self,
-        key: RunKey,
-        fence: u64,
-        change: RunChange,
-        until: SystemTime,
-    ) -> StoreFuture<()> {
-        let work = self.inner.save(key, fence, change, until);
+    fn amend(&self, key: RunKey, version: u64, change: RunChange) -> StoreFuture<u64> {
+        self.at("amend".into(), self.inner.amend(key, version, change))
+    }
+
+    fn save(&self, key: RunKey, fence: u64, change: RunChange, lease: Duration) -> StoreFuture<()> {
+        let work = self.inner.save(key, fence, change, lease);
         self.noting(self.at("save".into(), work), |()| Some(Entry::Checkpointed))
     }
 
-    fn renew(&self, key: RunKey, fence: u64, until: SystemTime) -> StoreFuture<()> {
-        self.at("renew".into(), self.inner.renew(key, fence, until))
+    fn renew(&self, key: RunKey, fence: u64, lease: Duration) -> StoreFuture<Renewed> {
+        self.at("renew".into(), self.inner.renew(key, fence, lease))
     }
 
-    fn suspend(
-        &self,
-        key: RunKey,
-        fence: u64,
-        change: RunChange,
-        now: SystemTime,
-    ) -> StoreFuture<()> {
-        let work = self.inner.suspend(key, fence, change, now);
+    fn cancel(&self, key: RunKey) -> StoreFuture<bool> {
+        self.at("cancel".into(), self.inner.cancel(key))
+    }
+
+    fn suspend(&self, key: RunKey, fence: u64, change: RunChange) -> StoreFuture<()> {
+        let work = self.inner.suspend(key, fence, change);
         self.at("suspend".into(), work)
     }
 
-    fn end(&self, key: RunKey, fence: u64, now: SystemTime) -> StoreFuture<()> {
-        self.at("end".into(), self.inner.end(key, fence, now))
+    fn end(&self, key: RunKey, fence: u64) -> StoreFuture<()> {
+        self.at("end".into(), self.inner.end(key, fence))
     }
 
-    fn withdraw(&self, tenant: Tenant, thread: ThreadId, now: SystemTime) -> StoreFuture<usize> {
-        self.at("withdraw".into(), self.inner.withdraw(tenant, thread, now))
+    fn withdraw(&self, tenant: Tenant, thread: ThreadId) -> StoreFuture<usize> {
+        self.at("withdraw".into(), self.inner.withdraw(tenant, thread))
+    }
+
+    fn release(&self, key: RunKey) -> StoreFuture<bool> {
+        self.at("release".into(), self.inner.release(key))
     }
 
     fn find_by_interrupt(
@@ -145,10 +153,6 @@ impl RunStore for Pointed {
         limit: usize,
     ) -> StoreFuture<Vec<RunSummary>> {
         self.inner.list_by_thread(tenant, thread, message, limit)
-    }
-
-    fn abandoned(&self, now: SystemTime, limit: usize) -> StoreFuture<Vec<RunRecord>> {
-        self.inner.abandoned(now, limit)
     }
 }
 
@@ -176,11 +180,11 @@ impl Ledger for Pointed {
 }
 
 impl Once for Pointed {
-    fn once(&self, tenant: Tenant, key: Str, until: SystemTime) -> StoreFuture<bool> {
+    fn once(&self, tenant: Tenant, key: Str, keep: Duration) -> StoreFuture<bool> {
         let name = match key.as_str().starts_with("token:") {
             true => "once.token".to_owned(),
             false => format!("once.{}", call_of(&key)),
         };
-        self.at(name, self.inner.once(tenant, key, until))
+        self.at(name, self.inner.once(tenant, key, keep))
     }
 }

@@ -21,7 +21,6 @@ use concentric_http::ag_ui::AgUiLayer;
 use concentric_layers::{
     SuspendLayer,
     session::{MakeSession, SessionTarget},
-    suspend::abandoned,
 };
 use concentric_store::{MemoryStore, SqliteStore};
 use concentric_tools::{
@@ -32,7 +31,7 @@ use serde_json::{Map, Value, json};
 use std::{
     collections::HashSet,
     sync::{Arc, Mutex},
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 use tower::{Layer, Service, ServiceExt, service_fn};
 
@@ -60,7 +59,7 @@ impl Ran {
 struct Used(Arc<Mutex<HashSet<(Tenant, String)>>>);
 
 impl Once for Used {
-    fn once(&self, tenant: Tenant, key: concentric_core::Str, _: SystemTime) -> StoreFuture<bool> {
+    fn once(&self, tenant: Tenant, key: concentric_core::Str, _: Duration) -> StoreFuture<bool> {
         let new = self.0.lock().unwrap().insert((tenant, key.to_string()));
         Box::pin(async move { Ok(new) })
     }

@@ -118,13 +118,13 @@ async fn an_abandoned_run_returns_its_interrupts() {
             let runs = store.list_by_thread(Tenant::default(), ThreadId::new("t"), None, 1);
             let key = runs.await.unwrap().remove(0).key;
             let version = store.get(key.clone()).await.unwrap().version;
-            let long_ago = SystemTime::now() - Duration::from_secs(60);
-            let claim = store.claim(key, version, Vec::new(), SystemTime::now(), long_ago);
+            let claim = store.claim(key, version, Vec::new(), Duration::ZERO);
             claim.await.unwrap();
             if recovered {
                 let environment = concentric_core::Environment::system();
-                let left = abandoned(&store, &environment, 9).await.unwrap();
-                for request in left {
+                let layer = SuspendLayer::new(Arc::clone(&store));
+                let left = layer.claim_abandoned(&environment, 9).await;
+                for request in left.unwrap() {
                     let response = asking.clone().oneshot(request).await.unwrap();
                     response.collect().await.unwrap();
                 }

@@ -1,35 +1,47 @@
 use super::Kept;
 use concentric_core::{
+    CancelReason, Context,
     context::Sleep,
-    store::{RunClaim, RunStore, StoreError, StoreFuture},
+    store::{Renewed, RunClaim, RunStore, StoreError, StoreFuture},
 };
 use std::{
     future::Future,
     pin::Pin,
     task::{self, Poll, ready},
-    time::SystemTime,
+    time::Duration,
 };
 
-/// The renewal of a claim.
+/// The renewal of a claim. A third of the lease after it was granted, it is renewed; after
+/// [four fifths](Lease::end), it is lost.
 pub(super) enum Lease {
     /// The claim did not exist at the last check.
     Unknown,
-    /// The lease is valid until `until`, and is renewed after `sleep`.
-    Holds { until: SystemTime, sleep: Sleep },
-    /// The lease is being extended to `next`, and is lost if that takes longer than `limit`.
+    /// The lease is renewed after this time.
+    Holds(Sleep),
+    /// The lease is being renewed since this time, and is lost if that takes longer than `limit`.
     Renewing {
-        until: SystemTime,
-        next: SystemTime,
-        work: StoreFuture<()>,
+        since: Duration,
+        work: StoreFuture<Renewed>,
         limit: Sleep,
     },
 }
 
 impl Lease {
+    /// Returns the time at which the lease counts as lost unless it was renewed. It is earlier than the
+    /// lease's end, because the clocks of this process and of the store may run at different speeds.
+    fn end<St>(kept: &Kept<St>) -> Duration
+    where
+        St: RunStore + ?Sized,
+    {
+        kept.leased().saturating_add(kept.lease / 5 * 4)
+    }
+
+    /// Resolves when the lease is lost. Cancels the run of `context` if that was requested.
     pub(super) fn poll<St>(
         &mut self,
         kept: &Kept<St>,
         claim: &RunClaim,
+        context: &Context,
         cx: &mut task::Context<'_>,
     ) -> Poll<StoreError>
     where
@@ -37,41 +49,33 @@ impl Lease {
     {
         loop {
             *self = match self {
-                Self::Unknown => Self::Holds {
-                    until: kept.until(),
-                    sleep: kept.sleep(3),
-                },
-                Self::Holds { until, sleep } => {
+                Self::Unknown => Self::Holds(kept.sleep(3)),
+                Self::Holds(sleep) => {
                     ready!(Pin::new(sleep).poll(cx));
-                    let (until, next) = (*until, kept.until());
+                    let since = kept.monotonic();
                     // A run that was not polled for a long time may still have its claim, so it
                     // gets time to renew it.
-                    let left = until.duration_since(kept.now()).unwrap_or_default();
-                    let left = left.max(kept.lease / 3);
+                    let left = Self::end(kept).saturating_sub(since).max(kept.lease / 3);
                     Self::Renewing {
-                        until,
-                        next,
-                        work: kept.store.renew(claim.key.clone(), claim.fence, next),
+                        since,
+                        work: kept.store.renew(claim.key.clone(), claim.fence, kept.lease),
                         limit: kept.environment.clock().sleep(left),
                     }
                 }
-                Self::Renewing {
-                    until,
-                    next,
-                    work,
-                    limit,
-                } => match work.as_mut().poll(cx) {
-                    Poll::Ready(Ok(())) => Self::Holds {
-                        until: *next,
-                        sleep: kept.sleep(3),
-                    },
-                    // The store may recover before the lease expires.
-                    Poll::Ready(Err(StoreError::Failed(error))) if kept.now() < *until => {
-                        tracing::warn!(%error, "a run's lease was not renewed");
-                        Self::Holds {
-                            until: *until,
-                            sleep: kept.sleep(6),
+                Self::Renewing { since, work, limit } => match work.as_mut().poll(cx) {
+                    Poll::Ready(Ok(renewed)) => {
+                        kept.set_leased(*since);
+                        if renewed == Renewed::CancelRequested {
+                            context.cancel(CancelReason::User);
                         }
+                        Self::Holds(kept.sleep(3))
+                    }
+                    // The store may recover before the lease expires.
+                    Poll::Ready(Err(StoreError::Failed(error)))
+                        if kept.monotonic() < Self::end(kept) =>
+                    {
+                        tracing::warn!(%error, "a run's lease was not renewed");
+                        Self::Holds(kept.sleep(6))
                     }
                     Poll::Ready(Err(error)) => return Poll::Ready(error),
                     Poll::Pending => {

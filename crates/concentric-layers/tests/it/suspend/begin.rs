@@ -2,7 +2,7 @@ use super::*;
 
 #[tokio::test]
 async fn a_run_without_tool_calls_writes_nothing() {
-    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let (world, store) = world();
     let talks = Process::new(
         &store,
         ScriptedTools::new(),
@@ -15,7 +15,7 @@ async fn a_run_without_tool_calls_writes_nothing() {
 
 #[tokio::test]
 async fn a_run_is_stored_before_tools_and_ended_before_finish() {
-    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let (world, store) = world();
     let seen = Arc::new(Mutex::new(None));
     let tools = ScriptedTools::new().tool("pay", {
         let (store, seen) = (store.clone(), seen.clone());
@@ -43,7 +43,7 @@ async fn a_run_is_stored_before_tools_and_ended_before_finish() {
 
 #[tokio::test]
 async fn a_round_does_not_start_unless_the_run_is_stored() {
-    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let (world, store) = world();
     let process = Process::new(&store, ScriptedTools::new().answers("pay", "paid"), payer());
     store.fail("begin");
     let (_, error) = assert_fails(process.body(request(&world, "run")).await).await;
@@ -54,7 +54,7 @@ async fn a_round_does_not_start_unless_the_run_is_stored() {
 
 #[tokio::test]
 async fn a_repeated_run_id_starts_another_run() {
-    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let (world, store) = world();
     let process = || Process::new(&store, ScriptedTools::new().answers("pay", "paid"), payer());
     let mut keys = Vec::new();
     for _ in 0..3 {
@@ -77,7 +77,7 @@ async fn a_repeated_run_id_starts_another_run() {
 
 #[tokio::test]
 async fn the_run_id_of_a_live_run_calls_no_model() {
-    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let (world, store) = world();
     let (process, body, gate, _) = at_the_gate(&world, &store).await;
     // In this process, and in another one.
     let calls = process.model.requests().len();
@@ -100,7 +100,7 @@ async fn the_run_id_of_a_live_run_calls_no_model() {
 
 #[tokio::test]
 async fn a_run_is_live_before_it_is_stored() {
-    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let (world, store) = world();
     let model = ScriptedModel::new().never().repeat();
     let process = Process::new(&store, ScriptedTools::new(), model);
     let mut first = task::spawn(process.agent.clone().oneshot(request(&world, "run")));
@@ -119,7 +119,7 @@ async fn a_run_is_live_before_it_is_stored() {
 
 #[tokio::test]
 async fn attempts_at_one_request_may_overlap() {
-    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let (world, store) = world();
     let model = ScriptedModel::new().text("Hi!").repeat();
     let process = Process::new(&store, ScriptedTools::new(), model);
     let asked = request(&world, "run");
@@ -131,7 +131,7 @@ async fn attempts_at_one_request_may_overlap() {
 
 #[tokio::test]
 async fn a_run_begins_when_the_live_check_fails() {
-    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let (world, store) = world();
     store.fail("is_live");
     let talks = ScriptedModel::new().text("Hi!");
     let process = Process::new(&store, ScriptedTools::new(), talks);

@@ -2,13 +2,13 @@ use super::*;
 
 #[tokio::test]
 async fn a_run_completes_without_a_reading_consumer() {
-    let (world, store) = (TestEnvironment::new(), Flaky::default());
-    let (process, mut body, gate, context) = at_the_gate(&world, &store).await;
+    let (world, store) = world();
+    let (process, mut body, gate, _) = at_the_gate(&world, &store).await;
     for n in 1..=12 {
         world.advance(LEASE / 3);
         settle().await;
         assert_eq!(store.renewals.load(Ordering::Relaxed), n);
-        assert!(store.abandoned(context.now(), 1).await.unwrap().is_empty());
+        assert_eq!(status(&store, "run").await, RunStatus::Running);
     }
     // It ends, too, since there is room for what it has to say.
     gate.open();
@@ -53,8 +53,8 @@ async fn resumed_with_events(
 #[tokio::test]
 async fn a_run_precedes_its_consumer_by_the_buffer_size() {
     for (buffer, most) in [(0, 1), (1, 1), (5, 5), (usize::MAX, 1000)] {
-        let (world, store) = (TestEnvironment::new(), Flaky::default());
-        let (mut body, taken, context) = resumed_with_events(&world, &store, buffer, 1000).await;
+        let (world, store) = world();
+        let (mut body, taken, _) = resumed_with_events(&world, &store, buffer, 1000).await;
         settle().await;
         for n in 1..=6 {
             world.advance(LEASE / 3);
@@ -65,7 +65,7 @@ async fn a_run_precedes_its_consumer_by_the_buffer_size() {
             if most < 1000 {
                 // It waits, and is alive.
                 assert_eq!(store.renewals.load(Ordering::Relaxed), n);
-                assert!(store.abandoned(context.now(), 1).await.unwrap().is_empty());
+                assert_eq!(status(&store, "run").await, RunStatus::Running);
             }
         }
         let mut text = String::new();
@@ -87,7 +87,7 @@ async fn a_run_precedes_its_consumer_by_the_buffer_size() {
 #[tokio::test]
 async fn a_blocked_run_ends_on_cancel_or_deadline() {
     for late in [false, true] {
-        let (world, store) = (TestEnvironment::new(), Flaky::default());
+        let (world, store) = world();
         let layer = SuspendLayer::new(Arc::new(store.clone()))
             .lease(LEASE)
             .buffer(1);
@@ -126,7 +126,7 @@ async fn a_blocked_run_ends_on_cancel_or_deadline() {
 
 #[tokio::test]
 async fn a_panic_in_a_stored_run_is_its_last_item() {
-    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let (world, store) = world();
     let questions = Process::paying(&store).interrupted(&world, "run").await;
     let before = store.get(key(&store, "run")).await.unwrap();
     let agent = service_fn(|_: ChatRequest| async {
@@ -157,7 +157,7 @@ async fn a_panic_in_a_stored_run_is_its_last_item() {
 
 #[test]
 fn a_runtime_shutdown_ends_the_body() {
-    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let (world, store) = world();
     let runtime = || {
         tokio::runtime::Builder::new_current_thread()
             .build()
@@ -171,14 +171,14 @@ fn a_runtime_shutdown_ends_the_body() {
     assert_eq!(process.tools.live(), 0);
     // It is resumed like that of a process that died.
     world.advance(LEASE);
-    let left = second.block_on(abandoned(&store, &world.environment(), 9));
+    let left = second.block_on(abandoned(&store, &world, 9));
     assert_eq!(left.unwrap().len(), 1);
 }
 
 #[tokio::test]
 async fn a_lease_of_any_length_is_kept() {
     for lease in [Duration::ZERO, Duration::from_nanos(1), Duration::MAX] {
-        let (world, store) = (TestEnvironment::new(), Flaky::default());
+        let (world, store) = world();
         let layer = SuspendLayer::new(Arc::new(store.clone())).lease(lease);
         let tools = ScriptedTools::new().answers("pay", "paid");
         let agent = ServiceBuilder::new()

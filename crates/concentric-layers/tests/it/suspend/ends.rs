@@ -2,7 +2,7 @@ use super::*;
 
 #[tokio::test]
 async fn a_finish_that_cannot_be_stored_is_an_error() {
-    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let (world, store) = world();
     let process = Process::new(&store, ScriptedTools::new().answers("pay", "paid"), payer());
     store.fail("end");
     let (_, error) = assert_fails(process.body(request(&world, "run")).await).await;
@@ -12,7 +12,7 @@ async fn a_finish_that_cannot_be_stored_is_an_error() {
 
 #[tokio::test]
 async fn a_failed_run_is_ended() {
-    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let (world, store) = world();
     let broken = Error::new(ErrorKind::Server, "it broke").with_code("E7");
     let model = ScriptedModel::new()
         .tool_call("pay", json!({}))
@@ -26,7 +26,7 @@ async fn a_failed_run_is_ended() {
 
 #[tokio::test]
 async fn a_run_with_a_dropped_body_is_ended() {
-    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let (world, store) = world();
     let (process, body, _gate, _context) = at_the_gate(&world, &store).await;
     drop(body);
     settle().await;
@@ -73,7 +73,7 @@ async fn a_run_dropped_during_its_first_write_is_ended() {
 
 #[tokio::test]
 async fn a_reply_without_effect_can_be_repeated() {
-    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let (world, store) = world();
     let questions = Process::paying(&store).interrupted(&world, "run").await;
     let other = Process::other(&store);
     let before = store.get(key(&store, "run")).await.unwrap();
@@ -111,7 +111,7 @@ async fn a_reply_without_effect_can_be_repeated() {
 
 #[tokio::test]
 async fn a_reply_followed_only_by_reads_can_be_repeated() {
-    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let (world, store) = world();
     let mut look = ToolSpec::new("look", "", json!({"type": "object"}));
     look.annotations.read_only = true;
     let seen = service_fn(|_: ToolCall| async { Ok::<_, Error>(ToolOutcome::done("seen")) });
@@ -166,7 +166,7 @@ async fn only_an_inner_hooks_halt_ends_the_stored_run() {
     let halted = Outcome::Halted {
         reason: "closed".into(),
     };
-    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let (world, store) = world();
     let suspend = || SuspendLayer::new(Arc::new(store.clone()));
     let tools = ScriptedTools::new().asks("pay", "paid");
     let agent = || AgentLayer::new(tools.clone()).layer(payer());

@@ -3,7 +3,7 @@ use super::*;
 #[tokio::test]
 async fn a_client_without_new_messages_sees_the_interrupt_again() {
     for slow in [false, true] {
-        let (world, store) = (TestEnvironment::new(), Flaky::default());
+        let (world, store) = world();
         store.slow.store(slow, Ordering::Relaxed);
         let mut first = Vec::new();
         for (run, messages) in [("first", &["m1"][..]), ("second", &["m1", "m2"])] {
@@ -45,9 +45,9 @@ async fn a_client_without_new_messages_sees_the_interrupt_again() {
 
 #[tokio::test]
 async fn of_many_waiting_runs_one_state_is_loaded() {
-    let (_dir, file) = Flaky::in_file();
-    for store in [Flaky::default(), file] {
-        let world = TestEnvironment::new();
+    let (world, in_memory) = world();
+    let (_dir, file) = Flaky::in_file(&world);
+    for store in [in_memory, file] {
         for _ in 0..30 {
             Process::paying(&store).interrupted(&world, "run").await;
         }
@@ -74,7 +74,7 @@ async fn of_many_waiting_runs_one_state_is_loaded() {
 #[tokio::test]
 async fn two_concurrent_lookups_both_see_the_interrupt() {
     for (slow, elsewhere) in [(false, false), (true, false), (false, true)] {
-        let (world, store) = (TestEnvironment::new(), Flaky::default());
+        let (world, store) = world();
         Process::paying(&store).interrupted(&world, "run").await;
         store.slow.store(slow, Ordering::Relaxed);
         store.elsewhere.store(elsewhere, Ordering::Relaxed);
@@ -90,9 +90,9 @@ async fn two_concurrent_lookups_both_see_the_interrupt() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_reply_wins_over_a_lookup() {
-    let (_dir, file) = Flaky::in_file();
-    for store in [Flaky::default(), file] {
-        let world = TestEnvironment::new();
+    let (world, in_memory) = world();
+    let (_dir, file) = Flaky::in_file(&world);
+    for store in [in_memory, file] {
         for race in 0..50 {
             let questions = Process::paying(&store).interrupted(&world, "run").await;
             let (looking, replying) = (Process::other(&store), Process::other(&store));
@@ -124,7 +124,7 @@ async fn a_reply_wins_over_a_lookup() {
 #[tokio::test]
 async fn a_dropped_lookup_does_not_block_a_reply() {
     for elsewhere in [false, true] {
-        let (world, store) = (TestEnvironment::new(), Flaky::default());
+        let (world, store) = world();
         let asked = RefCell::new(Process::paying(&store).interrupted(&world, "run").await);
         store.slow.store(!elsewhere, Ordering::Relaxed);
         store.elsewhere.store(elsewhere, Ordering::Relaxed);
@@ -150,7 +150,7 @@ async fn a_dropped_lookup_does_not_block_a_reply() {
 
 #[tokio::test]
 async fn a_message_during_a_run_does_not_restart_it() {
-    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let (world, store) = world();
     Process::paying(&store).interrupted(&world, "waits").await;
     let (_process, body, _gate, _) = at_the_gate(&world, &store).await;
     let other = Process::other(&store);
@@ -162,7 +162,7 @@ async fn a_message_during_a_run_does_not_restart_it() {
 
 #[tokio::test]
 async fn a_driven_run_is_not_shown_again() {
-    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let (world, store) = world();
     let (_process, body, _gate, _) = at_the_gate(&world, &store).await;
     let other = Process::other(&store);
     let error = other.fails(again(&world, "again", &[])).await;

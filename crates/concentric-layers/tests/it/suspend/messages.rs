@@ -18,7 +18,7 @@ fn reply_and_say(
 #[tokio::test]
 async fn a_message_is_as_durable_as_its_replies() {
     for (dies_at, slow) in [("claim", false), ("save", false), ("save", true)] {
-        let (world, store) = (TestEnvironment::new(), Flaky::default());
+        let (world, store) = world();
         let questions = Process::paying(&store).interrupted(&world, "run").await;
         let dying = Process::other(&Flaky {
             dies_at: Some(dies_at),
@@ -50,7 +50,7 @@ async fn a_message_is_as_durable_as_its_replies() {
 
 #[tokio::test]
 async fn a_message_with_invalid_replies_is_not_accepted() {
-    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let (world, store) = world();
     let questions = Process::paying(&store).interrupted(&world, "run").await;
     let before = store.get(key(&store, "run")).await.unwrap();
     let other = Process::other(&store);
@@ -64,7 +64,7 @@ async fn a_message_with_invalid_replies_is_not_accepted() {
 
 #[tokio::test]
 async fn an_invalid_message_for_the_run_is_rejected() {
-    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let (world, store) = world();
     let tools = ScriptedTools::new().asks("pay", "paid");
     let inner = AgentLayer::new(tools.clone()).layer(payer());
     let agent = ServiceBuilder::new()
@@ -93,7 +93,7 @@ async fn an_invalid_message_for_the_run_is_rejected() {
 
 #[tokio::test]
 async fn of_several_concurrent_replies_one_resumes() {
-    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let (world, store) = world();
     for run in ["a", "b", "c"] {
         let questions = Process::paying(&store).interrupted(&world, run).await;
         let others: Vec<_> = (0..4).map(|_| Process::other(&store)).collect();

@@ -21,11 +21,11 @@ use concentric_core::{
     Outcome, Reply, Resume, ResumePoint, Role, RunId, Suspension, ThreadId, ToolCall, ToolOutcome,
     ToolSpec, Transcript, Turn, Usage, interrupt,
     store::{
-        OpenInterrupts, RunChange, RunClaim, RunKey, RunRecord, RunStatus, RunStore, RunSummary,
-        StoreError, StoreFuture, Tenant,
+        MAX_TAKEOVERS, OpenInterrupts, Renewed, RunChange, RunClaim, RunKey, RunRecord, RunStatus,
+        RunStore, RunSummary, StoreError, StoreFuture, Tenant,
     },
 };
-use concentric_layers::{SuspendLayer, suspend::abandoned};
+use concentric_layers::SuspendLayer;
 use concentric_store::{MemoryStore, Options, SqliteStore};
 use concentric_test::{
     Gate, Pace, ScriptedModel, ScriptedTools, Spurious, TestEnvironment, assert_fails,
@@ -41,7 +41,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 use tokio_test::task;
 use tower::{Layer, ServiceBuilder, ServiceExt, service_fn};
@@ -89,7 +89,35 @@ struct Flaky {
     dies_at: Option<&'static str>,
 }
 
+/// The store keeps the time of the environment.
+fn world() -> (TestEnvironment, Flaky) {
+    let world = TestEnvironment::new();
+    let store = Flaky::with(MemoryStore::with_options(options(&world)));
+    (world, store)
+}
+
+fn options(world: &TestEnvironment) -> Options {
+    Options::new().clock(world.clock().clone())
+}
+
+/// Claims abandoned runs, as another process does.
+async fn abandoned(
+    store: &Flaky,
+    world: &TestEnvironment,
+    limit: usize,
+) -> Result<Vec<ChatRequest>, StoreError> {
+    let layer = SuspendLayer::new(Arc::new(store.clone())).lease(LEASE);
+    layer.claim_abandoned(&world.environment(), limit).await
+}
+
 impl Flaky {
+    fn with(inner: impl RunStore) -> Self {
+        Self {
+            inner: Inner(Arc::new(inner)),
+            ..Self::default()
+        }
+    }
+
     fn fail(&self, what: &'static str) {
         self.fails.lock().unwrap().push(what);
     }
@@ -131,15 +159,10 @@ impl Flaky {
     }
 
     /// One over a file, which is removed with what is returned beside it.
-    fn in_file() -> (tempfile::TempDir, Self) {
+    fn in_file(world: &TestEnvironment) -> (tempfile::TempDir, Self) {
         let dir = tempfile::tempdir().unwrap();
-        let inner = Inner(Arc::new(
-            SqliteStore::open(dir.path().join("runs")).unwrap(),
-        ));
-        let store = Self {
-            inner,
-            ..Self::default()
-        };
+        let path = dir.path().join("runs");
+        let store = Self::with(SqliteStore::open_with(path, options(world)).unwrap());
         (dir, store)
     }
 
@@ -176,11 +199,11 @@ impl RunStore for Flaky {
         key: RunKey,
         client_id: RunId,
         change: RunChange,
-        until: SystemTime,
+        lease: Duration,
     ) -> StoreFuture<u64> {
         let begun = self
             .inner
-            .begin(key.clone(), client_id.clone(), change, until);
+            .begin(key.clone(), client_id.clone(), change, lease);
         let keys = Arc::clone(&self.keys);
         let begun = async move {
             let fence = begun.await?;
@@ -203,52 +226,45 @@ impl RunStore for Flaky {
         key: RunKey,
         version: u64,
         replies: Vec<Reply>,
-        now: SystemTime,
-        until: SystemTime,
+        lease: Duration,
     ) -> StoreFuture<RunRecord> {
-        self.write("claim", self.inner.claim(key, version, replies, now, until))
+        self.write("claim", self.inner.claim(key, version, replies, lease))
     }
 
-    fn amend(
-        &self,
-        key: RunKey,
-        version: u64,
-        change: RunChange,
-        now: SystemTime,
-    ) -> StoreFuture<u64> {
-        self.write("amend", self.inner.amend(key, version, change, now))
+    fn claim_abandoned(&self, limit: usize, lease: Duration) -> StoreFuture<Vec<RunRecord>> {
+        self.inner.claim_abandoned(limit, lease)
     }
 
-    fn save(
-        &self,
-        key: RunKey,
-        fence: u64,
-        change: RunChange,
-        until: SystemTime,
-    ) -> StoreFuture<()> {
-        self.write("save", self.inner.save(key, fence, change, until))
+    fn amend(&self, key: RunKey, version: u64, change: RunChange) -> StoreFuture<u64> {
+        self.write("amend", self.inner.amend(key, version, change))
     }
 
-    fn renew(&self, key: RunKey, fence: u64, until: SystemTime) -> StoreFuture<()> {
-        self.write("renew", self.inner.renew(key, fence, until))
+    fn save(&self, key: RunKey, fence: u64, change: RunChange, lease: Duration) -> StoreFuture<()> {
+        self.write("save", self.inner.save(key, fence, change, lease))
     }
 
-    fn suspend(
-        &self,
-        key: RunKey,
-        fence: u64,
-        change: RunChange,
-        now: SystemTime,
-    ) -> StoreFuture<()> {
-        self.write("suspend", self.inner.suspend(key, fence, change, now))
+    fn renew(&self, key: RunKey, fence: u64, lease: Duration) -> StoreFuture<Renewed> {
+        self.write("renew", self.inner.renew(key, fence, lease))
     }
 
-    fn end(&self, key: RunKey, fence: u64, now: SystemTime) -> StoreFuture<()> {
-        self.write("end", self.inner.end(key, fence, now))
+    fn cancel(&self, key: RunKey) -> StoreFuture<bool> {
+        self.write("cancel", self.inner.cancel(key))
     }
 
-    fn withdraw(&self, tenant: Tenant, thread: ThreadId, now: SystemTime) -> StoreFuture<usize> {
-        self.write("withdraw", self.inner.withdraw(tenant, thread, now))
+    fn suspend(&self, key: RunKey, fence: u64, change: RunChange) -> StoreFuture<()> {
+        self.write("suspend", self.inner.suspend(key, fence, change))
+    }
+
+    fn end(&self, key: RunKey, fence: u64) -> StoreFuture<()> {
+        self.write("end", self.inner.end(key, fence))
+    }
+
+    fn withdraw(&self, tenant: Tenant, thread: ThreadId) -> StoreFuture<usize> {
+        self.write("withdraw", self.inner.withdraw(tenant, thread))
+    }
+
+    fn release(&self, key: RunKey) -> StoreFuture<bool> {
+        self.write("release", self.inner.release(key))
     }
 
     fn find_by_interrupt(
@@ -272,10 +288,6 @@ impl RunStore for Flaky {
     ) -> StoreFuture<Vec<RunSummary>> {
         let found = self.inner.list_by_thread(tenant, thread, message, limit);
         self.read("of_thread", found)
-    }
-
-    fn abandoned(&self, now: SystemTime, limit: usize) -> StoreFuture<Vec<RunRecord>> {
-        self.inner.abandoned(now, limit)
     }
 }
 
@@ -488,6 +500,6 @@ async fn died_with_replies(world: &TestEnvironment, store: &Flaky) -> Vec<Interr
 async fn is_over(world: &TestEnvironment, store: &Flaky) {
     assert_eq!(status(store, "run").await, RunStatus::Ended);
     world.advance(LEASE);
-    let left = abandoned(store, &world.environment(), 9).await.unwrap();
+    let left = abandoned(store, world, 9).await.unwrap();
     assert!(left.is_empty());
 }

@@ -9,7 +9,7 @@ async fn the_layer_keeps_the_layer_contract() {
 
 #[tokio::test]
 async fn the_layer_is_rejected_inside_another_loop() {
-    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let (world, store) = world();
     let tools = ScriptedTools::new().answers("pay", "paid");
     let inner = Process::new(&store, tools, payer());
     let outer = AgentLayer::new(concentric_core::NoTools);
@@ -31,7 +31,7 @@ async fn the_layer_is_rejected_inside_another_loop() {
 
 #[tokio::test]
 async fn the_layer_is_rejected_around_itself() {
-    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let (world, store) = world();
     let tools = ScriptedTools::new().asks("pay", "paid");
     let model = payer();
     let layer = || SuspendLayer::new(Arc::new(store.clone()));
@@ -50,7 +50,7 @@ async fn the_layer_is_rejected_around_itself() {
 #[tokio::test]
 async fn a_model_beside_an_agent_is_called_and_not_stored() {
     for pace in Pace::ALL {
-        let (world, store) = (TestEnvironment::new(), Flaky::default());
+        let (world, store) = world();
         let tools = ScriptedTools::new().paced(pace).asks("pay", "paid");
         let agent = AgentLayer::new(tools.clone()).layer(payer().paced(pace));
         let agent = BoxModel::new(agent);
@@ -85,7 +85,7 @@ async fn a_model_beside_an_agent_is_called_and_not_stored() {
 async fn the_layer_is_rejected_around_detach() {
     use concentric_layers::DetachLayer;
 
-    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let (world, store) = world();
     let model = payer();
     let agent = ServiceBuilder::new()
         .layer(SuspendLayer::new(Arc::new(store)))

@@ -2,17 +2,17 @@ use super::*;
 
 #[tokio::test]
 async fn a_run_of_a_dead_process_is_resumed_once() {
-    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let (world, store) = world();
     let (process, body, _gate, _) = at_the_gate(&world, &store).await;
     process.die(body);
-    let environment = world.environment();
-    assert!(abandoned(&store, &environment, 9).await.unwrap().is_empty());
+    assert!(abandoned(&store, &world, 9).await.unwrap().is_empty());
     world.advance(LEASE);
 
-    let mut first = abandoned(&store, &environment, 9).await.unwrap();
-    let mut second = abandoned(&store, &environment, 9).await.unwrap();
-    assert_eq!((first.len(), second.len()), (1, 1));
+    let mut first = abandoned(&store, &world, 9).await.unwrap();
+    assert_eq!(first.len(), 1);
+    assert!(abandoned(&store, &world, 9).await.unwrap().is_empty());
     let request = first.remove(0);
+    let again = request.clone();
     assert_eq!(request.context.thread_id(), Some(&ThreadId::new("thread")));
     assert_eq!(request.context.run_id(), &RunId::new("run"));
     assert_eq!(request.transcript.len(), 1);
@@ -25,40 +25,73 @@ async fn a_run_of_a_dead_process_is_resumed_once() {
     assert!(other.tools.calls().is_empty());
     assert_eq!(status(&store, "run").await, RunStatus::Ended);
 
-    let error = other.fails(second.remove(0)).await;
-    is(&error, ErrorKind::Conflict, "run_ended");
+    let error = other.fails(again).await;
+    assert_eq!(error.kind(), ErrorKind::Conflict);
 }
 
 #[tokio::test]
-async fn of_several_processes_one_resumes_an_abandoned_run() {
-    let (world, store) = (TestEnvironment::new(), Flaky::default());
+async fn of_several_clones_of_a_request_one_resumes_the_run() {
+    let (world, store) = world();
     let (process, body, _gate, _) = at_the_gate(&world, &store).await;
     process.die(body);
     world.advance(LEASE);
     let other = Process::other(&store);
-    let mut taken = Vec::new();
-    for _ in 0..4 {
-        let request = abandoned(&store, &world.environment(), 1)
-            .await
-            .unwrap()
-            .remove(0);
-        taken.push(other.agent.clone().oneshot(request));
-    }
-    let taken = join_all(taken).await;
+    let request = abandoned(&store, &world, 1).await.unwrap().remove(0);
+    let taken = join_all([(); 4].map(|()| other.agent.clone().oneshot(request.clone()))).await;
     assert_eq!(taken.iter().filter(|taken| taken.is_ok()).count(), 1);
     for error in taken.into_iter().filter_map(Result::err) {
-        is(&error, ErrorKind::Conflict, "already_resumed");
+        assert_eq!(error.kind(), ErrorKind::Conflict);
     }
 }
 
 #[tokio::test]
+async fn a_claimed_run_whose_request_is_dropped_is_abandoned_again() {
+    let (world, store) = world();
+    let (process, body, _gate, _) = at_the_gate(&world, &store).await;
+    process.die(body);
+    world.advance(LEASE);
+    // More often than a run may be taken over: the processes that give it up are alive.
+    for _ in 0..8 {
+        let requests = abandoned(&store, &world, 1).await.unwrap();
+        assert_eq!(requests.len(), 1);
+        assert_eq!(status(&store, "run").await, RunStatus::Running);
+        drop(requests);
+        settle().await;
+        assert_eq!(status(&store, "run").await, RunStatus::Abandoned);
+    }
+}
+
+#[tokio::test]
+async fn a_run_that_ends_its_processes_is_quarantined() {
+    let (world, store) = world();
+    let questions = died_with_replies(&world, &store).await;
+    for _ in 0..MAX_TAKEOVERS {
+        assert_eq!(status(&store, "run").await, RunStatus::Abandoned);
+        std::mem::forget(abandoned(&store, &world, 9).await.unwrap());
+        world.advance(LEASE);
+    }
+    assert_eq!(status(&store, "run").await, RunStatus::Quarantined);
+    assert!(abandoned(&store, &world, 9).await.unwrap().is_empty());
+    let other = Process::other(&store);
+    let error = other
+        .fails(reply(&world, "reply", approve(&questions)))
+        .await;
+    is(&error, ErrorKind::Conflict, "run_quarantined");
+    let error = other.fails(request(&world, "run")).await;
+    is(&error, ErrorKind::Conflict, "run_live");
+
+    assert!(store.release(key(&store, "run")).await.unwrap());
+    let released = abandoned(&store, &world, 9).await.unwrap().remove(0);
+    let (_, finish) = assert_finishes(other.body(released).await).await;
+    assert_eq!(finish.outcome, Outcome::Completed);
+    assert_eq!(other.tools.done(), 1);
+}
+
+#[tokio::test]
 async fn accepted_replies_survive_the_process() {
-    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let (world, store) = world();
     died_with_replies(&world, &store).await;
-    let request = abandoned(&store, &world.environment(), 1)
-        .await
-        .unwrap()
-        .remove(0);
+    let request = abandoned(&store, &world, 1).await.unwrap().remove(0);
     let other = Process::other(&store);
     let (_, finish) = assert_finishes(other.body(request).await).await;
     assert_eq!(
@@ -69,7 +102,7 @@ async fn accepted_replies_survive_the_process() {
 
 #[tokio::test]
 async fn a_reply_resumes_an_abandoned_run_with_the_first_reply() {
-    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let (world, store) = world();
     let questions = died_with_replies(&world, &store).await;
     let other = Process::other(&store);
     // Who replies otherwise is told so, and runs nothing.
@@ -86,7 +119,7 @@ async fn a_reply_resumes_an_abandoned_run_with_the_first_reply() {
 
 #[tokio::test]
 async fn a_denial_after_a_stored_approval_is_rejected() {
-    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let (world, store) = world();
     let questions = Process::paying(&store).interrupted(&world, "run").await;
     let never = ScriptedTools::new().asks("pay", "paid").never("look");
     let dies = Process::new(&store, never, ScriptedModel::new().never());
@@ -108,9 +141,9 @@ async fn a_denial_after_a_stored_approval_is_rejected() {
 
 #[tokio::test]
 async fn an_abandoned_run_without_progress_stays_resumable() {
-    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let (world, store) = world();
     died_with_replies(&world, &store).await;
-    let take_up = async || abandoned(&store, &world.environment(), 1).await.unwrap();
+    let take_up = async || abandoned(&store, &world, 1).await.unwrap();
     let other = Process::other(&store);
     store.fail("save");
     let request = take_up().await.remove(0);
@@ -159,9 +192,9 @@ async fn a_resumed_run_ends_only_on_its_own_error() {
         Other,
     ];
     for kind in own.into_iter().chain(others) {
-        let (world, store) = (TestEnvironment::new(), Flaky::default());
+        let (world, store) = world();
         died_with_replies(&world, &store).await;
-        let left = async || abandoned(&store, &world.environment(), 1).await.unwrap();
+        let left = async || abandoned(&store, &world, 1).await.unwrap();
         let agent = service_fn(move |_: ChatRequest| async move {
             Err::<ChatResponse<EventStream>, _>(Error::new(kind, "no").with_code("E7"))
         });
@@ -171,7 +204,7 @@ async fn a_resumed_run_ends_only_on_its_own_error() {
         is(&error, kind, "E7");
         let expected = match own.contains(&kind) {
             true => (RunStatus::Ended, 0),
-            false => (RunStatus::Running, 1),
+            false => (RunStatus::Abandoned, 1),
         };
         let now = (status(&store, "run").await, left().await.len());
         assert_eq!(now, expected, "{kind}");
@@ -180,9 +213,9 @@ async fn a_resumed_run_ends_only_on_its_own_error() {
 
 #[tokio::test]
 async fn a_run_resumes_after_a_deployment_is_fixed() {
-    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let (world, store) = world();
     died_with_replies(&world, &store).await;
-    let left = async || abandoned(&store, &world.environment(), 1).await.unwrap();
+    let left = async || abandoned(&store, &world, 1).await.unwrap();
     let other = Process::other(&store);
     let without_a_key = service_fn(|_: ChatRequest| async {
         let error = Error::new(ErrorKind::Configuration, "no key");

@@ -11,7 +11,7 @@ fn tasks() -> usize {
 async fn a_store_lookup_ends_on_cancel_or_deadline() {
     for stalls in ["is_live", "asking", "of_thread", "get", "claim"] {
         for late in [false, true] {
-            let (world, store) = (TestEnvironment::new(), Flaky::default());
+            let (world, store) = world();
             let questions = Process::paying(&store).interrupted(&world, "run").await;
             store.stalls.lock().unwrap().push(stalls);
             let limited = world.context_builder().thread_id(ThreadId::new("thread"));
@@ -61,7 +61,7 @@ async fn an_end_recorded_too_late_is_an_error() {
         (ScriptedTools::new().answers("pay", "paid"), "end"),
         (ScriptedTools::new().asks("pay", "paid"), "suspend"),
     ] {
-        let (world, store) = (TestEnvironment::new(), Flaky::default());
+        let (world, store) = world();
         store.stalls.lock().unwrap().push(stalls);
         let process = Process::new(&store, tools, payer());
         let mut body = task::spawn(process.body(request(&world, "run")).await);
@@ -76,15 +76,15 @@ async fn an_end_recorded_too_late_is_an_error() {
         // Another process resumes it.
         store.heal();
         world.advance(LEASE);
-        assert_eq!(status(&store, "run").await, RunStatus::Running);
-        let left = abandoned(&store, &world.environment(), 9).await.unwrap();
+        assert_eq!(status(&store, "run").await, RunStatus::Abandoned);
+        let left = abandoned(&store, &world, 9).await.unwrap();
         assert_eq!(left.len(), 1, "{stalls}");
     }
 }
 
 #[tokio::test]
 async fn recording_a_dropped_runs_end_times_out() {
-    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let (world, store) = world();
     let (_process, body, _gate, _) = at_the_gate(&world, &store).await;
     store.stalls.lock().unwrap().push("end");
     drop(body);
@@ -140,7 +140,7 @@ fn slow_tools() -> ScriptedTools {
 fn a_stored_run_tolerates_spurious_polls() {
     for buffer in [1, 64] {
         watched(async move {
-            let (world, store) = (TestEnvironment::new(), Flaky::default());
+            let (world, store) = world();
             store.slow.store(true, Ordering::Relaxed);
             let tools = slow_tools();
             let run = asks_and_resumes(world, store.clone(), tools.clone(), buffer);
@@ -176,7 +176,7 @@ async fn a_stored_run_dropped_while_waiting_is_not_driven() {
 
 #[tokio::test]
 async fn more_replies_than_a_request_may_have_are_refused() {
-    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let (world, store) = world();
     Process::paying(&store).interrupted(&world, "run").await;
     let other = Process::other(&store);
     let replies = |n: u32| {
@@ -192,9 +192,9 @@ async fn more_replies_than_a_request_may_have_are_refused() {
 
 #[tokio::test]
 async fn a_run_over_the_waiting_limit_ends() {
-    let (world, mut store) = (TestEnvironment::new(), Flaky::default());
-    let inner = MemoryStore::with_options(Options::new().max_waiting_per_thread(1));
-    store.inner = Inner(Arc::new(inner));
+    let world = TestEnvironment::new();
+    let options = options(&world).max_waiting_per_thread(1);
+    let store = Flaky::with(MemoryStore::with_options(options));
     Process::paying(&store).interrupted(&world, "first").await;
     let second = Process::paying(&store);
     let (events, error) = assert_fails(second.body(request(&world, "run")).await).await;

@@ -2,7 +2,7 @@ use super::*;
 
 #[tokio::test]
 async fn an_unwritable_run_is_not_begun() {
-    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let (world, store) = world();
     store.refuse("begin");
     let process = Process::new(&store, ScriptedTools::new().answers("pay", "paid"), payer());
     let (_, error) = assert_fails(process.body(request(&world, "run")).await).await;
@@ -14,7 +14,7 @@ async fn an_unwritable_run_is_not_begun() {
 
 #[tokio::test]
 async fn an_unwritable_interrupt_ends_the_run() {
-    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let (world, store) = world();
     store.refuse("suspend");
     let process = Process::paying(&store);
     let (events, error) = assert_fails(process.body(request(&world, "run")).await).await;
@@ -25,10 +25,10 @@ async fn an_unwritable_interrupt_ends_the_run() {
 
 #[tokio::test]
 async fn an_unwritable_resumed_run_is_ended() {
-    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let (world, store) = world();
     died_with_replies(&world, &store).await;
     store.refuse("save");
-    let left = abandoned(&store, &world.environment(), 1).await.unwrap();
+    let left = abandoned(&store, &world, 1).await.unwrap();
     let other = Process::other(&store);
     let body = other.body(left.into_iter().next().unwrap()).await;
     let (_, error) = assert_fails(body).await;
@@ -39,9 +39,9 @@ async fn an_unwritable_resumed_run_is_ended() {
 
 #[tokio::test]
 async fn a_run_that_exceeds_the_size_limit_is_ended() {
-    let (world, mut store) = (TestEnvironment::new(), Flaky::default());
-    let inner = MemoryStore::with_options(Options::new().max_state_bytes(10_000));
-    store.inner = Inner(Arc::new(inner));
+    let world = TestEnvironment::new();
+    let options = options(&world).max_state_bytes(10_000);
+    let store = Flaky::with(MemoryStore::with_options(options));
     let tools = ScriptedTools::new().answers("pay", "x".repeat(10_000));
     let model = ScriptedModel::new().tool_call("pay", json!({})).repeat();
     let process = Process::new(&store, tools, model);

@@ -2,7 +2,7 @@ use super::*;
 
 #[tokio::test]
 async fn a_suspended_run_is_stored_before_its_interrupt_is_emitted() {
-    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let (world, store) = world();
     let process = Process::paying(&store);
     let mut body = process.body(request(&world, "run")).await;
     while let Some(event) = body.next().await {
@@ -16,7 +16,7 @@ async fn a_suspended_run_is_stored_before_its_interrupt_is_emitted() {
 
 #[tokio::test]
 async fn an_interrupt_that_cannot_be_stored_is_not_emitted() {
-    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let (world, store) = world();
     store.fail("suspend");
     let process = Process::paying(&store);
     let (events, error) = assert_fails(process.body(request(&world, "run")).await).await;
@@ -26,7 +26,7 @@ async fn an_interrupt_that_cannot_be_stored_is_not_emitted() {
 
 #[tokio::test]
 async fn a_run_waiting_for_client_tools_is_stored() {
-    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let (world, store) = world();
     let process = Process::new(&store, ScriptedTools::new(), payer());
     let client_tools = ScriptedTools::new().answers("pay", "");
     let mut asked = request(&world, "run");
@@ -75,7 +75,7 @@ async fn client_tool_results_are_read_from_the_history() {
         (ToolOutcome::failed("no money"), "no money"),
         (ToolOutcome::denied("no"), "The call was denied: no"),
     ] {
-        let (world, store) = (TestEnvironment::new(), Flaky::default());
+        let (world, store) = world();
         let process = Process::new(&store, ScriptedTools::new(), payer());
         let open = waits_for_its_client(&world, &process, &["pay"]).await;
         let body = Process::other(&store)
@@ -99,7 +99,7 @@ async fn client_tool_results_are_read_from_the_history() {
 
 #[tokio::test]
 async fn client_tool_results_are_combined_with_replies() {
-    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let (world, store) = world();
     let model = ScriptedModel::new()
         .tool_call("pay", json!({"to": "them"}))
         .tool_call("look", json!({}))
@@ -123,7 +123,7 @@ async fn client_tool_results_are_combined_with_replies() {
 
 #[tokio::test]
 async fn remaining_interrupts_are_raised_again() {
-    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let (world, store) = world();
     let model = ScriptedModel::new()
         .tool_call("pay", json!({"to": "them"}))
         .tool_call("look", json!({}))
@@ -145,7 +145,7 @@ async fn remaining_interrupts_are_raised_again() {
 
 #[tokio::test]
 async fn a_history_without_a_waiting_run_starts_a_run() {
-    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let (world, store) = world();
     let process = Process::new(&store, ScriptedTools::new(), payer());
     let open = waits_for_its_client(&world, &process, &["pay"]).await;
     let said = || history(&world, open.clone(), &ToolOutcome::done("paid"));
@@ -164,7 +164,7 @@ async fn a_history_without_a_waiting_run_starts_a_run() {
 
 #[tokio::test]
 async fn only_client_tool_results_cause_a_store_lookup() {
-    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let (world, store) = world();
     let process = Process::new(&store, ScriptedTools::new(), payer());
     let open = waits_for_its_client(&world, &process, &["pay"]).await;
     store.fail("asking");
@@ -177,7 +177,7 @@ async fn only_client_tool_results_cause_a_store_lookup() {
 
 #[tokio::test]
 async fn repeated_client_tool_results_are_accepted_once() {
-    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let (world, store) = world();
     let process = Process::new(&store, ScriptedTools::new(), payer());
     let open = waits_for_its_client(&world, &process, &["pay"]).await;
     let said = || history(&world, open.clone(), &ToolOutcome::done("paid"));
@@ -189,7 +189,7 @@ async fn repeated_client_tool_results_are_accepted_once() {
 
 #[tokio::test]
 async fn another_process_resumes_with_the_reply() {
-    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let (world, store) = world();
     let questions = Process::paying(&store).interrupted(&world, "run").await;
     let other = Process::other(&store);
     let body = other.body(reply(&world, "next", approve(&questions))).await;
@@ -204,7 +204,7 @@ async fn another_process_resumes_with_the_reply() {
 
 #[tokio::test]
 async fn the_stored_state_overrides_the_clients_history() {
-    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let (world, store) = world();
     let questions = Process::paying(&store).interrupted(&world, "run").await;
     let record = store.get(key(&store, "run")).await.unwrap();
     // A history with other arguments.
@@ -223,7 +223,7 @@ async fn the_stored_state_overrides_the_clients_history() {
 
 #[tokio::test]
 async fn an_unknown_run_is_passed_to_the_agent() {
-    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let (world, store) = world();
     let questions = Process::paying(&store).interrupted(&world, "run").await;
     let record = store.get(key(&store, "run")).await.unwrap();
     let open = record.state.open_round().unwrap();
@@ -240,7 +240,7 @@ async fn an_unknown_run_is_passed_to_the_agent() {
 
 #[tokio::test]
 async fn a_reply_to_an_unknown_interrupt_is_not_found() {
-    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let (world, store) = world();
     let other = Process::other(&store);
     let error = other
         .fails(reply(&world, "next", approve(&[InterruptId::new("q")])))
@@ -252,7 +252,7 @@ async fn a_reply_to_an_unknown_interrupt_is_not_found() {
 
 #[tokio::test]
 async fn another_tenants_reply_is_not_found() {
-    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let (world, store) = world();
     let questions = Process::paying(&store).interrupted(&world, "run").await;
     let mut request = reply(&world, "next", approve(&questions));
     request
@@ -266,7 +266,7 @@ async fn another_tenants_reply_is_not_found() {
 
 #[tokio::test]
 async fn an_invalid_reply_runs_nothing_and_keeps_waiting() {
-    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let (world, store) = world();
     let questions = Process::paying(&store).interrupted(&world, "run").await;
     let other = Process::other(&store);
     let writes = store.writes();
@@ -306,7 +306,7 @@ async fn an_invalid_reply_runs_nothing_and_keeps_waiting() {
 
 #[tokio::test]
 async fn a_store_failure_leaves_the_reply_for_a_retry() {
-    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let (world, store) = world();
     let questions = Process::paying(&store).interrupted(&world, "run").await;
     let other = Process::other(&store);
     let request = reply(&world, "next", approve(&questions));
@@ -323,7 +323,7 @@ async fn a_store_failure_leaves_the_reply_for_a_retry() {
 
 #[tokio::test]
 async fn a_dropped_attempt_leaves_the_reply_for_another() {
-    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let (world, store) = world();
     let questions = Process::paying(&store).interrupted(&world, "run").await;
     let other = Process::other(&store);
     let request = reply(&world, "next", approve(&questions));
@@ -338,7 +338,7 @@ async fn a_dropped_attempt_leaves_the_reply_for_another() {
 #[tokio::test]
 async fn an_unused_claim_is_released() {
     for is_left in [false, true] {
-        let (world, store) = (TestEnvironment::new(), Flaky::default());
+        let (world, store) = world();
         let questions = Process::paying(&store).interrupted(&world, "run").await;
         let other = Process::other(&store);
         if is_left {
@@ -361,11 +361,11 @@ async fn an_unused_claim_is_released() {
         settle().await;
         let after = store.get(key(&store, "run")).await.unwrap();
         assert!(after.version > before.version, "it was claimed");
-        let now = context(&world, "x").now();
-        match is_left {
-            false => assert_eq!(after.status, RunStatus::Suspended),
-            true => assert!(after.lease_until <= now, "{after:?}"),
-        }
+        let given_back = match is_left {
+            false => RunStatus::Suspended,
+            true => RunStatus::Abandoned,
+        };
+        assert_eq!(after.status, given_back);
         assert_eq!((other.model.calls(), other.tools.done()), (0, 0));
         assert_finishes(other.body(request).await).await;
         assert_eq!(other.tools.done(), 1);
@@ -374,7 +374,7 @@ async fn an_unused_claim_is_released() {
 
 #[tokio::test]
 async fn unanswered_interrupts_stay_open() {
-    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let (world, store) = world();
     let model = ScriptedModel::new()
         .tool_call("pay", json!({"n": 1}))
         .tool_call("pay", json!({"n": 2}));
@@ -410,7 +410,7 @@ async fn unanswered_interrupts_stay_open() {
 
 #[tokio::test]
 async fn without_a_reply_the_interrupt_is_raised_again() {
-    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let (world, store) = world();
     let questions = Process::paying(&store).interrupted(&world, "run").await;
     let other = Process::other(&store);
     let (_, finish) = assert_finishes(other.body(reply(&world, "next", vec![])).await).await;

@@ -11,7 +11,7 @@ fn instead(world: &TestEnvironment, run: &'static str) -> ChatRequest {
 #[tokio::test]
 async fn a_new_message_withdraws_waiting_runs() {
     for slow in [false, true] {
-        let (world, store) = (TestEnvironment::new(), Flaky::default());
+        let (world, store) = world();
         store.slow.store(slow, Ordering::Relaxed);
         let questions = Process::paying(&store).interrupted(&world, "run").await;
         // A request that does not say so leaves it.
@@ -29,7 +29,7 @@ async fn a_new_message_withdraws_waiting_runs() {
 
 #[tokio::test]
 async fn without_waiting_runs_nothing_is_written() {
-    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let (world, store) = world();
     let other = Process::other(&store);
     assert_finishes(other.body(instead(&world, "run")).await).await;
     assert_eq!(store.writes(), 0);
@@ -55,16 +55,14 @@ async fn without_waiting_runs_nothing_is_written() {
 
 #[tokio::test]
 async fn a_running_run_is_not_withdrawn() {
-    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let (world, store) = world();
     let questions = Process::paying(&store).interrupted(&world, "run").await;
     let record = store.get(key(&store, "run")).await.unwrap();
-    let now = context(&world, "reply").now();
     let claim = store.claim(
         record.key.clone(),
         record.version,
         approve(&questions),
-        now,
-        now + LEASE,
+        LEASE,
     );
     let claimed = claim.await.unwrap();
     let other = Process::other(&store);
@@ -75,7 +73,7 @@ async fn a_running_run_is_not_withdrawn() {
 #[tokio::test]
 async fn a_failed_withdrawal_prevents_the_new_run() {
     for fails in ["of_thread", "withdraw"] {
-        let (world, store) = (TestEnvironment::new(), Flaky::default());
+        let (world, store) = world();
         let questions = Process::paying(&store).interrupted(&world, "run").await;
         store.fail(fails);
         let other = Process::other(&store);
@@ -92,7 +90,7 @@ async fn a_failed_withdrawal_prevents_the_new_run() {
 #[tokio::test]
 async fn a_reply_and_a_new_message_exclude_each_other() {
     for race in 0..16 {
-        let (world, store) = (TestEnvironment::new(), Flaky::default());
+        let (world, store) = world();
         store.elsewhere.store(race % 2 == 0, Ordering::Relaxed);
         store.slow.store(race % 3 == 0, Ordering::Relaxed);
         let questions = Process::paying(&store).interrupted(&world, "run").await;

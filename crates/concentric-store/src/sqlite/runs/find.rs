@@ -1,18 +1,15 @@
 //! Statements that read runs.
 
 use super::{
-    super::values::{failed, find_row, find_rows, nanos},
-    row::{Stored, columns, read_key, standing, stored},
+    super::values::{find_row, find_rows},
+    row::{read_key, standing, stored},
 };
-use crate::{
-    Options,
-    rules::{Standing, readable},
-};
+use crate::Options;
 use concentric_core::{
     InterruptId, MessageId, RunId, ThreadId,
     store::{RunKey, RunRecord, RunSummary, StoreError, Tenant},
 };
-use rusqlite::{Params, Row, Transaction, params};
+use rusqlite::{Row, Transaction, params};
 use std::time::SystemTime;
 
 /// Returns whether a run begun with `client_id` in the conversation is running.
@@ -65,9 +62,11 @@ pub(super) fn list_by_thread(
     thread: &ThreadId,
     message: Option<&MessageId>,
     limit: usize,
+    now: SystemTime,
 ) -> Result<Vec<RunSummary>, StoreError> {
     let find =
-        "SELECT tenant, thread, run, status, version, fence, lease_until, since, client_id FROM runs
+        "SELECT tenant, thread, run, status, version, fence, lease_until, since, takeovers, client_id
+                FROM runs
                 WHERE tenant = ?1 AND thread = ?2 AND status <> 'ended'
                   AND (?3 IS NULL OR message = ?3)
                 ORDER BY status = 'running', iif(status = 'running', lease_until, begun), begun
@@ -79,51 +78,12 @@ pub(super) fn list_by_thread(
         i64::try_from(limit).unwrap_or(i64::MAX),
     ];
     let summary = |row: &Row<'_>| {
-        let Standing {
-            status,
-            lease_until,
-            ..
-        } = standing(row, 3)?;
-        let client_id = RunId::new(row.get::<_, String>(8)?);
-        Ok(RunSummary::new(
-            read_key(row)?,
-            client_id,
-            status,
-            lease_until,
-        ))
+        let standing = standing(row, 3)?;
+        let client_id = RunId::new(row.get::<_, String>(9)?);
+        let (status, until) = (standing.status_at(now), standing.lease_until);
+        Ok(RunSummary::new(read_key(row)?, client_id, status, until))
     };
     find_rows(tx, find, params, summary)
-}
-
-pub(super) fn abandoned(
-    tx: &Transaction<'_>,
-    options: &Options,
-    now: SystemTime,
-    limit: usize,
-) -> Result<Vec<RunRecord>, StoreError> {
-    let find =
-        columns!("WHERE status = 'running' AND lease_until <= ?1 ORDER BY lease_until, begun");
-    find_all(tx, options, find, [nanos(now)], limit)
-}
-
-/// Returns at most `limit` of the runs that `find` selects, without unreadable ones.
-fn find_all(
-    tx: &Transaction<'_>,
-    options: &Options,
-    find: &str,
-    params: impl Params,
-    limit: usize,
-) -> Result<Vec<RunRecord>, StoreError> {
-    let mut find = tx.prepare_cached(find).map_err(failed)?;
-    let mut rows = find.query(params).map_err(failed)?;
-    let mut found = Vec::new();
-    while found.len() < limit
-        && let Some(row) = rows.next().map_err(failed)?
-    {
-        let stored = Stored::read(row).map_err(failed);
-        found.extend(readable(stored.and_then(|it| it.open(tx, options)))?);
-    }
-    Ok(found)
 }
 
 #[cfg(test)]

@@ -16,9 +16,9 @@ use super::{SqliteStore, worker::Renewal};
 use crate::Fault;
 use concentric_core::{
     InterruptId, MessageId, Reply, RunId, ThreadId,
-    store::{RunChange, RunKey, RunRecord, RunStore, RunSummary, StoreFuture, Tenant},
+    store::{Renewed, RunChange, RunKey, RunRecord, RunStore, RunSummary, StoreFuture, Tenant},
 };
-use std::time::SystemTime;
+use std::time::Duration;
 use tokio::sync::oneshot;
 
 impl RunStore for SqliteStore {
@@ -27,11 +27,9 @@ impl RunStore for SqliteStore {
         key: RunKey,
         client_id: RunId,
         change: RunChange,
-        lease_until: SystemTime,
+        lease: Duration,
     ) -> StoreFuture<u64> {
-        self.write(move |tx, options| {
-            write::begin(tx, options, &key, &client_id, &change, lease_until)
-        })
+        self.write(move |tx, options| write::begin(tx, options, &key, &client_id, &change, lease))
     }
 
     fn is_live(&self, tenant: Tenant, thread: ThreadId, client_id: RunId) -> StoreFuture<bool> {
@@ -47,46 +45,35 @@ impl RunStore for SqliteStore {
         key: RunKey,
         version: u64,
         replies: Vec<Reply>,
-        now: SystemTime,
-        lease_until: SystemTime,
+        lease: Duration,
     ) -> StoreFuture<RunRecord> {
+        self.write(move |tx, options| write::claim(tx, options, &key, version, replies, lease))
+    }
+
+    fn claim_abandoned(&self, limit: usize, lease: Duration) -> StoreFuture<Vec<RunRecord>> {
+        self.write(move |tx, options| write::claim_abandoned(tx, options, limit, lease))
+    }
+
+    fn amend(&self, key: RunKey, version: u64, change: RunChange) -> StoreFuture<u64> {
+        self.write(move |tx, options| write::amend(tx, options, &key, version, &change))
+    }
+
+    fn save(&self, key: RunKey, fence: u64, change: RunChange, lease: Duration) -> StoreFuture<()> {
         self.write(move |tx, options| {
-            write::claim(tx, options, &key, version, replies, now, lease_until)
+            write::write(tx, options, &key, fence, &change, Next::Runs(lease))
         })
     }
 
-    fn amend(
-        &self,
-        key: RunKey,
-        version: u64,
-        change: RunChange,
-        now: SystemTime,
-    ) -> StoreFuture<u64> {
-        self.write(move |tx, options| write::amend(tx, options, &key, version, &change, now))
-    }
-
-    fn save(
-        &self,
-        key: RunKey,
-        fence: u64,
-        change: RunChange,
-        lease_until: SystemTime,
-    ) -> StoreFuture<()> {
-        self.write(move |tx, options| {
-            write::write(tx, options, &key, fence, &change, Next::Runs(lease_until))
-        })
-    }
-
-    fn renew(&self, key: RunKey, fence: u64, lease_until: SystemTime) -> StoreFuture<()> {
+    fn renew(&self, key: RunKey, fence: u64, lease: Duration) -> StoreFuture<Renewed> {
         let Some(renewer) = self.renewer.clone() else {
-            return self.write(move |tx, _| write::renew(tx, &key, fence, lease_until));
+            return self.write(move |tx, options| write::renew(tx, options, &key, fence, lease));
         };
         Box::pin(async move {
             let (reply, answer) = oneshot::channel();
             let renewal = Renewal {
                 key,
                 fence,
-                until: lease_until,
+                lease,
                 reply,
             };
             renewer.send(renewal).await.map_err(|_| Fault::Closed)?;
@@ -94,24 +81,24 @@ impl RunStore for SqliteStore {
         })
     }
 
-    fn suspend(
-        &self,
-        key: RunKey,
-        fence: u64,
-        change: RunChange,
-        now: SystemTime,
-    ) -> StoreFuture<()> {
-        self.write(move |tx, options| {
-            write::write(tx, options, &key, fence, &change, Next::Waits(now))
-        })
+    fn cancel(&self, key: RunKey) -> StoreFuture<bool> {
+        self.write(move |tx, _| write::cancel(tx, &key))
     }
 
-    fn end(&self, key: RunKey, fence: u64, now: SystemTime) -> StoreFuture<()> {
-        self.write(move |tx, options| write::end(tx, options, &key, fence, now))
+    fn suspend(&self, key: RunKey, fence: u64, change: RunChange) -> StoreFuture<()> {
+        self.write(move |tx, options| write::write(tx, options, &key, fence, &change, Next::Waits))
     }
 
-    fn withdraw(&self, tenant: Tenant, thread: ThreadId, now: SystemTime) -> StoreFuture<usize> {
-        self.write(move |tx, options| write::withdraw(tx, options, &tenant, &thread, now))
+    fn end(&self, key: RunKey, fence: u64) -> StoreFuture<()> {
+        self.write(move |tx, options| write::end(tx, options, &key, fence))
+    }
+
+    fn withdraw(&self, tenant: Tenant, thread: ThreadId) -> StoreFuture<usize> {
+        self.write(move |tx, options| write::withdraw(tx, options, &tenant, &thread))
+    }
+
+    fn release(&self, key: RunKey) -> StoreFuture<bool> {
+        self.write(move |tx, options| write::release(tx, options, &key))
     }
 
     fn find_by_interrupt(
@@ -132,10 +119,9 @@ impl RunStore for SqliteStore {
         message: Option<MessageId>,
         limit: usize,
     ) -> StoreFuture<Vec<RunSummary>> {
-        self.read(move |tx, _| find::list_by_thread(tx, &tenant, &thread, message.as_ref(), limit))
-    }
-
-    fn abandoned(&self, now: SystemTime, limit: usize) -> StoreFuture<Vec<RunRecord>> {
-        self.read(move |tx, options| find::abandoned(tx, options, now, limit))
+        self.read(move |tx, options| {
+            let now = options.now();
+            find::list_by_thread(tx, &tenant, &thread, message.as_ref(), limit, now)
+        })
     }
 }

@@ -15,21 +15,9 @@ use concentric_core::{
 use rusqlite::{Row, Transaction};
 use sha2::{Digest, Sha256};
 
-/// The columns of [`Stored`].
-macro_rules! columns {
-    ($rest:literal) => {
-        concat!(
-            "SELECT r.tenant, r.thread, r.run, r.status, r.version, r.fence, r.lease_until, \
-             r.since, r.checksum, r.state, r.replies, r.replied_at, r.client_id, \
-             r.log, r.len, r.bytes FROM runs r ",
-            $rest
-        )
-    };
-}
-
 /// A row of the table `runs`.
 pub(super) struct Stored {
-    key: RunKey,
+    pub(super) key: RunKey,
     pub(super) standing: Standing,
     checksum: Vec<u8>,
     // Without its turns.
@@ -55,12 +43,12 @@ impl Stored {
         Ok(Self {
             key: read_key(row)?,
             standing: standing(row, 3)?,
-            checksum: row.get(8)?,
-            head: row.get(9)?,
-            replies: row.get(10)?,
-            replied_at: row.get(11)?,
-            client_id: RunId::new(row.get::<_, String>(12)?),
-            turns: turns(row, 13)?,
+            checksum: row.get(9)?,
+            head: row.get(10)?,
+            replies: row.get(11)?,
+            replied_at: row.get(12)?,
+            client_id: RunId::new(row.get::<_, String>(13)?),
+            turns: turns(row, 14)?,
         })
     }
 
@@ -90,10 +78,11 @@ impl Stored {
             .map_err(|error| Fault::corrupt(name(key), error))?;
         let asked = asked(tx, key)?;
         let mut record = RunRecord::new(key.clone(), self.client_id.clone(), state);
-        record.status = standing.status;
+        record.status = standing.status_at(options.now());
         record.version = standing.version;
         record.fence = standing.fence;
         record.lease_until = standing.lease_until;
+        record.takeovers = standing.takeovers;
         record.replies = replies;
         record.replied_at = self.replied_at.map(time);
         record.asked = asked;
@@ -124,7 +113,7 @@ fn turns(row: &Row<'_>, at: usize) -> rusqlite::Result<Option<Turns>> {
     Ok(log.map(|log| Turns { log, len, bytes }))
 }
 
-/// Reads a [`Standing`] from the five columns that start at `at`.
+/// Reads a [`Standing`] from the six columns that start at `at`.
 pub(super) fn standing(row: &Row<'_>, at: usize) -> rusqlite::Result<Standing> {
     let status: String = row.get(at)?;
     Ok(Standing {
@@ -138,6 +127,7 @@ pub(super) fn standing(row: &Row<'_>, at: usize) -> rusqlite::Result<Standing> {
         fence: number(row.get(at + 2)?),
         lease_until: time(row.get(at + 3)?),
         since: row.get::<_, Option<i64>>(at + 4)?.map(time),
+        takeovers: row.get(at + 5)?,
     })
 }
 
@@ -146,7 +136,7 @@ pub(crate) fn standing_of(
     tx: &Transaction<'_>,
     key: &RunKey,
 ) -> Result<Option<Standing>, StoreError> {
-    let find = "SELECT status, version, fence, lease_until, since FROM runs
+    let find = "SELECT status, version, fence, lease_until, since, takeovers FROM runs
                 WHERE tenant = ?1 AND thread = ?2 AND run = ?3";
     find_row(tx, find, names(key), |row| standing(row, 0))
 }
@@ -174,13 +164,9 @@ fn asked(tx: &Transaction<'_>, key: &RunKey) -> Result<Vec<InterruptId>, StoreEr
 }
 
 pub(super) fn stored(tx: &Transaction<'_>, key: &RunKey) -> Result<Stored, StoreError> {
-    find_row(
-        tx,
-        columns!("WHERE tenant = ?1 AND thread = ?2 AND run = ?3"),
-        names(key),
-        Stored::read,
-    )?
-    .ok_or(StoreError::NotFound)
+    let find = "SELECT tenant, thread, run, status, version, fence, lease_until, since, takeovers,
+                       checksum, state, replies, replied_at, client_id, log, len, bytes
+                FROM runs WHERE tenant = ?1 AND thread = ?2 AND run = ?3";
+    let found = find_row(tx, find, names(key), Stored::read)?;
+    found.ok_or(StoreError::NotFound)
 }
-
-pub(super) use columns;

@@ -4,22 +4,28 @@ use super::{
     super::{
         log::{self, Turns, position},
         threads::conversation_turns,
-        values::{count, execute, failed, find_rows, integer, nanos, time},
+        values::{count, execute, failed, find_row, find_rows, integer, nanos, time},
     },
     find::is_live,
     purge::{purge, set_ended},
-    row::{checksum, names, standing_of, stored, turns_of},
+    row::{checksum, names, read_key, standing, standing_of, stored, turns_of},
 };
 use crate::{
     Options,
-    rules::{check_keep, check_total, check_waiting, merge_replies, write_head, write_replies},
+    rules::{
+        Standing, check_keep, check_total, check_waiting, end_of, merge_replies, readable, renewed,
+        write_head, write_replies,
+    },
 };
 use concentric_core::{
     InterruptId, MessageId, Reply, RunId, ThreadId,
-    store::{RunChange, RunHead, RunKey, RunRecord, RunStatus, StoreError, Tenant},
+    store::{
+        MAX_TAKEOVERS, Renewed, RunChange, RunHead, RunKey, RunRecord, RunStatus, StoreError,
+        Tenant,
+    },
 };
 use rusqlite::{Transaction, params, params_from_iter};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 fn ask(tx: &Transaction<'_>, key: &RunKey, asks: &[InterruptId]) -> Result<(), StoreError> {
     let insert = "INSERT OR IGNORE INTO questions (tenant, thread, run, question)
@@ -39,7 +45,7 @@ pub(super) fn begin(
     key: &RunKey,
     client_id: &RunId,
     change: &RunChange,
-    lease_until: SystemTime,
+    lease: Duration,
 ) -> Result<u64, StoreError> {
     if standing_of(tx, key)?.is_some() {
         return Err(StoreError::Exists);
@@ -58,7 +64,7 @@ pub(super) fn begin(
         thread,
         run,
         integer(fence),
-        nanos(lease_until),
+        nanos(end_of(options.now(), lease)),
         NO_REPLIES,
         client_id.as_str(),
     ];
@@ -154,31 +160,22 @@ pub(super) fn claim(
     key: &RunKey,
     version: u64,
     replies: Vec<Reply>,
-    now: SystemTime,
-    lease_until: SystemTime,
+    lease: Duration,
 ) -> Result<RunRecord, StoreError> {
+    let now = options.now();
     let stored = stored(tx, key)?;
     stored.standing.check_claim(version, options, now)?;
     // A run whose state cannot be read must not be claimed.
     let mut record = stored.open(tx, options)?;
     let replies = merge_replies(&record.replies, replies);
     let json = write_replies(&replies, options.max_state_bytes)?;
-
-    record.fence = count(tx)?;
-    record.version = record.fence;
-    record.status = RunStatus::Running;
-    record.lease_until = lease_until;
+    let standing = set_claimed(tx, key, stored.standing, now, lease)?;
+    record.status = standing.status_at(now);
+    record.version = standing.version;
+    record.fence = standing.fence;
+    record.lease_until = standing.lease_until;
+    record.takeovers = standing.takeovers;
     let [tenant, thread, run] = names(key);
-    let claim = "UPDATE runs SET status = 'running', version = ?4, fence = ?4, lease_until = ?5
-                 WHERE tenant = ?1 AND thread = ?2 AND run = ?3";
-    let row = params![
-        tenant,
-        thread,
-        run,
-        integer(record.fence),
-        nanos(lease_until)
-    ];
-    execute(tx, claim, row)?;
     if record.replies.len() < replies.len() {
         let keep =
             "UPDATE runs SET replies = ?4, replied_at = ifnull(replied_at, ?5), checksum = ?6
@@ -192,16 +189,70 @@ pub(super) fn claim(
     Ok(record)
 }
 
+/// Claims a run with this standing, and returns its new one.
+fn set_claimed(
+    tx: &Transaction<'_>,
+    key: &RunKey,
+    standing: Standing,
+    now: SystemTime,
+    lease: Duration,
+) -> Result<Standing, StoreError> {
+    let standing = standing.claimed(count(tx)?, now, end_of(now, lease));
+    let claim = "UPDATE runs SET status = 'running', version = ?4, fence = ?4, lease_until = ?5,
+                        takeovers = ?6
+                 WHERE tenant = ?1 AND thread = ?2 AND run = ?3";
+    let [tenant, thread, run] = names(key);
+    let row = params![
+        tenant,
+        thread,
+        run,
+        integer(standing.fence),
+        nanos(standing.lease_until),
+        standing.takeovers,
+    ];
+    execute(tx, claim, row)?;
+    Ok(standing)
+}
+
+pub(super) fn claim_abandoned(
+    tx: &Transaction<'_>,
+    options: &Options,
+    limit: usize,
+    lease: Duration,
+) -> Result<Vec<RunRecord>, StoreError> {
+    let now = options.now();
+    // States are read one by one, since one of them may be unreadable.
+    let find = "SELECT tenant, thread, run, status, version, fence, lease_until, since, takeovers
+                FROM runs
+                WHERE status = 'running' AND lease_until <= ?1 AND lease_until > ?2 AND takeovers < ?3
+                ORDER BY lease_until, begun LIMIT ?4";
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let overdue = now
+        .checked_sub(options.keep_waiting)
+        .map_or(i64::MIN, nanos);
+    let params = params![nanos(now), overdue, MAX_TAKEOVERS, limit];
+    let mut claimed = Vec::new();
+    for (key, standing) in find_rows(tx, find, params, |row| {
+        Ok((read_key(row)?, standing(row, 3)?))
+    })? {
+        set_claimed(tx, &key, standing, now, lease)?;
+        let record = stored(tx, &key).and_then(|stored| stored.open(tx, options));
+        claimed.extend(readable(record)?);
+    }
+    Ok(claimed)
+}
+
 pub(super) fn amend(
     tx: &Transaction<'_>,
     options: &Options,
     key: &RunKey,
     version: u64,
     change: &RunChange,
-    now: SystemTime,
 ) -> Result<u64, StoreError> {
     let stored = stored(tx, key)?;
-    stored.standing.check_claim(version, options, now)?;
+    stored
+        .standing
+        .check_claim(version, options, options.now())?;
     let version = count(tx)?;
     let update = "UPDATE runs SET version = ?4 WHERE tenant = ?1 AND thread = ?2 AND run = ?3";
     let [tenant, thread, run] = names(key);
@@ -218,10 +269,10 @@ fn held(tx: &Transaction<'_>, key: &RunKey, fence: u64) -> Result<(), StoreError
 /// The status of a run after its state is written.
 #[derive(Clone, Copy)]
 pub(super) enum Next {
-    /// Running, under a lease until this time.
-    Runs(SystemTime),
-    /// Suspended at this time.
-    Waits(SystemTime),
+    /// Running, under a lease of this time.
+    Runs(Duration),
+    /// Suspended.
+    Waits,
 }
 
 /// Changes the state of a run, and clears its stored replies.
@@ -234,7 +285,8 @@ pub(super) fn write(
     next: Next,
 ) -> Result<(), StoreError> {
     held(tx, key, fence)?;
-    if let Next::Waits(now) = next
+    let now = options.now();
+    if let Next::Waits = next
         && may_wait(tx, options, key).is_err()
     {
         // Some may be overdue.
@@ -244,13 +296,14 @@ pub(super) fn write(
     }
     let version = count(tx)?;
     let update = "UPDATE runs SET status = ?4, version = ?5, lease_until = ifnull(?6, lease_until),
-                  since = ?7, replies = ?8, replied_at = NULL,
+                  since = ?7, replies = ?8, replied_at = NULL, takeovers = 0,
+                  cancel = iif(?4 = 'suspended', 0, cancel),
                   waited = max(waited, ?4 = 'suspended')
                   WHERE tenant = ?1 AND thread = ?2 AND run = ?3";
     let [tenant, thread, run] = names(key);
     let (status, lease_until, since) = match next {
-        Next::Runs(until) => ("running", Some(nanos(until)), None),
-        Next::Waits(now) => ("suspended", None, Some(nanos(now))),
+        Next::Runs(lease) => ("running", Some(nanos(end_of(now, lease))), None),
+        Next::Waits => ("suspended", None, Some(nanos(now))),
     };
     let row = params![
         tenant,
@@ -268,17 +321,46 @@ pub(super) fn write(
 
 pub(crate) fn renew(
     tx: &Transaction<'_>,
+    options: &Options,
     key: &RunKey,
     fence: u64,
-    lease_until: SystemTime,
-) -> Result<(), StoreError> {
+    lease: Duration,
+) -> Result<Renewed, StoreError> {
     held(tx, key, fence)?;
     let version = count(tx)?;
-    let update = "UPDATE runs SET version = ?4, lease_until = ?5
-                  WHERE tenant = ?1 AND thread = ?2 AND run = ?3";
+    let update = "UPDATE runs SET version = ?4, lease_until = ?5, takeovers = iif(?6, 0, takeovers)
+                  WHERE tenant = ?1 AND thread = ?2 AND run = ?3 RETURNING cancel";
     let [tenant, thread, run] = names(key);
-    let row = params![tenant, thread, run, integer(version), nanos(lease_until)];
-    execute(tx, update, row).map(drop)
+    let until = nanos(end_of(options.now(), lease));
+    let row = params![
+        tenant,
+        thread,
+        run,
+        integer(version),
+        until,
+        lease.is_zero()
+    ];
+    let cancel = find_row(tx, update, row, |row| row.get(0))?;
+    Ok(renewed(cancel.unwrap_or_default()))
+}
+
+pub(super) fn cancel(tx: &Transaction<'_>, key: &RunKey) -> Result<bool, StoreError> {
+    let update = "UPDATE runs SET cancel = 1
+                  WHERE tenant = ?1 AND thread = ?2 AND run = ?3 AND status = 'running'";
+    Ok(execute(tx, update, names(key))? > 0)
+}
+
+pub(super) fn release(
+    tx: &Transaction<'_>,
+    options: &Options,
+    key: &RunKey,
+) -> Result<bool, StoreError> {
+    let update = "UPDATE runs SET takeovers = 0
+                  WHERE tenant = ?1 AND thread = ?2 AND run = ?3
+                    AND status = 'running' AND lease_until <= ?4 AND takeovers >= ?5";
+    let [tenant, thread, run] = names(key);
+    let row = params![tenant, thread, run, nanos(options.now()), MAX_TAKEOVERS];
+    Ok(execute(tx, update, row)? > 0)
 }
 
 pub(super) fn end(
@@ -286,8 +368,8 @@ pub(super) fn end(
     options: &Options,
     key: &RunKey,
     fence: u64,
-    now: SystemTime,
 ) -> Result<(), StoreError> {
+    let now = options.now();
     let standing = standing_of(tx, key)?.ok_or(StoreError::NotFound)?;
     standing.check_end(fence)?;
     if standing.status != RunStatus::Ended {
@@ -301,8 +383,8 @@ pub(super) fn withdraw(
     options: &Options,
     tenant: &Tenant,
     thread: &ThreadId,
-    now: SystemTime,
 ) -> Result<usize, StoreError> {
+    let now = options.now();
     let find = "SELECT run FROM runs
                 WHERE tenant = ?1 AND thread = ?2 AND status = 'suspended' AND status <> 'ended'
                 ORDER BY begun";

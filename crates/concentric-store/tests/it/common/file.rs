@@ -1,5 +1,8 @@
 //! The file of a store, as another program sees it.
 
+use super::clock;
+use concentric_store::{Options, SqliteStore};
+use concentric_test::ManualClock;
 use rusqlite::Connection;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
@@ -9,6 +12,13 @@ pub(crate) fn file() -> (TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("runs.db");
     (dir, path)
+}
+
+/// Opens the file with a clock that shows `at(0)`.
+pub(crate) fn open(path: &Path) -> (SqliteStore, ManualClock) {
+    let clock = clock();
+    let options = Options::new().clock(clock.clone());
+    (SqliteStore::open_with(path, options).unwrap(), clock)
 }
 
 /// The number of rows.

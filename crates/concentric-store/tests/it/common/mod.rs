@@ -7,6 +7,7 @@ use concentric_core::{
     machine::{Action, Input, Machine, ModelStart, RunLimits, RunState},
     store::{RunKey, Tenant},
 };
+use concentric_test::ManualClock;
 use serde_json::json;
 use std::time::{Duration, SystemTime};
 
@@ -33,6 +34,20 @@ pub(crate) fn question(name: &str) -> InterruptId {
 /// A fixed start time plus `seconds`.
 pub(crate) fn at(seconds: u64) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000 + seconds)
+}
+
+pub(crate) const fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+/// A clock that shows `at(0)`.
+pub(crate) fn clock() -> ManualClock {
+    ManualClock::at(at(0))
+}
+
+/// Sets the clock to `at(seconds)`.
+pub(crate) fn set(clock: &ManualClock, seconds: u64) {
+    clock.set(at(seconds));
 }
 
 fn called(transcript: Transcript) -> (Machine, usize) {

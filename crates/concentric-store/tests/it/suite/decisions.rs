@@ -29,7 +29,7 @@ fn in_run(thread: Option<&str>, run: &str) -> StoredScope {
     }
 }
 
-async fn a_decision_applies_within_its_span<S: Store>(store: S) {
+async fn a_decision_applies_within_its_span<S: Store>(store: S, _: ManualClock) {
     let in_run = decision("refund", in_run(Some("t"), "r"), true);
     let in_thread = decision("refund", StoredScope::Thread(ThreadId::new("t")), false);
     let always = decision("refund", StoredScope::Always, true);
@@ -69,7 +69,7 @@ async fn a_decision_applies_within_its_span<S: Store>(store: S) {
     assert_eq!(store.list(tenant("acme")).await.unwrap()[0], other);
 }
 
-async fn a_run_decision_does_not_apply_in_another_thread<S: Store>(store: S) {
+async fn a_run_decision_does_not_apply_in_another_thread<S: Store>(store: S, _: ManualClock) {
     let spans = [
         in_run(Some("a/b"), "c"),
         in_run(Some("a"), "b/c"),
@@ -105,7 +105,7 @@ async fn a_run_decision_does_not_apply_in_another_thread<S: Store>(store: S) {
     assert_eq!(recall.await.unwrap(), []);
 }
 
-async fn a_decision_replaces_one_for_the_same_calls<S: Store>(store: S) {
+async fn a_decision_replaces_one_for_the_same_calls<S: Store>(store: S, _: ManualClock) {
     store
         .remember(decision("refund", StoredScope::Always, true))
         .await
@@ -120,7 +120,7 @@ async fn a_decision_replaces_one_for_the_same_calls<S: Store>(store: S) {
     assert_eq!(all, [now, decision("search", StoredScope::Always, true)]);
 }
 
-async fn a_decision_is_revoked<S: Store>(store: S) {
+async fn a_decision_is_revoked<S: Store>(store: S, _: ManualClock) {
     let decision = decision("refund", StoredScope::Always, true);
     store.remember(decision.clone()).await.unwrap();
     let revoke = |of: Tenant| store.revoke(of, decision.id.clone());
@@ -130,13 +130,13 @@ async fn a_decision_is_revoked<S: Store>(store: S) {
     assert_eq!(store.list(tenant("acme")).await.unwrap(), []);
 }
 
-async fn decisions_for_a_run_are_removed_with_it<S: Store>(store: S) {
+async fn decisions_for_a_run_are_removed_with_it<S: Store>(store: S, clock: ManualClock) {
     let fence = RunStore::begin(
         &store,
         key("run"),
         client("run"),
         running("hi").into(),
-        at(30),
+        secs(30),
     )
     .await
     .unwrap();
@@ -146,8 +146,8 @@ async fn decisions_for_a_run_are_removed_with_it<S: Store>(store: S) {
     for decision in [&always, &elsewhere, &here] {
         store.remember(decision.clone()).await.unwrap();
     }
-    store.end(key("run"), fence, at(0)).await.unwrap();
-    store.expire(at(1000)).await;
+    store.end(key("run"), fence).await.unwrap();
+    expire(&store, &clock, 1000).await;
     let all = store.list(tenant("acme")).await.unwrap();
     assert_eq!(all, [elsewhere, always]);
 }

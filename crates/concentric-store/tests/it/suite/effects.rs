@@ -27,7 +27,7 @@ fn intent(claim: Option<RunClaim>) -> Intent {
     intent
 }
 
-async fn an_effect_begins_once<S: Store>(store: S) {
+async fn an_effect_begins_once<S: Store>(store: S, _: ManualClock) {
     let begin = |name| Ledger::begin(&store, effect(name), intent(None));
     assert_eq!(begin("e").await.unwrap(), LedgerEntry::New);
     assert_eq!(begin("e").await.unwrap(), LedgerEntry::Started);
@@ -45,13 +45,13 @@ async fn an_effect_begins_once<S: Store>(store: S) {
     );
 }
 
-async fn an_effect_requires_the_newest_claim<S: Store>(store: S) {
+async fn an_effect_requires_the_newest_claim<S: Store>(store: S, clock: ManualClock) {
     let old = RunStore::begin(
         &store,
         key("run"),
         client("run"),
         running("hi").into(),
-        at(30),
+        secs(30),
     )
     .await
     .unwrap();
@@ -59,8 +59,9 @@ async fn an_effect_requires_the_newest_claim<S: Store>(store: S) {
     let begin = |name, fence| Ledger::begin(&store, effect(name), intent(claim(fence)));
     assert_eq!(begin("a", old).await.unwrap(), LedgerEntry::New);
     let version = store.get(key("run")).await.unwrap().version;
+    set(&clock, 30);
     let new = store
-        .claim(key("run"), version, vec![], at(30), at(60))
+        .claim(key("run"), version, vec![], secs(30))
         .await
         .unwrap()
         .fence;
@@ -79,7 +80,7 @@ async fn an_effect_requires_the_newest_claim<S: Store>(store: S) {
         LedgerEntry::Finished(_)
     ));
     store
-        .suspend(key("run"), new, waiting("hi", "q").into(), at(0))
+        .suspend(key("run"), new, waiting("hi", "q").into())
         .await
         .unwrap();
     assert_eq!(code(begin("c", new).await), "stale_claim");
@@ -88,7 +89,7 @@ async fn an_effect_requires_the_newest_claim<S: Store>(store: S) {
     assert_eq!(code(begin), "stale_claim");
 }
 
-async fn the_first_outcome_of_an_effect_stays<S: Store>(store: S) {
+async fn the_first_outcome_of_an_effect_stays<S: Store>(store: S, _: ManualClock) {
     Ledger::begin(&store, effect("e"), intent(None))
         .await
         .unwrap();
@@ -106,7 +107,7 @@ async fn the_first_outcome_of_an_effect_stays<S: Store>(store: S) {
     assert_eq!(code(finish), "run_not_found");
 }
 
-async fn a_success_replaces_a_failure_of_a_repeatable_effect<S: Store>(store: S) {
+async fn a_success_replaces_a_failure_of_a_repeatable_effect<S: Store>(store: S, _: ManualClock) {
     let [failed, done] = [ToolOutcome::failed("busy"), ToolOutcome::done("paid")];
     let later = [ToolOutcome::failed("again"), ToolOutcome::denied("no")];
     for (name, repeatable, last) in [("a", true, &done), ("b", false, &failed)] {
@@ -129,7 +130,7 @@ async fn a_success_replaces_a_failure_of_a_repeatable_effect<S: Store>(store: S)
     }
 }
 
-async fn an_effect_with_another_tool_or_arguments_is_rejected<S: Store>(store: S) {
+async fn an_effect_with_another_tool_or_arguments_is_rejected<S: Store>(store: S, _: ManualClock) {
     let begin = |tool: &'static str, arguments: &'static str| {
         let context = concentric_core::Context::new();
         let intent = Intent::new(tool.into(), arguments.into(), &context);
@@ -155,7 +156,7 @@ async fn an_effect_with_another_tool_or_arguments_is_rejected<S: Store>(store: S
     assert_eq!(code(begin("pay", "{}").await), "effect_mismatch");
 }
 
-async fn an_effect_without_an_outcome_is_retracted<S: Store>(store: S) {
+async fn an_effect_without_an_outcome_is_retracted<S: Store>(store: S, _: ManualClock) {
     let begin = || Ledger::begin(&store, effect("e"), intent(None));
     // Retracting an unknown effect is no error.
     store.retract(effect("e")).await.unwrap();
@@ -174,13 +175,13 @@ async fn an_effect_without_an_outcome_is_retracted<S: Store>(store: S) {
     );
 }
 
-async fn effects_are_removed_with_their_run<S: Store>(store: S) {
+async fn effects_are_removed_with_their_run<S: Store>(store: S, clock: ManualClock) {
     let fence = RunStore::begin(
         &store,
         key("run"),
         client("run"),
         running("hi").into(),
-        at(30),
+        secs(30),
     )
     .await
     .unwrap();
@@ -188,21 +189,24 @@ async fn effects_are_removed_with_their_run<S: Store>(store: S) {
     Ledger::begin(&store, effect("e"), intent(claim))
         .await
         .unwrap();
-    store.expire(at(900_000)).await;
+    expire(&store, &clock, 900_000).await;
     let known = async || {
         Ledger::begin(&store, effect("e"), intent(None))
             .await
             .unwrap()
     };
     assert_eq!(known().await, LedgerEntry::Started);
-    store.end(key("run"), fence, at(10)).await.unwrap();
-    store.expire(at(1009)).await;
+    store.end(key("run"), fence).await.unwrap();
+    expire(&store, &clock, 900_999).await;
     assert_eq!(known().await, LedgerEntry::Started);
-    store.expire(at(1010)).await;
+    expire(&store, &clock, 901_000).await;
     assert_eq!(known().await, LedgerEntry::New);
 }
 
-async fn effects_without_a_run_are_removed_after_their_retention<S: Store>(store: S) {
+async fn effects_without_a_run_are_removed_after_their_retention<S: Store>(
+    store: S,
+    clock: ManualClock,
+) {
     let known = async || {
         Ledger::begin(&store, effect("e"), intent(None))
             .await
@@ -210,33 +214,33 @@ async fn effects_without_a_run_are_removed_after_their_retention<S: Store>(store
     };
     assert_eq!(known().await, LedgerEntry::New);
     // The first purge starts the retention time.
-    store.expire(at(5000)).await;
-    store.expire(at(6999)).await;
+    expire(&store, &clock, 5000).await;
+    expire(&store, &clock, 6999).await;
     assert_eq!(known().await, LedgerEntry::Started);
-    store.expire(at(7000)).await;
+    expire(&store, &clock, 7000).await;
     assert_eq!(known().await, LedgerEntry::New);
 }
 
-async fn a_key_is_used_once<S: Store>(store: S) {
-    let once = |of, key: &'static str| store.once(tenant(of), key.into(), at(100));
+async fn a_key_is_used_once<S: Store>(store: S, clock: ManualClock) {
+    let once = |of, key: &'static str| store.once(tenant(of), key.into(), secs(100));
     assert!(once("acme", "k").await.unwrap());
     assert!(!once("acme", "k").await.unwrap());
     assert!(once("acme", "k2").await.unwrap());
     assert!(once("other", "k").await.unwrap());
-    store.expire(at(99)).await;
+    expire(&store, &clock, 99).await;
     assert!(!once("acme", "k").await.unwrap());
-    store.expire(at(100)).await;
+    expire(&store, &clock, 100).await;
     assert!(once("acme", "k").await.unwrap());
 }
 
-async fn recently_used_keys_are_kept_after_their_time<S: Store>(store: S) {
-    let once = |key: &'static str| store.once(tenant("acme"), key.into(), at(100));
+async fn recently_used_keys_are_kept_after_their_time<S: Store>(store: S, clock: ManualClock) {
+    let once = |key: &'static str| store.once(tenant("acme"), key.into(), secs(100));
     for key in ["1", "2", "3", "4"] {
         assert!(once(key).await.unwrap());
     }
     // The clock is set ahead and back again.
     for _ in 0..3 {
-        store.expire(at(1_000_000_000)).await;
+        expire(&store, &clock, 1_000_000_000).await;
         assert!(!once("3").await.unwrap());
         assert!(!once("4").await.unwrap());
     }

@@ -13,9 +13,9 @@ fn fault(error: &StoreError) -> &Fault {
     }
 }
 
-async fn a_state_over_the_size_limit_is_not_written<S: Store>(store: S) {
+async fn a_state_over_the_size_limit_is_not_written<S: Store>(store: S, _: ManualClock) {
     let large = || running(&"x".repeat(100_000));
-    let error = RunStore::begin(&store, key("run"), client("run"), large().into(), at(30))
+    let error = RunStore::begin(&store, key("run"), client("run"), large().into(), secs(30))
         .await
         .unwrap_err();
     assert!(
@@ -28,27 +28,25 @@ async fn a_state_over_the_size_limit_is_not_written<S: Store>(store: S) {
         key("other"),
         client("other"),
         running("hi").into(),
-        at(30),
+        secs(30),
     );
     let fence = fence.await.unwrap();
     let save = store
-        .save(key("other"), fence, large().into(), at(60))
+        .save(key("other"), fence, large().into(), secs(60))
         .await;
     assert_eq!(code(save), "unwritable");
-    let suspend = store
-        .suspend(key("other"), fence, large().into(), at(60))
-        .await;
+    let suspend = store.suspend(key("other"), fence, large().into()).await;
     assert_eq!(code(suspend), "unwritable");
     assert_eq!(store.get(key("other")).await.unwrap().state, running("hi"));
     let version = suspended(&store, "run", "q").await;
     let replies = vec![Reply::answer(question("q"), "x".repeat(100_000))];
     let claim = store
-        .claim(key("run"), version, replies, at(0), at(30))
+        .claim(key("run"), version, replies, secs(30))
         .await
         .unwrap_err();
     assert!(matches!(fault(&claim), Fault::TooLarge { .. }), "{claim:?}");
     store
-        .claim(key("run"), version, vec![], at(0), at(30))
+        .claim(key("run"), version, vec![], secs(30))
         .await
         .unwrap();
 }
@@ -57,11 +55,11 @@ fn nested(levels: usize) -> Value {
     (0..levels).fold(json!(1), |value, _| json!([value]))
 }
 
-async fn a_state_nested_too_deeply_is_not_written<S: Store>(store: S) {
+async fn a_state_nested_too_deeply_is_not_written<S: Store>(store: S, _: ManualClock) {
     let version = suspended(&store, "run", "q").await;
     let claim = |levels| {
         let replies = vec![Reply::answer(question("q"), nested(levels))];
-        store.claim(key("run"), version, replies, at(0), at(30))
+        store.claim(key("run"), version, replies, secs(30))
     };
     let error = claim(127).await.unwrap_err();
     assert!(matches!(fault(&error), Fault::TooDeep), "{error:?}");

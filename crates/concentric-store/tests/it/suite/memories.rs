@@ -36,7 +36,7 @@ async fn found<S: Memories>(
     ids.join(" ")
 }
 
-async fn memories_are_found_by_their_words<S: Store>(store: S) {
+async fn memories_are_found_by_their_words<S: Store>(store: S, _: ManualClock) {
     put(&store, "ada", "a", "Ada likes green tea.", 1).await;
     put(&store, "ada", "b", "Ada lives in Zürich.", 2).await;
     put(&store, "ada", "c", "Ada likes her dog.", 3).await;
@@ -60,7 +60,7 @@ async fn memories_are_found_by_their_words<S: Store>(store: S) {
     }
 }
 
-async fn a_memory_replaces_one_with_the_same_id<S: Store>(store: S) {
+async fn a_memory_replaces_one_with_the_same_id<S: Store>(store: S, _: ManualClock) {
     put(&store, "ada", "a", "tea", 1).await;
     put(&store, "ada", "a", "coffee", 2).await;
     assert_eq!(found(&store, "ada", "tea coffee", 9).await, "a");
@@ -69,7 +69,7 @@ async fn a_memory_replaces_one_with_the_same_id<S: Store>(store: S) {
     assert_eq!(found.await.unwrap(), [Memory::new("a", "coffee", at(2))]);
 }
 
-async fn owners_and_tenants_do_not_share_memories<S: Store>(store: S) {
+async fn owners_and_tenants_do_not_share_memories<S: Store>(store: S, _: ManualClock) {
     put(&store, "ada", "a", "tea", 1).await;
     assert_eq!(found(&store, "bob", "tea", 9).await, "");
     let other = store.search(tenant("other"), "ada".into(), "tea".into(), 9);
@@ -80,7 +80,7 @@ async fn owners_and_tenants_do_not_share_memories<S: Store>(store: S) {
     assert_eq!(found(&store, "ada", "tea", 9).await, "a");
 }
 
-async fn memories_are_forgotten_one_by_one_or_all_at_once<S: Store>(store: S) {
+async fn memories_are_forgotten_one_by_one_or_all_at_once<S: Store>(store: S, _: ManualClock) {
     for id in ["a", "b", "c"] {
         put(&store, "ada", id, "tea", 1).await;
     }
@@ -97,7 +97,7 @@ async fn memories_are_forgotten_one_by_one_or_all_at_once<S: Store>(store: S) {
     assert_eq!(forget(None).await, 0);
 }
 
-async fn an_owner_keeps_the_newest_thousand_memories<S: Store>(store: S) {
+async fn an_owner_keeps_the_newest_thousand_memories<S: Store>(store: S, _: ManualClock) {
     for n in 0..1_010 {
         put(&store, "ada", &format!("{n}"), "tea", n).await;
     }
@@ -109,7 +109,7 @@ async fn an_owner_keeps_the_newest_thousand_memories<S: Store>(store: S) {
     );
 }
 
-async fn a_large_memory_is_not_written<S: Store>(store: S) {
+async fn a_large_memory_is_not_written<S: Store>(store: S, _: ManualClock) {
     for (bytes, is_written) in [(8 << 10, true), ((8 << 10) + 1, false), (4 << 20, false)] {
         let memory = Memory::new("a", "x".repeat(bytes), at(1));
         let written = store.put(tenant("acme"), "ada".into(), memory).await;

@@ -7,7 +7,8 @@ macro_rules! suite {
 
             $(#[tokio::test]
             async fn $name() {
-                super::$name(MemoryStore::with_options(options())).await;
+                let clock = clock();
+                super::$name(MemoryStore::with_options(options(&clock)), clock).await;
             })*
         }
 
@@ -19,7 +20,9 @@ macro_rules! suite {
             async fn $name() {
                 let dir = tempfile::tempdir().unwrap();
                 let path = dir.path().join("runs.db");
-                super::$name(SqliteStore::open_with(path, options()).unwrap()).await;
+                let clock = clock();
+                let store = SqliteStore::open_with(path, options(&clock)).unwrap();
+                super::$name(store, clock).await;
             })*
         }
 
@@ -29,7 +32,9 @@ macro_rules! suite {
 
             $(#[tokio::test]
             async fn $name() {
-                super::$name(SqliteStore::open_in_memory_with(options()).unwrap()).await;
+                let clock = clock();
+                let store = SqliteStore::open_in_memory_with(options(&clock)).unwrap();
+                super::$name(store, clock).await;
             })*
         }
     };
@@ -44,40 +49,48 @@ mod records;
 mod retention;
 mod threads;
 
-use crate::common::{at, client, key, question, running, tenant, waiting};
+use crate::common::{at, client, clock, key, question, running, secs, set, tenant, waiting};
 use concentric_core::{
     MessageId, Reply, RunId, Str, ThreadId, ToolOutcome,
     store::{
-        Decisions, EffectKey, Intent, Ledger, LedgerEntry, Memories, Once, RunClaim, RunKey,
-        RunStatus, RunStore, StoreError, StoredDecision, StoredScope, Tenant, ThreadStore,
+        Decisions, EffectKey, Intent, Ledger, LedgerEntry, Memories, Once, Renewed, RunClaim,
+        RunKey, RunStatus, RunStore, StoreError, StoredDecision, StoredScope, Tenant, ThreadStore,
     },
 };
 #[cfg(feature = "sqlite")]
 use concentric_store::SqliteStore;
 use concentric_store::{Fault, MemoryStore, Options};
+use concentric_test::ManualClock;
 use serde_json::{Value, json};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 /// A store, with its `purge`.
 trait Store: RunStore + Ledger + Once + Decisions + ThreadStore + Memories + Clone {
-    async fn expire(&self, now: SystemTime);
+    async fn expire(&self);
 }
 
 impl Store for MemoryStore {
-    async fn expire(&self, now: SystemTime) {
-        self.purge(now).await.unwrap();
+    async fn expire(&self) {
+        self.purge().await.unwrap();
     }
 }
 
 #[cfg(feature = "sqlite")]
 impl Store for concentric_store::SqliteStore {
-    async fn expire(&self, now: SystemTime) {
-        self.purge(now).await.unwrap();
+    async fn expire(&self) {
+        self.purge().await.unwrap();
     }
 }
 
-fn options() -> Options {
+/// Removes the entries that have expired at `seconds`.
+async fn expire<S: Store>(store: &S, clock: &ManualClock, seconds: u64) {
+    set(clock, seconds);
+    store.expire().await;
+}
+
+fn options(clock: &ManualClock) -> Options {
     Options::new()
+        .clock(clock.clone())
         .max_state_bytes(100_000)
         .keep_waiting(Duration::from_secs(2_000_000))
         .keep_ended(Duration::from_secs(1000))
@@ -97,11 +110,11 @@ fn approve(id: &str) -> Vec<Reply> {
 
 /// Creates a run that waits for a reply to the interrupt `id`; returns its version.
 async fn suspended<S: Store>(store: &S, run: &str, id: &str) -> u64 {
-    let fence = RunStore::begin(store, key(run), client(run), running("hi").into(), at(30))
+    let fence = RunStore::begin(store, key(run), client(run), running("hi").into(), secs(30))
         .await
         .unwrap();
     store
-        .suspend(key(run), fence, waiting("hi", id).into(), at(0))
+        .suspend(key(run), fence, waiting("hi", id).into())
         .await
         .unwrap();
     store.get(key(run)).await.unwrap().version
@@ -109,5 +122,12 @@ async fn suspended<S: Store>(store: &S, run: &str, id: &str) -> u64 {
 
 /// Begins a run with the client id `name`.
 async fn begin_as<S: Store>(store: &S, run: &str, name: &str) -> Result<u64, StoreError> {
-    RunStore::begin(store, key(run), client(name), running("hi").into(), at(30)).await
+    RunStore::begin(
+        store,
+        key(run),
+        client(name),
+        running("hi").into(),
+        secs(30),
+    )
+    .await
 }

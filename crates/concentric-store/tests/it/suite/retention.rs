@@ -10,7 +10,7 @@ suite! {
     a_reused_key_gets_new_versions_and_fences
 }
 
-async fn a_run_is_found_by_each_of_its_interrupts<S: Store>(store: S) {
+async fn a_run_is_found_by_each_of_its_interrupts<S: Store>(store: S, _: ManualClock) {
     let version = suspended(&store, "run", "q1").await;
     let asking = |ids: &[&str]| {
         let ids = ids.iter().map(|id| question(id)).collect();
@@ -21,27 +21,27 @@ async fn a_run_is_found_by_each_of_its_interrupts<S: Store>(store: S) {
     assert_eq!(code(asking(&["other"]).await), "run_not_found");
     assert_eq!(code(asking(&[]).await), "run_not_found");
 
-    let claim = store.claim(key("run"), version, approve("q1"), at(0), at(30));
+    let claim = store.claim(key("run"), version, approve("q1"), secs(30));
     let fence = claim.await.unwrap().fence;
     store
-        .save(key("run"), fence, running("on").into(), at(30))
+        .save(key("run"), fence, running("on").into(), secs(30))
         .await
         .unwrap();
     store
-        .suspend(key("run"), fence, waiting("hi", "q2").into(), at(0))
+        .suspend(key("run"), fence, waiting("hi", "q2").into())
         .await
         .unwrap();
     let record = asking(&["q2"]).await.unwrap();
     assert_eq!(record.asked, [question("q1"), question("q2")]);
     assert_eq!(asking(&["q1"]).await.unwrap(), record);
 
-    let claim = store.claim(key("run"), record.version, approve("q2"), at(0), at(30));
+    let claim = store.claim(key("run"), record.version, approve("q2"), secs(30));
     let fence = claim.await.unwrap().fence;
-    store.end(key("run"), fence, at(10)).await.unwrap();
+    store.end(key("run"), fence).await.unwrap();
     assert_eq!(asking(&["q1"]).await.unwrap().status, RunStatus::Ended);
 }
 
-async fn tenants_and_threads_are_isolated<S: Store>(store: S) {
+async fn tenants_and_threads_are_isolated<S: Store>(store: S, _: ManualClock) {
     suspended(&store, "run", "q").await;
     let thread = || ThreadId::new("thread");
     let other = RunKey::new(tenant("other"), thread(), RunId::new("run"));
@@ -64,19 +64,19 @@ async fn tenants_and_threads_are_isolated<S: Store>(store: S) {
     // The parts of a key are not concatenated.
     let odd = RunKey::new(tenant("acmethread"), ThreadId::new(""), RunId::new("run"));
     assert_eq!(code(store.get(odd).await), "run_not_found");
-    RunStore::begin(&store, other, client("run"), running("hi").into(), at(30))
+    RunStore::begin(&store, other, client("run"), running("hi").into(), secs(30))
         .await
         .unwrap();
 }
 
-async fn the_runs_of_a_thread_are_listed_oldest_first<S: Store>(store: S) {
+async fn the_runs_of_a_thread_are_listed_oldest_first<S: Store>(store: S, clock: ManualClock) {
     begin_as(&store, "driven", "1").await.unwrap();
     let begun = RunStore::begin(
         &store,
         key("late"),
         client("2"),
         running("hi").into(),
-        at(9),
+        secs(9),
     );
     begun.await.unwrap();
     for run in ["b", "c", "a"] {
@@ -87,18 +87,19 @@ async fn the_runs_of_a_thread_are_listed_oldest_first<S: Store>(store: S) {
         key("over"),
         client("over"),
         running("hi").into(),
-        at(30),
+        secs(30),
     )
     .await
     .unwrap();
-    store.end(key("over"), fence, at(0)).await.unwrap();
+    store.end(key("over"), fence).await.unwrap();
+    set(&clock, 10);
     let listed = async |message: Option<&'static str>, limit| {
         let (thread, message) = (ThreadId::new("thread"), message.map(MessageId::new));
         let found = store.list_by_thread(tenant("acme"), thread, message, limit);
         let found = found.await.unwrap();
         found
             .iter()
-            .map(|run| (run.key.run.to_string(), run.is_driven(at(10))))
+            .map(|run| (run.key.run.to_string(), run.status == RunStatus::Running))
             .collect::<Vec<_>>()
     };
     // Waiting runs first, then running runs by the end of their leases.
@@ -117,14 +118,14 @@ async fn the_runs_of_a_thread_are_listed_oldest_first<S: Store>(store: S) {
     assert_eq!(listed(Some("other"), 9).await, all[..0]);
 }
 
-async fn abandoned_runs_are_those_with_an_expired_lease<S: Store>(store: S) {
+async fn abandoned_runs_are_those_with_an_expired_lease<S: Store>(store: S, clock: ManualClock) {
     for (run, until) in [("late", 50), ("soon", 20), ("long", 900)] {
         RunStore::begin(
             &store,
             key(run),
             client(run),
             running("hi").into(),
-            at(until),
+            secs(until),
         )
         .await
         .unwrap();
@@ -135,33 +136,36 @@ async fn abandoned_runs_are_those_with_an_expired_lease<S: Store>(store: S) {
         key("over"),
         client("over"),
         running("hi").into(),
-        at(1),
+        secs(1),
     )
     .await
     .unwrap();
-    store.end(key("over"), fence, at(2)).await.unwrap();
+    store.end(key("over"), fence).await.unwrap();
+    // A lease of zero, so that the runs stay abandoned.
     let found = async |now, limit| {
-        let found = store.abandoned(now, limit).await.unwrap();
+        set(&clock, now);
+        let found = store.claim_abandoned(limit, Duration::ZERO).await.unwrap();
         found
             .iter()
             .map(|record| record.key.run.to_string())
             .collect::<Vec<_>>()
     };
-    assert_eq!(found(at(19), 9).await, [""; 0]);
-    assert_eq!(found(at(20), 9).await, ["soon"]);
-    assert_eq!(found(at(60), 9).await, ["soon", "late"]);
-    assert_eq!(found(at(60), 1).await, ["soon"]);
-    assert_eq!(found(at(60), 0).await, [""; 0]);
+    assert_eq!(found(19, 9).await, [""; 0]);
+    assert_eq!(found(20, 9).await, ["soon"]);
+    assert_eq!(found(60, 0).await, [""; 0]);
+    assert_eq!(found(60, 1).await, ["soon"]);
+    assert_eq!(found(61, usize::MAX).await, ["late", "soon"]);
 }
 
-async fn ended_runs_are_removed_after_their_retention<S: Store>(store: S) {
+async fn ended_runs_are_removed_after_their_retention<S: Store>(store: S, clock: ManualClock) {
     let version = suspended(&store, "run", "q").await;
-    let claim = store.claim(key("run"), version, approve("q"), at(0), at(30));
+    let claim = store.claim(key("run"), version, approve("q"), secs(30));
     let fence = claim.await.unwrap().fence;
-    store.end(key("run"), fence, at(10)).await.unwrap();
-    store.expire(at(1009)).await;
+    set(&clock, 10);
+    store.end(key("run"), fence).await.unwrap();
+    expire(&store, &clock, 1009).await;
     store.get(key("run")).await.unwrap();
-    store.expire(at(1010)).await;
+    expire(&store, &clock, 1010).await;
     assert_eq!(code(store.get(key("run")).await), "run_not_found");
     let asking = store
         .find_by_interrupt(tenant("acme"), ThreadId::new("thread"), vec![question("q")])
@@ -169,22 +173,36 @@ async fn ended_runs_are_removed_after_their_retention<S: Store>(store: S) {
     assert_eq!(code(asking), "run_not_found");
     // A waiting run is kept.
     suspended(&store, "waits", "q").await;
-    store.expire(at(1_000_000)).await;
+    expire(&store, &clock, 1_000_000).await;
     store.get(key("waits")).await.unwrap();
     // The end of another run also removes expired runs.
-    let fence = RunStore::begin(&store, key("a"), client("a"), running("hi").into(), at(30))
-        .await
-        .unwrap();
-    store.end(key("a"), fence, at(2000)).await.unwrap();
-    let fence = RunStore::begin(&store, key("b"), client("b"), running("hi").into(), at(30))
-        .await
-        .unwrap();
-    store.end(key("b"), fence, at(9000)).await.unwrap();
+    set(&clock, 1_002_000);
+    let fence = RunStore::begin(
+        &store,
+        key("a"),
+        client("a"),
+        running("hi").into(),
+        secs(30),
+    )
+    .await
+    .unwrap();
+    store.end(key("a"), fence).await.unwrap();
+    let fence = RunStore::begin(
+        &store,
+        key("b"),
+        client("b"),
+        running("hi").into(),
+        secs(30),
+    )
+    .await
+    .unwrap();
+    set(&clock, 1_009_000);
+    store.end(key("b"), fence).await.unwrap();
     assert_eq!(code(store.get(key("a")).await), "run_not_found");
     store.get(key("b")).await.unwrap();
 }
 
-async fn runs_that_wait_too_long_are_ended<S: Store>(store: S) {
+async fn runs_that_wait_too_long_are_ended<S: Store>(store: S, clock: ManualClock) {
     let version = suspended(&store, "asks", "q").await;
     let begin = |run, until| {
         RunStore::begin(
@@ -192,22 +210,23 @@ async fn runs_that_wait_too_long_are_ended<S: Store>(store: S) {
             key(run),
             client(run),
             running("hi").into(),
-            at(until),
+            secs(until),
         )
     };
     begin("left", 2).await.unwrap();
     begin("driven", 9_000_000).await.unwrap();
     let asks_again = suspended(&store, "again", "p").await;
-    let claim = store.claim(key("again"), asks_again, vec![], at(0), at(30));
+    let claim = store.claim(key("again"), asks_again, vec![], secs(30));
     let fence = claim.await.unwrap().fence;
     let state = waiting("hi", "p");
+    set(&clock, 1);
     store
-        .suspend(key("again"), fence, state.into(), at(1))
+        .suspend(key("again"), fence, state.into())
         .await
         .unwrap();
 
     let states = async |now| {
-        store.expire(at(now)).await;
+        expire(&store, &clock, now).await;
         let mut states = Vec::new();
         for run in ["asks", "again", "left", "driven"] {
             states.push(match store.get(key(run)).await {
@@ -220,14 +239,15 @@ async fn runs_that_wait_too_long_are_ended<S: Store>(store: S) {
         }
         states
     };
-    let [runs, waits, over] = [
+    let [runs, left, waits, over] = [
         Some(RunStatus::Running),
+        Some(RunStatus::Abandoned),
         Some(RunStatus::Suspended),
         Some(RunStatus::Ended),
     ];
-    assert_eq!(states(1_999_999).await, [waits, waits, runs, runs]);
-    assert_eq!(states(2_000_000).await, [over, waits, runs, runs]);
-    assert_eq!(states(2_000_001).await, [over, over, runs, runs]);
+    assert_eq!(states(1_999_999).await, [waits, waits, left, runs]);
+    assert_eq!(states(2_000_000).await, [over, waits, left, runs]);
+    assert_eq!(states(2_000_001).await, [over, over, left, runs]);
     assert_eq!(states(2_000_002).await, [over, over, over, runs]);
 
     // A late reply fails as it does for any ended run, for as long as the run is kept.
@@ -238,8 +258,8 @@ async fn runs_that_wait_too_long_are_ended<S: Store>(store: S) {
     let record = asking().await.unwrap();
     assert_eq!(record.status, RunStatus::Ended);
     assert!(record.version > version);
-    let now = at(2_000_003);
-    let claim = store.claim(key("asks"), record.version, approve("q"), now, now);
+    set(&clock, 2_000_003);
+    let claim = store.claim(key("asks"), record.version, approve("q"), secs(30));
     assert_eq!(code(claim.await), "run_ended");
     assert_eq!(states(2_000_999).await, [over, over, over, runs]);
     assert_eq!(states(2_001_000).await, [None, over, over, runs]);
@@ -248,11 +268,11 @@ async fn runs_that_wait_too_long_are_ended<S: Store>(store: S) {
 
 #[tokio::test]
 async fn an_overdue_run_is_neither_claimed_nor_counted() {
-    async fn overdue<S: Store>(store: S) {
+    async fn overdue<S: Store>(store: S, clock: ManualClock) {
         let version = suspended(&store, "first", "q").await;
-        let claim = |at_seconds| {
-            let replies = approve("q");
-            store.claim(key("first"), version, replies, at(at_seconds), at(9_000))
+        let claim = |now| {
+            set(&clock, now);
+            store.claim(key("first"), version, approve("q"), secs(8_000))
         };
         let late = claim(1_000).await;
         assert!(matches!(late, Err(StoreError::Ended)), "{late:?}");
@@ -262,61 +282,75 @@ async fn an_overdue_run_is_neither_claimed_nor_counted() {
             key("second"),
             client("second"),
             running("hi").into(),
-            at(2_000),
+            secs(2_000),
         );
         let second = begin.await.unwrap();
-        let wait = |now| store.suspend(key("second"), second, waiting("hi", "r").into(), now);
-        let early = wait(at(500)).await;
+        let wait = |now| {
+            set(&clock, now);
+            store.suspend(key("second"), second, waiting("hi", "r").into())
+        };
+        let early = wait(500).await;
         assert!(matches!(early, Err(StoreError::TooManyWaiting { .. })));
-        wait(at(1_000)).await.unwrap();
+        wait(1_000).await.unwrap();
         let late = claim(500).await;
         assert!(matches!(late, Err(StoreError::Ended)), "{late:?}");
     }
-    let options = Options::new()
-        .keep_waiting(Duration::from_secs(900))
-        .max_waiting_per_thread(1);
-    overdue(MemoryStore::with_options(options)).await;
+    let options = |clock: &ManualClock| {
+        Options::new()
+            .clock(clock.clone())
+            .keep_waiting(Duration::from_secs(900))
+            .max_waiting_per_thread(1)
+    };
+    let time = clock();
+    overdue(MemoryStore::with_options(options(&time)), time).await;
     #[cfg(feature = "sqlite")]
-    overdue(SqliteStore::open_in_memory_with(options).unwrap()).await;
+    {
+        let time = clock();
+        let store = SqliteStore::open_in_memory_with(options(&time)).unwrap();
+        overdue(store, time).await;
+    }
 }
 
 #[tokio::test]
 async fn a_run_may_wait_without_limit() {
-    async fn waits_on<S: Store>(store: S) {
+    async fn waits_on<S: Store>(store: S, clock: ManualClock) {
         suspended(&store, "run", "q").await;
-        store.expire(at(1 << 32)).await;
+        expire(&store, &clock, 1 << 32).await;
         let record = store.get(key("run")).await.unwrap();
         assert_eq!(record.status, RunStatus::Suspended);
     }
-    let options = Options::new().keep_waiting(Duration::MAX);
-    waits_on(MemoryStore::with_options(options)).await;
+    let time = clock();
+    let options = Options::new()
+        .clock(time.clone())
+        .keep_waiting(Duration::MAX);
+    waits_on(MemoryStore::with_options(options.clone()), time.clone()).await;
     #[cfg(feature = "sqlite")]
-    waits_on(SqliteStore::open_in_memory_with(options).unwrap()).await;
+    waits_on(SqliteStore::open_in_memory_with(options).unwrap(), time).await;
 }
 
-async fn a_reused_key_gets_new_versions_and_fences<S: Store>(store: S) {
+async fn a_reused_key_gets_new_versions_and_fences<S: Store>(store: S, clock: ManualClock) {
     let old = RunStore::begin(
         &store,
         key("run"),
         client("run"),
         running("hi").into(),
-        at(30),
+        secs(30),
     )
     .await
     .unwrap();
     let version = store.get(key("run")).await.unwrap().version;
-    store.end(key("run"), old, at(0)).await.unwrap();
-    store.expire(at(9999)).await;
+    store.end(key("run"), old).await.unwrap();
+    expire(&store, &clock, 9999).await;
     let new = RunStore::begin(
         &store,
         key("run"),
         client("run"),
         running("hi").into(),
-        at(30),
+        secs(30),
     )
     .await
     .unwrap();
     assert!(new > old);
     assert!(store.get(key("run")).await.unwrap().version > version);
-    assert_eq!(code(store.end(key("run"), old, at(0)).await), "stale_claim");
+    assert_eq!(code(store.end(key("run"), old).await), "stale_claim");
 }

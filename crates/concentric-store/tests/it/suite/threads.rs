@@ -88,7 +88,7 @@ fn moved<T: std::fmt::Debug>(result: Result<T, StoreError>) -> (u64, u64) {
     }
 }
 
-async fn a_conversation_is_created_once<S: Store>(store: S) {
+async fn a_conversation_is_created_once<S: Store>(store: S, _: ManualClock) {
     assert!(load(&store, "t").await.is_none());
     assert_eq!(moved(append(&store, "t", 7, add(0, &["a"])).await), (7, 0));
     let version = append(&store, "t", 0, add(0, &["a", "b"])).await.unwrap();
@@ -106,7 +106,7 @@ async fn a_conversation_is_created_once<S: Store>(store: S) {
     assert!(stored.slots.is_empty() && stored.suspended.is_none());
 }
 
-async fn a_change_of_an_older_version_is_refused<S: Store>(store: S) {
+async fn a_change_of_an_older_version_is_refused<S: Store>(store: S, _: ManualClock) {
     let first = append(&store, "t", 0, add(0, &["a"])).await.unwrap();
     let second = append(&store, "t", first, add(1, &["b"])).await.unwrap();
     assert!(second > first);
@@ -124,7 +124,7 @@ async fn a_change_of_an_older_version_is_refused<S: Store>(store: S) {
     assert!(again > second);
 }
 
-async fn a_repeated_change_is_applied_once<S: Store>(store: S) {
+async fn a_repeated_change_is_applied_once<S: Store>(store: S, _: ManualClock) {
     let with_id = |name: &'static str, keep| {
         let mut change = add(keep, &["x"]);
         change.id = Some(name.into());
@@ -150,7 +150,7 @@ async fn a_repeated_change_is_applied_once<S: Store>(store: S) {
     assert_eq!(texts(&store, "u").await.0.len(), 3);
 }
 
-async fn a_change_replaces_the_turns_that_it_does_not_keep<S: Store>(store: S) {
+async fn a_change_replaces_the_turns_that_it_does_not_keep<S: Store>(store: S, _: ManualClock) {
     let mut version = append(&store, "t", 0, add(0, &["a", "b", "c"]))
         .await
         .unwrap();
@@ -167,7 +167,7 @@ async fn a_change_replaces_the_turns_that_it_does_not_keep<S: Store>(store: S) {
     }
 }
 
-async fn slots_are_changed_one_by_one<S: Store>(store: S) {
+async fn slots_are_changed_one_by_one<S: Store>(store: S, _: ManualClock) {
     let mut change = add(0, &[]);
     change.slots = vec![slot("b", json!(1)), slot("a", json!({"k": [1]}))];
     let version = append(&store, "t", 0, change).await.unwrap();
@@ -192,7 +192,7 @@ async fn slots_are_changed_one_by_one<S: Store>(store: S) {
     assert_eq!(load(&store, "t").await.unwrap().slots, next[..1]);
 }
 
-async fn a_suspended_turn_is_kept_until_the_next_change<S: Store>(store: S) {
+async fn a_suspended_turn_is_kept_until_the_next_change<S: Store>(store: S, _: ManualClock) {
     let state = waiting("hi", "q");
     let history: Transcript = turns(&["before"]).into_iter().collect();
     let mut whole = history.clone();
@@ -222,7 +222,7 @@ async fn a_suspended_turn_is_kept_until_the_next_change<S: Store>(store: S) {
     assert!(load(&store, "t").await.unwrap().suspended.is_none());
 }
 
-async fn a_fork_shares_turns_and_diverges<S: Store>(store: S) {
+async fn a_fork_shares_turns_and_diverges<S: Store>(store: S, _: ManualClock) {
     let mut change = add(0, &["a", "b"]);
     change.slots = vec![slot("n", json!(1))];
     let version = append(&store, "t", 0, change).await.unwrap();
@@ -251,7 +251,7 @@ async fn a_fork_shares_turns_and_diverges<S: Store>(store: S) {
     );
 }
 
-async fn forks_of_forks_keep_their_turns<S: Store>(store: S) {
+async fn forks_of_forks_keep_their_turns<S: Store>(store: S, _: ManualClock) {
     let mut version = append(&store, "t0", 0, add(0, &["0"])).await.unwrap();
     let mut expected = String::from("0");
     // More than a store links before it copies.
@@ -274,7 +274,7 @@ async fn forks_of_forks_keep_their_turns<S: Store>(store: S) {
     assert_eq!(texts(&store, "t0").await.0.join(" "), "0");
 }
 
-async fn a_fork_needs_a_source_and_a_free_id<S: Store>(store: S) {
+async fn a_fork_needs_a_source_and_a_free_id<S: Store>(store: S, _: ManualClock) {
     assert_eq!(
         moved(fork(&store, ("t", 3), "u", add(0, &[])).await),
         (3, 0)
@@ -293,7 +293,7 @@ async fn a_fork_needs_a_source_and_a_free_id<S: Store>(store: S) {
     assert!(load(&store, "v").await.is_none());
 }
 
-async fn a_fork_keeps_its_session<S: Store>(store: S) {
+async fn a_fork_keeps_its_session<S: Store>(store: S, _: ManualClock) {
     let mut change = add(0, &["a"]);
     change.session = Some(id("first"));
     let version = append(&store, "t", 0, change).await.unwrap();
@@ -310,7 +310,7 @@ async fn a_fork_keeps_its_session<S: Store>(store: S) {
     assert_eq!(load(&store, "v").await.unwrap().session, Some(id("other")));
 }
 
-async fn forks_survive_the_deletion_of_their_origin<S: Store>(store: S) {
+async fn forks_survive_the_deletion_of_their_origin<S: Store>(store: S, _: ManualClock) {
     let version = append(&store, "t", 0, add(0, &["a", "b", "c"]))
         .await
         .unwrap();
@@ -325,7 +325,7 @@ async fn forks_survive_the_deletion_of_their_origin<S: Store>(store: S) {
     assert_eq!(texts(&store, "u").await.0.join(" "), "a y");
 }
 
-async fn conversations_are_listed_in_pages<S: Store>(store: S) {
+async fn conversations_are_listed_in_pages<S: Store>(store: S, _: ManualClock) {
     for thread in ["c", "a", "d", "b"] {
         append(&store, thread, 0, add(0, &["x", "y"]))
             .await
@@ -356,7 +356,7 @@ async fn conversations_are_listed_in_pages<S: Store>(store: S) {
     assert_eq!(list(None, usize::MAX).await, "a bb c d");
 }
 
-async fn a_deleted_conversation_takes_its_runs_with_it<S: Store>(store: S) {
+async fn a_deleted_conversation_takes_its_runs_with_it<S: Store>(store: S, _: ManualClock) {
     let fence = begin_as(&store, "run", "run").await.unwrap();
     let effect = EffectKey::new(tenant("acme"), "effect");
     let mut intent = Intent::new("t".into(), "{}".into(), &concentric_core::Context::new());
@@ -383,7 +383,7 @@ async fn a_deleted_conversation_takes_its_runs_with_it<S: Store>(store: S) {
     assert!(!store.delete(tenant("acme"), id("thread")).await.unwrap());
     assert_eq!(code(store.get(key("run")).await), "run_not_found");
     let save = store
-        .save(key("run"), fence, running("hi").into(), at(60))
+        .save(key("run"), fence, running("hi").into(), secs(60))
         .await;
     assert_eq!(code(save), "run_not_found");
     assert_eq!(store.known(effect).await.unwrap(), LedgerEntry::New);
@@ -391,7 +391,7 @@ async fn a_deleted_conversation_takes_its_runs_with_it<S: Store>(store: S) {
     assert_eq!(left, [decision(StoredScope::Always)]);
 }
 
-async fn a_tenant_reaches_no_other_tenants_conversation<S: Store>(store: S) {
+async fn a_tenant_reaches_no_other_tenants_conversation<S: Store>(store: S, _: ManualClock) {
     let version = append(&store, "t", 0, add(0, &["secret"])).await.unwrap();
     let other = || tenant("other");
     assert!(store.load(other(), id("t")).await.unwrap().is_none());
@@ -418,7 +418,7 @@ async fn a_tenant_reaches_no_other_tenants_conversation<S: Store>(store: S) {
     assert_eq!(texts(&store, "t").await, (vec!["secret".into()], version));
 }
 
-async fn a_conversation_over_the_size_limit_is_not_written<S: Store>(store: S) {
+async fn a_conversation_over_the_size_limit_is_not_written<S: Store>(store: S, _: ManualClock) {
     let large = "x".repeat(60_000);
     let version = append(&store, "t", 0, add(0, &[&large])).await.unwrap();
     let over = append(&store, "t", version, add(1, &[&large])).await;
@@ -442,7 +442,7 @@ async fn a_conversation_over_the_size_limit_is_not_written<S: Store>(store: S) {
         .unwrap();
 }
 
-async fn a_change_of_missing_turns_is_refused<S: Store>(store: S) {
+async fn a_change_of_missing_turns_is_refused<S: Store>(store: S, _: ManualClock) {
     assert_eq!(
         code(append(&store, "t", 0, add(1, &["a"])).await),
         "unwritable"
@@ -474,7 +474,7 @@ impl Random {
     }
 }
 
-async fn random_changes_equal_a_model<S: Store>(store: S) {
+async fn random_changes_equal_a_model<S: Store>(store: S, _: ManualClock) {
     let seed = std::env::var("CONCENTRIC_SEED").map_or(14, |seed| seed.parse().unwrap());
     println!("seed {seed}");
     let mut random = Random(seed);

@@ -79,12 +79,13 @@ async fn a_reply_that_is_not_accepted_uses_no_token_up() {
 struct Forgetful(World, Arc<Mutex<HashMap<Str, SystemTime>>>);
 
 impl Once for Forgetful {
-    fn once(&self, _: Tenant, key: Str, until: SystemTime) -> StoreFuture<bool> {
+    fn once(&self, _: Tenant, key: Str, keep: Duration) -> StoreFuture<bool> {
         let mut known = self.1.lock().unwrap();
-        known.retain(|_, until| *until > self.0.now());
+        let now = self.0.now();
+        known.retain(|_, until| *until > now);
         // As a store does: a second use does not make it known for longer.
         let first = !known.contains_key(&key);
-        known.entry(key).or_insert(until);
+        known.entry(key).or_insert(now + keep);
         Box::pin(async move {
             pace().pass(&concentric_core::Context::new()).await;
             Ok(first)
