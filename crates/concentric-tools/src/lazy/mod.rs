@@ -37,7 +37,8 @@
 //! | the run is resumed, or the conversation continues in another process | the found tools are read from the history, and from nowhere else |
 //!
 //! Hidden tools are not forbidden: the author of the history controls the found tools. Use a
-//! [gate](crate::gate) to forbid calls.
+//! [gate](crate::gate) to forbid calls. Of a search result in the history, only the first 1,000
+//! lines are read, or more if [`max_results`](LazyTools::max_results) is larger.
 //!
 //! # Place in the stack
 //!

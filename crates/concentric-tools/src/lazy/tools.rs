@@ -19,6 +19,10 @@ use tower::service_fn;
 /// Default limit of the tools in a search result.
 const MAX_RESULTS: usize = 8;
 
+/// The number of lines that are read of a search result, if [`LazyTools::max_results`] is not
+/// larger. A client's history may contain results of any length.
+const MAX_LINES: usize = 1000;
+
 /// The limit of the groups in the description of the discovery tool.
 const MAX_GROUPS: usize = 20;
 
@@ -193,13 +197,15 @@ impl Hidden {
     fn found(&self, transcript: &Transcript) -> Vec<Str> {
         let mut found: Vec<Str> = Vec::new();
         let mut seen: HashSet<Str> = HashSet::new();
+        // The first line introduces the list.
+        let lines = self.max_results.saturating_add(1).max(MAX_LINES);
         for turn in transcript {
             for result in turn.results() {
                 if result.name != self.tool || result.outcome.status != ToolStatus::Done {
                     continue;
                 }
                 // A history may contain any names, and repeat them.
-                each_listed(&result.outcome, |name| {
+                each_listed(&result.outcome, lines, |name| {
                     if self.index.contains(name) && !seen.contains(name) {
                         let name = Str::from(name);
                         seen.insert(name.clone());
@@ -278,15 +284,16 @@ impl Hidden {
 }
 
 /// Calls `read` with each tool of a search result: from its data or, in a history without it, from
-/// the text.
-fn each_listed(outcome: &ToolOutcome, read: impl FnMut(&str)) {
+/// the first `lines` of the text.
+fn each_listed(outcome: &ToolOutcome, lines: usize, read: impl FnMut(&str)) {
     let data = outcome.data.as_ref().and_then(|data| data.get("tools"));
     if let Some(names) = data.and_then(|names| names.as_array()) {
         names.iter().filter_map(|name| name.as_str()).for_each(read);
         return;
     }
     let text = outcome.content.text();
-    let lines = text.lines().filter_map(|line| line.strip_prefix("- "));
+    let lines = text.lines().take(lines);
+    let lines = lines.filter_map(|line| line.strip_prefix("- "));
     lines
         .map(|line| line.split_once(": ").map_or(line, |(name, _)| name))
         .for_each(read);

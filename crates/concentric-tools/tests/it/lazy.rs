@@ -241,6 +241,33 @@ async fn a_history_without_data_says_what_was_found() {
     }
 }
 
+paced!(a_result_of_any_length_is_read_to_its_limit);
+async fn a_result_of_any_length_is_read_to_its_limit() {
+    let text = |before: usize| format!("Found:\n{}- crm_find", "- x\n".repeat(before));
+    let names = |tools: &[&str]| {
+        [tools
+            .iter()
+            .map(|&name| name.to_owned())
+            .collect::<Vec<_>>()]
+    };
+    let (found, hidden) = (
+        names(&["now", "find_tools", "crm_find"]),
+        names(&["now", "find_tools"]),
+    );
+    for (max_results, before, expected) in [
+        (8, 998, &found),
+        (8, 999, &hidden),
+        (2_000, 1_999, &found),
+        (2_000, 2_000, &hidden),
+    ] {
+        let seen = Seen::default();
+        let lazy = lazy().max_results(max_results);
+        let request = brought(&text(before), |text| ToolOutcome::done(text));
+        run(&seen, lazy, request, vec![], 9).await;
+        assert_eq!(seen.tools(), *expected, "{max_results} {before}");
+    }
+}
+
 paced!(a_tool_that_must_be_called_is_offered);
 async fn a_tool_that_must_be_called_is_offered() {
     let seen = Seen::default();
