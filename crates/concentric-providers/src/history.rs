@@ -11,7 +11,7 @@ use concentric_core::{
     Arguments, Author, CallId, Executor, Part, PartKind, ProviderData, Str, ToolCallPart,
     ToolContent, ToolResult, ToolSpecs, Turn,
 };
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, value::RawValue};
 use std::{
     borrow::Cow,
@@ -152,29 +152,25 @@ impl NamesBeside<'_> {
     }
 }
 
-/// The arguments of a call as a JSON object.
-#[derive(Debug, Serialize)]
-#[serde(untagged)]
-pub(crate) enum Input<'a> {
-    Json(&'a RawValue),
-    Repaired(Value),
-}
+/// The arguments of a call, which serialize as a JSON object.
+///
+/// They are parsed when they are serialized, since requests are also built only to be checked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Input<'a>(pub(crate) &'a Arguments);
 
-impl<'a> Input<'a> {
-    pub(crate) fn of(arguments: &'a Arguments) -> Self {
-        let text = arguments.for_history();
+impl Serialize for Input<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let text = self.0.as_str();
+        let json = serde_json::from_str::<&RawValue>(text).ok();
+        let Some(json) = json.filter(|json| json.get().starts_with('{')) else {
+            return Map::new().serialize(serializer);
+        };
         // Some parsers accept an unpaired surrogate; the services do not.
-        let odd = text.contains("\\u") && serde_json::from_str::<Value>(text).is_err();
-        match serde_json::from_str(text) {
-            Ok(json) if !odd => Self::Json(json),
-            _ => {
-                let value = serde_json::from_str(&repair(text)).unwrap_or_default();
-                Self::Repaired(match value {
-                    Value::Object(_) => value,
-                    _ => Value::Object(Map::new()),
-                })
-            }
+        if !text.contains("\\u") || serde_json::from_str::<Value>(text).is_ok() {
+            return json.serialize(serializer);
         }
+        let repaired: Map<String, Value> = serde_json::from_str(&repair(text)).unwrap_or_default();
+        repaired.serialize(serializer)
     }
 }
 

@@ -122,7 +122,7 @@ impl<S: SerializeSeq> Writer<'_, S> {
             function: Function {
                 index,
                 name: self.names.name(&call.name),
-                arguments: Input::of(&call.arguments),
+                arguments: Input(&call.arguments),
             },
         });
         let calls: Vec<Call<'_>> = calls.collect();

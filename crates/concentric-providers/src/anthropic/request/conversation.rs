@@ -434,6 +434,6 @@ fn call_block<'a>(call: &'a ToolCallPart, id: Cow<'a, str>) -> Kind<'a> {
     Kind::Call {
         id,
         name: NAMES.name(&call.name),
-        input: Input::of(&call.arguments),
+        input: Input(&call.arguments),
     }
 }

@@ -7,8 +7,8 @@ use crate::{
     history::{BEGINNING, Input, NameRules, Results, is_own, own_data, parts},
 };
 use concentric_core::{
-    Arguments, ChatRequest, Executor, Media, MediaSource, Message, Part, PartKind, Role, Str,
-    ToolCallPart, ToolResult, ToolStatus, Turn,
+    ChatRequest, Executor, Media, MediaSource, Message, Part, PartKind, Role, Str, ToolCallPart,
+    ToolResult, ToolStatus, Turn,
 };
 use serde::{Serialize, Serializer, ser::SerializeMap};
 use serde_json::{Map, Value, value::RawValue};
@@ -217,7 +217,7 @@ impl<'a> Contents<'a> {
     fn call(&self, part: &Part, call: &'a ToolCallPart) -> Call<'a> {
         Call {
             name: NAMES.name(&call.name),
-            args: &call.arguments,
+            args: Input(&call.arguments),
             id: call
                 .provider_id
                 .as_ref()
@@ -291,15 +291,10 @@ impl Serialize for WirePart<'_> {
 #[derive(Serialize)]
 struct Call<'a> {
     name: Cow<'a, str>,
-    #[serde(serialize_with = "input")]
-    args: &'a Arguments,
+    args: Input<'a>,
     /// The id that the service assigned.
     #[serde(skip_serializing_if = "Option::is_none")]
     id: Option<&'a Str>,
-}
-
-fn input<S: Serializer>(arguments: &Arguments, serializer: S) -> Result<S::Ok, S::Error> {
-    Input::of(arguments).serialize(serializer)
 }
 
 /// The result of a call.

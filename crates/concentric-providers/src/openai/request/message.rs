@@ -8,7 +8,7 @@ use crate::history::{
     self, NameRules, NamesBeside, Segment, is_own, joined, own_data, own_reasoning, text, words,
 };
 use concentric_core::{
-    ChatRequest, Message, Part, PartKind, Role, Str, ToolCallPart, ToolSpecs, Turn,
+    Arguments, ChatRequest, Message, Part, PartKind, Role, Str, ToolCallPart, ToolSpecs, Turn,
 };
 use serde::{Serialize, Serializer, ser::SerializeMap};
 use serde_json::Value;
@@ -335,7 +335,7 @@ impl<'a> Call<'a> {
             r#type: "function",
             function: Function {
                 name: to.names.name(&call.name),
-                arguments: call.arguments.for_history(),
+                arguments: &call.arguments,
             },
             extra_content: own_data(part, to.provider)
                 .and_then(|own| own.data.get("extra_content")),
@@ -346,5 +346,11 @@ impl<'a> Call<'a> {
 #[derive(Serialize)]
 struct Function<'a> {
     name: Cow<'a, str>,
-    arguments: &'a str,
+    #[serde(serialize_with = "for_history")]
+    arguments: &'a Arguments,
+}
+
+// Requests are also built only to be checked, which does not need the arguments to be parsed.
+fn for_history<S: Serializer>(arguments: &Arguments, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(arguments.for_history())
 }

@@ -281,11 +281,11 @@ impl Item<'_> {
                 map.serialize_entry("input", arguments.as_str())?;
             }
             "local_shell_call" | "shell_call" => {
-                map.serialize_entry("action", &Input::of(arguments))?;
+                map.serialize_entry("action", &Input(arguments))?;
                 map.serialize_entry("status", "completed")?;
             }
             "apply_patch_call" => {
-                map.serialize_entry("operation", &Input::of(arguments))?;
+                map.serialize_entry("operation", &Input(arguments))?;
                 map.serialize_entry("status", "completed")?;
             }
             _ => {
