@@ -26,7 +26,7 @@ use super::{
 };
 
 /// The minimum size of a body, in bytes, for which the future yields to other tasks between its
-/// stages, each of which may take milliseconds.
+/// stages, each of which may take tens of milliseconds.
 const LARGE: usize = 64 << 10;
 
 pin_project! {
@@ -37,7 +37,7 @@ pin_project! {
     /// [`upload_timeout`](super::AgUiLayer::upload_timeout), and not the run. While a layer of the
     /// agent [holds back](concentric_core::Context::hold_head) the response head, the future polls
     /// the agent for up to 5 seconds. For a body of 64 KiB or more, the future yields to other
-    /// tasks after parsing the body, and again before polling the agent.
+    /// tasks before and after parsing the body, and again before polling the agent.
     #[must_use = "futures do nothing unless you `.await` or poll them"]
     pub struct ResponseFuture<A, B, RB>
     where
@@ -78,7 +78,7 @@ struct Pending<A> {
     parts: Parts,
 }
 
-/// A request with a parsed body.
+/// A request with a complete body.
 struct Prepared<A> {
     agent: A,
     config: Arc<Config>,
@@ -87,6 +87,9 @@ struct Prepared<A> {
 }
 
 enum Stage {
+    Body { bytes: BytesMut, parts: Parts },
+    // A second attempt, which returns the reason.
+    Invalid { bytes: BytesMut, parts: Parts },
     Input { input: RunAgentInput, parts: Parts },
     Start(Start),
 }
@@ -204,9 +207,8 @@ where
                     };
                     match (read, run.take()) {
                         (Ok(()), Some(run)) => {
-                            // Taken, so that the bytes are freed before the run.
                             let bytes = mem::take(bytes);
-                            caught(|| parse(*run, &bytes).map(Next::Stage))
+                            caught(|| received(*run, bytes).map(Next::Stage))
                         }
                         (Err(refused), _) => Err(refused),
                         (Ok(()), None) => return Poll::Pending,
@@ -319,24 +321,24 @@ fn caught<T>(stage: impl FnOnce() -> Result<T, Refused>) -> Result<T, Refused> {
     catch(stage).unwrap_or_else(|panic| Err(Refused::panicked(&panic)))
 }
 
-/// Parses the request body.
-fn parse<A>(run: Pending<A>, bytes: &[u8]) -> Result<Box<Prepared<A>>, Refused> {
+/// Checks the complete body.
+fn received<A>(run: Pending<A>, bytes: BytesMut) -> Result<Box<Prepared<A>>, Refused> {
     let Pending {
         agent,
         config,
         parts,
     } = run;
-    config.policy.check_body(bytes)?;
-    let input = RunAgentInput::from_slice(bytes)?;
+    config.policy.check_body(&bytes)?;
     Ok(Box::new(Prepared {
         agent,
         config,
-        stage: Stage::Input { input, parts },
         is_large: bytes.len() >= LARGE,
+        stage: Stage::Body { bytes, parts },
     }))
 }
 
-/// Runs the next stage: from the input to the agent's request, and from there to the response body.
+/// Runs the next stage of a large request, or all stages of another: from the body to the input,
+/// from there to the agent's request, and from there to the response body.
 fn advance<A, B>(run: Prepared<A>) -> Result<Next<A, B>, Refused>
 where
     A: Service<ChatRequest>,
@@ -344,12 +346,23 @@ where
     let Prepared {
         agent,
         config,
-        stage,
+        mut stage,
         is_large,
     } = run;
-    let start = match stage {
-        Stage::Input { input, parts } => {
-            let stage = Stage::Start(map::start(input, parts, &config)?);
+    let start = loop {
+        stage = match stage {
+            Stage::Body { bytes, parts } => match RunAgentInput::from_slice(&bytes) {
+                Some(input) => Stage::Input { input, parts },
+                None => Stage::Invalid { bytes, parts },
+            },
+            Stage::Invalid { bytes, parts } => Stage::Input {
+                input: RunAgentInput::with_paths(&bytes)?,
+                parts,
+            },
+            Stage::Input { input, parts } => Stage::Start(map::start(input, parts, &config)?),
+            Stage::Start(start) => break start,
+        };
+        if is_large {
             return Ok(Next::Stage(Box::new(Prepared {
                 agent,
                 config,
@@ -357,7 +370,6 @@ where
                 is_large,
             })));
         }
-        Stage::Start(start) => start,
     };
     let guard = match &config.shutdown {
         Some(shutdown) => Some(shutdown.enter().ok_or_else(Refused::shutting_down)?),

@@ -70,9 +70,15 @@ pub(super) enum ResumeStatus {
 }
 
 impl RunAgentInput {
-    /// Parses a request body. An error names the invalid field, as a path from the root of the body
-    /// (`messages[1].content`), unless the body is not JSON or not an object.
-    pub(super) fn from_slice(body: &[u8]) -> Result<Self, Refused> {
+    /// Parses a request body; `None` if it is invalid.
+    pub(super) fn from_slice(body: &[u8]) -> Option<Self> {
+        serde_json::from_slice(body).ok()
+    }
+
+    /// Parses an invalid request body again, which may take twice as long: the error names the
+    /// invalid field, as a path from the root of the body (`messages[1].content`), unless the body
+    /// is not JSON or not an object.
+    pub(super) fn with_paths(body: &[u8]) -> Result<Self, Refused> {
         let mut deserializer = serde_json::Deserializer::from_slice(body);
         let input = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
             let path = error.path().to_string();

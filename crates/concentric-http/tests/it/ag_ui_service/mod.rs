@@ -42,7 +42,7 @@ fn with_messages(messages: Value) -> Value {
 
 #[tokio::test]
 async fn a_large_request_yields_between_its_stages() {
-    for (bytes, yields) in [(10, 0), (64 << 10, 2)] {
+    for (bytes, yields) in [(10, 0), (64 << 10, 3)] {
         let input = with_messages(json!([
             {"id": "u", "role": "user", "content": "x".repeat(bytes)}
         ]));
@@ -56,6 +56,31 @@ async fn a_large_request_yields_between_its_stages() {
         }
         assert!(task.poll().is_ready());
         assert!(asked.is_called());
+    }
+}
+
+#[tokio::test]
+async fn a_large_invalid_request_is_answered_with_its_path() {
+    for (bytes, yields) in [(10, 0), (64 << 10, 2)] {
+        let input = with_messages(json!([
+            {"id": "u", "role": "user", "content": "x".repeat(bytes)},
+            {"id": "v", "role": "user", "content": 7},
+        ]));
+        let asked = Asked::default();
+        let service = AgUiLayer::new().layer(asked.agent());
+        let mut task = tokio_test::task::spawn(service.oneshot(post(input.to_string())));
+        for _ in 0..yields {
+            assert!(task.poll().is_pending());
+            assert!(task.is_woken(), "pending without a wakeup");
+        }
+        let Poll::Ready(Ok(response)) = task.poll() else {
+            panic!("pending");
+        };
+        assert_eq!(response.status(), 400);
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        let body: Value = serde_json::from_slice(&body).unwrap();
+        assert_eq!(body["error"]["field"], "messages[1].content");
+        assert!(!asked.is_called());
     }
 }
 
