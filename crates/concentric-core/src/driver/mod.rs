@@ -23,7 +23,7 @@ use self::{
     claim::Claim,
     guard::{failed, guarded},
     run::{Run, offer, resumed},
-    work::{Work, WorkProj},
+    work::Work,
 };
 use crate::{
     context::Context,
@@ -191,7 +191,7 @@ where
         let run = this.run;
         if !run.is_called()
             && let Some(message) = run.machine.message()
-            && let WorkProj::Body { body } = this.work.project()
+            && let Some(body) = this.work.as_body()
         {
             let item = guarded(Foreign::Model, || body.poll_next(cx), failed);
             if let Poll::Ready(Some(Ok(event))) = &item
@@ -226,7 +226,7 @@ where
                 }
             }
             if run.machine.is_reading()
-                && let WorkProj::Body { body } = this.work.as_mut().project()
+                && let Some(body) = this.work.as_mut().as_body()
             {
                 // A closure of its own: the guard of the short path is inlined only if it is not
                 // shared.

@@ -58,6 +58,25 @@ pin_project! {
 
 impl<M, B, R, O> Work<M, B, R, O>
 where
+    M: Service<ChatRequest>,
+    R: Service<ToolRound>,
+{
+    /// The body of the model's answer, if the run waits for its next event.
+    // Inlined always, and checked before the projection, which goes through all variants.
+    #[inline(always)]
+    pub(super) fn as_body(self: Pin<&mut Self>) -> Option<Pin<&mut B>> {
+        if !matches!(*self, Self::Body { .. }) {
+            return None;
+        }
+        match self.project() {
+            WorkProj::Body { body } => Some(body),
+            _ => None,
+        }
+    }
+}
+
+impl<M, B, R, O> Work<M, B, R, O>
+where
     M: Service<ChatRequest, Response = ChatResponse<B>> + Clone,
     M::Error: Into<BoxError>,
     R: Service<ToolRound, Response = O> + Clone,
