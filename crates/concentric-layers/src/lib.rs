@@ -78,6 +78,7 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod body;
 #[cfg(feature = "budget")]
 pub mod budget;
 #[cfg(any(feature = "circuit-breaker", feature = "retry"))]
@@ -101,6 +102,7 @@ pub mod debug;
 pub mod defaults;
 #[cfg(feature = "detach")]
 pub mod detach;
+#[cfg(any(feature = "conversation", feature = "session"))]
 mod end;
 #[cfg(feature = "envelope")]
 pub mod envelope;

@@ -1,6 +1,6 @@
 //! The rest of a run, which can be moved into a task.
 
-use crate::end::Polled;
+use crate::body::Polled;
 use concentric_core::{
     ChatRequest, ChatResponse, Error, Event, ModelService,
     service::{BoxFuture, SharedModel},

@@ -1,4 +1,4 @@
-use crate::end::Polled;
+use crate::body::Polled;
 use concentric_core::{Error, Event};
 use futures_core::Stream;
 use std::{

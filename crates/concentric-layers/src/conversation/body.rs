@@ -1,5 +1,8 @@
 use super::turn::{Saving, Turn};
-use crate::end::{Last, replace_end};
+use crate::{
+    body::is_event,
+    end::{Last, replace_end},
+};
 use concentric_core::{Error, Event};
 use futures_core::Stream;
 use pin_project_lite::pin_project;
@@ -60,7 +63,9 @@ where
             Some(_) => poll_saving(this.saving, this.turn, cx).map(Last::into_item),
         };
         // An end that has been saved is not changed.
-        replace_end(&mut item, |last| end(this.saving, this.turn, last, cx));
+        if !is_event(&item) {
+            item = replace_end(item, |last| end(this.saving, this.turn, last, cx));
+        }
         item
     }
 

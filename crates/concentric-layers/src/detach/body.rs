@@ -1,6 +1,9 @@
 use super::hold::{Continue, Hold};
-use crate::{end::observe_end, rest::Rest};
-use concentric_core::{Error, Event};
+use crate::{
+    body::{Observer, is_event, observe_end},
+    rest::Rest,
+};
+use concentric_core::{Error, Event, hooks::End};
 use futures_core::Stream;
 use std::{
     pin::Pin,
@@ -27,9 +30,9 @@ impl<B> DetachBody<B> {
     }
 }
 
-impl<B> DetachBody<B> {
+impl<B> Observer for DetachBody<B> {
     /// Drops the inner body before the outer layers receive the terminal item.
-    fn end(&mut self) {
+    fn end(&mut self, _: End<'_>) {
         if self.rest.is_body() {
             self.rest = Rest::Over;
         }
@@ -46,8 +49,10 @@ where
     // Inlined always: a call would copy the event, and a stack has many layers.
     #[inline(always)]
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let item = self.rest.poll_body(cx);
-        observe_end(&item, |_| self.end());
+        let mut item = self.rest.poll_body(cx);
+        if !is_event(&item) {
+            item = observe_end(item, &mut *self);
+        }
         item
     }
 

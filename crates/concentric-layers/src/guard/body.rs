@@ -3,9 +3,9 @@ use super::{
     lane::Lane,
     layer::{BLOCKED, Options},
 };
+use crate::body::{Passed, body};
 use concentric_core::{ChatRequest, Context, Error, Event, FinishReason, SideEffects, Str, Usage};
 use futures_core::Stream;
-use pin_project_lite::pin_project;
 use std::{
     collections::VecDeque,
     pin::Pin,
@@ -13,22 +13,9 @@ use std::{
     task::{self, Poll, ready},
 };
 
-pin_project! {
+body! {
     /// Response body for [`Guard`](super::Guard).
-    #[must_use = "streams do nothing unless polled"]
-    pub struct GuardBody<B> {
-        #[pin]
-        inner: Inner<B>,
-    }
-}
-
-pin_project! {
-    #[project = InnerProj]
-    enum Inner<B> {
-        // An answer of which all events pass.
-        Passed { #[pin] body: B },
-        Watched { body: Watched<B> },
-    }
+    pub struct GuardBody<B>(Passed<B, Box<Watched<B>>>);
 }
 
 /// An answer whose events are searched.
@@ -142,10 +129,11 @@ fn replacement(text: Str) -> [Event; 2] {
 }
 
 impl<B> GuardBody<B> {
+    /// The body of an answer, of which all events pass if nothing is watched.
     pub(super) fn new(body: B, watch: Option<Box<Watch>>) -> Self {
         match watch {
             None => Self {
-                inner: Inner::Passed { body },
+                inner: Passed::Inner { body },
             },
             Some(watch) => Self::watched(Some(Box::pin(body)), watch),
         }
@@ -156,10 +144,10 @@ impl<B> GuardBody<B> {
         Self::watched(None, Box::new(Watch::blocked(options, text)))
     }
 
-    const fn watched(inner: Option<Pin<Box<B>>>, watch: Box<Watch>) -> Self {
-        let body = Watched { inner, watch };
+    fn watched(inner: Option<Pin<Box<B>>>, watch: Box<Watch>) -> Self {
+        let body = Box::new(Watched { inner, watch });
         Self {
-            inner: Inner::Watched { body },
+            inner: Passed::Other { body },
         }
     }
 }
@@ -171,8 +159,8 @@ where
     /// Reads until content is released, or the answer has ended.
     pub(super) fn poll_commit(&mut self, cx: &mut task::Context<'_>) -> Poll<Result<(), Error>> {
         match &mut self.inner {
-            Inner::Passed { .. } => Poll::Ready(Ok(())),
-            Inner::Watched { body } => body.poll_commit(cx),
+            Passed::Inner { .. } => Poll::Ready(Ok(())),
+            Passed::Other { body } => body.poll_commit(cx),
         }
     }
 }
@@ -202,11 +190,18 @@ where
             }
         }
     }
+}
+
+impl<B> Stream for Watched<B>
+where
+    B: Stream<Item = Result<Event, Error>>,
+{
+    type Item = Result<Event, Error>;
 
     // Not inlined into the path of each event that passes.
     #[inline(never)]
-    fn poll_next(&mut self, cx: &mut task::Context<'_>) -> Poll<Option<Result<Event, Error>>> {
-        let Self { inner, watch } = self;
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<Option<Self::Item>> {
+        let Self { inner, watch } = &mut *self;
         loop {
             if let Some(event) = watch.released.pop_front() {
                 return Poll::Ready(Some(Ok(event)));
@@ -228,29 +223,8 @@ where
             }
         }
     }
-}
-
-impl<B> Stream for GuardBody<B>
-where
-    B: Stream<Item = Result<Event, Error>>,
-{
-    type Item = Result<Event, Error>;
-
-    // Inlined always: a call would copy the event, and a stack has many layers.
-    #[inline(always)]
-    fn poll_next(self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<Option<Self::Item>> {
-        match self.project().inner.project() {
-            InnerProj::Passed { body } => body.poll_next(cx),
-            InnerProj::Watched { body } => body.poll_next(cx),
-        }
-    }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        match &self.inner {
-            Inner::Passed { body } => body.size_hint(),
-            Inner::Watched { body } => (body.watch.released.len(), None),
-        }
+        (self.watch.released.len(), None)
     }
 }
-
-concentric_core::opaque_debug!(GuardBody<B>);

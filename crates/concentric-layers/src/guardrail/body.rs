@@ -3,10 +3,12 @@ use super::{
     layer::{Guard, OnBlock},
     verdict::{Refused, Verdict},
 };
-use crate::commit::held_bytes;
+use crate::{
+    body::{Passed, body},
+    commit::held_bytes,
+};
 use concentric_core::{Error, ErrorKind, Event, FinishReason, PartKind, SideEffects, Usage};
 use futures_core::Stream;
-use pin_project_lite::pin_project;
 use std::{
     collections::VecDeque,
     pin::Pin,
@@ -14,22 +16,9 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-pin_project! {
+body! {
     /// Response body for [`Guardrail`](super::Guardrail).
-    #[must_use = "streams do nothing unless polled"]
-    pub struct GuardrailBody<B> {
-        #[pin]
-        inner: Inner<B>,
-    }
-}
-
-pin_project! {
-    #[project = InnerProj]
-    enum Inner<B> {
-        /// An answer that is not judged.
-        Passed { #[pin] body: B },
-        Judged { body: Box<Judged<B>> },
-    }
+    pub struct GuardrailBody<B>(Passed<B, Box<Judged<B>>>);
 }
 
 /// An answer that is judged, or the answer in place of a call whose input is not released.
@@ -62,9 +51,8 @@ struct Judging {
 impl<B> GuardrailBody<B> {
     /// A body that is not judged.
     pub(super) const fn passed(body: B) -> Self {
-        Self {
-            inner: Inner::Passed { body },
-        }
+        let inner = Passed::Inner { body };
+        Self { inner }
     }
 
     pub(super) fn judged(inner: B, guard: Arc<Guard>, subject: Subject) -> Self {
@@ -97,16 +85,15 @@ impl<B> GuardrailBody<B> {
 
     fn new(judged: Judged<B>) -> Self {
         let body = Box::new(judged);
-        Self {
-            inner: Inner::Judged { body },
-        }
+        let inner = Passed::Other { body };
+        Self { inner }
     }
 
     /// The body of an answer that is judged.
     pub(super) fn as_judged(&mut self) -> Option<&mut Judged<B>> {
         match &mut self.inner {
-            Inner::Passed { .. } => None,
-            Inner::Judged { body } => Some(body),
+            Passed::Inner { .. } => None,
+            Passed::Other { body } => Some(body),
         }
     }
 }
@@ -264,16 +251,6 @@ where
         Ok(())
     }
 
-    // Not inlined into the path of each event that is not judged.
-    #[inline(never)]
-    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Event, Error>>> {
-        if let Some(event) = self.released.pop_front() {
-            return Poll::Ready(Some(Ok(event)));
-        }
-        let released = ready!(self.poll_release(cx));
-        Poll::Ready(released.map(|_| self.released.pop_front()).transpose())
-    }
-
     /// Drops the inner call and what is held.
     fn end(&mut self) {
         self.inner = None;
@@ -281,30 +258,26 @@ where
     }
 }
 
-impl<B> Stream for GuardrailBody<B>
+impl<B> Stream for Judged<B>
 where
     B: Stream<Item = Result<Event, Error>>,
 {
     type Item = Result<Event, Error>;
 
-    // Inlined always: a call would copy the event, and a stack has many layers.
-    #[inline(always)]
-    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        match self.project().inner.project() {
-            InnerProj::Passed { body } => body.poll_next(cx),
-            InnerProj::Judged { body } => body.poll_next(cx),
+    // Not inlined into the path of each event that is not judged.
+    #[inline(never)]
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if let Some(event) = self.released.pop_front() {
+            return Poll::Ready(Some(Ok(event)));
         }
+        let released = ready!(self.poll_release(cx));
+        Poll::Ready(released.map(|_| self.released.pop_front()).transpose())
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        match &self.inner {
-            Inner::Passed { body } => body.size_hint(),
-            Inner::Judged { body } => match (&body.judging, &body.inner) {
-                (None, Some(inner)) => inner.size_hint(),
-                _ => (body.released.len(), None),
-            },
+        match (&self.judging, &self.inner) {
+            (None, Some(inner)) => inner.size_hint(),
+            _ => (self.released.len(), None),
         }
     }
 }
-
-concentric_core::opaque_debug!(GuardrailBody<B>);

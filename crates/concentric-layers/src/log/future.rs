@@ -2,6 +2,7 @@ use super::{
     LogBody,
     lines::{ModelLines, ToolLines},
 };
+use crate::body::Observer;
 use concentric_core::{BoxError, ChatResponse, Error, ToolOutcome, hooks::End};
 use pin_project_lite::pin_project;
 use std::{

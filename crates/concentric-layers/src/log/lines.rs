@@ -1,5 +1,8 @@
 use super::layer::Options;
-use crate::wording::{outcome_name, reason_name, status_name, tool_name};
+use crate::{
+    body::Observer,
+    wording::{outcome_name, reason_name, status_name, tool_name},
+};
 use concentric_core::{
     ChatRequest, Context, Delivery, Error, ErrorKind, Finish, Phase, ResponseHead, Str, ToolCall,
     ToolOutcome, ToolStatus, hooks::End,
@@ -66,9 +69,11 @@ impl ModelLines {
             call.model.clone_from(&head.model);
         }
     }
+}
 
+impl Observer for ModelLines {
     #[inline]
-    pub(super) fn end(&mut self, end: End<'_>) {
+    fn end(&mut self, end: End<'_>) {
         if let Some(call) = self.0.take() {
             call.end_line(end);
         }

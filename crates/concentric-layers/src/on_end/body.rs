@@ -1,4 +1,4 @@
-use crate::end::observe_end;
+use crate::body::{Observed, Observer};
 use concentric_core::{Error, Event, hooks::End, panic::catch};
 use futures_core::Stream;
 use pin_project_lite::pin_project;
@@ -16,8 +16,7 @@ pin_project! {
         C: Fn(End<'_>),
     {
         #[pin]
-        inner: B,
-        once: Once<C>,
+        inner: Observed<B, Once<C>>,
     }
 }
 
@@ -26,7 +25,8 @@ where
     C: Fn(End<'_>),
 {
     pub(super) const fn new(inner: B, once: Once<C>) -> Self {
-        Self { inner, once }
+        let inner = Observed::new(inner, once);
+        Self { inner }
     }
 }
 
@@ -40,10 +40,7 @@ where
     // Inlined always: a call would copy the event, and a stack has many layers.
     #[inline(always)]
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let this = self.project();
-        let item = this.inner.poll_next(cx);
-        observe_end(&item, |end| this.once.tell(end));
-        item
+        self.project().inner.poll_next(cx)
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
@@ -75,8 +72,13 @@ where
     pub(super) const fn new(f: C) -> Self {
         Self { f: Some(f) }
     }
+}
 
-    pub(super) fn tell(&mut self, end: End<'_>) {
+impl<C> Observer for Once<C>
+where
+    C: Fn(End<'_>),
+{
+    fn end(&mut self, end: End<'_>) {
         if let Some(f) = self.f.take() {
             f(end);
         }
@@ -89,7 +91,7 @@ where
 {
     fn drop(&mut self) {
         // A panic that leaves a drop aborts the process if another panic is unwinding.
-        if let Err(panic) = catch(|| self.tell(End::Dropped)) {
+        if let Err(panic) = catch(|| self.end(End::Dropped)) {
             tracing::error!(
                 panic = panic.text(),
                 "the function of an `on_end` layer panicked"

@@ -1,4 +1,5 @@
 use super::{End, OnEndBody, body::Once};
+use crate::body::Observer;
 use concentric_core::{ChatResponse, Error};
 use pin_project_lite::pin_project;
 use std::{
@@ -51,7 +52,7 @@ where
             Ok(response) => Ok(response.map_body(|body| OnEndBody::new(body, once))),
             Err(error) => {
                 let error = Error::from(error.into());
-                once.tell(End::Failed(&error));
+                once.end(End::Failed(&error));
                 Err(error)
             }
         })

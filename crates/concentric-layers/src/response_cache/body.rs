@@ -1,30 +1,18 @@
 use super::{answer::Replay, call::Reader, future::WAITS_FOR};
-use crate::wait::Stop;
+use crate::{
+    body::{Passed, body},
+    wait::Stop,
+};
 use concentric_core::{Error, Event, EventStream};
 use futures_core::Stream;
-use pin_project_lite::pin_project;
 use std::{
     pin::Pin,
     task::{Context, Poll},
 };
 
-pin_project! {
+body! {
     /// Response body for [`ResponseCache`](super::ResponseCache).
-    #[must_use = "streams do nothing unless polled"]
-    pub struct ResponseCacheBody<B> {
-        #[pin]
-        inner: Inner<B>,
-    }
-}
-
-pin_project! {
-    #[project = InnerProj]
-    enum Inner<B> {
-        // A request that is not cached.
-        Passed { #[pin] body: B },
-        // Boxed, since they are larger than most bodies.
-        Cached { cached: Box<Cached> },
-    }
+    pub struct ResponseCacheBody<B>(Passed<B, Box<Cached>>);
 }
 
 /// The answer to a request that is cached.
@@ -36,17 +24,17 @@ enum Cached {
 }
 
 impl<B> ResponseCacheBody<B> {
+    /// The answer to a request that is not cached.
     pub(super) const fn passed(body: B) -> Self {
-        Self {
-            inner: Inner::Passed { body },
-        }
+        let inner = Passed::Inner { body };
+        Self { inner }
     }
 
     fn cached(cached: Cached) -> Self {
-        let cached = Box::new(cached);
-        Self {
-            inner: Inner::Cached { cached },
-        }
+        // Boxed, since it is larger than most bodies.
+        let body = Box::new(cached);
+        let inner = Passed::Other { body };
+        Self { inner }
     }
 
     pub(super) fn stored(replay: Replay) -> Self {
@@ -62,11 +50,13 @@ impl<B> ResponseCacheBody<B> {
     }
 }
 
-impl Cached {
+impl Stream for Cached {
+    type Item = Result<Event, Error>;
+
     // Not inlined into the path of a request that is not cached.
     #[inline(never)]
-    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Event, Error>>> {
-        let polled = match self {
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let polled = match &mut *self {
             Self::Stored(replay) => Poll::Ready(replay.next().map(Ok)),
             Self::Shared(reader, stop) => match reader.poll_next(cx) {
                 Poll::Pending => stop.poll(WAITS_FOR, cx).map(|error| Some(Err(error))),
@@ -99,28 +89,3 @@ impl Cached {
         }
     }
 }
-
-impl<B> Stream for ResponseCacheBody<B>
-where
-    B: Stream<Item = Result<Event, Error>>,
-{
-    type Item = Result<Event, Error>;
-
-    // Inlined always: a call would copy the event, and a stack has many layers.
-    #[inline(always)]
-    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        match self.project().inner.project() {
-            InnerProj::Passed { body } => body.poll_next(cx),
-            InnerProj::Cached { cached } => cached.poll_next(cx),
-        }
-    }
-
-    fn size_hint(&self) -> (usize, Option<usize>) {
-        match &self.inner {
-            Inner::Passed { body } => body.size_hint(),
-            Inner::Cached { cached } => cached.size_hint(),
-        }
-    }
-}
-
-concentric_core::opaque_debug!(ResponseCacheBody<B>);

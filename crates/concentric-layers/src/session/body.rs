@@ -1,5 +1,8 @@
 use super::{keep::Saving, state::Turn};
-use crate::end::{Last, Polled, replace_end};
+use crate::{
+    body::is_event,
+    end::{Last, replace_end},
+};
 use concentric_core::{Error, Event, Finish};
 use futures_core::Stream;
 use pin_project_lite::pin_project;
@@ -44,31 +47,20 @@ where
     #[inline(always)]
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.project();
-        match this.saving {
-            None => poll_inner(this.inner, this.saving, this.turn, cx),
+        let mut item = match this.saving {
+            None => this.inner.poll_next(cx),
             Some(_) => poll_saving(this.saving, this.turn, cx).map(Last::into_item),
+        };
+        // An end that has been saved is not changed.
+        if !is_event(&item) {
+            item = replace_end(item, |last| end(this.saving, this.turn, last, cx));
         }
+        item
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
         self.inner.size_hint()
     }
-}
-
-// A function of its own, so that the item is returned where it was read.
-#[inline(always)]
-fn poll_inner<A, B>(
-    inner: Pin<&mut B>,
-    saving: &mut Option<(Saving, Box<Finish>)>,
-    turn: &mut Option<Turn<A>>,
-    cx: &mut Context<'_>,
-) -> Polled
-where
-    B: Stream<Item = Result<Event, Error>>,
-{
-    let mut item = inner.poll_next(cx);
-    replace_end(&mut item, |last| end(saving, turn, last, cx));
-    item
 }
 
 fn end<A>(

@@ -1,4 +1,5 @@
 use super::task::Source;
+use crate::body::{Polled, is_event};
 use concentric_core::{Error, Event, Finish, store::RunStore};
 use futures_core::Stream;
 use std::{
@@ -44,6 +45,40 @@ where
     }
 }
 
+impl<B, St> Inner<B, St>
+where
+    B: Stream<Item = Result<Event, Error>>,
+    St: RunStore + ?Sized,
+{
+    /// Returns the next item of a body that is not that of a [run](Source::Here) which is driven by polls.
+    // Not inlined into the path of each event of such a run, like the next method.
+    #[inline(never)]
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Polled {
+        match self {
+            Self::Run(source) => source.poll_item(None, cx),
+            Self::Pass(body) => body.as_mut().poll_next(cx),
+            Self::Waiting(finish) => Poll::Ready(finish.take().map(|it| Ok(Event::Finish(it)))),
+        }
+    }
+
+    /// Replaces an item of the run's body by the next item of the run.
+    #[inline(never)]
+    fn take(&mut self, item: Polled, cx: &mut Context<'_>) -> Polled {
+        match self {
+            Self::Run(source @ Source::Here(_)) => source.poll_item(Some(item), cx),
+            _ => item,
+        }
+    }
+
+    #[inline(always)]
+    fn is_stored(&self) -> bool {
+        match self {
+            Self::Run(Source::Here(run)) => run.is_stored(),
+            _ => false,
+        }
+    }
+}
+
 impl<B, St> Stream for SuspendBody<B, St>
 where
     B: Stream<Item = Result<Event, Error>>,
@@ -54,11 +89,14 @@ where
     // Inlined always: a call would copy the event, and a stack has many layers.
     #[inline(always)]
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        match &mut self.0 {
-            Inner::Run(source) => source.poll_item(cx),
-            Inner::Pass(body) => poll_passed(body.as_mut(), cx),
-            Inner::Waiting(finish) => Poll::Ready(finish.take().map(|it| Ok(Event::Finish(it)))),
+        let mut item = match &mut self.0 {
+            Inner::Run(Source::Here(run)) => run.poll_body(cx),
+            other => other.poll_next(cx),
+        };
+        if !is_event(&item) || self.0.is_stored() {
+            item = self.0.take(item, cx);
         }
+        item
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
@@ -72,15 +110,6 @@ where
             Inner::Run(_) => (0, None),
         }
     }
-}
-
-// Not inlined into the path of each event of a run.
-#[inline(never)]
-fn poll_passed<B>(body: Pin<&mut B>, cx: &mut Context<'_>) -> Poll<Option<B::Item>>
-where
-    B: Stream,
-{
-    body.poll_next(cx)
 }
 
 impl<B, St> fmt::Debug for SuspendBody<B, St>

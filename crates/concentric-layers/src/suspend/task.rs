@@ -1,7 +1,7 @@
 //! Drives a run: by the polls of its consumer until it is stored, then in a separate task.
 
 use super::run::Drive;
-use crate::{end::Polled, rest::Rest, wait::Stop};
+use crate::{body::Polled, rest::Rest, wait::Stop};
 use concentric_core::{
     ChatResponse, Error, ErrorKind, Event, Outcome, Phase, SideEffects, panic::catch,
     store::RunStore,
@@ -62,6 +62,19 @@ where
             items: 0,
             spawn,
         }
+    }
+
+    /// Polls the body, which the run has by now.
+    // Inlined always: a call would copy the event, and a stack has many layers.
+    #[inline(always)]
+    pub(super) fn poll_body(&mut self, cx: &mut Context<'_>) -> Polled {
+        self.rest.poll_body(cx)
+    }
+
+    /// Returns whether the run is stored or being stored.
+    #[inline(always)]
+    pub(super) fn is_stored(&self) -> bool {
+        self.drive.is_stored()
     }
 
     const fn is_over(&self) -> bool {
@@ -167,30 +180,12 @@ where
         matches!(self, Self::Over)
     }
 
-    /// Returns the next item of the run's body, which it has by now.
-    // Inlined always: a call would copy the event, and a stack has many layers.
-    #[inline(always)]
-    pub(super) fn poll_item(&mut self, cx: &mut Context<'_>) -> Polled {
-        match self {
-            Self::Here(run) => {
-                let item = run.rest.poll_body(cx);
-                if let Poll::Ready(Some(Ok(event))) = &item
-                    && !event.is_finish()
-                    && !run.drive.is_stored()
-                {
-                    return item;
-                }
-                self.poll_other(Some(item), cx)
-            }
-            _ => self.poll_other(None, cx),
-        }
-    }
-
+    /// Returns the next item of the run. `read` is the item of its body, if that was polled.
     // Not inlined into the path of each event.
     #[inline(never)]
-    fn poll_other(&mut self, item: Option<Polled>, cx: &mut Context<'_>) -> Polled {
+    pub(super) fn poll_item(&mut self, read: Option<Polled>, cx: &mut Context<'_>) -> Polled {
         let read = match self {
-            Self::Here(run) if run.rest.is_body() => item,
+            Self::Here(run) if run.rest.is_body() => read,
             _ => None,
         };
         self.poll_step(read, cx).map(|step| match step {

@@ -1,5 +1,5 @@
 use super::{Emit, Transform};
-use crate::end::Polled;
+use crate::body::Polled;
 use concentric_core::{Error, Event};
 use futures_core::Stream;
 use std::{

@@ -1,13 +1,12 @@
 //! Reports the usage of an answer to the counter of its request.
 
 use super::{ByDepth, Counter, memo::same};
-use crate::end::observe_end;
+use crate::body::{Observed, Observer, body};
 use concentric_core::{
-    ChatResponse, Context as RunContext, Error, Event, Str, Transcript, Usage,
+    ChatResponse, Context as RunContext, Str, Transcript, Usage,
     hooks::End,
     state::{Scope, Slot, Transient},
 };
-use futures_core::Stream;
 use pin_project_lite::pin_project;
 use std::{
     fmt,
@@ -95,15 +94,9 @@ impl<F> fmt::Debug for ResponseFuture<F> {
     }
 }
 
-pin_project! {
+body! {
     /// Response body of a layer that shortens conversations: the inner body's items, unchanged.
-    #[must_use = "streams do nothing unless polled"]
-    pub struct WindowBody<B> {
-        #[pin]
-        inner: B,
-        // Taken at the terminal item.
-        sent: Option<Sent>,
-    }
+    pub struct WindowBody<B>(Observed<B, Open>);
 }
 
 impl<B> WindowBody<B> {
@@ -116,7 +109,9 @@ impl<B> WindowBody<B> {
         if let Some(sent) = &sent {
             answer.extensions.insert(Marker(sent.transcript.clone()));
         }
-        answer.map_body(|inner| Self { inner, sent })
+        answer.map_body(|inner| Self {
+            inner: Observed::new(inner, Open(sent)),
+        })
     }
 }
 
@@ -136,30 +131,15 @@ impl Sent {
     }
 }
 
-impl<B> Stream for WindowBody<B>
-where
-    B: Stream<Item = Result<Event, Error>>,
-{
-    type Item = Result<Event, Error>;
+/// What was sent, until the terminal item.
+struct Open(Option<Sent>);
 
-    // Inlined always: a call would copy the event, and a stack has many layers.
-    #[inline(always)]
-    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let this = self.project();
-        let item = this.inner.poll_next(cx);
-        observe_end(&item, |end| {
-            if let Some(sent) = this.sent.take()
-                && let End::Finished(finish) = end
-            {
-                sent.observe(&finish.usage);
-            }
-        });
-        item
-    }
-
-    fn size_hint(&self) -> (usize, Option<usize>) {
-        self.inner.size_hint()
+impl Observer for Open {
+    fn end(&mut self, end: End<'_>) {
+        if let Some(sent) = self.0.take()
+            && let End::Finished(finish) = end
+        {
+            sent.observe(&finish.usage);
+        }
     }
 }
-
-concentric_core::opaque_debug!(WindowBody<B>);
