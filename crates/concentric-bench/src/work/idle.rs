@@ -73,29 +73,40 @@ macro_rules! inside {
 }
 
 inside! {
+    // Nothing to shorten: the request is below the limit. The usage at the end of the answer, for which the
+    // layer looks, is that of the counted request.
     clear_results: ClearToolResultsLayer::new();
     compaction: CompactionLayer::new(BoxModel::new(Model(Script::Text(1))), 200_000);
+    trim: TrimLayer::tokens(100_000);
+    // The circuit is closed. The end of the answer, for which the layer looks, is a success.
     circuit_breaker: CircuitBreakerLayer::new("none");
+    // The first model answers.
     fallback: FallbackLayer::new("first").or("second", model());
+    // The functions do nothing.
     map: map_events(|_: &mut Event| {});
     end: on_end(|_| {});
     transform: TransformLayer::new(|_: &ChatRequest| Pass);
+    // No event is held any more.
     commit: CommitLayer::first_event();
+    // There are no defaults and no documents.
     defaults: RequestDefaultsLayer::new();
+    static_memory: StaticMemoryLayer::new();
     // Guards the messages of the user, and nothing of the answer.
     guard: GuardLayer::new(one_rule()).output(Parts::NONE);
     // Guards parts of the answer that no event has, and so reads the kind of each event.
     busy_guard: GuardLayer::new(one_rule()).output(Parts::REASONING | Parts::ARGUMENTS);
+    // No call waits. The permit is returned at the end of the answer, for which the layer looks.
     in_flight: InFlightLimitLayer::new(8);
+    // Without a subscriber.
     log: LogLayer::standard();
     otel: Otel::new().model();
+    // No call waits, and no tokens are counted. The call is settled at the end of the answer, for which the layer
+    // looks.
     rate_limit: RateLimitLayer::new(Quota::per(Duration::from_secs(1)).requests(u64::MAX));
     // Counts the received text, in case no usage is reported.
     busy_rate_limit: RateLimitLayer::new(Quota::per(Duration::from_secs(1)).output_tokens(u64::MAX));
     // Runs without a thread, which are not cached.
     response_cache: ResponseCacheLayer::new(CacheScope::Thread);
-    static_memory: StaticMemoryLayer::new();
-    trim: TrimLayer::tokens(100_000);
 }
 
 /// A guard that searches the text of each event for personal data and credentials, and finds none.
@@ -140,7 +151,7 @@ fn budget_of(limits: Limits, count: u64) {
     );
 }
 
-/// A limit that no event counts for.
+/// A limit that no event counts for. The call is settled at the end of the answer, for which the layer looks.
 pub(crate) fn budget(count: u64) {
     budget_of(Limits::new().model_calls(u64::MAX), count);
 }
@@ -183,7 +194,7 @@ pub(crate) fn busy_conversation(count: u64) {
     run(agent.map_request(in_thread), count);
 }
 
-/// A session of an agent, without a store.
+/// A session of an agent, without a store. It looks for the end of the turn, which another one may wait for.
 pub(crate) fn session(count: u64) {
     let mut make = MakeSession::new(agent());
     let target = SessionTarget::new(ThreadId::new("thread"));
@@ -191,12 +202,13 @@ pub(crate) fn session(count: u64) {
     run(session.expect("the session must start"), count);
 }
 
-/// Runs whose consumer stays.
+/// Runs whose consumer stays, and which the layer ends before the consumer receives the end.
 pub(crate) fn detach(count: u64) {
     run(DetachLayer::new().layer(agent()), count);
 }
 
-/// Runs that are not interrupted.
+/// Runs that are neither stored nor interrupted. After each event the layer reads whether the run is stored,
+/// since a task drives it from then on.
 pub(crate) fn suspend(count: u64) {
     let layer = SuspendLayer::new(Arc::new(MemoryStore::new()));
     run(layer.layer(agent()), count);
@@ -211,7 +223,7 @@ impl Transform for Pass {
     }
 }
 
-/// A layer around the loop that finds no memories, and keeps none.
+/// A layer around the loop that finds no memories. It looks for the end of the run, of which it keeps none.
 pub(crate) fn memory(count: u64) {
     let owner = |_: &Context| Some("owner".into());
     let memory = DynamicMemoryLayer::new(MemoryStore::new(), owner).capture(|_| None);
