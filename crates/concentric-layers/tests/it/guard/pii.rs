@@ -371,7 +371,9 @@ const MOST: f64 = 1.0;
 
 #[test]
 fn recorded_texts_have_few_matches() {
-    let Ok(folder) = std::env::var("CONCENTRIC_RECORDINGS") else {
+    let folder = std::env::var_os("CONCENTRIC_RECORDINGS").map(std::path::PathBuf::from);
+    let Some(folder) = folder.filter(|folder| folder.is_dir()) else {
+        eprintln!("skipped: no recordings; see CONCENTRIC_RECORDINGS");
         return;
     };
     let mut rules = pii::all();
@@ -379,7 +381,7 @@ fn recorded_texts_have_few_matches() {
     let rules = Rules::new(rules).unwrap();
     let mut words = 0;
     let mut counts = std::collections::BTreeMap::new();
-    let mut folders = vec![std::path::PathBuf::from(folder)];
+    let mut folders = vec![folder];
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
