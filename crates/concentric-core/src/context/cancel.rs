@@ -28,7 +28,13 @@ impl Context {
     #[inline]
     pub fn is_cancelled(&self) -> bool {
         // The token takes a lock, and is cancelled after the reason is set.
-        self.own_cancel().reason.get().is_some() || self.outer().is_some_and(Self::is_cancelled)
+        match self.of_shared() {
+            Some(shared) => shared.reason.get().is_some(),
+            None => {
+                self.run.cancel.reason.get().is_some()
+                    || self.parent().is_some_and(Self::is_cancelled)
+            }
+        }
     }
 
     /// Resolves when the run, or a run around it, is cancelled.

@@ -7,8 +7,7 @@ use crate::{
     truncation::{Sink, cut},
 };
 use concentric_core::{
-    Attempts, CallId, Context, Environment, Error, ErrorKind, RunId, ToolCall, ToolCallPart,
-    ToolOutcome, ToolStatus, context::Sleep, panic::catch,
+    Attempts, Error, ErrorKind, ToolCall, ToolOutcome, ToolStatus, context::Sleep, panic::catch,
 };
 use std::{
     future::Future,
@@ -27,25 +26,17 @@ pub(crate) struct Limits {
     pub(super) on_truncation: Option<Sink>,
 }
 
-/// Parts of a call that its guard needs later.
+/// A call whose function is started.
 pub(super) struct Kept {
-    id: CallId,
-    run: RunId,
-    clock: Option<Environment>,
-    call: Option<Box<(ToolCallPart, Context)>>,
+    // The parts that most calls do not need are not cloned.
+    call: ToolCall,
     attempts: Option<Attempts>,
 }
 
 impl Kept {
-    pub(super) fn of(call: &ToolCall, limits: &Limits) -> Self {
+    pub(super) fn of(call: &ToolCall) -> Self {
         Self {
-            id: call.id().clone(),
-            run: call.context.run_id().clone(),
-            clock: limits.timeout.map(|_| call.context.environment().clone()),
-            call: limits
-                .on_truncation
-                .as_ref()
-                .map(|_| Box::new((call.part().clone(), call.context.clone()))),
+            call: call.clone(),
             attempts: call.attempts().cloned(),
         }
     }
@@ -103,12 +94,13 @@ impl Guard {
     }
 
     fn poll_timeout(&mut self, cx: &mut task::Context<'_>) -> Poll<Result<ToolOutcome, Error>> {
-        let (Some(limit), Some(environment)) = (self.core.limits.timeout, &self.kept.clock) else {
+        let Some(limit) = self.core.limits.timeout else {
             return Poll::Pending;
         };
+        let context = &self.kept.call.context;
         let timer = self
             .timer
-            .get_or_insert_with(|| environment.clock().sleep(limit));
+            .get_or_insert_with(|| context.environment().clock().sleep(limit));
         if timer.as_mut().poll(cx).is_pending() {
             return Poll::Pending;
         }
@@ -136,13 +128,13 @@ impl Guard {
 
     /// Truncates `outcome` to the size limit.
     #[inline]
-    fn limit(&mut self, mut outcome: ToolOutcome) -> ToolOutcome {
+    fn limit(&self, mut outcome: ToolOutcome) -> ToolOutcome {
         let limits = &self.core.limits;
         if let Some(short) = cut(&outcome.content, limits.max_result_bytes) {
             let whole = std::mem::replace(&mut outcome.content, short);
-            if let (Some(Sink(sink)), Some(call)) = (&limits.on_truncation, self.kept.call.take()) {
-                let (call, context) = *call;
-                let truncation = Truncation::new(call, context, whole);
+            if let Some(Sink(sink)) = &limits.on_truncation {
+                let call = &self.kept.call;
+                let truncation = Truncation::new(call.part().clone(), call.context.clone(), whole);
                 // The call has succeeded, so a failing callback must not change its outcome.
                 if catch(|| sink(truncation)).is_err() {
                     let tool = &self.core.spec.name;
@@ -166,8 +158,8 @@ impl Future for Guard {
         let (name, format) = (&core.spec.name, core.error_format.as_ref());
         let failed = FailedCall {
             tool: name,
-            id: &this.kept.id,
-            run: &this.kept.run,
+            id: this.kept.call.id(),
+            run: this.kept.call.context.run_id(),
         };
         let outcome = match Pin::new(&mut this.work).poll(cx) {
             Poll::Pending => return this.poll_timeout(cx),

@@ -42,7 +42,7 @@ impl Core {
         if let Some(fault) = &self.fault {
             return ToolFuture::failed(fatal(Error::from(fault.clone())));
         }
-        let mut kept = Kept::of(&call, &self.limits);
+        let mut kept = Kept::of(&call);
         // With layers, the call was counted when it entered them.
         if call.attempts().is_none() && !self.spec.annotations.read_only {
             call.context.count_effect();
