@@ -131,7 +131,7 @@
 //! | a conversation | kept until it is [deleted](concentric_core::store::ThreadStore::delete) |
 //!
 //! The end of each run removes up to a hundred expired entries of each kind;
-//! [`purge`](SqliteStore::purge) removes all of them.
+//! [`purge`](concentric_core::store::RunStore::purge) removes all of them.
 //!
 //! # Backups
 //!

@@ -131,6 +131,10 @@ impl RunStore for Never {
         never()
     }
 
+    fn purge(&self) -> StoreFuture<()> {
+        never()
+    }
+
     fn find_by_interrupt(
         &self,
         _: Tenant,

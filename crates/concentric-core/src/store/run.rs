@@ -228,6 +228,10 @@ shared! {
         /// quarantined.
         fn release(&self, key: RunKey) -> StoreFuture<bool>;
 
+        /// Removes expired entries, as far as the store does not remove them by itself. If the future is
+        /// dropped, only some of them are removed.
+        fn purge(&self) -> StoreFuture<()>;
+
         /// Returns the newest run, ended or not, that raised any of `questions`, answered or not.
         ///
         /// # Errors

@@ -117,7 +117,7 @@
 //! | is dropped, or its future is | has ended: dropping stops the run, as without this layer |
 //! | fails, ends early or is dropped before the resumed run had effects | waits as before; the replies can be sent again |
 //! | the same, and the run was abandoned before | is abandoned again, unless [the error](#errors-of-recovered-runs) ends it |
-//! | is lost with its process | can be resumed after its lease expires, by the next reply or by [`SuspendLayer::claim_abandoned`]; accepted replies are kept |
+//! | is lost with its process | can be resumed after its lease expires, by the next reply, by [`SuspendLayer::claim_abandoned`], or by a [`Sweeper`]; accepted replies are kept |
 //!
 //! A resumed run has had effects if a tool that may have side effects was started after the replies
 //! were accepted ([`Context::effect_count`](concentric_core::Context::effect_count)), or if its
@@ -302,7 +302,11 @@ mod live;
 mod recover;
 mod run;
 mod service;
+mod sweep;
 mod take_up;
 mod task;
 
-pub use self::{body::SuspendBody, future::ResponseFuture, layer::SuspendLayer, service::Suspend};
+pub use self::{
+    body::SuspendBody, future::ResponseFuture, layer::SuspendLayer, service::Suspend,
+    sweep::Sweeper,
+};

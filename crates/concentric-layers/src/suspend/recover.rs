@@ -3,7 +3,7 @@
 use super::SuspendLayer;
 use concentric_core::{
     ChatRequest, Context, Environment, Resume, ResumePoint,
-    store::{RunRecord, RunStore, StoreError},
+    store::{RunKey, RunRecord, RunStore, StoreError},
 };
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -89,6 +89,16 @@ where
             record,
             since,
         }))
+    }
+
+    /// The key of the run that a request resumes, if no other request has taken it.
+    pub(super) fn key(context: &Context) -> Option<RunKey> {
+        let Self(claimed) = context.extensions().get()?;
+        let record = claimed
+            .record
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        record.as_ref().map(|record| record.key.clone())
     }
 
     /// Returns the run, and the time before it was claimed, if no other request has taken it.

@@ -77,15 +77,6 @@ impl MemoryStore {
         }
     }
 
-    /// Removes all expired entries, as the end of each run also does.
-    pub fn purge(&self) -> StoreFuture<()> {
-        let options = self.options.clone();
-        self.work(move |kept| {
-            kept.purge(&options, options.now());
-            Ok(())
-        })
-    }
-
     fn work<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Kept) -> Result<T, StoreError> + Send + 'static,

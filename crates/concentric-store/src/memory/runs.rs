@@ -383,6 +383,14 @@ impl RunStore for MemoryStore {
         })
     }
 
+    fn purge(&self) -> StoreFuture<()> {
+        let options = self.options.clone();
+        self.work(move |kept| {
+            kept.purge(&options, options.now());
+            Ok(())
+        })
+    }
+
     fn find_by_interrupt(
         &self,
         tenant: Tenant,

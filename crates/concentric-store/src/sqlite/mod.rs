@@ -118,23 +118,6 @@ impl SqliteStore {
         })
     }
 
-    /// Removes all expired entries.
-    ///
-    /// Each transaction removes at most a hundred entries of each kind, so that other writers can
-    /// run in between. The end of each run performs one such transaction.
-    ///
-    /// # Cancel safety
-    ///
-    /// If the future is dropped before it resolves, only some of the entries are removed.
-    pub fn purge(&self) -> StoreFuture<()> {
-        let store = self.clone();
-        Box::pin(async move {
-            let part = || store.write(|tx, options| runs::purge(tx, options, options.now()));
-            while part().await? {}
-            Ok(())
-        })
-    }
-
     /// Writes a consistent copy of the database to a new file.
     ///
     /// The copy runs on its own thread and connection; reads and writes continue meanwhile, in this

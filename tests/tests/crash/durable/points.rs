@@ -1,6 +1,7 @@
 //! The points at which a process may be killed or stopped.
 
 use super::world::World;
+use concentric_core::store::RunStore;
 use concentric_store::SqliteStore;
 use rustix::process::{Signal, getpid, kill_process};
 use serde::{Deserialize, Serialize};

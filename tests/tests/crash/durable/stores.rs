@@ -136,6 +136,10 @@ impl RunStore for Pointed {
         self.at("release".into(), self.inner.release(key))
     }
 
+    fn purge(&self) -> StoreFuture<()> {
+        self.inner.purge()
+    }
+
     fn find_by_interrupt(
         &self,
         tenant: Tenant,

@@ -11,6 +11,7 @@ mod overrides;
 mod placement;
 mod recovery;
 mod store_waits;
+mod sweep;
 mod unwritable;
 mod wait;
 mod withdraw;
@@ -232,7 +233,7 @@ impl RunStore for Flaky {
     }
 
     fn claim_abandoned(&self, limit: usize, lease: Duration) -> StoreFuture<Vec<RunRecord>> {
-        self.inner.claim_abandoned(limit, lease)
+        self.write("claim_abandoned", self.inner.claim_abandoned(limit, lease))
     }
 
     fn amend(&self, key: RunKey, version: u64, change: RunChange) -> StoreFuture<u64> {
@@ -265,6 +266,10 @@ impl RunStore for Flaky {
 
     fn release(&self, key: RunKey) -> StoreFuture<bool> {
         self.write("release", self.inner.release(key))
+    }
+
+    fn purge(&self) -> StoreFuture<()> {
+        self.write("purge", self.inner.purge())
     }
 
     fn find_by_interrupt(

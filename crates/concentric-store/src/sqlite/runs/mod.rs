@@ -6,7 +6,6 @@ mod write;
 
 pub(super) use self::{
     migrate::{fill_messages, split_states},
-    purge::purge,
     row::standing_of,
     write::renew,
 };
@@ -99,6 +98,17 @@ impl RunStore for SqliteStore {
 
     fn release(&self, key: RunKey) -> StoreFuture<bool> {
         self.write(move |tx, options| write::release(tx, options, &key))
+    }
+
+    fn purge(&self) -> StoreFuture<()> {
+        let store = self.clone();
+        Box::pin(async move {
+            // Each transaction removes at most a hundred entries of each kind, so that other writers can
+            // run in between.
+            let part = || store.write(|tx, options| purge::purge(tx, options, options.now()));
+            while part().await? {}
+            Ok(())
+        })
     }
 
     fn find_by_interrupt(
