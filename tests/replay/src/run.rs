@@ -1,16 +1,13 @@
-use crate::{Observed, Recording, Rng, Server, compare, cuts, direct, observe};
+use crate::{Observed, Recording, Rng, cuts, direct, observe};
 use bytes::Bytes;
 use concentric_core::{BoxError, BoxModel, ChatRequest, Error};
 use concentric_providers::{
-    AnthropicLayer, ApiKey, GeminiLayer, HttpClient, OllamaLayer, OpenAiLayer, OpenAiResponsesLayer,
+    AnthropicLayer, ApiKey, GeminiLayer, OllamaLayer, OpenAiLayer, OpenAiResponsesLayer,
 };
 use http_body_util::Full;
 use serde_json::{Value, json};
-use std::{collections::BTreeMap, io, sync::Arc, time::Duration};
+use std::collections::BTreeMap;
 use tower::{Layer, Service};
-
-/// The time limit of a response.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The result of replaying recordings.
 #[derive(Clone, Debug, Default)]
@@ -46,7 +43,12 @@ impl Report {
         })
     }
 
-    fn differ(&mut self, recording: &Recording, how: &str, what: impl std::fmt::Display) {
+    pub(crate) fn differ(
+        &mut self,
+        recording: &Recording,
+        how: &str,
+        what: impl std::fmt::Display,
+    ) {
         self.differences
             .push(format!("{} [{how}] {what}", recording.id));
     }
@@ -107,54 +109,11 @@ where
     })
 }
 
-/// Reads each recording over a socket, with the default HTTP client.
-async fn over_socket(recordings: &Arc<[Recording]>) -> io::Result<Vec<Observed>> {
-    let server = Server::start(Arc::clone(recordings)).await?;
-    let client = HttpClient::new().map_err(io::Error::other)?;
-    let mut all = Vec::with_capacity(recordings.len());
-    for (index, recording) in recordings.iter().enumerate() {
-        let url = server.base_url(index);
-        let model = model(&recording.api, &url, recording.stream, client.clone())
-            .ok_or_else(|| io::Error::other(format!("{} is not supported", recording.api)))?;
-        let call = observe(model, ChatRequest::user("hi"));
-        let observed = tokio::time::timeout(PATIENCE, call).await;
-        all.push(observed.map_err(|_| io::Error::other(format!("{} hangs", recording.id)))?);
-    }
-    Ok(all)
-}
-
 /// Reads a recording without a socket, its body in `pieces`.
 async fn in_pieces(recording: &Recording, pieces: Vec<Bytes>) -> Option<Observed> {
     let (http, stream) = (direct(recording, pieces), recording.stream);
     let model = model(&recording.api, "http://replay.test", stream, http)?;
     Some(observe(model, ChatRequest::user("hi")).await)
-}
-
-/// Reads each recording over a socket, and compares the responses with their expectations.
-///
-/// # Errors
-///
-/// Returns an error if no socket is available, or a response does not end.
-pub async fn replay(recordings: &Arc<[Recording]>) -> io::Result<Report> {
-    let mut report = Report {
-        files: recordings.len(),
-        ..Report::default()
-    };
-    for (recording, observed) in recordings.iter().zip(over_socket(recordings).await?) {
-        report.answers += 1;
-        let mut deviations = Vec::new();
-        let Some(differences) = compare(recording, &observed, &mut deviations) else {
-            continue;
-        };
-        report.checked += 1;
-        for name in deviations {
-            *report.deviations.entry(name).or_default() += 1;
-        }
-        for difference in differences {
-            report.differ(recording, "socket", difference);
-        }
-    }
-    Ok(report)
 }
 
 /// Reads each recording in one chunk, one byte at a time, and split at random positions `splits`
@@ -267,20 +226,4 @@ fn truncated(full: &Observed, observed: &Observed, whole: Option<bool>) -> Optio
         }
         (_, kind) => Some(format!("failed as {kind:?}")),
     }
-}
-
-/// Reads each recording over a socket, and returns the responses as JSON.
-///
-/// # Errors
-///
-/// Returns an error if no socket is available, or a response does not end.
-pub async fn dump(recordings: &Arc<[Recording]>) -> io::Result<Vec<Value>> {
-    let observed = over_socket(recordings).await?;
-    Ok(recordings
-        .iter()
-        .zip(observed)
-        .map(|(recording, observed)| {
-            observed.to_json(&recording.id, recording.status, recording.stream)
-        })
-        .collect())
 }
