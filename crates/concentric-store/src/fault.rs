@@ -36,15 +36,28 @@ pub enum Fault {
     /// A value is nested too deeply to be parsed again. It was not written
     /// ([`StoreError::Unwritable`]).
     TooDeep,
-    /// The file was written by a newer version of this crate.
+    /// The tables are those of an older version of this crate, or do not exist: the schema was not
+    /// [migrated](crate::PostgresStore::migrate).
+    #[cfg(feature = "postgres")]
+    Outdated {
+        /// The schema version of the database; 0 if there are no tables.
+        found: i64,
+        /// The schema version that this version of the crate requires.
+        needed: i64,
+    },
+    /// The file or the schema was written by a newer version of this crate.
     Newer {
-        /// The schema version of the file.
+        /// The schema version of the file or the database.
         found: i64,
         /// The newest schema version that this version of the crate supports.
         known: i64,
     },
-    /// The file is a database of another program.
+    /// The file or the schema belongs to another program.
     Foreign,
+    /// All connections of the pool were in use for the [whole time](crate::Options::pool_wait) that a
+    /// statement waits for one. Nothing was written.
+    #[cfg(feature = "postgres")]
+    Busy,
     /// The database failed.
     Database(Box<dyn StdError + Send + Sync>),
     /// The linked SQLite library is too old: it may corrupt a database that several connections use
@@ -58,7 +71,7 @@ pub enum Fault {
     /// The store's thread panicked during this operation, which was applied completely or not at
     /// all. The store continues with a new connection.
     Panicked,
-    /// The store's thread has exited.
+    /// The store's thread or task has exited.
     Closed,
 }
 
@@ -82,12 +95,22 @@ impl fmt::Display for Fault {
                 )
             }
             Self::TooDeep => f.write_str("state is nested deeper than 127 levels"),
+            #[cfg(feature = "postgres")]
+            Self::Outdated { found, needed } => write!(
+                f,
+                "the database has schema version {found}, but this version of concentric-store requires \
+                 {needed}; call `PostgresStore::migrate`"
+            ),
             Self::Newer { found, known } => write!(
                 f,
-                "the file has schema version {found}, but this version of concentric-store supports \
+                "the store has schema version {found}, but this version of concentric-store supports \
                  only up to {known}; upgrade concentric-store"
             ),
-            Self::Foreign => f.write_str("the file is a database of another program"),
+            Self::Foreign => f.write_str("the database belongs to another program"),
+            #[cfg(feature = "postgres")]
+            Self::Busy => f.write_str(
+                "all connections to the database are in use; increase the pool's size or its wait",
+            ),
             Self::Database(_) => f.write_str("the database failed"),
             Self::OldSqlite { found, oldest } => write!(
                 f,
@@ -96,7 +119,7 @@ impl fmt::Display for Fault {
                 sqlite_version(*oldest)
             ),
             Self::Panicked => f.write_str("the store's thread panicked during the operation"),
-            Self::Closed => f.write_str("the store's thread has exited"),
+            Self::Closed => f.write_str("the store's thread or task has exited"),
         }
     }
 }

@@ -2,8 +2,9 @@
 //! ledger of tool effects, used keys and stored decisions.
 //!
 //! [`SqliteStore`] stores them in one file that any number of processes on one machine share.
-//! [`MemoryStore`] stores them in memory, for tests. Both implement [`RunStore`], [`ThreadStore`],
-//! [`Memories`], [`Ledger`], [`Once`] and [`Decisions`] of `concentric-core`, and both pass the same test suite.
+//! [`PostgresStore`] stores them in a database that any number of machines share, and [`MemoryStore`] in
+//! memory, for tests. All implement [`RunStore`], [`ThreadStore`], [`Memories`], [`Ledger`], [`Once`] and
+//! [`Decisions`] of `concentric-core`, and pass the same test suite.
 //!
 //! ```
 //! use concentric_core::{
@@ -57,6 +58,18 @@
 //! | a state exceeds the [size limit](Options::max_state_bytes), or is nested too deeply to be parsed again | every attempt to write it fails with [`StoreError::Unwritable`], caused by [`Fault::TooLarge`] or [`Fault::TooDeep`] |
 //! | the disk is full, or another process holds the write lock for longer than the [busy timeout](Options::busy_timeout) | nothing is written; the call fails with [`Fault::Database`] |
 //!
+//! These are the rows of [`PostgresStore`] that differ:
+//!
+//! | event | effect |
+//! |---|---|
+//! | the future of a write resolves | the transaction is committed, and survives a crash of the server (`synchronous_commit`). A renewal may be lost in a crash: its run is abandoned earlier, and later writes of its owner fail with [`StoreError::Stale`] once it is claimed |
+//! | the server fails over to a replica | with synchronous replication, acknowledged writes are kept. Without it, the last ones are lost, and fences may repeat: set `synchronous_standby_names` where a failover is automatic |
+//! | the connection is lost, or a transaction conflicts with another one | the statement is repeated up to three times within the [wait of the pool](Options::pool_wait), and is applied once. Methods that return how many entries they have removed fail with [`Fault::Database`] if the connection is lost |
+//! | the last handle is dropped | the connections are closed |
+//! | all connections are in use for the [wait of the pool](Options::pool_wait) | nothing is written; the call fails with [`Fault::Busy`] |
+//! | a statement exceeds its [timeout](Options::statement_timeout) | it is cancelled, and the call fails with [`Fault::Database`]; the write may have been applied |
+//! | an id contains the character 0, or the ids of a key have more than about 2,600 bytes together | every attempt to write it fails with [`StoreError::Unwritable`] |
+//!
 //! # Fences
 //!
 //! A process claims a run before it drives it, and renews the claim's lease while it does. A lease
@@ -71,7 +84,8 @@
 //!
 //! A dedicated thread with its own connection renews leases, all queued renewals in one
 //! transaction, and before the next write of this process. Reads and writes of large states do not
-//! delay renewals.
+//! delay renewals. In [`PostgresStore`], a task does, in one statement; a renewal does not change the version
+//! of a run.
 //!
 //! # Turns
 //!
@@ -105,7 +119,12 @@
 //!
 //! # Several processes
 //!
-//! Each process opens the file. Writes of different processes are serialized (`BEGIN IMMEDIATE`);
+//! Each process opens the file or the database. A PostgreSQL database serves all machines that can connect to
+//! it, and its clock measures the leases, so those of the machines do not matter. Each write locks the row of
+//! its run or its conversation only. [`PostgresStore::migrate`] prepares the schema for a release; processes of
+//! the release before may run meanwhile. The rest of this section is about SQLite.
+//!
+//! Writes of different processes are serialized (`BEGIN IMMEDIATE`);
 //! reads do not wait. The time is that of the machine ([`Options::clock`]), which is the same for all of
 //! them. The file must be on a local disk, since the locks of network file systems are
 //! unreliable.
@@ -149,6 +168,8 @@
 //! `sqlite` (default) compiles SQLite in. In a workspace with sqlx, which requires an older
 //! `libsqlite3-sys`, cargo selects `rusqlite` 0.39.
 //!
+//! `postgres` adds [`PostgresStore`], with `tokio-postgres`. It requires PostgreSQL 14 or newer.
+//!
 //! [`Decisions`]: concentric_core::store::Decisions
 //! [`Ledger`]: concentric_core::store::Ledger
 //! [`Ledger::begin`]: concentric_core::store::Ledger::begin
@@ -167,15 +188,21 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod columns;
 mod fault;
 mod memories;
 mod memory;
 mod options;
+#[cfg(feature = "postgres")]
+mod postgres;
 mod rules;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 
 pub use self::{fault::Fault, memory::MemoryStore, options::Options};
 
+#[cfg(feature = "postgres")]
+pub use self::postgres::PostgresStore;
 #[cfg(feature = "sqlite")]
 pub use self::sqlite::SqliteStore;

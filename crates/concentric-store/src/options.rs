@@ -1,3 +1,5 @@
+#[cfg(feature = "postgres")]
+use concentric_core::Str;
 use concentric_core::context::Clock;
 use std::{
     sync::Arc,
@@ -30,6 +32,16 @@ pub struct Options {
     pub(crate) max_waiting_per_tenant: usize,
     #[cfg(feature = "sqlite")]
     pub(crate) busy_timeout: Duration,
+    #[cfg(feature = "postgres")]
+    pub(crate) schema: Str,
+    #[cfg(feature = "postgres")]
+    pub(crate) pool_size: usize,
+    #[cfg(feature = "postgres")]
+    pub(crate) pool_wait: Duration,
+    #[cfg(feature = "postgres")]
+    pub(crate) statement_timeout: Duration,
+    #[cfg(feature = "postgres")]
+    pub(crate) prepared: bool,
     clock: StoreClock,
 }
 
@@ -53,6 +65,16 @@ impl Default for Options {
             max_waiting_per_tenant: 10_000,
             #[cfg(feature = "sqlite")]
             busy_timeout: Duration::from_secs(5),
+            #[cfg(feature = "postgres")]
+            schema: Str::from_static("concentric"),
+            #[cfg(feature = "postgres")]
+            pool_size: 16,
+            #[cfg(feature = "postgres")]
+            pool_wait: Duration::from_secs(5),
+            #[cfg(feature = "postgres")]
+            statement_timeout: Duration::from_secs(10),
+            #[cfg(feature = "postgres")]
+            prepared: true,
             clock: StoreClock::default(),
         }
     }
@@ -71,6 +93,13 @@ impl Options {
     pub fn clock(mut self, clock: impl Clock) -> Self {
         self.clock = StoreClock(Some(Arc::new(clock)));
         self
+    }
+
+    /// The time of the clock that was set, if there is one.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn own_now(&self) -> Option<SystemTime> {
+        let StoreClock(clock) = &self.clock;
+        clock.as_ref().map(|it| it.now())
     }
 
     pub(crate) fn now(&self) -> SystemTime {
@@ -170,6 +199,61 @@ impl Options {
     #[must_use]
     pub const fn busy_timeout(mut self, time: Duration) -> Self {
         self.busy_timeout = time;
+        self
+    }
+
+    /// Sets the schema of a PostgreSQL database; `concentric` by default.
+    ///
+    /// Opening a store fails unless the name is one of `[a-z_][a-z0-9_]{0,62}` that does not begin with
+    /// `pg_`. Several stores may share a database, each with its own schema.
+    #[cfg(feature = "postgres")]
+    #[must_use]
+    pub fn schema(mut self, name: impl Into<Str>) -> Self {
+        self.schema = name.into();
+        self
+    }
+
+    /// Sets the maximum number of connections to a PostgreSQL database; 16 by default, at least 1.
+    ///
+    /// A further connection renews leases, so that a renewal does not wait for other statements.
+    #[cfg(feature = "postgres")]
+    #[must_use]
+    pub fn pool_size(mut self, connections: usize) -> Self {
+        self.pool_size = connections;
+        self
+    }
+
+    /// Sets how long a statement waits for a free connection, and for a new one to be made; 5 seconds by
+    /// default.
+    ///
+    /// Then it fails with [`Fault::Busy`](crate::Fault::Busy). A statement that fails because the
+    /// connection is lost is repeated within this time only.
+    #[cfg(feature = "postgres")]
+    #[must_use]
+    pub fn pool_wait(mut self, time: Duration) -> Self {
+        self.pool_wait = time;
+        self
+    }
+
+    /// Sets how long a statement may take in PostgreSQL; 10 seconds by default.
+    ///
+    /// Then it is cancelled with a request to the server, and its connection is closed. It may have been
+    /// applied nevertheless.
+    #[cfg(feature = "postgres")]
+    #[must_use]
+    pub fn statement_timeout(mut self, time: Duration) -> Self {
+        self.statement_timeout = time;
+        self
+    }
+
+    /// Sets whether statements are prepared once for each connection; `true` by default.
+    ///
+    /// Behind a pooler that gives each transaction another connection (pgbouncer with
+    /// `pool_mode = transaction`), this must be `false`.
+    #[cfg(feature = "postgres")]
+    #[must_use]
+    pub fn prepared(mut self, prepared: bool) -> Self {
+        self.prepared = prepared;
         self
     }
 }

@@ -1,6 +1,8 @@
 //! Rules shared by both stores.
 
 use crate::{Fault, Options};
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+use concentric_core::store::{StoredDecision, StoredScope};
 use concentric_core::{
     InterruptId, MessageId, Reply, ThreadId, ToolOutcome, ToolStatus, Turn,
     machine::{RunState, StateError},
@@ -131,11 +133,11 @@ pub(crate) fn write_head(head: &RunHead) -> Result<Written, StoreError> {
 /// Reads the state of a run.
 pub(crate) fn read_run(
     key: &RunKey,
-    head: &str,
+    head: &[u8],
     turns: impl IntoIterator<Item = Turn>,
     max: usize,
 ) -> Result<RunState, StoreError> {
-    let state = RunHead::from_json(head.as_bytes(), max).and_then(|head| head.with_turns(turns));
+    let state = RunHead::from_json(head, max).and_then(|head| head.with_turns(turns));
     state.map_err(|error| unreadable(&name(key), error, max))
 }
 
@@ -173,9 +175,11 @@ pub(crate) const fn renewed(cancel: bool) -> Renewed {
     }
 }
 
+/// The longest time that a lease may last.
+pub(crate) const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
+
 /// Returns the end of a time that begins at `now`; 100 years at most, which every clock can represent.
 pub(crate) fn end_of(now: SystemTime, time: Duration) -> SystemTime {
-    const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
     now.checked_add(time.min(LONGEST)).unwrap_or(now)
 }
 
@@ -270,12 +274,12 @@ pub(crate) fn write_suspended(
 pub(crate) fn read_suspended(
     thread: &ThreadId,
     shared: usize,
-    state: &str,
+    state: &[u8],
     slots: Vec<StoredSlot>,
     options: &Options,
 ) -> Result<SuspendedTurn, StoreError> {
     let max = options.max_state_bytes;
-    let state = RunState::from_json(state.as_bytes(), max)
+    let state = RunState::from_json(state, max)
         .map_err(|error| unreadable(&thread_name(thread), error, max))?;
     Ok(SuspendedTurn::new(shared, Box::new(state), slots))
 }
@@ -283,6 +287,32 @@ pub(crate) fn read_suspended(
 /// The name of a conversation in error messages.
 pub(crate) fn thread_name(thread: &ThreadId) -> String {
     format!("thread `{thread}`")
+}
+
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+pub(crate) fn write_decision(decision: &StoredDecision) -> Result<String, StoreError> {
+    let json = serde_json::to_string(decision).map_err(StoreError::unwritable)?;
+    check_text(&json, usize::MAX)?;
+    Ok(json)
+}
+
+/// The columns of a decision's span: its kind, the conversation and the run.
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+pub(crate) fn decision_span(span: &StoredScope) -> Result<(&str, &str, &str), StoreError> {
+    Ok(match span {
+        // A run without a conversation has the empty name.
+        StoredScope::Run { thread, run } => {
+            let thread = thread.as_ref().map_or("", ThreadId::as_str);
+            ("run", thread, run.as_str())
+        }
+        StoredScope::Thread(thread) => ("thread", thread.as_str(), ""),
+        StoredScope::Session(thread) => ("session", thread.as_str(), ""),
+        StoredScope::Always => ("always", "", ""),
+        other => {
+            let unknown = format!("unsupported span of a decision: {other:?}");
+            return Err(StoreError::failed(unknown));
+        }
+    })
 }
 
 pub(crate) fn write_replies(replies: &[Reply], max: usize) -> Result<String, StoreError> {

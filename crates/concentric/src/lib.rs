@@ -70,6 +70,7 @@
 //! | `http` | `http` | AG-UI endpoints for agents, and a limit on concurrent runs |
 //! | `layers` | [`layers`] | the built-in layers: suspended and detached runs, sessions, budgets, stop conditions, steering, retries, fallbacks, a limit on calls in flight, spans and metrics, stacks from configuration |
 //! | `store` | [`store`] | SQLite and in-memory stores for runs, tool effects and decisions |
+//! | `postgres` | [`store`] | PostgreSQL store, which several machines share; includes `store` |
 //! | `full` | | all of these |
 //! | `tokens-openai` | | exact counts of tokens for OpenAI's models; not in `full`, since its tables take half a minute to build |
 //!
@@ -158,7 +159,8 @@ pub mod store {
     //! | [`Once`] | used approval tokens |
     //!
     //! The feature `store` adds `SqliteStore`, a file shared by all processes of a machine, and
-    //! `MemoryStore` for tests. Most programs only pass a store to a layer.
+    //! `MemoryStore` for tests; the feature `postgres` adds `PostgresStore`, a database shared by several
+    //! machines. Most programs only pass a store to a layer.
     //!
     //! A run belongs to a [`Tenant`]. The host inserts it into the extensions of a request after it
     //! has authenticated the caller.

@@ -85,7 +85,7 @@ impl Row {
     fn record(&self, key: RunKey, options: &Options) -> Result<RunRecord, StoreError> {
         let State { head, turns, .. } = &self.state;
         let turns = turns.list.iter().cloned();
-        let state = read_run(&key, head, turns, options.max_state_bytes)?;
+        let state = read_run(&key, head.as_bytes(), turns, options.max_state_bytes)?;
         let mut record = RunRecord::new(key, self.client_id.clone(), state);
         record.status = self.standing.status_at(options.now());
         record.version = self.standing.version;

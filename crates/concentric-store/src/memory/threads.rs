@@ -185,7 +185,8 @@ impl Thread {
             slots,
         }) = &self.suspended
         {
-            let suspended = read_suspended(thread, *shared, state, slots.clone(), options)?;
+            let suspended =
+                read_suspended(thread, *shared, state.as_bytes(), slots.clone(), options)?;
             let slots = suspended.slots.clone();
             read.suspended = Some((suspended.into_state(&read.history), slots));
         }

@@ -2,10 +2,13 @@ use super::{
     SqliteStore,
     values::{execute, find_rows},
 };
-use crate::{Fault, rules::check_text};
+use crate::{
+    Fault,
+    rules::{decision_span, write_decision},
+};
 use concentric_core::{
     RunId, Str, ThreadId,
-    store::{Decisions, StoreError, StoreFuture, StoredDecision, StoredScope, Tenant},
+    store::{Decisions, StoreError, StoreFuture, StoredDecision, Tenant},
 };
 use rusqlite::{Params, Transaction};
 
@@ -35,18 +38,8 @@ impl Decisions for SqliteStore {
 }
 
 fn remember(tx: &Transaction<'_>, decision: &StoredDecision) -> Result<(), StoreError> {
-    let json = serde_json::to_string(decision).map_err(StoreError::unwritable)?;
-    check_text(&json, usize::MAX)?;
-    let (span, thread, run) = match &decision.span {
-        StoredScope::Run { thread, run } => ("run", name(thread.as_ref()), run.as_str()),
-        StoredScope::Thread(thread) => ("thread", thread.as_str(), ""),
-        StoredScope::Session(thread) => ("session", thread.as_str(), ""),
-        StoredScope::Always => ("always", "", ""),
-        other => {
-            let unknown = format!("unsupported span of a decision: {other:?}");
-            return Err(StoreError::failed(unknown));
-        }
-    };
+    let json = write_decision(decision)?;
+    let (span, thread, run) = decision_span(&decision.span)?;
     // A new row instead of an update, so that the decision becomes the newest.
     let insert =
         "INSERT OR REPLACE INTO decisions (n, tenant, id, tool, span, thread, run, decision)

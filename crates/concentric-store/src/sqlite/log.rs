@@ -1,20 +1,18 @@
 //! The turns of runs and conversations. A fork shares the turns of the log that it begins with.
 
 use super::values::{execute, failed, find_row};
+pub(super) use crate::columns::{position, size};
 use crate::{
     Fault,
+    columns::{ROOT, chain},
     rules::{check_keep, check_total, write_turn},
 };
 use concentric_core::{Turn, store::StoreError};
 use rusqlite::{Transaction, params};
-use sha2::{Digest, Sha256};
 
 /// The maximum number of ancestors of the log of a conversation. A fork beyond it copies the turns. The log of
 /// a run may have one more.
 const MAX_DEPTH: i64 = 16;
-
-/// The checksum before the first turn.
-const ROOT: &[u8] = b"concentric/turns/1";
 
 /// A part of a conversation: the turns from `from` up to, not including, `to`.
 struct Part {
@@ -43,14 +41,6 @@ fn find(tx: &Transaction<'_>, log: i64) -> Result<Log, StoreError> {
         })
     })?;
     found.ok_or_else(|| Fault::corrupt("a log of turns", "it does not exist").into())
-}
-
-pub(super) fn position(n: usize) -> i64 {
-    i64::try_from(n).unwrap_or(i64::MAX)
-}
-
-pub(super) fn size(n: i64) -> usize {
-    usize::try_from(n).unwrap_or_default()
 }
 
 /// The first turns of a log, which are those of a run or of a conversation.
@@ -86,7 +76,7 @@ impl Turns {
             && let Some((first, rest)) = turns.split_at_checked(of.len)
             && first
                 .iter()
-                .fold(ROOT.to_vec(), |last, turn| chain(&last, turn))
+                .fold(ROOT.to_vec(), |last, turn| chain(&last, turn.as_bytes()))
                 == of.last_chain(tx)?
         {
             base = Some(fork(tx, of.log, of.len, MAX_DEPTH + 1)?);
@@ -177,13 +167,6 @@ fn parts(tx: &Transaction<'_>, log: i64, len: i64) -> Result<Vec<Part>, StoreErr
     Err(Fault::corrupt("a log of turns", "it has too many ancestors").into())
 }
 
-fn chain(before: &[u8], turn: &str) -> Vec<u8> {
-    let mut hash = Sha256::new();
-    hash.update(before);
-    hash.update(turn.as_bytes());
-    hash.finalize().to_vec()
-}
-
 fn read(
     tx: &Transaction<'_>,
     what: &str,
@@ -202,7 +185,7 @@ fn read(
         for row in rows.map_err(failed)? {
             let (stored, json) = row.map_err(failed)?;
             let n = turns.len();
-            last = chain(&last, &json);
+            last = chain(&last, json.as_bytes());
             if stored != last {
                 return Err(corrupt(format!("the checksum of turn {n} does not match")));
             }
@@ -226,7 +209,7 @@ fn append(tx: &Transaction<'_>, log: i64, len: usize, turns: &[String]) -> Resul
     let insert = "INSERT INTO turns (log, n, chain, turn) VALUES (?1, ?2, ?3, ?4)";
     let mut insert = tx.prepare_cached(insert).map_err(failed)?;
     for (at, turn) in turns.iter().enumerate() {
-        last = chain(&last, turn);
+        last = chain(&last, turn.as_bytes());
         let row = params![log, position(len + at), last, turn];
         insert.execute(row).map_err(failed)?;
     }

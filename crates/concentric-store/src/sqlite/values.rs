@@ -1,9 +1,9 @@
 //! Conversions between values of the store and columns.
 
 use crate::Fault;
+pub(super) use crate::columns::{integer, nanos, number, time};
 use concentric_core::store::StoreError;
 use rusqlite::{OptionalExtension, Params, Row, Transaction};
-use std::time::{Duration, SystemTime};
 
 /// A [`Fault`] made from an error of `rusqlite`, which is no part of the public API.
 #[derive(Debug)]
@@ -84,29 +84,4 @@ pub(super) fn count(tx: &Transaction<'_>) -> Result<u64, StoreError> {
         .and_then(|mut next| next.query_row([], |row| row.get(0)))
         .map_err(failed)?;
     Ok(number(n))
-}
-
-pub(super) fn number(n: i64) -> u64 {
-    u64::try_from(n).unwrap_or_default()
-}
-
-pub(super) fn integer(n: u64) -> i64 {
-    i64::try_from(n).unwrap_or(i64::MAX)
-}
-
-/// Converts a time to nanoseconds since 1970, clamped to the range of `i64`.
-pub(super) fn nanos(time: SystemTime) -> i64 {
-    match time.duration_since(SystemTime::UNIX_EPOCH) {
-        Ok(since) => i64::try_from(since.as_nanos()).unwrap_or(i64::MAX),
-        Err(before) => i64::try_from(before.duration().as_nanos()).map_or(i64::MIN, |nanos| -nanos),
-    }
-}
-
-pub(super) fn time(nanos: i64) -> SystemTime {
-    let since = Duration::from_nanos(nanos.unsigned_abs());
-    let time = match nanos < 0 {
-        true => SystemTime::UNIX_EPOCH.checked_sub(since),
-        false => SystemTime::UNIX_EPOCH.checked_add(since),
-    };
-    time.unwrap_or(SystemTime::UNIX_EPOCH)
 }

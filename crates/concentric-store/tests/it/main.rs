@@ -9,6 +9,8 @@
 mod common;
 #[cfg(feature = "sqlite")]
 mod model;
+#[cfg(feature = "postgres")]
+mod postgres;
 #[cfg(all(feature = "sqlite", unix))]
 mod race;
 mod settings;

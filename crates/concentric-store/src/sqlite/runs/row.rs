@@ -4,6 +4,7 @@ use super::super::{
     log::{Turns, size},
     values::{find_row, find_rows, number, time},
 };
+pub(super) use crate::columns::{checksum, digest, names};
 use crate::{
     Fault, Options,
     rules::{Standing, name, read_run},
@@ -13,7 +14,6 @@ use concentric_core::{
     store::{RunKey, RunRecord, RunStatus, StoreError, Tenant},
 };
 use rusqlite::{Row, Transaction};
-use sha2::{Digest, Sha256};
 
 /// A row of the table `runs`.
 pub(super) struct Stored {
@@ -73,7 +73,7 @@ impl Stored {
         if checksum(key, &self.head, &self.replies, &last) != *self.checksum {
             return Err(Fault::corrupt(name(key), "checksum mismatch").into());
         }
-        let state = read_run(key, &self.head, turns, max)?;
+        let state = read_run(key, self.head.as_bytes(), turns, max)?;
         let replies = serde_json::from_str(&self.replies)
             .map_err(|error| Fault::corrupt(name(key), error))?;
         let asked = asked(tx, key)?;
@@ -88,22 +88,6 @@ impl Stored {
         record.asked = asked;
         Ok(record)
     }
-}
-
-/// The checksum of a row and of its turns, whose last checksum is `chain`.
-pub(super) fn checksum(key: &RunKey, head: &str, replies: &str, chain: &[u8]) -> [u8; 32] {
-    digest(key, [head.as_bytes(), replies.as_bytes(), chain])
-}
-
-/// The digest of a run's key and of `parts`. It includes the key, so that a row moved to another key is
-/// detected.
-pub(super) fn digest<const N: usize>(key: &RunKey, parts: [&[u8]; N]) -> [u8; 32] {
-    let mut sum = Sha256::new();
-    for part in names(key).map(str::as_bytes).into_iter().chain(parts) {
-        sum.update((part.len() as u64).to_le_bytes());
-        sum.update(part);
-    }
-    sum.finalize().into()
 }
 
 /// Reads [`Turns`] from the three columns that start at `at`.
@@ -150,10 +134,6 @@ pub(super) fn turns_of(tx: &Transaction<'_>, key: &RunKey) -> Result<Turns, Stor
 
 fn no_turns(key: &RunKey) -> StoreError {
     Fault::corrupt(name(key), "it has no turns").into()
-}
-
-pub(super) fn names(key: &RunKey) -> [&str; 3] {
-    [key.tenant.0.as_str(), key.thread.as_str(), key.run.as_str()]
 }
 
 fn asked(tx: &Transaction<'_>, key: &RunKey) -> Result<Vec<InterruptId>, StoreError> {

@@ -84,7 +84,7 @@ pub(super) fn load(
     let suspended: Option<(String, String, i64)> = find_row(tx, find, key, parts)?;
     if let Some((state, slots, shared)) = suspended {
         let slots = read_json::<Vec<StoredSlot>>(thread, &slots)?;
-        let turn = read_suspended(thread, size(shared), &state, slots, options)?;
+        let turn = read_suspended(thread, size(shared), state.as_bytes(), slots, options)?;
         let slots = turn.slots.clone();
         stored.suspended = Some((turn.into_state(&stored.history), slots));
     }

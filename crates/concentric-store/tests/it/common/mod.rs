@@ -13,6 +13,8 @@ use std::time::{Duration, SystemTime};
 
 #[cfg(feature = "sqlite")]
 pub(crate) mod file;
+#[cfg(feature = "postgres")]
+pub(crate) mod postgres;
 
 pub(crate) fn tenant(name: &'static str) -> Tenant {
     Tenant(name.into())

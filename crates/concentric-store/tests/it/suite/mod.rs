@@ -37,6 +37,34 @@ macro_rules! suite {
                 super::$name(store, clock).await;
             })*
         }
+
+        #[cfg(feature = "postgres")]
+        mod postgres {
+            use super::*;
+
+            $(#[tokio::test]
+            async fn $name() {
+                let clock = clock();
+                let store = crate::common::postgres::store(options(&clock)).await;
+                if let Some((store, _schema)) = store {
+                    super::$name(store, clock).await;
+                }
+            })*
+        }
+
+        #[cfg(feature = "postgres")]
+        mod postgres_pooled {
+            use super::*;
+
+            $(#[tokio::test]
+            async fn $name() {
+                let clock = clock();
+                let store = crate::common::postgres::pooled(options(&clock)).await;
+                if let Some((store, _schema)) = store {
+                    super::$name(store, clock).await;
+                }
+            })*
+        }
     };
 }
 
@@ -77,6 +105,13 @@ impl Store for MemoryStore {
 
 #[cfg(feature = "sqlite")]
 impl Store for concentric_store::SqliteStore {
+    async fn expire(&self) {
+        self.purge().await.unwrap();
+    }
+}
+
+#[cfg(feature = "postgres")]
+impl Store for concentric_store::PostgresStore {
     async fn expire(&self) {
         self.purge().await.unwrap();
     }

@@ -309,6 +309,14 @@ async fn an_overdue_run_is_neither_claimed_nor_counted() {
         let store = SqliteStore::open_in_memory_with(options(&time)).unwrap();
         overdue(store, time).await;
     }
+    #[cfg(feature = "postgres")]
+    {
+        let time = clock();
+        let store = crate::common::postgres::store(options(&time)).await;
+        if let Some((store, _schema)) = store {
+            overdue(store, time).await;
+        }
+    }
 }
 
 #[tokio::test]
@@ -325,7 +333,15 @@ async fn a_run_may_wait_without_limit() {
         .keep_waiting(Duration::MAX);
     waits_on(MemoryStore::with_options(options.clone()), time.clone()).await;
     #[cfg(feature = "sqlite")]
-    waits_on(SqliteStore::open_in_memory_with(options).unwrap(), time).await;
+    waits_on(
+        SqliteStore::open_in_memory_with(options.clone()).unwrap(),
+        time.clone(),
+    )
+    .await;
+    #[cfg(feature = "postgres")]
+    if let Some((store, _schema)) = crate::common::postgres::store(options.clone()).await {
+        waits_on(store, time.clone()).await;
+    }
 }
 
 async fn a_reused_key_gets_new_versions_and_fences<S: Store>(store: S, clock: ManualClock) {

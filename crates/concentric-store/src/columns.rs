@@ -1,0 +1,75 @@
+//! Values of columns, and checksums of rows, shared by the databases.
+
+use concentric_core::store::RunKey;
+use sha2::{Digest, Sha256};
+use std::time::{Duration, SystemTime};
+
+/// The checksum before the first turn.
+pub(crate) const ROOT: &[u8] = b"concentric/turns/1";
+
+/// The checksum of a turn and of those before it, whose last checksum is `before`.
+pub(crate) fn chain(before: &[u8], turn: &[u8]) -> Vec<u8> {
+    let mut hash = Sha256::new();
+    hash.update(before);
+    hash.update(turn);
+    hash.finalize().to_vec()
+}
+
+/// The checksum of a run: of its key, its state and its turns, whose last checksum is `chain`.
+pub(crate) fn checksum(
+    key: &RunKey,
+    head: impl AsRef<[u8]>,
+    replies: impl AsRef<[u8]>,
+    chain: &[u8],
+) -> [u8; 32] {
+    digest(key, [head.as_ref(), replies.as_ref(), chain])
+}
+
+/// The digest of a run's key and of `parts`. It includes the key, so that a row moved to another key is
+/// detected.
+pub(crate) fn digest<const N: usize>(key: &RunKey, parts: [&[u8]; N]) -> [u8; 32] {
+    let mut sum = Sha256::new();
+    for part in names(key).map(str::as_bytes).into_iter().chain(parts) {
+        sum.update((part.len() as u64).to_le_bytes());
+        sum.update(part);
+    }
+    sum.finalize().into()
+}
+
+pub(crate) fn names(key: &RunKey) -> [&str; 3] {
+    [key.tenant.0.as_str(), key.thread.as_str(), key.run.as_str()]
+}
+
+/// A number of items, limited to the range of `i64`.
+pub(crate) fn position(n: usize) -> i64 {
+    i64::try_from(n).unwrap_or(i64::MAX)
+}
+
+pub(crate) fn size(n: i64) -> usize {
+    usize::try_from(n).unwrap_or_default()
+}
+
+pub(crate) fn number(n: i64) -> u64 {
+    u64::try_from(n).unwrap_or_default()
+}
+
+pub(crate) fn integer(n: u64) -> i64 {
+    i64::try_from(n).unwrap_or(i64::MAX)
+}
+
+/// Converts a time to nanoseconds since 1970, clamped to the range of `i64`.
+pub(crate) fn nanos(time: SystemTime) -> i64 {
+    match time.duration_since(SystemTime::UNIX_EPOCH) {
+        Ok(since) => i64::try_from(since.as_nanos()).unwrap_or(i64::MAX),
+        Err(before) => i64::try_from(before.duration().as_nanos()).map_or(i64::MIN, |nanos| -nanos),
+    }
+}
+
+pub(crate) fn time(nanos: i64) -> SystemTime {
+    let since = Duration::from_nanos(nanos.unsigned_abs());
+    let time = match nanos < 0 {
+        true => SystemTime::UNIX_EPOCH.checked_sub(since),
+        false => SystemTime::UNIX_EPOCH.checked_add(since),
+    };
+    time.unwrap_or(SystemTime::UNIX_EPOCH)
+}

@@ -1,0 +1,560 @@
+use super::{
+    PostgresStore, column,
+    pool::{Db, Repeat},
+    purge_after,
+    renewals::Renewal,
+    threads::{read_turns, unwritable, write_turns},
+    unknown,
+    values::{attempt, bytes, keep, now, params, span, total},
+};
+use crate::{
+    Fault,
+    columns::{ROOT, chain, checksum, integer, names, number, position, size, time},
+    rules::{
+        Standing, check_keep, check_total, merge_replies, name, read_run, readable, write_head,
+        write_replies,
+    },
+};
+use concentric_core::{
+    InterruptId, MessageId, Reply, RunId, ThreadId,
+    store::{
+        MAX_TAKEOVERS, Renewed, RunChange, RunKey, RunRecord, RunStatus, RunStore, RunSummary,
+        StoreError, StoreFuture, Tenant,
+    },
+};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+use tokio::sync::oneshot;
+use tokio_postgres::Row;
+
+const NO_REPLIES: &[u8] = b"[]";
+
+impl RunStore for PostgresStore {
+    fn begin(
+        &self,
+        key: RunKey,
+        client_id: RunId,
+        change: RunChange,
+        lease: Duration,
+    ) -> StoreFuture<u64> {
+        let db = Arc::clone(&self.db);
+        Box::pin(async move { begin(&db, &key, &client_id, &change, lease).await })
+    }
+
+    fn is_live(&self, tenant: Tenant, thread: ThreadId, client_id: RunId) -> StoreFuture<bool> {
+        let db = Arc::clone(&self.db);
+        Box::pin(async move {
+            let params = params![
+                TEXT: tenant.0.as_str(),
+                TEXT: thread.as_str(),
+                TEXT: client_id.as_str(),
+            ];
+            column(&db.call_one("run_is_live", params, Repeat::Yes).await?, 0)
+        })
+    }
+
+    fn get(&self, key: RunKey) -> StoreFuture<RunRecord> {
+        let db = Arc::clone(&self.db);
+        Box::pin(async move {
+            let row = get(&db, &key, None).await?;
+            Stored::read(&row)?.open(&db, key)
+        })
+    }
+
+    fn claim(
+        &self,
+        key: RunKey,
+        version: u64,
+        replies: Vec<Reply>,
+        lease: Duration,
+    ) -> StoreFuture<RunRecord> {
+        let db = Arc::clone(&self.db);
+        Box::pin(async move { claim(&db, key, version, replies, lease).await })
+    }
+
+    fn claim_abandoned(&self, limit: usize, lease: Duration) -> StoreFuture<Vec<RunRecord>> {
+        let db = Arc::clone(&self.db);
+        Box::pin(async move { claim_abandoned(&db, limit, lease).await })
+    }
+
+    fn amend(&self, key: RunKey, version: u64, change: RunChange) -> StoreFuture<u64> {
+        let db = Arc::clone(&self.db);
+        Box::pin(async move { write(&db, &key, Next::Claimable(version), &change).await })
+    }
+
+    fn save(&self, key: RunKey, fence: u64, change: RunChange, lease: Duration) -> StoreFuture<()> {
+        let db = Arc::clone(&self.db);
+        Box::pin(async move {
+            let written = write(&db, &key, Next::Runs(fence, lease), &change);
+            written.await.map(drop)
+        })
+    }
+
+    fn renew(&self, key: RunKey, fence: u64, lease: Duration) -> StoreFuture<Renewed> {
+        let renewals = self.renewals.clone();
+        Box::pin(async move {
+            let (reply, answer) = oneshot::channel();
+            let renewal = Renewal {
+                key,
+                fence: integer(fence),
+                lease,
+                reply,
+            };
+            renewals.send(renewal).await.map_err(|_| Fault::Closed)?;
+            answer.await.map_err(|_| Fault::Closed)?
+        })
+    }
+
+    fn cancel(&self, key: RunKey) -> StoreFuture<bool> {
+        let db = Arc::clone(&self.db);
+        Box::pin(async move {
+            let [tenant, thread, run] = names(&key);
+            let params = params![TEXT: tenant, TEXT: thread, TEXT: run];
+            column(&db.call_one("run_cancel", params, Repeat::Yes).await?, 0)
+        })
+    }
+
+    fn suspend(&self, key: RunKey, fence: u64, change: RunChange) -> StoreFuture<()> {
+        let db = Arc::clone(&self.db);
+        Box::pin(async move {
+            let written = write(&db, &key, Next::Waits(fence), &change);
+            written.await.map(drop)
+        })
+    }
+
+    fn end(&self, key: RunKey, fence: u64) -> StoreFuture<()> {
+        let db = Arc::clone(&self.db);
+        Box::pin(async move { end(&db, &key, fence).await })
+    }
+
+    fn withdraw(&self, tenant: Tenant, thread: ThreadId) -> StoreFuture<usize> {
+        let db = Arc::clone(&self.db);
+        Box::pin(async move {
+            let params = params![
+                TEXT: tenant.0.as_str(),
+                TEXT: thread.as_str(),
+                INT8: now(&db.options),
+            ];
+            let row = db.call_one("run_withdraw", params, Repeat::No).await?;
+            purge_after(&db).await;
+            Ok(size(column(&row, 0)?))
+        })
+    }
+
+    fn release(&self, key: RunKey) -> StoreFuture<bool> {
+        let db = Arc::clone(&self.db);
+        Box::pin(async move {
+            let [tenant, thread, run] = names(&key);
+            let params = params![
+                TEXT: tenant,
+                TEXT: thread,
+                TEXT: run,
+                INT8: now(&db.options),
+                INT4: max_takeovers(),
+            ];
+            column(&db.call_one("run_release", params, Repeat::No).await?, 0)
+        })
+    }
+
+    fn find_by_interrupt(
+        &self,
+        tenant: Tenant,
+        thread: ThreadId,
+        questions: Vec<InterruptId>,
+    ) -> StoreFuture<RunRecord> {
+        let db = Arc::clone(&self.db);
+        Box::pin(async move {
+            let questions: Vec<_> = questions.iter().map(InterruptId::as_str).collect();
+            let params = params![
+                TEXT: tenant.0.as_str(),
+                TEXT: thread.as_str(),
+                TEXT_ARRAY: questions,
+                INT8: now(&db.options),
+                INT8: position(db.options.max_state_bytes),
+            ];
+            let rows = db.call("run_find", params, Repeat::Yes).await?;
+            let row = rows.first().ok_or(StoreError::NotFound)?;
+            let key = RunKey::new(tenant, thread, RunId::new(column::<String>(row, 0)?));
+            Stored::read(row)?.open(&db, key)
+        })
+    }
+
+    fn list_by_thread(
+        &self,
+        tenant: Tenant,
+        thread: ThreadId,
+        message: Option<MessageId>,
+        limit: usize,
+    ) -> StoreFuture<Vec<RunSummary>> {
+        let db = Arc::clone(&self.db);
+        Box::pin(async move {
+            let params = params![
+                TEXT: tenant.0.as_str(),
+                TEXT: thread.as_str(),
+                TEXT: message.as_ref().map(MessageId::as_str),
+                INT8: now(&db.options),
+                INT8: position(limit),
+            ];
+            let rows = db.call("run_list", params, Repeat::Yes).await?;
+            let summaries = rows.iter().map(|row| {
+                let id = |at| column::<String>(row, at).map(RunId::new);
+                let (standing, now) = standing(row)?;
+                let key = RunKey::new(tenant.clone(), thread.clone(), id(0)?);
+                let (status, until) = (standing.status_at(now), standing.lease_until);
+                Ok(RunSummary::new(key, id(1)?, status, until))
+            });
+            summaries.collect()
+        })
+    }
+}
+
+fn max_takeovers() -> i32 {
+    i32::try_from(MAX_TAKEOVERS).unwrap_or(i32::MAX)
+}
+
+/// Reads a [`Standing`], and the time by the clock of the store, from the columns 2 to 8.
+fn standing(row: &Row) -> Result<(Standing, SystemTime), StoreError> {
+    let standing = Standing {
+        // A constraint of the table allows only these three.
+        status: match column(row, 2)? {
+            "running" => RunStatus::Running,
+            "suspended" => RunStatus::Suspended,
+            _ => RunStatus::Ended,
+        },
+        version: number(column(row, 3)?),
+        fence: number(column(row, 4)?),
+        lease_until: time(column(row, 5)?),
+        takeovers: u32::try_from(column::<i32>(row, 6)?).unwrap_or_default(),
+        since: column::<Option<i64>>(row, 7)?.map(time),
+    };
+    Ok((standing, time(column(row, 8)?)))
+}
+
+/// A row that the functions `run_get` and `run_find` return.
+struct Stored<'a> {
+    client_id: RunId,
+    standing: Standing,
+    now: SystemTime,
+    len: usize,
+    bytes: usize,
+    // Without its turns.
+    head: &'a [u8],
+    replies: &'a [u8],
+    replied_at: Option<i64>,
+    checksum: &'a [u8],
+    asked: Vec<String>,
+    chains: Vec<&'a [u8]>,
+    bodies: Vec<&'a [u8]>,
+}
+
+impl<'a> Stored<'a> {
+    fn read(row: &'a Row) -> Result<Self, StoreError> {
+        let (standing, now) = standing(row)?;
+        Ok(Self {
+            client_id: RunId::new(column::<String>(row, 1)?),
+            standing,
+            now,
+            len: size(column(row, 9)?),
+            bytes: size(column(row, 10)?),
+            head: column(row, 11)?,
+            replies: column(row, 12)?,
+            replied_at: column(row, 13)?,
+            checksum: column(row, 14)?,
+            asked: column(row, 15)?,
+            chains: column(row, 16)?,
+            bodies: column(row, 17)?,
+        })
+    }
+
+    /// Verifies the checksums, and parses the row and its turns.
+    fn open(self, db: &Db, key: RunKey) -> Result<RunRecord, StoreError> {
+        let max = db.options.max_state_bytes;
+        let bytes = self.bytes.saturating_add(self.head.len());
+        if bytes > max {
+            return Err(Fault::TooLarge { bytes, max }.into());
+        }
+        let corrupt = |why: String| StoreError::from(Fault::corrupt(name(&key), why));
+        let (turns, last) = read_turns(&name(&key), self.len, &self.chains, &self.bodies)?;
+        if checksum(&key, self.head, self.replies, &last) != *self.checksum {
+            return Err(corrupt("checksum mismatch".to_owned()));
+        }
+        let state = read_run(&key, self.head, turns, max)?;
+        let replies = serde_json::from_slice(self.replies);
+        let replies = replies.map_err(|error| corrupt(error.to_string()))?;
+        let Standing {
+            version,
+            fence,
+            lease_until,
+            takeovers,
+            ..
+        } = self.standing;
+        let mut record = RunRecord::new(key, self.client_id, state);
+        record.status = self.standing.status_at(self.now);
+        (record.version, record.fence) = (version, fence);
+        (record.lease_until, record.takeovers) = (lease_until, takeovers);
+        record.replies = replies;
+        record.replied_at = self.replied_at.map(time);
+        record.asked = self.asked.into_iter().map(InterruptId::new).collect();
+        Ok(record)
+    }
+}
+
+/// The row of a run. Without its turns if the run cannot be claimed with this version.
+async fn get(db: &Db, key: &RunKey, version: Option<u64>) -> Result<Row, StoreError> {
+    let [tenant, thread, run] = names(key);
+    let params = params![
+        TEXT: tenant,
+        TEXT: thread,
+        TEXT: run,
+        INT8: version.map(integer),
+        INT8: now(&db.options),
+        INT8: position(db.options.max_state_bytes),
+    ];
+    let rows = db.call("run_get", params, Repeat::Yes).await?;
+    rows.into_iter().next().ok_or(StoreError::NotFound)
+}
+
+async fn begin(
+    db: &Db,
+    key: &RunKey,
+    client_id: &RunId,
+    change: &RunChange,
+    lease: Duration,
+) -> Result<u64, StoreError> {
+    check_keep(0, change.keep)?;
+    let max = db.options.max_state_bytes;
+    let turns = write_turns(&change.turns, max)?;
+    let size = total(&turns, max)?;
+    let head = write_head(&change.head)?;
+    check_total(size.saturating_add(head.head.len()), max)?;
+    let asks: Vec<_> = head.asks.iter().map(InterruptId::as_str).collect();
+    let [tenant, thread, run] = names(key);
+    let attempt = attempt();
+    // If the run begins with the turns of its conversation, only the others are sent.
+    let mut shared = shared(db, key, &turns).await?;
+    loop {
+        let (len, chain) = shared.as_ref().map_or((0, None), |it| (it.0, Some(&it.1)));
+        let own = turns.get(len..).unwrap_or_default();
+        let params = params![
+            TEXT: tenant,
+            TEXT: thread,
+            TEXT: run,
+            TEXT: client_id.as_str(),
+            BYTEA: attempt,
+            INT8: now(&db.options),
+            INT8: span(lease),
+            INT8: position(len),
+            BYTEA: chain,
+            BYTEA_ARRAY: bytes(own),
+            INT8: position(size),
+            BYTEA: head.head.as_bytes(),
+            BYTEA: NO_REPLIES,
+            TEXT_ARRAY: asks,
+            TEXT: head.message.as_ref().map(MessageId::as_str),
+        ];
+        let row = db.call_one("run_begin", params, Repeat::Yes).await?;
+        return match column(&row, 0)? {
+            "ok" => Ok(number(column(&row, 1)?)),
+            "exists" => Err(StoreError::Exists),
+            "live" => Err(StoreError::Live),
+            // The conversation was changed in the meantime.
+            "moved" if shared.take().is_some() => continue,
+            other => Err(unknown(other)),
+        };
+    }
+}
+
+/// The number of turns of a run's conversation, and its last checksum, if `turns` begin with them.
+async fn shared(
+    db: &Db,
+    key: &RunKey,
+    turns: &[String],
+) -> Result<Option<(usize, Vec<u8>)>, StoreError> {
+    let [tenant, thread, _] = names(key);
+    let params = params![TEXT: tenant, TEXT: thread];
+    let rows = db.call("thread_end", params, Repeat::Yes).await?;
+    let Some(row) = rows.first() else {
+        return Ok(None);
+    };
+    let (len, stored) = (size(column(row, 0)?), column::<Option<&[u8]>>(row, 1)?);
+    let Some(first) = turns.get(..len).filter(|first| !first.is_empty()) else {
+        return Ok(None);
+    };
+    let last = first
+        .iter()
+        .fold(ROOT.to_vec(), |last, turn| chain(&last, turn.as_bytes()));
+    Ok((stored == Some(&*last)).then_some((len, last)))
+}
+
+async fn claim(
+    db: &Db,
+    key: RunKey,
+    version: u64,
+    replies: Vec<Reply>,
+    lease: Duration,
+) -> Result<RunRecord, StoreError> {
+    let row = get(db, &key, Some(version)).await?;
+    let stored = Stored::read(&row)?;
+    stored
+        .standing
+        .check_claim(version, &db.options, stored.now)?;
+    // A run whose state cannot be read must not be claimed.
+    let mut record = stored.open(db, key)?;
+    let replies = merge_replies(&record.replies, replies);
+    let json = write_replies(&replies, db.options.max_state_bytes)?;
+    let has_new = record.replies.len() < replies.len();
+    let [tenant, thread, run] = names(&record.key);
+    let params = params![
+        TEXT: tenant,
+        TEXT: thread,
+        TEXT: run,
+        INT8: integer(version),
+        BYTEA: attempt(),
+        INT8: now(&db.options),
+        INT8: span(lease),
+        BYTEA: has_new.then_some(json.as_bytes()),
+    ];
+    let row = db.call_one("run_claim", params, Repeat::Yes).await?;
+    match column(&row, 0)? {
+        "ok" => {}
+        "not_found" => return Err(StoreError::NotFound),
+        "ended" => return Err(StoreError::Ended),
+        "taken" => return Err(StoreError::Taken),
+        other => return Err(unknown(other)),
+    }
+    record.status = RunStatus::Running;
+    record.fence = number(column(&row, 1)?);
+    record.version = record.fence;
+    record.lease_until = time(column(&row, 2)?);
+    record.takeovers = u32::try_from(column::<i32>(&row, 3)?).unwrap_or_default();
+    record.replies = replies;
+    record.replied_at = column::<Option<i64>>(&row, 4)?.map(time);
+    Ok(record)
+}
+
+async fn claim_abandoned(
+    db: &Db,
+    limit: usize,
+    lease: Duration,
+) -> Result<Vec<RunRecord>, StoreError> {
+    let params = params![
+        INT8: position(limit),
+        INT4: max_takeovers(),
+        BYTEA: attempt(),
+        INT8: now(&db.options),
+        INT8: span(lease),
+    ];
+    // A repetition claims other runs; those of the first attempt are abandoned again.
+    let rows = db.call("run_claim_abandoned", params, Repeat::Yes).await?;
+    let mut claimed = Vec::new();
+    for row in &rows {
+        let id = |at| column::<String>(row, at);
+        let key = RunKey::new(
+            Tenant(id(0)?.into()),
+            ThreadId::new(id(1)?),
+            RunId::new(id(2)?),
+        );
+        let fence = number(column(row, 3)?);
+        let row = match get(db, &key, None).await {
+            Ok(row) => row,
+            // It was deleted in the meantime.
+            Err(StoreError::NotFound) => continue,
+            Err(error) => return Err(error),
+        };
+        let stored = Stored::read(&row)?;
+        if stored.standing.fence == fence {
+            claimed.extend(readable(stored.open(db, key))?);
+        }
+    }
+    Ok(claimed)
+}
+
+/// What becomes of a run whose state is written.
+#[derive(Clone, Copy)]
+enum Next {
+    /// The owner of this fence continues it under a lease of this time.
+    Runs(u64, Duration),
+    /// The owner of this fence gives up its claim, and the run waits.
+    Waits(u64),
+    /// Nothing has changed about the run, which has this version and can be claimed.
+    Claimable(u64),
+}
+
+/// Changes the state of a run, and returns its version.
+async fn write(db: &Db, key: &RunKey, next: Next, change: &RunChange) -> Result<u64, StoreError> {
+    let options = &db.options;
+    let max = options.max_state_bytes;
+    let turns = write_turns(&change.turns, max)?;
+    let size = total(&turns, max)?;
+    let head = write_head(&change.head)?;
+    check_total(size.saturating_add(head.head.len()), max)?;
+    let asks: Vec<_> = head.asks.iter().map(InterruptId::as_str).collect();
+    let (fence, version, lease) = match next {
+        Next::Runs(fence, lease) => (Some(fence), None, Some(lease)),
+        Next::Waits(fence) => (Some(fence), None, None),
+        Next::Claimable(version) => (None, Some(version), None),
+    };
+    let [tenant, thread, run] = names(key);
+    let params = params![
+        TEXT: tenant,
+        TEXT: thread,
+        TEXT: run,
+        INT8: fence.map(integer),
+        INT8: version.map(integer),
+        BYTEA: attempt(),
+        INT8: now(options),
+        INT8: lease.map(span),
+        INT8: position(change.keep),
+        BYTEA_ARRAY: bytes(&turns),
+        INT8: position(size),
+        INT8: position(max),
+        BYTEA: head.head.as_bytes(),
+        TEXT_ARRAY: asks,
+        TEXT: head.message.as_ref().map(MessageId::as_str),
+        INT8: position(options.max_waiting_per_thread),
+        INT8: position(options.max_waiting_per_tenant),
+        INT8: keep(options.keep_waiting),
+        INT4: max_takeovers(),
+    ];
+    let row = db.call_one("run_write", params, Repeat::Yes).await?;
+    let n = number(column::<Option<i64>>(&row, 1)?.unwrap_or_default());
+    Err(match column(&row, 0)? {
+        "ok" => return Ok(n),
+        "not_found" => StoreError::NotFound,
+        "stale" => StoreError::Stale,
+        "ended" => StoreError::Ended,
+        "taken" => StoreError::Taken,
+        "quarantined" => StoreError::Quarantined,
+        "thread_full" => StoreError::TooManyWaiting {
+            limit: options.max_waiting_per_thread,
+            of_tenant: false,
+        },
+        "tenant_full" => StoreError::TooManyWaiting {
+            limit: options.max_waiting_per_tenant,
+            of_tenant: true,
+        },
+        code => unwritable(code, n, change.keep, max),
+    })
+}
+
+async fn end(db: &Db, key: &RunKey, fence: u64) -> Result<(), StoreError> {
+    let [tenant, thread, run] = names(key);
+    let params = params![
+        TEXT: tenant,
+        TEXT: thread,
+        TEXT: run,
+        INT8: integer(fence),
+        INT8: now(&db.options),
+    ];
+    let row = db.call_one("run_end", params, Repeat::Yes).await?;
+    match column(&row, 0)? {
+        "ok" => {}
+        "not_found" => return Err(StoreError::NotFound),
+        "stale" => return Err(StoreError::Stale),
+        other => return Err(unknown(other)),
+    }
+    purge_after(db).await;
+    Ok(())
+}

@@ -1,0 +1,267 @@
+//! What is special about the store in PostgreSQL. The tests need the server that `.ci/postgres` starts, and
+//! are skipped without it.
+
+mod cut;
+mod load;
+mod opening;
+mod restart;
+
+use crate::common::{
+    client, key,
+    postgres::{TABLES, connect, migrated, number},
+    question, running, tenant, waiting,
+};
+use concentric_core::{
+    Reply, RunId, ThreadId, Turn,
+    store::{RunStatus, RunStore, StoreError, ThreadChange, ThreadStore},
+};
+use concentric_store::{Fault, Options, PostgresStore};
+use std::time::Duration;
+
+const LEASE: Duration = Duration::from_secs(30);
+
+fn id(thread: &str) -> ThreadId {
+    ThreadId::new(thread)
+}
+
+/// A change that appends messages after `keep` turns.
+fn add(keep: usize, texts: &[String]) -> ThreadChange {
+    let mut change = ThreadChange::default();
+    change.keep = keep;
+    change.turns = texts.iter().map(|text| Turn::user(text.clone())).collect();
+    change
+}
+
+fn fault(error: &StoreError) -> &Fault {
+    match error {
+        StoreError::Failed(error) | StoreError::Unwritable(error) => error.downcast_ref().unwrap(),
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn begin(store: &PostgresStore, run: &str) -> u64 {
+    let begun = store.begin(key(run), client(run), running("hi").into(), LEASE);
+    begun.await.unwrap()
+}
+
+#[tokio::test]
+async fn a_changed_turn_is_corrupt_and_others_are_read() {
+    let Some((url, schema)) = migrated().await else {
+        return;
+    };
+    let store = PostgresStore::open_with(&url, Options::new().schema(schema.as_str()));
+    let store = store.await.unwrap();
+    begin(&store, "changed").await;
+    begin(&store, "other").await;
+    for thread in ["changed", "other"] {
+        let change = add(0, &["a".into(), "b".into()]);
+        let appended = store.append(tenant("acme"), id(thread), 0, change);
+        appended.await.unwrap();
+    }
+    let database = connect(&url).await;
+    let change = |what: &str| {
+        format!(
+            "UPDATE {schema}.turns SET body = convert_to(
+                 replace(convert_from(body, 'UTF8'), '\"text\":\"', '\"text\":\"x'), 'UTF8')
+             WHERE n = 0 AND log = (SELECT log FROM {schema}.{what})"
+        )
+    };
+    for what in [
+        "runs WHERE run = 'changed'",
+        "threads WHERE thread = 'changed'",
+    ] {
+        let changed = database.execute(&change(what), &[]).await.unwrap();
+        assert_eq!(changed, 1, "{what}");
+    }
+    let read = store.get(key("changed")).await.unwrap_err();
+    assert!(matches!(fault(&read), Fault::Corrupt { .. }), "{read:?}");
+    let read = store.load(tenant("acme"), id("changed")).await.unwrap_err();
+    assert!(matches!(fault(&read), Fault::Corrupt { .. }), "{read:?}");
+    store.get(key("other")).await.unwrap();
+    let other = store.load(tenant("acme"), id("other")).await.unwrap();
+    assert_eq!(other.unwrap().history.len(), 2);
+
+    // A run that cannot be read keeps its claim, and does not hide the others.
+    for run in ["changed", "other"] {
+        let fence = store.get(key("other")).await.unwrap().fence;
+        let fence = if run == "other" { fence } else { fence - 1 };
+        let _ = store.renew(key(run), fence, Duration::ZERO).await.unwrap();
+    }
+    let claimed = store.claim_abandoned(9, LEASE).await.unwrap();
+    let names: Vec<_> = claimed.iter().map(|it| it.key.run.as_str()).collect();
+    assert_eq!(names, ["other"]);
+    assert!(store.claim_abandoned(9, LEASE).await.unwrap().is_empty());
+
+    // A missing turn, and a changed head.
+    let delete = format!(
+        "DELETE FROM {schema}.turns
+         WHERE log = (SELECT log FROM {schema}.threads WHERE thread = 'other') AND n = 1"
+    );
+    database.execute(&delete, &[]).await.unwrap();
+    let read = store.load(tenant("acme"), id("other")).await.unwrap_err();
+    assert!(matches!(fault(&read), Fault::Corrupt { .. }), "{read:?}");
+    let append = store
+        .append(tenant("acme"), id("other"), 0, add(0, &[]))
+        .await;
+    let Err(StoreError::Moved { found, .. }) = append else {
+        panic!("{append:?}");
+    };
+    let append = store.append(tenant("acme"), id("other"), found, add(2, &["c".into()]));
+    let append = append.await.unwrap_err();
+    assert!(
+        matches!(fault(&append), Fault::Corrupt { .. }),
+        "{append:?}"
+    );
+    let change = format!("UPDATE {schema}.runs SET replies = '[ ]' WHERE run = 'other'");
+    database.execute(&change, &[]).await.unwrap();
+    let read = store.get(key("other")).await.unwrap_err();
+    assert!(matches!(fault(&read), Fault::Corrupt { .. }), "{read:?}");
+}
+
+#[tokio::test]
+async fn a_name_with_the_character_zero_is_unwritable() {
+    let Some((store, _schema)) = crate::common::postgres::store(Options::new()).await else {
+        return;
+    };
+    let begun = store.begin(key("a\0b"), client("c"), running("hi").into(), LEASE);
+    let error = begun.await.unwrap_err();
+    assert!(matches!(error, StoreError::Unwritable(_)), "{error:?}");
+    let long = "x".repeat(9_000);
+    let begun = store.begin(key(&long), client("c"), running("hi").into(), LEASE);
+    // A long name of one character is compressed, a random one is not.
+    begun.await.unwrap();
+    // A text may contain it.
+    let begun = store.begin(key("a"), client("d"), running("a\0b").into(), LEASE);
+    begun.await.unwrap();
+    assert_eq!(store.get(key("a")).await.unwrap().state, running("a\0b"));
+}
+
+#[tokio::test]
+async fn a_fork_of_a_long_conversation_copies_no_turn() {
+    let Some((url, schema)) = migrated().await else {
+        return;
+    };
+    let store = PostgresStore::open_with(&url, Options::new().schema(schema.as_str()));
+    let store = store.await.unwrap();
+    let texts: Vec<_> = (0..10_000).map(|n| n.to_string()).collect();
+    let version = store.append(tenant("acme"), id("t"), 0, add(0, &texts));
+    let version = version.await.unwrap();
+    let database = connect(&url).await;
+    let rows = format!("SELECT count(*) FROM {schema}.turns");
+    assert_eq!(number(&database, &rows).await, 10_000);
+    let began = std::time::Instant::now();
+    let change = add(9_000, &["x".into()]);
+    let forked = store.fork(tenant("acme"), id("t"), version, id("u"), change);
+    forked.await.unwrap();
+    println!("a fork of 10,000 turns takes {:?}", began.elapsed());
+    assert_eq!(number(&database, &rows).await, 10_001);
+    let fork = store.load(tenant("acme"), id("u")).await.unwrap().unwrap();
+    assert_eq!(fork.history.len(), 9_001);
+    let last = fork.history.iter().next_back().unwrap().as_message().text();
+    assert_eq!(last, "x");
+    // Their last one takes all turns with it.
+    for thread in ["t", "u"] {
+        assert!(store.delete(tenant("acme"), id(thread)).await.unwrap());
+    }
+    assert_eq!(number(&database, &rows).await, 0);
+    let logs = format!("SELECT count(*) FROM {schema}.logs");
+    assert_eq!(number(&database, &logs).await, 0);
+}
+
+#[tokio::test]
+async fn a_run_shares_the_turns_of_its_conversation() {
+    let Some((url, schema)) = migrated().await else {
+        return;
+    };
+    let store = PostgresStore::open_with(&url, Options::new().schema(schema.as_str()));
+    let store = store.await.unwrap();
+    let state = running("hi");
+    let mut change = ThreadChange::default();
+    change.turns = state.transcript().iter().cloned().collect();
+    let turns = i64::try_from(change.turns.len()).unwrap();
+    let version = store.append(tenant("acme"), id("thread"), 0, change.clone());
+    let version = version.await.unwrap();
+    let database = connect(&url).await;
+    let rows = format!("SELECT count(*) FROM {schema}.turns");
+    let fence = begin(&store, "run").await;
+    assert_eq!(number(&database, &rows).await, turns);
+    assert_eq!(store.get(key("run")).await.unwrap().state, state);
+    // The conversation is shortened and deleted, and the run keeps its turns.
+    let cut = store.append(tenant("acme"), id("thread"), version, add(0, &["x".into()]));
+    cut.await.unwrap();
+    assert_eq!(store.get(key("run")).await.unwrap().state, state);
+    store.end(key("run"), fence).await.unwrap();
+    assert!(store.delete(tenant("acme"), id("thread")).await.unwrap());
+    assert_eq!(number(&database, &rows).await, 0);
+}
+
+/// Deleting a tenant leaves no row of it.
+#[tokio::test]
+async fn a_deleted_tenant_leaves_no_row() {
+    let Some((url, schema)) = migrated().await else {
+        return;
+    };
+    let store = PostgresStore::open_with(&url, Options::new().schema(schema.as_str()));
+    let store = store.await.unwrap();
+    for n in 0..3 {
+        let thread = id(&format!("t{n}"));
+        let change = add(0, &["a".into()]);
+        let appended = store.append(tenant("acme"), thread.clone(), 0, change);
+        appended.await.unwrap();
+        let mut run = key("run");
+        run.thread = thread;
+        let begun = store.begin(run.clone(), client("c"), running("hi").into(), LEASE);
+        let fence = begun.await.unwrap();
+        let suspended = store.suspend(run, fence, waiting("hi", "q").into());
+        suspended.await.unwrap();
+    }
+    let deleted = concentric_core::store::delete_tenant(&store, tenant("acme"));
+    assert_eq!(deleted.await.unwrap(), 3);
+    let database = connect(&url).await;
+    for table in TABLES {
+        let rows = number(&database, &format!("SELECT count(*) FROM {schema}.{table}")).await;
+        assert_eq!(rows, 0, "{table}");
+    }
+}
+
+#[tokio::test]
+async fn a_lease_is_measured_by_the_servers_clock() {
+    let Some((store, _schema)) = crate::common::postgres::store(Options::new()).await else {
+        return;
+    };
+    let fence = begin(&store, "run").await;
+    let record = store.get(key("run")).await.unwrap();
+    let now = std::time::SystemTime::now();
+    let until = now + LEASE;
+    let differs = record
+        .lease_until
+        .max(until)
+        .duration_since(record.lease_until.min(until));
+    // The server is this machine.
+    assert!(differs.unwrap() < Duration::from_secs(5), "{record:?}");
+    assert_eq!(record.status, RunStatus::Running);
+    let taken = store.claim(key("run"), record.version, vec![], LEASE).await;
+    assert!(matches!(taken, Err(StoreError::Taken)), "{taken:?}");
+    let _ = store
+        .renew(key("run"), fence, Duration::ZERO)
+        .await
+        .unwrap();
+    let record = store.get(key("run")).await.unwrap();
+    assert_eq!(record.status, RunStatus::Abandoned);
+    let reply = Reply::approve(question("q"));
+    let claim = store.claim(
+        key("run"),
+        record.version,
+        vec![reply.clone()],
+        Duration::MAX,
+    );
+    let claimed = claim.await.unwrap();
+    assert_eq!((claimed.takeovers, &*claimed.replies), (1, &[reply][..]));
+    assert_eq!(store.get(key("run")).await.unwrap(), claimed);
+    assert!(
+        store
+            .is_live(tenant("acme"), id("thread"), RunId::new("run"))
+            .await
+            .unwrap()
+    );
+}

@@ -1,0 +1,161 @@
+//! Schemas and URLs.
+
+use super::*;
+use crate::common::postgres::{direct, schema};
+
+#[tokio::test]
+async fn a_schema_is_migrated_before_it_is_opened() {
+    let Some(url) = direct() else {
+        return;
+    };
+    let schema = schema();
+    let open = || PostgresStore::open_with(&url, Options::new().schema(schema.as_str()));
+    let missing = open().await.unwrap_err();
+    assert!(
+        matches!(
+            missing,
+            Fault::Outdated {
+                found: 0,
+                needed: 1
+            }
+        ),
+        "{missing:?}"
+    );
+    let database = connect(&url).await;
+    let create = format!("CREATE SCHEMA {schema}");
+    database.batch_execute(&create).await.unwrap();
+    assert!(matches!(
+        open().await,
+        Err(Fault::Outdated { found: 0, .. })
+    ));
+    // Several processes that start at the same time.
+    let migrate = || PostgresStore::migrate(&url, &schema);
+    let (a, b, c) = tokio::join!(migrate(), migrate(), migrate());
+    for migrated in [a, b, c] {
+        migrated.unwrap();
+    }
+    let store = open().await.unwrap();
+    begin(&store, "run").await;
+    // A later migration changes nothing.
+    migrate().await.unwrap();
+    store.get(key("run")).await.unwrap();
+
+    let set = |columns: &str| format!("UPDATE {schema}.meta SET {columns}");
+    // A release that still supports this one.
+    database.batch_execute(&set("version = 9")).await.unwrap();
+    open().await.unwrap();
+    migrate().await.unwrap();
+    database.batch_execute(&set("oldest = 9")).await.unwrap();
+    for newer in [open().await.err(), migrate().await.err()] {
+        let newer = newer.unwrap();
+        assert!(
+            matches!(newer, Fault::Newer { found: 9, known: 1 }),
+            "{newer:?}"
+        );
+    }
+    let other = "application = 'other', oldest = 1";
+    database.batch_execute(&set(other)).await.unwrap();
+    assert!(matches!(open().await, Err(Fault::Foreign)));
+    assert!(matches!(migrate().await, Err(Fault::Foreign)));
+}
+
+#[tokio::test]
+async fn a_schema_of_another_program_is_left_alone() {
+    let Some(url) = direct() else {
+        return;
+    };
+    let schema = schema();
+    let database = connect(&url).await;
+    let create = format!("CREATE SCHEMA {schema}; CREATE TABLE {schema}.meta (version integer)");
+    database.batch_execute(&create).await.unwrap();
+    let migrated = PostgresStore::migrate(&url, &schema).await.unwrap_err();
+    assert!(matches!(migrated, Fault::Foreign), "{migrated:?}");
+    let opened = PostgresStore::open_with(&url, Options::new().schema(schema.as_str())).await;
+    assert!(matches!(opened, Err(Fault::Foreign)));
+}
+
+#[tokio::test]
+async fn a_role_without_rights_to_create_can_use_the_store() {
+    let Some((url, schema)) = migrated().await else {
+        return;
+    };
+    let database = connect(&url).await;
+    let role = format!("role_{schema}");
+    let grant = format!(
+        "CREATE ROLE {role} LOGIN; GRANT USAGE ON SCHEMA {schema} TO {role};
+         GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {role};
+         GRANT USAGE ON ALL SEQUENCES IN SCHEMA {schema} TO {role}"
+    );
+    database.batch_execute(&grant).await.unwrap();
+    let url = url.replacen("//postgres@", &format!("//{role}@"), 1);
+    let store = PostgresStore::open_with(&url, Options::new().schema(schema.as_str()));
+    let store = store.await.unwrap();
+    let fence = begin(&store, "run").await;
+    store.end(key("run"), fence).await.unwrap();
+    let migrated = PostgresStore::migrate(&url, "test_of_a_role")
+        .await
+        .unwrap_err();
+    assert!(matches!(migrated, Fault::Database(_)), "{migrated:?}");
+}
+
+/// The text of an error and of its causes.
+fn text(error: &dyn std::error::Error) -> String {
+    let mut text = format!("{error} {error:?}");
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text} {error} {error:?}");
+        cause = error.source();
+    }
+    text
+}
+
+#[tokio::test]
+async fn errors_do_not_contain_the_password() {
+    for url in [
+        "postgres://user:hunter2@127.0.0.1:1/db",
+        "postgres://user:p@hunter2?hunter2@127.0.0.1:1/db",
+        "postgres://user:hunter2@127.0.0.1:1/db?sslmode=verify-full",
+        "postgres://user:hunter2@127.0.0.1:1/db?sslmode=require",
+        "postgres://user:hunter2@127.0.0.1:hunter2/db",
+        "host=127.0.0.1 port=1 password=hunter2 hunter2=x",
+        "hunter2",
+    ] {
+        let error = PostgresStore::open(url).await.unwrap_err();
+        assert!(matches!(error, Fault::Database(_)), "{error:?}");
+        assert!(!text(&error).contains("hunter2"), "{error:?}");
+        let error = PostgresStore::migrate(url, "s").await.unwrap_err();
+        assert!(!text(&error).contains("hunter2"), "{error:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_name_of_a_schema_is_a_plain_one() {
+    let url = "postgres://user@127.0.0.1:1/db";
+    for name in [
+        "",
+        "A",
+        "1",
+        "a-b",
+        "a\"; DROP TABLE runs; --",
+        "pg_catalog",
+        "é",
+        &"a".repeat(64),
+    ] {
+        let name = name.to_owned();
+        let opened = PostgresStore::open_with(url, Options::new().schema(name.clone())).await;
+        let opened = text(&opened.unwrap_err());
+        assert!(opened.contains("name of the schema"), "{opened}");
+        let migrated = PostgresStore::migrate(url, &name).await.unwrap_err();
+        assert!(text(&migrated).contains("name of the schema"));
+    }
+    let unreachable = PostgresStore::open_with(url, Options::new().schema("a".repeat(63))).await;
+    let unreachable = text(&unreachable.unwrap_err());
+    assert!(!unreachable.contains("name of the schema"), "{unreachable}");
+}
+
+#[tokio::test]
+async fn a_url_that_requires_tls_fails_clearly() {
+    let url = "postgres://user@127.0.0.1:1/db?sslmode=require";
+    let error = text(&PostgresStore::open(url).await.unwrap_err());
+    assert!(error.contains("the URL requires TLS"), "{error}");
+}
