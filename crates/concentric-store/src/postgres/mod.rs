@@ -14,7 +14,7 @@ use self::{
     values::{keep, now, params},
 };
 use crate::{Fault, Options, columns::position};
-use concentric_core::store::{StoreError, StoreFuture};
+use concentric_core::store::StoreError;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio_postgres::Row;
@@ -82,22 +82,6 @@ impl PostgresStore {
     /// If the future is dropped before it resolves, some of the migrations may be done, each completely.
     pub async fn migrate(url: &str, schema: &str) -> Result<(), Fault> {
         schema::migrate(&config(url)?, &quoted(schema)?, schema).await
-    }
-
-    /// Removes all expired entries.
-    ///
-    /// Each transaction removes at most a hundred entries of each kind, and skips those that others use. The
-    /// end of each run performs one such transaction.
-    ///
-    /// # Cancel safety
-    ///
-    /// If the future is dropped before it resolves, only some of the entries are removed.
-    pub fn purge(&self) -> StoreFuture<()> {
-        let db = Arc::clone(&self.db);
-        Box::pin(async move {
-            while purge(&db).await? {}
-            Ok(())
-        })
     }
 }
 

@@ -1,7 +1,7 @@
 use super::{
     PostgresStore, column,
     pool::{Db, Repeat},
-    purge_after,
+    purge, purge_after,
     renewals::Renewal,
     threads::{read_turns, unwritable, write_turns},
     unknown,
@@ -155,6 +155,15 @@ impl RunStore for PostgresStore {
                 INT4: max_takeovers(),
             ];
             column(&db.call_one("run_release", params, Repeat::No).await?, 0)
+        })
+    }
+
+    fn purge(&self) -> StoreFuture<()> {
+        let db = Arc::clone(&self.db);
+        Box::pin(async move {
+            // Each transaction removes at most a hundred entries of each kind, and skips those in use.
+            while purge(&db).await? {}
+            Ok(())
         })
     }
 
