@@ -25,25 +25,12 @@ const SOURCES: &[(&str, &str, &[Change])] = &[
         &[("sync::{Arc, ", "sync::{CountedArc as Arc, ")],
     ),
     ("in_flight", "concentric-layers/src/in_flight/mod.rs", &[]),
+    ("body", "concentric-layers/src/body.rs", &[]),
     ("wait", "concentric-layers/src/wait.rs", &[]),
 ];
 
 /// Name, file, prefix, the copied parts (first words and end), and suffix.
-const PARTS: &[(&str, &str, &str, &[Change], &str)] = &[END, CANCEL];
-
-const END: (&str, &str, &str, &[Change], &str) = (
-    "end",
-    "concentric-layers/src/end.rs",
-    "use concentric_core::{Error, Event, hooks::End};
-        use std::task::Poll;
-        type Polled = Poll<Option<Result<Event, Error>>>;\n",
-    &[
-        ("pub(crate) fn observe_end(", "\n}\n"),
-        ("pub(crate) const fn is_end(", "\n}\n"),
-        ("fn observe(", "\n}\n"),
-    ],
-    "",
-);
+const PARTS: &[(&str, &str, &str, &[Change], &str)] = &[CANCEL];
 
 const CANCEL: (&str, &str, &str, &[Change], &str) = (
     "cancel",
@@ -63,6 +50,12 @@ const CANCEL: (&str, &str, &str, &[Change], &str) = (
         }
         impl Context {
             const fn outer(&self) -> Option<&Self> {
+                None
+            }
+            const fn parent(&self) -> Option<&Self> {
+                None
+            }
+            const fn of_shared(&self) -> Option<&Cancel> {
                 None
             }
             const fn own_cancel(&self) -> &Cancel {

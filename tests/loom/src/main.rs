@@ -140,8 +140,9 @@ mod in_flight {
     pub(crate) mod models;
 }
 
-mod end {
-    include!(concat!(env!("OUT_DIR"), "/end.rs"));
+#[allow(dead_code, reason = "as above")]
+mod body {
+    include!(concat!(env!("OUT_DIR"), "/body.rs"));
 }
 
 #[allow(unreachable_pub, reason = "as above")]
