@@ -13,6 +13,9 @@ use tokio_postgres::{Config, Error, NoTls, Row, config::SslMode, error::SqlState
 /// How often a statement is repeated.
 const REPEATS: u32 = 3;
 
+/// How long a connection may take to be made, unless the URL has `connect_timeout`.
+const CONNECT: Duration = Duration::from_secs(10);
+
 /// How long the cancellation of a statement may take.
 const CANCEL: Duration = Duration::from_secs(1);
 
@@ -52,6 +55,9 @@ pub(super) fn config(url: &str) -> Result<Config, Fault> {
             "the URL requires TLS, which this version of concentric-store does not support; connect \
              through a local proxy that encrypts",
         ));
+    }
+    if config.get_connect_timeout().is_none() {
+        config.connect_timeout(CONNECT);
     }
     if config.get_application_name().is_none() {
         config.application_name("concentric");
