@@ -4,7 +4,8 @@
 //! [`SqliteStore`] stores them in one file that any number of processes on one machine share.
 //! [`PostgresStore`] stores them in a database that any number of machines share, and [`MemoryStore`] in
 //! memory, for tests. All implement [`RunStore`], [`ThreadStore`], [`Memories`], [`Ledger`], [`Once`] and
-//! [`Decisions`] of `concentric-core`, and pass the same test suite.
+//! [`Decisions`] of `concentric-core`, and pass the tests of `concentric-test` (`store_suite!`), which a store
+//! of another program passes as well.
 //!
 //! ```
 //! use concentric_core::{

@@ -14,6 +14,7 @@
 //! | code against recorded HTTP traffic | `cassette::RecordLayer`, `cassette::ReplayLayer` (feature `record`) |
 //! | that a custom layer follows the contract of layers | [`check_layer`], [`check_tool_layer`] |
 //! | that a custom gate follows the contract of gates | [`check_gate`], [`check_step_gate`] |
+//! | that a custom store follows the contract of stores | `store_suite!` (feature `store`) |
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -27,9 +28,13 @@ mod log;
 pub mod model;
 mod pace;
 mod polls;
+#[cfg(feature = "store")]
+pub mod store;
 mod strict;
 pub mod tools;
 
+#[cfg(feature = "store")]
+pub use self::store::StoreHarness;
 pub use self::{
     environment::{ManualClock, SeededRandom, SequentialIds, TestEnvironment},
     events::{assert_ends_early, assert_fails, assert_finishes, collect_events, shape, text_of},

@@ -19,7 +19,7 @@ shared! {
         fn remember(&self, decision: StoredDecision) -> StoreFuture<()>;
 
         /// Returns the decisions about calls of `tool` for this `run`, for `thread`, for `session`, and
-        /// for all threads.
+        /// for all threads, newest first.
         fn recall(
             &self,
             tenant: Tenant,

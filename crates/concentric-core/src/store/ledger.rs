@@ -11,7 +11,8 @@ shared! {
         /// # Errors
         ///
         /// [`StoreError::Stale`](super::StoreError::Stale) if there is a newer claim of the run. [`StoreError::Mismatch`](super::StoreError::Mismatch) if the
-        /// ledger has an effect with this key for another tool or with other arguments.
+        /// ledger has an effect with this key for another tool or with other arguments. Arguments
+        /// are compared as JSON.
         fn begin(&self, key: EffectKey, intent: Intent) -> StoreFuture<LedgerEntry>;
 
         /// Records the outcome of the effect. The first outcome is kept, with one exception: if the

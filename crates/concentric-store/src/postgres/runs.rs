@@ -433,11 +433,17 @@ async fn claim(
         "taken" => return Err(StoreError::Taken),
         other => return Err(unknown(other)),
     }
-    record.status = RunStatus::Running;
     record.fence = number(column(&row, 1)?);
     record.version = record.fence;
     record.lease_until = time(column(&row, 2)?);
     record.takeovers = u32::try_from(column::<i32>(&row, 3)?).unwrap_or_default();
+    let mut standing = Standing::begun(record.fence, record.lease_until);
+    standing.takeovers = record.takeovers;
+    record.status = match lease.is_zero() {
+        false => RunStatus::Running,
+        // The lease is over at once.
+        true => standing.status_at(record.lease_until),
+    };
     record.replies = replies;
     record.replied_at = column::<Option<i64>>(&row, 4)?.map(time);
     Ok(record)
@@ -451,6 +457,7 @@ async fn claim_abandoned(
     let params = params![
         INT8: position(limit),
         INT4: max_takeovers(),
+        INT8: keep(db.options.keep_waiting),
         BYTEA: attempt(),
         INT8: now(&db.options),
         INT8: span(lease),

@@ -730,7 +730,8 @@ END $$;
 
 -- Claims abandoned runs that no other call is claiming.
 CREATE FUNCTION run_claim_abandoned(
-    p_limit bigint, p_max_takeovers integer, p_attempt bytea, p_now bigint, p_lease bigint
+    p_limit bigint, p_max_takeovers integer, p_keep_waiting bigint, p_attempt bytea, p_now bigint,
+    p_lease bigint
 ) RETURNS TABLE (o_tenant text, o_thread text, o_run text, o_fence bigint)
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE
@@ -740,6 +741,7 @@ BEGIN
     FOR v_id IN
         SELECT l.run FROM leases l JOIN runs r ON r.id = l.run
         WHERE l.held AND l.until <= v_now AND l.takeovers < p_max_takeovers
+            AND coalesce(l.until > v_now - p_keep_waiting, true)
         ORDER BY l.until, l.run LIMIT p_limit FOR NO KEY UPDATE OF r, l SKIP LOCKED
     LOOP
         o_fence := nextval('counter');

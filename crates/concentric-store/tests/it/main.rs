@@ -6,7 +6,11 @@
     reason = "tests"
 )]
 
+#[macro_use]
+mod kinds;
+
 mod common;
+mod contract;
 #[cfg(feature = "sqlite")]
 mod model;
 #[cfg(feature = "postgres")]

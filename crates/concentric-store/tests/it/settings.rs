@@ -1,8 +1,9 @@
 //! Each option with zero, one and its maximum.
 
 use crate::common::{client, clock, key, question, running, secs, set, tenant, waiting};
+use crate::kinds::Store;
 use concentric_core::store::{
-    EffectKey, Intent, Ledger, Once, RunChange, RunStatus, RunStore, StoreError,
+    EffectKey, Intent, Ledger, RunChange, RunStatus, RunStore, StoreError,
 };
 #[cfg(feature = "sqlite")]
 use concentric_store::SqliteStore;
@@ -10,28 +11,10 @@ use concentric_store::{MemoryStore, Options};
 use concentric_test::ManualClock;
 use std::time::Duration;
 
-/// Either kind of store, with its `purge`.
-trait Store: RunStore + Ledger + Once {
-    async fn forget(&self);
-}
-
-impl Store for MemoryStore {
-    async fn forget(&self) {
-        self.purge().await.unwrap();
-    }
-}
-
-#[cfg(feature = "sqlite")]
-impl Store for concentric_store::SqliteStore {
-    async fn forget(&self) {
-        self.purge().await.unwrap();
-    }
-}
-
 /// Removes the entries that have expired at `seconds`.
 async fn forget<S: Store>(store: &S, clock: &ManualClock, seconds: u64) {
     set(clock, seconds);
-    store.forget().await;
+    store.expire().await;
 }
 
 /// Checks an option with each kind of store.

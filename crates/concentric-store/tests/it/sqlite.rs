@@ -665,6 +665,77 @@ async fn a_file_of_the_fourth_version_is_migrated() {
     ));
 }
 
+/// A dump of a file written by schema version 5.
+const FIFTH: &str = include_str!("../golden/schema_5.sql");
+
+#[tokio::test]
+async fn a_file_of_the_fifth_version_is_migrated() {
+    let (_dir, path) = file();
+    let old = Connection::open(&path).unwrap();
+    old.execute_batch(FIFTH).unwrap();
+    old.pragma_update(None, "journal_mode", "WAL").unwrap();
+    // A row that was damaged before the migration.
+    let damage = "UPDATE runs SET replies = '[1]' WHERE run = 'broken'";
+    assert_eq!(old.execute(damage, []).unwrap(), 1);
+    drop(old);
+
+    let (store, clock) = open(&path);
+    set(&clock, 29);
+    let states = [
+        ("left", running("left"), RunStatus::Running),
+        ("waits", waiting("hi", "q"), RunStatus::Suspended),
+        ("claimed", waiting("claimed", "q2"), RunStatus::Running),
+        ("over", running("over"), RunStatus::Ended),
+    ];
+    for (run, state, status) in states {
+        let record = store.get(key(run)).await.unwrap();
+        assert_eq!((record.state, record.status), (state, status), "{run}");
+        assert_eq!(record.takeovers, 0, "{run}");
+    }
+    let message = fault(store.get(key("broken")).await.unwrap_err());
+    assert!(message.contains("checksum mismatch"), "{message}");
+    let claimed = store.get(key("claimed")).await.unwrap();
+    assert_eq!(claimed.replies, [Reply::approve(question("q2"))]);
+    assert_eq!(claimed.replied_at, Some(at(1)));
+    let renewed = store.renew(key("claimed"), claimed.fence, secs(60)).await;
+    assert_eq!(renewed.unwrap(), Renewed::Held);
+
+    // The runs can be claimed, and have no takeovers yet; the damaged one is omitted.
+    set(&clock, 30);
+    let left = store.claim_abandoned(9, secs(30)).await.unwrap();
+    assert_eq!((left.len(), &left[0].key), (1, &key("left")));
+    assert_eq!((left[0].takeovers, &left[0].state), (1, &running("left")));
+    let saved = store.save(key("left"), left[0].fence, running("2").into(), secs(30));
+    saved.await.unwrap();
+    let waits = store.get(key("waits")).await.unwrap();
+    let replies = vec![Reply::approve(question("q"))];
+    let claim = store.claim(waits.key, waits.version, replies, secs(30));
+    let waits = claim.await.unwrap();
+    assert_eq!(waits.takeovers, 0);
+    assert!(store.cancel(key("waits")).await.unwrap());
+    let renewed = store.renew(key("waits"), waits.fence, secs(60)).await;
+    assert_eq!(renewed.unwrap(), Renewed::CancelRequested);
+    store.end(key("waits"), waits.fence).await.unwrap();
+
+    // The rest is kept.
+    let effect = EffectKey::new(tenant("acme"), "effect");
+    let done = LedgerEntry::Finished(Box::new(ToolOutcome::done("paid")));
+    assert_eq!(store.known(effect).await.unwrap(), done);
+    let once = store.once(tenant("acme"), "token".into(), secs(9));
+    assert!(!once.await.unwrap());
+    assert_eq!(store.list(tenant("acme")).await.unwrap().len(), 1);
+    let thread = |id| store.load(tenant("acme"), ThreadId::new(id));
+    let stored = thread("thread").await.unwrap().unwrap();
+    assert_eq!((stored.history.len(), stored.slots.len()), (2, 1));
+    let (state, _) = stored.suspended.unwrap();
+    assert_eq!(state.interrupts(), waiting("hi", "q3").interrupts());
+    assert_eq!(thread("fork").await.unwrap().unwrap().history.len(), 1);
+    let found = store.search(tenant("acme"), "user".into(), "tea".into(), 9);
+    assert_eq!(found.await.unwrap().len(), 1);
+    // The migrated file opens again.
+    drop(SqliteStore::open(&path).unwrap());
+}
+
 #[tokio::test]
 async fn out_of_range_times_are_clamped() {
     let (_dir, path) = file();

@@ -15,4 +15,6 @@ mod gates;
 mod layer_check;
 mod resume;
 mod scripted_model;
+#[cfg(feature = "store")]
+mod store_check;
 mod tool_layer_check;

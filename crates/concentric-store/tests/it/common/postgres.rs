@@ -41,7 +41,11 @@ pub(crate) struct Emptied(String);
 static UNUSED: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 impl Emptied {
-    async fn new() -> Option<(String, Self)> {
+    pub(crate) fn name(&self) -> &str {
+        &self.0
+    }
+
+    pub(crate) async fn new() -> Option<(String, Self)> {
         let unused = UNUSED.lock().unwrap().pop();
         let Some(schema) = unused else {
             let (url, schema) = migrated().await?;
@@ -84,17 +88,6 @@ pub(crate) async fn store(options: Options) -> Option<(PostgresStore, Emptied)> 
     let (url, schema) = Emptied::new().await?;
     let options = options.pool_size(4).schema(schema.0.as_str());
     let store = PostgresStore::open_with(&url, options).await.unwrap();
-    Some((store, schema))
-}
-
-/// A store in an empty schema, behind pgbouncer in transaction mode.
-pub(crate) async fn pooled(options: Options) -> Option<(PostgresStore, Emptied)> {
-    let url = url("CONCENTRIC_PGBOUNCER")?;
-    let (_, schema) = Emptied::new().await?;
-    let options = options.pool_size(4).schema(schema.0.as_str());
-    let store = PostgresStore::open_with(&url, options.prepared(false))
-        .await
-        .unwrap();
     Some((store, schema))
 }
 

@@ -1,8 +1,20 @@
+//! The limits of the stores.
+
 use super::*;
+use concentric_core::{
+    Turn,
+    state::{SlotPlace, StoredSlot},
+    store::{Memory, StoredThread, ThreadChange},
+};
 
 suite! {
     a_state_over_the_size_limit_is_not_written
     a_state_nested_too_deeply_is_not_written
+    waiting_runs_are_limited
+    a_conversation_over_the_size_limit_is_not_written
+    an_owner_keeps_the_newest_thousand_memories
+    a_large_memory_is_not_written
+    the_newest_memory_is_the_first_of_equal_matches
 }
 
 /// The cause of [`StoreError::Unwritable`].
@@ -65,4 +77,193 @@ async fn a_state_nested_too_deeply_is_not_written<S: Store>(store: S, _: ManualC
     assert!(matches!(fault(&error), Fault::TooDeep), "{error:?}");
     claim(120).await.unwrap();
     store.get(key("run")).await.unwrap();
+}
+
+async fn waiting_runs_are_limited<S: Store>(store: S, _: ManualClock) {
+    for run in ["1", "2", "3"] {
+        wait_in(&store, "thread", run).await.unwrap();
+    }
+    let refused = wait_in(&store, "thread", "4").await.unwrap_err();
+    assert!(
+        matches!(
+            refused,
+            StoreError::TooManyWaiting {
+                limit: 3,
+                of_tenant: false
+            }
+        ),
+        "{refused:?}"
+    );
+    // The rejected suspension leaves the run unchanged.
+    assert_eq!(
+        store.get(key("4")).await.unwrap().status,
+        RunStatus::Running
+    );
+    wait_in(&store, "other", "5").await.unwrap();
+    wait_in(&store, "other", "6").await.unwrap();
+    let refused = wait_in(&store, "third", "7").await.unwrap_err();
+    assert!(
+        matches!(
+            refused,
+            StoreError::TooManyWaiting {
+                limit: 5,
+                of_tenant: true
+            }
+        ),
+        "{refused:?}"
+    );
+
+    // A run that has waited keeps its place in the limit while it runs.
+    let version = store.get(key("1")).await.unwrap().version;
+    let claim = store.claim(key("1"), version, approve("1"), secs(30));
+    let fence = claim.await.unwrap().fence;
+    assert_eq!(
+        code(wait_in(&store, "thread", "8").await),
+        "too_many_waiting"
+    );
+    let state = waiting("hi", "again");
+    store.suspend(key("1"), fence, state.into()).await.unwrap();
+
+    // Its end lets another run wait.
+    let version = store.get(key("1")).await.unwrap().version;
+    let claim = store.claim(key("1"), version, approve("again"), secs(30));
+    let fence = claim.await.unwrap().fence;
+    store.end(key("1"), fence).await.unwrap();
+    wait_in(&store, "thread", "9").await.unwrap();
+}
+
+fn id(thread: &str) -> ThreadId {
+    ThreadId::new(thread)
+}
+
+fn turns(texts: &[&str]) -> Vec<Turn> {
+    texts
+        .iter()
+        .map(|text| Turn::user(String::from(*text)))
+        .collect()
+}
+
+/// A change that appends messages after `keep` turns.
+fn add(keep: usize, texts: &[&str]) -> ThreadChange {
+    let mut change = ThreadChange::default();
+    change.keep = keep;
+    change.turns = turns(texts);
+    change
+}
+
+fn slot(name: &'static str, value: Value) -> StoredSlot {
+    StoredSlot::new(name, 1, value, SlotPlace::Whole)
+}
+
+async fn append<S: Store>(
+    store: &S,
+    thread: &str,
+    version: u64,
+    change: ThreadChange,
+) -> Result<u64, StoreError> {
+    store
+        .append(tenant("acme"), id(thread), version, change)
+        .await
+}
+
+async fn load<S: Store>(store: &S, thread: &str) -> Option<StoredThread> {
+    store.load(tenant("acme"), id(thread)).await.unwrap()
+}
+
+async fn a_conversation_over_the_size_limit_is_not_written<S: Store>(store: S, _: ManualClock) {
+    let large = "x".repeat(60_000);
+    let version = append(&store, "t", 0, add(0, &[&large])).await.unwrap();
+    let over = append(&store, "t", version, add(1, &[&large])).await;
+    assert_eq!(code(over), "unwritable");
+    let huge = "x".repeat(4 << 20);
+    assert_eq!(
+        code(append(&store, "u", 0, add(0, &[&huge])).await),
+        "unwritable"
+    );
+    assert!(load(&store, "u").await.is_none());
+    let mut change = add(1, &[]);
+    change.slots = vec![slot("s", json!(huge))];
+    assert_eq!(
+        code(append(&store, "t", version, change).await),
+        "unwritable"
+    );
+    assert_eq!(load(&store, "t").await.unwrap().version, version);
+    // What is replaced does not count.
+    append(&store, "t", version, add(0, &[&large, "y"]))
+        .await
+        .unwrap();
+}
+
+async fn put<S: Memories>(store: &S, owner: &'static str, id: &str, text: &str, seconds: u64) {
+    let memory = Memory::new(id.to_owned(), text.to_owned(), at(seconds));
+    store
+        .put(tenant("acme"), owner.into(), memory)
+        .await
+        .unwrap();
+}
+
+/// The ids of the found memories.
+async fn found<S: Memories>(
+    store: &S,
+    owner: &'static str,
+    query: &'static str,
+    limit: usize,
+) -> String {
+    let found = store
+        .search(tenant("acme"), owner.into(), query.into(), limit)
+        .await;
+    let ids: Vec<_> = found
+        .unwrap()
+        .into_iter()
+        .map(|memory| memory.id.to_string())
+        .collect();
+    ids.join(" ")
+}
+
+async fn the_newest_memory_is_the_first_of_equal_matches<S: Store>(store: S, _: ManualClock) {
+    put(&store, "ada", "a", "Ada likes green tea.", 1).await;
+    put(&store, "ada", "b", "Ada lives in Zürich.", 2).await;
+    put(&store, "ada", "c", "Ada likes her dog.", 3).await;
+    for (query, limit, expected) in [
+        ("Which TEA?", 9, "a"),
+        ("ZÜRICH", 9, "b"),
+        // The newest first, and rare words before common ones.
+        ("ada", 9, "c b a"),
+        ("likes tea", 9, "a c"),
+        ("ada", 2, "c b"),
+        ("ada", 0, ""),
+        ("coffee", 9, ""),
+        ("", 9, ""),
+        ("\" OR 1=1; --", 9, ""),
+    ] {
+        assert_eq!(
+            found(&store, "ada", query, limit).await,
+            expected,
+            "{query}"
+        );
+    }
+}
+
+async fn an_owner_keeps_the_newest_thousand_memories<S: Store>(store: S, _: ManualClock) {
+    for n in 0..1_010 {
+        put(&store, "ada", &format!("{n}"), "tea", n).await;
+    }
+    let all = store.search(tenant("acme"), "ada".into(), "tea".into(), usize::MAX);
+    let all = all.await.unwrap();
+    assert_eq!(
+        (all.len(), all[0].at, all[999].at),
+        (1_000, at(1_009), at(10))
+    );
+}
+
+async fn a_large_memory_is_not_written<S: Store>(store: S, _: ManualClock) {
+    for (bytes, is_written) in [(8 << 10, true), ((8 << 10) + 1, false), (4 << 20, false)] {
+        let memory = Memory::new("a", "x".repeat(bytes), at(1));
+        let written = store.put(tenant("acme"), "ada".into(), memory).await;
+        assert_eq!(
+            written.map_err(|error| error.code()).is_ok(),
+            is_written,
+            "{bytes}"
+        );
+    }
 }

@@ -1,160 +1,20 @@
+//! What the stores keep, and for how long.
+
 use super::*;
 
 suite! {
-    a_run_is_found_by_each_of_its_interrupts
-    tenants_and_threads_are_isolated
-    the_runs_of_a_thread_are_listed_oldest_first
-    abandoned_runs_are_those_with_an_expired_lease
     ended_runs_are_removed_after_their_retention
     runs_that_wait_too_long_are_ended
+    an_overdue_run_is_neither_claimed_nor_counted
+    an_overdue_run_is_not_taken_over
+    a_quarantined_run_is_ended_when_it_is_overdue
+    withdrawn_runs_neither_count_nor_stay
     a_reused_key_gets_new_versions_and_fences
-}
-
-async fn a_run_is_found_by_each_of_its_interrupts<S: Store>(store: S, _: ManualClock) {
-    let version = suspended(&store, "run", "q1").await;
-    let asking = |ids: &[&str]| {
-        let ids = ids.iter().map(|id| question(id)).collect();
-        store.find_by_interrupt(tenant("acme"), ThreadId::new("thread"), ids)
-    };
-    assert_eq!(asking(&["q1"]).await.unwrap().key, key("run"));
-    assert_eq!(asking(&["other", "q1"]).await.unwrap().key, key("run"));
-    assert_eq!(code(asking(&["other"]).await), "run_not_found");
-    assert_eq!(code(asking(&[]).await), "run_not_found");
-
-    let claim = store.claim(key("run"), version, approve("q1"), secs(30));
-    let fence = claim.await.unwrap().fence;
-    store
-        .save(key("run"), fence, running("on").into(), secs(30))
-        .await
-        .unwrap();
-    store
-        .suspend(key("run"), fence, waiting("hi", "q2").into())
-        .await
-        .unwrap();
-    let record = asking(&["q2"]).await.unwrap();
-    assert_eq!(record.asked, [question("q1"), question("q2")]);
-    assert_eq!(asking(&["q1"]).await.unwrap(), record);
-
-    let claim = store.claim(key("run"), record.version, approve("q2"), secs(30));
-    let fence = claim.await.unwrap().fence;
-    store.end(key("run"), fence).await.unwrap();
-    assert_eq!(asking(&["q1"]).await.unwrap().status, RunStatus::Ended);
-}
-
-async fn tenants_and_threads_are_isolated<S: Store>(store: S, _: ManualClock) {
-    suspended(&store, "run", "q").await;
-    let thread = || ThreadId::new("thread");
-    let other = RunKey::new(tenant("other"), thread(), RunId::new("run"));
-    assert_eq!(code(store.get(other.clone()).await), "run_not_found");
-    let asking = store
-        .find_by_interrupt(tenant("other"), thread(), vec![question("q")])
-        .await;
-    assert_eq!(code(asking), "run_not_found");
-    let asking = store
-        .find_by_interrupt(tenant("acme"), ThreadId::new("t"), vec![question("q")])
-        .await;
-    assert_eq!(code(asking), "run_not_found");
-    assert!(
-        store
-            .list_by_thread(tenant("other"), thread(), None, 9)
-            .await
-            .unwrap()
-            .is_empty()
-    );
-    // The parts of a key are not concatenated.
-    let odd = RunKey::new(tenant("acmethread"), ThreadId::new(""), RunId::new("run"));
-    assert_eq!(code(store.get(odd).await), "run_not_found");
-    RunStore::begin(&store, other, client("run"), running("hi").into(), secs(30))
-        .await
-        .unwrap();
-}
-
-async fn the_runs_of_a_thread_are_listed_oldest_first<S: Store>(store: S, clock: ManualClock) {
-    begin_as(&store, "driven", "1").await.unwrap();
-    let begun = RunStore::begin(
-        &store,
-        key("late"),
-        client("2"),
-        running("hi").into(),
-        secs(9),
-    );
-    begun.await.unwrap();
-    for run in ["b", "c", "a"] {
-        suspended(&store, run, run).await;
-    }
-    let fence = RunStore::begin(
-        &store,
-        key("over"),
-        client("over"),
-        running("hi").into(),
-        secs(30),
-    )
-    .await
-    .unwrap();
-    store.end(key("over"), fence).await.unwrap();
-    set(&clock, 10);
-    let listed = async |message: Option<&'static str>, limit| {
-        let (thread, message) = (ThreadId::new("thread"), message.map(MessageId::new));
-        let found = store.list_by_thread(tenant("acme"), thread, message, limit);
-        let found = found.await.unwrap();
-        found
-            .iter()
-            .map(|run| (run.key.run.to_string(), run.status == RunStatus::Running))
-            .collect::<Vec<_>>()
-    };
-    // Waiting runs first, then running runs by the end of their leases.
-    let all = [
-        ("b", false),
-        ("c", false),
-        ("a", false),
-        ("late", false),
-        ("driven", true),
-    ];
-    let all = all.map(|(run, driven)| (run.to_owned(), driven));
-    assert_eq!(listed(None, 9).await, all);
-    assert_eq!(listed(Some("m"), usize::MAX).await, all);
-    assert_eq!(listed(None, 2).await, all[..2]);
-    assert_eq!(listed(None, 0).await, all[..0]);
-    assert_eq!(listed(Some("other"), 9).await, all[..0]);
-}
-
-async fn abandoned_runs_are_those_with_an_expired_lease<S: Store>(store: S, clock: ManualClock) {
-    for (run, until) in [("late", 50), ("soon", 20), ("long", 900)] {
-        RunStore::begin(
-            &store,
-            key(run),
-            client(run),
-            running("hi").into(),
-            secs(until),
-        )
-        .await
-        .unwrap();
-    }
-    suspended(&store, "waits", "q").await;
-    let fence = RunStore::begin(
-        &store,
-        key("over"),
-        client("over"),
-        running("hi").into(),
-        secs(1),
-    )
-    .await
-    .unwrap();
-    store.end(key("over"), fence).await.unwrap();
-    // A lease of zero, so that the runs stay abandoned.
-    let found = async |now, limit| {
-        set(&clock, now);
-        let found = store.claim_abandoned(limit, Duration::ZERO).await.unwrap();
-        found
-            .iter()
-            .map(|record| record.key.run.to_string())
-            .collect::<Vec<_>>()
-    };
-    assert_eq!(found(19, 9).await, [""; 0]);
-    assert_eq!(found(20, 9).await, ["soon"]);
-    assert_eq!(found(60, 0).await, [""; 0]);
-    assert_eq!(found(60, 1).await, ["soon"]);
-    assert_eq!(found(61, usize::MAX).await, ["late", "soon"]);
+    effects_are_removed_with_their_run
+    effects_without_a_run_are_removed_after_their_retention
+    a_used_key_may_be_used_again_after_its_time
+    recently_used_keys_are_kept_after_their_time
+    decisions_for_a_run_are_removed_with_it
 }
 
 async fn ended_runs_are_removed_after_their_retention<S: Store>(store: S, clock: ManualClock) {
@@ -266,81 +126,132 @@ async fn runs_that_wait_too_long_are_ended<S: Store>(store: S, clock: ManualCloc
     assert_eq!(code(asking().await), "run_not_found");
 }
 
-#[tokio::test]
-async fn an_overdue_run_is_neither_claimed_nor_counted() {
-    async fn overdue<S: Store>(store: S, clock: ManualClock) {
-        let version = suspended(&store, "first", "q").await;
-        let claim = |now| {
-            set(&clock, now);
-            store.claim(key("first"), version, approve("q"), secs(8_000))
-        };
-        let late = claim(1_000).await;
-        assert!(matches!(late, Err(StoreError::Ended)), "{late:?}");
-        // It is the one run that may wait.
-        let begin = RunStore::begin(
-            &store,
-            key("second"),
-            client("second"),
-            running("hi").into(),
-            secs(2_000),
-        );
-        let second = begin.await.unwrap();
-        let wait = |now| {
-            set(&clock, now);
-            store.suspend(key("second"), second, waiting("hi", "r").into())
-        };
-        let early = wait(500).await;
-        assert!(matches!(early, Err(StoreError::TooManyWaiting { .. })));
-        wait(1_000).await.unwrap();
-        let late = claim(500).await;
-        assert!(matches!(late, Err(StoreError::Ended)), "{late:?}");
+async fn an_overdue_run_is_neither_claimed_nor_counted<S: Store>(store: S, clock: ManualClock) {
+    let version = suspended(&store, "first", "q").await;
+    for run in ["b", "c"] {
+        suspended(&store, run, run).await;
     }
-    let options = |clock: &ManualClock| {
-        Options::new()
-            .clock(clock.clone())
-            .keep_waiting(Duration::from_secs(900))
-            .max_waiting_per_thread(1)
+    let claim = |now| {
+        set(&clock, now);
+        store.claim(key("first"), version, approve("q"), secs(8_000))
     };
-    let time = clock();
-    overdue(MemoryStore::with_options(options(&time)), time).await;
-    #[cfg(feature = "sqlite")]
-    {
-        let time = clock();
-        let store = SqliteStore::open_in_memory_with(options(&time)).unwrap();
-        overdue(store, time).await;
-    }
-    #[cfg(feature = "postgres")]
-    {
-        let time = clock();
-        let store = crate::common::postgres::store(options(&time)).await;
-        if let Some((store, _schema)) = store {
-            overdue(store, time).await;
-        }
-    }
+    assert_eq!(code(claim(2_000_000).await), "run_ended");
+    // The three runs are all that may wait.
+    set(&clock, 0);
+    let begin = RunStore::begin(
+        &store,
+        key("second"),
+        client("second"),
+        running("hi").into(),
+        secs(3_000_000),
+    );
+    let second = begin.await.unwrap();
+    let wait = |now| {
+        set(&clock, now);
+        store.suspend(key("second"), second, waiting("hi", "r").into())
+    };
+    assert_eq!(code(wait(1_999_999).await), "too_many_waiting");
+    wait(2_000_000).await.unwrap();
+    assert_eq!(code(claim(500).await), "run_ended");
 }
 
-#[tokio::test]
-async fn a_run_may_wait_without_limit() {
-    async fn waits_on<S: Store>(store: S, clock: ManualClock) {
-        suspended(&store, "run", "q").await;
-        expire(&store, &clock, 1 << 32).await;
-        let record = store.get(key("run")).await.unwrap();
-        assert_eq!(record.status, RunStatus::Suspended);
+async fn an_overdue_run_is_not_taken_over<S: Store>(store: S, clock: ManualClock) {
+    for (run, lease) in [("early", 0), ("late", 1)] {
+        let begun = RunStore::begin(
+            &store,
+            key(run),
+            client(run),
+            running("hi").into(),
+            secs(lease),
+        );
+        begun.await.unwrap();
     }
-    let time = clock();
-    let options = Options::new()
-        .clock(time.clone())
-        .keep_waiting(Duration::MAX);
-    waits_on(MemoryStore::with_options(options.clone()), time.clone()).await;
-    #[cfg(feature = "sqlite")]
-    waits_on(
-        SqliteStore::open_in_memory_with(options.clone()).unwrap(),
-        time.clone(),
-    )
-    .await;
-    #[cfg(feature = "postgres")]
-    if let Some((store, _schema)) = crate::common::postgres::store(options.clone()).await {
-        waits_on(store, time.clone()).await;
+    set(&clock, 2_000_000);
+    let version = store.get(key("early")).await.unwrap().version;
+    let claim = store.claim(key("early"), version, vec![], secs(30));
+    assert_eq!(code(claim.await), "run_ended");
+    let claimed = store.claim_abandoned(9, secs(30)).await.unwrap();
+    let claimed: Vec<_> = claimed.into_iter().map(|record| record.key).collect();
+    assert_eq!(claimed, [key("late")]);
+    expire(&store, &clock, 2_000_000).await;
+    let status = store.get(key("early")).await.unwrap().status;
+    assert_eq!(status, RunStatus::Ended);
+}
+
+async fn a_quarantined_run_is_ended_when_it_is_overdue<S: Store>(store: S, clock: ManualClock) {
+    let begun = RunStore::begin(
+        &store,
+        key("run"),
+        client("run"),
+        running("hi").into(),
+        secs(10),
+    );
+    begun.await.unwrap();
+    for n in 1..=u64::from(MAX_TAKEOVERS) {
+        set(&clock, n * 10);
+        assert_eq!(store.claim_abandoned(1, secs(10)).await.unwrap().len(), 1);
+    }
+    let status = async || store.get(key("run")).await.unwrap().status;
+    let live = async || {
+        let live = store.is_live(tenant("acme"), ThreadId::new("thread"), client("run"));
+        live.await.unwrap()
+    };
+    // Its last lease ends at 60 s.
+    expire(&store, &clock, 2_000_059).await;
+    assert_eq!(
+        (status().await, live().await),
+        (RunStatus::Quarantined, true)
+    );
+    expire(&store, &clock, 2_000_060).await;
+    assert_eq!((status().await, live().await), (RunStatus::Ended, false));
+    assert!(!store.release(key("run")).await.unwrap());
+}
+
+async fn withdrawn_runs_neither_count_nor_stay<S: Store>(store: S, clock: ManualClock) {
+    let withdraw = |of, thread| store.withdraw(tenant(of), ThreadId::new(thread));
+    let status = async |run| store.get(key(run)).await.unwrap().status;
+    for run in ["1", "2", "3"] {
+        suspended(&store, run, run).await;
+    }
+    wait_in(&store, "other", "1").await.unwrap();
+    let version = store.get(key("3")).await.unwrap().version;
+    let claim = store.claim(key("3"), version, approve("3"), secs(60));
+    let fence = claim.await.unwrap().fence;
+    let begun = RunStore::begin(
+        &store,
+        key("4"),
+        client("4"),
+        running("hi").into(),
+        secs(60),
+    );
+    begun.await.unwrap();
+
+    set(&clock, 40);
+    assert_eq!(withdraw("nobody", "thread").await.unwrap(), 0);
+    assert_eq!(withdraw("acme", "none").await.unwrap(), 0);
+    assert_eq!(withdraw("acme", "thread").await.unwrap(), 2);
+    assert_eq!(withdraw("acme", "thread").await.unwrap(), 0);
+    assert_eq!(status("1").await, RunStatus::Ended);
+    assert_eq!(status("2").await, RunStatus::Ended);
+    // A running run is not withdrawn, even if it has waited before.
+    assert_eq!(status("3").await, RunStatus::Running);
+    assert_eq!(status("4").await, RunStatus::Running);
+    let others = store.list_by_thread(tenant("acme"), ThreadId::new("other"), None, 9);
+    assert_eq!(others.await.unwrap()[0].status, RunStatus::Suspended);
+    let state = waiting("hi", "again");
+    store.suspend(key("3"), fence, state.into()).await.unwrap();
+
+    // Withdrawn runs no longer count, and are removed like other ended runs.
+    wait_in(&store, "thread", "5").await.unwrap();
+    wait_in(&store, "thread", "6").await.unwrap();
+    expire(&store, &clock, 1039).await;
+    assert_eq!(status("1").await, RunStatus::Ended);
+    expire(&store, &clock, 1040).await;
+    for run in ["1", "2"] {
+        assert_eq!(code(store.get(key(run)).await), "run_not_found");
+        let asking =
+            store.find_by_interrupt(tenant("acme"), ThreadId::new("thread"), vec![question(run)]);
+        assert_eq!(code(asking.await), "run_not_found");
     }
 }
 
@@ -369,4 +280,133 @@ async fn a_reused_key_gets_new_versions_and_fences<S: Store>(store: S, clock: Ma
     assert!(new > old);
     assert!(store.get(key("run")).await.unwrap().version > version);
     assert_eq!(code(store.end(key("run"), old).await), "stale_claim");
+}
+
+fn effect(name: &'static str) -> EffectKey {
+    EffectKey::new(tenant("acme"), name)
+}
+
+fn intent(claim: Option<RunClaim>) -> Intent {
+    let mut intent = Intent::new(
+        "refund".into(),
+        "{}".into(),
+        &concentric_core::Context::new(),
+    );
+    intent.claim = claim;
+    intent
+}
+
+async fn effects_are_removed_with_their_run<S: Store>(store: S, clock: ManualClock) {
+    let fence = RunStore::begin(
+        &store,
+        key("run"),
+        client("run"),
+        running("hi").into(),
+        secs(30),
+    )
+    .await
+    .unwrap();
+    let claim = Some(RunClaim::new(key("run"), fence));
+    Ledger::begin(&store, effect("e"), intent(claim))
+        .await
+        .unwrap();
+    expire(&store, &clock, 900_000).await;
+    let known = async || {
+        Ledger::begin(&store, effect("e"), intent(None))
+            .await
+            .unwrap()
+    };
+    assert_eq!(known().await, LedgerEntry::Started);
+    store.end(key("run"), fence).await.unwrap();
+    expire(&store, &clock, 900_999).await;
+    assert_eq!(known().await, LedgerEntry::Started);
+    expire(&store, &clock, 901_000).await;
+    assert_eq!(known().await, LedgerEntry::New);
+}
+
+async fn effects_without_a_run_are_removed_after_their_retention<S: Store>(
+    store: S,
+    clock: ManualClock,
+) {
+    let known = async || {
+        Ledger::begin(&store, effect("e"), intent(None))
+            .await
+            .unwrap()
+    };
+    assert_eq!(known().await, LedgerEntry::New);
+    // The first purge starts the retention time.
+    expire(&store, &clock, 5000).await;
+    expire(&store, &clock, 6999).await;
+    assert_eq!(known().await, LedgerEntry::Started);
+    expire(&store, &clock, 7000).await;
+    assert_eq!(known().await, LedgerEntry::New);
+}
+
+async fn a_used_key_may_be_used_again_after_its_time<S: Store>(store: S, clock: ManualClock) {
+    let once = |of, key: &'static str| store.once(tenant(of), key.into(), secs(100));
+    assert!(once("acme", "k").await.unwrap());
+    assert!(!once("acme", "k").await.unwrap());
+    assert!(once("acme", "k2").await.unwrap());
+    assert!(once("other", "k").await.unwrap());
+    expire(&store, &clock, 99).await;
+    assert!(!once("acme", "k").await.unwrap());
+    expire(&store, &clock, 100).await;
+    assert!(once("acme", "k").await.unwrap());
+}
+
+async fn recently_used_keys_are_kept_after_their_time<S: Store>(store: S, clock: ManualClock) {
+    let once = |key: &'static str| store.once(tenant("acme"), key.into(), secs(100));
+    for key in ["1", "2", "3", "4"] {
+        assert!(once(key).await.unwrap());
+    }
+    // The clock is set ahead and back again.
+    for _ in 0..3 {
+        expire(&store, &clock, 1_000_000_000).await;
+        assert!(!once("3").await.unwrap());
+        assert!(!once("4").await.unwrap());
+    }
+    assert!(once("1").await.unwrap());
+}
+
+fn decision(tool: &'static str, span: StoredScope, allow: bool) -> StoredDecision {
+    let (tool, definition) = (Str::from(tool), Str::from("d1"));
+    StoredDecision::new(
+        tenant("acme"),
+        tool,
+        definition,
+        None,
+        span,
+        allow,
+        None,
+        at(0),
+    )
+}
+
+fn in_run(thread: Option<&str>, run: &str) -> StoredScope {
+    StoredScope::Run {
+        thread: thread.map(ThreadId::new),
+        run: RunId::new(run),
+    }
+}
+
+async fn decisions_for_a_run_are_removed_with_it<S: Store>(store: S, clock: ManualClock) {
+    let fence = RunStore::begin(
+        &store,
+        key("run"),
+        client("run"),
+        running("hi").into(),
+        secs(30),
+    )
+    .await
+    .unwrap();
+    let always = decision("refund", StoredScope::Always, true);
+    let elsewhere = decision("refund", in_run(Some("other"), "run"), true);
+    let here = decision("refund", in_run(Some("thread"), "run"), true);
+    for decision in [&always, &elsewhere, &here] {
+        store.remember(decision.clone()).await.unwrap();
+    }
+    store.end(key("run"), fence).await.unwrap();
+    expire(&store, &clock, 1000).await;
+    let all = store.list(tenant("acme")).await.unwrap();
+    assert_eq!(all, [elsewhere, always]);
 }

@@ -1,0 +1,194 @@
+//! The kinds of stores, each of which passes the same tests.
+
+#[cfg(feature = "postgres")]
+use crate::common::postgres::{self, Emptied};
+use concentric_core::store::{Decisions, Ledger, Memories, Once, RunStore, ThreadStore};
+#[cfg(feature = "postgres")]
+use concentric_store::PostgresStore;
+#[cfg(feature = "sqlite")]
+use concentric_store::SqliteStore;
+use concentric_store::{MemoryStore, Options};
+use concentric_test::{ManualClock, StoreHarness};
+
+/// A store with its `purge`.
+pub(crate) trait Store:
+    RunStore + Ledger + Once + Decisions + ThreadStore + Memories + Clone
+{
+    async fn expire(&self);
+}
+
+impl Store for MemoryStore {
+    async fn expire(&self) {
+        self.purge().await.unwrap();
+    }
+}
+
+#[cfg(feature = "sqlite")]
+impl Store for SqliteStore {
+    async fn expire(&self) {
+        self.purge().await.unwrap();
+    }
+}
+
+#[cfg(feature = "postgres")]
+impl Store for PostgresStore {
+    async fn expire(&self) {
+        self.purge().await.unwrap();
+    }
+}
+
+/// An empty store of one kind.
+pub(crate) trait Kind: StoreHarness<Store: Store> {
+    async fn with(options: Options) -> Self;
+}
+
+/// Makes `$tests!(kind, ..)` for each kind, in a module of its own.
+macro_rules! for_each_kind {
+    ($tests:ident $(, $($arguments:tt)*)?) => {
+        mod in_memory {
+            $tests!(crate::kinds::Memory $(, $($arguments)*)?);
+        }
+
+        #[cfg(feature = "sqlite")]
+        mod sqlite {
+            $tests!(crate::kinds::Sqlite $(, $($arguments)*)?);
+        }
+
+        #[cfg(feature = "sqlite")]
+        mod sqlite_in_memory {
+            $tests!(crate::kinds::SqliteInMemory $(, $($arguments)*)?);
+        }
+
+        #[cfg(feature = "postgres")]
+        mod postgres {
+            $tests!(crate::kinds::Postgres<false> $(, $($arguments)*)?);
+        }
+
+        #[cfg(feature = "postgres")]
+        mod postgres_pooled {
+            $tests!(crate::kinds::Postgres<true> $(, $($arguments)*)?);
+        }
+    };
+}
+
+macro_rules! harness {
+    ($kind:ty, $store:ty, |$self:ident| $open:expr) => {
+        impl StoreHarness for $kind {
+            type Store = $store;
+
+            async fn start(clock: ManualClock) -> Self {
+                Self::with(Options::new().clock(clock)).await
+            }
+
+            async fn open(&$self) -> $store {
+                $open
+            }
+
+            async fn purge(&self) {
+                self.open().await.expire().await;
+            }
+        }
+    };
+}
+
+pub(crate) struct Memory(MemoryStore);
+
+impl Kind for Memory {
+    async fn with(options: Options) -> Self {
+        Self(MemoryStore::with_options(options))
+    }
+}
+
+harness!(Memory, MemoryStore, |self| self.0.clone());
+
+/// A file.
+#[cfg(feature = "sqlite")]
+pub(crate) struct Sqlite {
+    dir: tempfile::TempDir,
+    options: Options,
+}
+
+#[cfg(feature = "sqlite")]
+impl Kind for Sqlite {
+    async fn with(options: Options) -> Self {
+        // The contract has thousands of writes, which need not reach a disk.
+        let dir = match std::path::Path::new("/dev/shm") {
+            memory if memory.is_dir() => tempfile::tempdir_in(memory),
+            _ => tempfile::tempdir(),
+        };
+        let dir = dir.unwrap();
+        Self { dir, options }
+    }
+}
+
+#[cfg(feature = "sqlite")]
+harness!(Sqlite, SqliteStore, |self| {
+    let path = self.dir.path().join("runs.db");
+    SqliteStore::open_with(path, self.options.clone()).unwrap()
+});
+
+#[cfg(feature = "sqlite")]
+pub(crate) struct SqliteInMemory(SqliteStore);
+
+#[cfg(feature = "sqlite")]
+impl Kind for SqliteInMemory {
+    async fn with(options: Options) -> Self {
+        Self(SqliteStore::open_in_memory_with(options).unwrap())
+    }
+}
+
+#[cfg(feature = "sqlite")]
+harness!(SqliteInMemory, SqliteStore, |self| self.0.clone());
+
+/// The server that `.ci/postgres` starts, behind pgbouncer in transaction mode if it is `POOLED`.
+#[cfg(feature = "postgres")]
+pub(crate) struct Postgres<const POOLED: bool> {
+    url: String,
+    options: Options,
+    _schema: Emptied,
+}
+
+#[cfg(feature = "postgres")]
+impl<const POOLED: bool> Postgres<POOLED> {
+    fn url() -> Option<String> {
+        match POOLED {
+            true => postgres::url("CONCENTRIC_PGBOUNCER"),
+            false => postgres::direct(),
+        }
+    }
+}
+
+#[cfg(feature = "postgres")]
+impl<const POOLED: bool> Kind for Postgres<POOLED> {
+    async fn with(options: Options) -> Self {
+        let (_, schema) = Emptied::new().await.unwrap();
+        let options = options.pool_size(4).schema(schema.name());
+        Self {
+            url: Self::url().unwrap(),
+            options: options.prepared(!POOLED),
+            _schema: schema,
+        }
+    }
+}
+
+#[cfg(feature = "postgres")]
+impl<const POOLED: bool> StoreHarness for Postgres<POOLED> {
+    type Store = PostgresStore;
+
+    fn is_available() -> bool {
+        Self::url().is_some()
+    }
+
+    async fn start(clock: ManualClock) -> Self {
+        Self::with(Options::new().clock(clock)).await
+    }
+
+    async fn open(&self) -> PostgresStore {
+        let store = PostgresStore::open_with(&self.url, self.options.clone());
+        store.await.unwrap()
+    }
+
+    async fn purge(&self) {
+        self.open().await.expire().await;
+    }
+}

@@ -1,0 +1,106 @@
+//! The contract of stores, as tests of any implementation.
+//!
+//! A store implements some of the traits of [`concentric_core::store`]. This module tests what they
+//! specify: that one process resumes a run and later writes of others fail, that nothing acknowledged
+//! is lost or applied twice, and that tenants do not see each other's entries.
+//!
+//! Implement [`StoreHarness`], and let [`store_suite!`](crate::store_suite) make a test of each case:
+//!
+//! ```
+//! # use concentric_core::{Str, store::{Once, StoreFuture, Tenant}};
+//! # use std::{collections::HashSet, sync::{Arc, Mutex}};
+//! # #[derive(Clone, Default)]
+//! # struct MyStore(Arc<Mutex<HashSet<(Tenant, Str)>>>);
+//! # impl MyStore {
+//! #     fn with_clock(_: ManualClock) -> Self { Self::default() }
+//! # }
+//! # impl Once for MyStore {
+//! #     fn once(&self, tenant: Tenant, key: Str, _: std::time::Duration) -> StoreFuture<bool> {
+//! #         let first = self.0.lock().is_ok_and(|mut used| used.insert((tenant, key)));
+//! #         Box::pin(async move { Ok(first) })
+//! #     }
+//! # }
+//! use concentric_test::{ManualClock, StoreHarness};
+//!
+//! struct Harness(MyStore);
+//!
+//! impl StoreHarness for Harness {
+//!     type Store = MyStore;
+//!
+//!     async fn start(clock: ManualClock) -> Self {
+//!         Self(MyStore::with_clock(clock))
+//!     }
+//!
+//!     async fn open(&self) -> MyStore {
+//!         self.0.clone()
+//!     }
+//! }
+//!
+//! // Without `only`, the store must implement all traits.
+//! concentric_test::store_suite!(Harness, only = [once]);
+//! # fn main() {}
+//! ```
+//!
+//! | `only` | the store implements |
+//! |---|---|
+//! | `runs` | [`RunStore`](concentric_core::store::RunStore) |
+//! | `ledger` | [`Ledger`](concentric_core::store::Ledger) |
+//! | `once` | [`Once`](concentric_core::store::Once) |
+//! | `decisions` | [`Decisions`](concentric_core::store::Decisions) |
+//! | `threads` | [`ThreadStore`](concentric_core::store::ThreadStore) |
+//! | `memories` | [`Memories`](concentric_core::store::Memories) |
+//!
+//! Cases that need several traits run if all of them are selected.
+//!
+//! # Requirements
+//!
+//! The cases need the usual limits of a store: it accepts states and conversations of 5 MiB and at least
+//! 8 waiting runs per conversation, and keeps entries for at least a day. The clock of the suite moves by
+//! minutes in most cases, and by 100 years in one.
+//!
+//! # Random cases and races
+//!
+//! Random operations are compared with those of a [`MemoryStore`](crate::MemoryStore), and several handles of the store
+//! compete for one run, key or version. Failures print their seed.
+//!
+//! | variable | default | effect |
+//! |---|---|---|
+//! | `CONCENTRIC_STORE_ROUNDS` | 10 | the number of races of each kind, and of random sequences |
+//! | `CONCENTRIC_STORE_SEED` | 1 | the seed of the first random sequence; each next one has the next seed |
+
+#[macro_use]
+mod suite;
+
+mod decisions;
+mod kit;
+mod leases;
+mod ledger;
+mod memories;
+mod model;
+mod once;
+mod races;
+mod runs;
+mod tenants;
+mod threads;
+#[doc(hidden)]
+pub mod values;
+
+pub use self::suite::StoreHarness;
+
+#[doc(hidden)]
+pub mod cases {
+    //! The cases, as functions without arguments for the tests that the macro makes.
+
+    pub use super::{
+        decisions::decisions,
+        leases::leases,
+        ledger::{ledger, ledger_of_runs},
+        memories::memories,
+        model::{model, model_of_ledger, model_of_threads},
+        once::once,
+        races::{races, races_of_ledger, races_of_once, races_of_threads},
+        runs::runs,
+        tenants::{tenants_of_all, tenants_of_ledger, tenants_of_runs, tenants_of_threads},
+        threads::{threads, threads_of_runs},
+    };
+}

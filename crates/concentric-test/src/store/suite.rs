@@ -1,0 +1,178 @@
+use crate::ManualClock;
+use std::future::Future;
+
+/// A store under test, for [`store_suite!`](crate::store_suite).
+///
+/// See the [module docs](crate::store) for an example.
+pub trait StoreHarness: Sized {
+    /// A handle of the store.
+    type Store;
+
+    /// Whether the store can be tested here, for example because its server runs; otherwise each case
+    /// passes at once. `true` by default.
+    fn is_available() -> bool {
+        true
+    }
+
+    /// Creates an empty store whose clock is `clock`. Each case has a store of its own.
+    fn start(clock: ManualClock) -> impl Future<Output = Self>;
+
+    /// Opens the store. Each handle acts as another process that uses it.
+    fn open(&self) -> impl Future<Output = Self::Store>;
+
+    /// Removes what the store no longer has to keep, as it may do at any time; by default nothing.
+    ///
+    /// Cases call it before they read what must have been kept.
+    fn purge(&self) -> impl Future<Output = ()> {
+        async {}
+    }
+
+    /// Closes the connections of all handles, which then connect again; by default none.
+    ///
+    /// The cases of races call it during writes, which may fail but must not be applied in part.
+    fn cut_connections(&self) -> impl Future<Output = ()> {
+        async {}
+    }
+}
+
+/// Makes a test of each case of the [contract of stores](crate::store).
+///
+/// The first argument is a [`StoreHarness`]. With `only`, the store may implement only some of the traits.
+///
+/// ```
+/// # use concentric_test::{ManualClock, MemoryStore, StoreHarness};
+/// # struct Harness(MemoryStore);
+/// # impl StoreHarness for Harness {
+/// #     type Store = MemoryStore;
+/// #     async fn start(_: ManualClock) -> Self { Self(MemoryStore::new()) }
+/// #     async fn open(&self) -> MemoryStore { self.0.clone() }
+/// # }
+/// concentric_test::store_suite!(Harness, only = [runs, ledger]);
+/// # fn main() {}
+/// ```
+#[macro_export]
+macro_rules! store_suite {
+    ($harness:ty) => {
+        $crate::store_suite!(
+            $harness,
+            only = [runs, ledger, once, decisions, threads, memories]
+        );
+    };
+    ($harness:ty, only = $groups:tt) => {
+        $crate::__store_groups!($harness, $groups, $groups);
+    };
+}
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __store_groups {
+    ($harness:ty, [$($group:ident),+ $(,)?], $all:tt) => {
+        $($crate::__store_group!($group, $harness, $all);)+
+    };
+}
+
+/// The cases of a trait, and those of it with others if these are selected.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __store_group {
+    (runs, $harness:ty, $all:tt) => {
+        $crate::__store_runs!($harness);
+        $crate::__store_leases!($harness);
+        $crate::__store_tenants_of_runs!($harness);
+        $crate::__store_model!($harness);
+        $crate::__store_races!($harness);
+    };
+    (ledger, $harness:ty, $all:tt) => {
+        $crate::__store_ledger!($harness);
+        $crate::__store_tenants_of_ledger!($harness);
+        $crate::__store_with_runs!($all {
+            $crate::__store_ledger_of_runs!($harness);
+            $crate::__store_model_of_ledger!($harness);
+            $crate::__store_races_of_ledger!($harness);
+        });
+    };
+    (once, $harness:ty, $all:tt) => {
+        $crate::__store_once!($harness);
+        $crate::__store_races_of_once!($harness);
+    };
+    (decisions, $harness:ty, $all:tt) => {
+        $crate::__store_decisions!($harness);
+    };
+    (threads, $harness:ty, $all:tt) => {
+        $crate::__store_threads!($harness);
+        $crate::__store_tenants_of_threads!($harness);
+        $crate::__store_model_of_threads!($harness);
+        $crate::__store_races_of_threads!($harness);
+        $crate::__store_with_all!($all [] {
+            $crate::__store_threads_of_runs!($harness);
+            $crate::__store_tenants_of_all!($harness);
+        });
+    };
+    (memories, $harness:ty, $all:tt) => {
+        $crate::__store_memories!($harness);
+    };
+}
+
+/// `code` if `runs` is selected.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __store_with_runs {
+    ([runs $($rest:tt)*] { $($code:tt)* }) => { $($code)* };
+    ([$other:tt $($rest:tt)*] { $($code:tt)* }) => {
+        $crate::__store_with_runs!([$($rest)*] { $($code)* });
+    };
+    ([] { $($code:tt)* }) => {};
+}
+
+/// `code` if `runs`, `ledger` and `decisions` are selected, which are counted in the second list.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __store_with_all {
+    ([$($rest:tt)*] [x x x] { $($code:tt)* }) => { $($code)* };
+    ([runs $($rest:tt)*] [$($found:ident)*] { $($code:tt)* }) => {
+        $crate::__store_with_all!([$($rest)*] [x $($found)*] { $($code)* });
+    };
+    ([ledger $($rest:tt)*] [$($found:ident)*] { $($code:tt)* }) => {
+        $crate::__store_with_all!([$($rest)*] [x $($found)*] { $($code)* });
+    };
+    ([decisions $($rest:tt)*] [$($found:ident)*] { $($code:tt)* }) => {
+        $crate::__store_with_all!([$($rest)*] [x $($found)*] { $($code)* });
+    };
+    ([$other:tt $($rest:tt)*] [$($found:ident)*] { $($code:tt)* }) => {
+        $crate::__store_with_all!([$($rest)*] [$($found)*] { $($code)* });
+    };
+    ([] [$($found:ident)*] { $($code:tt)* }) => {};
+}
+
+/// Lists the cases of a group, which are functions of the module around it: makes a public function of each, and
+/// the macro `$list`, which makes a test of each. The first argument is a dollar sign.
+macro_rules! cases {
+    (@case [$($bound:ident),+] $name:ident) => {
+        pub fn $name<H>()
+        where
+            H: $crate::StoreHarness,
+            H::Store: $(concentric_core::store::$bound +)+,
+        {
+            $crate::store::kit::run(super::$name::<H>);
+        }
+    };
+    ($d:tt $list:ident $group:ident $bounds:tt $($name:ident)+) => {
+        #[doc(hidden)]
+        pub mod $group {
+            $(cases!(@case $bounds $name);)+
+        }
+
+        #[doc(hidden)]
+        #[macro_export]
+        macro_rules! $list {
+            ($d harness:ty) => {
+                $(
+                    #[test]
+                    fn $name() {
+                        $crate::store::cases::$group::$name::<$d harness>();
+                    }
+                )+
+            };
+        }
+    };
+}

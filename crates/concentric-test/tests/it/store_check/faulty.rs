@@ -1,0 +1,639 @@
+//! A store that may have a fault.
+
+use concentric_core::{
+    InterruptId, MessageId, Reply, RunId, Str, ThreadId, ToolOutcome,
+    store::{
+        Decisions, EffectKey, Intent, Ledger, LedgerEntry, Memories, Memory, Once, Renewed,
+        RunChange, RunKey, RunRecord, RunStatus, RunStore, RunSummary, StoreError, StoreFuture,
+        StoredDecision, StoredThread, Tenant, ThreadChange, ThreadStore, ThreadSummary,
+    },
+};
+use concentric_store::Options;
+use concentric_test::{ManualClock, MemoryStore, StoreHarness};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+macro_rules! fault {
+    ($($name:ident)+) => {
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(crate) enum Fault {
+            $($name,)+
+        }
+
+        const FAULTS: &[Fault] = &[$(Fault::$name,)+];
+    };
+}
+
+fault! {
+    None
+    SavesWithAnyFence RenewsALostLease EndsWithAnyFence SuspendsWithAnyFence KeepsTheClaimOfAWaitingRun
+    ClaimsAnyVersion AmendsAnyVersion FailsARepeatedEnd LosesReplies ReplacesReplies LosesAWrite
+    LosesSomeWrites TruncatesLargeStates AllowsOneClientIdTwice ForgetsAbandonedRunsAreLive
+    FindsTheOldestRun ListsRunsOfEachMessage HasShortLeases WrapsLongLeases ClaimsTooMany HandsOutARunTwice
+    IgnoresQuarantine SweepsQuarantinedRuns ResetsTakeoversAtRenewals CountsEachClaimAsATakeover
+    ReleasesAnyRun ForgetsACancellationAtATakeover ForgetsACancellationOnceSeen KeepsACancellationForever
+    CancelsAnyRun RemovesRunsTooEarly ReadsRunsOfOtherTenants FindsRunsOfOtherTenants
+    ListsRunsOfOtherTenants CancelsRunsOfOtherTenants WithdrawsRunsOfOtherTenants
+    ReleasesRunsOfOtherTenants SharesEffects DeletesConversationsOfOtherTenants SharesUsedKeys
+    RevokesForOtherTenants SharesMemories BeginsEffectsWithoutAClaim BeginsEffectsTwice
+    RetractsFinishedEffects KeepsUsedKeysTooShort AppendsAtAnyVersion AppendsTwice ForgetsIdsOfChanges
+    KeepsDeletedConversations RepeatsAPage KeepsRunsOfDeletedConversations RecallsAllDecisions
+    ForgetsAllMemories ClaimsAfterACheck AppendsAfterACheck UsesAKeyAfterACheck SweepsAfterACheck
+}
+
+/// The harness of a store with the fault number `F`.
+pub(crate) struct Faulty<const F: u8>(FaultyStore);
+
+impl<const F: u8> StoreHarness for Faulty<F> {
+    type Store = FaultyStore;
+
+    async fn start(clock: ManualClock) -> Self {
+        let fault = FAULTS[usize::from(F)];
+        let options = Options::new().clock(clock);
+        let options = match fault {
+            Fault::TruncatesLargeStates => options.max_state_bytes(1 << 20),
+            Fault::RemovesRunsTooEarly => options.keep_waiting(Duration::from_secs(60)),
+            Fault::KeepsUsedKeysTooShort => options.keep_used_keys(0),
+            _ => options,
+        };
+        Self(FaultyStore {
+            inner: MemoryStore::with_options(options),
+            fault,
+            noted: Arc::default(),
+        })
+    }
+
+    async fn open(&self) -> FaultyStore {
+        self.0.clone()
+    }
+
+    async fn purge(&self) {
+        self.0.inner.purge().await.unwrap();
+    }
+}
+
+#[derive(Clone)]
+pub(crate) struct FaultyStore {
+    inner: MemoryStore,
+    fault: Fault,
+    noted: Arc<Mutex<Noted>>,
+}
+
+/// What a fault remembers.
+#[derive(Default)]
+struct Noted {
+    writes: usize,
+    runs: Vec<(RunKey, RunId)>,
+    replies: HashMap<RunKey, Vec<Reply>>,
+    // The fences at the cancellations.
+    cancelled: HashMap<RunKey, u64>,
+    seen: HashSet<RunKey>,
+    used: HashSet<(Tenant, Str)>,
+    retracted: HashSet<Str>,
+    deleted: HashMap<RunKey, RunRecord>,
+}
+
+fn acme() -> Tenant {
+    Tenant("acme".into())
+}
+
+/// Lets other tasks check the same thing.
+async fn pause() {
+    tokio::time::sleep(Duration::from_millis(20)).await;
+}
+
+impl FaultyStore {
+    fn has(&self, fault: Fault) -> bool {
+        self.fault == fault
+    }
+
+    fn noted<T>(&self, note: impl FnOnce(&mut Noted) -> T) -> T {
+        note(&mut self.noted.lock().unwrap())
+    }
+
+    /// The tenant `acme`, if the store has this fault.
+    fn tenant(&self, fault: Fault, tenant: Tenant) -> Tenant {
+        if self.has(fault) { acme() } else { tenant }
+    }
+
+    fn lease(&self, lease: Duration) -> Duration {
+        match self.fault {
+            Fault::HasShortLeases => lease / 2,
+            Fault::WrapsLongLeases if lease > Duration::from_secs(1 << 33) => Duration::ZERO,
+            _ => lease,
+        }
+    }
+
+    /// The newest fence of the run, if the store has this fault.
+    async fn fence(&self, fault: Fault, key: &RunKey, fence: u64) -> u64 {
+        match self.inner.get(key.clone()).await {
+            Ok(record) if self.has(fault) => record.fence,
+            _ => fence,
+        }
+    }
+
+    fn show(&self, mut record: RunRecord) -> RunRecord {
+        if self.has(Fault::CountsEachClaimAsATakeover) && record.status == RunStatus::Running {
+            record.takeovers += 1;
+        }
+        if self.has(Fault::ReplacesReplies)
+            && let Some(replies) = self.noted(|noted| noted.replies.get(&record.key).cloned())
+        {
+            record.replies = replies;
+        }
+        record
+    }
+}
+
+impl RunStore for FaultyStore {
+    fn begin(
+        &self,
+        key: RunKey,
+        client_id: RunId,
+        change: RunChange,
+        lease: Duration,
+    ) -> StoreFuture<u64> {
+        let client_id = match self.fault {
+            Fault::AllowsOneClientIdTwice => key.run.clone(),
+            _ => client_id,
+        };
+        self.noted(|noted| noted.runs.push((key.clone(), client_id.clone())));
+        RunStore::begin(&self.inner, key, client_id, change, self.lease(lease))
+    }
+
+    fn is_live(&self, tenant: Tenant, thread: ThreadId, client_id: RunId) -> StoreFuture<bool> {
+        let store = self.clone();
+        Box::pin(async move {
+            let live = store
+                .inner
+                .is_live(tenant, thread.clone(), client_id)
+                .await?;
+            if store.has(Fault::ForgetsAbandonedRunsAreLive) && live {
+                let runs = store.inner.list_by_thread(acme(), thread, None, 9).await?;
+                return Ok(runs.iter().any(|run| run.status == RunStatus::Running));
+            }
+            Ok(live)
+        })
+    }
+
+    fn get(&self, mut key: RunKey) -> StoreFuture<RunRecord> {
+        key.tenant = self.tenant(Fault::ReadsRunsOfOtherTenants, key.tenant);
+        let store = self.clone();
+        Box::pin(async move {
+            let deleted = store.noted(|noted| noted.deleted.get(&key).cloned());
+            let found = store.inner.get(key).await;
+            deleted.map_or(found, Ok).map(|record| store.show(record))
+        })
+    }
+
+    fn claim(
+        &self,
+        key: RunKey,
+        version: u64,
+        replies: Vec<Reply>,
+        lease: Duration,
+    ) -> StoreFuture<RunRecord> {
+        let (store, lease) = (self.clone(), self.lease(lease));
+        Box::pin(async move {
+            let inner = &store.inner;
+            if store.has(Fault::ClaimsAfterACheck)
+                && inner.get(key.clone()).await?.version == version
+            {
+                pause().await;
+                return match inner.claim(key.clone(), version, replies, lease).await {
+                    Err(StoreError::Taken) => inner.get(key).await,
+                    claimed => claimed,
+                };
+            }
+            let mut version = version;
+            let mut replies = replies;
+            match store.fault {
+                Fault::ClaimsAnyVersion => version = inner.get(key.clone()).await?.version,
+                Fault::LosesReplies => replies.clear(),
+                Fault::ReplacesReplies if !replies.is_empty() => {
+                    store.noted(|noted| noted.replies.insert(key.clone(), replies.clone()));
+                }
+                Fault::IgnoresQuarantine => drop(inner.release(key.clone()).await?),
+                _ => {}
+            }
+            let claimed = inner.claim(key, version, replies, lease).await;
+            claimed.map(|record| store.show(record))
+        })
+    }
+
+    fn claim_abandoned(&self, limit: usize, lease: Duration) -> StoreFuture<Vec<RunRecord>> {
+        let (store, lease) = (self.clone(), self.lease(lease));
+        Box::pin(async move {
+            let limit = match store.fault {
+                Fault::ClaimsTooMany => limit.saturating_add(1),
+                _ => limit,
+            };
+            if store.has(Fault::SweepsQuarantinedRuns) {
+                for (key, _) in store.noted(|noted| noted.runs.clone()) {
+                    store.inner.release(key).await?;
+                }
+            }
+            if store.has(Fault::SweepsAfterACheck) {
+                let mut found = Vec::new();
+                for (key, _) in store.noted(|noted| noted.runs.clone()) {
+                    let record = store.inner.get(key).await?;
+                    if record.status == RunStatus::Abandoned && found.len() < limit {
+                        found.push(record);
+                    }
+                }
+                pause().await;
+                store.inner.claim_abandoned(limit, lease).await?;
+                let mut claimed = Vec::new();
+                for record in found {
+                    claimed.push(store.inner.get(record.key).await?);
+                }
+                return Ok(claimed);
+            }
+            let claimed = store.inner.claim_abandoned(limit, lease).await?;
+            if store.has(Fault::HandsOutARunTwice) {
+                for record in &claimed {
+                    let given_up =
+                        store
+                            .inner
+                            .renew(record.key.clone(), record.fence, Duration::ZERO);
+                    let _ = given_up.await?;
+                }
+            }
+            Ok(claimed
+                .into_iter()
+                .map(|record| store.show(record))
+                .collect())
+        })
+    }
+
+    fn amend(&self, key: RunKey, version: u64, change: RunChange) -> StoreFuture<u64> {
+        let store = self.clone();
+        Box::pin(async move {
+            let version = match store.fault {
+                Fault::AmendsAnyVersion => store.inner.get(key.clone()).await?.version,
+                _ => version,
+            };
+            store.inner.amend(key, version, change).await
+        })
+    }
+
+    fn save(&self, key: RunKey, fence: u64, change: RunChange, lease: Duration) -> StoreFuture<()> {
+        let (store, lease) = (self.clone(), self.lease(lease));
+        Box::pin(async move {
+            let inner = &store.inner;
+            let fence = store.fence(Fault::SavesWithAnyFence, &key, fence).await;
+            let is_third = store.noted(|noted| {
+                noted.writes += 1;
+                noted.writes.is_multiple_of(3)
+            });
+            let is_lost =
+                store.has(Fault::LosesAWrite) || is_third && store.has(Fault::LosesSomeWrites);
+            if is_lost {
+                return inner.renew(key, fence, lease).await.map(drop);
+            }
+            if store.has(Fault::KeepsTheClaimOfAWaitingRun) {
+                let record = inner.get(key.clone()).await?;
+                if (record.status, record.fence) == (RunStatus::Suspended, fence) {
+                    let claimed = inner
+                        .claim(key.clone(), record.version, Vec::new(), lease)
+                        .await?;
+                    return inner.save(key, claimed.fence, change, lease).await;
+                }
+            }
+            inner.save(key, fence, change, lease).await
+        })
+    }
+
+    fn renew(&self, key: RunKey, fence: u64, lease: Duration) -> StoreFuture<Renewed> {
+        let (store, lease) = (self.clone(), self.lease(lease));
+        Box::pin(async move {
+            let inner = &store.inner;
+            let fence = store.fence(Fault::RenewsALostLease, &key, fence).await;
+            if store.has(Fault::ResetsTakeoversAtRenewals) {
+                let _ = inner.renew(key.clone(), fence, Duration::ZERO).await?;
+            }
+            let renewed = inner.renew(key.clone(), fence, lease).await?;
+            let cancelled = store.noted(|noted| noted.cancelled.get(&key).copied());
+            Ok(match (store.fault, cancelled) {
+                (Fault::ForgetsACancellationAtATakeover, Some(at)) if at != fence => Renewed::Held,
+                (Fault::ForgetsACancellationOnceSeen, Some(_)) => {
+                    match store.noted(|noted| noted.seen.insert(key)) {
+                        true => renewed,
+                        false => Renewed::Held,
+                    }
+                }
+                (Fault::KeepsACancellationForever, Some(_)) => Renewed::CancelRequested,
+                _ => renewed,
+            })
+        })
+    }
+
+    fn cancel(&self, mut key: RunKey) -> StoreFuture<bool> {
+        key.tenant = self.tenant(Fault::CancelsRunsOfOtherTenants, key.tenant);
+        let store = self.clone();
+        Box::pin(async move {
+            let cancelled = store.inner.cancel(key.clone()).await?;
+            if let Ok(record) = store.inner.get(key.clone()).await {
+                store.noted(|noted| noted.cancelled.insert(key, record.fence));
+            }
+            Ok(cancelled || store.has(Fault::CancelsAnyRun))
+        })
+    }
+
+    fn suspend(&self, key: RunKey, fence: u64, change: RunChange) -> StoreFuture<()> {
+        let store = self.clone();
+        Box::pin(async move {
+            let fence = store.fence(Fault::SuspendsWithAnyFence, &key, fence).await;
+            store.inner.suspend(key, fence, change).await
+        })
+    }
+
+    fn end(&self, key: RunKey, fence: u64) -> StoreFuture<()> {
+        let store = self.clone();
+        Box::pin(async move {
+            let fence = store.fence(Fault::EndsWithAnyFence, &key, fence).await;
+            if store.has(Fault::FailsARepeatedEnd)
+                && store.inner.get(key.clone()).await?.status == RunStatus::Ended
+            {
+                return Err(StoreError::Ended);
+            }
+            store.inner.end(key, fence).await
+        })
+    }
+
+    fn withdraw(&self, tenant: Tenant, thread: ThreadId) -> StoreFuture<usize> {
+        let tenant = self.tenant(Fault::WithdrawsRunsOfOtherTenants, tenant);
+        self.inner.withdraw(tenant, thread)
+    }
+
+    fn release(&self, key: RunKey) -> StoreFuture<bool> {
+        let store = self.clone();
+        Box::pin(async move {
+            if store.has(Fault::ReleasesRunsOfOtherTenants) {
+                let ours = RunKey::new(acme(), key.thread.clone(), key.run.clone());
+                store.inner.release(ours).await?;
+            }
+            Ok(store.inner.release(key).await? || store.has(Fault::ReleasesAnyRun))
+        })
+    }
+
+    fn purge(&self) -> StoreFuture<()> {
+        self.inner.purge()
+    }
+
+    fn find_by_interrupt(
+        &self,
+        tenant: Tenant,
+        thread: ThreadId,
+        questions: Vec<InterruptId>,
+    ) -> StoreFuture<RunRecord> {
+        let tenant = self.tenant(Fault::FindsRunsOfOtherTenants, tenant);
+        let store = self.clone();
+        Box::pin(async move {
+            let newest = store
+                .inner
+                .find_by_interrupt(tenant, thread, questions.clone())
+                .await?;
+            if store.has(Fault::FindsTheOldestRun) {
+                for (key, _) in store.noted(|noted| noted.runs.clone()) {
+                    let record = store.inner.get(key).await?;
+                    if record.asked.iter().any(|id| questions.contains(id)) {
+                        return Ok(record);
+                    }
+                }
+            }
+            Ok(store.show(newest))
+        })
+    }
+
+    fn list_by_thread(
+        &self,
+        tenant: Tenant,
+        thread: ThreadId,
+        message: Option<MessageId>,
+        limit: usize,
+    ) -> StoreFuture<Vec<RunSummary>> {
+        let tenant = self.tenant(Fault::ListsRunsOfOtherTenants, tenant);
+        let message = match self.fault {
+            Fault::ListsRunsOfEachMessage => None,
+            _ => message,
+        };
+        self.inner.list_by_thread(tenant, thread, message, limit)
+    }
+}
+
+impl Ledger for FaultyStore {
+    fn begin(&self, mut key: EffectKey, mut intent: Intent) -> StoreFuture<LedgerEntry> {
+        key.tenant = self.tenant(Fault::SharesEffects, key.tenant);
+        if self.has(Fault::BeginsEffectsWithoutAClaim) {
+            intent.claim = None;
+        }
+        let store = self.clone();
+        Box::pin(async move {
+            if store.has(Fault::BeginsEffectsTwice) {
+                store.inner.retract(key.clone()).await?;
+            }
+            Ledger::begin(&store.inner, key, intent).await
+        })
+    }
+
+    fn finish(&self, mut key: EffectKey, outcome: ToolOutcome) -> StoreFuture<()> {
+        key.tenant = self.tenant(Fault::SharesEffects, key.tenant);
+        self.inner.finish(key, outcome)
+    }
+
+    fn known(&self, mut key: EffectKey) -> StoreFuture<LedgerEntry> {
+        key.tenant = self.tenant(Fault::SharesEffects, key.tenant);
+        if self.noted(|noted| noted.retracted.contains(&key.key)) {
+            return Box::pin(async { Ok(LedgerEntry::New) });
+        }
+        self.inner.known(key)
+    }
+
+    fn retract(&self, mut key: EffectKey) -> StoreFuture<()> {
+        key.tenant = self.tenant(Fault::SharesEffects, key.tenant);
+        let store = self.clone();
+        Box::pin(async move {
+            let known = store.inner.known(key.clone()).await?;
+            if store.has(Fault::RetractsFinishedEffects)
+                && matches!(known, LedgerEntry::Finished(_))
+            {
+                store.noted(|noted| noted.retracted.insert(key.key.clone()));
+            }
+            store.inner.retract(key).await
+        })
+    }
+}
+
+impl Once for FaultyStore {
+    fn once(&self, tenant: Tenant, key: Str, keep: Duration) -> StoreFuture<bool> {
+        let store = self.clone();
+        Box::pin(async move {
+            match store.fault {
+                Fault::UsesAKeyAfterACheck => {
+                    let of = (tenant, key);
+                    let first = store.noted(|noted| !noted.used.contains(&of));
+                    pause().await;
+                    store.noted(|noted| noted.used.insert(of));
+                    Ok(first)
+                }
+                Fault::SharesUsedKeys => store.inner.once(acme(), key, keep).await,
+                Fault::KeepsUsedKeysTooShort => store.inner.once(tenant, key, keep / 2).await,
+                _ => store.inner.once(tenant, key, keep).await,
+            }
+        })
+    }
+}
+
+impl Decisions for FaultyStore {
+    fn remember(&self, decision: StoredDecision) -> StoreFuture<()> {
+        self.inner.remember(decision)
+    }
+
+    fn recall(
+        &self,
+        tenant: Tenant,
+        tool: Str,
+        run: RunId,
+        thread: Option<ThreadId>,
+        session: Option<ThreadId>,
+    ) -> StoreFuture<Vec<StoredDecision>> {
+        if self.has(Fault::RecallsAllDecisions) {
+            let all = self.inner.list(tenant);
+            return Box::pin(async move {
+                let all = all.await?.into_iter();
+                Ok(all.filter(|decision| decision.tool == tool).collect())
+            });
+        }
+        self.inner.recall(tenant, tool, run, thread, session)
+    }
+
+    fn list(&self, tenant: Tenant) -> StoreFuture<Vec<StoredDecision>> {
+        self.inner.list(tenant)
+    }
+
+    fn revoke(&self, tenant: Tenant, id: Str) -> StoreFuture<bool> {
+        self.inner
+            .revoke(self.tenant(Fault::RevokesForOtherTenants, tenant), id)
+    }
+}
+
+impl Memories for FaultyStore {
+    fn put(&self, tenant: Tenant, owner: Str, memory: Memory) -> StoreFuture<()> {
+        self.inner
+            .put(self.tenant(Fault::SharesMemories, tenant), owner, memory)
+    }
+
+    fn search(
+        &self,
+        tenant: Tenant,
+        owner: Str,
+        query: Str,
+        limit: usize,
+    ) -> StoreFuture<Vec<Memory>> {
+        let tenant = self.tenant(Fault::SharesMemories, tenant);
+        self.inner.search(tenant, owner, query, limit)
+    }
+
+    fn forget(&self, tenant: Tenant, owner: Str, id: Option<Str>) -> StoreFuture<u64> {
+        let is_unknown = id.as_deref() == Some("none");
+        let id = id.filter(|_| is_unknown || !self.has(Fault::ForgetsAllMemories));
+        self.inner.forget(tenant, owner, id)
+    }
+}
+
+impl ThreadStore for FaultyStore {
+    fn load(&self, tenant: Tenant, thread: ThreadId) -> StoreFuture<Option<StoredThread>> {
+        self.inner.load(tenant, thread)
+    }
+
+    fn append(
+        &self,
+        tenant: Tenant,
+        thread: ThreadId,
+        version: u64,
+        mut change: ThreadChange,
+    ) -> StoreFuture<u64> {
+        if self.has(Fault::ForgetsIdsOfChanges) {
+            change.id = None;
+        }
+        let store = self.clone();
+        Box::pin(async move {
+            let inner = &store.inner;
+            let append =
+                |version, change| inner.append(tenant.clone(), thread.clone(), version, change);
+            let stored = inner
+                .load(tenant.clone(), thread.clone())
+                .await?
+                .unwrap_or_default();
+            match store.fault {
+                Fault::AppendsAtAnyVersion => append(stored.version, change).await,
+                Fault::AppendsAfterACheck if stored.version == version => {
+                    pause().await;
+                    let stored = inner
+                        .load(tenant.clone(), thread.clone())
+                        .await?
+                        .unwrap_or_default();
+                    append(stored.version, change).await
+                }
+                Fault::AppendsTwice if change.id.is_some() && version > 0 => {
+                    let mut again = change.clone();
+                    again.id = None;
+                    match append(version, again).await {
+                        Ok(version) => {
+                            let mut last = change;
+                            last.keep += last.turns.len();
+                            append(version, last).await
+                        }
+                        Err(_) => append(version, change).await,
+                    }
+                }
+                _ => append(version, change).await,
+            }
+        })
+    }
+
+    fn fork(
+        &self,
+        tenant: Tenant,
+        thread: ThreadId,
+        version: u64,
+        to: ThreadId,
+        change: ThreadChange,
+    ) -> StoreFuture<u64> {
+        self.inner.fork(tenant, thread, version, to, change)
+    }
+
+    fn list_threads(
+        &self,
+        tenant: Tenant,
+        after: Option<ThreadId>,
+        limit: usize,
+    ) -> StoreFuture<Vec<ThreadSummary>> {
+        let after = after.filter(|_| !self.has(Fault::RepeatsAPage));
+        self.inner.list_threads(tenant, after, limit)
+    }
+
+    fn delete(&self, tenant: Tenant, thread: ThreadId) -> StoreFuture<bool> {
+        let tenant = self.tenant(Fault::DeletesConversationsOfOtherTenants, tenant);
+        let store = self.clone();
+        Box::pin(async move {
+            match store.fault {
+                Fault::KeepsDeletedConversations => {
+                    Ok(store.inner.load(tenant, thread).await?.is_some())
+                }
+                Fault::KeepsRunsOfDeletedConversations => {
+                    for (key, _) in store.noted(|noted| noted.runs.clone()) {
+                        let record = store.inner.get(key.clone()).await?;
+                        store.noted(|noted| noted.deleted.insert(key, record));
+                    }
+                    store.inner.delete(tenant, thread).await
+                }
+                _ => store.inner.delete(tenant, thread).await,
+            }
+        })
+    }
+}
