@@ -152,14 +152,15 @@ async fn select(store: &SqliteStore, id: &[&str]) -> Result<InterruptId, Error> 
 
 /// Resumes the runs of processes that were killed.
 async fn continue_runs(store: &SqliteStore) -> Result<ExitCode, Error> {
-    let layer = SuspendLayer::new(Arc::new(store.clone()));
-    let abandoned = layer.claim_abandoned(&Environment::system(), 16).await?;
-    if abandoned.is_empty() {
+    let layer = SuspendLayer::new(Arc::new(store.clone())).lease(LEASE);
+    let environment = Environment::system();
+    let mut code = None;
+    // One after the other, since the lease of a claimed run is not renewed before it is driven.
+    while let Some(request) = layer.claim_abandoned(&environment, 1).await?.pop() {
+        code = Some(run(store, request).await?);
+    }
+    if code.is_none() {
         terminal::status("No abandoned runs.");
     }
-    let mut code = ExitCode::SUCCESS;
-    for request in abandoned {
-        code = run(store, request).await?;
-    }
-    Ok(code)
+    Ok(code.unwrap_or(ExitCode::SUCCESS))
 }

@@ -45,7 +45,7 @@ pub struct Options {
     clock: StoreClock,
 }
 
-/// The clock of a store; the wall clock if it is `None`.
+/// The clock of a store; the default one if it is `None`.
 #[derive(Clone, Default)]
 struct StoreClock(Option<Arc<dyn Clock>>);
 
@@ -86,7 +86,8 @@ impl Options {
         Self::default()
     }
 
-    /// Sets the clock, for example a manual one for tests; the wall clock by default.
+    /// Sets the clock, for example a manual one for tests; by default the wall clock, or that of the
+    /// PostgreSQL server.
     ///
     /// Leases, and the times after which entries expire, are measured on it.
     #[must_use]
@@ -96,15 +97,13 @@ impl Options {
     }
 
     /// The time of the clock that was set, if there is one.
-    #[cfg(feature = "postgres")]
     pub(crate) fn own_now(&self) -> Option<SystemTime> {
         let StoreClock(clock) = &self.clock;
         clock.as_ref().map(|it| it.now())
     }
 
     pub(crate) fn now(&self) -> SystemTime {
-        let StoreClock(clock) = &self.clock;
-        clock.as_ref().map_or_else(SystemTime::now, |it| it.now())
+        self.own_now().unwrap_or_else(SystemTime::now)
     }
 
     /// Sets the maximum size of a state, and of all turns of a conversation, in bytes of JSON; 64 MiB

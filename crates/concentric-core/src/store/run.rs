@@ -109,8 +109,7 @@ pub enum RunStatus {
 shared! {
     /// Stores runs so that another process can resume them, and ensures that only one process does.
     ///
-    /// Every write except [`begin`](Self::begin) and [`claim`](Self::claim) specifies the fence of its
-    /// claim. It fails with [`StoreError::Stale`] if there is a newer claim, or if the run was suspended.
+    /// The process that drives a run specifies the fence of its claim with each write. It fails with [`StoreError::Stale`] if there is a newer claim, or if the run was suspended.
     /// Acknowledged writes are durable. A write that can never succeed, because the store can't
     /// represent the state or the replies, fails with [`StoreError::Unwritable`].
     ///

@@ -115,8 +115,11 @@ where
         Duration::from_millis(self.leased.load(Relaxed))
     }
 
-    fn sleep(&self, parts: u32) -> Sleep {
-        self.environment.clock().sleep(self.lease / parts)
+    /// Waits until a third of the lease has passed since it was granted.
+    fn until_renewal(&self) -> Sleep {
+        let due = self.leased().saturating_add(self.lease / 3);
+        let left = due.saturating_sub(self.monotonic());
+        self.environment.clock().sleep(left)
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Begin>> {

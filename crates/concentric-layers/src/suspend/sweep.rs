@@ -5,7 +5,7 @@ use concentric_core::{
     BoxModel, ChatRequest, Environment, Error, ErrorKind, Event, Outcome,
     context::Sleep,
     service::SharedModel,
-    store::{RunKey, RunStore},
+    store::{RunKey, RunStore, StoreError},
 };
 use futures_core::Stream;
 use std::{
@@ -250,7 +250,7 @@ where
             Ok(Outcome::Completed) => "completed",
             Ok(Outcome::Interrupted) => "interrupted",
             Ok(_) => "stopped",
-            Err(error) if error.kind() == ErrorKind::Conflict => "taken",
+            Err(error) if is_taken(error) => "taken",
             Err(_) => "failed",
         };
         tracing::info!(tenant = %key.tenant.0, thread = %key.thread, run = %key.run, outcome, "resumed a run");
@@ -304,6 +304,12 @@ impl Drop for Runs {
     fn drop(&mut self) {
         self.tasks.detach_all();
     }
+}
+
+/// Returns whether another process has the run, because the lease was lost.
+fn is_taken(error: &Error) -> bool {
+    let codes = [StoreError::Stale.code(), StoreError::Taken.code()];
+    error.code().is_some_and(|code| codes.contains(&code))
 }
 
 /// Resumes a run, and drives it to its end.

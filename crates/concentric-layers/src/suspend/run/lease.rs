@@ -49,7 +49,7 @@ impl Lease {
     {
         loop {
             *self = match self {
-                Self::Unknown => Self::Holds(kept.sleep(3)),
+                Self::Unknown => Self::Holds(kept.until_renewal()),
                 Self::Holds(sleep) => {
                     ready!(Pin::new(sleep).poll(cx));
                     let since = kept.monotonic();
@@ -68,14 +68,14 @@ impl Lease {
                         if renewed == Renewed::CancelRequested {
                             context.cancel(CancelReason::User);
                         }
-                        Self::Holds(kept.sleep(3))
+                        Self::Holds(kept.until_renewal())
                     }
                     // The store may recover before the lease expires.
                     Poll::Ready(Err(StoreError::Failed(error)))
                         if kept.monotonic() < Self::end(kept) =>
                     {
                         tracing::warn!(%error, "a run's lease was not renewed");
-                        Self::Holds(kept.sleep(6))
+                        Self::Holds(kept.environment.clock().sleep(kept.lease / 6))
                     }
                     Poll::Ready(Err(error)) => return Poll::Ready(error),
                     Poll::Pending => {

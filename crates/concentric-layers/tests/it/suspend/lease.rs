@@ -180,3 +180,21 @@ async fn a_lease_is_lost_before_it_ends_in_the_store() {
     );
     assert!(context.now() < until);
 }
+
+#[tokio::test]
+async fn the_lease_of_a_claimed_run_counts_from_its_claim() {
+    let (world, store) = world();
+    let (process, body, _gate, _) = at_the_gate(&world, &store).await;
+    process.die(body);
+    world.advance(LEASE);
+    let request = abandoned(&store, &world, 1).await.unwrap().remove(0);
+    // The request is used late, but in time.
+    world.advance(LEASE * 2 / 3);
+    let tools = ScriptedTools::new().answers("pay", "paid");
+    let other = Process::new(&store, tools, ScriptedModel::new().never());
+    let context = request.context.clone();
+    let mut body = task::spawn(other.body(request).await);
+    drain(&mut body).await;
+    let record = store.get(key(&store, "run")).await.unwrap();
+    assert_eq!(record.lease_until, context.now() + LEASE);
+}

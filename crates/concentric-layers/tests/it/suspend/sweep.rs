@@ -221,3 +221,84 @@ async fn expired_entries_are_removed() {
     }
     assert_eq!(status(&store, "run").await, RunStatus::Ended);
 }
+
+#[tokio::test]
+async fn a_failed_run_is_not_resumed_before_its_provider_allows_it() {
+    let (world, store) = world();
+    died_with_replies(&world, &store).await;
+    let calls = Arc::new(AtomicUsize::new(0));
+    let limited = service_fn({
+        let calls = Arc::clone(&calls);
+        move |_: ChatRequest| {
+            calls.fetch_add(1, Ordering::Relaxed);
+            let error = Error::new(ErrorKind::RateLimited, "later");
+            let error = error.with_retry_after(Duration::from_secs(300));
+            async { Err::<ChatResponse<EventStream>, _>(error) }
+        }
+    });
+    let layer = SuspendLayer::new(Arc::new(store.clone())).lease(LEASE);
+    let sweeper = Sweeper::new(&layer, layer.layer(limited))
+        .environment(world.environment())
+        .every(EVERY);
+    let (_stop, _task) = start(sweeper);
+    settle().await;
+    for _ in 0..19 {
+        interval(&world).await;
+    }
+    assert_eq!(calls.load(Ordering::Relaxed), 1);
+    for _ in 0..3 {
+        interval(&world).await;
+    }
+    assert_eq!(calls.load(Ordering::Relaxed), 2);
+}
+
+#[cfg(feature = "otel")]
+#[tokio::test]
+async fn resumed_runs_are_counted_by_their_outcomes() {
+    use opentelemetry::metrics::MeterProvider;
+    use opentelemetry_sdk::metrics::{
+        InMemoryMetricExporter, PeriodicReader, SdkMeterProvider,
+        data::{AggregatedMetrics, MetricData},
+    };
+    for (error, outcome) in [
+        (None, "completed"),
+        (Some(Error::new(ErrorKind::Overloaded, "down")), "failed"),
+        // A conflict of the run itself, such as that of its conversation.
+        (Some(Error::new(ErrorKind::Conflict, "moved")), "failed"),
+        (Some(Error::from(StoreError::Stale)), "taken"),
+    ] {
+        let exporter = InMemoryMetricExporter::default();
+        let reader = PeriodicReader::builder(exporter.clone()).build();
+        let provider = SdkMeterProvider::builder().with_reader(reader).build();
+        let (world, store) = world();
+        died_with_replies(&world, &store).await;
+        let answers = service_fn(move |_: ChatRequest| {
+            let answer = match &error {
+                Some(error) => Err(error.clone()),
+                None => Ok(Event::finish(FinishReason::Stop, Usage::new(1, 1))),
+            };
+            async { Ok::<_, Error>(ChatResponse::new(stream::iter([answer]))) }
+        });
+        let layer = SuspendLayer::new(Arc::new(store.clone())).lease(LEASE);
+        let sweeper = Sweeper::new(&layer, layer.layer(answers))
+            .environment(world.environment())
+            .meter(&provider.meter("test"));
+        let (stop, task) = start(sweeper);
+        settle().await;
+        drop(stop);
+        task.await.unwrap();
+        provider.force_flush().unwrap();
+        let metrics = exporter.get_finished_metrics().unwrap();
+        let mut metrics = metrics[0].scope_metrics().flat_map(|it| it.metrics());
+        let runs = metrics
+            .find(|it| it.name() == "concentric.recovered_runs")
+            .unwrap();
+        let AggregatedMetrics::U64(MetricData::Sum(sum)) = runs.data() else {
+            panic!("{runs:?}");
+        };
+        let is_counted = sum.data_points().any(|point| {
+            point.value() > 0 && point.attributes().any(|it| it.value.as_str() == outcome)
+        });
+        assert!(is_counted, "{outcome}: {sum:?}");
+    }
+}
