@@ -36,9 +36,9 @@ def main(docs, crate):
             if url.scheme or url.netloc:
                 continue
             target = (path.parent / unquote(url.path)).resolve() if url.path else path
-            # Source pages and shared pages do not belong to the crate.
+            # Pages of sources and of other crates do not belong to the crate.
             inside = docs.resolve() / crate in [target, *target.parents]
-            if not inside and (docs.resolve() / "src") in target.parents:
+            if not inside and docs.resolve() in target.parents and target.exists():
                 continue
             # rustdoc has one list of all items per crate, but links to one for each inlined crate.
             if target.name in ("help.html", "settings.html", "all.html"):

@@ -197,7 +197,7 @@ fn measure(
     for work in works.filter(|work| is_asked(work.name)) {
         let sides = [work.bare, work.concentric];
         if counts {
-            let ir = ["bare", "concentric"].map(|side| instructions::of(side, work.name, work.ops));
+            let ir = instructions::of(["bare", "concentric"], work.name, work.ops);
             table.add(work.name, work.title, Instructions, ir);
         }
         let ns = time::medians(sides, work.ops, samples);

@@ -3,6 +3,7 @@
 use std::{
     env,
     process::{Command, Stdio},
+    thread,
 };
 
 /// Returns `true` if valgrind is installed.
@@ -15,14 +16,21 @@ pub(crate) fn is_available() -> bool {
         .is_ok_and(|status| status.success())
 }
 
-/// Returns the instructions of one operation of the work `name` on `side`, as the difference
-/// between two numbers of runs, which excludes the start of the process and one-time work.
-pub(crate) fn of(side: &str, name: &str, ops: u64) -> f64 {
+/// Returns the instructions of one operation of the work `name` on each of the `sides`, as the
+/// difference between two numbers of runs, which excludes the start of the process and one-time work.
+pub(crate) fn of(sides: [&str; 2], name: &str, ops: u64) -> [f64; 2] {
     // Enough runs to average out the growth of buffers and the random keys of hash maps.
     let runs = (20_000 / ops).clamp(8, 200);
-    let once = collected(side, name, runs);
-    let twice = collected(side, name, 2 * runs);
-    (twice as f64 - once as f64) / (runs * ops) as f64
+    // The sides are counted at the same time: other processes do not change the counts.
+    thread::scope(|scope| {
+        let of = |side| {
+            let once = collected(side, name, runs);
+            let twice = collected(side, name, 2 * runs);
+            (twice as f64 - once as f64) / (runs * ops) as f64
+        };
+        let counts = sides.map(|side| scope.spawn(move || of(side)));
+        counts.map(|count| count.join().expect("the count panicked"))
+    })
 }
 
 /// Returns the instructions of a process that executes `runs` runs.
