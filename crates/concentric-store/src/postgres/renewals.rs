@@ -9,10 +9,16 @@ use super::{
 use crate::{Fault, rules::renewed};
 use concentric_core::store::{Renewed, RunKey, StoreError};
 use std::{sync::Arc, time::Duration};
-use tokio::sync::{mpsc, oneshot};
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::timeout,
+};
 
 /// The maximum number of leases renewed in one statement, and of renewals that wait for it.
 const RENEWALS: usize = 256;
+
+/// The pause before a lease that another transaction was changing is renewed.
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// A request to renew a lease.
 pub(super) struct Renewal {
@@ -24,21 +30,41 @@ pub(super) struct Renewal {
 
 /// Starts the task, which ends after all senders are dropped.
 pub(super) fn start(db: Arc<Db>) -> mpsc::Sender<Renewal> {
-    let (renewals, mut queue) = mpsc::channel(RENEWALS);
+    let (renewals, mut queue) = mpsc::channel::<Renewal>(RENEWALS);
     tokio::spawn(async move {
-        let mut batch = Vec::new();
-        while queue.recv_many(&mut batch, RENEWALS).await > 0 {
-            renew(&db, std::mem::take(&mut batch)).await;
+        // Those whose lease is being changed, for example by a slow write of the run. The others do not wait.
+        let mut locked = Vec::new();
+        loop {
+            let mut batch = Vec::new();
+            let received = queue.recv_many(&mut batch, RENEWALS);
+            let received = match locked.is_empty() {
+                true => Ok(received.await),
+                false => timeout(PAUSE, received).await,
+            };
+            // Nobody waits for the rest.
+            if received == Ok(0) {
+                return;
+            }
+            batch.append(&mut locked);
+            batch.retain(|renewal| !renewal.reply.is_closed());
+            if !batch.is_empty() {
+                locked = renew(&db, batch).await;
+            }
         }
     });
     renewals
 }
 
-async fn renew(db: &Db, batch: Vec<Renewal>) {
+/// Renews leases, and returns those that are being changed.
+async fn renew(db: &Db, batch: Vec<Renewal>) -> Vec<Renewal> {
+    let mut locked = Vec::new();
     match renew_all(db, &batch).await {
         Ok(renewed) => {
             for (renewal, renewed) in batch.into_iter().zip(renewed) {
-                let _ = renewal.reply.send(renewed);
+                match renewed {
+                    Some(renewed) => drop(renewal.reply.send(renewed)),
+                    None => locked.push(renewal),
+                }
             }
         }
         Err(error) => {
@@ -47,12 +73,14 @@ async fn renew(db: &Db, batch: Vec<Renewal>) {
             }
         }
     }
+    locked
 }
 
+/// The result of each renewal; `None` if the lease is being changed.
 async fn renew_all(
     db: &Db,
     batch: &[Renewal],
-) -> Result<Vec<Result<Renewed, StoreError>>, StoreError> {
+) -> Result<Vec<Option<Result<Renewed, StoreError>>>, StoreError> {
     let tenants: Vec<_> = batch.iter().map(|it| it.key.tenant.0.as_str()).collect();
     let threads: Vec<_> = batch.iter().map(|it| it.key.thread.as_str()).collect();
     let runs: Vec<_> = batch.iter().map(|it| it.key.run.as_str()).collect();
@@ -72,15 +100,15 @@ async fn renew_all(
         return Err(Fault::corrupt("the leases", "a renewal has no result").into());
     }
     let results = rows.iter().map(|row| {
-        let code: String = column(row, 0)?;
-        Ok(match &*code {
+        Ok(Some(match column(row, 0)? {
             "held" => Ok(renewed(false)),
             "cancel" => Ok(renewed(true)),
+            "locked" => return Ok(None),
             "not_found" => Err(StoreError::NotFound),
             "stale" => Err(StoreError::Stale),
             "ended" => Err(StoreError::Ended),
             other => Err(unknown(other)),
-        })
+        }))
     });
     results.collect()
 }

@@ -30,6 +30,8 @@ CREATE TABLE turns (
     n     bigint NOT NULL,
     -- The checksum of this turn and of those before it.
     chain bytea  NOT NULL,
+    -- The bytes of this turn and of those before it, so that the size of a fork is known without reading them.
+    total bigint NOT NULL,
     -- The exact JSON: `jsonb` changes the order of names and the text of numbers.
     body  bytea  NOT NULL,
     PRIMARY KEY (log, n)
@@ -239,20 +241,24 @@ LANGUAGE sql STABLE SET search_path FROM CURRENT AS $$
     SELECT part.ord, part.log, part.lo, part.hi FROM part
 $$;
 
--- The checksum of the first `p_len` turns of a log; null if the last one is missing.
+-- The checksum of the first `p_len` turns of a log, and their bytes; null if the last one is missing.
+CREATE FUNCTION log_last(p_log bigint, p_len bigint, OUT chain bytea, OUT total bigint)
+LANGUAGE sql STABLE SET search_path FROM CURRENT AS $$
+    SELECT 'concentric/turns/1'::bytea, 0::bigint WHERE p_len = 0
+    UNION ALL
+    SELECT t.chain, t.total FROM log_parts(p_log, p_len) p
+    JOIN turns t ON t.log = p.log AND t.n = p_len - 1
+    WHERE p.lo <= p_len - 1 AND p.hi > p_len - 1
+$$;
+
 CREATE FUNCTION log_chain(p_log bigint, p_len bigint) RETURNS bytea
 LANGUAGE sql STABLE SET search_path FROM CURRENT AS $$
-    SELECT CASE WHEN p_len = 0 THEN 'concentric/turns/1'::bytea ELSE (
-        SELECT t.chain FROM log_parts(p_log, p_len) p
-        JOIN turns t ON t.log = p.log AND t.n = p_len - 1
-        WHERE p.lo <= p_len - 1 AND p.hi > p_len - 1
-    ) END
+    SELECT chain FROM log_last(p_log, p_len)
 $$;
 
 CREATE FUNCTION log_bytes(p_log bigint, p_len bigint) RETURNS bigint
 LANGUAGE sql STABLE SET search_path FROM CURRENT AS $$
-    SELECT coalesce(sum(octet_length(t.body)), 0)::bigint FROM log_parts(p_log, p_len) p
-    JOIN turns t ON t.log = p.log AND t.n >= p.lo AND t.n < p.hi
+    SELECT total FROM log_last(p_log, p_len)
 $$;
 
 -- The first `p_len` turns of a log and their checksums.
@@ -272,17 +278,20 @@ $$;
 CREATE FUNCTION log_append(p_log bigint, p_len bigint, p_bodies bytea[]) RETURNS bytea
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE
-    v_chain bytea := log_chain(p_log, p_len);
+    v_chain bytea;
+    v_total bigint;
     v_body  bytea;
     v_n     bigint := p_len;
 BEGIN
+    SELECT chain, total INTO v_chain, v_total FROM log_last(p_log, p_len);
     IF v_chain IS NULL THEN
         RAISE EXCEPTION 'the last of % turns of log % is missing', p_len, p_log
             USING ERRCODE = 'data_corrupted';
     END IF;
     FOREACH v_body IN ARRAY p_bodies LOOP
         v_chain := sha256(v_chain || v_body);
-        INSERT INTO turns (log, n, chain, body) VALUES (p_log, v_n, v_chain, v_body);
+        v_total := v_total + octet_length(v_body);
+        INSERT INTO turns (log, n, chain, total, body) VALUES (p_log, v_n, v_chain, v_total, v_body);
         v_n := v_n + 1;
     END LOOP;
     RETURN v_chain;
@@ -305,8 +314,8 @@ BEGIN
         RETURN log_new(v_part.log, v_part.hi, v_part.depth + 1);
     END IF;
     v_new := log_new(NULL, 0, 0);
-    INSERT INTO turns (log, n, chain, body)
-    SELECT v_new, t.n, t.chain, t.body FROM log_parts(p_log, p_len) p
+    INSERT INTO turns (log, n, chain, total, body)
+    SELECT v_new, t.n, t.chain, t.total, t.body FROM log_parts(p_log, p_len) p
     JOIN turns t ON t.log = p.log AND t.n >= p.lo AND t.n < p.hi;
     RETURN v_new;
 END $$;
@@ -880,7 +889,8 @@ BEGIN
 END $$;
 
 -- Renews leases. `o_code` is 'held', 'cancel', 'not_found', 'stale' or 'ended', in the order of the
--- arguments.
+-- arguments; or 'locked' for a lease that another transaction is changing, so that a slow write of one run
+-- does not delay the leases of others.
 --
 -- It does not wait for the disk: a lost renewal costs a takeover, which the fence makes safe.
 CREATE FUNCTION run_renew(
@@ -900,10 +910,13 @@ BEGIN
     ), newest AS (
         SELECT DISTINCT ON (id) * FROM asked WHERE fence = a_fence AND status = 'running'
         ORDER BY id, ord DESC
+    ), free AS (
+        SELECT l.run FROM leases l JOIN newest ON l.run = newest.id
+        WHERE l.fence = newest.a_fence AND l.held FOR NO KEY UPDATE OF l SKIP LOCKED
     ), renewed AS (
         UPDATE leases l SET until = v_now + newest.a_lease,
             takeovers = CASE WHEN newest.a_lease = 0 THEN 0 ELSE l.takeovers END
-        FROM newest WHERE l.run = newest.id AND l.fence = newest.a_fence AND l.held
+        FROM newest JOIN free ON free.run = newest.id WHERE l.run = newest.id
         RETURNING l.run, l.cancel
     )
     SELECT CASE
@@ -912,7 +925,8 @@ BEGIN
         WHEN renewed.cancel THEN 'cancel'
         WHEN renewed.run IS NOT NULL THEN 'held'
         WHEN a.status = 'ended' THEN 'ended'
-        ELSE 'stale'
+        WHEN a.status = 'suspended' THEN 'stale'
+        ELSE 'locked'
     END
     FROM asked a LEFT JOIN renewed ON renewed.run = a.id ORDER BY a.ord;
 END $$;

@@ -149,18 +149,28 @@ async fn a_fork_of_a_long_conversation_copies_no_turn() {
     let database = connect(&url).await;
     let rows = format!("SELECT count(*) FROM {schema}.turns");
     assert_eq!(number(&database, &rows).await, 10_000);
-    let began = std::time::Instant::now();
-    let change = add(9_000, &["x".into()]);
-    let forked = store.fork(tenant("acme"), id("t"), version, id("u"), change);
+    let change = || add(9_000, &["x".into()]);
+    let forked = store.fork(tenant("acme"), id("t"), version, id("u"), change());
     forked.await.unwrap();
-    println!("a fork of 10,000 turns takes {:?}", began.elapsed());
     assert_eq!(number(&database, &rows).await, 10_001);
     let fork = store.load(tenant("acme"), id("u")).await.unwrap().unwrap();
     assert_eq!(fork.history.len(), 9_001);
     let last = fork.history.iter().next_back().unwrap().as_message().text();
     assert_eq!(last, "x");
+    // The fastest, so that it is not the load of the machine that is measured.
+    let (mut fastest, mut forks) = (Duration::MAX, Vec::new());
+    for n in 0..20 {
+        let (to, began) = (format!("u{n}"), std::time::Instant::now());
+        let forked = store.fork(tenant("acme"), id("t"), version, id(&to), change());
+        forked.await.unwrap();
+        fastest = fastest.min(began.elapsed());
+        forks.push(to);
+    }
+    println!("a fork of 10,000 turns takes {fastest:?}");
+    assert!(fastest < Duration::from_millis(5), "{fastest:?}");
     // Their last one takes all turns with it.
-    for thread in ["t", "u"] {
+    forks.extend(["t", "u"].map(str::to_owned));
+    for thread in &forks {
         assert!(store.delete(tenant("acme"), id(thread)).await.unwrap());
     }
     assert_eq!(number(&database, &rows).await, 0);

@@ -36,6 +36,11 @@ struct Actor {
 
 impl Actor {
     fn start(part: &str, db: &Path, run: &str) -> Self {
+        Self::start_with(part, db, run, (RUN, run))
+    }
+
+    /// Like [`start`](Self::start), with another variable in the environment.
+    fn start_with(part: &str, db: &Path, run: &str, (name, value): (&str, &str)) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args([
                 &format!("race::{part}"),
@@ -46,6 +51,7 @@ impl Actor {
             ])
             .env(DB, db)
             .env(RUN, run)
+            .env(name, value)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())

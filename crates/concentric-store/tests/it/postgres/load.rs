@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::common::postgres;
+use concentric_core::store::Renewed;
 use futures_util::future::join_all;
 use std::time::Instant;
 
@@ -172,6 +173,54 @@ async fn two_connections_serve_two_hundred_runs() {
     println!("the slowest renewal took {slowest:?}");
     // Renewals do not wait for the other statements.
     assert!(slowest < Duration::from_secs(1), "{slowest:?}");
+}
+
+#[tokio::test]
+async fn a_run_that_is_being_written_delays_no_other_lease() {
+    let Some((url, schema)) = migrated().await else {
+        return;
+    };
+    let store = PostgresStore::open_with(&url, Options::new().schema(schema.as_str()));
+    let store = store.await.unwrap();
+    let slow = begin(&store, "slow").await;
+    let mut other = key("run");
+    other.tenant = tenant("other");
+    let begun = store.begin(other.clone(), client("c"), running("hi").into(), LEASE);
+    let fence = begun.await.unwrap();
+    // A write of the run has not ended.
+    let database = connect(&url).await;
+    let write = format!(
+        "BEGIN; UPDATE {schema}.leases SET takeovers = 0
+         WHERE run = (SELECT id FROM {schema}.runs WHERE run = 'slow')"
+    );
+    database.batch_execute(&write).await.unwrap();
+    // Both are renewed by one statement.
+    let mut locked = store.renew(key("slow"), slow, LEASE);
+    let renewed = tokio::select! {
+        biased;
+        locked = &mut locked => panic!("{locked:?}"),
+        renewed = store.renew(other, fence, LEASE) => renewed,
+    };
+    assert_eq!(renewed.unwrap(), Renewed::Held);
+    database.batch_execute("COMMIT").await.unwrap();
+    assert_eq!(locked.await.unwrap(), Renewed::Held);
+
+    // A lease that is taken over meanwhile is lost.
+    let take = format!(
+        "BEGIN; UPDATE {schema}.leases SET fence = fence + 1000;
+         UPDATE {schema}.runs SET fence = fence + 1000"
+    );
+    database.batch_execute(&take).await.unwrap();
+    let mut locked = store.renew(key("slow"), slow, LEASE);
+    let next = store.get(key("slow"));
+    tokio::select! {
+        biased;
+        locked = &mut locked => panic!("{locked:?}"),
+        record = next => assert_eq!(record.unwrap().fence, slow),
+    }
+    database.batch_execute("COMMIT").await.unwrap();
+    let lost = locked.await.unwrap_err();
+    assert!(matches!(lost, StoreError::Stale), "{lost:?}");
 }
 
 #[tokio::test]

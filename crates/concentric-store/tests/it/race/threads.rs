@@ -3,7 +3,7 @@
 use super::*;
 use concentric_core::{
     Turn,
-    store::{ThreadChange, ThreadStore},
+    store::{StoredThread, ThreadChange, ThreadStore},
 };
 
 fn thread() -> ThreadId {
@@ -18,7 +18,10 @@ fn add(keep: usize, text: String) -> ThreadChange {
 }
 
 fn texts(store: &SqliteStore) -> (Vec<String>, u64) {
-    let stored = block(store.load(tenant("acme"), thread())).unwrap();
+    texts_of(block(store.load(tenant("acme"), thread())).unwrap())
+}
+
+fn texts_of(stored: Option<StoredThread>) -> (Vec<String>, u64) {
     let stored = stored.unwrap_or_default();
     let turns = stored.history.iter();
     let texts = turns.map(|turn| turn.as_message().text());
@@ -30,6 +33,14 @@ fn texts(store: &SqliteStore) -> (Vec<String>, u64) {
 #[ignore = "a child process of the tests below"]
 fn appender() {
     let Some((store, name)) = part() else { return };
+    append_lines(&store, &name, block);
+}
+
+fn append_lines(
+    store: &dyn ThreadStore,
+    name: &str,
+    block: impl Fn(StoreFuture<u64>) -> Result<u64, StoreError>,
+) {
     report("ready");
     for line in std::io::stdin().lines() {
         let line = line.unwrap();
@@ -68,7 +79,61 @@ fn of_two_processes_one_wins_each_append() {
     let dir = tempfile::tempdir().unwrap();
     let db = dir.path().join("runs.db");
     let store = SqliteStore::open(&db).unwrap();
-    let mut racers = ["one", "two"].map(|name| Actor::start("threads::appender", &db, name));
+    race(
+        |name| Actor::start("threads::appender", &db, name),
+        || texts(&store),
+    );
+}
+
+#[cfg(feature = "postgres")]
+mod over_postgres {
+    use super::*;
+    use crate::common::postgres::migrated;
+    use concentric_store::PostgresStore;
+
+    const SCHEMA: &str = "CONCENTRIC_RACE_SCHEMA";
+
+    #[test]
+    #[ignore = "a child process of the test below"]
+    fn appender() {
+        let Ok(schema) = std::env::var(SCHEMA) else {
+            return;
+        };
+        let (url, name) = (std::env::var(DB).unwrap(), std::env::var(RUN).unwrap());
+        let runtime = runtime();
+        let store = PostgresStore::open_with(&url, Options::new().schema(schema));
+        let store = runtime.block_on(store).unwrap();
+        append_lines(&store, &name, |append| runtime.block_on(append));
+    }
+
+    fn runtime() -> tokio::runtime::Runtime {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        runtime.enable_all().build().unwrap()
+    }
+
+    #[test]
+    fn of_two_processes_one_wins_each_append() {
+        let runtime = runtime();
+        let Some((url, schema)) = runtime.block_on(migrated()) else {
+            return;
+        };
+        let store = PostgresStore::open_with(&url, Options::new().schema(schema.as_str()));
+        let store = runtime.block_on(store).unwrap();
+        race(
+            |name| {
+                let appender = "threads::over_postgres::appender";
+                Actor::start_with(appender, Path::new(&url), name, (SCHEMA, &schema))
+            },
+            || {
+                let load = store.load(tenant("acme"), thread());
+                texts_of(runtime.block_on(load).unwrap())
+            },
+        );
+    }
+}
+
+fn race(start: impl Fn(&str) -> Actor, texts: impl FnOnce() -> (Vec<String>, u64)) {
+    let mut racers = ["one", "two"].map(start);
     for racer in &mut racers {
         assert_eq!(racer.next(), r#""ready""#);
     }
@@ -88,7 +153,7 @@ fn of_two_processes_one_wins_each_append() {
         version = results[winner].parse().unwrap();
     }
     racers.into_iter().for_each(Actor::end);
-    let (texts, found) = texts(&store);
+    let (texts, found) = texts();
     assert_eq!((texts.len(), found), (races, version));
     println!(
         "{races} races of 2 processes, {wins:?} won, {} turns",
