@@ -162,6 +162,8 @@ pub mod tool_cache;
 pub mod transform;
 #[cfg(feature = "trim")]
 pub mod trim;
+#[cfg(any(feature = "conversation", feature = "suspend"))]
+mod turn;
 #[cfg(any(
     feature = "compaction",
     feature = "conversation",

@@ -1,4 +1,4 @@
-use super::{StoreError, StoreFuture, Tenant, shared};
+use super::{RunClaim, StoreError, StoreFuture, Tenant, shared};
 use crate::state::StoredSlot;
 use concentric_proto::{Str, ThreadId, Transcript, Turn, run_state::RunState};
 
@@ -22,6 +22,8 @@ shared! {
         ///
         /// [`StoreError::Moved`](super::StoreError::Moved) unless the stored version is `version`, or
         /// `version` is 0 and the conversation does not exist.
+        /// [`StoreError::Stale`](super::StoreError::Stale) if another process has claimed the run that
+        /// the change [ends](ThreadChange::ends).
         /// [`StoreError::Unwritable`](super::StoreError::Unwritable) if the conversation exceeds a
         /// limit of the store, or has fewer turns than the change [keeps](ThreadChange::keep).
         fn append(
@@ -155,6 +157,7 @@ impl StoredThread {
         let is_changed = |slot: &&StoredSlot| clear_slots || !self.slots.contains(slot);
         ThreadChange {
             id: None,
+            ends: None,
             keep,
             turns: history.turns_after(keep),
             clear_slots,
@@ -171,6 +174,11 @@ impl StoredThread {
 pub struct ThreadChange {
     /// The id of the change, so that it is applied once if it is repeated.
     pub id: Option<Str>,
+    /// The claim of the run that ends with the change.
+    ///
+    /// A store that has the run ends it in the same write, so that a run whose turn is stored is not resumed,
+    /// and refuses the change if the claim is lost. Other stores, and forks, ignore it.
+    pub ends: Option<RunClaim>,
     /// The number of turns that the conversation keeps. Further stored turns are removed.
     pub keep: usize,
     /// The turns that are appended after those.

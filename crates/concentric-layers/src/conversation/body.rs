@@ -3,7 +3,7 @@ use crate::{
     body::is_event,
     end::{Last, replace_end},
 };
-use concentric_core::{Error, Event};
+use concentric_core::{Error, Event, store::StoreError};
 use futures_core::Stream;
 use pin_project_lite::pin_project;
 use std::{
@@ -107,7 +107,11 @@ fn poll_saving(
     let Some((work, _)) = saving else {
         return Poll::Pending;
     };
-    let stored = ready!(work.poll(cx)).map_err(Error::from);
+    let stored = ready!(work.poll(cx));
+    if let (Some(turn), Err(StoreError::Failed(_))) = (&turn, &stored) {
+        turn.report_unstored();
+    }
+    let stored = stored.map_err(Error::from);
     let last = saving.take().map_or(Last::Truncated, |(_, last)| last);
     Poll::Ready(delivered(turn, stored, last))
 }

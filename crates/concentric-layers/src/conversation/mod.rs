@@ -32,6 +32,7 @@
 //! | a run resumes | is loaded for its version; the transcript is that of the run |
 //! | the run finishes: completed, halted, cancelled, at a limit | gets the new turns and the changed slots, before the body yields [`Finish`](concentric_core::Event::Finish), or after it with [`lazy`](ConversationLayer::lazy) |
 //! | the run is interrupted | is unchanged; the run's state has the turn, and the resumed run appends it |
+//! | the lease of a stored run is lost | is unchanged, since another process continues the run |
 //! | the body fails, ends early or is dropped | gets the turns so far, with the text that the model had sent and an outcome for each call: before the body yields its error, or after it is dropped ([`Context::defer`](concentric_core::Context::defer)) |
 //! | the future fails or is dropped | is unchanged, since nothing was shown and the run may be repeated |
 //! | a resumed run without new effects fails or is dropped | is unchanged, since the run may be resumed again |
@@ -54,9 +55,10 @@
 //! # Place in the stack
 //!
 //! Directly around [`AgentLayer`](concentric_core::AgentLayer) and its plugins, inside a
-//! [`SuspendLayer`](crate::SuspendLayer), so that a run whose process dies between the two writes is
-//! resumed and does not append its turn again, and inside a [`DetachLayer`](crate::DetachLayer). Layers
-//! around it receive only the new turns. Inside a loop, inside a session, or inside another one, the first call
+//! [`SuspendLayer`](crate::SuspendLayer), and inside a [`DetachLayer`](crate::DetachLayer). If both layers have
+//! the same store, the turn and the end of the run are one write: a run whose turn is stored is not resumed, and
+//! a process that has lost its run to another one stores no turn. With two stores, a run whose process dies
+//! between the writes is resumed and does not append its turn again. Layers around it receive only the new turns. Inside a loop, inside a session, or inside another one, the first call
 //! fails with [`Configuration`](concentric_core::ErrorKind::Configuration). In an agent that is used as a
 //! tool, the layer has no effect.
 //!
@@ -69,6 +71,7 @@
 //! | [`Configuration`](concentric_core::ErrorKind::Configuration), [`NO_THREAD`] | the context has no thread id |
 //! | [`NotFound`](concentric_core::ErrorKind::NotFound), [`UNKNOWN_THREAD`] | the conversation does not exist, with [`create(false)`](ConversationLayer::create) |
 //! | [`Conflict`](concentric_core::ErrorKind::Conflict), `thread_moved` | another run has changed the conversation |
+//! | [`Conflict`](concentric_core::ErrorKind::Conflict), `stale_claim` | another process has claimed the run |
 //! | that of the store | the conversation can't be loaded, or, with [`required`](ConversationLayer::required), not stored within 30 seconds |
 //!
 //! Without `required`, a turn that can't be stored is logged, and the answer is delivered. An error of a run

@@ -1,12 +1,13 @@
 //! One run of a conversation: its base, and the turn that it stores.
 
 use super::layer::{Merge, NO_THREAD, Settings, UNKNOWN_THREAD};
+use crate::turn::{LEASE_LOST, UnstoredTurn};
 use concentric_core::{
-    ChatRequest, Context as RunContext, Error, ErrorKind, Finish, Outcome, Role, RunId,
-    SideEffects, Str, ThreadId, Transcript, Turn as Entry,
+    CancelReason, ChatRequest, Context as RunContext, Error, ErrorKind, Finish, Outcome, Role,
+    RunId, SideEffects, Str, ThreadId, Transcript, Turn as Entry,
     context::{ClosedTranscript, Sleep},
     state::{Durable, Scope, Slot, SlotError, SlotPlace, Slots, StoredSlot},
-    store::{RunKey, StoreError, StoreFuture, StoredThread, Tenant, ThreadStore},
+    store::{RunClaim, RunKey, StoreError, StoreFuture, StoredThread, Tenant, ThreadStore},
 };
 use serde::{Deserialize, Serialize};
 use std::{
@@ -63,6 +64,7 @@ struct Change {
     version: u64,
     earlier: usize,
     id: Option<Str>,
+    ends: Option<RunClaim>,
     slots: Slots,
 }
 
@@ -79,6 +81,7 @@ impl Change {
         };
         change.session = self.stored.session;
         change.id = self.id;
+        change.ends = self.ends;
         let (tenant, thread) = (self.tenant, self.thread);
         Ok(self.store.append(tenant, thread, self.version, change))
     }
@@ -281,6 +284,8 @@ impl Turn {
             // A stored run may be resumed after its turn was appended. The key of its storage is unique,
             // unlike the id that a client has chosen.
             id: RunKey::of(&self.context).map(|key| key.run.as_str().into()),
+            // Another process may have taken the run over.
+            ends: RunClaim::of(&self.context),
             slots: self.slots.clone(),
         })
     }
@@ -295,7 +300,9 @@ impl Turn {
 
     /// Stores the turns so far of a run whose body is dropped, once the agent inside is dropped as well.
     pub(super) fn defer(&self) {
-        if !self.is_over() {
+        // A run whose lease is lost is resumed by another process.
+        let is_lost = self.context.cancel_reason() == Some(CancelReason::Other(LEASE_LOST));
+        if is_lost || !self.is_over() {
             return;
         }
         let (change, closed) = (self.change(), self.closed.clone());
@@ -315,6 +322,11 @@ impl Turn {
                 warn(&thread, &run, &error);
             }
         });
+    }
+
+    /// Lets the layer that stores the run keep it, if it fails, so that it can be resumed and store its turn.
+    pub(super) fn report_unstored(&self) {
+        UnstoredTurn::report(&self.context);
     }
 
     /// Logs that the turn could not be stored.

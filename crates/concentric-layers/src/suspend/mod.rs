@@ -115,6 +115,7 @@
 //! | finishes otherwise | has ended; if that cannot be stored, the item is an error |
 //! | fails, or ends early | has ended |
 //! | is dropped, or its future is | has ended: dropping stops the run, as without this layer |
+//! | fails, and the store does not write the turn of its conversation ([`ConversationLayer`](crate::ConversationLayer)) | is abandoned: it is resumed, and then stores its turn |
 //! | fails, ends early or is dropped before the resumed run had effects | waits as before; the replies can be sent again |
 //! | the same, and the run was abandoned before | is abandoned again, unless [the error](#errors-of-recovered-runs) ends it |
 //! | is lost with its process | can be resumed after its lease expires, by the next reply, by [`SuspendLayer::claim_abandoned`], or by a [`Sweeper`]; accepted replies are kept |
@@ -176,7 +177,9 @@
 //! dies in between, the ledger contains the outcomes of the tools, the last item is lost, and the
 //! next request fails with `run_ended`. A layer between this one and the agent can store the answer
 //! before it yields [`Finish`](concentric_core::Event::Finish), and thus before the run has ended:
-//! if the process dies there, the run is resumed and answers again.
+//! if the process dies there, the run is resumed and answers again. A
+//! [`ConversationLayer`](crate::ConversationLayer) over the same store writes the answer and the end of the run
+//! at once.
 //!
 //! # How replies find a run
 //!

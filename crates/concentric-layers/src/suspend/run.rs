@@ -4,8 +4,9 @@ mod lease;
 
 use self::lease::Lease;
 use super::live::LiveRun;
+use crate::turn::{LEASE_LOST, UnstoredTurn};
 use concentric_core::{
-    CancelReason, Context, Environment, Error, ErrorKind, Phase, RunId, SideEffects, Str, ThreadId,
+    CancelReason, Context, Environment, Error, ErrorKind, Phase, RunId, SideEffects, ThreadId,
     context::Sleep,
     machine::RunState,
     store::{Checkpoint, RunChange, RunClaim, RunKey, RunStore, StoreError, StoreFuture, Tenant},
@@ -46,6 +47,7 @@ pub(super) struct Kept<St: ?Sized> {
     stored: Mutex<Option<Arc<RunState>>>,
     // Whether the run is stored or being stored. Read after each event.
     is_kept: AtomicBool,
+    unstored: UnstoredTurn,
 }
 
 type Begin = (StoreFuture<u64>, Arc<RunState>, Duration);
@@ -71,6 +73,7 @@ where
             begin: Mutex::default(),
             stored: Mutex::default(),
             is_kept: AtomicBool::new(false),
+            unstored: UnstoredTurn::default(),
         }
     }
 
@@ -87,9 +90,10 @@ where
         &self.client_id
     }
 
-    /// Makes the claim available to the run's tools.
+    /// Makes the claim available to the run's tools and layers.
     pub(super) fn show_claim(&self, context: &mut Context) {
         context.set_run_claim(self.key.clone(), Arc::clone(&self.claim));
+        context.extensions_mut().insert(self.unstored.clone());
     }
 
     pub(super) fn now(&self) -> SystemTime {
@@ -397,9 +401,14 @@ where
         }
     }
 
-    /// Records that the run has failed or was dropped: a resumed run without effects waits again,
-    /// any other run has ended.
+    /// Records that the run has failed or was dropped: a resumed run without effects waits again, one whose
+    /// turn could not be stored is abandoned, and any other run has ended.
     pub(super) fn give_up(&mut self, error: Option<&Error>) {
+        if self.kept.unstored.is_reported() {
+            // Resumed, it stores its turn when the store has recovered.
+            self.last = self.kept.leave();
+            return;
+        }
         if self.has_effects() {
             return self.end();
         }
@@ -451,8 +460,7 @@ where
         // The process that has the claim now records the end.
         self.settle();
         let error = self.tell(lost);
-        self.context
-            .cancel(CancelReason::Other(Str::from_static("lease lost")));
+        self.context.cancel(CancelReason::Other(LEASE_LOST));
         Poll::Ready(error)
     }
 }

@@ -118,6 +118,23 @@ impl Kept {
         Ok(row)
     }
 
+    /// Ends a run, unless this claim has already ended it.
+    pub(super) fn end(
+        &mut self,
+        key: &RunKey,
+        fence: u64,
+        now: SystemTime,
+    ) -> Result<(), StoreError> {
+        let standing = self.row(key)?.standing;
+        standing.check_end(fence)?;
+        if standing.status != RunStatus::Ended {
+            let row = self.held(key, fence)?;
+            row.standing.status = RunStatus::Ended;
+            row.standing.since = Some(now);
+        }
+        Ok(())
+    }
+
     /// Fails if the conversation or the tenant has reached its limit of waiting runs.
     fn check_waiting(&self, options: &Options, key: &RunKey) -> Result<(), StoreError> {
         let (mut thread, mut tenant) = (0, 0);
@@ -344,13 +361,7 @@ impl RunStore for MemoryStore {
         let options = self.options.clone();
         self.work(move |kept| {
             let now = options.now();
-            let standing = kept.row(&key)?.standing;
-            standing.check_end(fence)?;
-            if standing.status != RunStatus::Ended {
-                let row = kept.held(&key, fence)?;
-                row.standing.status = RunStatus::Ended;
-                row.standing.since = Some(now);
-            }
+            kept.end(&key, fence, now)?;
             kept.purge(&options, now);
             Ok(())
         })

@@ -7,7 +7,7 @@ use concentric_core::{
     Str, ThreadId,
     state::{SlotPlace, StoredSlot},
     store::{
-        RunKey, StoreError, StoreFuture, StoredScope, StoredThread, Tenant, ThreadChange,
+        RunClaim, RunKey, StoreError, StoreFuture, StoredScope, StoredThread, Tenant, ThreadChange,
         ThreadStore, ThreadSummary,
     },
 };
@@ -111,6 +111,28 @@ impl ThreadStore for MemoryStore {
 
 impl Kept {
     fn append(
+        &mut self,
+        key: Key,
+        version: u64,
+        change: ThreadChange,
+        options: &Options,
+    ) -> Result<u64, StoreError> {
+        let ends = change.ends.clone();
+        if let Some(RunClaim { key, fence, .. }) = &ends
+            && let Some(run) = self.runs.get(key)
+        {
+            run.standing.check_end(*fence)?;
+        }
+        let version = self.append_turns(key, version, change, options)?;
+        if let Some(RunClaim { key, fence, .. }) = &ends
+            && self.runs.contains_key(key)
+        {
+            self.end(key, *fence, options.now())?;
+        }
+        Ok(version)
+    }
+
+    fn append_turns(
         &mut self,
         key: Key,
         version: u64,

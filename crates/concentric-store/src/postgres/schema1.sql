@@ -439,11 +439,14 @@ END $$;
 
 -- Appends to a conversation; or, with `p_to`, to a new one that begins with its first turns.
 --
+-- The run with the names `p_run` ends with it, if the claim `p_fence` of that run holds.
+--
 -- `o_code` is 'ok', and `o_n` the version; or 'moved' and the stored version, 'moved_to' and that of the
--- conversation `p_to`, 'not_found', 'keep' and the number of turns, 'too_large' and the size.
+-- conversation `p_to`, 'not_found', 'keep' and the number of turns, 'too_large' and the size; or 'stale' if
+-- the claim is lost.
 CREATE FUNCTION thread_append(
     p_tenant text, p_thread text, p_to text, p_version bigint, p_attempt bytea, p_change text,
-    p_session text, p_keep bigint, p_bodies bytea[], p_new_bytes bigint, p_max bigint, p_clear boolean,
+    p_run text[], p_fence bigint, p_now bigint, p_session text, p_keep bigint, p_bodies bytea[], p_new_bytes bigint, p_max bigint, p_clear boolean,
     p_slots text[], p_places text[], p_values bytea[], p_suspended bytea, p_suspended_slots bytea,
     p_shared bigint, OUT o_code text, OUT o_n bigint
 )
@@ -452,12 +455,23 @@ DECLARE
     v_target text := coalesce(p_to, p_thread);
     v_old    threads := thread_lock(p_tenant, v_target);
     v_from   threads;
+    v_run    runs;
     v_log    record;
     v_base   bigint;
 BEGIN
+    IF p_run IS NOT NULL THEN
+        -- Null if another store has the run.
+        SELECT * INTO v_run FROM runs
+        WHERE tenant = p_run[1] AND thread = p_run[2] AND run = p_run[3] FOR NO KEY UPDATE;
+        IF fence_code(v_run, p_fence) = 'stale' THEN
+            o_code := 'stale';
+            RETURN;
+        END IF;
+    END IF;
     o_code := 'ok';
     o_n := v_old.version;
     IF v_old.attempt = p_attempt OR v_old.change = p_change THEN
+        PERFORM run_set_ended(v_run.id, now_or(p_now)) WHERE v_run.status = 'running';
         RETURN;
     END IF;
     IF p_to IS NULL THEN
@@ -533,6 +547,7 @@ BEGIN
     IF v_old.log <> v_log.o_log THEN
         PERFORM log_collect(v_old.log);
     END IF;
+    PERFORM run_set_ended(v_run.id, now_or(p_now)) WHERE v_run.status = 'running';
 END $$;
 
 -- Deletes a conversation with everything that belongs to it, and returns whether it existed.

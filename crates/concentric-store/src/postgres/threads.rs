@@ -2,11 +2,11 @@ use super::{
     PostgresStore, column,
     pool::{Db, Repeat},
     unknown,
-    values::{attempt, bytes, params, total},
+    values::{attempt, bytes, now, params, total},
 };
 use crate::{
     Fault,
-    columns::{ROOT, chain, integer, number, position, size},
+    columns::{ROOT, chain, integer, names, number, position, size},
     rules::{
         check_keep, check_total, read_suspended, thread_name, write_slot, write_suspended,
         write_turn,
@@ -183,6 +183,9 @@ async fn append(
     let suspended = change.suspended.as_ref();
     let written = suspended.map(|turn| write_suspended(turn, max));
     let (state, suspended_slots) = written.transpose()?.unzip();
+    // A fork begins a conversation, and ends no run.
+    let claim = change.ends.as_ref().filter(|_| to.is_none());
+    let run = claim.map(|claim| names(&claim.key).to_vec());
     let params = params![
         TEXT: tenant.0.as_str(),
         TEXT: thread.as_str(),
@@ -190,6 +193,9 @@ async fn append(
         INT8: integer(version),
         BYTEA: attempt(),
         TEXT: change.id.as_deref(),
+        TEXT_ARRAY: run,
+        INT8: claim.map(|claim| integer(claim.fence)),
+        INT8: now(&db.options),
         TEXT: change.session.as_ref().map(ThreadId::as_str),
         INT8: position(change.keep),
         BYTEA_ARRAY: bytes(&turns),
@@ -211,6 +217,7 @@ async fn append(
         "moved" => moved(version),
         "moved_to" => moved(0),
         "not_found" => StoreError::NotFound,
+        "stale" => StoreError::Stale,
         code => return Err(unwritable(code, n, change.keep, max)),
     })
 }

@@ -10,8 +10,8 @@ use concentric_core::{
     RunId, Str, ThreadId, Transcript, Turn,
     state::{SlotPlace, StoredSlot},
     store::{
-        Decisions, Ledger, LedgerEntry, RunStore, StoreError, StoredDecision, StoredScope,
-        StoredThread, ThreadChange, ThreadStore, delete_tenant,
+        Decisions, Ledger, LedgerEntry, RunClaim, RunStatus, RunStore, StoreError, StoredDecision,
+        StoredScope, StoredThread, ThreadChange, ThreadStore, delete_tenant,
     },
 };
 use serde_json::{Value, json};
@@ -45,6 +45,8 @@ cases! {
     a_run_that_is_deleted_while_it_is_driven_stays_deleted
     a_reused_run_key_gets_new_versions_and_fences
     a_run_keeps_its_turns_when_its_conversation_changes
+    a_change_ends_its_run
+    a_change_of_a_lost_run_is_refused
 }
 
 pub(super) fn id(thread: &str) -> ThreadId {
@@ -849,4 +851,76 @@ async fn a_run_keeps_its_turns_when_its_conversation_changes<H: All>(test: Test<
         ("changed".to_owned(), version),
         "the conversation of a run",
     );
+}
+
+/// A change with an id that ends a run.
+fn last(name: &str, keep: usize, run: &str, fence: u64) -> ThreadChange {
+    let mut change = add(keep, &[name]);
+    change.id = Some(name.to_owned().into());
+    change.ends = Some(RunClaim::new(key(run), fence));
+    change
+}
+
+async fn a_change_ends_its_run<H: All>(test: Test<H>) {
+    let fence = test.begin("run", secs(30)).await;
+    let version = test.append("t", 0, last("a", 0, "run", fence)).await;
+    let what = "the status of a run after the change that ends it";
+    same(test.status("run").await, RunStatus::Ended, what);
+    // The answer was lost, so the change is made again.
+    let again = test.append("t", 0, last("a", 0, "run", fence)).await;
+    same(again, version, "the version that a repeated change returns");
+    let saved = test
+        .store
+        .save(key("run"), fence, running("x").into(), secs(30));
+    fails(saved.await, "run_ended", "`save` after the end of the run");
+    test.end("run", fence).await;
+    test.set(60);
+    let left = test.store.claim_abandoned(9, secs(30)).await;
+    let left = done(left, "`claim_abandoned`").len();
+    same(
+        left,
+        0,
+        "the number of abandoned runs, of one that has ended",
+    );
+    // The turn of a run may be stored after its end.
+    let version = test.append("t", version, last("b", 1, "run", fence)).await;
+    // Another store may have the run.
+    let version = test.append("t", version, last("c", 2, "none", fence)).await;
+    let texts = test.texts("t").await;
+    same(texts, ("a b c".to_owned(), version), "the conversation");
+}
+
+async fn a_change_of_a_lost_run_is_refused<H: All>(test: Test<H>) {
+    let old = test.begin("run", secs(30)).await;
+    test.set(30);
+    let claimed = test.claim("run", secs(30)).await;
+    let new = done(claimed, "`claim` of an abandoned run").fence;
+    let what = "`append` with the claim of a run that another process has taken over";
+    let append = test.try_append("t", 0, last("a", 0, "run", old));
+    fails(append.await, "stale_claim", what);
+    same(
+        test.load("t").await.is_none(),
+        true,
+        "that nothing is stored",
+    );
+    let what = "the status of a run after a change with an earlier claim";
+    same(test.status("run").await, RunStatus::Running, what);
+    let version = test.append("t", 0, last("a", 0, "run", new)).await;
+    let what = "the status of a run after the change that ends it";
+    same(test.status("run").await, RunStatus::Ended, what);
+    // Nor does an earlier owner learn that the change was made.
+    let append = test.try_append("t", 0, last("a", 0, "run", old));
+    let what = "the repetition of a change with an earlier claim";
+    fails(append.await, "stale_claim", what);
+    // A suspension releases the claim.
+    let fence = test.begin("waits", secs(30)).await;
+    test.suspend("waits", fence, "q").await;
+    let append = test.try_append("t", version, last("b", 1, "waits", fence));
+    fails(
+        append.await,
+        "stale_claim",
+        "`append` with the claim of a run that waits",
+    );
+    let texts = test.texts("t").await;
+    same(texts, ("a".to_owned(), version), "the conversation");
 }

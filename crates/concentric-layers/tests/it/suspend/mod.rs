@@ -12,6 +12,8 @@ mod placement;
 mod recovery;
 mod store_waits;
 mod sweep;
+#[cfg(feature = "conversation")]
+mod turns;
 mod unwritable;
 mod wait;
 mod withdraw;

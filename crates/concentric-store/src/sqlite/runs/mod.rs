@@ -7,7 +7,7 @@ mod write;
 pub(super) use self::{
     migrate::{fill_messages, split_states},
     row::standing_of,
-    write::renew,
+    write::{renew, set_end},
 };
 
 use self::write::Next;

@@ -369,13 +369,23 @@ pub(super) fn end(
     key: &RunKey,
     fence: u64,
 ) -> Result<(), StoreError> {
-    let now = options.now();
+    set_end(tx, options, key, fence)?;
+    purge(tx, options, options.now()).map(drop)
+}
+
+/// Ends a run, unless this claim has already ended it.
+pub(in crate::sqlite) fn set_end(
+    tx: &Transaction<'_>,
+    options: &Options,
+    key: &RunKey,
+    fence: u64,
+) -> Result<(), StoreError> {
     let standing = standing_of(tx, key)?.ok_or(StoreError::NotFound)?;
     standing.check_end(fence)?;
-    if standing.status != RunStatus::Ended {
-        set_ended(tx, names(key), now)?;
+    match standing.status {
+        RunStatus::Ended => Ok(()),
+        _ => set_ended(tx, names(key), options.now()),
     }
-    purge(tx, options, now).map(drop)
 }
 
 pub(super) fn withdraw(

@@ -3,6 +3,7 @@
 use super::{
     super::{
         log::{self, Turns, position},
+        runs::set_end,
         values::{count, execute, find_rows, integer},
     },
     row::{Head, head},
@@ -25,6 +26,13 @@ pub(super) fn append(
     version: u64,
     change: &ThreadChange,
 ) -> Result<u64, StoreError> {
+    if let Some(claim) = &change.ends {
+        match set_end(tx, options, &claim.key, claim.fence) {
+            // It is in another store.
+            Err(StoreError::NotFound) => {}
+            ended => ended?,
+        }
+    }
     let found = head(tx, tenant, thread)?;
     if let Some(version) = may_append(stored(found.as_ref()), version, change.id.as_deref())? {
         return Ok(version);

@@ -39,7 +39,7 @@ fault! {
     ListsRunsOfOtherTenants CancelsRunsOfOtherTenants WithdrawsRunsOfOtherTenants
     ReleasesRunsOfOtherTenants SharesEffects DeletesConversationsOfOtherTenants SharesUsedKeys
     RevokesForOtherTenants SharesMemories BeginsEffectsWithoutAClaim BeginsEffectsTwice
-    RetractsFinishedEffects KeepsUsedKeysTooShort AppendsAtAnyVersion AppendsTwice ForgetsIdsOfChanges
+    RetractsFinishedEffects KeepsUsedKeysTooShort AppendsAtAnyVersion AppendsTwice ForgetsIdsOfChanges EndsNoRun AppendsForLostRuns
     KeepsDeletedConversations RepeatsAPage KeepsRunsOfDeletedConversations RecallsAllDecisions
     ForgetsAllMemories ClaimsAfterACheck AppendsAfterACheck UsesAKeyAfterACheck SweepsAfterACheck
 }
@@ -571,6 +571,17 @@ impl ThreadStore for FaultyStore {
                 .unwrap_or_default();
             match store.fault {
                 Fault::AppendsAtAnyVersion => append(stored.version, change).await,
+                Fault::EndsNoRun => {
+                    change.ends = None;
+                    append(version, change).await
+                }
+                Fault::AppendsForLostRuns => match append(version, change.clone()).await {
+                    Err(StoreError::Stale) => {
+                        change.ends = None;
+                        append(version, change).await
+                    }
+                    appended => appended,
+                },
                 Fault::AppendsAfterACheck if stored.version == version => {
                     pause().await;
                     let stored = inner

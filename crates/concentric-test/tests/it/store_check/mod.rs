@@ -184,6 +184,10 @@ faults! {
         says "the conversation after a repeated change must be";
     ForgetsIdsOfChanges: threads::a_repeated_change_is_applied_once
         says "must succeed, but failed with `thread_moved`";
+    EndsNoRun: threads_of_runs::a_change_ends_its_run
+        says "the status of a run after the change that ends it must be";
+    AppendsForLostRuns: threads_of_runs::a_change_of_a_lost_run_is_refused
+        says "must fail with `stale_claim`";
     KeepsDeletedConversations: threads::forks_survive_the_deletion_of_their_origin
         says "the result of a second `delete` must be false, but is true";
     RepeatsAPage: threads::conversations_are_listed_in_pages
