@@ -86,7 +86,7 @@ impl Case {
     }
 
     fn agent(&self, world: &World) -> BoxModel {
-        let store = SqliteStore::open(world.db()).unwrap();
+        let store = SqliteStore::open(world.file("runs.db")).unwrap();
         let keys = TokenKeys::new("key", self.secret.as_bytes().to_vec()).unwrap();
         let work = |name: &'static str| {
             let (world, description) = (world.clone(), self.description.clone());

@@ -277,7 +277,7 @@ pub const LEASE: Duration = Duration::from_secs(30);
 
 /// The store keeps the time of `clock`.
 pub fn store(world: &World, points: &Points, clock: Ahead) -> Pointed {
-    let inner = SqliteStore::open_with(world.db(), Options::new().clock(clock)).unwrap();
+    let inner = SqliteStore::open_with(world.file("runs.db"), Options::new().clock(clock)).unwrap();
     points.writes_to(&inner);
     Pointed {
         inner,

@@ -64,8 +64,9 @@ impl World {
         Self(dir.to_owned())
     }
 
-    pub fn db(&self) -> PathBuf {
-        self.0.join("runs.db")
+    /// The path of a file.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.0.join(name)
     }
 
     pub fn log(&self, entry: &Entry) {
@@ -77,13 +78,13 @@ impl World {
         let mut file = OpenOptions::new()
             .append(true)
             .create(true)
-            .open(self.0.join(file))
+            .open(self.file(file))
             .unwrap();
         file.write_all(format!("{line}\n").as_bytes()).unwrap();
     }
 
     pub fn lines(&self, file: &str) -> Vec<String> {
-        let text = fs::read_to_string(self.0.join(file)).unwrap_or_default();
+        let text = fs::read_to_string(self.file(file)).unwrap_or_default();
         text.lines().map(str::to_owned).collect()
     }
 
