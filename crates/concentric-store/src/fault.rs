@@ -58,6 +58,10 @@ pub enum Fault {
     /// statement waits for one. Nothing was written.
     #[cfg(feature = "postgres")]
     Busy,
+    /// The certificate of the server is expired, has another name, or is of no trusted authority
+    /// ([`Options::root_certificates`](crate::Options)).
+    #[cfg(feature = "postgres")]
+    Untrusted(Box<dyn StdError + Send + Sync>),
     /// The database failed.
     Database(Box<dyn StdError + Send + Sync>),
     /// The linked SQLite library is too old: it may corrupt a database that several connections use
@@ -111,6 +115,8 @@ impl fmt::Display for Fault {
             Self::Busy => f.write_str(
                 "all connections to the database are in use; increase the pool's size or its wait",
             ),
+            #[cfg(feature = "postgres")]
+            Self::Untrusted(_) => f.write_str("the certificate of the server is not trusted"),
             Self::Database(_) => f.write_str("the database failed"),
             Self::OldSqlite { found, oldest } => write!(
                 f,
@@ -132,6 +138,8 @@ fn sqlite_version(number: i32) -> String {
 impl StdError for Fault {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         match self {
+            #[cfg(feature = "postgres")]
+            Self::Untrusted(error) => Some(&**error),
             Self::Database(error) => Some(&**error),
             _ => None,
         }

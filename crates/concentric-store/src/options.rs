@@ -42,6 +42,8 @@ pub struct Options {
     pub(crate) statement_timeout: Duration,
     #[cfg(feature = "postgres")]
     pub(crate) prepared: bool,
+    #[cfg(feature = "postgres-rustls")]
+    pub(crate) root_certificates: Option<Str>,
     clock: StoreClock,
 }
 
@@ -75,6 +77,8 @@ impl Default for Options {
             statement_timeout: Duration::from_secs(10),
             #[cfg(feature = "postgres")]
             prepared: true,
+            #[cfg(feature = "postgres-rustls")]
+            root_certificates: None,
             clock: StoreClock::default(),
         }
     }
@@ -242,6 +246,18 @@ impl Options {
     #[must_use]
     pub fn statement_timeout(mut self, time: Duration) -> Self {
         self.statement_timeout = time;
+        self
+    }
+
+    /// Sets the certificates of the authorities (PEM) that a PostgreSQL server must have its certificate from;
+    /// by default those that Mozilla trusts.
+    ///
+    /// Connections are encrypted if the URL contains `sslmode=require`. The certificate must then be valid for
+    /// the host in the URL, or opening a store fails with [`Fault::Untrusted`](crate::Fault::Untrusted).
+    #[cfg(feature = "postgres-rustls")]
+    #[must_use]
+    pub fn root_certificates(mut self, pem: impl Into<Str>) -> Self {
+        self.root_certificates = Some(pem.into());
         self
     }
 

@@ -71,6 +71,7 @@
 //! | `layers` | [`layers`] | the built-in layers: suspended and detached runs, sessions, budgets, stop conditions, steering, retries, fallbacks, a limit on calls in flight, spans and metrics, stacks from configuration |
 //! | `store` | [`store`] | SQLite and in-memory stores for runs, tool effects and decisions |
 //! | `postgres` | [`store`] | PostgreSQL store, which several machines share; includes `store` |
+//! | `postgres-rustls` | [`store`] | the same over TLS; includes `postgres` |
 //! | `full` | | all of these |
 //! | `tokens-openai` | | exact counts of tokens for OpenAI's models; not in `full`, since its tables take half a minute to build |
 //!

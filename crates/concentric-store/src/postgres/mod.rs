@@ -6,10 +6,11 @@ mod renewals;
 mod runs;
 mod schema;
 mod threads;
+mod tls;
 mod values;
 
 use self::{
-    pool::{Db, Repeat, config, quoted},
+    pool::{Db, Repeat},
     renewals::Renewal,
     values::{keep, now, params},
 };
@@ -61,7 +62,7 @@ impl PostgresStore {
     ///
     /// Those of [`open`](Self::open).
     pub async fn open_with(url: &str, options: Options) -> Result<Self, Fault> {
-        let db = Arc::new(Db::new(&config(url)?, options)?);
+        let db = Arc::new(Db::new(url, options)?);
         schema::check(&db).await?;
         let renewals = renewals::start(Arc::clone(&db));
         Ok(Self { db, renewals })
@@ -81,7 +82,18 @@ impl PostgresStore {
     ///
     /// If the future is dropped before it resolves, some of the migrations may be done, each completely.
     pub async fn migrate(url: &str, schema: &str) -> Result<(), Fault> {
-        schema::migrate(&config(url)?, &quoted(schema)?, schema).await
+        Self::migrate_with(url, &Options::new().schema(schema.to_owned())).await
+    }
+
+    /// Migrates the schema of these options, whose limits do not matter.
+    ///
+    /// Otherwise like [`migrate`](Self::migrate).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`migrate`](Self::migrate).
+    pub async fn migrate_with(url: &str, options: &Options) -> Result<(), Fault> {
+        schema::migrate(url, options).await
     }
 }
 

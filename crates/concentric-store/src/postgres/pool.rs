@@ -1,6 +1,9 @@
 //! Connections, and the execution of statements.
 
-use super::values::Param;
+use super::{
+    tls::{Connector, connector, is_untrusted},
+    values::Param,
+};
 use crate::{Fault, Options};
 use concentric_core::{context::Environment, store::StoreError};
 use deadpool_postgres::{
@@ -8,7 +11,7 @@ use deadpool_postgres::{
 };
 use std::{fmt, time::Duration};
 use tokio::time::{Instant, sleep, timeout};
-use tokio_postgres::{Config, Error, NoTls, Row, config::SslMode, error::SqlState};
+use tokio_postgres::{Config, Error, Row, error::SqlState};
 
 /// How often a statement is repeated.
 const REPEATS: u32 = 3;
@@ -24,6 +27,7 @@ pub(super) struct Db {
     pool: Pool,
     // For renewals only, so that they do not wait for other statements.
     renewals: Pool,
+    tls: Connector,
     // Quoted.
     schema: String,
     pub(super) options: Options,
@@ -47,22 +51,17 @@ enum Failure {
 }
 
 /// Reads the URL of a database. Errors do not contain it, since it may contain a password.
-pub(super) fn config(url: &str) -> Result<Config, Fault> {
+pub(super) fn config(url: &str, options: &Options) -> Result<(Config, Connector), Fault> {
     let malformed = |_| database("the URL of the database is malformed");
     let mut config: Config = url.parse().map_err(malformed)?;
-    if config.get_ssl_mode() == SslMode::Require {
-        return Err(database(
-            "the URL requires TLS, which this version of concentric-store does not support; connect \
-             through a local proxy that encrypts",
-        ));
-    }
+    let tls = connector(&mut config, options)?;
     if config.get_connect_timeout().is_none() {
         config.connect_timeout(CONNECT);
     }
     if config.get_application_name().is_none() {
         config.application_name("concentric");
     }
-    Ok(config)
+    Ok((config, tls))
 }
 
 pub(super) fn database(why: &'static str) -> Fault {
@@ -86,12 +85,14 @@ pub(super) fn quoted(schema: &str) -> Result<String, Fault> {
 }
 
 impl Db {
-    pub(super) fn new(config: &Config, options: Options) -> Result<Self, Fault> {
+    pub(super) fn new(url: &str, options: Options) -> Result<Self, Fault> {
+        let (config, tls) = config(url, &options)?;
         let schema = quoted(&options.schema)?;
-        let pool = |size| pool(config, &options, size);
+        let pool = |size| pool(&config, &tls, &options, size);
         Ok(Self {
             pool: pool(options.pool_size.max(1))?,
             renewals: pool(1)?,
+            tls,
             schema,
             options,
         })
@@ -191,7 +192,7 @@ impl Db {
             Err(_) => {
                 // The connection is in use until the server has noticed.
                 drop(Object::take(client));
-                let _ = timeout(CANCEL, cancel.cancel_query(NoTls)).await;
+                let _ = timeout(CANCEL, cancel.cancel_query(Connector::clone(&self.tls))).await;
                 Err(Failure::TimedOut)
             }
         }
@@ -213,7 +214,7 @@ impl Db {
     }
 }
 
-fn pool(config: &Config, options: &Options, size: usize) -> Result<Pool, Fault> {
+fn pool(config: &Config, tls: &Connector, options: &Options, size: usize) -> Result<Pool, Fault> {
     let manager = ManagerConfig {
         // Without a round trip: a statement on a lost connection is repeated.
         recycling_method: RecyclingMethod::Fast,
@@ -224,11 +225,15 @@ fn pool(config: &Config, options: &Options, size: usize) -> Result<Pool, Fault> 
         create: wait,
         recycle: wait,
     };
-    let pool = Pool::builder(Manager::from_config(config.clone(), NoTls, manager))
-        .max_size(size)
-        .timeouts(timeouts)
-        .runtime(Runtime::Tokio1)
-        .build();
+    let pool = Pool::builder(Manager::from_config(
+        config.clone(),
+        Connector::clone(tls),
+        manager,
+    ))
+    .max_size(size)
+    .timeouts(timeouts)
+    .runtime(Runtime::Tokio1)
+    .build();
     pool.map_err(|error| Fault::Database(Box::new(error)))
 }
 
@@ -244,16 +249,24 @@ fn not_sent(error: PoolError) -> Failure {
     Failure::NotSent(match error {
         PoolError::Timeout(deadpool_postgres::TimeoutType::Wait) => Fault::Busy,
         PoolError::Timeout(_) => database("the connection to the database timed out"),
-        PoolError::Backend(error) => Fault::Database(Box::new(error)),
+        PoolError::Backend(error) => connection(error),
         error => Fault::Database(Box::new(error)),
     })
+}
+
+/// The failure to make a connection.
+pub(super) fn connection(error: Error) -> Fault {
+    match is_untrusted(&error) {
+        true => Fault::Untrusted(Box::new(error)),
+        false => Fault::Database(Box::new(error)),
+    }
 }
 
 impl Failure {
     fn may_repeat(&self, repeat: Repeat) -> bool {
         match self {
             // The wait for a connection was long enough.
-            Self::NotSent(Fault::Busy) | Self::TimedOut => false,
+            Self::NotSent(Fault::Busy | Fault::Untrusted(_)) | Self::TimedOut => false,
             Self::NotSent(_) => true,
             Self::Statement(error) => match error.code() {
                 Some(&SqlState::T_R_SERIALIZATION_FAILURE | &SqlState::T_R_DEADLOCK_DETECTED) => {

@@ -2,12 +2,12 @@
 
 use super::{
     column,
-    pool::{Db, database},
+    pool::{Db, config, connection, database, quoted},
     values::params,
 };
-use crate::Fault;
+use crate::{Fault, Options};
 use concentric_core::store::StoreError;
-use tokio_postgres::{Client, Config, GenericClient, NoTls};
+use tokio_postgres::{Client, GenericClient};
 
 /// The migrations from version `n` to version `n + 1`, in order.
 const MIGRATIONS: &[&str] = &[include_str!("schema1.sql")];
@@ -109,24 +109,27 @@ fn fault(error: StoreError) -> Fault {
     match error {
         StoreError::Failed(error) => match error.downcast_ref() {
             Some(Fault::Busy) => Fault::Busy,
+            Some(Fault::Untrusted(_)) => Fault::Untrusted(Box::new(StoreError::Failed(error))),
             _ => Fault::Database(Box::new(StoreError::Failed(error))),
         },
         error => Fault::Database(Box::new(error)),
     }
 }
 
-/// Migrates a schema with this name, whose quoted form is `schema`.
-pub(super) async fn migrate(config: &Config, schema: &str, name: &str) -> Result<(), Fault> {
-    let (mut client, connection) = config.connect(NoTls).await.map_err(failed)?;
+pub(super) async fn migrate(url: &str, options: &Options) -> Result<(), Fault> {
+    let (config, tls) = config(url, options)?;
+    let schema = quoted(&options.schema)?;
+    let (mut client, io) = config.connect(tls).await.map_err(connection)?;
     // The task ends when the client is dropped.
-    let connection = tokio::spawn(connection);
-    let migrated = migrate_with(&mut client, schema, name).await;
+    let io = tokio::spawn(io);
+    let migrated = migrate_in(&mut client, &schema, &options.schema).await;
     drop(client);
-    let _ = connection.await;
+    let _ = io.await;
     migrated
 }
 
-async fn migrate_with(client: &mut Client, schema: &str, name: &str) -> Result<(), Fault> {
+/// Migrates a schema with this name, whose quoted form is `schema`.
+async fn migrate_in(client: &mut Client, schema: &str, name: &str) -> Result<(), Fault> {
     loop {
         let tx = client.transaction().await.map_err(failed)?;
         tx.query_typed(

@@ -5,6 +5,8 @@ mod cut;
 mod load;
 mod opening;
 mod restart;
+#[cfg(feature = "postgres-rustls")]
+mod tls;
 
 use crate::common::{
     client, key,

@@ -153,6 +153,7 @@ async fn the_name_of_a_schema_is_a_plain_one() {
     assert!(!unreachable.contains("name of the schema"), "{unreachable}");
 }
 
+#[cfg(not(feature = "postgres-rustls"))]
 #[tokio::test]
 async fn a_url_that_requires_tls_fails_clearly() {
     let url = "postgres://user@127.0.0.1:1/db?sslmode=require";
