@@ -159,7 +159,7 @@ fn check<RB: Body>(config: &Config, request: &http::Request<RB>) -> Result<(), R
 ///
 /// A request without a content type is rejected: a page of another origin can send one with the
 /// user's cookies and without a preflight request.
-fn is_json(headers: &HeaderMap) -> bool {
+pub(super) fn is_json(headers: &HeaderMap) -> bool {
     let Some(Ok(value)) = headers.get(header::CONTENT_TYPE).map(HeaderValue::to_str) else {
         return false;
     };

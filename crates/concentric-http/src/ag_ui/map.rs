@@ -315,7 +315,12 @@ fn content(content: Content, author: &Author) -> Vec<Part> {
 }
 
 impl RunIds {
-    fn new(thread: String, run: String, parent: Option<String>, messages: &[WireMessage]) -> Self {
+    pub(super) fn new(
+        thread: String,
+        run: String,
+        parent: Option<String>,
+        messages: &[WireMessage],
+    ) -> Self {
         let system = messages.iter().map_while(|message| match &message.kind {
             MessageKind::System { role, text } => {
                 Some(json!({"id": message.id, "role": role, "content": text}))

@@ -217,6 +217,7 @@ mod service;
 mod shutdown;
 mod state;
 mod stream;
+mod threads;
 
 pub use self::body::ResponseBody;
 pub use self::future::ResponseFuture;
@@ -226,6 +227,7 @@ pub use self::policy::ClientPolicy;
 pub use self::service::AgUi;
 pub use self::shutdown::Shutdown;
 pub use self::state::{AgUiContext, AgUiState, StateError};
+pub use self::threads::{Threads, ThreadsBody, ThreadsFuture};
 
 /// The version of the protocol that this endpoint follows.
 const PROTOCOL_VERSION: &str = "1.0";

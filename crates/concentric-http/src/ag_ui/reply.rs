@@ -11,6 +11,8 @@ use serde::Serialize;
 pub(super) struct Refused {
     status: StatusCode,
     json: String,
+    // The accepted methods, for the status 405.
+    allow: &'static str,
 }
 
 /// An exceeded limit.
@@ -58,6 +60,7 @@ impl Refused {
             status,
             // Strings always serialize.
             json: serde_json::to_string(&Body { error }).unwrap_or_default(),
+            allow: "POST",
         }
     }
 
@@ -101,12 +104,22 @@ impl Refused {
     /// A `500`: the server panicked before the run began.
     pub(super) fn panicked(panic: &CaughtPanic) -> Self {
         tracing::error!(panic = panic.text(), "AG-UI endpoint panicked");
+        Self::internal()
+    }
+
+    /// A `500` without details, which are logged.
+    pub(super) fn internal() -> Self {
         Self::new(
             StatusCode::INTERNAL_SERVER_ERROR,
             "internal",
             "something went wrong",
             None,
         )
+    }
+
+    /// A `404`.
+    pub(super) fn not_found(code: &str, message: &str) -> Self {
+        Self::new(StatusCode::NOT_FOUND, code, message, None)
     }
 
     /// A `400`: a field of the input is invalid.
@@ -127,6 +140,14 @@ impl Refused {
             "method not allowed; use POST to start a run",
             None,
         )
+    }
+
+    /// A `405` of a resource that accepts the methods `allow`.
+    pub(super) fn method_other_than(allow: &'static str) -> Self {
+        let message = format!("method not allowed; use {allow}");
+        let status = StatusCode::METHOD_NOT_ALLOWED;
+        let refused = Self::new(status, "method_not_allowed", &message, None);
+        Self { allow, ..refused }
     }
 
     pub(super) fn media_type() -> Self {
@@ -184,7 +205,7 @@ impl Refused {
         );
         match self.status {
             StatusCode::METHOD_NOT_ALLOWED => {
-                headers.insert(header::ALLOW, HeaderValue::from_static("POST"));
+                headers.insert(header::ALLOW, HeaderValue::from_static(self.allow));
             }
             // Another instance can take the request at once; this one will not recover.
             StatusCode::SERVICE_UNAVAILABLE => {

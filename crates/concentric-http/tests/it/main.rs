@@ -19,6 +19,7 @@ mod ag_ui_service;
 mod ag_ui_state;
 mod ag_ui_stream;
 mod ag_ui_subagents;
+mod ag_ui_threads;
 mod ag_ui_verify;
 mod settings;
 mod support;

@@ -8,7 +8,7 @@ mod subagents;
 mod translate;
 
 pub(super) use self::{
-    lane::STATUS,
+    lane::{STATUS, WireIds, push_turn},
     names::{KnownCall, Names, RunIds, original},
     state::Operation,
     translate::Translator,

@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use bytes::{Bytes, BytesMut};
 use concentric_core::{
     CancelReason, Context, Error, ErrorKind, Event, Finish, Interrupt, OpenRound, Outcome, Phase,
@@ -79,6 +81,23 @@ impl Translator {
         }
     }
 
+    /// Creates a translator for a stored run, without the ids that its client has.
+    pub(in crate::ag_ui) fn of_stored(thread: &str, run: &str) -> Self {
+        let ids = RunIds::new(thread.to_owned(), run.to_owned(), None, &[]);
+        let mut translator = Self::new(Context::new(), ids, Arc::new(describe));
+        translator.resumable = true;
+        translator
+    }
+
+    /// The last event in the buffer.
+    pub(in crate::ag_ui) fn last_event(&self) -> Value {
+        let lines = self.out.buffer[..].split(|byte| *byte == b'\n');
+        let mut frames = lines.filter_map(|line| line.strip_prefix(b"data: "));
+        let last = frames.next_back().unwrap_or_default();
+        // A frame is always JSON.
+        serde_json::from_slice(last).unwrap_or_default()
+    }
+
     /// The number of buffered bytes.
     pub(in crate::ag_ui) fn len(&self) -> usize {
         self.out.buffer.len()
@@ -142,7 +161,8 @@ impl Translator {
 
     // ---- the end ----
 
-    fn finish(&mut self, finish: &Finish) {
+    /// Ends the stream of a run that has an outcome.
+    pub(in crate::ag_ui) fn finish(&mut self, finish: &Finish) {
         // A resumed run is a new run for the client, which got the earlier usage before.
         self.usage = finish.attempt_usage();
         let mut metadata = Metadata::new();

@@ -3,6 +3,7 @@ mod convert;
 mod snapshot;
 
 pub(super) use self::convert::status;
+pub(in crate::ag_ui) use self::snapshot::{WireIds, push_turn};
 
 use std::{
     collections::{HashMap, HashSet},

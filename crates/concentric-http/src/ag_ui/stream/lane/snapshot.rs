@@ -11,83 +11,93 @@ use super::{
     convert::{content, user_content},
 };
 
-/// The messages of a snapshot, from the newest to the oldest.
-struct Snapshot<'a> {
-    lane: &'a Lane,
-    messages: Vec<Value>,
-    message_ids: HashSet<Str>,
-    call_ids: HashSet<Str>,
+/// The ids under which a client knows messages and calls.
+pub(in crate::ag_ui) trait WireIds {
+    /// The id of the next message, whose stored id is `known`.
+    fn message(&mut self, known: Option<&str>) -> String;
+
+    /// The id of the next call, whose stored id is `id`.
+    fn call(&mut self, id: &CallId) -> Str;
 }
 
 impl Lane {
     /// Writes the conversation that replaces the client's. The client has none of a sub-agent.
-    pub(super) fn replace(&mut self, transcript: &Transcript, out: &mut Out) {
+    pub(in super::super) fn replace(&mut self, transcript: &Transcript, out: &mut Out) {
         if self.owner.is_some() {
             return;
         }
         self.close_message(out);
-        let mut snapshot = Snapshot {
+        let mut messages = Vec::new();
+        let mut ids = Ids {
             lane: self,
-            messages: Vec::new(),
+            out,
             message_ids: HashSet::new(),
             call_ids: HashSet::new(),
         };
         // The newest messages and calls keep the ids under which the client knows them.
         for turn in transcript.rev() {
-            snapshot.turn(turn, out);
+            push_turn(turn, &mut ids, &mut messages);
         }
-        let mut messages = snapshot.messages;
         messages.extend(out.ids.system.iter().rev().cloned());
         messages.reverse();
         self.write(Wire::MessagesSnapshot { messages }, out);
     }
 }
 
-impl Snapshot<'_> {
-    fn turn(&mut self, turn: &Turn, out: &mut Out) {
-        let message = turn.as_message();
-        let calls = message.tool_calls().map(|call| &call.id);
-        let calls: HashMap<&CallId, Str> = calls.map(|id| (id, self.call_id(id, out))).collect();
-        let inline = message.parts.iter().filter_map(|part| match &part.kind {
-            PartKind::ToolResult(result) => Some(result),
-            _ => None,
-        });
-        let results: Vec<&ToolResult> = inline.chain(turn.results()).collect();
-        for result in results.into_iter().rev() {
-            if let Some(call) = calls.get(&result.call_id) {
-                let id = self.message_id(None, out);
-                let metadata = metadata(&result.outcome);
-                self.messages.push(object([
-                    ("id", Some(id.into())),
-                    ("role", Some("tool".into())),
-                    ("content", Some(content(&result.outcome.content))),
-                    ("toolCallId", Some(call.as_str().into())),
-                    ("metadata", (!metadata.is_empty()).then(|| metadata.into())),
-                ]));
-            }
+/// Appends the messages of a turn, the newest first.
+pub(in crate::ag_ui) fn push_turn(turn: &Turn, ids: &mut impl WireIds, messages: &mut Vec<Value>) {
+    let message = turn.as_message();
+    let calls = message.tool_calls().map(|call| &call.id);
+    let calls: HashMap<&CallId, Str> = calls.map(|id| (id, ids.call(id))).collect();
+    let inline = message.parts.iter().filter_map(|part| match &part.kind {
+        PartKind::ToolResult(result) => Some(result),
+        _ => None,
+    });
+    let results: Vec<&ToolResult> = inline.chain(turn.results()).collect();
+    for result in results.into_iter().rev() {
+        if let Some(call) = calls.get(&result.call_id) {
+            let id = ids.message(None);
+            let metadata = metadata(&result.outcome);
+            messages.push(object([
+                ("id", Some(id.into())),
+                ("role", Some("tool".into())),
+                ("content", Some(content(&result.outcome.content))),
+                ("toolCallId", Some(call.as_str().into())),
+                ("metadata", (!metadata.is_empty()).then(|| metadata.into())),
+            ]));
         }
-        let id = self.message_id(message.id.as_ref().map(|id| id.as_str()), out);
-        self.messages.push(match message.role {
-            Role::System => json!({"id": id, "role": "system", "content": message.text()}),
-            Role::Assistant => assistant(id, message, &calls),
-            _ => json!({"id": id, "role": "user", "content": user_content(message)}),
-        });
     }
+    let id = ids.message(message.id.as_ref().map(|id| id.as_str()));
+    messages.push(match message.role {
+        Role::System => json!({"id": id, "role": "system", "content": message.text()}),
+        Role::Assistant => assistant(id, message, &calls),
+        _ => json!({"id": id, "role": "user", "content": user_content(message)}),
+    });
+}
 
-    fn message_id(&mut self, known: Option<&str>, out: &mut Out) -> String {
-        let (names, ended) = (&mut out.ids.messages, &self.lane.ended);
+/// The ids of a run's snapshot.
+struct Ids<'a> {
+    lane: &'a Lane,
+    out: &'a mut Out,
+    message_ids: HashSet<Str>,
+    call_ids: HashSet<Str>,
+}
+
+impl WireIds for Ids<'_> {
+    fn message(&mut self, known: Option<&str>) -> String {
+        let (names, ended) = (&mut self.out.ids.messages, &self.lane.ended);
         let known = known.map(Str::from);
         let known = known.filter(|id| names.is_free(id) || ended.contains(id));
         let id = match known.filter(|id| self.message_ids.insert(id.clone())) {
             Some(id) => id,
-            None => names.unique(&out.context.new_id("msg_")),
+            None => names.unique(&self.out.context.new_id("msg_")),
         };
         names.take(&id);
         id.as_str().to_owned()
     }
 
-    fn call_id(&mut self, id: &CallId, out: &mut Out) -> Str {
-        let names = &mut out.ids.calls;
+    fn call(&mut self, id: &CallId) -> Str {
+        let names = &mut self.out.ids.calls;
         let own = self.lane.call(id).map(|call| call.id.clone());
         let free = names.is_free(id.as_str()).then(|| Str::from(id.as_str()));
         let mut known = own.into_iter().chain(free);

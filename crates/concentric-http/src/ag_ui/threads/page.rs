@@ -1,0 +1,206 @@
+//! Pages of threads, and of the turns of a thread.
+
+use std::{collections::HashSet, ops::Range};
+
+use concentric_core::{
+    CallId, Str, ThreadId, Turn,
+    store::{StoredThread, Tenant, ThreadStore, ThreadSummary},
+};
+use serde_json::{Value, json};
+
+use super::{
+    super::{
+        reply::Refused,
+        stream::{WireIds, push_turn},
+    },
+    query::Query,
+    respond::{failed, unknown_thread},
+};
+
+/// The maximum number of threads in a page, and the default.
+const THREADS: (usize, usize) = (100, 50);
+
+/// The maximum number of turns in a page, and the default.
+const TURNS: (usize, usize) = (500, 50);
+
+/// The size of a page in bytes above which no further turns are added.
+const BYTES: usize = 4 << 20;
+
+/// The page of the threads of `tenant` that `query` asks for.
+pub(super) async fn threads(
+    store: &dyn ThreadStore,
+    tenant: Tenant,
+    query: &Query<'_>,
+) -> Result<Value, Refused> {
+    let limit = query.limit(THREADS.1, THREADS.0)?;
+    let after = query.get("after")?;
+    let after = after.map(|id| ThreadId::new(&*id));
+    let found = store.list_threads(tenant, after, limit + 1).await;
+    let mut found = found.map_err(|error| failed(&error))?;
+    let has_more = found.len() > limit;
+    found.truncate(limit);
+    let mut page = json!({
+        "threads": found.iter().map(summary).collect::<Vec<_>>(),
+    });
+    if let Some(last) = found.last().filter(|_| has_more) {
+        page["next"] = last.thread.as_str().into();
+    }
+    Ok(page)
+}
+
+fn summary(thread: &ThreadSummary) -> Value {
+    json!({"threadId": thread.thread.as_str(), "turns": thread.turns})
+}
+
+/// The page of the turns of a thread that `query` asks for, as JSON.
+pub(super) async fn turns(
+    store: &dyn ThreadStore,
+    tenant: Tenant,
+    thread: &str,
+    query: &Query<'_>,
+) -> Result<Vec<u8>, Refused> {
+    let wanted = Wanted::new(query)?;
+    let found = store.load(tenant, ThreadId::new(thread)).await;
+    let found = found.map_err(|error| failed(&error))?;
+    let found = found.ok_or_else(unknown_thread)?;
+    Ok(write(thread, &found, &wanted))
+}
+
+/// The wanted turns of a thread.
+struct Wanted {
+    /// The position of the first one, for the oldest turns.
+    after: Option<usize>,
+    /// The position after the last one, for the newest turns.
+    before: Option<usize>,
+    limit: usize,
+}
+
+impl Wanted {
+    fn new(query: &Query<'_>) -> Result<Self, Refused> {
+        let wanted = Self {
+            after: query.number("after")?,
+            before: query.number("before")?,
+            limit: query.limit(TURNS.1, TURNS.0)?,
+        };
+        if wanted.after.is_some() && wanted.before.is_some() {
+            return Err(Refused::field(
+                "before",
+                "not allowed together with `after`",
+            ));
+        }
+        Ok(wanted)
+    }
+
+    /// The positions of the wanted turns of `len`.
+    fn range(&self, len: usize) -> Range<usize> {
+        match self.after {
+            Some(after) => {
+                let start = after.min(len);
+                start..start.saturating_add(self.limit).min(len)
+            }
+            None => {
+                let end = self.before.unwrap_or(len).min(len);
+                end.saturating_sub(self.limit)..end
+            }
+        }
+    }
+}
+
+/// Writes the page. It has fewer turns than wanted, but at least one, if it would be too large.
+fn write(thread: &str, stored: &StoredThread, wanted: &Wanted) -> Vec<u8> {
+    let history = &stored.history;
+    let range = wanted.range(history.len());
+    let is_oldest = wanted.after.is_some();
+    let turns = history
+        .rev()
+        .skip(history.len() - range.end)
+        .take(range.len());
+    let mut turns: Vec<(usize, &Turn)> = turns
+        .zip((0..range.end).rev())
+        .map(|(t, n)| (n, t))
+        .collect();
+    // From the end at which the page must have turns.
+    if is_oldest {
+        turns.reverse();
+    }
+    let mut ids = Ids::default();
+    let mut written: Vec<Vec<u8>> = Vec::new();
+    let mut size = 0;
+    for (position, turn) in turns {
+        if size > BYTES {
+            break;
+        }
+        ids.begin(position);
+        let mut messages = Vec::new();
+        push_turn(turn, &mut ids, &mut messages);
+        messages.reverse();
+        // A list of values always serializes.
+        let list = serde_json::to_vec(&messages).unwrap_or_default();
+        size += list.len();
+        written.push(list);
+    }
+    let count = written.len();
+    let (start, end) = match is_oldest {
+        true => (range.start, range.start + count),
+        false => (range.end - count, range.end),
+    };
+    if !is_oldest {
+        written.reverse();
+    }
+    let head = json!({
+        "threadId": thread, "turns": history.len(), "start": start, "end": end,
+    });
+    let mut page = head.to_string().into_bytes();
+    // The messages are inserted before the closing brace.
+    page.pop();
+    page.extend_from_slice(br#","messages":["#);
+    let lists = written
+        .iter()
+        .filter_map(|list| list.get(1..list.len() - 1));
+    for (n, list) in lists.enumerate() {
+        if n > 0 {
+            page.push(b',');
+        }
+        page.extend_from_slice(list);
+    }
+    page.extend_from_slice(b"]}");
+    page
+}
+
+/// The ids of a stored thread: those that are stored, and otherwise ids from the position of a turn,
+/// which stay the same.
+#[derive(Default)]
+struct Ids {
+    position: usize,
+    unnamed: usize,
+    messages: HashSet<String>,
+    calls: HashSet<Str>,
+}
+
+impl Ids {
+    const fn begin(&mut self, position: usize) {
+        self.position = position;
+        self.unnamed = 0;
+    }
+}
+
+impl WireIds for Ids {
+    fn message(&mut self, known: Option<&str>) -> String {
+        if let Some(known) = known
+            && self.messages.insert(known.to_owned())
+        {
+            return known.to_owned();
+        }
+        self.unnamed += 1;
+        format!("turn_{}_{}", self.position, self.unnamed)
+    }
+
+    fn call(&mut self, id: &CallId) -> Str {
+        let id = Str::from(id.as_str());
+        match self.calls.insert(id.clone()) {
+            true => id,
+            // Models repeat their ids.
+            false => format!("{id}~{}", self.position).into(),
+        }
+    }
+}

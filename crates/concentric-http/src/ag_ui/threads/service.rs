@@ -1,0 +1,178 @@
+use std::{
+    convert::Infallible,
+    fmt,
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use concentric_core::{
+    panic::catch,
+    store::{RunStore, ThreadStore},
+};
+use tower_service::Service;
+
+use super::{super::reply::Refused, ThreadsBody, respond::respond};
+
+/// Service that lists, shows and deletes the threads of a tenant, and shows and cancels runs.
+///
+/// A client that has lost its connection, or its messages, reads them here. Paths are those below the mount
+/// point:
+///
+/// ```no_run
+/// use axum::Router;
+/// use concentric_core::BoxModel;
+/// use concentric_http::ag_ui::{AgUiLayer, Threads};
+/// use concentric_store::SqliteStore;
+/// use tower_layer::Layer;
+///
+/// fn app(agent: BoxModel, store: SqliteStore) -> Router {
+///     let threads = Threads::new().threads(store.clone()).runs(store);
+///     Router::new()
+///         .route_service("/agent", AgUiLayer::new().layer(agent))
+///         .nest_service("/agent/threads", threads)
+/// }
+/// # let _ = app;
+/// ```
+///
+/// | request | response |
+/// |---|---|
+/// | `GET /` | `{"threads": [{"threadId", "turns"}], "next"?}`, in the order of their ids |
+/// | `GET /?after=ID&limit=N` | the threads after `ID`, which is `next` of the page before; at most 100, by default 50 |
+/// | `GET /THREAD` | `{"threadId", "turns", "start", "end", "messages"}`: the messages of the turns from position `start` to before `end`, which are the newest ones, and the number of all turns |
+/// | `GET /THREAD?before=N`, `?after=N`, `&limit=N` | the turns before position `N`, or those from it on; at most 500, by default 50, and fewer if they have more than 4 MiB |
+/// | `DELETE /THREAD` | `204`; the store [also deletes](ThreadStore::delete) the runs that it has of the thread |
+/// | `GET /THREAD/runs` | `{"threadId", "runs": [{"runId", "status"}]}`: the stored runs that have not ended |
+/// | `GET /THREAD/runs/RUN` | `{"threadId", "runId", "status"}`; a waiting run has the `outcome` of its `RUN_FINISHED`, with its interrupts |
+/// | `POST /THREAD/runs/RUN/cancel` | `202`; the run [is cancelled](RunStore::cancel) by the process that drives it |
+/// | `HEAD`, `OPTIONS` | the headers of `GET`; the accepted methods |
+///
+/// A turn is a message, or an answer with the results of its tool calls. Messages have the form of the
+/// protocol; one that is stored without an id has one that is made from its position.
+///
+/// `RUN` is the `runId` of the request that started the run. A stored run has this `status`:
+///
+/// | `status` | the run |
+/// |---|---|
+/// | `running` | is driven by a process |
+/// | `abandoned` | has lost its process, and can be resumed |
+/// | `quarantined` | has ended each process that resumed it ([`RunStatus`](concentric_core::store::RunStatus)) |
+/// | `waiting` | waits for replies |
+///
+/// # Access
+///
+/// The host authenticates the caller, in a layer around this service, and puts the
+/// [`Tenant`](concentric_core::store::Tenant) into the extensions of the request. Threads and runs of other
+/// tenants do not exist for it. A cancellation must have the content type `application/json`, even without a
+/// body, so that no page of another origin can send it without a preflight request.
+///
+/// # Errors
+///
+/// Errors have the form `{"error": {"code", "message", "field"?}}`.
+///
+/// | status | code | cause |
+/// |---|---|---|
+/// | 400 | `invalid_request` | the parameter `field` is invalid |
+/// | 404 | `not_found` | the path, or an id in it, is invalid |
+/// | 404 | `thread_not_found` | the thread does not exist |
+/// | 404 | `run_not_found` | the run has never been stored, or has ended |
+/// | 405 | `method_not_allowed` | `Allow` has the methods |
+/// | 409 | `run_waiting`, `run_ended` | a run that is not driven can't be cancelled; one that waits gets a reply with the status `cancelled` |
+/// | 414 | `too_large` | the query has more than 4,096 bytes |
+/// | 415 | `unsupported_media_type` | a cancellation is not JSON |
+/// | 500 | `internal` | the store has failed, which is logged |
+#[derive(Clone, Default)]
+pub struct Threads {
+    config: Arc<Config>,
+}
+
+/// Configuration shared by the clones of a service.
+#[derive(Clone, Default)]
+pub(super) struct Config {
+    pub(super) threads: Option<Arc<dyn ThreadStore>>,
+    pub(super) runs: Option<Arc<dyn RunStore>>,
+}
+
+impl Threads {
+    /// Creates a service that knows no threads and no runs.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn with(mut self, set: impl FnOnce(&mut Config)) -> Self {
+        set(Arc::make_mut(&mut self.config));
+        self
+    }
+
+    /// Sets the store of the threads, which are listed, read and deleted.
+    #[must_use]
+    pub fn threads(self, store: impl ThreadStore) -> Self {
+        self.with(|config| config.threads = Some(Arc::new(store)))
+    }
+
+    /// Sets the store of the runs: that of the `SuspendLayer` of `concentric-layers`.
+    #[must_use]
+    pub fn runs(self, store: impl RunStore) -> Self {
+        self.with(|config| config.runs = Some(Arc::new(store)))
+    }
+}
+
+impl<RB> Service<http::Request<RB>> for Threads {
+    type Response = http::Response<ThreadsBody>;
+    type Error = Infallible;
+    type Future = ThreadsFuture;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<RB>) -> Self::Future {
+        // No request has a body that is read.
+        let (parts, _) = request.into_parts();
+        ThreadsFuture {
+            respond: Some(Box::pin(respond(Arc::clone(&self.config), parts))),
+        }
+    }
+}
+
+/// Response future for [`Threads`].
+#[must_use = "futures do nothing unless you `.await` or poll them"]
+pub struct ThreadsFuture {
+    // Taken while it is polled, so that it is not polled again after a panic.
+    respond: Option<Respond>,
+}
+
+type Respond = Pin<Box<dyn Future<Output = Result<http::Response<ThreadsBody>, Refused>> + Send>>;
+
+impl Future for ThreadsFuture {
+    type Output = Result<http::Response<ThreadsBody>, Infallible>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Some(mut respond) = self.respond.take() else {
+            return Poll::Pending;
+        };
+        let response = match catch(|| respond.as_mut().poll(cx)) {
+            Ok(Poll::Ready(response)) => response,
+            Ok(Poll::Pending) => {
+                self.respond = Some(respond);
+                return Poll::Pending;
+            }
+            Err(panic) => Err(Refused::panicked(&panic)),
+        };
+        let refused = |refused: Refused| refused.into_response().map(ThreadsBody::whole);
+        Poll::Ready(Ok(response.unwrap_or_else(refused)))
+    }
+}
+
+impl fmt::Debug for Threads {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Threads").finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for ThreadsFuture {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ThreadsFuture").finish_non_exhaustive()
+    }
+}
