@@ -65,7 +65,7 @@
 //! |---|---|
 //! | the future of a write resolves | the transaction is committed, and survives a crash of the server (`synchronous_commit`). A renewal may be lost in a crash: its run is abandoned earlier, and later writes of its owner fail with [`StoreError::Stale`] once it is claimed |
 //! | the server fails over to a replica | with synchronous replication, acknowledged writes are kept. Without it, the last ones are lost, and fences may repeat: set `synchronous_standby_names` where a failover is automatic |
-//! | the connection is lost, or a transaction conflicts with another one | the statement is repeated up to three times within the [wait of the pool](Options::pool_wait), and is applied once. Methods that return how many entries they have removed fail with [`Fault::Database`] if the connection is lost |
+//! | the connection is lost, or a transaction conflicts with another one | the statement is repeated up to three times within the [wait of the pool](Options::pool_wait), without counting attempts to connect to a server that is starting, and is applied once. Methods that return how many entries they have removed fail with [`Fault::Database`] if the connection is lost |
 //! | the last handle is dropped | the connections are closed |
 //! | all connections are in use for the [wait of the pool](Options::pool_wait) | nothing is written; the call fails with [`Fault::Busy`] |
 //! | a statement exceeds its [timeout](Options::statement_timeout) | it is cancelled, and the call fails with [`Fault::Database`]; the write may have been applied |

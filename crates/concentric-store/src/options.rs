@@ -229,8 +229,8 @@ impl Options {
     /// Sets how long a statement waits for a free connection, and for a new one to be made; 5 seconds by
     /// default.
     ///
-    /// Then it fails with [`Fault::Busy`](crate::Fault::Busy). A statement that fails because the
-    /// connection is lost is repeated within this time only.
+    /// Then it fails with [`Fault::Busy`](crate::Fault::Busy). A statement that fails because the connection is
+    /// lost is repeated within this time only, so it should be longer than a restart of the server takes.
     #[cfg(feature = "postgres")]
     #[must_use]
     pub fn pool_wait(mut self, time: Duration) -> Self {

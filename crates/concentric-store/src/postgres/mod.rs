@@ -28,7 +28,8 @@ use tokio_postgres::Row;
 /// Each method is one call of a function in the database, so that a dropped future is applied completely
 /// or not at all, and that a connection has no state: the store also works through pgbouncer in
 /// transaction mode ([`Options::prepared`]). A statement that failed because of a conflict, or because the
-/// connection was lost, is repeated up to three times. If it may have been applied before, the repetition
+/// connection was lost, is repeated up to three times; while no server can be reached, until
+/// [`Options::pool_wait`] has passed. If it may have been applied before, the repetition
 /// recognises that by a random id, and returns the result of the first execution; the methods that return
 /// how many entries they have removed are not repeated then, and fail.
 ///

@@ -13,7 +13,7 @@ use std::{fmt, time::Duration};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_postgres::{Config, Error, Row, error::SqlState};
 
-/// How often a statement is repeated.
+/// How often a statement is repeated, not counting attempts that found no server.
 const REPEATS: u32 = 3;
 
 /// How long a connection may take to be made, unless the URL has `connect_timeout`.
@@ -169,7 +169,8 @@ impl Db {
             };
             let pause = pause(repeats);
             let ends = began.elapsed().saturating_add(pause) > self.options.pool_wait;
-            if repeats == REPEATS || ends || !failure.may_repeat(repeat) {
+            let was_last = repeats >= REPEATS && !failure.is_of_connection();
+            if was_last || ends || !failure.may_repeat(repeat) {
                 return Err(failure.into());
             }
             tracing::debug!(error = %failure, "a statement is repeated");
@@ -240,7 +241,7 @@ fn pool(config: &Config, tls: &Connector, options: &Options, size: usize) -> Res
 /// The pause before a repetition, random so that the losers of a conflict do not meet again.
 fn pause(repeats: u32) -> Duration {
     const FIRST: u64 = 20;
-    let longest = FIRST << (3 * repeats.min(REPEATS));
+    let longest = FIRST << (3 * repeats.min(REPEATS - 1));
     let random = Environment::system().random().next_u64();
     Duration::from_millis(longest / 2 + random % (longest / 2))
 }
@@ -263,6 +264,17 @@ pub(super) fn connection(error: Error) -> Fault {
 }
 
 impl Failure {
+    /// Returns whether the server was not reached, or is starting. Attempts to connect have no effects, so their
+    /// number is limited by the time only.
+    fn is_of_connection(&self) -> bool {
+        let Self::NotSent(Fault::Database(error)) = self else {
+            return false;
+        };
+        error.downcast_ref::<Error>().is_some_and(|error| {
+            error.code() == Some(&SqlState::CANNOT_CONNECT_NOW) || is_lost(error)
+        })
+    }
+
     fn may_repeat(&self, repeat: Repeat) -> bool {
         match self {
             // The wait for a connection was long enough.

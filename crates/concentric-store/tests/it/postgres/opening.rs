@@ -109,6 +109,9 @@ fn text(error: &dyn std::error::Error) -> String {
     text
 }
 
+/// The time that is waited for a server that is not there.
+const SHORT: Duration = Duration::from_millis(50);
+
 #[tokio::test]
 async fn errors_do_not_contain_the_password() {
     for url in [
@@ -120,7 +123,8 @@ async fn errors_do_not_contain_the_password() {
         "host=127.0.0.1 port=1 password=hunter2 hunter2=x",
         "hunter2",
     ] {
-        let error = PostgresStore::open(url).await.unwrap_err();
+        let options = Options::new().pool_wait(SHORT);
+        let error = PostgresStore::open_with(url, options).await.unwrap_err();
         assert!(matches!(error, Fault::Database(_)), "{error:?}");
         assert!(!text(&error).contains("hunter2"), "{error:?}");
         let error = PostgresStore::migrate(url, "s").await.unwrap_err();
@@ -148,7 +152,8 @@ async fn the_name_of_a_schema_is_a_plain_one() {
         let migrated = PostgresStore::migrate(url, &name).await.unwrap_err();
         assert!(text(&migrated).contains("name of the schema"));
     }
-    let unreachable = PostgresStore::open_with(url, Options::new().schema("a".repeat(63))).await;
+    let options = Options::new().schema("a".repeat(63)).pool_wait(SHORT);
+    let unreachable = PostgresStore::open_with(url, options).await;
     let unreachable = text(&unreachable.unwrap_err());
     assert!(!unreachable.contains("name of the schema"), "{unreachable}");
 }
