@@ -11,21 +11,43 @@ use std::sync::{
 /// The reason for the cancellation of a run whose lease is lost: another process continues it.
 pub(crate) const LEASE_LOST: Str = Str::from_static("lease lost");
 
-/// An extension of the context of a stored run: whether the store failed to write the turn of the run. The run
-/// must not end without it.
+/// An extension of the context of a run that a layer stores.
 #[derive(Clone, Default)]
-pub(crate) struct UnstoredTurn(Arc<AtomicBool>);
+pub(crate) struct TurnOfRun(Arc<Flags>);
 
-impl UnstoredTurn {
-    #[cfg(feature = "conversation")]
-    pub(crate) fn report(context: &Context) {
-        if let Some(Self(is_reported)) = context.extensions().get() {
-            is_reported.store(true, Relaxed);
+#[derive(Default)]
+struct Flags {
+    is_refused: AtomicBool,
+    is_unstored: AtomicBool,
+}
+
+#[cfg(feature = "suspend")]
+impl TurnOfRun {
+    /// Reports that the store did not accept the run. If it has accepted it nevertheless, another process
+    /// continues the run, and stores its turn.
+    pub(crate) fn refuse(&self) {
+        self.0.is_refused.store(true, Relaxed);
+    }
+
+    /// Whether the store failed to write the turn. The run must not end without it.
+    pub(crate) fn is_unstored(&self) -> bool {
+        self.0.is_unstored.load(Relaxed)
+    }
+}
+
+#[cfg(feature = "conversation")]
+impl TurnOfRun {
+    pub(crate) fn report_unstored(context: &Context) {
+        if let Some(Self(flags)) = context.extensions().get() {
+            flags.is_unstored.store(true, Relaxed);
         }
     }
 
-    #[cfg(feature = "suspend")]
-    pub(crate) fn is_reported(&self) -> bool {
-        self.0.load(Relaxed)
+    /// Whether the run is not that of this process, so that it stores no turn.
+    pub(crate) fn is_elsewhere(context: &Context) -> bool {
+        let flags = context.extensions().get();
+        let is_refused = flags.is_some_and(|Self(flags)| flags.is_refused.load(Relaxed));
+        let lost = concentric_core::CancelReason::Other(LEASE_LOST);
+        is_refused || context.cancel_reason() == Some(lost)
     }
 }

@@ -32,7 +32,7 @@
 //! | a run resumes | is loaded for its version; the transcript is that of the run |
 //! | the run finishes: completed, halted, cancelled, at a limit | gets the new turns and the changed slots, before the body yields [`Finish`](concentric_core::Event::Finish), or after it with [`lazy`](ConversationLayer::lazy) |
 //! | the run is interrupted | is unchanged; the run's state has the turn, and the resumed run appends it |
-//! | the lease of a stored run is lost | is unchanged, since another process continues the run |
+//! | the lease of a stored run is lost, or the store does not accept the run | is unchanged, since the run is that of another process, or had no effects |
 //! | the body fails, ends early or is dropped | gets the turns so far, with the text that the model had sent and an outcome for each call: before the body yields its error, or after it is dropped ([`Context::defer`](concentric_core::Context::defer)) |
 //! | the future fails or is dropped | is unchanged, since nothing was shown and the run may be repeated |
 //! | a resumed run without new effects fails or is dropped | is unchanged, since the run may be resumed again |

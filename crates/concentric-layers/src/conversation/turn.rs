@@ -1,10 +1,10 @@
 //! One run of a conversation: its base, and the turn that it stores.
 
 use super::layer::{Merge, NO_THREAD, Settings, UNKNOWN_THREAD};
-use crate::turn::{LEASE_LOST, UnstoredTurn};
+use crate::turn::TurnOfRun;
 use concentric_core::{
-    CancelReason, ChatRequest, Context as RunContext, Error, ErrorKind, Finish, Outcome, Role,
-    RunId, SideEffects, Str, ThreadId, Transcript, Turn as Entry,
+    ChatRequest, Context as RunContext, Error, ErrorKind, Finish, Outcome, Role, RunId,
+    SideEffects, Str, ThreadId, Transcript, Turn as Entry,
     context::{ClosedTranscript, Sleep},
     state::{Durable, Scope, Slot, SlotError, SlotPlace, Slots, StoredSlot},
     store::{RunClaim, RunKey, StoreError, StoreFuture, StoredThread, Tenant, ThreadStore},
@@ -264,9 +264,10 @@ impl Turn {
     }
 
     /// Returns whether a run that did not finish can't be resumed. A resumed run without new effects waits again,
-    /// with its turn in its own state.
+    /// with its turn in its own state; a run of another process continues there.
     fn is_over(&self) -> bool {
-        !self.is_resumed || self.context.effect_count() != self.effects
+        !TurnOfRun::is_elsewhere(&self.context)
+            && (!self.is_resumed || self.context.effect_count() != self.effects)
     }
 
     fn change(&self) -> Result<Change, SlotError> {
@@ -300,9 +301,7 @@ impl Turn {
 
     /// Stores the turns so far of a run whose body is dropped, once the agent inside is dropped as well.
     pub(super) fn defer(&self) {
-        // A run whose lease is lost is resumed by another process.
-        let is_lost = self.context.cancel_reason() == Some(CancelReason::Other(LEASE_LOST));
-        if is_lost || !self.is_over() {
+        if !self.is_over() {
             return;
         }
         let (change, closed) = (self.change(), self.closed.clone());
@@ -326,7 +325,7 @@ impl Turn {
 
     /// Lets the layer that stores the run keep it, if it fails, so that it can be resumed and store its turn.
     pub(super) fn report_unstored(&self) {
-        UnstoredTurn::report(&self.context);
+        TurnOfRun::report_unstored(&self.context);
     }
 
     /// Logs that the turn could not be stored.

@@ -4,7 +4,7 @@ mod lease;
 
 use self::lease::Lease;
 use super::live::LiveRun;
-use crate::turn::{LEASE_LOST, UnstoredTurn};
+use crate::turn::{LEASE_LOST, TurnOfRun};
 use concentric_core::{
     CancelReason, Context, Environment, Error, ErrorKind, Phase, RunId, SideEffects, ThreadId,
     context::Sleep,
@@ -47,7 +47,7 @@ pub(super) struct Kept<St: ?Sized> {
     stored: Mutex<Option<Arc<RunState>>>,
     // Whether the run is stored or being stored. Read after each event.
     is_kept: AtomicBool,
-    unstored: UnstoredTurn,
+    turn: TurnOfRun,
 }
 
 type Begin = (StoreFuture<u64>, Arc<RunState>, Duration);
@@ -73,7 +73,7 @@ where
             begin: Mutex::default(),
             stored: Mutex::default(),
             is_kept: AtomicBool::new(false),
-            unstored: UnstoredTurn::default(),
+            turn: TurnOfRun::default(),
         }
     }
 
@@ -93,7 +93,7 @@ where
     /// Makes the claim available to the run's tools and layers.
     pub(super) fn show_claim(&self, context: &mut Context) {
         context.set_run_claim(self.key.clone(), Arc::clone(&self.claim));
-        context.extensions_mut().insert(self.unstored.clone());
+        context.extensions_mut().insert(self.turn.clone());
     }
 
     pub(super) fn now(&self) -> SystemTime {
@@ -207,6 +207,9 @@ where
                 return Poll::Pending;
             };
             self.is_kept.store(begun.is_ok(), Release);
+            if begun.is_err() {
+                self.turn.refuse();
+            }
             Poll::Ready(Some(begun.map(|fence| {
                 self.set_leased(since);
                 self.wrote(state);
@@ -404,7 +407,7 @@ where
     /// Records that the run has failed or was dropped: a resumed run without effects waits again, one whose
     /// turn could not be stored is abandoned, and any other run has ended.
     pub(super) fn give_up(&mut self, error: Option<&Error>) {
-        if self.kept.unstored.is_reported() {
+        if self.kept.turn.is_unstored() {
             // Resumed, it stores its turn when the store has recovered.
             self.last = self.kept.leave();
             return;

@@ -252,3 +252,23 @@ async fn a_run_whose_turn_is_not_stored_is_resumed() {
         assert_eq!(status(&store, "run").await, RunStatus::Ended);
     }
 }
+
+/// The store may have accepted it, and another process then continues it.
+#[tokio::test]
+async fn a_run_that_is_not_accepted_stores_no_turn() {
+    let world = TestEnvironment::new();
+    let threads = MemoryStore::with_options(options(&world));
+    let store = Flaky::with(threads.clone());
+    store.fail("begin");
+    let agent = process(
+        &store,
+        &threads,
+        &Arc::default(),
+        model("Done.", future::ready(())),
+    );
+    let body = agent.oneshot(request(&world, "run")).await.unwrap().body;
+    let (_, error) = assert_fails(body).await;
+    assert_eq!(error.code(), Some("store_failed"), "{error:?}");
+    settle().await;
+    assert_eq!(texts(&threads).await, [""; 0]);
+}
