@@ -23,7 +23,8 @@ pub enum Fault {
         /// The reason.
         why: Str,
     },
-    /// A state, its replies or a conversation exceed [`Options::max_state_bytes`](crate::Options::max_state_bytes).
+    /// A state, its replies or a conversation exceed [`Options::max_state_bytes`](crate::Options::max_state_bytes),
+    /// or a memory or a cached value exceeds its limit.
     ///
     /// They were not written ([`StoreError::Unwritable`]) or not read ([`StoreError::Failed`]; a
     /// store with a larger limit can read them).
@@ -93,10 +94,7 @@ impl fmt::Display for Fault {
         match self {
             Self::Corrupt { what, why } => write!(f, "{what} is corrupt: {why}"),
             Self::TooLarge { bytes, max } => {
-                write!(
-                    f,
-                    "state or conversation of {bytes} bytes exceeds the limit of {max} bytes"
-                )
+                write!(f, "value of {bytes} bytes exceeds the limit of {max} bytes")
             }
             Self::TooDeep => f.write_str("state is nested deeper than 127 levels"),
             #[cfg(feature = "postgres")]

@@ -1,11 +1,11 @@
-//! Durable stores for Concentric: suspended and abandoned runs, conversations, memories, the
+//! Durable stores for Concentric: suspended and abandoned runs, conversations, memories, caches, the
 //! ledger of tool effects, used keys and stored decisions.
 //!
 //! [`SqliteStore`] stores them in one file that any number of processes on one machine share.
 //! [`PostgresStore`] stores them in a database that any number of machines share, and [`MemoryStore`] in
-//! memory, for tests. All implement [`RunStore`], [`ThreadStore`], [`Memories`], [`Ledger`], [`Once`] and
-//! [`Decisions`] of `concentric-core`, and pass the tests of `concentric-test` (`store_suite!`), which a store
-//! of another program passes as well.
+//! memory, for tests. All implement [`RunStore`], [`ThreadStore`], [`Memories`], [`CacheStore`], [`Ledger`],
+//! [`Once`] and [`Decisions`] of `concentric-core`, and pass the tests of `concentric-test` (`store_suite!`), which
+//! a store of another program passes as well.
 //!
 //! ```
 //! use concentric_core::{
@@ -64,6 +64,7 @@
 //! | event | effect |
 //! |---|---|
 //! | the future of a write resolves | the transaction is committed, and survives a crash of the server (`synchronous_commit`). A renewal may be lost in a crash: its run is abandoned earlier, and later writes of its owner fail with [`StoreError::Stale`] once it is claimed |
+//! | the future of a write of a cache resolves | the transaction is committed, and may be lost in a crash of the server |
 //! | the server fails over to a replica | with synchronous replication, acknowledged writes are kept. Without it, the last ones are lost, and fences may repeat: set `synchronous_standby_names` where a failover is automatic |
 //! | the connection is lost, or a transaction conflicts with another one | the statement is repeated up to three times within the [wait of the pool](Options::pool_wait), without counting attempts to connect to a server that is starting, and is applied once. Methods that return how many entries they have removed fail with [`Fault::Database`] if the connection is lost |
 //! | the last handle is dropped | the connections are closed |
@@ -106,6 +107,11 @@
 //! for more than a common one, and of equal matches the newest is first. An owner has at most 1,000
 //! memories of at most 8 KiB; the oldest are removed.
 //!
+//! # Caches
+//!
+//! A cache has entries until their time has passed. Beyond its limits, those that expire first are removed.
+//! [`PostgresStore`] checks the limits of all entries at one of 16 writes, and at each purge.
+//!
 //! # Limits
 //!
 //! | limit | default | error |
@@ -113,6 +119,8 @@
 //! | [bytes of a state, and of all turns of a conversation](Options::max_state_bytes) | 64 MiB | [`StoreError::Unwritable`] |
 //! | waiting runs [per conversation](Options::max_waiting_per_thread) | 32 | [`StoreError::TooManyWaiting`] |
 //! | waiting runs [per tenant](Options::max_waiting_per_tenant) | 10,000 | [`StoreError::TooManyWaiting`] |
+//! | [bytes of a cached value](Options::max_cached_value_bytes) | 4 MiB | [`StoreError::Unwritable`] |
+//! | [entries of the cache](Options::max_cache_entries), and [their bytes](Options::max_cache_bytes) | 10,000; 256 MiB | none: the first to expire are removed |
 //!
 //! A run counts as waiting from its first suspension until it ends. Lists of runs
 //! ([`RunStore::list_by_thread`]) do not read states, and one query finds the run of any number of
@@ -148,6 +156,7 @@
 //! | the effects of a run that is in no store | removed [30 days](Options::keep_effects) after a purge first saw them |
 //! | a used key | removed when its time has passed and [100,000](Options::keep_used_keys) keys were used after it |
 //! | a decision for a conversation or for the tenant | kept until it is revoked |
+//! | an entry of the cache | removed when its time has passed, and with its conversation |
 //! | a conversation | kept until it is [deleted](concentric_core::store::ThreadStore::delete) |
 //!
 //! The end of each run removes up to a hundred expired entries of each kind;
@@ -171,6 +180,7 @@
 //!
 //! `postgres` adds [`PostgresStore`], with `tokio-postgres`. It requires PostgreSQL 14 or newer.
 //!
+//! [`CacheStore`]: concentric_core::store::CacheStore
 //! [`Decisions`]: concentric_core::store::Decisions
 //! [`Ledger`]: concentric_core::store::Ledger
 //! [`Ledger::begin`]: concentric_core::store::Ledger::begin
@@ -189,6 +199,7 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod cache;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod columns;
 mod fault;

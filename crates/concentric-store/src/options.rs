@@ -30,6 +30,9 @@ pub struct Options {
     pub(crate) keep_used_keys: usize,
     pub(crate) max_waiting_per_thread: usize,
     pub(crate) max_waiting_per_tenant: usize,
+    pub(crate) max_cache_entries: usize,
+    pub(crate) max_cache_bytes: usize,
+    pub(crate) max_cached_value_bytes: usize,
     #[cfg(feature = "sqlite")]
     pub(crate) busy_timeout: Duration,
     #[cfg(feature = "postgres")]
@@ -65,6 +68,9 @@ impl Default for Options {
             keep_used_keys: 100_000,
             max_waiting_per_thread: 32,
             max_waiting_per_tenant: 10_000,
+            max_cache_entries: 10_000,
+            max_cache_bytes: 256 << 20,
+            max_cached_value_bytes: 4 << 20,
             #[cfg(feature = "sqlite")]
             busy_timeout: Duration::from_secs(5),
             #[cfg(feature = "postgres")]
@@ -191,6 +197,34 @@ impl Options {
     #[must_use]
     pub const fn max_waiting_per_tenant(mut self, runs: usize) -> Self {
         self.max_waiting_per_tenant = runs;
+        self
+    }
+
+    /// Sets the maximum number of entries of the cache
+    /// ([`CacheStore`](concentric_core::store::CacheStore)), of all tenants; 10,000 by default.
+    ///
+    /// Beyond it, the entries that expire first are removed. With 0, none is stored.
+    #[must_use]
+    pub const fn max_cache_entries(mut self, entries: usize) -> Self {
+        self.max_cache_entries = entries;
+        self
+    }
+
+    /// Sets the maximum size of the cache in bytes of keys and values, of all tenants; 256 MiB by default.
+    ///
+    /// Beyond it, the entries that expire first are removed. With 0, none is stored.
+    #[must_use]
+    pub const fn max_cache_bytes(mut self, bytes: usize) -> Self {
+        self.max_cache_bytes = bytes;
+        self
+    }
+
+    /// Sets the maximum size of a cached value in bytes; 4 MiB by default.
+    ///
+    /// A larger one is not stored ([`StoreError::Unwritable`](concentric_core::store::StoreError::Unwritable)).
+    #[must_use]
+    pub const fn max_cached_value_bytes(mut self, bytes: usize) -> Self {
+        self.max_cached_value_bytes = bytes;
         self
     }
 

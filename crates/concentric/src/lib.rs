@@ -158,6 +158,7 @@ pub mod store {
     //! | [`Ledger`] | tool effects, so that no call is executed twice |
     //! | [`Decisions`] | decisions that also hold for later calls |
     //! | [`Once`] | used approval tokens |
+    //! | [`CacheStore`] | answers and results of tools, for other processes |
     //!
     //! The feature `store` adds `SqliteStore`, a file shared by all processes of a machine, and
     //! `MemoryStore` for tests; the feature `postgres` adds `PostgresStore`, a database shared by several

@@ -1,4 +1,4 @@
-//! Traits for persistent storage: of runs, conversations, memories, effects of tools, and decisions.
+//! Traits for persistent storage: of runs, conversations, memories, caches, effects of tools, and decisions.
 //!
 //! Implementations are trusted: a run is resumed exactly as a [`RunStore`] returns it.
 //! `concentric-store` implements the traits over SQLite, and in memory for tests.
@@ -9,6 +9,7 @@
 //! host authenticates the caller and puts a [`Tenant`] into the request's
 //! [extensions](crate::Context::extensions).
 
+mod cache;
 mod decision;
 mod ledger;
 mod memory;
@@ -17,6 +18,7 @@ mod run_context;
 mod thread;
 
 pub use self::{
+    cache::{CacheEntry, CacheKey, CacheStore},
     decision::{Decisions, Once, StoredDecision, StoredScope},
     ledger::{EffectKey, Intent, Ledger, LedgerEntry},
     memory::{Memories, Memory},

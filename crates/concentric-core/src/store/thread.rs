@@ -62,7 +62,7 @@ shared! {
 
         /// Deletes a conversation, and returns whether it existed. A store that also stores runs
         /// deletes those of the conversation, with their effects and the decisions for them, whether
-        /// it existed or not.
+        /// it existed or not; so does one that is a cache for the entries of the conversation.
         fn delete(&self, tenant: Tenant, thread: ThreadId) -> StoreFuture<bool>;
     }
 }

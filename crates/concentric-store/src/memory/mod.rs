@@ -1,3 +1,4 @@
+mod cache;
 mod decisions;
 mod effects;
 mod memories;
@@ -5,7 +6,7 @@ mod runs;
 mod threads;
 mod turns;
 
-use self::{effects::Entry, runs::Row, threads::Thread};
+use self::{cache::Cache, effects::Entry, runs::Row, threads::Thread};
 use crate::{Options, rules::is_over};
 use concentric_core::{
     Str, ThreadId,
@@ -61,6 +62,7 @@ struct Kept {
     threads: HashMap<(Tenant, ThreadId), Thread>,
     // By tenant and owner.
     memories: HashMap<(Tenant, Str), Vec<Memory>>,
+    cache: Cache,
 }
 
 impl MemoryStore {
@@ -125,6 +127,7 @@ impl Kept {
         let kept = u64::try_from(options.keep_used_keys).unwrap_or(u64::MAX);
         let old = self.used.saturating_sub(kept);
         self.once.retain(|_, (until, n)| *until > now || *n > old);
+        self.cache.retain(|_, entry| entry.until > now);
     }
 }
 

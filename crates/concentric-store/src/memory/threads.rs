@@ -104,6 +104,8 @@ impl ThreadStore for MemoryStore {
                 };
                 decision.tenant != tenant || of != Some(&thread)
             });
+            kept.cache
+                .retain(|key, _| key.tenant != tenant || key.thread.as_ref() != Some(&thread));
             Ok(kept.threads.remove(&(tenant, thread)).is_some())
         })
     }

@@ -1,3 +1,4 @@
+mod cache;
 mod decisions;
 mod effects;
 mod memories;
@@ -108,6 +109,8 @@ async fn purge(db: &Db) -> Result<bool, StoreError> {
         INT8: keep(options.keep_ended),
         INT8: keep(options.keep_effects),
         INT8: keys,
+        INT8: position(options.max_cache_entries),
+        INT8: position(options.max_cache_bytes),
     ];
     let row = db.call_one("purge", params, Repeat::Yes).await?;
     column(&row, 0)

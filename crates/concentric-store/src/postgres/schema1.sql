@@ -183,10 +183,27 @@ CREATE TABLE memories (
 );
 CREATE INDEX memories_by_time ON memories (tenant, owner, at, id);
 
+-- Results that can be made again.
+CREATE TABLE cache (
+    tenant text   COLLATE "C" NOT NULL,
+    -- Empty for an entry that belongs to no conversation.
+    thread text   COLLATE "C" NOT NULL,
+    space  text   COLLATE "C" NOT NULL,
+    digest bytea  NOT NULL,
+    at     bigint NOT NULL,
+    until  bigint NOT NULL,
+    -- Of the names, the digest and the value.
+    bytes  bigint NOT NULL,
+    value  bytea  NOT NULL,
+    PRIMARY KEY (tenant, thread, space, digest)
+);
+CREATE INDEX cache_until ON cache (until) INCLUDE (bytes);
+
 -- A server may have been built without lz4.
 DO $$ BEGIN
     ALTER TABLE turns ALTER COLUMN body SET COMPRESSION lz4;
     ALTER TABLE runs ALTER COLUMN head SET COMPRESSION lz4;
+    ALTER TABLE cache ALTER COLUMN value SET COMPRESSION lz4;
 EXCEPTION WHEN feature_not_supported THEN
     NULL;
 END $$;
@@ -565,6 +582,7 @@ BEGIN
     DELETE FROM decisions
     WHERE tenant = p_tenant AND thread = p_thread AND span IN ('run', 'thread');
     DELETE FROM slots WHERE tenant = p_tenant AND thread = p_thread;
+    DELETE FROM cache WHERE tenant = p_tenant AND thread = p_thread;
     FOREACH v_log IN ARRAY coalesce(v_logs, '{}') || v_thread LOOP
         PERFORM log_collect(v_log);
     END LOOP;
@@ -1040,9 +1058,38 @@ BEGIN
     RETURN v_waiting >= 100 OR v_abandoned >= 100;
 END $$;
 
+-- Removes entries of the cache beyond its limits, at most 100; returns whether more may be left.
+CREATE FUNCTION cache_trim(p_entries bigint, p_bytes bigint) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+DECLARE
+    v_entries bigint;
+    v_bytes   bigint;
+    v_entry   record;
+    v_removed boolean := false;
+BEGIN
+    SELECT count(*) - p_entries, coalesce(sum(bytes), 0)::bigint - p_bytes INTO v_entries, v_bytes FROM cache;
+    IF v_entries <= 0 AND v_bytes <= 0 THEN
+        RETURN false;
+    END IF;
+    FOR v_entry IN
+        SELECT tenant, thread, space, digest, bytes FROM cache
+        ORDER BY until LIMIT 100 FOR UPDATE SKIP LOCKED
+    LOOP
+        EXIT WHEN v_entries <= 0 AND v_bytes <= 0;
+        DELETE FROM cache
+        WHERE tenant = v_entry.tenant AND thread = v_entry.thread AND space = v_entry.space
+            AND digest = v_entry.digest;
+        v_entries := v_entries - 1;
+        v_bytes := v_bytes - v_entry.bytes;
+        v_removed := true;
+    END LOOP;
+    RETURN v_removed AND (v_entries > 0 OR v_bytes > 0);
+END $$;
+
 -- Removes at most 100 expired entries of each kind; returns whether more may be left.
 CREATE FUNCTION purge(
-    p_now bigint, p_keep_waiting bigint, p_keep_ended bigint, p_keep_effects bigint, p_keep_keys bigint
+    p_now bigint, p_keep_waiting bigint, p_keep_ended bigint, p_keep_effects bigint, p_keep_keys bigint,
+    p_cache_entries bigint, p_cache_bytes bigint
 ) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE
@@ -1086,11 +1133,18 @@ BEGIN
             ORDER BY until LIMIT 100 FOR UPDATE SKIP LOCKED) first
         WHERE first.n <= (SELECT max(n) FROM once) - p_keep_keys);
     GET DIAGNOSTICS v_rows = ROW_COUNT;
-    RETURN v_more OR v_rows >= 100;
+    v_more := v_more OR v_rows >= 100;
+
+    DELETE FROM cache WHERE (tenant, thread, space, digest) IN (
+        SELECT tenant, thread, space, digest FROM cache WHERE until <= v_now
+        LIMIT 100 FOR UPDATE SKIP LOCKED);
+    GET DIAGNOSTICS v_rows = ROW_COUNT;
+    v_more := v_more OR v_rows >= 100;
+    RETURN cache_trim(p_cache_entries, p_cache_bytes) OR v_more;
 END $$;
 
 ---------------------------------------------------------------------------------------------------
--- Effects, used keys, decisions and memories.
+-- Effects, used keys, decisions, memories and caches.
 
 -- Starts an effect. `p_known` are the arguments of an earlier call that the caller found to be equal.
 --
@@ -1231,5 +1285,45 @@ LANGUAGE sql VOLATILE SET search_path FROM CURRENT AS $$
     WITH gone AS (
         DELETE FROM memories WHERE tenant = p_tenant AND owner = p_owner AND (p_id IS NULL OR id = p_id)
         RETURNING id
+    ) SELECT count(*) FROM gone
+$$;
+
+CREATE FUNCTION cache_get(p_tenant text, p_thread text, p_space text, p_digest bytea, p_now bigint)
+RETURNS TABLE (value bytea, age bigint)
+LANGUAGE sql VOLATILE SET search_path FROM CURRENT AS $$
+    WITH t AS MATERIALIZED (SELECT now_or(p_now) AS now)
+    SELECT c.value, greatest(t.now - c.at, 0) FROM cache c, t
+    WHERE c.tenant = p_tenant AND c.thread = p_thread AND c.space = p_space AND c.digest = p_digest
+        AND c.until > t.now
+$$;
+
+-- Stores an entry, and removes those beyond the limits at some of the writes, since their check reads the
+-- sizes of all entries.
+--
+-- It does not wait for the disk: what is lost is made again.
+CREATE FUNCTION cache_put(
+    p_tenant text, p_thread text, p_space text, p_digest bytea, p_now bigint, p_keep bigint,
+    p_size bigint, p_value bytea, p_entries bigint, p_bytes bigint
+) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+DECLARE
+    v_now bigint := now_or(p_now);
+BEGIN
+    PERFORM set_config('synchronous_commit', 'off', true);
+    INSERT INTO cache (tenant, thread, space, digest, at, until, bytes, value)
+    VALUES (p_tenant, p_thread, p_space, p_digest, v_now, v_now + p_keep, p_size, p_value)
+    ON CONFLICT (tenant, thread, space, digest) DO UPDATE SET at = excluded.at,
+        until = excluded.until, bytes = excluded.bytes, value = excluded.value;
+    IF get_byte(p_digest, 0) % 16 = 0 THEN
+        PERFORM cache_trim(p_entries, p_bytes);
+    END IF;
+END $$;
+
+CREATE FUNCTION cache_remove(p_tenant text, p_thread text, p_space text) RETURNS bigint
+LANGUAGE sql VOLATILE SET search_path FROM CURRENT AS $$
+    WITH gone AS (
+        DELETE FROM cache WHERE tenant = p_tenant
+            AND (p_thread IS NULL OR thread = p_thread) AND (p_space IS NULL OR space = p_space)
+        RETURNING digest
     ) SELECT count(*) FROM gone
 $$;

@@ -1,3 +1,4 @@
+mod cache;
 mod decisions;
 mod ledger;
 mod log;

@@ -2,7 +2,9 @@
 
 #[cfg(feature = "postgres")]
 use crate::common::postgres::{self, Emptied};
-use concentric_core::store::{Decisions, Ledger, Memories, Once, RunStore, ThreadStore};
+use concentric_core::store::{
+    CacheStore, Decisions, Ledger, Memories, Once, RunStore, ThreadStore,
+};
 #[cfg(feature = "postgres")]
 use concentric_store::PostgresStore;
 #[cfg(feature = "sqlite")]
@@ -12,7 +14,7 @@ use concentric_test::{ManualClock, StoreHarness};
 
 /// A store with its `purge`.
 pub(crate) trait Store:
-    RunStore + Ledger + Once + Decisions + ThreadStore + Memories + Clone
+    RunStore + Ledger + Once + Decisions + ThreadStore + Memories + CacheStore + Clone
 {
     async fn expire(&self);
 }

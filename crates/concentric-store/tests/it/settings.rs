@@ -3,7 +3,7 @@
 use crate::common::{client, clock, key, question, running, secs, set, tenant, waiting};
 use crate::kinds::Store;
 use concentric_core::store::{
-    EffectKey, Intent, Ledger, RunChange, RunStatus, RunStore, StoreError,
+    CacheKey, EffectKey, Intent, Ledger, RunChange, RunStatus, RunStore, StoreError,
 };
 #[cfg(feature = "sqlite")]
 use concentric_store::SqliteStore;
@@ -199,6 +199,43 @@ async fn the_limit_of_waiting_runs_is_enforced() {
             (tenant(1), ["ok", "too_many_waiting"]),
             (thread(usize::MAX), ["ok"; 2]),
             (tenant(usize::MAX), ["ok"; 2]),
+        ]
+    );
+}
+
+#[tokio::test]
+async fn the_limits_of_the_cache_are_enforced() {
+    async fn check<S: Store>(store: S, _: &ManualClock, (expected, kept): (&str, [bool; 2])) {
+        let cached = |n| CacheKey::new(tenant("acme"), None, "s", [n; 32]);
+        for n in [0, 1] {
+            let keep = secs(60 + u64::from(n));
+            let put = store.put_entry(cached(n), vec![n; 9], keep).await;
+            assert_eq!(code(put), expected);
+        }
+        for (n, kept) in [0, 1].into_iter().zip(kept) {
+            let found = store.get_entry(cached(n)).await.unwrap();
+            assert_eq!(found.is_some(), kept, "{n}");
+        }
+    }
+    let entries = |entries| Options::new().max_cache_entries(entries);
+    let bytes = |bytes| Options::new().max_cache_bytes(bytes);
+    let value = |bytes| Options::new().max_cached_value_bytes(bytes);
+    // Each entry has 37 bytes beside its value.
+    each!(
+        check,
+        [
+            (entries(0), ("ok", [false, false])),
+            (entries(1), ("ok", [false, true])),
+            (entries(usize::MAX), ("ok", [true, true])),
+            (bytes(0), ("ok", [false, false])),
+            (bytes(45), ("ok", [false, false])),
+            (bytes(46), ("ok", [false, true])),
+            (bytes(92), ("ok", [true, true])),
+            (bytes(usize::MAX), ("ok", [true, true])),
+            (value(0), ("unwritable", [false, false])),
+            (value(8), ("unwritable", [false, false])),
+            (value(9), ("ok", [true, true])),
+            (value(usize::MAX), ("ok", [true, true])),
         ]
     );
 }

@@ -2,14 +2,14 @@
 
 use crate::common::{
     at, client,
-    file::{file, open},
+    file::{count, file, open},
     key, question, running, secs, set, tenant, waiting,
 };
 use concentric_core::{
     MessageId, Reply, ThreadId, ToolOutcome, Turn,
     store::{
-        Decisions, EffectKey, Ledger, LedgerEntry, Memories, Once, Renewed, RunChange, RunStatus,
-        RunStore, StoreError, StoreFuture, ThreadChange, ThreadStore,
+        CacheKey, CacheStore, Decisions, EffectKey, Ledger, LedgerEntry, Memories, Once, Renewed,
+        RunChange, RunStatus, RunStore, StoreError, StoreFuture, ThreadChange, ThreadStore,
     },
 };
 use concentric_store::{Fault, Options, SqliteStore};
@@ -222,7 +222,7 @@ async fn a_file_of_a_newer_version_is_rejected() {
             error,
             Fault::Newer {
                 found: 99,
-                known: 6
+                known: 7
             }
         ),
         "{error:?}"
@@ -734,6 +734,79 @@ async fn a_file_of_the_fifth_version_is_migrated() {
     assert_eq!(found.await.unwrap().len(), 1);
     // The migrated file opens again.
     drop(SqliteStore::open(&path).unwrap());
+}
+
+/// A dump of a file written by schema version 6.
+const SIXTH: &str = include_str!("../golden/schema_6.sql");
+
+#[tokio::test]
+async fn a_file_of_the_sixth_version_is_migrated() {
+    let (_dir, path) = file();
+    let old = Connection::open(&path).unwrap();
+    old.execute_batch(SIXTH).unwrap();
+    old.pragma_update(None, "journal_mode", "WAL").unwrap();
+    drop(old);
+
+    let (store, clock) = open(&path);
+    set(&clock, 29);
+    let states = [
+        ("left", running("left"), RunStatus::Running, 2),
+        ("waits", waiting("hi", "q"), RunStatus::Suspended, 0),
+        ("claimed", waiting("claimed", "q2"), RunStatus::Running, 0),
+        ("over", running("over"), RunStatus::Ended, 0),
+    ];
+    for (run, state, status, takeovers) in states {
+        let record = store.get(key(run)).await.unwrap();
+        assert_eq!((record.state, record.status), (state, status), "{run}");
+        assert_eq!(record.takeovers, takeovers, "{run}");
+    }
+    let fence = store.get(key("claimed")).await.unwrap().fence;
+    let renewed = store.renew(key("claimed"), fence, secs(60)).await;
+    assert_eq!(renewed.unwrap(), Renewed::CancelRequested);
+    let found = store.search(tenant("acme"), "user".into(), "tea".into(), 9);
+    assert_eq!(found.await.unwrap().len(), 1);
+
+    // The file has a cache from now on, also for the next process that opens it.
+    let cached = || CacheKey::new(tenant("acme"), None, "model", [1; 32]);
+    let put = store.put_entry(cached(), b"answer".to_vec(), secs(60));
+    put.await.unwrap();
+    drop(store);
+    let (store, clock) = open(&path);
+    set(&clock, 30);
+    let found = store.get_entry(cached()).await.unwrap().unwrap();
+    assert_eq!((&*found.value, found.age), (&b"answer"[..], secs(1)));
+    assert_eq!(count(&path, "cache"), 1);
+}
+
+#[tokio::test]
+async fn the_cache_counts_its_entries_and_their_bytes() {
+    let (_dir, path) = file();
+    let (store, clock) = open(&path);
+    let cached = |n: u8| CacheKey::new(tenant("acme"), Some(ThreadId::new("t")), "s", [n; 32]);
+    for (n, bytes) in [(1, 100), (2, 10), (1, 50), (3, 0), (4, 7)] {
+        let put = store.put_entry(cached(n), vec![n; bytes], secs(60 * u64::from(n)));
+        put.await.unwrap();
+    }
+    let total = || {
+        let db = Connection::open(&path).unwrap();
+        let counted = "SELECT n, bytes FROM cache_total";
+        let summed = "SELECT count(*), coalesce(sum(bytes), 0) FROM cache";
+        let row = |query| {
+            db.query_row(query, [], |row| {
+                Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?))
+            })
+            .unwrap()
+        };
+        assert_eq!(row(counted), row(summed));
+        row(counted)
+    };
+    // Each entry has 38 bytes of names.
+    assert_eq!(total(), (4, 50 + 10 + 7 + 4 * 38));
+    set(&clock, 60);
+    store.purge().await.unwrap();
+    assert_eq!(total(), (3, 10 + 7 + 3 * 38));
+    let removed = store.remove_entries(tenant("acme"), None, Some("s".into()));
+    assert_eq!((removed.await.unwrap(), total()), (3, (0, 0)));
 }
 
 #[tokio::test]

@@ -49,13 +49,14 @@
 //! | `decisions` | [`Decisions`](concentric_core::store::Decisions) |
 //! | `threads` | [`ThreadStore`](concentric_core::store::ThreadStore) |
 //! | `memories` | [`Memories`](concentric_core::store::Memories) |
+//! | `cache` | [`CacheStore`](concentric_core::store::CacheStore) |
 //!
 //! Cases that need several traits run if all of them are selected.
 //!
 //! # Requirements
 //!
-//! The cases need the usual limits of a store: it accepts states and conversations of 5 MiB and at least
-//! 8 waiting runs per conversation, and keeps entries for at least a day. The clock of the suite moves by
+//! The cases need the usual limits of a store: it accepts states and conversations of 5 MiB, cached values of
+//! 1 MiB and at least 8 waiting runs per conversation, and keeps entries for at least a day, also those of a cache. The clock of the suite moves by
 //! minutes in most cases, and by 100 years in one.
 //!
 //! # Random cases and races
@@ -71,6 +72,7 @@
 #[macro_use]
 mod suite;
 
+mod cache;
 mod decisions;
 mod kit;
 mod leases;
@@ -92,6 +94,7 @@ pub mod cases {
     //! The cases, as functions without arguments for the tests that the macro makes.
 
     pub use super::{
+        cache::{cache, cache_of_threads},
         decisions::decisions,
         leases::leases,
         ledger::{ledger, ledger_of_runs},

@@ -55,7 +55,7 @@ macro_rules! store_suite {
     ($harness:ty) => {
         $crate::store_suite!(
             $harness,
-            only = [runs, ledger, once, decisions, threads, memories]
+            only = [runs, ledger, once, decisions, threads, memories, cache]
         );
     };
     ($harness:ty, only = $groups:tt) => {
@@ -111,6 +111,23 @@ macro_rules! __store_group {
     (memories, $harness:ty, $all:tt) => {
         $crate::__store_memories!($harness);
     };
+    (cache, $harness:ty, $all:tt) => {
+        $crate::__store_cache!($harness);
+        $crate::__store_with_threads!($all {
+            $crate::__store_cache_of_threads!($harness);
+        });
+    };
+}
+
+/// `code` if `threads` is selected.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __store_with_threads {
+    ([threads $($rest:tt)*] { $($code:tt)* }) => { $($code)* };
+    ([$other:tt $($rest:tt)*] { $($code:tt)* }) => {
+        $crate::__store_with_threads!([$($rest)*] { $($code)* });
+    };
+    ([] { $($code:tt)* }) => {};
 }
 
 /// `code` if `runs` is selected.

@@ -1,7 +1,7 @@
 //! The end of runs, and the removal of expired entries.
 
 use super::super::{
-    log,
+    cache, log,
     values::{count, execute, find_row, find_rows, integer, nanos},
 };
 use crate::Options;
@@ -22,7 +22,7 @@ pub(super) fn set_ended(
 }
 
 /// The maximum number of rows of each kind removed in one transaction, which blocks other writers.
-const BATCH: usize = 100;
+pub(in crate::sqlite) const BATCH: usize = 100;
 
 /// Returns the keys of at most [`BATCH`] runs that `find` selects with `time` as its parameter.
 fn before(
@@ -99,5 +99,10 @@ pub(crate) fn purge(
     );
     let kept = i64::try_from(options.keep_used_keys).unwrap_or(i64::MAX);
     did(execute(&delete, &[at, kept])?);
-    Ok(more)
+    let delete = format!(
+        "DELETE FROM cache WHERE rowid IN
+         (SELECT rowid FROM cache WHERE until <= ?1 LIMIT {BATCH})"
+    );
+    did(execute(&delete, &[at])?);
+    Ok(more | cache::trim(tx, options)?)
 }

@@ -159,6 +159,7 @@ pub(super) fn delete(
         "DELETE FROM effects WHERE tenant = ?1 AND thread = ?2 AND run IS NOT NULL",
         "DELETE FROM decisions WHERE tenant = ?1 AND thread = ?2 AND span IN ('run', 'thread')",
         "DELETE FROM slots WHERE tenant = ?1 AND thread = ?2",
+        "DELETE FROM cache WHERE tenant = ?1 AND thread = ?2",
     ] {
         execute(tx, delete, key)?;
     }

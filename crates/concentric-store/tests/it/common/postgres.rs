@@ -69,7 +69,7 @@ impl Drop for Emptied {
 }
 
 /// The tables of a schema, except that of its version.
-pub(crate) const TABLES: [&str; 11] = [
+pub(crate) const TABLES: [&str; 12] = [
     "runs",
     "leases",
     "questions",
@@ -81,6 +81,7 @@ pub(crate) const TABLES: [&str; 11] = [
     "once",
     "decisions",
     "memories",
+    "cache",
 ];
 
 /// A store in an empty schema.

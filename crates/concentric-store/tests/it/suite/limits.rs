@@ -4,7 +4,7 @@ use super::*;
 use concentric_core::{
     Turn,
     state::{SlotPlace, StoredSlot},
-    store::{Memory, StoredThread, ThreadChange},
+    store::{CacheKey, CacheStore, Memory, StoredThread, ThreadChange},
 };
 
 suite! {
@@ -14,6 +14,8 @@ suite! {
     a_conversation_over_the_size_limit_is_not_written
     an_owner_keeps_the_newest_thousand_memories
     a_large_memory_is_not_written
+    the_cache_keeps_the_entries_that_expire_last
+    a_large_value_is_not_cached
     the_newest_memory_is_the_first_of_equal_matches
 }
 
@@ -266,4 +268,65 @@ async fn a_large_memory_is_not_written<S: Store>(store: S, _: ManualClock) {
             "{bytes}"
         );
     }
+}
+
+async fn cache<S: CacheStore>(store: &S, n: u8, bytes: usize, seconds: u64) -> &'static str {
+    let key = CacheKey::new(tenant("acme"), None, "s", [n; 32]);
+    let put = store.put_entry(key, vec![n; bytes], secs(seconds));
+    put.await.map_or_else(|error| error.code(), |()| "ok")
+}
+
+/// The numbers of the cached entries.
+async fn cached<S: CacheStore>(store: &S) -> Vec<u8> {
+    let mut found = Vec::new();
+    for n in 0..200 {
+        let key = CacheKey::new(tenant("acme"), None, "s", [n; 32]);
+        if store.get_entry(key).await.unwrap().is_some() {
+            found.push(n);
+        }
+    }
+    found
+}
+
+async fn the_cache_keeps_the_entries_that_expire_last<S: Store>(store: S, clock: ManualClock) {
+    for n in 0..120 {
+        assert_eq!(cache(&store, n, 1, 1000 - u64::from(n)).await, "ok");
+    }
+    expire(&store, &clock, 0).await;
+    assert_eq!(cached(&store).await, (0..100).collect::<Vec<_>>());
+    // Eight of these are within the number, but not within the bytes.
+    let removed = store.remove_entries(tenant("acme"), None, None).await;
+    assert_eq!(removed.unwrap(), 100);
+    for n in 0..8 {
+        assert_eq!(cache(&store, n, 1900, 1000 - u64::from(n)).await, "ok");
+    }
+    expire(&store, &clock, 0).await;
+    assert_eq!(cached(&store).await, [0, 1, 2, 3, 4]);
+    // One that replaces another counts once.
+    assert_eq!(cache(&store, 0, 10, 1000).await, "ok");
+    expire(&store, &clock, 0).await;
+    assert_eq!(cached(&store).await, [0, 1, 2, 3, 4]);
+}
+
+async fn a_large_value_is_not_cached<S: Store>(store: S, _: ManualClock) {
+    assert_eq!(cache(&store, 1, 2000, 60).await, "ok");
+    assert_eq!(cache(&store, 2, 2001, 60).await, "unwritable");
+    assert_eq!(cached(&store).await, [1]);
+    let key = CacheKey::new(tenant("acme"), None, "s", [1; 32]);
+    let error = store
+        .put_entry(key, vec![0; 2001], secs(60))
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(
+            fault(&error),
+            Fault::TooLarge {
+                max: 2000,
+                bytes: 2001
+            }
+        ),
+        "{error:?}"
+    );
+    // The earlier one is kept.
+    assert_eq!(cached(&store).await, [1]);
 }

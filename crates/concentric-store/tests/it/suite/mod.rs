@@ -54,7 +54,10 @@ async fn start<K: Kind>(clock: &ManualClock) -> K {
         .keep_effects(Duration::from_secs(2000))
         .keep_used_keys(2)
         .max_waiting_per_thread(3)
-        .max_waiting_per_tenant(5);
+        .max_waiting_per_tenant(5)
+        .max_cache_entries(100)
+        .max_cache_bytes(10_000)
+        .max_cached_value_bytes(2_000);
     K::with(options).await
 }
 

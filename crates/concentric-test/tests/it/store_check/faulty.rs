@@ -3,9 +3,10 @@
 use concentric_core::{
     InterruptId, MessageId, Reply, RunId, Str, ThreadId, ToolOutcome,
     store::{
-        Decisions, EffectKey, Intent, Ledger, LedgerEntry, Memories, Memory, Once, Renewed,
-        RunChange, RunKey, RunRecord, RunStatus, RunStore, RunSummary, StoreError, StoreFuture,
-        StoredDecision, StoredThread, Tenant, ThreadChange, ThreadStore, ThreadSummary,
+        CacheEntry, CacheKey, CacheStore, Decisions, EffectKey, Intent, Ledger, LedgerEntry,
+        Memories, Memory, Once, Renewed, RunChange, RunKey, RunRecord, RunStatus, RunStore,
+        RunSummary, StoreError, StoreFuture, StoredDecision, StoredThread, Tenant, ThreadChange,
+        ThreadStore, ThreadSummary,
     },
 };
 use concentric_store::Options;
@@ -41,7 +42,9 @@ fault! {
     RevokesForOtherTenants SharesMemories BeginsEffectsWithoutAClaim BeginsEffectsTwice
     RetractsFinishedEffects KeepsUsedKeysTooShort AppendsAtAnyVersion AppendsTwice ForgetsIdsOfChanges EndsNoRun AppendsForLostRuns
     KeepsDeletedConversations RepeatsAPage KeepsRunsOfDeletedConversations RecallsAllDecisions
-    ForgetsAllMemories ClaimsAfterACheck AppendsAfterACheck UsesAKeyAfterACheck SweepsAfterACheck
+    ForgetsAllMemories SharesCachedValues KeepsTheFirstCachedValue ServesExpiredValues ExtendsCachedValues
+    TruncatesCachedValues IgnoresSpaces RemovesAllSpaces KeepsCachedValuesOfDeletedConversations
+    ClaimsAfterACheck AppendsAfterACheck UsesAKeyAfterACheck SweepsAfterACheck
 }
 
 /// The harness of a store with the fault number `F`.
@@ -545,6 +548,61 @@ impl Memories for FaultyStore {
     }
 }
 
+impl CacheStore for FaultyStore {
+    fn get_entry(&self, mut key: CacheKey) -> StoreFuture<Option<CacheEntry>> {
+        key.tenant = self.tenant(Fault::SharesCachedValues, key.tenant);
+        if self.has(Fault::IgnoresSpaces) {
+            key.space = Str::default();
+        }
+        let store = self.clone();
+        Box::pin(async move {
+            let mut found = store.inner.get_entry(key.clone()).await?;
+            if let Some(entry) = &mut found {
+                if store.has(Fault::TruncatesCachedValues) {
+                    entry.value.truncate(1 << 10);
+                }
+                if store.has(Fault::ExtendsCachedValues) {
+                    let again =
+                        store
+                            .inner
+                            .put_entry(key, entry.value.clone(), Duration::from_secs(120));
+                    again.await?;
+                }
+            }
+            Ok(found)
+        })
+    }
+
+    fn put_entry(&self, mut key: CacheKey, value: Vec<u8>, keep: Duration) -> StoreFuture<()> {
+        key.tenant = self.tenant(Fault::SharesCachedValues, key.tenant);
+        if self.has(Fault::IgnoresSpaces) {
+            key.space = Str::default();
+        }
+        let keep = match self.fault {
+            Fault::ServesExpiredValues => Duration::MAX,
+            _ => keep,
+        };
+        let store = self.clone();
+        Box::pin(async move {
+            let is_first = store.inner.get_entry(key.clone()).await?.is_none();
+            if is_first || !store.has(Fault::KeepsTheFirstCachedValue) {
+                store.inner.put_entry(key, value, keep).await?;
+            }
+            Ok(())
+        })
+    }
+
+    fn remove_entries(
+        &self,
+        tenant: Tenant,
+        thread: Option<ThreadId>,
+        space: Option<Str>,
+    ) -> StoreFuture<u64> {
+        let space = space.filter(|_| !self.has(Fault::RemovesAllSpaces));
+        self.inner.remove_entries(tenant, thread, space)
+    }
+}
+
 impl ThreadStore for FaultyStore {
     fn load(&self, tenant: Tenant, thread: ThreadId) -> StoreFuture<Option<StoredThread>> {
         self.inner.load(tenant, thread)
@@ -643,6 +701,7 @@ impl ThreadStore for FaultyStore {
                     }
                     store.inner.delete(tenant, thread).await
                 }
+                Fault::KeepsCachedValuesOfDeletedConversations => Ok(true),
                 _ => store.inner.delete(tenant, thread).await,
             }
         })

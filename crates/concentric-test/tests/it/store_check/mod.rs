@@ -199,6 +199,23 @@ faults! {
         says "the decisions of the run and thread must be";
     ForgetsAllMemories: memories::memories_are_forgotten_one_by_one_or_all_at_once
         says "the number of forgotten memories must be 1, but is 3";
+    // Caches.
+    SharesCachedValues: cache::tenants_do_not_share_cached_values
+        says "the value of another tenant must be None";
+    KeepsTheFirstCachedValue: cache::a_cached_value_replaces_one_with_the_same_key
+        says "the entry after a second write must be Some(CacheEntry { value: [116, 119, 111]";
+    ServesExpiredValues: cache::a_cached_value_expires_after_its_time
+        says "the value that is kept for no time must be None";
+    ExtendsCachedValues: cache::a_read_does_not_extend_the_time_of_a_cached_value
+        says "the age after 119 s must be Some(119s), but is Some(59s)";
+    TruncatesCachedValues: cache::a_cached_value_is_read_as_it_was_written
+        says "that 1048576 bytes are read as written must be true, but is false";
+    IgnoresSpaces: cache::each_part_of_a_key_separates_cached_values
+        says "must be None, but is Some";
+    RemovesAllSpaces: cache::cached_values_are_removed_by_conversation_and_space
+        says "the entries after `remove_entries` of None and Some(\"a\") must be";
+    KeepsCachedValuesOfDeletedConversations: cache_of_threads::a_deleted_conversation_takes_its_cached_values_with_it
+        says "after `delete` of a conversation must be None";
     // Races: the check and the change are not one step.
     ClaimsAfterACheck: races::one_of_two_processes_claims_a_waiting_run
         says "`claim` by two processes: the number of processes that succeeded, of two, must be 1, but is 2";

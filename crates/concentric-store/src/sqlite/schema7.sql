@@ -1,0 +1,29 @@
+-- Results that can be made again.
+CREATE TABLE cache (
+    tenant TEXT NOT NULL,
+    -- Empty for an entry that belongs to no conversation.
+    thread TEXT NOT NULL,
+    space  TEXT NOT NULL,
+    digest BLOB NOT NULL,
+    at     INTEGER NOT NULL,
+    until  INTEGER NOT NULL,
+    -- Of the names, the digest and the value.
+    bytes  INTEGER NOT NULL,
+    value  BLOB NOT NULL,
+    PRIMARY KEY (tenant, thread, space, digest)
+) STRICT;
+CREATE INDEX cache_until ON cache (until);
+
+-- The number of entries, and their bytes.
+CREATE TABLE cache_total (
+    id    INTEGER PRIMARY KEY CHECK (id = 0),
+    n     INTEGER NOT NULL,
+    bytes INTEGER NOT NULL
+) STRICT;
+INSERT INTO cache_total VALUES (0, 0, 0);
+CREATE TRIGGER cache_added AFTER INSERT ON cache BEGIN
+    UPDATE cache_total SET n = n + 1, bytes = bytes + new.bytes;
+END;
+CREATE TRIGGER cache_removed AFTER DELETE ON cache BEGIN
+    UPDATE cache_total SET n = n - 1, bytes = bytes - old.bytes;
+END;
