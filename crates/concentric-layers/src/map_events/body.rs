@@ -33,13 +33,11 @@ where
     #[inline(always)]
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.project();
-        match this.inner.poll_next(cx) {
-            Poll::Ready(Some(Ok(mut event))) => {
-                (this.map)(&mut event);
-                Poll::Ready(Some(Ok(event)))
-            }
-            other => other,
+        let mut item = this.inner.poll_next(cx);
+        if let Poll::Ready(Some(Ok(event))) = &mut item {
+            (this.map)(event);
         }
+        item
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {

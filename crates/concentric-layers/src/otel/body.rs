@@ -7,7 +7,7 @@ use std::{pin::Pin, task::Context};
 
 body! {
     /// Response body for [`Traced`](super::Traced): the items of the inner body, unchanged.
-    pub struct TracedBody<B>(Passed<B, WithSpan<B>>);
+    pub struct TracedBody<B>(Passed<B, Pin<Box<WithSpan<B>>>>);
 }
 
 impl<B> TracedBody<B> {
@@ -17,8 +17,9 @@ impl<B> TracedBody<B> {
         Self { inner }
     }
 
-    pub(super) const fn traced(body: B, span: ModelSpan) -> Self {
-        let body = WithSpan { body, span };
+    pub(super) fn traced(body: B, span: ModelSpan) -> Self {
+        // Boxed, so that the path of an event without a span does not depend on the place of the body.
+        let body = Box::pin(WithSpan { body, span });
         let inner = Passed::Other { body };
         Self { inner }
     }
