@@ -3,7 +3,7 @@
 use super::*;
 
 /// A model that makes `calls`, and then writes their outcomes and the later user messages as text.
-fn attentive(tools: Toolset, calls: Calls) -> BoxModel {
+pub(super) fn attentive(tools: Toolset, calls: Calls) -> BoxModel {
     let model = service_fn(move |request: ChatRequest| {
         let mut events = Vec::new();
         let turns: Vec<_> = request.transcript.iter().collect();

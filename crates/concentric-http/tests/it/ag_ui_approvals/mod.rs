@@ -2,6 +2,7 @@
 
 mod ids;
 mod messages;
+mod overwritten;
 mod redelivery;
 mod replies;
 mod stored;
