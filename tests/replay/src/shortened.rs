@@ -6,16 +6,22 @@ mod strict;
 use crate::{Recording, Rng, default_dir, direct, load, model};
 use bytes::Bytes;
 use concentric_core::{
-    BoxModel, CallId, ChatRequest, Message, PartKind, Role, Round, ToolOutcome, ToolResult,
-    Transcript, Turn,
+    AgentLayer, Answer, BoxModel, CallId, ChatRequest, Error, Message, Part, PartKind, Role, Round,
+    ToolCall, ToolOutcome, ToolResult, ToolSpec, Transcript, Turn, Usage,
     message::{Author, Executor},
+    store::{EffectKey, Ledger, LedgerEntry},
 };
-use concentric_layers::{ClearToolResultsLayer, CompactionLayer, TrimLayer, compaction::Trigger};
-use concentric_test::ScriptedModel;
+use concentric_layers::{
+    ClearToolResultsLayer, CompactionLayer, TrimLayer,
+    compaction::Trigger,
+    tokens::{Estimator, TokenCounter},
+};
+use concentric_test::{MemoryStore, ScriptedModel};
+use concentric_tools::{Tool, Toolset};
 use http_body_util::{BodyExt, Full};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::{
-    collections::HashSet,
+    collections::{BTreeSet, HashSet},
     convert::Infallible,
     sync::{Arc, Mutex},
 };
@@ -74,18 +80,22 @@ async fn faults(transcript: &Transcript) -> Vec<String> {
     faults
 }
 
-/// The message of a recorded answer.
-async fn answer(recording: &Recording) -> Option<Message> {
+/// A model that gives a recorded answer.
+fn recorded(recording: &Recording) -> Option<BoxModel> {
     let http = direct(recording, recording.pieces());
-    let model = model(
+    model(
         &recording.api,
         address(&recording.api),
         recording.stream,
         http,
-    )?;
+    )
+}
+
+async fn answer(recording: &Recording) -> Option<Answer> {
+    let model = recorded(recording)?;
     let answer = model.oneshot(ChatRequest::user("hi")).await.ok()?;
-    let message = answer.collect().await.ok()?.message;
-    (!message.parts.is_empty()).then_some(message)
+    let answer = answer.collect().await.ok()?;
+    (!answer.message.parts.is_empty()).then_some(answer)
 }
 
 /// The turn of an answer; calls have results of several hundred bytes.
@@ -111,17 +121,21 @@ fn turn(mut message: Message, index: usize) -> Option<Turn> {
     Round::new(message, results.collect()).ok().map(Turn::from)
 }
 
+/// Returns whether every encoder accepts the turn.
+async fn is_accepted(turn: &Turn) -> bool {
+    let alone = [Turn::user("Hi."), turn.clone(), Turn::user("And?")];
+    faults(&alone.into_iter().collect()).await.is_empty()
+}
+
 /// All recorded answers of `api` that every encoder accepts, as one conversation.
 async fn history(dir: &std::path::Path, api: &str) -> Transcript {
     let mut history = Transcript::new();
     for (index, recording) in load(dir, api).unwrap().iter().enumerate() {
-        let Some(turn) = answer(recording).await.and_then(|it| turn(it, index)) else {
+        let answer = answer(recording).await;
+        let Some(turn) = answer.and_then(|it| turn(it.message, index)) else {
             continue;
         };
-        let alone: Transcript = [Turn::user("Hi."), turn.clone(), Turn::user("And?")]
-            .into_iter()
-            .collect();
-        if !faults(&alone).await.is_empty() {
+        if !is_accepted(&turn).await {
             continue;
         }
         // Some answers belong to one exchange.
@@ -224,4 +238,143 @@ async fn every_encoder_accepts_shortened_recorded_conversations() {
         }
     }
     eprintln!("{views} views of conversations of up to {longest} turns");
+}
+
+/// A tool whose effects and outcomes are noted.
+fn noted(name: &str, effects: &Effects) -> Tool {
+    let effects = Arc::clone(effects);
+    let spec = ToolSpec::new(name.to_owned(), "A tool.", json!({"type": "object"}));
+    let service = service_fn(move |call: ToolCall| {
+        let mut effects = effects.lock().unwrap();
+        let index = effects.len();
+        let text = format!("result {index} ").repeat(60);
+        let outcome = ToolOutcome::done(text).with_data(json!({"index": index}));
+        effects.push((EffectKey::of(&call.context).unwrap(), outcome.clone()));
+        async move { Ok::<_, Error>(outcome) }
+    });
+    Tool::new(spec, service)
+}
+
+type Effects = Arc<Mutex<Vec<(EffectKey, ToolOutcome)>>>;
+
+/// An agent executes the calls of all recorded answers of an API, one answer after the other.
+#[tokio::test]
+async fn cleared_results_stay_in_the_conversation_and_in_the_ledger() {
+    let Some(dir) = default_dir() else {
+        eprintln!("skipped: no recordings; see CONCENTRIC_RECORDINGS");
+        return;
+    };
+    for (api, _) in ENCODERS {
+        let (mut models, mut names) = (Vec::new(), BTreeSet::new());
+        for (index, recording) in load(&dir, api).unwrap().iter().enumerate() {
+            let answer = answer(recording).await;
+            let turn = answer.and_then(|it| turn(it.message, index));
+            let Some(round) = turn.as_ref().and_then(Turn::as_round) else {
+                continue;
+            };
+            if is_accepted(turn.as_ref().unwrap()).await {
+                let calls = round.message().tool_calls();
+                names.extend(calls.map(|call| call.name.to_string()));
+                models.extend(recorded(recording));
+            }
+        }
+        models.push(BoxModel::new(ScriptedModel::new().text("Done.")));
+        let steps = models.len();
+        let (effects, ledger) = (Effects::default(), MemoryStore::new());
+        let tools = names.iter().map(|name| noted(name, &effects));
+        let tools = tools.fold(Toolset::new(), Toolset::tool);
+        let views: Arc<Mutex<Vec<Transcript>>> = Arc::default();
+        let seen = Arc::clone(&views);
+        let model = service_fn(move |request: ChatRequest| {
+            let mut views = seen.lock().unwrap();
+            views.push(request.transcript.clone());
+            models[views.len() - 1].clone().oneshot(request)
+        });
+        let clear = ClearToolResultsLayer::new().trigger(500).keep(2).inputs();
+        let agent =
+            AgentLayer::new(tools.ledger(ledger.clone())).layer(clear.layer(BoxModel::new(model)));
+        let answer = agent.oneshot(ChatRequest::user("Begin.")).await.unwrap();
+        let answer = answer.collect().await.unwrap();
+
+        let results = |of: &Transcript| -> Vec<ToolOutcome> {
+            let results = of.iter().flat_map(Turn::results);
+            results.map(|it| it.outcome.clone()).collect()
+        };
+        let kept = results(answer.transcript().unwrap());
+        let views = views.lock().unwrap().clone();
+        let last = results(views.last().unwrap());
+        let cleared = kept.iter().filter(|outcome| !last.contains(outcome));
+        let (effects, cleared) = (effects.lock().unwrap().clone(), cleared.count());
+        eprintln!(
+            "{api}: {steps} steps, {} effects, {cleared} cleared",
+            effects.len()
+        );
+        assert_eq!((views.len(), last.len()), (steps, kept.len()), "{api}");
+        assert!(effects.len() > 2 && cleared > 0, "{api}");
+        for (key, outcome) in effects {
+            assert!(kept.contains(&outcome), "{api}: {outcome:?}");
+            // Models do not receive the data.
+            assert!(last.iter().any(|it| it.data == outcome.data), "{api}");
+            let recorded = ledger.known(key).await.unwrap();
+            assert_eq!(recorded, LedgerEntry::Finished(Box::new(outcome)));
+        }
+        for view in views.iter().rev().step_by(4) {
+            let faults = faults(view).await;
+            assert!(faults.is_empty(), "{api}: {faults:#?}");
+        }
+    }
+}
+
+/// The texts of an answer that has some, and their reported tokens.
+fn texts(answer: Answer) -> Option<(Message, u64)> {
+    let (mut message, usage) = (answer.message, answer.finish.usage);
+    let is_reasoning = |part: &Part| matches!(part.kind, PartKind::Reasoning(_));
+    // Reasoning is a part of the output, if it is reported.
+    let reasoning = match usage.reasoning_tokens() {
+        None if message.parts.iter().any(is_reasoning) => return None,
+        tokens => tokens.unwrap_or(0),
+    };
+    message.parts.retain(|part| !is_reasoning(part));
+    let mut parts = message.parts.iter();
+    let is_text = parts.all(|part| matches!(part.kind, PartKind::Text(_)));
+    let tokens = usage.output_tokens()?.saturating_sub(reasoning);
+    // Of a short text, much of the reported tokens are not of the text.
+    (is_text && tokens > 20).then_some((message, tokens))
+}
+
+/// A conversation grows by the recorded answers of an API. Its tokens are those that the service has reported for
+/// each of them.
+#[tokio::test]
+async fn the_estimate_of_recorded_conversations_converges_within_three_calls() {
+    let Some(dir) = default_dir() else {
+        eprintln!("skipped: no recordings; see CONCENTRIC_RECORDINGS");
+        return;
+    };
+    let mut checked = 0;
+    for (api, _) in ENCODERS {
+        let (estimator, uncorrected) = (Estimator::new(), Estimator::new());
+        let (mut history, mut tokens) = (Transcript::new(), 0);
+        let (mut answers, mut errors) = (Vec::new(), Vec::new());
+        for recording in load(&dir, api).unwrap() {
+            answers.extend(answer(&recording).await.and_then(texts));
+        }
+        // The longest first: no later answer changes the mixture of vendors and languages by much.
+        answers.sort_by_key(|(_, tokens)| std::cmp::Reverse(*tokens));
+        for (message, reported) in answers {
+            history.push(Turn::message(message).unwrap());
+            tokens += reported;
+            let request = ChatRequest::new(history.clone());
+            errors.push(estimator.request(&request).abs_diff(tokens) * 100 / tokens);
+            let count = uncorrected.request(&request);
+            estimator.observe(None, count, &Usage::new(tokens, 1));
+        }
+        eprintln!("{api}: {tokens} tokens, errors in percent: {errors:?}");
+        let later = errors.iter().skip(3);
+        checked += later.clone().count();
+        assert!(
+            later.max().is_none_or(|error| *error <= 15),
+            "{api}: {errors:?}"
+        );
+    }
+    assert!(checked > 5, "{checked}");
 }
