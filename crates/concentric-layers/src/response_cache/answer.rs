@@ -10,11 +10,65 @@ use std::{io, sync::Arc, time::Duration};
 pub(super) struct Stored {
     pub(super) head: ResponseHead,
     pub(super) usage: Usage,
-    /// When the answer was stored.
-    pub(super) at: Duration,
+    // When the process received the answer, and its age then.
+    at: Duration,
+    aged: Duration,
     pub(super) bytes: usize,
     events: Vec<Event>,
     finish: Finish,
+}
+
+/// The parts of an answer as they are stored: provider, model, tools, usage, events and finish.
+type Parts = (
+    Option<Str>,
+    Option<Str>,
+    Option<Vec<Str>>,
+    Usage,
+    Vec<Event>,
+    Finish,
+);
+
+impl Stored {
+    /// The time since the answer was stored.
+    pub(super) fn age(&self, now: Duration) -> Duration {
+        self.aged.saturating_add(now.saturating_sub(self.at))
+    }
+
+    /// Returns the answer at `now`, when it has this age.
+    pub(super) const fn with_age(mut self, age: Duration, now: Duration) -> Self {
+        (self.at, self.aged) = (now, age);
+        self
+    }
+
+    /// The answer for a store.
+    pub(super) fn to_json(&self) -> Option<Vec<u8>> {
+        let head = &self.head;
+        let tools = head.tools.as_deref();
+        let parts = (
+            &head.provider,
+            &head.model,
+            tools,
+            &self.usage,
+            &self.events,
+            &self.finish,
+        );
+        serde_json::to_vec(&parts).ok()
+    }
+
+    /// Reads the answer of a store; `None` if it cannot be read, or if an answer like it would not be stored.
+    pub(super) fn from_json(json: &[u8], max_bytes: usize, with_calls: bool) -> Option<Self> {
+        let (provider, model, tools, usage, events, finish): Parts =
+            serde_json::from_slice(json).ok()?;
+        let mut head = ResponseHead::default();
+        (head.provider, head.model, head.tools) = (provider, model, tools.map(Arc::from));
+        // Another process may store answers with tool calls, or larger ones.
+        let mut recorder = Recorder::new(&head, max_bytes, with_calls);
+        if !events.iter().all(|event| recorder.push(event)) {
+            return None;
+        }
+        let stored = recorder.finish(&finish, Duration::ZERO)?;
+        Some(Self { usage, ..stored })
+    }
 }
 
 /// The approximate size of the content of an event in bytes.
@@ -156,6 +210,7 @@ impl Recorder {
             head: self.head,
             usage: finish.usage,
             at,
+            aged: Duration::ZERO,
             bytes: self.bytes,
             events: self.events,
             finish: free,

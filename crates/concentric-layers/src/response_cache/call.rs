@@ -6,6 +6,7 @@ use super::{
     layer::Options,
     progress::{Answer, Beginning, CallEnd, FIRST, Private, Progress},
 };
+use crate::caching::SharedStore;
 use concentric_core::{
     BoxError, ChatRequest, ChatResponse, Context as RunContext, Error, ErrorKind, Event,
     EventStream, panic::catch, run_state::RunEdits,
@@ -56,7 +57,7 @@ impl Answers {
     fn stored(&self, key: &Key, options: &Options, context: &RunContext) -> Option<Arc<Stored>> {
         let stored = self.stored.get(key)?;
         let now = context.environment().clock().monotonic();
-        if now.saturating_sub(stored.at) < options.cache.ttl {
+        if stored.age(now) < options.cache.ttl {
             return Some(stored);
         }
         self.stored.invalidate(key);
@@ -148,16 +149,28 @@ pub(super) struct Call {
     context: RunContext,
     answer: Option<Answer>,
     recorder: Option<Recorder>,
+    // The answer that the store has.
+    found: Option<Arc<Stored>>,
 }
 
 enum Stage {
-    Future(Pin<Box<dyn Future<Output = Result<ChatResponse<EventStream>, Error>> + Send>>),
+    // The lookup in the store, and then the inner call.
+    Future(Pin<Box<dyn Future<Output = Result<Made, Error>> + Send>>),
     Body(EventStream),
     Ended,
 }
 
+/// The answer of a call.
+enum Made {
+    Response(ChatResponse<EventStream>),
+    Stored(Arc<Stored>),
+}
+
+/// A lookup in the store.
+pub(super) type Lookup = Pin<Box<dyn Future<Output = Result<Option<Arc<Stored>>, Error>> + Send>>;
+
 impl Call {
-    pub(super) fn new<S, B>(inner: S, mut request: ChatRequest) -> Self
+    pub(super) fn new<S, B>(inner: S, mut request: ChatRequest, lookup: Option<Lookup>) -> Self
     where
         S: Service<ChatRequest, Response = ChatResponse<B>> + Send + 'static,
         S::Error: Into<BoxError>,
@@ -168,15 +181,21 @@ impl Call {
         request.context = request.context.shared();
         let context = request.context.clone();
         let future = async {
+            if let Some(lookup) = lookup
+                && let Some(stored) = lookup.await?
+            {
+                return Ok(Made::Stored(stored));
+            }
             let answer = inner.oneshot(request).await;
             let answer = answer.map_err(|error| Error::from(error.into()))?;
-            Ok(answer.map_body(EventStream::new))
+            Ok(Made::Response(answer.map_body(EventStream::new)))
         };
         Self {
             stage: Stage::Future(Box::pin(future)),
             context,
             answer: None,
             recorder: None,
+            found: None,
         }
     }
 
@@ -186,7 +205,12 @@ impl Call {
             match &mut self.stage {
                 Stage::Future(future) => {
                     let response = match ready!(future.as_mut().poll(cx)) {
-                        Ok(response) => response,
+                        Ok(Made::Response(response)) => response,
+                        Ok(Made::Stored(stored)) => {
+                            self.found = Some(stored);
+                            self.stage = Stage::Ended;
+                            continue;
+                        }
                         Err(error) => return Poll::Ready(Some(Err(error))),
                     };
                     let mut body = None;
@@ -236,7 +260,10 @@ impl SharedCall {
         match item {
             Some(Ok(event)) => self.event(call, event, at),
             Some(Err(error)) => self.end(call, CallEnd::Failed(error)),
-            None => self.end(call, CallEnd::Truncated),
+            None => match call.found.take() {
+                Some(stored) => self.found(call, stored),
+                None => self.end(call, CallEnd::Truncated),
+            },
         }
         true
     }
@@ -266,10 +293,13 @@ impl SharedCall {
             let now = call.context.environment().clock().monotonic();
             let recorder = call.recorder.take();
             if let Some(stored) = recorder.and_then(|recorder| recorder.finish(finish, now)) {
-                let key = self.key.clone();
-                self.answers.stored.insert(key, Arc::new(stored));
-                // Evicts the least recently used answers now rather than at some later call.
-                self.answers.stored.run_pending_tasks();
+                let stored = Arc::new(stored);
+                self.keep(&stored);
+                let key = |store: &SharedStore| self.key.in_store(store);
+                let context = &call.context;
+                self.options
+                    .cache
+                    .store(key, context, move || stored.to_json());
             }
             self.progress.push(event, at);
             self.end(call, CallEnd::Finished);
@@ -277,6 +307,20 @@ impl SharedCall {
         }
         call.recorder.take_if(|recorder| !recorder.push(&event));
         self.progress.push(event, at);
+    }
+
+    /// Ends the call with the answer that the store has.
+    fn found(&self, call: &mut Call, stored: Arc<Stored>) {
+        self.keep(&stored);
+        self.end(call, CallEnd::Stored(stored));
+    }
+
+    /// Keeps an answer in the process.
+    fn keep(&self, stored: &Arc<Stored>) {
+        let answers = &self.answers.stored;
+        answers.insert(self.key.clone(), Arc::clone(stored));
+        // Evicts the least recently used answers now rather than at some later call.
+        answers.run_pending_tasks();
     }
 
     fn end(&self, call: &mut Call, end: CallEnd) {

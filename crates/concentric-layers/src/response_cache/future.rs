@@ -1,8 +1,8 @@
 use super::{
     Replayed, ResponseCacheBody,
     answer::{Replay, Stored},
-    call::{Answers, Call, Found, Reader},
-    key::Key,
+    call::{Answers, Call, Found, Lookup, Reader},
+    key::{CacheControl, Key},
     layer::Options,
     progress::{Answer, Beginning, Private},
 };
@@ -138,6 +138,7 @@ where
                         answer.map_body(|()| ResponseCacheBody::private(first, body))
                     ))
                 }
+                Poll::Ready(Beginning::Stored(stored)) => Poll::Ready(Ok(self.replay(stored))),
                 Poll::Ready(Beginning::Failed(error)) => Poll::Ready(Err(error)),
                 Poll::Ready(Beginning::Again) => {
                     last = Some(reader);
@@ -157,10 +158,32 @@ where
     }
 
     fn find(&self, last: Option<&Reader>) -> Found {
-        let begin = || Call::new(self.inner.clone(), self.request.clone());
+        let begin = || {
+            // One lookup of a request is enough.
+            let lookup = last.is_none().then(|| self.lookup()).flatten();
+            Call::new(self.inner.clone(), self.request.clone(), lookup)
+        };
         let context = &self.request.context;
         self.answers
             .find(&self.key, &self.options, context, last, begin)
+    }
+
+    /// A lookup in the store, unless there is none or the request does not want a stored answer.
+    fn lookup(&self) -> Option<Lookup> {
+        self.options.cache.store.as_ref()?;
+        let context = self.request.context.clone();
+        if context.extensions().get() == Some(&CacheControl::Refresh) {
+            return None;
+        }
+        let (options, key) = (self.options.clone(), self.key.clone());
+        Some(Box::pin(async move {
+            let Options { cache, tool_calls } = &options;
+            let read = |json: &[u8]| Stored::from_json(json, cache.max_bytes, *tool_calls);
+            let found = cache.find(|store| key.in_store(store), &context, read);
+            let found = found.await?;
+            let now = context.environment().clock().monotonic();
+            Ok(found.map(|(stored, age)| Arc::new(stored.with_age(age, now))))
+        }))
     }
 
     /// The answer that is stored.
@@ -170,7 +193,7 @@ where
         let now = context.environment().clock().monotonic();
         let replayed = Replayed {
             usage: stored.usage,
-            age: now.saturating_sub(stored.at),
+            age: stored.age(now),
         };
         let head = stored.head.clone();
         let replay = Replay::new(stored, context.clone());

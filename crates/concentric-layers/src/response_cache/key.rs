@@ -1,6 +1,9 @@
 use super::layer::Options;
-use crate::{caching::Owner, provider_state::is_stored_by_provider};
-use concentric_core::{ChatRequest, digest::Digest};
+use crate::{
+    caching::{Owner, SharedStore},
+    provider_state::is_stored_by_provider,
+};
+use concentric_core::{ChatRequest, digest::Digest, store::CacheKey};
 
 /// What equal requests have in common.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -36,6 +39,12 @@ impl Key {
             owner,
             digest: *digest.as_bytes(),
         })
+    }
+
+    /// The key of the answer in a store.
+    pub(super) fn in_store(&self, store: &SharedStore) -> CacheKey {
+        let digest = Digest::of_fields("concentric/response-cache/1", &[&self.digest]);
+        store.key(&self.owner, &digest)
     }
 }
 

@@ -1,6 +1,6 @@
 use super::{ResponseCache, answer::Stored, call::Answers, key::Key};
-use crate::caching::{CacheOptions, CacheScope};
-use concentric_core::ChatRequest;
+use crate::caching::{CacheOptions, CacheScope, SharedStore};
+use concentric_core::{ChatRequest, Str, store::CacheStore};
 use moka::{policy::EvictionPolicy, sync::Cache};
 use serde_json::Value;
 use std::{fmt, sync::Arc, time::Duration};
@@ -99,7 +99,34 @@ impl ResponseCacheLayer {
         self
     }
 
-    /// Removes all answers.
+    /// Shares answers with other processes: looks in `store` before a call is made, and writes each answer to it, for the
+    /// layer's [`ttl`](Self::ttl). The cache of the process is asked first.
+    ///
+    /// The answers of a store outlive the program. `space` names their origin, such as the model and the version of the prompts: layers with the same
+    /// space share them. See [its section](super#a-store-for-several-processes).
+    #[must_use]
+    pub fn store(mut self, store: impl CacheStore, space: impl Into<Str>) -> Self {
+        self.options.cache.store = Some(SharedStore::new(store, space.into()));
+        self
+    }
+
+    /// Sets how long a call waits for the store; 250 milliseconds by default. Then it counts as empty. With zero,
+    /// it must respond at once.
+    #[must_use]
+    pub const fn store_wait(mut self, wait: Duration) -> Self {
+        self.options.cache.store_wait = wait;
+        self
+    }
+
+    /// Sets whether a call fails if the store fails or does not respond in time, with the code `store_failed`. The
+    /// default is `false`: the call is made without it.
+    #[must_use]
+    pub const fn store_required(mut self, is_required: bool) -> Self {
+        self.options.cache.needs_store = is_required;
+        self
+    }
+
+    /// Removes all answers from the process; those of a [store](Self::store) remain.
     pub fn clear(&self) {
         self.answers.stored.invalidate_all();
     }

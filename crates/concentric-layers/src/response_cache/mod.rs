@@ -72,6 +72,56 @@
 //! ([`Context::shared`](concentric_core::Context::shared)): what they emit, record and charge is of that run. The finish of
 //! that run reports the tokens, or, if that run has ended before, the finish of another one.
 //!
+//! # A store for several processes
+//!
+//! With [`store`](ResponseCacheLayer::store), answers are also in a
+//! [`CacheStore`](concentric_core::store::CacheStore), such as the `SqliteStore` or `PostgresStore` of
+//! `concentric-store`, for other processes and later ones.
+//!
+//! ```
+//! use concentric_core::{ChatRequest, Error};
+//! use concentric_layers::response_cache::{CacheScope, ResponseCacheLayer};
+//! use concentric_test::{MemoryStore, ScriptedModel};
+//! use tower::{Layer, ServiceExt};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Error> {
+//! let store = MemoryStore::new();
+//! // The layer of one process. The name changes with the model and with what stands inside the layer.
+//! let process = || ResponseCacheLayer::new(CacheScope::Shared).store(store.clone(), "small model, 2");
+//!
+//! let model = ScriptedModel::new().text("A cat.");
+//! let answer = process().layer(model).oneshot(ChatRequest::user("What is it?")).await?;
+//! assert_eq!(answer.text().await?, "A cat.");
+//! // The run does not wait for the write.
+//! tokio::task::yield_now().await;
+//!
+//! let unused = ScriptedModel::new();
+//! let answer = process().layer(unused.clone()).oneshot(ChatRequest::user("What is it?")).await?;
+//! assert_eq!(answer.text().await?, "A cat.");
+//! assert_eq!(unused.calls(), 0);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! | moment | effect |
+//! |---|---|
+//! | the process has neither an answer nor a call in progress | one lookup in the store, for all requests that wait |
+//! | the store has an answer | a hit; it expires [`ttl`](ResponseCacheLayer::ttl) after it was written, by the clock of the store |
+//! | the store fails, panics, or does not respond within [`store_wait`](ResponseCacheLayer::store_wait) (250 milliseconds) | the call is made, and a warning is logged; with [`store_required`](ResponseCacheLayer::store_required), the request fails |
+//! | the entry is of another version, is damaged, or is one that this layer would not store | the call is made, and replaces it; a warning is logged |
+//! | an answer that is stored ends | it is written in a task, for which no run waits. The write is given up after 10 seconds, or if 64 others are in progress |
+//! | the last consumer leaves before the end | nothing is written |
+//! | [`Refresh`](CacheControl::Refresh) | no lookup; the answer replaces the entry |
+//!
+//! Calls are shared within a process only: two processes that miss at the same time make one call each. The check of
+//! an entry detects accidents, not tampering: a writer of the store controls the answers.
+//!
+//! [`CacheStore::remove_entries`](concentric_core::store::CacheStore::remove_entries) removes entries, those of
+//! [`Shared`](CacheScope::Shared) with the default tenant. Entries of [`Run`](CacheScope::Run) and
+//! [`Thread`](CacheScope::Thread) belong to the conversation, and the stores of `concentric-store` delete them with
+//! it. A process still uses those that it has read.
+//!
 //! # Place in the stack
 //!
 //! Inside the loop, inside layers that change the request, since the key is the request as it arrives, and inside
@@ -88,15 +138,16 @@
 //! | [`total_bytes`](ResponseCacheLayer::total_bytes), the least recently used are evicted | 64 MiB |
 //! | [`ttl`](ResponseCacheLayer::ttl) since the answer was stored; hits do not extend it | 1 hour |
 //! | [`max_bytes`](ResponseCacheLayer::max_bytes) of an answer | 1 MiB |
+//! | [`store_wait`](ResponseCacheLayer::store_wait) for the store, if there is one | 250 milliseconds |
 //!
-//! Clones of the layer and their services share one cache, in memory. Time is that of the
+//! Clones of the layer and their services share one cache, in memory. A [store](#a-store-for-several-processes) has
+//! limits of its own. Time is that of the
 //! [environment](concentric_core::Environment) of the runs, which must be the same for all of them. A call costs the digest
 //! of its request, so it reads the conversation once.
 //!
 //! | not an option | because |
 //! |---|---|
-//! | a store of answers | each call would wait for it, and answers would outlive the process whose stack they belong to. Recorded traffic is for tests: `cassette` of `concentric-test` |
-//! | the name of the model in the key | a service does not state its model before it answers. A request that [names one](concentric_core::ChatOptions::model) has it in its digest |
+//! | the name of the model in the key | a service does not state its model before it answers. A request that [names one](concentric_core::ChatOptions::model) has it in its digest. In a store, the name of the space is part of the key |
 //! | a scope of a user | an application defines its users: see the example of [`key`](ResponseCacheLayer::key) |
 //! | stored answers only | a service that fails, in the model's place, has this effect |
 //! | calls that are not shared | without sharing, concurrent misses pay for equal answers. [`CacheControl`] excepts a request |
@@ -113,7 +164,9 @@
 //!
 //! Errors pass unchanged, except as the table states. A run that is cancelled or late while it waits fails with
 //! [`Cancelled`](concentric_core::ErrorKind::Cancelled) or [`Timeout`](concentric_core::ErrorKind::Timeout);
-//! [`Overloaded`](concentric_core::ErrorKind::Overloaded) with the code [`LAGGED`] is the last item of a body.
+//! [`Overloaded`](concentric_core::ErrorKind::Overloaded) with the code [`LAGGED`] is the last item of a body. With
+//! [`store_required`](ResponseCacheLayer::store_required), a failure of the store is
+//! [`Server`](concentric_core::ErrorKind::Server) with the code `store_failed`.
 //!
 //! # Cancel safety
 //!

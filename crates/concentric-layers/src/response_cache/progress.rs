@@ -2,7 +2,7 @@
 
 use super::{
     LAGGED,
-    answer::{NONE, size},
+    answer::{NONE, Stored, size},
     call::{Origin, Reader},
 };
 use concentric_core::{ChatResponse, Error, ErrorKind, Event, EventStream, SideEffects};
@@ -50,6 +50,8 @@ pub(super) enum CallEnd {
     Finished,
     Truncated,
     Failed(Error),
+    /// The store has the answer.
+    Stored(Arc<Stored>),
     /// The answer is of the first reader's run only.
     Private(Option<Box<Private>>),
 }
@@ -85,6 +87,7 @@ struct Place {
 pub(super) enum Beginning {
     Shared(Answer),
     Private(Box<Private>),
+    Stored(Arc<Stored>),
     Failed(Error),
     /// Another call is needed.
     Again,
@@ -197,6 +200,7 @@ impl Progress {
                 }
                 Beginning::Shared(answer)
             }
+            (None, Some(CallEnd::Stored(stored))) => Beginning::Stored(Arc::clone(stored)),
             (None, Some(CallEnd::Failed(error))) => Beginning::Failed(error.clone()),
             (None, Some(_)) => Beginning::Failed(Error::truncated()),
             (None, None) => {

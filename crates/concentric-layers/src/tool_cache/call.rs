@@ -2,12 +2,13 @@ use super::{
     key::Key,
     layer::{Options, Stored},
 };
+use crate::caching::SharedStore;
 use concentric_core::{
     BoxError, CustomEvent, Error, OutcomeSource, ToolCall, ToolContent, ToolOutcome, ToolStatus,
 };
 use moka::future::Cache;
 use serde_json::json;
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 use tower::ServiceExt;
 use tower_service::Service;
 
@@ -31,10 +32,12 @@ where
     let call = &call;
     let now = || call.context.environment().clock().monotonic();
     if let Some(stored) = results.get(&key).await
-        && now().saturating_sub(stored.at) >= options.cache.ttl
+        && stored.age(now()) >= options.cache.ttl
     {
         results.invalidate(&key).await;
     }
+    // One lookup in the store is enough.
+    let mut has_looked = options.cache.store.is_none();
     loop {
         if !may_wait && let Some(stored) = results.get(&key).await {
             return Ok(hit(call, &stored));
@@ -42,25 +45,44 @@ where
         // Set by this call's own execution.
         let mut own = None;
         let execution = async {
+            if !std::mem::replace(&mut has_looked, true) {
+                match find(call, &key, &options).await {
+                    Ok(None) => {}
+                    Ok(Some(stored)) => return Ok(stored),
+                    Err(error) => {
+                        own = Some(Err(error));
+                        return Err(NotStored);
+                    }
+                }
+            }
             let result = inner.clone().oneshot(call.clone()).await;
             let result = result.map_err(|error| Error::from(error.into()));
             let result = &*own.insert(result);
             match result {
-                Ok(outcome) if is_stored(outcome, options.cache.max_bytes) => Ok(Stored {
-                    outcome: Arc::new(outcome.clone()),
-                    at: now(),
-                }),
+                Ok(outcome) if is_stored(outcome, options.cache.max_bytes) => {
+                    let stored = Stored {
+                        outcome: Arc::new(outcome.clone()),
+                        at: now(),
+                        aged: Duration::ZERO,
+                    };
+                    let outcome = Arc::clone(&stored.outcome);
+                    let json = move || serde_json::to_vec(&*outcome).ok();
+                    let in_store = |store: &SharedStore| key.in_store(store);
+                    options.cache.store(in_store, &call.context, json);
+                    Ok(stored)
+                }
                 _ => Err(NotStored),
             }
         };
         let shared = match may_wait {
             true => results.try_get_with(key.clone(), execution).await.ok(),
-            false => {
-                if let Ok(stored) = execution.await {
-                    results.insert(key.clone(), stored).await;
+            false => match execution.await {
+                Ok(stored) => {
+                    results.insert(key.clone(), stored.clone()).await;
+                    Some(stored)
                 }
-                None
-            }
+                Err(NotStored) => None,
+            },
         };
         if let Some(result) = own {
             // Evicts the least recently used result now rather than at some later call.
@@ -71,6 +93,24 @@ where
             return Ok(hit(call, &stored));
         }
     }
+}
+
+/// Looks the result of a call up in the store.
+async fn find(call: &ToolCall, key: &Key, options: &Options) -> Result<Option<Stored>, Error> {
+    let cache = &options.cache;
+    // Another process may store larger results.
+    let read = |json: &[u8]| {
+        let outcome: ToolOutcome = serde_json::from_slice(json).ok()?;
+        is_stored(&outcome, cache.max_bytes).then_some(outcome)
+    };
+    let in_store = |store: &SharedStore| key.in_store(store);
+    let found = cache.find(in_store, &call.context, read).await?;
+    let at = call.context.environment().clock().monotonic();
+    Ok(found.map(|(outcome, aged)| Stored {
+        outcome: Arc::new(outcome),
+        at,
+        aged,
+    }))
 }
 
 fn hit(call: &ToolCall, stored: &Stored) -> ToolOutcome {

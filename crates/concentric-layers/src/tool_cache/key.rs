@@ -1,6 +1,6 @@
 use super::layer::Options;
-use crate::caching::Owner;
-use concentric_core::{Str, ToolCall, digest::Digest, interrupt::SuspendedBy};
+use crate::caching::{Owner, SharedStore};
+use concentric_core::{Str, ToolCall, digest::Digest, interrupt::SuspendedBy, store::CacheKey};
 use serde_json::{Value, value::RawValue};
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -41,6 +41,14 @@ impl Key {
             schema: Arc::clone(&spec.input_schema),
             arguments: *arguments.as_bytes(),
         })
+    }
+
+    /// The key of the result in a store.
+    pub(super) fn in_store(&self, store: &SharedStore) -> CacheKey {
+        let schema = Digest::of_value(&self.schema);
+        let parts = [self.tool.as_bytes(), schema.as_bytes(), &self.arguments];
+        let digest = Digest::of_fields("concentric/tool-cache/1", &parts);
+        store.key(&self.owner, &digest)
     }
 }
 

@@ -1,6 +1,6 @@
 use super::{ToolCache, key::Key};
-use crate::caching::{CacheOptions, CacheScope};
-use concentric_core::{Str, ToolCall, ToolOutcome};
+use crate::caching::{CacheOptions, CacheScope, SharedStore};
+use concentric_core::{Str, ToolCall, ToolOutcome, store::CacheStore};
 use moka::{future::Cache, policy::EvictionPolicy};
 use serde_json::Value;
 use std::{fmt, sync::Arc, time::Duration};
@@ -24,7 +24,16 @@ pub(super) struct Options {
 #[derive(Clone)]
 pub(super) struct Stored {
     pub(super) outcome: Arc<ToolOutcome>,
+    // When the process received the result, and its age then.
     pub(super) at: Duration,
+    pub(super) aged: Duration,
+}
+
+impl Stored {
+    /// The time since the result was stored.
+    pub(super) fn age(&self, now: Duration) -> Duration {
+        self.aged.saturating_add(now.saturating_sub(self.at))
+    }
 }
 
 const ENTRIES: u64 = 1_000;
@@ -81,7 +90,34 @@ impl ToolCacheLayer {
         self
     }
 
-    /// Removes all results.
+    /// Shares results with other processes: looks in `store` before a call is executed, and writes each result to it, for the
+    /// layer's [`ttl`](Self::ttl). The cache of the process is asked first.
+    ///
+    /// The results of a store outlive the program. `space` names their origin, such as the service that the tools read: layers with the same
+    /// space share them. See [its section](super#a-store-for-several-processes).
+    #[must_use]
+    pub fn store(mut self, store: impl CacheStore, space: impl Into<Str>) -> Self {
+        self.options.cache.store = Some(SharedStore::new(store, space.into()));
+        self
+    }
+
+    /// Sets how long a call waits for the store; 250 milliseconds by default. Then it counts as empty. With zero,
+    /// it must respond at once.
+    #[must_use]
+    pub const fn store_wait(mut self, wait: Duration) -> Self {
+        self.options.cache.store_wait = wait;
+        self
+    }
+
+    /// Sets whether a call fails if the store fails or does not respond in time, with the code `store_failed`. The
+    /// default is `false`: the call is made without it.
+    #[must_use]
+    pub const fn store_required(mut self, is_required: bool) -> Self {
+        self.options.cache.needs_store = is_required;
+        self
+    }
+
+    /// Removes all results from the process; those of a [store](Self::store) remain.
     pub fn clear(&self) {
         self.results.invalidate_all();
     }

@@ -60,6 +60,41 @@
 //! it executes, such as a tool of an agent that is a tool, uses stored results and waits for no other call, which
 //! might wait for it.
 //!
+//! # A store for several processes
+//!
+//! With [`store`](ToolCacheLayer::store), results are also in a
+//! [`CacheStore`](concentric_core::store::CacheStore), for other processes and later ones.
+//!
+//! ```
+//! use concentric_layers::tool_cache::{CacheScope, ToolCacheLayer};
+//! use concentric_store::SqliteStore;
+//! use std::time::Duration;
+//!
+//! # fn main() -> Result<(), concentric_store::Fault> {
+//! let store = SqliteStore::open_in_memory()?;
+//! let cache = ToolCacheLayer::new(CacheScope::Tenant)
+//!     .ttl(Duration::from_secs(60))
+//!     .store(store, "exchange rates, API 2");
+//! # let _ = cache;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! | moment | effect |
+//! |---|---|
+//! | the process has neither a result nor an equal call in execution | one lookup in the store, for all calls that wait |
+//! | the store has a result | a hit; it expires [`ttl`](ToolCacheLayer::ttl) after it was written, by the clock of the store |
+//! | the store fails, panics, or does not respond within [`store_wait`](ToolCacheLayer::store_wait) (250 milliseconds) | the call is executed, and a warning is logged; with [`store_required`](ToolCacheLayer::store_required), the call fails and is not executed |
+//! | the entry is of another version, is damaged, or is one that this layer would not store | the call is executed, and replaces it; a warning is logged |
+//! | a result that is stored is there | it is written in a task, for which the call does not wait. The write is given up after 10 seconds, or if 64 others are in progress |
+//!
+//! A call is executed at most once, whatever the store does. Concurrent calls of different processes are executed
+//! once each. The check of an entry detects accidents, not tampering: a writer of the store controls the results.
+//! A result of the store may be one that the tool no longer returns: `space` names the service and its version.
+//! [`CacheStore::remove_entries`](concentric_core::store::CacheStore::remove_entries) removes entries, those of
+//! [`Shared`](CacheScope::Shared) with the default tenant; those of [`Run`](CacheScope::Run) and
+//! [`Thread`](CacheScope::Thread) are deleted with their conversation.
+//!
 //! # Place in the stack
 //!
 //! A layer of tools, outside retries, timeouts and budgets, so that hits are free, and inside hooks and
@@ -75,15 +110,16 @@
 //! | [`entries`](ToolCacheLayer::entries), the least recently used are evicted | 1,000 |
 //! | [`ttl`](ToolCacheLayer::ttl) since the result was stored; hits do not extend it | 5 minutes |
 //! | [`max_bytes`](ToolCacheLayer::max_bytes) of content and data | 256 KiB |
+//! | [`store_wait`](ToolCacheLayer::store_wait) for the store, if there is one | 250 milliseconds |
 //!
-//! Clones of the layer and their services share one cache, in memory: a result that outlives its process may be one
-//! that the tool no longer returns. Time is that of the
+//! Clones of the layer and their services share one cache, in memory. Time is that of the
 //! [environment](concentric_core::Environment) of the runs, which must be the same for all of them.
 //!
 //! # Backpressure, errors and cancellation
 //!
 //! Always ready; the future waits for the inner service, since a hit does not reach it. It is boxed, one
-//! allocation per call. Errors pass unchanged. Dropping it drops its execution.
+//! allocation per call. Errors pass unchanged; with [`store_required`](ToolCacheLayer::store_required), a failure of
+//! the store is [`Server`](concentric_core::ErrorKind::Server) with the code `store_failed`. Dropping it drops its execution.
 
 mod call;
 mod key;

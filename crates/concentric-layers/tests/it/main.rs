@@ -10,6 +10,8 @@
 mod budget;
 #[cfg(feature = "full")]
 mod cache_random;
+#[cfg(feature = "tool-cache")]
+mod cache_stores;
 #[cfg(feature = "full")]
 mod circuit_breaker;
 #[cfg(feature = "circuit-breaker")]

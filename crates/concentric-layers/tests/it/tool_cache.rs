@@ -1,5 +1,7 @@
 //! Results of tools that are used again.
 
+mod store;
+
 use concentric_core::{
     AgentLayer, Annotations, BoxTool, CallId, ChatRequest, Clearance, Context, Error, ErrorKind,
     Event, InterruptId, Refusal, Reply, RoundCall, ThreadId, ToolCall, ToolCallPart, ToolOutcome,

@@ -1,6 +1,7 @@
 //! Answers that are used again, and calls that several requests share.
 
 mod shared;
+mod store;
 
 use concentric_core::{
     AgentLayer, BoxModel, CallId, ChatRequest, ChatResponse, CustomEvent, Error, ErrorKind, Event,
