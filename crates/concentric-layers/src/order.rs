@@ -11,6 +11,7 @@
 //! | `AgUiLayer`, of `concentric-http` | outermost: every outcome becomes a terminal event for the client |
 //! | [`DetachLayer`](crate::DetachLayer) | the layers inside receive the end of a run whose consumer has disconnected |
 //! | [`LogLayer`](crate::LogLayer) | logs what the layers inside reject, too |
+//! | `EventLogLayer`, of `concentric-http` | keeps the events that the layers inside let a consumer see, also without the first consumer |
 //! | [`GuardLayer`](crate::GuardLayer) | the input is redacted before anything reads or stores it; the consumer alone gets a redacted answer |
 //! | [`GuardrailLayer`](crate::GuardrailLayer) | a rejected input is not stored, and starts no run; with `Input::Parallel`, it starts no tool |
 //! | [`MakeSession`](crate::MakeSession), or the next two | a session keeps the conversation and its suspended runs |

@@ -9,8 +9,8 @@ use std::{
 
 use bytes::Bytes;
 use concentric_core::{
-    CancelReason, ChatRequest, ChatResponse, Error, Event, context::Context as Run, context::Sleep,
-    panic::catch,
+    CancelReason, ChatRequest, ChatResponse, Error, Event, ToolSpecs, context::Context as Run,
+    context::Sleep, panic::catch,
 };
 use futures_core::Stream;
 use http_body::{Body, Frame, SizeHint};
@@ -19,7 +19,14 @@ use tower::{BoxError, util::Oneshot};
 use tower_service::Service;
 
 use super::{
-    layer::Config, map::Start, merge::Merge, reply::Refused, shutdown::Guard, stream::Translator,
+    encode::KEEP_ALIVE,
+    layer::{Config, ErrorMessage},
+    map::Start,
+    merge::Merge,
+    output::{End, Output},
+    reply::Refused,
+    shutdown::Guard,
+    stream::{Translator, conflict, name_taken},
 };
 
 /// The size of a response chunk, in bytes, at which no further events are added to it.
@@ -96,8 +103,11 @@ pin_project! {
 
 /// The parts of a stream other than the agent.
 struct RunHead {
-    translator: Translator,
+    output: Output,
     context: Run,
+    // The client's tools.
+    tools: ToolSpecs,
+    error_message: ErrorMessage,
     // Whether the request has no replies.
     is_new: bool,
     merge: Merge,
@@ -116,14 +126,21 @@ where
     }
 
     pub(super) fn run(agent: A, start: Start, config: &Config, shutdown: Option<Guard>) -> Self {
-        let Start { request, ids } = start;
+        let Start {
+            request,
+            ids,
+            offer,
+        } = start;
         let context = request.context.clone();
         let is_new = request.resume.is_none();
+        let tools = ids.tools.clone();
         let translator = Translator::new(context.clone(), ids, config.error_message.clone());
         Self {
             kind: Kind::Run(Box::pin(RunParts {
                 head: RunHead {
-                    translator,
+                    output: Output::new(offer, translator),
+                    tools,
+                    error_message: config.error_message.clone(),
                     merge: Merge::new(),
                     keep_alive: config.keep_alive.map(KeepAlive::new),
                     context,
@@ -167,20 +184,18 @@ where
                 body,
                 ..
             }))) => {
-                head.translator.head(&answer, &extensions);
+                head.output.head(&answer, &extensions);
                 head.set_work(work, Work::Body { body });
             }
             Ok(Poll::Ready(Err(error))) => {
-                head.drop_work(work);
                 if let Some(refused) = head.refused(&error) {
+                    head.drop_work(work);
+                    head.output.discard();
                     return Poll::Ready(Err(refused));
                 }
-                head.translator.fail(&error);
+                head.end(work, &End::Failed(&error));
             }
-            Err(panic) => {
-                head.drop_work(work);
-                head.translator.panicked(&panic);
-            }
+            Err(panic) => head.end(work, &End::Panicked(&panic)),
         }
         Poll::Ready(Ok(()))
     }
@@ -212,7 +227,7 @@ where
     fn is_end_stream(&self) -> bool {
         match &self.kind {
             Kind::Whole { bytes } => bytes.is_none(),
-            Kind::Run(run) => matches!(run.work, Work::Done) && run.head.translator.len() == 0,
+            Kind::Run(run) => matches!(run.work, Work::Done) && run.head.output.is_over(),
         }
     }
 
@@ -229,11 +244,12 @@ where
 impl RunHead {
     /// The response to a request that caused `error`; `None` if the error belongs in the stream.
     fn refused(&self, error: &Error) -> Option<Refused> {
-        if let Some(taken) = self.translator.name_taken(error) {
+        if let Some(taken) = name_taken(error, &self.tools, &self.context) {
             return Some(Refused::tool_name_taken(taken));
         }
         // The error of a resume is reported in the stream, with its code.
-        let (code, message) = self.translator.conflict(error).filter(|_| self.is_new)?;
+        let conflict = conflict(error, &self.error_message, &self.context);
+        let (code, message) = conflict.filter(|_| self.is_new)?;
         Some(Refused::conflict(code, &message))
     }
 
@@ -252,6 +268,15 @@ impl RunHead {
         limit.as_mut().poll(cx)
     }
 
+    /// Drops the agent's future or body, and ends the stream.
+    fn end<A, B>(&mut self, work: Pin<&mut Work<A, B>>, end: &End<'_>)
+    where
+        A: Service<ChatRequest>,
+    {
+        let context = &self.context;
+        self.output.end(end, || set_work(work, Work::Done, context));
+    }
+
     /// Drops the agent's future or body, and catches a panic of its user code.
     fn drop_work<A, B>(&self, work: Pin<&mut Work<A, B>>)
     where
@@ -260,14 +285,11 @@ impl RunHead {
         self.set_work(work, Work::Done);
     }
 
-    fn set_work<A, B>(&self, mut work: Pin<&mut Work<A, B>>, next: Work<A, B>)
+    fn set_work<A, B>(&self, work: Pin<&mut Work<A, B>>, next: Work<A, B>)
     where
         A: Service<ChatRequest>,
     {
-        // `set` writes the new value even if the drop of the old one panics.
-        if let Err(panic) = catch(|| work.set(next)) {
-            self.translator.drop_panicked(&panic);
-        }
+        set_work(work, next, &self.context);
     }
 
     fn poll_piece<A, B>(
@@ -284,29 +306,30 @@ impl RunHead {
             && let Some(shutdown) = &mut self.shutdown
             && shutdown.poll_over(&self.context, cx).is_ready()
         {
-            self.translator.cancelled(&CancelReason::Shutdown);
-            self.drop_work(work.as_mut());
+            self.end(work.as_mut(), &End::Cancelled(&CancelReason::Shutdown));
         }
+        self.output.notice();
 
         // One `catch` for all items, since each has a cost.
         if let Err(panic) = catch(|| self.poll_items(work.as_mut(), cx))
             && !matches!(*work, Work::Done)
         {
-            self.drop_work(work.as_mut());
-            self.translator.panicked(&panic);
+            self.end(work.as_mut(), &End::Panicked(&panic));
         }
 
-        let len = self.translator.len();
         let is_done = matches!(*work, Work::Done);
+        if self.output.log().is_some() {
+            return self.poll_log(work, cx);
+        }
+        let len = self.output.len();
         if len == 0 {
             if is_done {
                 return Poll::Ready(None);
             }
-            let Some(keep_alive) = &mut self.keep_alive else {
-                return Poll::Pending;
-            };
-            ready!(keep_alive.poll_due(&self.context, cx));
-            self.translator.keep_alive();
+            let comment = ready!(KeepAlive::poll(&mut self.keep_alive, &self.context, cx));
+            self.merge
+                .sent(self.context.environment().clock().monotonic());
+            return Poll::Ready(Some(comment));
         }
         let now = self.context.environment().clock().monotonic();
         if !is_done && (1..PIECE).contains(&len) && self.merge.waits(len, now) {
@@ -317,7 +340,36 @@ impl RunHead {
         if let Some(keep_alive) = &mut self.keep_alive {
             keep_alive.sent(now);
         }
-        Poll::Ready(self.translator.take())
+        Poll::Ready(self.output.take())
+    }
+
+    /// Returns the next chunk of the log of the run, whose events a task translates.
+    #[cold]
+    fn poll_log<A, B>(
+        &mut self,
+        work: Pin<&mut Work<A, B>>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Bytes>>
+    where
+        A: Service<ChatRequest>,
+    {
+        let is_done = matches!(*work, Work::Done);
+        let Some(log) = self.output.log() else {
+            return Poll::Ready(None);
+        };
+        match log.poll(is_done, cx) {
+            Poll::Ready(chunk) => {
+                // The stream of a client that is too slow ends before its run.
+                if self.output.is_over() && !is_done {
+                    self.drop_work(work);
+                }
+                if let Some(keep_alive) = &mut self.keep_alive {
+                    keep_alive.sent(self.context.environment().clock().monotonic());
+                }
+                Poll::Ready(chunk)
+            }
+            Poll::Pending => KeepAlive::poll(&mut self.keep_alive, &self.context, cx).map(Some),
+        }
     }
 
     /// Writes all ready items, up to one chunk.
@@ -328,7 +380,7 @@ impl RunHead {
         B: Stream<Item = Result<Event, Error>>,
     {
         let mut items = 0;
-        while self.translator.len() < PIECE {
+        while self.output.len() < PIECE {
             if items == ITEMS {
                 cx.waker().wake_by_ref();
                 break;
@@ -343,7 +395,7 @@ impl RunHead {
                         body,
                         ..
                     })) => {
-                        self.translator.head(&head, &extensions);
+                        self.output.head(&head, &extensions);
                         self.set_work(work.as_mut(), Work::Body { body });
                         continue;
                     }
@@ -356,23 +408,29 @@ impl RunHead {
                 Poll::Pending => break,
                 Poll::Ready(Some(Ok(event))) => {
                     let last = event.is_finish();
-                    self.translator.event(event);
+                    self.output.event(event);
                     if last {
                         self.drop_work(work.as_mut());
                     }
                 }
                 // The run is dropped before its terminal event is written, so that its resources
                 // are free when the client reads it.
-                Poll::Ready(Some(Err(error))) => {
-                    self.drop_work(work.as_mut());
-                    self.translator.fail(&error);
-                }
-                Poll::Ready(None) => {
-                    self.drop_work(work.as_mut());
-                    self.translator.truncated();
-                }
+                Poll::Ready(Some(Err(error))) => self.end(work.as_mut(), &End::Failed(&error)),
+                Poll::Ready(None) => self.end(work.as_mut(), &End::Truncated),
             }
         }
+    }
+}
+
+/// Replaces the agent's future or body, and catches a panic of its user code.
+fn set_work<A, B>(mut work: Pin<&mut Work<A, B>>, next: Work<A, B>, context: &Run)
+where
+    A: Service<ChatRequest>,
+{
+    // `set` writes the new value even if the drop of the old one panics.
+    if let Err(panic) = catch(|| work.set(next)) {
+        let thread = context.thread_id().map(|thread| thread.as_str());
+        tracing::error!(thread_id = thread, run_id = %context.run_id(), panic = panic.text(), "AG-UI run panicked while it was dropped");
     }
 }
 
@@ -380,7 +438,7 @@ impl RunHead {
 ///
 /// It is not reset for every chunk, since a timer costs more than a chunk: it sleeps for the whole
 /// time, and then for the rest since the last chunk.
-struct KeepAlive {
+pub(super) struct KeepAlive {
     silence: Duration,
     // When the last chunk was sent (monotonic).
     sent: Option<Duration>,
@@ -390,7 +448,13 @@ struct KeepAlive {
 }
 
 impl KeepAlive {
-    const fn new(silence: Duration) -> Self {
+    /// The silence that a setter accepts. A very short time would fill the stream with comments.
+    pub(super) fn silence(silence: Option<Duration>) -> Option<Duration> {
+        let silence = silence.filter(|silence| !silence.is_zero());
+        silence.map(|silence| silence.max(Duration::from_secs(1)))
+    }
+
+    pub(super) const fn new(silence: Duration) -> Self {
         Self {
             silence,
             sent: None,
@@ -399,9 +463,23 @@ impl KeepAlive {
         }
     }
 
-    const fn sent(&mut self, now: Duration) {
+    pub(super) const fn sent(&mut self, now: Duration) {
         self.sent = Some(now);
         self.silent = false;
+    }
+
+    /// Returns a comment when it is due.
+    pub(super) fn poll(
+        keep_alive: &mut Option<Self>,
+        context: &Run,
+        cx: &mut Context<'_>,
+    ) -> Poll<Bytes> {
+        let Some(timer) = keep_alive else {
+            return Poll::Pending;
+        };
+        ready!(timer.poll_due(context, cx));
+        timer.sent(context.environment().clock().monotonic());
+        Poll::Ready(Bytes::from_static(KEEP_ALIVE))
     }
 
     fn poll_due(&mut self, context: &Run, cx: &mut Context<'_>) -> Poll<()> {

@@ -62,10 +62,8 @@ pub(super) fn state_snapshot<B: BufMut>(state: &Value, run: Option<&str>, buffer
     buffer.put_slice(b"}\n\n");
 }
 
-/// Appends a comment, which clients ignore and which keeps proxies from closing the connection.
-pub(super) fn keep_alive<B: BufMut>(buffer: &mut B) {
-    buffer.put_slice(b": keep-alive\n\n");
-}
+/// A comment, which clients ignore and which keeps proxies from closing the connection.
+pub(super) const KEEP_ALIVE: &[u8] = b": keep-alive\n\n";
 
 /// The constant prefix of all deltas of one text message, for [`text_message_more`]; `run` is the
 /// sub-agent's run, if any.

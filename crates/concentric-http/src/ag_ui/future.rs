@@ -246,7 +246,7 @@ where
                     body: Some(body),
                     limit: None,
                 }),
-                Ok(Next::Answer(body)) => break Ok(stream(body)),
+                Ok(Next::Answer(body)) => break Ok(event_stream(body)),
                 Err(refused) => break Err(refused),
             }
         };
@@ -380,10 +380,7 @@ where
 }
 
 /// The response with the event stream `body`.
-fn stream<A, B>(body: ResponseBody<A, B>) -> http::Response<ResponseBody<A, B>>
-where
-    A: Service<ChatRequest>,
-{
+pub(super) fn event_stream<B>(body: B) -> http::Response<B> {
     let mut response = http::Response::new(body);
     let headers = response.headers_mut();
     headers.insert(

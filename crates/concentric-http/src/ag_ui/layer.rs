@@ -5,7 +5,7 @@ use concentric_core::{
 };
 use tower_layer::Layer;
 
-use super::{AgUi, ClientPolicy, Shutdown};
+use super::{AgUi, ClientPolicy, Shutdown, body::KeepAlive};
 
 /// [`Layer`] that serves an agent as an AG-UI endpoint.
 ///
@@ -107,9 +107,7 @@ impl AgUiLayer {
     /// `None` or zero disables comments. The minimum is one second; shorter times are raised to it.
     #[must_use]
     pub fn keep_alive(self, silence: impl Into<Option<Duration>>) -> Self {
-        // A very short time would fill the stream with comments.
-        let silence = silence.into().filter(|silence| !silence.is_zero());
-        let silence = silence.map(|silence| silence.max(Duration::from_secs(1)));
+        let silence = KeepAlive::silence(silence.into());
         self.with(|config| config.keep_alive = silence)
     }
 

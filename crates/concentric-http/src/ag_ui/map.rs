@@ -19,6 +19,7 @@ use super::{
     content::Content,
     input::{RunAgentInput, Tool},
     layer::Config,
+    log::Offer,
     message::{Assistant, Message as WireMessage, MessageKind, ToolMessage},
     reply::Refused,
     resume,
@@ -26,10 +27,11 @@ use super::{
 };
 
 /// A validated run.
-#[derive(Debug)]
 pub(super) struct Start {
     pub(super) request: ChatRequest,
     pub(super) ids: RunIds,
+    /// An empty offer, which is an extension of the context.
+    pub(super) offer: Offer,
 }
 
 pub(super) fn start(input: RunAgentInput, parts: Parts, config: &Config) -> Result<Start, Refused> {
@@ -135,13 +137,19 @@ pub(super) fn start(input: RunAgentInput, parts: Parts, config: &Config) -> Resu
         forwarded_props: input.forwarded_props.map(Arc::new),
     });
     extensions.insert(open_questions);
+    let offer = Offer::default();
+    extensions.insert(offer.clone());
     if config.keep_headers {
         extensions.insert(parts.headers);
     }
     *context.extensions_mut() = extensions;
     context.set_stateless_caller();
     request.context = context;
-    Ok(Start { request, ids })
+    Ok(Start {
+        request,
+        ids,
+        offer,
+    })
 }
 
 /// The calls of a message that the client executes.

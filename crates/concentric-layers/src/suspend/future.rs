@@ -9,7 +9,7 @@ use crate::{
     wait::Stop,
 };
 use concentric_core::{
-    ChatRequest, ChatResponse, Error, Event, Finish, Phase, Resume, ResumePoint,
+    ChatRequest, ChatResponse, Error, Event, Finish, OpenRound, Phase, Resume, ResumePoint,
     context::HeadHold,
     service::BoxFuture,
     store::{Resumable, RunClaim, RunRecord, RunStore},
@@ -31,6 +31,8 @@ where
     St: RunStore + ?Sized,
 {
     stage: Stage<B, St>,
+    // The round that a resumed run continues, for the response.
+    open: Option<OpenRound>,
 }
 
 enum Stage<B, St>
@@ -66,14 +68,16 @@ where
     B: Stream<Item = Result<Event, Error>> + 'static,
     St: RunStore + ?Sized,
 {
+    const fn new(stage: Stage<B, St>) -> Self {
+        Self { stage, open: None }
+    }
+
     pub(super) fn pass(inner: Erased<B>, request: ChatRequest) -> Self {
-        let stage = Stage::Pass(Box::pin(Oneshot::new(inner, request)));
-        Self { stage }
+        Self::new(Stage::Pass(Box::pin(Oneshot::new(inner, request))))
     }
 
     pub(super) fn fail(error: Error) -> Self {
-        let stage = Stage::Failed(error);
-        Self { stage }
+        Self::new(Stage::Failed(error))
     }
 
     pub(super) fn call(
@@ -82,8 +86,8 @@ where
         drive: Drive<St>,
         spawn: Spawn<B, St>,
     ) -> Self {
-        let stage = Stage::Run(Source::new(Run::new(call(inner, request), drive, spawn)));
-        Self { stage }
+        let run = Run::new(call(inner, request), drive, spawn);
+        Self::new(Stage::Run(Source::new(run)))
     }
 
     pub(super) fn find(
@@ -101,8 +105,7 @@ where
             drive,
             spawn,
         };
-        let stage = Stage::Find(found, Box::new(finding));
-        Self { stage }
+        Self::new(Stage::Find(found, Box::new(finding)))
     }
 }
 
@@ -169,6 +172,7 @@ where
                             );
                         }
                         Ok(Found::Run(record, origin)) => {
+                            self.open = record.state.open_round();
                             resume(*record, origin, &mut request, &mut drive);
                         }
                         Err(error) => {
@@ -188,6 +192,9 @@ where
                     return Poll::Ready(match step {
                         Some(Step::Head(mut head)) => {
                             head.extensions.insert(Resumable);
+                            if let Some(open) = self.open.take() {
+                                head.extensions.insert(open);
+                            }
                             Ok(head.map_body(|()| SuspendBody::new(source)))
                         }
                         Some(Step::Item(Err(error))) => Err(error),

@@ -208,6 +208,10 @@
 //! More than 256 replies or client tool results are refused with
 //! [`InvalidRequest`](concentric_core::ErrorKind::InvalidRequest), `too_many_replies`.
 //!
+//! The response of a resumed run has the [`OpenRound`](concentric_core::OpenRound) that it continues, if there is
+//! one, in its [extensions](concentric_core::ChatResponse::extensions), for a layer whose consumer does not have the
+//! calls.
+//!
 //! A request that contains the state itself is treated as a new run. If an attempt fails before the
 //! run is claimed, the replies are returned to the request, so that a retry layer around this one
 //! can use them.

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use concentric_core::{
     CancelReason, Context, Error, ErrorKind, Event, Finish, Interrupt, OpenRound, Outcome, Phase,
-    ResponseHead, Str, ToolCallPart, ToolNameTaken, ToolResult, Usage,
+    ResponseHead, Str, ToolCallPart, ToolNameTaken, ToolResult, ToolSpecs, Transcript, Usage,
     interrupt::{CLIENT_TOOL, TOOL_CALL},
     machine::RunState,
     panic::{CaughtPanic, catch},
@@ -56,13 +56,7 @@ impl Translator {
     ) -> Self {
         let known = std::mem::take(&mut ids.known);
         let mut buffer = BytesMut::with_capacity(1024);
-        let started = Wire::RunStarted {
-            thread_id: &ids.thread,
-            run_id: &ids.run,
-            protocol_version: PROTOCOL_VERSION,
-            parent_run_id: ids.parent.as_deref(),
-        };
-        encode::event(&started, &mut buffer);
+        started(&ids, &mut buffer);
         let out = Out {
             buffer,
             context,
@@ -89,6 +83,36 @@ impl Translator {
         translator
     }
 
+    /// Creates a translator for a run without a client.
+    pub(in crate::ag_ui) fn without_client(run: &Context) -> Self {
+        let thread = run.thread_id().map(|thread| thread.as_str().to_owned());
+        let id = run.run_id().as_str().to_owned();
+        let ids = RunIds::new(thread.unwrap_or_default(), id, None, &[]);
+        Self::new(run.clone(), ids, Arc::new(describe))
+    }
+
+    /// Writes `RUN_STARTED`, in place of what is in the buffer.
+    pub(in crate::ag_ui) fn restart(&mut self) {
+        let Out { buffer, ids, .. } = &mut self.out;
+        buffer.clear();
+        started(ids, buffer);
+    }
+
+    /// Writes the conversation, and the round that the run resumes.
+    pub(in crate::ag_ui) fn snapshot(&mut self, history: &Transcript, open: Option<&OpenRound>) {
+        if !history.is_empty() {
+            self.lane.replace(history, &mut self.out);
+        }
+        if let Some(open) = open {
+            self.lane.missed(open, &mut self.out);
+        }
+    }
+
+    /// The buffer.
+    pub(in crate::ag_ui) const fn buffer(&mut self) -> &mut BytesMut {
+        &mut self.out.buffer
+    }
+
     /// The last event in the buffer.
     pub(in crate::ag_ui) fn last_event(&self) -> Value {
         let lines = self.out.buffer[..].split(|byte| *byte == b'\n');
@@ -106,11 +130,6 @@ impl Translator {
     /// Takes the buffered bytes; `None` if there are none.
     pub(in crate::ag_ui) fn take(&mut self) -> Option<Bytes> {
         (!self.out.buffer.is_empty()).then(|| self.out.buffer.split().freeze())
-    }
-
-    /// Writes a comment.
-    pub(in crate::ag_ui) fn keep_alive(&mut self) {
-        encode::keep_alive(&mut self.out.buffer);
     }
 
     /// Records the provider and model, and whether the run can be resumed from a store.
@@ -303,7 +322,7 @@ impl Translator {
         {
             return self.cancelled(&reason);
         }
-        if self.name_taken(error).is_some() {
+        if name_taken(error, &self.out.ids.tools, &self.out.context).is_some() {
             return self.write_error(error, "tool_name_taken");
         }
         let code = refusal(error);
@@ -319,34 +338,6 @@ impl Translator {
         self.write_error(error, code.unwrap_or(error.kind().as_str()));
     }
 
-    /// The name conflict between a client tool and an agent's tool, if that is the cause of
-    /// `error`.
-    pub(in crate::ag_ui) fn name_taken<'a>(&self, error: &'a Error) -> Option<&'a ToolNameTaken> {
-        let taken = source::<ToolNameTaken>(error)?;
-        let RunIds {
-            thread, run, tools, ..
-        } = &self.out.ids;
-        // The conflict may also be with a tool that a layer of the host added to the request.
-        tools.get(&taken.name)?;
-        tracing::info!(
-            thread_id = %thread, run_id = %run, tool = taken.name.as_str(),
-            "AG-UI client tool has the name of an agent's tool"
-        );
-        Some(taken)
-    }
-
-    /// The code and message of a conflict between a new run and another run.
-    pub(in crate::ag_ui) fn conflict<'a>(&self, error: &'a Error) -> Option<(&'a str, String)> {
-        // A conflict in the model phase comes from the provider.
-        if error.kind() != ErrorKind::Conflict || error.phase() == Some(Phase::Model) {
-            return None;
-        }
-        let code = refusal(error)?;
-        let RunIds { thread, run, .. } = &self.out.ids;
-        tracing::warn!(thread_id = %thread, run_id = %run, code, "AG-UI run rejected");
-        Some((code, self.message(error)))
-    }
-
     /// Ends the stream of a run that panicked.
     pub(in crate::ag_ui) fn panicked(&mut self, panic: &CaughtPanic) {
         let RunIds { thread, run, .. } = &self.out.ids;
@@ -355,25 +346,13 @@ impl Translator {
         self.write_error(&error, error.kind().as_str());
     }
 
-    /// Logs a panic in the drop of an ended or abandoned run.
-    pub(in crate::ag_ui) fn drop_panicked(&self, panic: &CaughtPanic) {
-        let RunIds { thread, run, .. } = &self.out.ids;
-        tracing::error!(thread_id = %thread, run_id = %run, panic = panic.text(), "AG-UI run panicked while it was dropped");
-    }
-
-    /// The message of an error for the client.
-    fn message(&self, error: &Error) -> String {
-        // The host's function may panic.
-        catch(|| (self.error_message)(error)).unwrap_or_else(|_| describe(error))
-    }
-
     fn write_error(&mut self, error: &Error, code: &str) {
         self.close(End::Error {
             message: "The run failed.",
             code: "failed",
         });
         self.out.write(&Wire::RunError {
-            message: &self.message(error),
+            message: &message(&self.error_message, error),
             code,
             usage: self.token_usage(),
         });
@@ -406,6 +385,56 @@ impl Translator {
             ("cacheWriteInputTokens", count(usage.cache_write_tokens())),
         ])])
     }
+}
+
+/// The message of an error for the client.
+fn message(describe_by: &ErrorMessage, error: &Error) -> String {
+    // The host's function may panic.
+    catch(|| describe_by(error)).unwrap_or_else(|_| describe(error))
+}
+
+/// The name conflict between a tool of the client and an agent's tool, if that is the cause of
+/// `error`.
+pub(in crate::ag_ui) fn name_taken<'a>(
+    error: &'a Error,
+    tools: &ToolSpecs,
+    run: &Context,
+) -> Option<&'a ToolNameTaken> {
+    let taken = source::<ToolNameTaken>(error)?;
+    // The conflict may also be with a tool that a layer of the host added to the request.
+    tools.get(&taken.name)?;
+    let thread = run.thread_id().map(|thread| thread.as_str());
+    tracing::info!(
+        thread_id = thread, run_id = %run.run_id(), tool = taken.name.as_str(),
+        "AG-UI client tool has the name of an agent's tool"
+    );
+    Some(taken)
+}
+
+/// The code and message of a conflict between a new run and another run.
+pub(in crate::ag_ui) fn conflict<'a>(
+    error: &'a Error,
+    describe_by: &ErrorMessage,
+    run: &Context,
+) -> Option<(&'a str, String)> {
+    // A conflict in the model phase comes from the provider.
+    if error.kind() != ErrorKind::Conflict || error.phase() == Some(Phase::Model) {
+        return None;
+    }
+    let code = refusal(error)?;
+    let thread = run.thread_id().map(|thread| thread.as_str());
+    tracing::warn!(thread_id = thread, run_id = %run.run_id(), code, "AG-UI run rejected");
+    Some((code, message(describe_by, error)))
+}
+
+fn started(ids: &RunIds, buffer: &mut BytesMut) {
+    let started = Wire::RunStarted {
+        thread_id: &ids.thread,
+        run_id: &ids.run,
+        protocol_version: PROTOCOL_VERSION,
+        parent_run_id: ids.parent.as_deref(),
+    };
+    encode::event(&started, buffer);
 }
 
 fn success(pending: Vec<String>) -> Value {

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::{
     super::{
+        Metadata,
         reply::Refused,
         stream::{WireIds, push_turn},
     },
@@ -39,13 +40,13 @@ pub(super) async fn threads(
     let mut found = found.map_err(|error| failed(&error))?;
     let has_more = found.len() > limit;
     found.truncate(limit);
-    let mut page = json!({
-        "threads": found.iter().map(summary).collect::<Vec<_>>(),
-    });
+    let mut page = Metadata::new();
+    let threads: Vec<Value> = found.iter().map(summary).collect();
+    page.insert("threads".to_owned(), threads.into());
     if let Some(last) = found.last().filter(|_| has_more) {
-        page["next"] = last.thread.as_str().into();
+        page.insert("next".to_owned(), last.thread.as_str().into());
     }
-    Ok(page)
+    Ok(page.into())
 }
 
 fn summary(thread: &ThreadSummary) -> Value {

@@ -19,6 +19,7 @@ pub(super) enum Resource {
     Thread(String),
     Runs(String),
     Run(String, String),
+    Events(String, String),
     Cancel(String, String),
 }
 
@@ -45,6 +46,7 @@ impl Resource {
         let part = segments.next();
         match (part, segments.next()) {
             (None, _) => Some(Self::Run(thread, run)),
+            (Some("events"), None) => Some(Self::Events(thread, run)),
             (Some("cancel"), None) => Some(Self::Cancel(thread, run)),
             _ => None,
         }
@@ -157,6 +159,10 @@ mod tests {
             (
                 "/runs/runs/r",
                 Some(Resource::Run("runs".into(), r.clone())),
+            ),
+            (
+                "/t/runs/r/events",
+                Some(Resource::Events(t.clone(), r.clone())),
             ),
             ("/t/runs/r/cancel", Some(Resource::Cancel(t, r))),
             ("/t/runs/r/other", None),

@@ -1,16 +1,21 @@
 //! The response to a request.
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use concentric_core::{
-    ThreadId,
-    store::{RunStore, StoreError, Tenant, ThreadStore},
+    CancelReason, ThreadId,
+    store::{RunStatus, RunStore, RunSummary, StoreError, Tenant, ThreadStore},
 };
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header, request::Parts};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{
-    super::{future::is_json, reply::Refused},
+    super::{
+        Metadata,
+        future::{event_stream, is_json},
+        log::{After, Reader, RunLog, Unreadable},
+        reply::Refused,
+    },
     ThreadsBody, page,
     query::{Query, Resource},
     run,
@@ -54,6 +59,7 @@ pub(super) async fn respond(config: Arc<Config>, parts: Parts) -> Result<Respons
         (Method::DELETE, Resource::Thread(thread)) => request.delete(&thread).await,
         (Method::GET, Resource::Runs(thread)) => request.runs(&thread).await,
         (Method::GET, Resource::Run(thread, run)) => request.run(&thread, &run).await,
+        (Method::GET, Resource::Events(thread, run)) => request.events(&thread, &run).await,
         (Method::POST, Resource::Cancel(thread, run)) => request.cancel(&thread, &run).await,
         (_, resource) => Err(Refused::method_other_than(resource.methods())),
     }
@@ -86,6 +92,11 @@ impl Request {
 
     async fn delete(&self, thread: &str) -> Result<Response, Refused> {
         let (store, tenant) = (self.store()?, self.tenant.clone());
+        // Their events are content of the thread, too.
+        for log in self.logs(thread) {
+            log.cancel(CancelReason::User);
+            log.discard();
+        }
         match store.delete(tenant, ThreadId::new(thread)).await {
             Ok(true) => Ok(empty(StatusCode::NO_CONTENT)),
             Ok(false) => Err(unknown_thread()),
@@ -94,32 +105,49 @@ impl Request {
     }
 
     async fn runs(&self, thread: &str) -> Result<Response, Refused> {
-        let mut runs = Vec::new();
+        let mut runs: Vec<Value> = Vec::new();
+        let logs = self.logs(thread);
+        let live = logs.iter().filter(|log| !log.is_ended());
+        let live: Vec<&str> = live.map(|log| log.name().2.as_str()).collect();
         if let Some(store) = self.run_store() {
             let stored = run::unfinished(store, &self.tenant, thread).await?;
-            let stored = stored.iter().map(
+            let stored = stored.iter();
+            let stored = stored.filter(|run| !live.contains(&run.client_id.as_str()));
+            runs.extend(stored.map(
                 |run| json!({"runId": run.client_id.as_str(), "status": run::status(run.status)}),
-            );
-            runs.extend(stored);
+            ));
         }
+        // Not all of them are stored: a run is stored before its first tools.
+        let running = |run: &&str| json!({"runId": run, "status": "running"});
+        runs.extend(live.iter().map(running));
         let runs = json!({"threadId": thread, "runs": runs});
         Ok(self.json(StatusCode::OK, runs.to_string()))
     }
 
     async fn run(&self, thread: &str, run: &str) -> Result<Response, Refused> {
-        let mut status = json!({"threadId": thread, "runId": run});
-        let stored = match self.run_store() {
-            Some(store) => run::find(store, &self.tenant, thread, run).await?,
-            None => None,
-        };
-        let stored = stored.ok_or_else(unknown_run)?;
-        status["status"] = run::status(stored.status).into();
-        if let Some(store) = self.run_store()
-            && let Some(outcome) = run::waiting(store, &stored).await?
-        {
-            status["outcome"] = outcome;
+        let mut status = Metadata::new();
+        let mut set = |name: &str, value: Value| drop(status.insert(name.to_owned(), value));
+        set("threadId", thread.into());
+        set("runId", run.into());
+        let log = self.log(thread, run);
+        if let Some(log) = log.as_ref().filter(|log| !log.is_ended()) {
+            set("status", "running".into());
+            set("lastEventId", log.last_id().into());
+            return Ok(self.json(StatusCode::OK, Value::from(status).to_string()));
         }
-        Ok(self.json(StatusCode::OK, status.to_string()))
+        let stored = self.stored(thread, run).await?;
+        if let (Some(stored), Some(store)) = (stored, self.run_store()) {
+            set("status", run::status(stored.status).into());
+            if let Some(outcome) = run::waiting(store, &stored).await? {
+                set("outcome", outcome);
+            }
+        } else {
+            let end = log.and_then(|log| log.terminal());
+            let end = end.ok_or_else(unknown_run)?;
+            set("status", "ended".into());
+            run::end(&end, &mut status);
+        }
+        Ok(self.json(StatusCode::OK, Value::from(status).to_string()))
     }
 
     async fn cancel(&self, thread: &str, run: &str) -> Result<Response, Refused> {
@@ -127,10 +155,83 @@ impl Request {
         if !is_json(&self.parts.headers) {
             return Err(Refused::media_type());
         }
-        let store = self.run_store().ok_or_else(unknown_run)?;
-        run::cancel(store, &self.tenant, thread, run).await?;
+        let log = self.log(thread, run);
+        let is_cancelled = log.as_ref().map(|log| log.cancel(CancelReason::User));
+        if is_cancelled != Some(true) {
+            // It may be driven by another process.
+            let found = self.stored(thread, run).await?;
+            match (found, self.run_store()) {
+                (Some(found), Some(store)) => run::cancel(store, found).await?,
+                _ if log.is_some() => return Err(run::ended()),
+                _ => return Err(unknown_run()),
+            }
+        }
         let run = json!({"threadId": thread, "runId": run});
         Ok(self.json(StatusCode::ACCEPTED, run.to_string()))
+    }
+
+    async fn events(&self, thread: &str, run: &str) -> Result<Response, Refused> {
+        let after = self.after()?;
+        if let Some(log) = self.log(thread, run) {
+            return match log.read(&after) {
+                Ok(reader) => self.stream(reader),
+                Err(Unreadable::Over) => Ok(empty(StatusCode::NO_CONTENT)),
+                Err(Unreadable::Gone) => {
+                    let why = "the events after this one are not kept; read the thread and the run";
+                    Err(Refused::new(StatusCode::GONE, "events_gone", why, None))
+                }
+            };
+        }
+        let stored = self.stored(thread, run).await?.ok_or_else(unknown_run)?;
+        let mut response = empty(StatusCode::NO_CONTENT);
+        if matches!(stored.status, RunStatus::Running | RunStatus::Abandoned) {
+            // A sweeper of this process may resume it.
+            let second = HeaderValue::from_static("1");
+            response.headers_mut().insert(header::RETRY_AFTER, second);
+        }
+        Ok(response)
+    }
+
+    fn stream(&self, reader: Reader) -> Result<Response, Refused> {
+        let guard = match &self.config.shutdown {
+            Some(shutdown) => Some(shutdown.enter().ok_or_else(Refused::shutting_down)?),
+            None => None,
+        };
+        let body = match self.is_head {
+            true => ThreadsBody::whole(bytes::Bytes::new()),
+            false => ThreadsBody::events(reader, &self.config, guard),
+        };
+        Ok(event_stream(body))
+    }
+
+    /// The position that a client has read up to.
+    fn after(&self) -> Result<After, Refused> {
+        // A browser that reconnects sends the header, and its URL has an older position.
+        let header = self.parts.headers.get("last-event-id");
+        let query = self.query()?.get("after")?;
+        let (id, field) = match (header, query) {
+            (Some(header), _) => (header.to_str().ok().map(Cow::Borrowed), "last-event-id"),
+            (None, Some(query)) => (Some(query), "after"),
+            (None, None) => return Ok(After::default()),
+        };
+        let after = id.and_then(|id| After::parse(&id));
+        after.ok_or_else(|| Refused::field(field, "expected the id or the number of an event"))
+    }
+
+    fn log(&self, thread: &str, run: &str) -> Option<Arc<RunLog>> {
+        self.config.logs.as_ref()?.find(&self.tenant, thread, run)
+    }
+
+    fn logs(&self, thread: &str) -> Vec<Arc<RunLog>> {
+        let logs = self.config.logs.as_ref();
+        logs.map_or_else(Vec::new, |logs| logs.of_thread(&self.tenant, thread))
+    }
+
+    async fn stored(&self, thread: &str, run: &str) -> Result<Option<RunSummary>, Refused> {
+        match self.run_store() {
+            Some(store) => run::find(store, &self.tenant, thread, run).await,
+            None => Ok(None),
+        }
     }
 
     fn json(&self, status: StatusCode, json: impl Into<bytes::Bytes>) -> Response {

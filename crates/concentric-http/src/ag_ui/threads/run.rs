@@ -7,8 +7,8 @@ use concentric_core::{
 use serde_json::Value;
 
 use super::{
-    super::{reply::Refused, stream::Translator},
-    respond::{failed, unknown_run},
+    super::{Metadata, reply::Refused, stream::Translator},
+    respond::failed,
 };
 
 /// The maximum number of a thread's unfinished runs that are listed.
@@ -76,26 +76,36 @@ fn interrupts(record: RunRecord) -> Value {
     }
 }
 
+/// Adds the outcome or the error of a terminal event to the status of a run.
+pub(super) fn end(event: &[u8], status: &mut Metadata) {
+    let Ok(mut event) = serde_json::from_slice::<Metadata>(event) else {
+        return;
+    };
+    if let Some(outcome) = event.remove("outcome") {
+        status.insert("outcome".to_owned(), outcome);
+        return;
+    }
+    event.retain(|name, _| name == "code" || name == "message");
+    status.insert("error".to_owned(), event.into());
+}
+
+pub(super) fn ended() -> Refused {
+    Refused::conflict("run_ended", "the run has ended")
+}
+
 /// Requests the cancellation of a stored run.
 ///
 /// # Errors
 ///
 /// The run can't be cancelled.
-pub(super) async fn cancel(
-    store: &dyn RunStore,
-    tenant: &Tenant,
-    thread: &str,
-    run: &str,
-) -> Result<(), Refused> {
-    let found = find(store, tenant, thread, run).await?;
-    let found = found.ok_or_else(unknown_run)?;
-    if found.status == RunStatus::Suspended {
+pub(super) async fn cancel(store: &dyn RunStore, run: RunSummary) -> Result<(), Refused> {
+    if run.status == RunStatus::Suspended {
         let why = "the run waits for replies; reply with the status `cancelled`";
         return Err(Refused::conflict("run_waiting", why));
     }
-    match store.cancel(found.key).await {
+    match store.cancel(run.key).await {
         Ok(true) => Ok(()),
-        Ok(false) => Err(Refused::conflict("run_ended", "the run has ended")),
+        Ok(false) => Err(ended()),
         Err(error) => Err(failed(&error)),
     }
 }

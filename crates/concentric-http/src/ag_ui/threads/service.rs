@@ -5,15 +5,21 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
+    time::Duration,
 };
 
 use concentric_core::{
+    Environment,
     panic::catch,
     store::{RunStore, ThreadStore},
 };
 use tower_service::Service;
 
-use super::{super::reply::Refused, ThreadsBody, respond::respond};
+use super::{
+    super::{EventLogLayer, Shutdown, body::KeepAlive, log::Hub, reply::Refused},
+    ThreadsBody,
+    respond::respond,
+};
 
 /// Service that lists, shows and deletes the threads of a tenant, and shows and cancels runs.
 ///
@@ -43,15 +49,17 @@ use super::{super::reply::Refused, ThreadsBody, respond::respond};
 /// | `GET /THREAD` | `{"threadId", "turns", "start", "end", "messages"}`: the messages of the turns from position `start` to before `end`, which are the newest ones, and the number of all turns |
 /// | `GET /THREAD?before=N`, `?after=N`, `&limit=N` | the turns before position `N`, or those from it on; at most 500, by default 50, and fewer if they have more than 4 MiB |
 /// | `DELETE /THREAD` | `204`; the store [also deletes](ThreadStore::delete) the runs that it has of the thread |
-/// | `GET /THREAD/runs` | `{"threadId", "runs": [{"runId", "status"}]}`: the stored runs that have not ended |
-/// | `GET /THREAD/runs/RUN` | `{"threadId", "runId", "status"}`; a waiting run has the `outcome` of its `RUN_FINISHED`, with its interrupts |
-/// | `POST /THREAD/runs/RUN/cancel` | `202`; the run [is cancelled](RunStore::cancel) by the process that drives it |
+/// | `GET /THREAD/runs` | `{"threadId", "runs": [{"runId", "status"}]}`: the runs that have not ended, of this process or stored |
+/// | `GET /THREAD/runs/RUN` | `{"threadId", "runId", "status"}`, and the `lastEventId` of a run that is driven here; a waiting run and one that has ended have the `outcome` of `RUN_FINISHED`, with its interrupts, or the `error` of `RUN_ERROR` |
+/// | `GET /THREAD/runs/RUN/events` | the events of a run ([below](#joining-a-run)) |
+/// | `POST /THREAD/runs/RUN/cancel` | `202`; the run is cancelled at once if it is driven here, or else [by its process](RunStore::cancel) |
 /// | `HEAD`, `OPTIONS` | the headers of `GET`; the accepted methods |
 ///
 /// A turn is a message, or an answer with the results of its tool calls. Messages have the form of the
 /// protocol; one that is stored without an id has one that is made from its position.
 ///
-/// `RUN` is the `runId` of the request that started the run. A stored run has this `status`:
+/// `RUN` is the `runId` of a request. A stored run is found by that of the request that started it, also while
+/// another request resumes it. The `status` is one of these:
 ///
 /// | `status` | the run |
 /// |---|---|
@@ -59,6 +67,27 @@ use super::{super::reply::Refused, ThreadsBody, respond::respond};
 /// | `abandoned` | has lost its process, and can be resumed |
 /// | `quarantined` | has ended each process that resumed it ([`RunStatus`](concentric_core::store::RunStatus)) |
 /// | `waiting` | waits for replies |
+/// | `ended` | has ended, and its [log](EventLogLayer) is still kept |
+///
+/// # Joining a run
+///
+/// With [`events`](Self::events), a client receives the events of a run after the one that it names: in the header
+/// `Last-Event-ID`, or in the parameter `after`, by its `id` or its number. Without either, it receives all of
+/// them. Events are numbered from 1.
+///
+/// | the run | response |
+/// |---|---|
+/// | has a log | `200`, the further events, as they come |
+/// | has a log, and another one at the time of the id: the run was resumed by another process | `200`, all events, beginning with `RUN_STARTED` and a `MESSAGES_SNAPSHOT` |
+/// | has a log without the next event | `410`, `events_gone`: the client reads the thread and the status |
+/// | has ended, and the client has its last event | `204` |
+/// | is stored, and has no log here | `204`; with `Retry-After` if it may be resumed here |
+/// | is unknown | `404` |
+///
+/// A stream ends with the terminal event of the run; with `RUN_ERROR`, `code` `events_lost`, if the client reads
+/// too slowly; or with `shutting_down`, after the grace period of the [shutdown](Self::shutdown). These two have no
+/// id. The first event is not always `RUN_STARTED`, so a client that checks the order of events continues the stream
+/// that it had.
 ///
 /// # Access
 ///
@@ -76,28 +105,43 @@ use super::{super::reply::Refused, ThreadsBody, respond::respond};
 /// | 400 | `invalid_request` | the parameter `field` is invalid |
 /// | 404 | `not_found` | the path, or an id in it, is invalid |
 /// | 404 | `thread_not_found` | the thread does not exist |
-/// | 404 | `run_not_found` | the run has never been stored, or has ended |
+/// | 404 | `run_not_found` | the run has never been stored, or has ended, and has no log |
 /// | 405 | `method_not_allowed` | `Allow` has the methods |
 /// | 409 | `run_waiting`, `run_ended` | a run that is not driven can't be cancelled; one that waits gets a reply with the status `cancelled` |
+/// | 410 | `events_gone` | the log does not have the event after the named one |
 /// | 414 | `too_large` | the query has more than 4,096 bytes |
 /// | 415 | `unsupported_media_type` | a cancellation is not JSON |
 /// | 500 | `internal` | the store has failed, which is logged |
-#[derive(Clone, Default)]
+/// | 503 | `shutting_down` | a stream can't begin any more |
+#[derive(Clone)]
 pub struct Threads {
     config: Arc<Config>,
 }
 
 /// Configuration shared by the clones of a service.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub(super) struct Config {
     pub(super) threads: Option<Arc<dyn ThreadStore>>,
     pub(super) runs: Option<Arc<dyn RunStore>>,
+    pub(super) logs: Option<Arc<Hub>>,
+    pub(super) environment: Environment,
+    pub(super) keep_alive: Option<Duration>,
+    pub(super) shutdown: Option<Shutdown>,
 }
 
 impl Threads {
     /// Creates a service that knows no threads and no runs.
     pub fn new() -> Self {
-        Self::default()
+        Self {
+            config: Arc::new(Config {
+                threads: None,
+                runs: None,
+                logs: None,
+                environment: Environment::system(),
+                keep_alive: Some(Duration::from_secs(15)),
+                shutdown: None,
+            }),
+        }
     }
 
     fn with(mut self, set: impl FnOnce(&mut Config)) -> Self {
@@ -115,6 +159,39 @@ impl Threads {
     #[must_use]
     pub fn runs(self, store: impl RunStore) -> Self {
         self.with(|config| config.runs = Some(Arc::new(store)))
+    }
+
+    /// Sets the logs of the runs that this process drives, which clients can [join](Self#joining-a-run).
+    #[must_use]
+    pub fn events(self, log: &EventLogLayer) -> Self {
+        let logs = Arc::clone(log.hub());
+        self.with(|config| config.logs = Some(logs))
+    }
+
+    /// Sets the silence after which a comment is sent to a client that has joined a run; the default is
+    /// 15 seconds. See [`AgUiLayer::keep_alive`](super::AgUiLayer::keep_alive).
+    #[must_use]
+    pub fn keep_alive(self, silence: impl Into<Option<Duration>>) -> Self {
+        let silence = KeepAlive::silence(silence.into());
+        self.with(|config| config.keep_alive = silence)
+    }
+
+    /// Sets the source of time; the default is the system.
+    #[must_use]
+    pub fn environment(self, environment: Environment) -> Self {
+        self.with(|config| config.environment = environment)
+    }
+
+    /// Sets the handle that ends the streams when the server shuts down. Their runs are not affected.
+    #[must_use]
+    pub fn shutdown(self, shutdown: Shutdown) -> Self {
+        self.with(|config| config.shutdown = Some(shutdown))
+    }
+}
+
+impl Default for Threads {
+    fn default() -> Self {
+        Self::new()
     }
 }
 

@@ -1,5 +1,6 @@
 //! Threads and their runs over HTTP.
 
+mod events;
 mod pages;
 mod requests;
 mod status;

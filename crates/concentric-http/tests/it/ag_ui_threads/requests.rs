@@ -48,6 +48,7 @@ async fn other_methods_are_rejected() {
         ("/t", "GET, HEAD, DELETE, OPTIONS"),
         ("/t/runs", "GET, HEAD, OPTIONS"),
         ("/t/runs/r", "GET, HEAD, OPTIONS"),
+        ("/t/runs/r/events", "GET, HEAD, OPTIONS"),
         ("/t/runs/r/cancel", "POST, OPTIONS"),
     ] {
         let options = send(service(), request("OPTIONS", path)).await;

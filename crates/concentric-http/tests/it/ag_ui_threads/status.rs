@@ -166,7 +166,11 @@ async fn other_tenants_have_no_access() {
     let world = World::new();
     let (key, fence) = world.begin("r", &state().await).await;
     for tenant in ["bob", ""] {
-        for request in [get("/t/runs/r"), cancel("/t/runs/r/cancel")] {
+        for request in [
+            get("/t/runs/r"),
+            get("/t/runs/r/events"),
+            cancel("/t/runs/r/cancel"),
+        ] {
             let answer = send(world.threads.clone(), by(tenant, request)).await;
             assert_eq!(code(&answer), (404, "run_not_found".to_owned()));
         }

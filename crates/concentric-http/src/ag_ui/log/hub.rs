@@ -1,0 +1,186 @@
+//! The logs of a process.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use concentric_core::{Environment, Str, store::Tenant};
+
+use super::run_log::RunLog;
+
+/// The limits of the logs.
+#[derive(Clone, Debug)]
+pub(super) struct Limits {
+    /// Per run.
+    pub(super) events: usize,
+    pub(super) bytes: usize,
+    /// Of all runs.
+    pub(super) total: usize,
+    /// How long the log of an ended run is kept.
+    pub(super) linger: Duration,
+}
+
+/// The name by which clients find a run: its tenant, thread and run.
+pub(in crate::ag_ui) type Name = (Str, Str, Str);
+
+/// The logs of the runs that a process drives, and of those that have ended recently.
+pub(in crate::ag_ui) struct Hub {
+    pub(super) limits: Limits,
+    pub(super) environment: Environment,
+    // The bytes of all logs.
+    bytes: AtomicUsize,
+    logs: Mutex<Logs>,
+}
+
+#[derive(Default)]
+struct Logs {
+    by_name: BTreeMap<Name, Arc<RunLog>>,
+    // The logs of ended runs, in the order of their ends, with the monotonic time.
+    ended: VecDeque<(Duration, Arc<RunLog>)>,
+}
+
+impl Hub {
+    pub(super) fn new(limits: Limits, environment: Environment) -> Self {
+        Self {
+            limits,
+            environment,
+            bytes: AtomicUsize::new(0),
+            logs: Mutex::default(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Logs> {
+        self.logs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now(&self) -> Duration {
+        self.environment.clock().monotonic()
+    }
+
+    /// Makes a log known under its name, unless that of a live run is.
+    pub(super) fn add(&self, log: &Arc<RunLog>) {
+        let now = self.now();
+        let mut logs = self.lock();
+        let expired = logs.expire(now, self.limits.linger);
+        let known = logs.by_name.get(log.name());
+        if known.is_none_or(|known| known.is_ended()) {
+            logs.by_name.insert(log.name().clone(), Arc::clone(log));
+        }
+        drop(logs);
+        clear(expired);
+    }
+
+    /// Notes that the run of a log has ended.
+    pub(super) fn ended(&self, log: &Arc<RunLog>) {
+        let now = self.now();
+        let mut logs = self.lock();
+        logs.ended.push_back((now, Arc::clone(log)));
+        drop(logs);
+    }
+
+    /// Removes a log.
+    pub(super) fn remove(&self, log: &Arc<RunLog>) {
+        self.lock().forget(log);
+        log.clear();
+    }
+
+    /// Returns the log of a run.
+    pub(in crate::ag_ui) fn find(
+        &self,
+        tenant: &Tenant,
+        thread: &str,
+        run: &str,
+    ) -> Option<Arc<RunLog>> {
+        let now = self.now();
+        let mut logs = self.lock();
+        let expired = logs.expire(now, self.limits.linger);
+        let name = (tenant.0.clone(), thread.into(), run.into());
+        let found = logs.by_name.get(&name).cloned();
+        drop(logs);
+        clear(expired);
+        found
+    }
+
+    /// Returns the logs of a thread's runs.
+    pub(in crate::ag_ui) fn of_thread(&self, tenant: &Tenant, thread: &str) -> Vec<Arc<RunLog>> {
+        let now = self.now();
+        let mut logs = self.lock();
+        let expired = logs.expire(now, self.limits.linger);
+        let first = (tenant.0.clone(), Str::from(thread), Str::default());
+        let is_of = |(of, it, _): &Name| *of == tenant.0 && it == thread;
+        let found = logs.by_name.range(first..);
+        let found = found.take_while(|(name, _)| is_of(name));
+        let found = found.map(|(_, log)| Arc::clone(log)).collect();
+        drop(logs);
+        clear(expired);
+        found
+    }
+
+    /// Counts bytes that a log has added.
+    ///
+    /// Returns whether all logs together are too large, although the logs of ended runs were removed.
+    pub(super) fn grown(&self, bytes: usize) -> bool {
+        let total = self.bytes.fetch_add(bytes, Relaxed).saturating_add(bytes);
+        if total <= self.limits.total {
+            return false;
+        }
+        while self.is_full() {
+            let mut logs = self.lock();
+            let Some((_, oldest)) = logs.ended.pop_front() else {
+                return true;
+            };
+            logs.forget(&oldest);
+            drop(logs);
+            oldest.clear();
+        }
+        false
+    }
+
+    pub(super) fn shrunk(&self, bytes: usize) {
+        self.bytes.fetch_sub(bytes, Relaxed);
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.bytes.load(Relaxed) > self.limits.total
+    }
+
+    /// Returns the number of logs, and their bytes.
+    pub(super) fn counts(&self) -> (usize, usize) {
+        (self.lock().by_name.len(), self.bytes.load(Relaxed))
+    }
+}
+
+impl Logs {
+    /// Removes the logs of runs that ended long ago. They are returned, since no other lock must be taken under
+    /// that of the logs.
+    fn expire(&mut self, now: Duration, linger: Duration) -> Vec<Arc<RunLog>> {
+        let mut expired = Vec::new();
+        while let Some((at, _)) = self.ended.front()
+            && at.saturating_add(linger) <= now
+            && let Some((_, log)) = self.ended.pop_front()
+        {
+            self.forget(&log);
+            expired.push(log);
+        }
+        expired
+    }
+
+    /// Removes a log from the names.
+    fn forget(&mut self, log: &Arc<RunLog>) {
+        let known = self.by_name.get(log.name());
+        if known.is_some_and(|known| Arc::ptr_eq(known, log)) {
+            self.by_name.remove(log.name());
+        }
+    }
+}
+
+fn clear(logs: Vec<Arc<RunLog>>) {
+    for log in logs {
+        log.clear();
+    }
+}

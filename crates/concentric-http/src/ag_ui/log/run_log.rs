@@ -1,0 +1,436 @@
+//! The events of one run.
+
+use std::{
+    collections::VecDeque,
+    fmt::Write,
+    mem,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll, Waker},
+};
+
+use bytes::{BufMut, Bytes, BytesMut};
+use concentric_core::{CancelReason, Context as Run, Error, Str};
+use memchr::{memchr, memmem};
+
+use super::hub::{Hub, Name};
+
+/// How many times the limits may be exceeded while a reader lacks the events.
+const BEHIND: usize = 8;
+
+/// The size of the blocks that frames are written to.
+const BLOCK: usize = 8 << 10;
+
+/// The bytes that each piece takes besides its frames, and each log besides its pieces.
+const PIECE: usize = size_of::<Piece>();
+const LOG: usize = 1024;
+
+/// The size up to which a reader returns pieces as one.
+const JOINED: usize = 16 << 10;
+
+/// The events of one run as frames, of which the oldest are removed.
+///
+/// Events are numbered from 1. Their ids are the number and the tag of the log, since another log of a run with the
+/// same name, in this process or in another one, has other events.
+pub(in crate::ag_ui) struct RunLog {
+    hub: Arc<Hub>,
+    name: Name,
+    tag: Str,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    pieces: VecDeque<Piece>,
+    // The number of the next event.
+    next: u64,
+    // What the limits of the hub count.
+    bytes: usize,
+    block: BytesMut,
+    readers: Vec<Place>,
+    readers_so_far: u64,
+    // Until the run has ended.
+    run: Option<Run>,
+    // The end of a run that is dropped before its end, if it is not its consumer that has left.
+    ending: Option<Ending>,
+    is_cleared: bool,
+}
+
+/// Consecutive events that were written together.
+struct Piece {
+    frames: Bytes,
+    // The number of its first event.
+    first: u64,
+}
+
+/// A reader that is connected.
+struct Place {
+    reader: u64,
+    // The number of the next event that it reads.
+    next: u64,
+    waker: Option<Waker>,
+}
+
+/// The end of a run that does not end by itself.
+#[derive(Clone, Debug)]
+pub(in crate::ag_ui) enum Ending {
+    Failed(Error),
+    Cancelled(CancelReason),
+}
+
+/// The position after which a client needs the events of a run.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(in crate::ag_ui) struct After {
+    pub(in crate::ag_ui) number: u64,
+    /// The tag of the log, if the client knows it.
+    pub(in crate::ag_ui) tag: Option<Str>,
+}
+
+impl After {
+    /// Parses the id of an event, or its number alone.
+    pub(in crate::ag_ui) fn parse(id: &str) -> Option<Self> {
+        let (number, tag) = match id.split_once('-') {
+            Some((number, tag)) => (number, Some(tag.into())),
+            None => (id, None),
+        };
+        // `parse` accepts a sign, too.
+        let is_number = number.bytes().all(|byte| byte.is_ascii_digit());
+        let number = is_number.then(|| number.parse().ok())??;
+        Some(Self { number, tag })
+    }
+}
+
+/// The reason why events can't be read.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(in crate::ag_ui) enum Unreadable {
+    /// The log does not have them any more, or did never.
+    Gone,
+    /// The run has ended, and there are no more.
+    Over,
+}
+
+impl RunLog {
+    pub(super) fn new(hub: &Arc<Hub>, name: Name, run: &Run) -> Arc<Self> {
+        let state = State {
+            next: 1,
+            bytes: LOG,
+            run: Some(run.clone()),
+            ..State::default()
+        };
+        hub.grown(LOG);
+        // Distinguishes two logs, and keeps nothing secret.
+        let tag = format!("{:08x}", hub.environment.random().next_u64() as u32).into();
+        Arc::new(Self {
+            hub: Arc::clone(hub),
+            name,
+            tag,
+            state: Mutex::new(state),
+        })
+    }
+
+    pub(in crate::ag_ui) const fn name(&self) -> &Name {
+        &self.name
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(in crate::ag_ui) fn is_ended(&self) -> bool {
+        self.lock().run.is_none()
+    }
+
+    /// The id of the last event.
+    pub(in crate::ag_ui) fn last_id(&self) -> String {
+        let last = self.lock().next - 1;
+        format!("{last}-{}", self.tag)
+    }
+
+    /// The JSON of the terminal event of an ended run; `None` if the run is live or its events are removed.
+    pub(in crate::ag_ui) fn terminal(&self) -> Option<Vec<u8>> {
+        let state = self.lock();
+        if state.run.is_some() {
+            return None;
+        }
+        let frames = &state.pieces.back()?.frames;
+        let at = memmem::rfind(frames, b"\ndata: ")?;
+        let data = frames.get(at..)?.trim_ascii();
+        data.strip_prefix(b"data: ").map(<[u8]>::to_vec)
+    }
+
+    /// Cancels the run. Returns `false` if it has ended.
+    pub(in crate::ag_ui) fn cancel(&self, reason: CancelReason) -> bool {
+        let run = self.lock().run.clone();
+        run.is_some_and(|run| {
+            run.cancel(reason);
+            true
+        })
+    }
+
+    /// Sets the end of the run for the case that it is dropped before its end.
+    pub(in crate::ag_ui) fn set_ending(&self, ending: Ending) {
+        self.lock().ending.get_or_insert(ending);
+    }
+
+    /// Takes the end of the run that was dropped before its end.
+    pub(super) fn take_ending(&self) -> Ending {
+        let mut state = self.lock();
+        let ending = state.ending.take();
+        let cancelled = || state.run.as_ref().and_then(Run::cancel_reason);
+        ending
+            .unwrap_or_else(|| Ending::Cancelled(cancelled().unwrap_or(CancelReason::Disconnected)))
+    }
+
+    /// Appends frames without ids, and wakes the readers. `woken` is an empty buffer.
+    pub(super) fn append(self: &Arc<Self>, frames: &[u8], is_end: bool, woken: &mut Vec<Waker>) {
+        let mut state = self.lock();
+        let run = match is_end {
+            true => state.run.take(),
+            false => None,
+        };
+        let before = state.bytes;
+        if !state.is_cleared {
+            state.push(frames, &self.tag);
+            state.trim(self.hub.limits.events, self.hub.limits.bytes);
+        }
+        let after = state.bytes;
+        woken.extend(state.readers.iter_mut().filter_map(|it| it.waker.take()));
+        drop(state);
+        // The context of the run is dropped, and the readers are woken, without the lock.
+        drop(run);
+        woken.drain(..).for_each(Waker::wake);
+        if after < before {
+            self.hub.shrunk(before - after);
+        } else if self.hub.grown(after - before) {
+            self.shrink();
+        }
+        if is_end {
+            self.hub.ended(self);
+        }
+    }
+
+    /// Removes events until all logs are small enough. The newest piece is kept.
+    fn shrink(&self) {
+        let mut removed = Vec::new();
+        let mut state = self.lock();
+        while self.hub.is_full() && state.pieces.len() > 1 {
+            let before = state.bytes;
+            removed.extend(state.pop());
+            self.hub.shrunk(before - state.bytes);
+        }
+        drop(state);
+    }
+
+    /// Removes the log, and all of its events.
+    pub(in crate::ag_ui) fn discard(self: &Arc<Self>) {
+        self.hub.remove(self);
+    }
+
+    /// Removes all events. Later ones are not kept.
+    pub(in crate::ag_ui) fn clear(&self) {
+        let mut state = self.lock();
+        state.is_cleared = true;
+        let pieces = mem::take(&mut state.pieces);
+        let block = mem::take(&mut state.block);
+        let bytes = mem::take(&mut state.bytes);
+        let woken: Vec<Waker> = state
+            .readers
+            .iter_mut()
+            .filter_map(|it| it.waker.take())
+            .collect();
+        drop(state);
+        drop((pieces, block));
+        woken.into_iter().for_each(Waker::wake);
+        self.hub.shrunk(bytes);
+    }
+
+    /// Returns a reader of the events after `after`.
+    pub(in crate::ag_ui) fn read(self: &Arc<Self>, after: &After) -> Result<Reader, Unreadable> {
+        let mut state = self.lock();
+        // The events of another log have other numbers.
+        let is_other = after.tag.as_ref().is_some_and(|tag| *tag != self.tag);
+        let number = if is_other { 0 } else { after.number };
+        let next = number.saturating_add(1);
+        if next > state.next || state.is_cleared || next < state.first() {
+            return Err(Unreadable::Gone);
+        }
+        if next == state.next && state.run.is_none() {
+            return Err(Unreadable::Over);
+        }
+        state.readers_so_far += 1;
+        let reader = state.readers_so_far;
+        state.readers.push(Place {
+            reader,
+            next,
+            waker: None,
+        });
+        Ok(Reader {
+            log: Arc::clone(self),
+            reader,
+        })
+    }
+}
+
+impl State {
+    /// The number of the oldest event, or of the next one if there is none.
+    fn first(&self) -> u64 {
+        self.pieces.front().map_or(self.next, |piece| piece.first)
+    }
+
+    fn push(&mut self, frames: &[u8], tag: &str) {
+        let first = self.next;
+        if self.block.capacity() < frames.len().saturating_add(64) {
+            let capacity = frames.len().saturating_add(frames.len() / 4);
+            self.block = BytesMut::with_capacity(capacity.max(BLOCK));
+        }
+        let mut rest = frames;
+        while let Some(end) = memchr(b'\n', rest) {
+            // A frame is one line and an empty one.
+            let (frame, later) = rest.split_at(rest.len().min(end + 2));
+            // Writes to a buffer do not fail.
+            let _ = writeln!(self.block, "id: {}-{tag}", self.next);
+            self.block.put_slice(frame);
+            self.next += 1;
+            rest = later;
+        }
+        let frames = self.block.split().freeze();
+        if !frames.is_empty() {
+            self.bytes += frames.len() + PIECE;
+            self.pieces.push_back(Piece { frames, first });
+        }
+    }
+
+    /// Removes the oldest events as far as the limits demand. The newest piece is kept, and those that a reader
+    /// lacks, until it is far behind.
+    fn trim(&mut self, events: usize, bytes: usize) {
+        while self.pieces.len() > 1 {
+            let kept = usize::try_from(self.next - self.first()).unwrap_or(usize::MAX);
+            let exceeds = |by: usize| {
+                kept > events.saturating_mul(by) || self.bytes > bytes.saturating_mul(by)
+            };
+            let is_read = || {
+                let second = self.pieces.get(1).map_or(self.next, |piece| piece.first);
+                self.readers.iter().all(|place| place.next >= second)
+            };
+            if !exceeds(1) || (!exceeds(BEHIND) && !is_read()) {
+                break;
+            }
+            self.pop();
+        }
+    }
+
+    fn pop(&mut self) -> Option<Piece> {
+        let piece = self.pieces.pop_front()?;
+        self.bytes -= piece.frames.len() + PIECE;
+        Some(piece)
+    }
+}
+
+impl Drop for RunLog {
+    fn drop(&mut self) {
+        let bytes = mem::take(&mut self.lock().bytes);
+        self.hub.shrunk(bytes);
+    }
+}
+
+/// A reader of a run's events.
+pub(in crate::ag_ui) struct Reader {
+    log: Arc<RunLog>,
+    reader: u64,
+}
+
+/// The result of a read.
+pub(in crate::ag_ui) enum Read {
+    /// Whole frames.
+    Frames(Bytes),
+    /// The log has removed the next events, since the reader is too far behind.
+    Gap,
+    /// The run has ended, and all events are read.
+    End,
+}
+
+impl Reader {
+    pub(in crate::ag_ui) const fn log(&self) -> &Arc<RunLog> {
+        &self.log
+    }
+
+    /// Returns the next events.
+    pub(in crate::ag_ui) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Read> {
+        let mut state = self.log.lock();
+        let State {
+            pieces,
+            next,
+            run,
+            readers,
+            is_cleared,
+            ..
+        } = &mut *state;
+        let Some(place) = readers.iter_mut().find(|it| it.reader == self.reader) else {
+            return Poll::Ready(Read::End);
+        };
+        if place.next >= *next {
+            if run.is_none() {
+                return Poll::Ready(Read::End);
+            }
+            if *is_cleared {
+                return Poll::Ready(Read::Gap);
+            }
+            let old = match &mut place.waker {
+                Some(waker) if waker.will_wake(cx.waker()) => None,
+                waker => waker.replace(cx.waker().clone()),
+            };
+            drop(state);
+            drop(old);
+            return Poll::Pending;
+        }
+        // The piece with the next event.
+        let at = pieces.partition_point(|piece| piece.first <= place.next);
+        let Some(at) = at.checked_sub(1).filter(|_| !*is_cleared) else {
+            return Poll::Ready(Read::Gap);
+        };
+        let mut rest = pieces.iter().skip(at);
+        let Some(piece) = rest.next() else {
+            return Poll::Ready(Read::Gap);
+        };
+        let read = skip(&piece.frames, place.next - piece.first);
+        let mut count = 1;
+        let mut size = read.len();
+        for piece in rest.clone() {
+            size += piece.frames.len();
+            if size > JOINED {
+                break;
+            }
+            count += 1;
+        }
+        place.next = pieces.get(at + count).map_or(*next, |piece| piece.first);
+        if count == 1 {
+            return Poll::Ready(Read::Frames(read));
+        }
+        let mut joined = BytesMut::with_capacity(size.min(JOINED));
+        joined.put_slice(&read);
+        for piece in pieces.iter().skip(at + 1).take(count - 1) {
+            joined.put_slice(&piece.frames);
+        }
+        Poll::Ready(Read::Frames(joined.freeze()))
+    }
+}
+
+/// The frames after the first `count`.
+fn skip(frames: &Bytes, count: u64) -> Bytes {
+    let mut ends = memmem::find_iter(frames, b"\n\n");
+    let skipped = usize::try_from(count).unwrap_or(usize::MAX);
+    match skipped.checked_sub(1).map(|nth| ends.nth(nth)) {
+        None => frames.clone(),
+        Some(Some(end)) => frames.slice(end + 2..),
+        Some(None) => Bytes::new(),
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        let mut state = self.log.lock();
+        let at = state.readers.iter().position(|it| it.reader == self.reader);
+        let place = at.map(|at| state.readers.swap_remove(at));
+        drop(state);
+        drop(place);
+    }
+}

@@ -1,0 +1,193 @@
+//! Writes the events of a run to its log.
+
+use std::{
+    mem,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::Waker,
+};
+
+use concentric_core::{
+    Context as Run, Error, Event, Finish, OpenRound, ResponseHead, Str, Transcript, store::Tenant,
+};
+
+use super::{
+    super::stream::Translator,
+    hub::Hub,
+    run_log::{Ending, RunLog},
+};
+
+/// The translator of a request, which the endpoint offers to the log: an extension of the run's context.
+///
+/// The log takes it, if there is one, so that the ids in the events are those of the client.
+#[derive(Clone, Default)]
+pub(in crate::ag_ui) struct Offer(Arc<Mutex<Offered>>);
+
+#[derive(Default)]
+pub(in crate::ag_ui) enum Offered {
+    /// No log has taken the translator.
+    Translator(Box<Translator>),
+    /// The log of the run, which the endpoint reads.
+    Log(Arc<RunLog>),
+    /// The endpoint has not made the offer yet, or has taken it back.
+    #[default]
+    Nothing,
+}
+
+impl Offer {
+    /// Makes the offer.
+    pub(in crate::ag_ui) fn set(&self, translator: Box<Translator>) {
+        *self.lock() = Offered::Translator(translator);
+    }
+
+    /// Returns whether a log has taken the translator.
+    pub(in crate::ag_ui) fn is_accepted(&self) -> bool {
+        matches!(*self.lock(), Offered::Log(_))
+    }
+
+    /// The number of bytes that the translator has written.
+    pub(in crate::ag_ui) fn len(&self) -> usize {
+        match &*self.lock() {
+            Offered::Translator(translator) => translator.len(),
+            _ => 0,
+        }
+    }
+
+    /// Takes the bytes that the translator has written.
+    pub(in crate::ag_ui) fn take_bytes(&self) -> Option<bytes::Bytes> {
+        match &mut *self.lock() {
+            Offered::Translator(translator) => translator.take(),
+            _ => None,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Offered> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes what is left: the translator, or the log.
+    pub(in crate::ag_ui) fn take(&self) -> Offered {
+        mem::replace(&mut self.lock(), Offered::Nothing)
+    }
+
+    /// Takes the translator for a log of `run`; `None` if there is no translator.
+    fn accept(&self, log: impl FnOnce() -> Arc<RunLog>) -> Option<(Box<Translator>, Arc<RunLog>)> {
+        let mut offered = self.lock();
+        let Offered::Translator(_) = *offered else {
+            return None;
+        };
+        let log = log();
+        match mem::replace(&mut *offered, Offered::Log(Arc::clone(&log))) {
+            Offered::Translator(translator) => Some((translator, log)),
+            _ => None,
+        }
+    }
+}
+
+/// The writer of a run's log. It ends the log, on drop at the latest.
+pub(super) struct Writer {
+    translator: Box<Translator>,
+    log: Arc<RunLog>,
+    has_client: bool,
+    is_ended: bool,
+    woken: Vec<Waker>,
+}
+
+impl Writer {
+    /// Begins the log of a run; `None` if another log has taken the translator of its request.
+    pub(super) fn begin(hub: &Arc<Hub>, offer: Option<&Offer>, run: &Run) -> Option<Self> {
+        let id = run.run_id().as_str();
+        let thread = run
+            .thread_id()
+            .map(|thread| thread.as_str())
+            .unwrap_or_default();
+        let name = (Tenant::of(run).0, Str::from(thread), Str::from(id));
+        let new_log = || RunLog::new(hub, name, run);
+        let (translator, log) = match offer {
+            Some(offer) => offer.accept(new_log)?,
+            None => (Box::new(Translator::without_client(run)), new_log()),
+        };
+        hub.add(&log);
+        let mut writer = Self {
+            translator,
+            log,
+            has_client: offer.is_some(),
+            is_ended: false,
+            woken: Vec::new(),
+        };
+        writer.translator.restart();
+        writer.publish();
+        Some(writer)
+    }
+
+    /// Returns whether an endpoint reads the log.
+    pub(super) const fn has_client(&self) -> bool {
+        self.has_client
+    }
+
+    /// Writes what a client without the history needs: the conversation, and the round that the run resumes.
+    pub(super) fn snapshot(&mut self, transcript: &Transcript, open: Option<&OpenRound>) {
+        self.translator.snapshot(transcript, open);
+        self.publish();
+    }
+
+    pub(super) fn head(&mut self, head: &ResponseHead, extensions: &http::Extensions) {
+        self.translator.head(head, extensions);
+    }
+
+    /// Translates an event, without publishing it.
+    #[inline]
+    pub(super) fn event(&mut self, event: Event) {
+        self.translator.event(event);
+    }
+
+    /// The number of bytes that are not published.
+    pub(super) fn len(&self) -> usize {
+        self.translator.len()
+    }
+
+    /// Publishes the translated events.
+    pub(super) fn publish(&mut self) {
+        self.append(false);
+    }
+
+    fn append(&mut self, is_end: bool) {
+        let frames = self.translator.buffer();
+        if is_end || !frames.is_empty() {
+            self.log.append(frames, is_end, &mut self.woken);
+            frames.clear();
+        }
+    }
+
+    // ---- the end ----
+
+    pub(super) fn finish(&mut self, finish: &Finish) {
+        self.end(|translator| translator.finish(finish));
+    }
+
+    pub(super) fn fail(&mut self, error: &Error) {
+        self.end(|translator| translator.fail(error));
+    }
+
+    pub(super) fn truncated(&mut self) {
+        self.end(Translator::truncated);
+    }
+
+    fn end(&mut self, write: impl FnOnce(&mut Translator)) {
+        if !mem::replace(&mut self.is_ended, true) {
+            write(&mut self.translator);
+            self.append(true);
+        }
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        if self.is_ended {
+            return;
+        }
+        match self.log.take_ending() {
+            Ending::Failed(error) => self.fail(&error),
+            Ending::Cancelled(reason) => self.end(|translator| translator.cancelled(&reason)),
+        }
+    }
+}
