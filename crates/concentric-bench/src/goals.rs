@@ -67,7 +67,7 @@ pub(crate) fn of(work: &str, quantity: Quantity) -> Option<Goal> {
         ) => Goal::More(0.0),
         // 20 bytes of text, searched by 12 rules.
         ("guard-12", Instructions) => Goal::More(1_000.0),
-        // A layer that has nothing to do, with the cost of its call divided by 4,000 events.
+        // A layer that has nothing to do, without the cost of its call.
         (idle, Instructions) if idle.starts_with("idle-") => Goal::More(3.0),
         (idle, Allocations) if idle.starts_with("idle-") => Goal::More(0.01),
         // A layer that reads each event.

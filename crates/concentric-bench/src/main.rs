@@ -34,7 +34,7 @@
 //! | W6 | W2 with ten extensions, or with budgets after 10 to 10,000 messages; waiting runs as tasks; 101 changes of one field of an AG-UI state of 0.8 MB before the stream is written | steps, runs |
 //! | encode | an AG-UI `TEXT_MESSAGE_CONTENT` of 20 bytes | events |
 //! | hooks | W1 with ten `Hooks` that count the bytes, outside the loop (`run`) or inside (`model`), or with `Hooks` that implement nothing; bare: Concentric with ten [`inspect_events`] at the same place, or with none | chunks |
-//! | idle | W1 with 4,000 chunks, or its model alone, and one built-in layer around it that has nothing to do; bare: none | chunks |
+//! | idle | W1 with 4,000 chunks, or its model alone, and one built-in layer around it that has nothing to do; bare: none. Instructions of a chunk are the difference to 2,000 chunks, and a row of its own has the rest of the run | chunks |
 //! | busy | the same for layers that read each event | chunks |
 //! | retry-call, cache-hit, cache-miss | a model call with one event through `RetryModel` or `ResponseCacheLayer`; bare: without it | calls |
 //! | cache-shared | two readers, in turn, of an answer with 2,000 chunks that they share; bare: of an answer each | events of both |
@@ -168,10 +168,17 @@ fn work_only(side: &str, name: &str, runs: &str) -> ExitCode {
         eprintln!("invalid number of runs `{runs}`");
         return ExitCode::from(2);
     };
-    if side == "bare" {
-        (work.bare)(runs);
-    } else {
-        (work.concentric)(runs);
+    let sides = match side.strip_suffix("-half") {
+        None => Some([work.bare, work.concentric]),
+        Some(_) => work.half,
+    };
+    let Some([bare, concentric]) = sides else {
+        eprintln!("`{name}` has one length");
+        return ExitCode::from(2);
+    };
+    match side.starts_with("bare") {
+        true => bare(runs),
+        false => concentric(runs),
     }
     ExitCode::SUCCESS
 }
@@ -183,7 +190,7 @@ fn measure(
     [disconnects, answers]: [usize; 2],
     counts: bool,
 ) -> io::Result<Table> {
-    use Quantity::{Allocations, Bytes, Instructions, Microseconds, Nanoseconds};
+    use Quantity::{Allocations, Bytes, Instructions, Microseconds, Nanoseconds, RunInstructions};
     let is_asked =
         |name: &str| names.is_empty() || names.iter().any(|asked| name.starts_with(asked));
 
@@ -196,7 +203,12 @@ fn measure(
     let mut table = Table::default();
     for work in works.filter(|work| is_asked(work.name)) {
         let sides = [work.bare, work.concentric];
-        if counts {
+        if counts && work.half.is_some() {
+            let sides = ["bare", "concentric"];
+            let [op, run] = instructions::apart(sides, work.name, work.ops);
+            table.add(work.name, work.title, Instructions, op);
+            table.add(work.name, work.title, RunInstructions, run);
+        } else if counts {
             let ir = instructions::of(["bare", "concentric"], work.name, work.ops);
             table.add(work.name, work.title, Instructions, ir);
         }

@@ -11,6 +11,8 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Quantity {
     Instructions,
+    /// Instructions of a run without those of its operations.
+    RunInstructions,
     Nanoseconds,
     Microseconds,
     Allocations,
@@ -21,6 +23,7 @@ impl Quantity {
     const fn unit(self) -> &'static str {
         match self {
             Self::Instructions => "Ir",
+            Self::RunInstructions => "Ir a run",
             Self::Nanoseconds => "ns",
             Self::Microseconds => "µs",
             Self::Allocations => "allocations",

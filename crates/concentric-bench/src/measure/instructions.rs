@@ -19,18 +19,49 @@ pub(crate) fn is_available() -> bool {
 /// Returns the instructions of one operation of the work `name` on each of the `sides`, as the
 /// difference between two numbers of runs, which excludes the start of the process and one-time work.
 pub(crate) fn of(sides: [&str; 2], name: &str, ops: u64) -> [f64; 2] {
-    // Enough runs to average out the growth of buffers and the random keys of hash maps.
-    let runs = (20_000 / ops).clamp(8, 200);
-    // The sides are counted at the same time: other processes do not change the counts.
+    let runs = runs(ops);
+    on_each(sides, |side| {
+        let once = collected(side, name, runs);
+        let twice = collected(side, name, 2 * runs);
+        (twice as f64 - once as f64) / (runs * ops) as f64
+    })
+}
+
+/// Returns the instructions of one operation of the work `name` and those of the rest of a run, on each of the
+/// `sides`, as the differences between two lengths and two numbers of runs.
+///
+/// The former are rounded to a tenth: the start of a process differs by some hundreds of instructions, with its
+/// arguments and the random keys of hash maps.
+pub(crate) fn apart(sides: [&str; 2], name: &str, ops: u64) -> [[f64; 2]; 2] {
+    let (runs, half) = (runs(ops), ops as f64 / 2.0);
+    let [bare, concentric] = on_each(sides, |side| {
+        let short = format!("{side}-half");
+        let once = collected(&short, name, runs);
+        let twice = collected(&short, name, 2 * runs);
+        let whole = collected(side, name, runs);
+        let op = (whole as f64 - once as f64) / (runs as f64 * half);
+        let op = (op * 10.0).round() / 10.0;
+        let run = (twice as f64 - once as f64) / runs as f64;
+        [op, run - half * op]
+    });
+    let ([op, run], [our_op, our_run]) = (bare, concentric);
+    [[op, our_op], [run, our_run]]
+}
+
+/// Counts the sides at the same time: other processes do not change the counts.
+fn on_each<T: Send>(sides: [&str; 2], count: impl Fn(&str) -> T + Sync) -> [T; 2] {
     thread::scope(|scope| {
-        let of = |side| {
-            let once = collected(side, name, runs);
-            let twice = collected(side, name, 2 * runs);
-            (twice as f64 - once as f64) / (runs * ops) as f64
-        };
-        let counts = sides.map(|side| scope.spawn(move || of(side)));
+        let counts = sides.map(|side| {
+            let count = &count;
+            scope.spawn(move || count(side))
+        });
         counts.map(|count| count.join().expect("the count panicked"))
     })
+}
+
+/// Enough runs to average out the growth of buffers and the random keys of hash maps.
+fn runs(ops: u64) -> u64 {
+    (20_000 / ops).clamp(8, 200)
 }
 
 /// Returns the instructions of a process that executes `runs` runs.

@@ -1,8 +1,8 @@
 //! One built-in layer that has nothing to do, around a model or around an agent.
 //!
-//! A call's own cost is divided by its events, so a call has 4,000 of them. What is inside the layer is boxed, also
-//! without a layer; what is outside is not, as in a stack of layers. So the row differs from that without a layer by
-//! the layer alone, and the loop is compiled once.
+//! Each work has two lengths, so that the cost of an event and that of a call are known apart. What is inside the
+//! layer is boxed, also without a layer; what is outside is not, as in a stack of layers. So the row differs from
+//! that without a layer by the layer alone, and the loop is compiled once.
 
 use super::{
     drive, noop,
@@ -46,28 +46,29 @@ use tower_service::Service;
 /// The number of events of a run.
 pub(crate) const EVENTS: usize = 4_000;
 
-fn run<S>(model: S, count: u64)
+/// Half of them.
+pub(crate) const HALF: usize = EVENTS / 2;
+
+fn run<S>(model: S, events: usize, count: u64)
 where
     S: ModelService<Error = Error>,
 {
-    drive::concentric(model, count, expected(EVENTS));
+    drive::concentric(model, count, expected(events));
 }
 
-/// A model that gives all events.
-fn model() -> BoxModel {
-    BoxModel::new(Model(Script::Text(EVENTS)))
+fn model(events: usize) -> BoxModel {
+    BoxModel::new(Model(Script::Text(events)))
 }
 
-/// An agent whose model gives all events.
-fn agent() -> Agent<BoxModel, NoTools> {
-    AgentLayer::new(NoTools).layer(model())
+fn agent(events: usize) -> Agent<BoxModel, NoTools> {
+    AgentLayer::new(NoTools).layer(model(events))
 }
 
 /// Defines a work for each layer around a model.
 macro_rules! inside {
     ($($name:ident: $layer:expr;)*) => {$(
-        pub(crate) fn $name(count: u64) {
-            run($layer.layer(model()), count);
+        pub(crate) fn $name<const N: usize>(count: u64) {
+            run($layer.layer(model(N)), N, count);
         }
     )*};
 }
@@ -81,7 +82,7 @@ inside! {
     // The circuit is closed. The end of the answer, for which the layer looks, is a success.
     circuit_breaker: CircuitBreakerLayer::new("none");
     // The first model answers.
-    fallback: FallbackLayer::new("first").or("second", model());
+    fallback: FallbackLayer::new("first").or("second", model(1));
     // The functions do nothing.
     map: map_events(|_: &mut Event| {});
     end: on_end(|_| {});
@@ -110,8 +111,8 @@ inside! {
 }
 
 /// A guard that searches the text of each event for personal data and credentials, and finds none.
-pub(crate) fn twelve_rules_guard(count: u64) {
-    run(GuardLayer::new(twelve_rules()).layer(model()), count);
+pub(crate) fn twelve_rules_guard<const N: usize>(count: u64) {
+    run(GuardLayer::new(twelve_rules()).layer(model(N)), N, count);
 }
 
 /// One rule, since the cost of compiling many varies between processes.
@@ -142,32 +143,33 @@ fn twelve_rules() -> Rules {
 }
 
 /// The layers of a run and of its model calls, with a limit.
-fn budget_of(limits: Limits, count: u64) {
+fn budget_of<const N: usize>(limits: Limits, count: u64) {
     let budget = BudgetPlugin::new(limits);
-    let model = budget.model().layer(model());
+    let model = budget.model().layer(model(N));
     run(
         budget.run().layer(AgentLayer::new(NoTools).layer(model)),
+        N,
         count,
     );
 }
 
 /// A limit that no event counts for. The call is settled at the end of the answer, for which the layer looks.
-pub(crate) fn budget(count: u64) {
-    budget_of(Limits::new().model_calls(u64::MAX), count);
+pub(crate) fn budget<const N: usize>(count: u64) {
+    budget_of::<N>(Limits::new().model_calls(u64::MAX), count);
 }
 
 /// A limit for which the text of each event is counted.
-pub(crate) fn budget_of_tokens(count: u64) {
-    budget_of(Limits::new().output_tokens(u64::MAX), count);
+pub(crate) fn budget_of_tokens<const N: usize>(count: u64) {
+    budget_of::<N>(Limits::new().output_tokens(u64::MAX), count);
 }
 
 /// A guardrail that judges the message of the user, and nothing of the answer.
-pub(crate) fn guardrail(count: u64) {
+pub(crate) fn guardrail<const N: usize>(count: u64) {
     let layer = GuardrailLayer::new("none", service_fn(pass)).input(Input::Blocking);
     // The layer limits the time of the classifier.
     let runtime = runtime();
     let _entered = runtime.enter();
-    run(layer.layer(model()), count);
+    run(layer.layer(model(N)), N, count);
 }
 
 /// A runtime for layers that make timers.
@@ -179,9 +181,9 @@ fn runtime() -> tokio::runtime::Runtime {
 }
 
 /// A layer around the loop, which stores each run as a conversation.
-pub(crate) fn busy_conversation(count: u64) {
+pub(crate) fn busy_conversation<const N: usize>(count: u64) {
     let layer = ConversationLayer::new(MemoryStore::new());
-    let agent = layer.layer(agent());
+    let agent = layer.layer(agent(N));
     // The layer limits the time of the store.
     let runtime = runtime();
     let _entered = runtime.enter();
@@ -191,27 +193,27 @@ pub(crate) fn busy_conversation(count: u64) {
         let thread = ThreadId::new(format!("thread-{runs}"));
         request.with_context(Context::builder().thread_id(thread).build())
     };
-    run(agent.map_request(in_thread), count);
+    run(agent.map_request(in_thread), N, count);
 }
 
 /// A session of an agent, without a store. It looks for the end of the turn, which another one may wait for.
-pub(crate) fn session(count: u64) {
-    let mut make = MakeSession::new(agent());
+pub(crate) fn session<const N: usize>(count: u64) {
+    let mut make = MakeSession::new(agent(N));
     let target = SessionTarget::new(ThreadId::new("thread"));
     let session = drive::block_on(make.call(target));
-    run(session.expect("the session must start"), count);
+    run(session.expect("the session must start"), N, count);
 }
 
 /// Runs whose consumer stays, and which the layer ends before the consumer receives the end.
-pub(crate) fn detach(count: u64) {
-    run(DetachLayer::new().layer(agent()), count);
+pub(crate) fn detach<const N: usize>(count: u64) {
+    run(DetachLayer::new().layer(agent(N)), N, count);
 }
 
 /// Runs that are neither stored nor interrupted. After each event the layer reads whether the run is stored,
 /// since a task drives it from then on.
-pub(crate) fn suspend(count: u64) {
+pub(crate) fn suspend<const N: usize>(count: u64) {
     let layer = SuspendLayer::new(Arc::new(MemoryStore::new()));
-    run(layer.layer(agent()), count);
+    run(layer.layer(agent(N)), N, count);
 }
 
 /// The identity.
@@ -224,12 +226,12 @@ impl Transform for Pass {
 }
 
 /// A layer around the loop that finds no memories. It looks for the end of the run, of which it keeps none.
-pub(crate) fn memory(count: u64) {
+pub(crate) fn memory<const N: usize>(count: u64) {
     let owner = |_: &Context| Some("owner".into());
     let memory = DynamicMemoryLayer::new(MemoryStore::new(), owner).capture(|_| None);
     let runtime = runtime();
     let _entered = runtime.enter();
-    run(memory.layer(agent()), count);
+    run(memory.layer(agent(N)), N, count);
 }
 
 async fn pass(_: Subject) -> Result<Assessment, BoxError> {
@@ -237,8 +239,8 @@ async fn pass(_: Subject) -> Result<Assessment, BoxError> {
 }
 
 /// Spans that a subscriber keeps, and that are entered for each event.
-pub(crate) fn busy_otel(count: u64) {
-    tracing::subscriber::with_default(tracing_subscriber::registry(), || otel(count));
+pub(crate) fn busy_otel<const N: usize>(count: u64) {
+    tracing::subscriber::with_default(tracing_subscriber::registry(), || otel::<N>(count));
 }
 
 /// A model call with one event, to measure the cost of a call.
@@ -293,11 +295,11 @@ pub(crate) fn no_tool(count: u64) {
 }
 
 /// A model without a layer.
-pub(crate) fn none(count: u64) {
-    run(model(), count);
+pub(crate) fn none<const N: usize>(count: u64) {
+    run(model(N), N, count);
 }
 
 /// An agent without a layer.
-pub(crate) fn none_around(count: u64) {
-    run(agent(), count);
+pub(crate) fn none_around<const N: usize>(count: u64) {
+    run(agent(N), N, count);
 }

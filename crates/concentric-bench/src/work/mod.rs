@@ -37,6 +37,8 @@ pub(crate) struct Work {
     /// Executes the given number of runs, and asserts the output of each.
     pub(crate) bare: fn(u64),
     pub(crate) concentric: fn(u64),
+    /// The sides with half of the operations in a run, if the cost of a run is measured apart.
+    pub(crate) half: Option<[fn(u64); 2]>,
     /// The responses to read, if a vendor's SDK can read them as well.
     pub(crate) answers: Option<Answers>,
 }
@@ -76,18 +78,40 @@ const fn work(
         ops,
         bare,
         concentric,
+        half: None,
         answers: None,
     }
 }
 
+/// The work of [`idle`] with all events, and with half of them.
+macro_rules! both {
+    ($name:ident) => {
+        [
+            idle::$name::<{ idle::EVENTS }>,
+            idle::$name::<{ idle::HALF }>,
+        ]
+    };
+}
+
 /// A layer around a model that has nothing to do, compared with no layer.
-const fn idle(name: &'static str, title: &'static str, layer: fn(u64)) -> Work {
-    work(name, title, idle::EVENTS as u64, idle::none, layer)
+const fn idle(name: &'static str, title: &'static str, layer: [fn(u64); 2]) -> Work {
+    compared(name, title, both!(none), layer)
 }
 
 /// The same around an agent.
-const fn idle_around(name: &'static str, title: &'static str, layer: fn(u64)) -> Work {
-    work(name, title, idle::EVENTS as u64, idle::none_around, layer)
+const fn idle_around(name: &'static str, title: &'static str, layer: [fn(u64); 2]) -> Work {
+    compared(name, title, both!(none_around), layer)
+}
+
+const fn compared(
+    name: &'static str,
+    title: &'static str,
+    [none, half_none]: [fn(u64); 2],
+    [layer, half_layer]: [fn(u64); 2],
+) -> Work {
+    let mut work = work(name, title, idle::EVENTS as u64, none, layer);
+    work.half = Some([half_none, half_layer]);
+    work
 }
 
 /// The works whose instructions, time and allocations are measured.
@@ -388,61 +412,65 @@ pub(crate) const ALL: &[Work] = {
         idle(
             "idle-circuit-breaker",
             "event, idle CircuitBreakerLayer; bare: none",
-            idle::circuit_breaker,
+            both!(circuit_breaker),
         ),
         idle(
             "idle-commit",
             "event, idle CommitLayer; bare: none",
-            idle::commit,
+            both!(commit),
         ),
         idle(
             "idle-defaults",
             "event, idle RequestDefaultsLayer; bare: none",
-            idle::defaults,
+            both!(defaults),
         ),
         idle(
             "idle-guard",
             "event, idle GuardLayer; bare: none",
-            idle::guard,
+            both!(guard),
         ),
         idle(
             "busy-guard",
             "event, GuardLayer of other parts; bare: none",
-            idle::busy_guard,
+            both!(busy_guard),
         ),
         idle(
             "guard-12",
             "event, GuardLayer of 12 rules; bare: none",
-            idle::twelve_rules_guard,
+            both!(twelve_rules_guard),
         ),
         idle(
             "idle-guardrail",
             "event, idle GuardrailLayer; bare: none",
-            idle::guardrail,
+            both!(guardrail),
         ),
         idle(
             "idle-in-flight",
             "event, idle InFlightLimitLayer; bare: none",
-            idle::in_flight,
+            both!(in_flight),
         ),
         idle(
             "idle-clear-results",
             "event, idle ClearToolResultsLayer; bare: none",
-            idle::clear_results,
+            both!(clear_results),
         ),
         idle(
             "idle-compaction",
             "event, idle CompactionLayer; bare: none",
-            idle::compaction,
+            both!(compaction),
         ),
-        idle("idle-log", "event, idle LogLayer; bare: none", idle::log),
-        idle("idle-trim", "event, idle TrimLayer; bare: none", idle::trim),
+        idle("idle-log", "event, idle LogLayer; bare: none", both!(log)),
+        idle(
+            "idle-trim",
+            "event, idle TrimLayer; bare: none",
+            both!(trim),
+        ),
         idle_around(
             "idle-memory",
             "event, idle DynamicMemoryLayer; bare: none",
-            idle::memory,
+            both!(memory),
         ),
-        idle("idle-otel", "event, idle Otel; bare: none", idle::otel),
+        idle("idle-otel", "event, idle Otel; bare: none", both!(otel)),
         work(
             "otel-call",
             "call, idle Otel; bare: none",
@@ -545,73 +573,73 @@ pub(crate) const ALL: &[Work] = {
         idle(
             "idle-rate-limit",
             "event, RateLimitLayer with a quota of requests; bare: none",
-            idle::rate_limit,
+            both!(rate_limit),
         ),
         idle(
             "busy-rate-limit",
             "event, RateLimitLayer that counts output; bare: none",
-            idle::busy_rate_limit,
+            both!(busy_rate_limit),
         ),
         idle(
             "idle-response-cache",
             "event, idle ResponseCacheLayer; bare: none",
-            idle::response_cache,
+            both!(response_cache),
         ),
         idle(
             "idle-static-memory",
             "event, idle StaticMemoryLayer; bare: none",
-            idle::static_memory,
+            both!(static_memory),
         ),
         idle_around(
             "idle-budget",
             "event, idle budget of run and model; bare: none",
-            idle::budget,
+            both!(budget),
         ),
         idle_around(
             "busy-conversation",
             "event, ConversationLayer that stores the run; bare: none",
-            idle::busy_conversation,
+            both!(busy_conversation),
         ),
         idle(
             "idle-fallback",
             "event, idle FallbackLayer; bare: none",
-            idle::fallback,
+            both!(fallback),
         ),
         idle(
             "idle-map-events",
             "event, idle map_events; bare: none",
-            idle::map,
+            both!(map),
         ),
-        idle("idle-on-end", "event, idle on_end; bare: none", idle::end),
+        idle("idle-on-end", "event, idle on_end; bare: none", both!(end)),
         idle_around(
             "idle-session",
             "event, idle Session; bare: none",
-            idle::session,
+            both!(session),
         ),
         idle_around(
             "idle-detach",
             "event, idle DetachLayer; bare: none",
-            idle::detach,
+            both!(detach),
         ),
         idle_around(
             "idle-suspend",
             "event, idle SuspendLayer; bare: none",
-            idle::suspend,
+            both!(suspend),
         ),
         idle_around(
             "busy-budget",
             "event, budget of output tokens; bare: none",
-            idle::budget_of_tokens,
+            both!(budget_of_tokens),
         ),
         idle(
             "busy-otel",
             "event, Otel with a subscriber; bare: none",
-            idle::busy_otel,
+            both!(busy_otel),
         ),
         idle(
             "busy-transform",
             "event, Transform that passes it; bare: none",
-            idle::transform,
+            both!(transform),
         ),
     ]
 };
