@@ -5,9 +5,11 @@ use sha2::{Digest, Sha256};
 use std::time::{Duration, SystemTime};
 
 /// The checksum before the first turn.
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub(crate) const ROOT: &[u8] = b"concentric/turns/1";
 
 /// The checksum of a turn and of those before it, whose last checksum is `before`.
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub(crate) fn chain(before: &[u8], turn: &[u8]) -> Vec<u8> {
     let mut hash = Sha256::new();
     hash.update(before);
@@ -16,6 +18,7 @@ pub(crate) fn chain(before: &[u8], turn: &[u8]) -> Vec<u8> {
 }
 
 /// The checksum of a run: of its key, its state and its turns, whose last checksum is `chain`.
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub(crate) fn checksum(
     key: &RunKey,
     head: impl AsRef<[u8]>,

@@ -57,12 +57,23 @@ pub enum Fault {
     Foreign,
     /// All connections of the pool were in use for the [whole time](crate::Options::pool_wait) that a
     /// statement waits for one. Nothing was written.
-    #[cfg(feature = "postgres")]
+    #[cfg(any(feature = "postgres", feature = "redis"))]
     Busy,
     /// The certificate of the server is expired, has another name, or is of no trusted authority
     /// ([`Options::root_certificates`](crate::Options)).
     #[cfg(feature = "postgres")]
     Untrusted(Box<dyn StdError + Send + Sync>),
+    /// The Redis server loses acknowledged writes when it crashes, or evicts keys, and the caller has not
+    /// [accepted that](crate::Options::accept_loss).
+    #[cfg(feature = "redis")]
+    Volatile {
+        /// The setting of the server.
+        setting: Str,
+        /// Its value; empty if the server does not return it.
+        found: Str,
+        /// The value that the store requires.
+        needed: Str,
+    },
     /// The database failed.
     Database(Box<dyn StdError + Send + Sync>),
     /// The linked SQLite library is too old: it may corrupt a database that several connections use
@@ -109,7 +120,17 @@ impl fmt::Display for Fault {
                  only up to {known}; upgrade concentric-store"
             ),
             Self::Foreign => f.write_str("the database belongs to another program"),
-            #[cfg(feature = "postgres")]
+            #[cfg(feature = "redis")]
+            Self::Volatile {
+                setting,
+                found,
+                needed,
+            } => write!(
+                f,
+                "the server may lose acknowledged writes: its `{setting}` is `{found}` instead of \
+                 `{needed}`; change it, or set `Options::accept_loss`"
+            ),
+            #[cfg(any(feature = "postgres", feature = "redis"))]
             Self::Busy => f.write_str(
                 "all connections to the database are in use; increase the pool's size or its wait",
             ),

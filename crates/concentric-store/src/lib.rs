@@ -2,10 +2,10 @@
 //! ledger of tool effects, used keys and stored decisions.
 //!
 //! [`SqliteStore`] stores them in one file that any number of processes on one machine share.
-//! [`PostgresStore`] stores them in a database that any number of machines share, and [`MemoryStore`] in
-//! memory, for tests. All implement [`RunStore`], [`ThreadStore`], [`Memories`], [`CacheStore`], [`Ledger`],
-//! [`Once`] and [`Decisions`] of `concentric-core`, and pass the tests of `concentric-test` (`store_suite!`), which
-//! a store of another program passes as well.
+//! [`PostgresStore`] stores them in a database that any number of machines share, [`RedisStore`] in a Redis
+//! server or cluster, and [`MemoryStore`] in memory, for tests. All implement [`RunStore`], [`ThreadStore`],
+//! [`Memories`], [`CacheStore`], [`Ledger`], [`Once`] and [`Decisions`] of `concentric-core`, and pass the tests of
+//! `concentric-test` (`store_suite!`), which a store of another program passes as well.
 //!
 //! ```
 //! use concentric_core::{
@@ -72,6 +72,18 @@
 //! | a statement exceeds its [timeout](Options::statement_timeout) | it is cancelled, and the call fails with [`Fault::Database`]; the write may have been applied |
 //! | an id contains the character 0, or the ids of a key have more than about 2,600 bytes together | every attempt to write it fails with [`StoreError::Unwritable`] |
 //!
+//! These are the rows of [`RedisStore`] that differ:
+//!
+//! | event | effect |
+//! |---|---|
+//! | the future of a write resolves | the write is on disk: a server without `appendonly yes` and `appendfsync always` is refused ([`Fault::Volatile`]), unless [its loss is accepted](Options::accept_loss) |
+//! | the server fails over to a replica | the last acknowledged writes are lost, and fences may repeat: replication is asynchronous |
+//! | the connection is lost, or the server starts | the script is executed again up to three times within the [wait of the pool](Options::pool_wait), and is applied once. Methods that return how many entries they have removed fail with [`Fault::Database`] if the connection is lost |
+//! | the last handle is dropped | the connections are closed |
+//! | 64 requests for each connection are under way for the [wait of the pool](Options::pool_wait) | nothing is written; the call fails with [`Fault::Busy`] |
+//! | a script exceeds its [timeout](Options::statement_timeout) | the call fails with [`Fault::Database`]; the write may have been applied |
+//! | a hash slot is moved to another node of a cluster | calls for its tenants fail until it is moved |
+//!
 //! # Fences
 //!
 //! A process claims a run before it drives it, and renews the claim's lease while it does. A lease
@@ -86,8 +98,8 @@
 //!
 //! A dedicated thread with its own connection renews leases, all queued renewals in one
 //! transaction, and before the next write of this process. Reads and writes of large states do not
-//! delay renewals. In [`PostgresStore`], a task does, in one statement; a renewal does not change the version
-//! of a run.
+//! delay renewals. In [`PostgresStore`], a task does, in one statement; in [`RedisStore`], each renewal is a
+//! request on a connection of their own. In both, a renewal does not change the version of a run.
 //!
 //! # Turns
 //!
@@ -110,7 +122,8 @@
 //! # Caches
 //!
 //! A cache has entries until their time has passed. Beyond its limits, those that expire first are removed.
-//! [`PostgresStore`] checks the limits of all entries at one of 16 writes, and at each purge.
+//! [`PostgresStore`] checks the limits of all entries at one of 16 writes, and at each purge; [`RedisStore`]
+//! those of each tenant.
 //!
 //! # Limits
 //!
@@ -131,7 +144,8 @@
 //! Each process opens the file or the database. A PostgreSQL database serves all machines that can connect to
 //! it, and its clock measures the leases, so those of the machines do not matter. Each write locks the row of
 //! its run or its conversation only. [`PostgresStore::migrate`] prepares the schema for a release; processes of
-//! the release before may run meanwhile. The rest of this section is about SQLite.
+//! the release before may run meanwhile. A Redis server executes one script at a time; a tenant is on one node
+//! of a cluster. The rest of this section is about SQLite.
 //!
 //! Writes of different processes are serialized (`BEGIN IMMEDIATE`);
 //! reads do not wait. The time is that of the machine ([`Options::clock`]), which is the same for all of
@@ -154,13 +168,14 @@
 //! | a run that waits for replies, or was abandoned | ends after [90 days](Options::keep_waiting) |
 //! | an ended run, with its interrupts, tool effects and run-scoped decisions | removed [7 days](Options::keep_ended) after its end |
 //! | the effects of a run that is in no store | removed [30 days](Options::keep_effects) after a purge first saw them |
-//! | a used key | removed when its time has passed and [100,000](Options::keep_used_keys) keys were used after it |
+//! | a used key | removed when its time has passed and [100,000](Options::keep_used_keys) keys (in Redis, of the tenant) were used after it |
 //! | a decision for a conversation or for the tenant | kept until it is revoked |
 //! | an entry of the cache | removed when its time has passed, and with its conversation |
 //! | a conversation | kept until it is [deleted](concentric_core::store::ThreadStore::delete) |
 //!
 //! The end of each run removes up to a hundred expired entries of each kind;
-//! [`purge`](concentric_core::store::RunStore::purge) removes all of them.
+//! [`purge`](concentric_core::store::RunStore::purge) removes all of them. In Redis, the end of a run removes up to
+//! 25 expired runs of its tenant.
 //!
 //! # Backups
 //!
@@ -179,6 +194,8 @@
 //! `libsqlite3-sys`, cargo selects `rusqlite` 0.39.
 //!
 //! `postgres` adds [`PostgresStore`], with `tokio-postgres`. It requires PostgreSQL 14 or newer.
+//!
+//! `redis` adds [`RedisStore`], with the crate `redis`. It requires Redis 7.0 or newer.
 //!
 //! [`CacheStore`]: concentric_core::store::CacheStore
 //! [`Decisions`]: concentric_core::store::Decisions
@@ -200,7 +217,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod cache;
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
+#[cfg(any(feature = "postgres", feature = "redis", feature = "sqlite"))]
 mod columns;
 mod fault;
 mod memories;
@@ -208,6 +225,8 @@ mod memory;
 mod options;
 #[cfg(feature = "postgres")]
 mod postgres;
+#[cfg(feature = "redis")]
+mod redis;
 mod rules;
 #[cfg(feature = "sqlite")]
 mod sqlite;
@@ -216,5 +235,7 @@ pub use self::{fault::Fault, memory::MemoryStore, options::Options};
 
 #[cfg(feature = "postgres")]
 pub use self::postgres::PostgresStore;
+#[cfg(feature = "redis")]
+pub use self::redis::RedisStore;
 #[cfg(feature = "sqlite")]
 pub use self::sqlite::SqliteStore;

@@ -1,4 +1,4 @@
-#[cfg(feature = "postgres")]
+#[cfg(any(feature = "postgres", feature = "redis"))]
 use concentric_core::Str;
 use concentric_core::context::Clock;
 use std::{
@@ -35,18 +35,20 @@ pub struct Options {
     pub(crate) max_cached_value_bytes: usize,
     #[cfg(feature = "sqlite")]
     pub(crate) busy_timeout: Duration,
-    #[cfg(feature = "postgres")]
+    #[cfg(any(feature = "postgres", feature = "redis"))]
     pub(crate) schema: Str,
-    #[cfg(feature = "postgres")]
+    #[cfg(any(feature = "postgres", feature = "redis"))]
     pub(crate) pool_size: usize,
-    #[cfg(feature = "postgres")]
+    #[cfg(any(feature = "postgres", feature = "redis"))]
     pub(crate) pool_wait: Duration,
-    #[cfg(feature = "postgres")]
+    #[cfg(any(feature = "postgres", feature = "redis"))]
     pub(crate) statement_timeout: Duration,
     #[cfg(feature = "postgres")]
     pub(crate) prepared: bool,
     #[cfg(feature = "postgres-rustls")]
     pub(crate) root_certificates: Option<Str>,
+    #[cfg(feature = "redis")]
+    pub(crate) accept_loss: bool,
     clock: StoreClock,
 }
 
@@ -55,6 +57,23 @@ pub struct Options {
 struct StoreClock(Option<Arc<dyn Clock>>);
 
 concentric_core::opaque_debug!(StoreClock);
+
+/// Checks that the name of a schema is a plain one.
+#[cfg(any(feature = "postgres", feature = "redis"))]
+pub(crate) fn check_schema(schema: &str) -> Result<(), crate::Fault> {
+    let is_first = |c: char| c.is_ascii_lowercase() || c == '_';
+    let is_plain = schema.starts_with(is_first)
+        && schema.len() <= 63
+        && schema.chars().all(|c| is_first(c) || c.is_ascii_digit())
+        // These belong to a PostgreSQL server.
+        && !schema.starts_with("pg_");
+    match is_plain {
+        true => Ok(()),
+        false => Err(crate::Fault::Database(
+            "the name of the schema is none of [a-z_][a-z0-9_]{0,62}, or begins with `pg_`".into(),
+        )),
+    }
+}
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -73,18 +92,20 @@ impl Default for Options {
             max_cached_value_bytes: 4 << 20,
             #[cfg(feature = "sqlite")]
             busy_timeout: Duration::from_secs(5),
-            #[cfg(feature = "postgres")]
+            #[cfg(any(feature = "postgres", feature = "redis"))]
             schema: Str::from_static("concentric"),
-            #[cfg(feature = "postgres")]
+            #[cfg(any(feature = "postgres", feature = "redis"))]
             pool_size: 16,
-            #[cfg(feature = "postgres")]
+            #[cfg(any(feature = "postgres", feature = "redis"))]
             pool_wait: Duration::from_secs(5),
-            #[cfg(feature = "postgres")]
+            #[cfg(any(feature = "postgres", feature = "redis"))]
             statement_timeout: Duration::from_secs(10),
             #[cfg(feature = "postgres")]
             prepared: true,
             #[cfg(feature = "postgres-rustls")]
             root_certificates: None,
+            #[cfg(feature = "redis")]
+            accept_loss: false,
             clock: StoreClock::default(),
         }
     }
@@ -97,7 +118,7 @@ impl Options {
     }
 
     /// Sets the clock, for example a manual one for tests; by default the wall clock, or that of the
-    /// PostgreSQL server.
+    /// PostgreSQL or Redis server.
     ///
     /// Leases, and the times after which entries expire, are measured on it.
     #[must_use]
@@ -201,7 +222,7 @@ impl Options {
     }
 
     /// Sets the maximum number of entries of the cache
-    /// ([`CacheStore`](concentric_core::store::CacheStore)), of all tenants; 10,000 by default.
+    /// ([`CacheStore`](concentric_core::store::CacheStore)), of all tenants (in Redis, of each); 10,000 by default.
     ///
     /// Beyond it, the entries that expire first are removed. With 0, none is stored.
     #[must_use]
@@ -210,7 +231,8 @@ impl Options {
         self
     }
 
-    /// Sets the maximum size of the cache in bytes of keys and values, of all tenants; 256 MiB by default.
+    /// Sets the maximum size of the cache in bytes of keys and values, of all tenants (in Redis, of each); 256 MiB by
+    /// default.
     ///
     /// Beyond it, the entries that expire first are removed. With 0, none is stored.
     #[must_use]
@@ -239,21 +261,24 @@ impl Options {
         self
     }
 
-    /// Sets the schema of a PostgreSQL database; `concentric` by default.
+    /// Sets the schema of a PostgreSQL database, or the first part of all keys in Redis; `concentric` by
+    /// default.
     ///
     /// Opening a store fails unless the name is one of `[a-z_][a-z0-9_]{0,62}` that does not begin with
     /// `pg_`. Several stores may share a database, each with its own schema.
-    #[cfg(feature = "postgres")]
+    #[cfg(any(feature = "postgres", feature = "redis"))]
     #[must_use]
     pub fn schema(mut self, name: impl Into<Str>) -> Self {
         self.schema = name.into();
         self
     }
 
-    /// Sets the maximum number of connections to a PostgreSQL database; 16 by default, at least 1.
+    /// Sets the maximum number of connections to a PostgreSQL database, or to each node of Redis; 16 by
+    /// default, at least 1.
     ///
-    /// A further connection renews leases, so that a renewal does not wait for other statements.
-    #[cfg(feature = "postgres")]
+    /// A further connection renews leases, so that a renewal does not wait for other statements. A
+    /// connection to Redis has up to 64 requests under way; another one is made when all are in use.
+    #[cfg(any(feature = "postgres", feature = "redis"))]
     #[must_use]
     pub fn pool_size(mut self, connections: usize) -> Self {
         self.pool_size = connections;
@@ -265,18 +290,18 @@ impl Options {
     ///
     /// Then it fails with [`Fault::Busy`](crate::Fault::Busy). A statement that fails because the connection is
     /// lost is repeated within this time only, so it should be longer than a restart of the server takes.
-    #[cfg(feature = "postgres")]
+    #[cfg(any(feature = "postgres", feature = "redis"))]
     #[must_use]
     pub fn pool_wait(mut self, time: Duration) -> Self {
         self.pool_wait = time;
         self
     }
 
-    /// Sets how long a statement may take in PostgreSQL; 10 seconds by default.
+    /// Sets how long a statement may take in PostgreSQL, or a script in Redis; 10 seconds by default.
     ///
-    /// Then it is cancelled with a request to the server, and its connection is closed. It may have been
-    /// applied nevertheless.
-    #[cfg(feature = "postgres")]
+    /// Then it fails, and its connection is closed; PostgreSQL receives a request to cancel it. It may have
+    /// been applied nevertheless.
+    #[cfg(any(feature = "postgres", feature = "redis"))]
     #[must_use]
     pub fn statement_timeout(mut self, time: Duration) -> Self {
         self.statement_timeout = time;
@@ -303,6 +328,19 @@ impl Options {
     #[must_use]
     pub fn prepared(mut self, prepared: bool) -> Self {
         self.prepared = prepared;
+        self
+    }
+
+    /// Sets whether a Redis server is used that loses acknowledged writes when it crashes, or that evicts
+    /// keys; `false` by default.
+    ///
+    /// Otherwise opening the store fails with [`Fault::Volatile`](crate::Fault::Volatile) unless the server
+    /// has `appendonly yes`, `appendfsync always` and `maxmemory-policy noeviction`. After a loss, a tool
+    /// that is not idempotent may run again, and two processes may hold the same fence.
+    #[cfg(feature = "redis")]
+    #[must_use]
+    pub const fn accept_loss(mut self, accept: bool) -> Self {
+        self.accept_loss = accept;
         self
     }
 }

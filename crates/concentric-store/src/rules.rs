@@ -1,7 +1,7 @@
 //! Rules shared by both stores.
 
 use crate::{Fault, Options};
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
+#[cfg(any(feature = "postgres", feature = "redis", feature = "sqlite"))]
 use concentric_core::store::{StoredDecision, StoredScope};
 use concentric_core::{
     InterruptId, MessageId, Reply, ThreadId, ToolOutcome, ToolStatus, Turn,
@@ -289,7 +289,7 @@ pub(crate) fn thread_name(thread: &ThreadId) -> String {
     format!("thread `{thread}`")
 }
 
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
+#[cfg(any(feature = "postgres", feature = "redis", feature = "sqlite"))]
 pub(crate) fn write_decision(decision: &StoredDecision) -> Result<String, StoreError> {
     let json = serde_json::to_string(decision).map_err(StoreError::unwritable)?;
     check_text(&json, usize::MAX)?;
@@ -297,7 +297,7 @@ pub(crate) fn write_decision(decision: &StoredDecision) -> Result<String, StoreE
 }
 
 /// The columns of a decision's span: its kind, the conversation and the run.
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
+#[cfg(any(feature = "postgres", feature = "redis", feature = "sqlite"))]
 pub(crate) fn decision_span(span: &StoredScope) -> Result<(&str, &str, &str), StoreError> {
     Ok(match span {
         // A run without a conversation has the empty name.

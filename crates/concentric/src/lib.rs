@@ -72,6 +72,7 @@
 //! | `store` | [`store`] | SQLite and in-memory stores for runs, tool effects and decisions |
 //! | `postgres` | [`store`] | PostgreSQL store, which several machines share; includes `store` |
 //! | `postgres-rustls` | [`store`] | the same over TLS; includes `postgres` |
+//! | `redis` | [`store`] | Redis store, which several machines share; includes `store` |
 //! | `full` | | all of these |
 //! | `tokens-openai` | | exact counts of tokens for OpenAI's models; not in `full`, since its tables take half a minute to build |
 //!
@@ -162,7 +163,7 @@ pub mod store {
     //!
     //! The feature `store` adds `SqliteStore`, a file shared by all processes of a machine, and
     //! `MemoryStore` for tests; the feature `postgres` adds `PostgresStore`, a database shared by several
-    //! machines. Most programs only pass a store to a layer.
+    //! machines, and the feature `redis` adds `RedisStore`. Most programs only pass a store to a layer.
     //!
     //! A run belongs to a [`Tenant`]. The host inserts it into the extensions of a request after it
     //! has authenticated the caller.

@@ -4,7 +4,7 @@ use super::{
     tls::{Connector, connector, is_untrusted},
     values::Param,
 };
-use crate::{Fault, Options};
+use crate::{Fault, Options, options::check_schema};
 use concentric_core::{context::Environment, store::StoreError};
 use deadpool_postgres::{
     Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime, Timeouts,
@@ -70,18 +70,8 @@ pub(super) fn database(why: &'static str) -> Fault {
 
 /// Quotes the name of a schema, which must be a plain one.
 pub(super) fn quoted(schema: &str) -> Result<String, Fault> {
-    let is_first = |c: char| c.is_ascii_lowercase() || c == '_';
-    let is_plain = schema.starts_with(is_first)
-        && schema.len() <= 63
-        && schema.chars().all(|c| is_first(c) || c.is_ascii_digit())
-        // These belong to the server.
-        && !schema.starts_with("pg_");
-    match is_plain {
-        true => Ok(format!("\"{schema}\"")),
-        false => Err(database(
-            "the name of the schema is none of [a-z_][a-z0-9_]{0,62}, or begins with `pg_`",
-        )),
-    }
+    check_schema(schema)?;
+    Ok(format!("\"{schema}\""))
 }
 
 impl Db {

@@ -2,11 +2,15 @@
 
 #[cfg(feature = "postgres")]
 use crate::common::postgres::{self, Emptied};
+#[cfg(feature = "redis")]
+use crate::common::redis;
 use concentric_core::store::{
     CacheStore, Decisions, Ledger, Memories, Once, RunStore, ThreadStore,
 };
 #[cfg(feature = "postgres")]
 use concentric_store::PostgresStore;
+#[cfg(feature = "redis")]
+use concentric_store::RedisStore;
 #[cfg(feature = "sqlite")]
 use concentric_store::SqliteStore;
 use concentric_store::{MemoryStore, Options};
@@ -34,6 +38,13 @@ impl Store for SqliteStore {
 
 #[cfg(feature = "postgres")]
 impl Store for PostgresStore {
+    async fn expire(&self) {
+        self.purge().await.unwrap();
+    }
+}
+
+#[cfg(feature = "redis")]
+impl Store for RedisStore {
     async fn expire(&self) {
         self.purge().await.unwrap();
     }
@@ -69,6 +80,16 @@ macro_rules! for_each_kind {
         #[cfg(feature = "postgres")]
         mod postgres_pooled {
             $tests!(crate::kinds::Postgres<true> $(, $($arguments)*)?);
+        }
+
+        #[cfg(feature = "redis")]
+        mod redis {
+            $tests!(crate::kinds::Redis<false> $(, $($arguments)*)?);
+        }
+
+        #[cfg(feature = "redis")]
+        mod redis_cluster {
+            $tests!(crate::kinds::Redis<true> $(, $($arguments)*)?);
         }
     };
 }
@@ -192,5 +213,61 @@ impl<const POOLED: bool> StoreHarness for Postgres<POOLED> {
 
     async fn purge(&self) {
         self.open().await.expire().await;
+    }
+}
+
+/// A server that `.ci/redis` starts, in a cluster if it is `CLUSTERED`.
+#[cfg(feature = "redis")]
+pub(crate) struct Redis<const CLUSTERED: bool> {
+    url: String,
+    schema: String,
+    options: Options,
+}
+
+#[cfg(feature = "redis")]
+impl<const CLUSTERED: bool> Redis<CLUSTERED> {
+    fn url() -> Option<String> {
+        match CLUSTERED {
+            true => redis::url("CONCENTRIC_REDIS_CLUSTER"),
+            false => redis::url("CONCENTRIC_REDIS"),
+        }
+    }
+}
+
+#[cfg(feature = "redis")]
+impl<const CLUSTERED: bool> Kind for Redis<CLUSTERED> {
+    async fn with(options: Options) -> Self {
+        let schema = redis::schema();
+        Self {
+            url: Self::url().unwrap(),
+            options: options.pool_size(2).schema(schema.as_str()),
+            schema,
+        }
+    }
+}
+
+#[cfg(feature = "redis")]
+impl<const CLUSTERED: bool> StoreHarness for Redis<CLUSTERED> {
+    type Store = RedisStore;
+
+    fn is_available() -> bool {
+        Self::url().is_some()
+    }
+
+    async fn start(clock: ManualClock) -> Self {
+        Self::with(Options::new().clock(clock)).await
+    }
+
+    async fn open(&self) -> RedisStore {
+        let store = RedisStore::open_with(&self.url, self.options.clone());
+        store.await.unwrap()
+    }
+
+    async fn purge(&self) {
+        self.open().await.expire().await;
+    }
+
+    async fn cut_connections(&self) {
+        redis::cut(&self.url, &self.schema).await;
     }
 }

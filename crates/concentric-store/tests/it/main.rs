@@ -17,6 +17,8 @@ mod model;
 mod postgres;
 #[cfg(all(feature = "sqlite", unix))]
 mod race;
+#[cfg(feature = "redis")]
+mod redis;
 mod settings;
 #[cfg(feature = "sqlite")]
 mod sqlite;

@@ -8,6 +8,8 @@ use concentric_test::ManualClock;
 pub(crate) mod file;
 #[cfg(feature = "postgres")]
 pub(crate) mod postgres;
+#[cfg(feature = "redis")]
+pub(crate) mod redis;
 
 /// A clock that shows `at(0)`.
 pub(crate) fn clock() -> ManualClock {

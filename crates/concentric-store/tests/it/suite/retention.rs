@@ -347,6 +347,7 @@ async fn a_used_key_may_be_used_again_after_its_time<S: Store>(store: S, clock: 
     assert!(once("acme", "k").await.unwrap());
     assert!(!once("acme", "k").await.unwrap());
     assert!(once("acme", "k2").await.unwrap());
+    assert!(once("acme", "k3").await.unwrap());
     assert!(once("other", "k").await.unwrap());
     expire(&store, &clock, 99).await;
     assert!(!once("acme", "k").await.unwrap());

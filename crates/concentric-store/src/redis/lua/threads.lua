@@ -1,0 +1,173 @@
+-- Conversations.
+
+local function thread_key(T)
+  return base .. ':t:' .. T
+end
+
+local function thread_open(T)
+  local f = call('HMGET', thread_key(T), 'version', 'session', 'attempt', 'change', 'log', 'len', 'bytes', 'chain')
+  if not f[1] then
+    return nil
+  end
+  return {version = tonumber(f[1]), session = f[2], attempt = f[3], change = f[4], log = f[5],
+    len = tonumber(f[6]), bytes = tonumber(f[7]), chain = f[8]}
+end
+
+-- The end of a conversation, which a run may begin with.
+function methods.thread_end()
+  local thread = thread_open((take(1)))
+  if not thread then
+    return {'not_found'}
+  end
+  return {'ok', thread.len, thread.chain}
+end
+
+-- A conversation; without its turns if they exceed `max` bytes.
+function methods.thread_load()
+  local T, max = take(2)
+  local thread = thread_open(T)
+  if not thread then
+    return {'not_found'}
+  end
+  local entries = {}
+  if thread.bytes <= tonumber(max) then
+    entries = log_read(thread.log, thread.len)
+  end
+  local f = call('HMGET', thread_key(T), 'suspended', 'suspended_slots', 'shared')
+  return {'ok', thread.version, thread.session, thread.len, thread.bytes, f[1], f[2],
+    tonumber(f[3] or nil) or false, call('HGETALL', base .. ':s:' .. T), entries}
+end
+
+function methods.thread_list()
+  local after, limit = take(2)
+  after = optional(after)
+  local from = after and '(' .. after or '-'
+  local found = {'ok'}
+  for _, name in ipairs(call('ZRANGEBYLEX', base .. ':tz', from, '+', 'LIMIT', 0, limit)) do
+    local thread = thread_open(escape(name))
+    if thread then
+      found[#found + 1] = {name, thread.session, thread.version, thread.len}
+    else
+      call('ZREM', base .. ':tz', name)
+    end
+  end
+  return found
+end
+
+-- Appends to a conversation; or, with `to`, to a new one that begins with its first turns. If `ends`, the run of
+-- these names ends with it, unless its claim is lost or another store has it.
+function methods.thread_append()
+  local T, to, name, version, attempt, change, session, ends, run_T, run_R, fence, keep, new_bytes, max, clears,
+    suspended, suspended_slots, shared = take(18)
+  to, change, session = optional(to), optional(change), optional(session)
+  keep = tonumber(keep)
+  local slots = take_list()
+  local target = to or T
+  local old = thread_open(target)
+  local run = ends == '1' and run_open(run_T, run_R)
+  if run and fence_code(run, tonumber(fence)) == 'stale' then
+    return {'stale', 0}
+  end
+  if run and run.status ~= 'running' then
+    run = nil
+  end
+  if old and (old.attempt == attempt or change and old.change == change) then
+    if run then
+      set_ended(run)
+    end
+    return {'ok', old.version}
+  end
+  local from = old
+  if to then
+    if old then
+      return {'moved_to', old.version}
+    end
+    from = thread_open(T)
+  end
+  local found = from and from.version or 0
+  if found ~= tonumber(version) then
+    return {'moved', found}
+  end
+  if not from and to then
+    return {'not_found'}
+  end
+  local list = from or {len = 0, bytes = 0, chain = ROOT}
+  local rejected, chain, bytes = log_check(list, keep, tonumber(new_bytes), tonumber(max))
+  if rejected then
+    return {rejected, chain}
+  end
+  local log
+  if not from then
+    log = log_new('', 0, 0)
+  elseif to then
+    log = log_fork(from.log, keep, 16)
+  elseif keep < from.len then
+    log = log_cut(from.log, keep)
+  else
+    log = from.log
+  end
+  local len
+  chain, len, bytes = log_append(log, chain, keep, bytes)
+
+  local slots_key = base .. ':s:' .. target
+  if to and clears ~= '1' then
+    in_parts('HSET', slots_key, call('HGETALL', base .. ':s:' .. T), 2)
+  elseif clears == '1' then
+    call('UNLINK', slots_key)
+  end
+  in_parts('HSET', slots_key, slots, 2)
+
+  local new = next_version()
+  local key = thread_key(target)
+  call('HSET', key, 'version', text(new), 'attempt', attempt, 'log', log, 'len', text(len), 'bytes', text(bytes),
+    'chain', chain)
+  if not old then
+    call('HSET', key, 'session', session or from and from.session or name)
+    call('ZADD', base .. ':tz', 0, name)
+  end
+  if change then
+    call('HSET', key, 'change', change)
+  else
+    call('HDEL', key, 'change')
+  end
+  suspended = optional(suspended)
+  if suspended then
+    call('HSET', key, 'suspended', suspended, 'suspended_slots', suspended_slots, 'shared', shared)
+  else
+    call('HDEL', key, 'suspended', 'suspended_slots', 'shared')
+  end
+  if old and old.log ~= log then
+    log_drop(old.log)
+  end
+  if run then
+    set_ended(run)
+  end
+  return {'ok', new}
+end
+
+-- Deletes a conversation with everything that belongs to it, and returns whether it existed.
+function methods.thread_delete()
+  local T, name = take(2)
+  local thread = thread_open(T)
+  for _, R in ipairs(call('SMEMBERS', base .. ':x:' .. T)) do
+    local run = run_open(T, R)
+    if run then
+      run_remove(run)
+    else
+      run_unindexed(T, R)
+    end
+  end
+  for _, id in ipairs(call('SMEMBERS', base .. ':dh:' .. T)) do
+    decision_remove(id)
+  end
+  for _, member in ipairs(call('SMEMBERS', base .. ':vt:' .. T)) do
+    cache_remove(member)
+  end
+  call('ZREM', base .. ':tz', name)
+  if not thread then
+    return {'ok', 0}
+  end
+  call('UNLINK', thread_key(T), base .. ':s:' .. T)
+  log_drop(thread.log)
+  return {'ok', 1}
+end

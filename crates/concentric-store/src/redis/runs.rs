@@ -1,0 +1,619 @@
+use super::{
+    RedisStore,
+    db::{Db, Repeat},
+    tenants::{due, purge_after, purge_all, set_first},
+    threads::{read_turns, unwritable, write_turns},
+    unknown,
+    values::{
+        Call, Reply, attempt, bytes, chain_of, digest, fields, from_micros, int, keep, list,
+        optional_int, run_sum, span, text, total, unescape,
+    },
+};
+use crate::{
+    Fault,
+    columns::{digest as digest_of, integer, number, position, size},
+    rules::{
+        Standing, check_keep, check_total, merge_replies, name, read_run, readable, renewed,
+        write_head, write_replies,
+    },
+};
+use concentric_core::{
+    InterruptId, MessageId, Reply as Answer, RunId, ThreadId,
+    store::{
+        MAX_TAKEOVERS, Renewed, RunChange, RunKey, RunRecord, RunStatus, RunStore, RunSummary,
+        StoreError, StoreFuture, Tenant,
+    },
+};
+use redis::Value;
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+const NO_REPLIES: &[u8] = b"[]";
+
+/// The most abandoned runs that a call claims, which bounds its time.
+const MAX_CLAIMED: usize = 1_000;
+
+impl RunStore for RedisStore {
+    fn begin(
+        &self,
+        key: RunKey,
+        client_id: RunId,
+        change: RunChange,
+        lease: Duration,
+    ) -> StoreFuture<u64> {
+        let db = Arc::clone(&self.db);
+        Box::pin(async move { begin(&db, &key, &client_id, &change, lease).await })
+    }
+
+    fn is_live(&self, tenant: Tenant, thread: ThreadId, client_id: RunId) -> StoreFuture<bool> {
+        let db = Arc::clone(&self.db);
+        Box::pin(async move {
+            let call = Call::of(&tenant, "run_is_live")
+                .name(thread.as_str())
+                .text(client_id.as_str());
+            db.call(call, Repeat::Yes).await?.is(1)
+        })
+    }
+
+    fn get(&self, key: RunKey) -> StoreFuture<RunRecord> {
+        let db = Arc::clone(&self.db);
+        Box::pin(async move {
+            let reply = get(&db, &key, None).await?;
+            Stored::read(&reply)?.open(&db, key)
+        })
+    }
+
+    fn claim(
+        &self,
+        key: RunKey,
+        version: u64,
+        replies: Vec<Answer>,
+        lease: Duration,
+    ) -> StoreFuture<RunRecord> {
+        let db = Arc::clone(&self.db);
+        Box::pin(async move { claim(&db, key, version, replies, lease).await })
+    }
+
+    fn claim_abandoned(&self, limit: usize, lease: Duration) -> StoreFuture<Vec<RunRecord>> {
+        let db = Arc::clone(&self.db);
+        Box::pin(async move { claim_abandoned(&db, limit.min(MAX_CLAIMED), lease).await })
+    }
+
+    fn amend(&self, key: RunKey, version: u64, change: RunChange) -> StoreFuture<u64> {
+        let db = Arc::clone(&self.db);
+        Box::pin(async move { write(&db, &key, Next::Claimable(version), &change).await })
+    }
+
+    fn save(&self, key: RunKey, fence: u64, change: RunChange, lease: Duration) -> StoreFuture<()> {
+        let db = Arc::clone(&self.db);
+        Box::pin(async move {
+            let written = write(&db, &key, Next::Runs(fence, lease), &change);
+            written.await.map(drop)
+        })
+    }
+
+    fn renew(&self, key: RunKey, fence: u64, lease: Duration) -> StoreFuture<Renewed> {
+        let db = Arc::clone(&self.db);
+        Box::pin(async move {
+            let call = of_run(&key, "run_renew")
+                .int(integer(fence))
+                .int(span(lease));
+            match db.renew(call).await?.code()? {
+                "held" => Ok(renewed(false)),
+                "cancel" => Ok(renewed(true)),
+                code => Err(rejected(code)),
+            }
+        })
+    }
+
+    fn cancel(&self, key: RunKey) -> StoreFuture<bool> {
+        let db = Arc::clone(&self.db);
+        Box::pin(async move {
+            let call = of_run(&key, "run_cancel");
+            db.call(call, Repeat::Yes).await?.is(1)
+        })
+    }
+
+    fn suspend(&self, key: RunKey, fence: u64, change: RunChange) -> StoreFuture<()> {
+        let db = Arc::clone(&self.db);
+        Box::pin(async move {
+            let written = write(&db, &key, Next::Waits(fence), &change);
+            written.await.map(drop)
+        })
+    }
+
+    fn end(&self, key: RunKey, fence: u64) -> StoreFuture<()> {
+        let db = Arc::clone(&self.db);
+        Box::pin(async move {
+            let call = of_run(&key, "run_end").int(integer(fence));
+            match db.call(call, Repeat::Yes).await?.code()? {
+                "ok" => {}
+                code => return Err(rejected(code)),
+            }
+            purge_after(&db, &key.tenant).await;
+            Ok(())
+        })
+    }
+
+    fn withdraw(&self, tenant: Tenant, thread: ThreadId) -> StoreFuture<usize> {
+        let db = Arc::clone(&self.db);
+        Box::pin(async move {
+            let call = Call::of(&tenant, "run_withdraw").name(thread.as_str());
+            let ended = db.call(call, Repeat::No).await?.int(1)?;
+            purge_after(&db, &tenant).await;
+            Ok(size(ended))
+        })
+    }
+
+    fn release(&self, key: RunKey) -> StoreFuture<bool> {
+        let db = Arc::clone(&self.db);
+        Box::pin(async move {
+            let call = of_run(&key, "run_release").int(MAX_TAKEOVERS.into());
+            db.call(call, Repeat::No).await?.is(1)
+        })
+    }
+
+    fn purge(&self) -> StoreFuture<()> {
+        let db = Arc::clone(&self.db);
+        Box::pin(async move { purge_all(&db).await })
+    }
+
+    fn find_by_interrupt(
+        &self,
+        tenant: Tenant,
+        thread: ThreadId,
+        questions: Vec<InterruptId>,
+    ) -> StoreFuture<RunRecord> {
+        let db = Arc::clone(&self.db);
+        Box::pin(async move {
+            let call = Call::of(&tenant, "run_find")
+                .name(thread.as_str())
+                .int(position(db.options.max_state_bytes))
+                .list(questions.iter().map(|id| id.as_str().as_bytes()));
+            let reply = found(db.call(call, Repeat::Yes).await?)?;
+            let run = unescape(bytes(reply.get(1)?)?)?;
+            let key = RunKey::new(tenant.clone(), thread.clone(), RunId::new(run));
+            Stored::read(&reply)?.open(&db, key)
+        })
+    }
+
+    fn list_by_thread(
+        &self,
+        tenant: Tenant,
+        thread: ThreadId,
+        message: Option<MessageId>,
+        limit: usize,
+    ) -> StoreFuture<Vec<RunSummary>> {
+        let db = Arc::clone(&self.db);
+        Box::pin(async move {
+            let call = Call::of(&tenant, "run_list")
+                .name(thread.as_str())
+                .optional(message.as_ref().map(MessageId::as_str))
+                .int(position(limit));
+            let reply = db.call(call, Repeat::Yes).await?;
+            let now = from_micros(reply.int(1)?);
+            let runs = reply.rest().get(1..).unwrap_or_default();
+            let summaries = runs.iter().map(|run| {
+                let [run, client, standing @ ..] = list(run)? else {
+                    return Err(Fault::corrupt("a list of runs", "a run has no name").into());
+                };
+                let standing = read_standing(standing)?;
+                let run = RunId::new(unescape(bytes(run)?)?);
+                let key = RunKey::new(tenant.clone(), thread.clone(), run);
+                let (status, until) = (standing.status_at(now), standing.lease_until);
+                let client = RunId::new(text(client)?.to_owned());
+                Ok(RunSummary::new(key, client, status, until))
+            });
+            summaries.collect()
+        })
+    }
+}
+
+/// A call for a run.
+fn of_run<'a>(key: &'a RunKey, method: &'static str) -> Call<'a> {
+    Call::of(&key.tenant, method)
+        .name(key.thread.as_str())
+        .name(key.run.as_str())
+}
+
+/// The error of a rejected write.
+fn rejected(code: &str) -> StoreError {
+    match code {
+        "not_found" => StoreError::NotFound,
+        "stale" => StoreError::Stale,
+        "ended" => StoreError::Ended,
+        "taken" => StoreError::Taken,
+        "quarantined" => StoreError::Quarantined,
+        other => unknown(other),
+    }
+}
+
+/// The result of a call that returns a run.
+fn found(reply: Reply) -> Result<Reply, StoreError> {
+    match reply.code()? {
+        "ok" => Ok(reply),
+        code => Err(rejected(code)),
+    }
+}
+
+/// The digest of the names of a run.
+fn names_digest(key: &RunKey) -> [u8; 32] {
+    digest_of(key, [])
+}
+
+/// Reads the status, the version, the fence, the lease, the takeovers and the time of the suspension or the end.
+fn read_standing(values: &[Value]) -> Result<Standing, StoreError> {
+    let [status, version, fence, until, takeovers, since, ..] = values else {
+        return Err(Fault::corrupt("a run", "not all of its fields exist").into());
+    };
+    Ok(Standing {
+        status: match text(status)? {
+            "running" => RunStatus::Running,
+            "suspended" => RunStatus::Suspended,
+            _ => RunStatus::Ended,
+        },
+        version: number(int(version)?),
+        fence: number(int(fence)?),
+        lease_until: from_micros(int(until)?),
+        takeovers: u32::try_from(int(takeovers)?).unwrap_or_default(),
+        since: optional_int(since)?.map(from_micros),
+    })
+}
+
+/// A run that the methods `run_get` and `run_find` return.
+struct Stored<'a> {
+    client_id: RunId,
+    standing: Standing,
+    now: SystemTime,
+    len: usize,
+    bytes: usize,
+    // Without its turns.
+    head: &'a [u8],
+    replies: &'a [u8],
+    replied_at: Option<i64>,
+    checksum: &'a [u8],
+    // The digests of the head and the replies.
+    digests: [&'a [u8]; 2],
+    asked: Vec<String>,
+    entries: &'a [Value],
+}
+
+impl<'a> Stored<'a> {
+    fn read(reply: &'a Reply) -> Result<Self, StoreError> {
+        let asked = list(reply.get(18)?)?.iter();
+        let mut asked = asked
+            .map(|id| text(id).map(str::to_owned))
+            .collect::<Result<Vec<_>, _>>()?;
+        asked.sort_unstable();
+        Ok(Self {
+            client_id: RunId::new(text(reply.get(2)?)?.to_owned()),
+            standing: read_standing(reply.rest().get(2..).unwrap_or_default())?,
+            now: from_micros(reply.int(9)?),
+            len: size(reply.int(10)?),
+            bytes: size(reply.int(11)?),
+            head: bytes(reply.get(12)?)?,
+            replies: bytes(reply.get(13)?)?,
+            replied_at: optional_int(reply.get(14)?)?,
+            checksum: bytes(reply.get(15)?)?,
+            digests: [bytes(reply.get(16)?)?, bytes(reply.get(17)?)?],
+            asked,
+            entries: list(reply.get(19)?)?,
+        })
+    }
+
+    /// Verifies the checksums, and parses the run and its turns.
+    fn open(self, db: &Db, key: RunKey) -> Result<RunRecord, StoreError> {
+        let max = db.options.max_state_bytes;
+        let bytes = self.bytes.saturating_add(self.head.len());
+        if bytes > max {
+            return Err(Fault::TooLarge { bytes, max }.into());
+        }
+        let corrupt = |why: String| StoreError::from(Fault::corrupt(name(&key), why));
+        let (turns, last) = read_turns(&name(&key), self.len, self.entries)?;
+        let [head, replies] = [self.head, self.replies].map(digest);
+        let sum = run_sum(&names_digest(&key), &head, &replies, &last);
+        if self.digests != [&*head, &*replies] || self.checksum != sum.as_bytes() {
+            return Err(corrupt("checksum mismatch".to_owned()));
+        }
+        let state = read_run(&key, self.head, turns, max)?;
+        let replies = serde_json::from_slice(self.replies);
+        let replies = replies.map_err(|error| corrupt(error.to_string()))?;
+        let Standing {
+            version,
+            fence,
+            lease_until,
+            takeovers,
+            ..
+        } = self.standing;
+        let mut record = RunRecord::new(key, self.client_id, state);
+        record.status = self.standing.status_at(self.now);
+        (record.version, record.fence) = (version, fence);
+        (record.lease_until, record.takeovers) = (lease_until, takeovers);
+        record.replies = replies;
+        record.replied_at = self.replied_at.map(from_micros);
+        record.asked = self.asked.into_iter().map(InterruptId::new).collect();
+        Ok(record)
+    }
+}
+
+/// A run. Without its turns if the run cannot be claimed with this version.
+async fn get(db: &Db, key: &RunKey, version: Option<u64>) -> Result<Reply, StoreError> {
+    let call = of_run(key, "run_get")
+        .optional_int(version.map(integer))
+        .int(position(db.options.max_state_bytes));
+    found(db.call(call, Repeat::Yes).await?)
+}
+
+async fn begin(
+    db: &Db,
+    key: &RunKey,
+    client_id: &RunId,
+    change: &RunChange,
+    lease: Duration,
+) -> Result<u64, StoreError> {
+    check_keep(0, change.keep)?;
+    let max = db.options.max_state_bytes;
+    let turns = write_turns(&change.turns, max)?;
+    let head = write_head(&change.head)?;
+    check_total(total(&turns, max)?.saturating_add(head.head.len()), max)?;
+    let (attempt, names) = (attempt(), names_digest(key));
+    // If the run begins with the turns of its conversation, only the others are sent.
+    let mut shared = shared(db, key, &turns).await?;
+    loop {
+        let (len, chain) = shared.as_ref().map_or((0, ""), |it| (it.0, &*it.1));
+        let call = of_run(key, "run_begin")
+            .text(client_id.as_str())
+            .text(&attempt)
+            .int(span(lease))
+            .bytes(&names)
+            .int(position(len))
+            .text(chain)
+            .text(&head.head)
+            .owned(digest(head.head.as_bytes()))
+            .owned(digest(NO_REPLIES))
+            .optional(head.message.as_ref().map(MessageId::as_str))
+            .list(head.asks.iter().map(|id| id.as_str().as_bytes()))
+            .turns(turns.get(len..).unwrap_or_default());
+        let reply = db.call(call, Repeat::Yes).await?;
+        return match reply.code()? {
+            "ok" => reply.number(1),
+            "exists" => Err(StoreError::Exists),
+            "live" => Err(StoreError::Live),
+            // The conversation was changed in the meantime.
+            "moved" if shared.take().is_some() => continue,
+            other => Err(unknown(other)),
+        };
+    }
+}
+
+/// The number of turns of a run's conversation, and its last checksum, if `turns` begin with them.
+async fn shared(
+    db: &Db,
+    key: &RunKey,
+    turns: &[String],
+) -> Result<Option<(usize, String)>, StoreError> {
+    let call = Call::of(&key.tenant, "thread_end").name(key.thread.as_str());
+    let reply = db.call(call, Repeat::Yes).await?;
+    if reply.code()? == "not_found" {
+        return Ok(None);
+    }
+    let len = size(reply.int(1)?);
+    let Some(first) = turns.get(..len).filter(|first| !first.is_empty()) else {
+        return Ok(None);
+    };
+    let last = chain_of(first);
+    Ok((text(reply.get(2)?)? == last).then_some((len, last)))
+}
+
+async fn claim(
+    db: &Db,
+    key: RunKey,
+    version: u64,
+    replies: Vec<Answer>,
+    lease: Duration,
+) -> Result<RunRecord, StoreError> {
+    let options = &db.options;
+    let reply = get(db, &key, Some(version)).await?;
+    let stored = Stored::read(&reply)?;
+    stored.standing.check_claim(version, options, stored.now)?;
+    // A run whose state cannot be read must not be claimed.
+    let mut record = stored.open(db, key)?;
+    let replies = merge_replies(&record.replies, replies);
+    let json = write_replies(&replies, options.max_state_bytes)?;
+    let has_new = record.replies.len() < replies.len();
+    let names = names_digest(&record.key);
+    let call = of_run(&record.key, "run_claim")
+        .int(integer(version))
+        .owned(attempt())
+        .int(span(lease))
+        .optional_int(keep(options.keep_waiting))
+        .int(MAX_TAKEOVERS.into())
+        .bytes(&names)
+        .text(if has_new { &json } else { "" })
+        .owned(digest(json.as_bytes()));
+    let reply = found(db.call(call, Repeat::Yes).await?)?;
+    record.fence = reply.number(1)?;
+    record.version = record.fence;
+    record.lease_until = from_micros(reply.int(2)?);
+    record.takeovers = u32::try_from(reply.int(3)?).unwrap_or_default();
+    let mut standing = Standing::begun(record.fence, record.lease_until);
+    standing.takeovers = record.takeovers;
+    record.status = standing.status_at(from_micros(reply.int(5)?));
+    record.replies = replies;
+    record.replied_at = optional_int(reply.get(4)?)?.map(from_micros);
+    Ok(record)
+}
+
+/// A run whose lease has ended.
+struct Abandoned {
+    tenant: Tenant,
+    // Escaped.
+    thread: Vec<u8>,
+    run: Vec<u8>,
+    fence: i64,
+    until: i64,
+    begun: i64,
+}
+
+async fn claim_abandoned(
+    db: &Db,
+    limit: usize,
+    lease: Duration,
+) -> Result<Vec<RunRecord>, StoreError> {
+    let mut abandoned: Vec<Abandoned> = Vec::new();
+    let mut examined = Vec::new();
+    for due in due(db).await? {
+        // All runs of the following tenants were abandoned later.
+        let last = limit.checked_sub(1).and_then(|last| abandoned.get(last));
+        if limit == 0 || last.is_some_and(|last| last.until <= due.since) {
+            break;
+        }
+        find_abandoned(db, &due.tenant, limit, &mut abandoned).await?;
+        abandoned.sort_by_key(|run| (run.until, run.begun));
+        abandoned.truncate(limit);
+        examined.push(due.tenant);
+    }
+    let mut keys = vec![None; abandoned.len()];
+    for tenant in &examined {
+        let own = abandoned.iter().enumerate();
+        let own: Vec<_> = own.filter(|(_, run)| run.tenant == *tenant).collect();
+        take(db, tenant, &own, lease, &mut keys).await?;
+        set_first(db, tenant).await?;
+    }
+    let mut claimed = Vec::new();
+    for (key, fence) in keys.into_iter().flatten() {
+        let reply = match get(db, &key, None).await {
+            Ok(reply) => reply,
+            // It was deleted in the meantime.
+            Err(StoreError::NotFound) => continue,
+            Err(error) => return Err(error),
+        };
+        let read = Stored::read(&reply);
+        match read {
+            Ok(stored) if stored.standing.fence != fence => {}
+            Ok(stored) => claimed.extend(readable(stored.open(db, key))?),
+            Err(error) => claimed.extend(readable(Err(error))?),
+        }
+    }
+    Ok(claimed)
+}
+
+/// Adds the first abandoned runs of a tenant.
+async fn find_abandoned(
+    db: &Db,
+    tenant: &Tenant,
+    limit: usize,
+    abandoned: &mut Vec<Abandoned>,
+) -> Result<(), StoreError> {
+    let call = Call::of(tenant, "run_abandoned")
+        .int(position(limit))
+        .int(MAX_TAKEOVERS.into())
+        .optional_int(keep(db.options.keep_waiting));
+    for run in db.call(call, Repeat::Yes).await?.rest() {
+        let [thread, run, fence, until, begun] = fields(run)?;
+        abandoned.push(Abandoned {
+            tenant: tenant.clone(),
+            thread: bytes(thread)?.to_vec(),
+            run: bytes(run)?.to_vec(),
+            fence: int(fence)?,
+            until: int(until)?,
+            begun: int(begun)?,
+        });
+    }
+    Ok(())
+}
+
+/// Claims runs of a tenant, and writes the key and the fence of each into its place in `keys`.
+async fn take(
+    db: &Db,
+    tenant: &Tenant,
+    own: &[(usize, &Abandoned)],
+    lease: Duration,
+    keys: &mut [Option<(RunKey, u64)>],
+) -> Result<(), StoreError> {
+    if own.is_empty() {
+        return Ok(());
+    }
+    let mut call = Call::of(tenant, "run_take")
+        .owned(attempt())
+        .int(span(lease))
+        .int(MAX_TAKEOVERS.into())
+        .optional_int(keep(db.options.keep_waiting))
+        .int(position(own.len()));
+    for (_, run) in own {
+        call = call.bytes(&run.thread).bytes(&run.run).int(run.fence);
+    }
+    for taken in db.call(call, Repeat::Yes).await?.rest() {
+        let [at, fence] = fields(taken)?;
+        let at = size(int(at)?).checked_sub(1).and_then(|at| own.get(at));
+        let Some((at, run)) = at else {
+            continue;
+        };
+        let (thread, id) = (unescape(&run.thread)?, unescape(&run.run)?);
+        let key = RunKey::new(tenant.clone(), ThreadId::new(thread), RunId::new(id));
+        if let Some(place) = keys.get_mut(*at) {
+            *place = Some((key, number(int(fence)?)));
+        }
+    }
+    Ok(())
+}
+
+/// What becomes of a run whose state is written.
+#[derive(Clone, Copy)]
+enum Next {
+    /// The owner of this fence continues it under a lease of this time.
+    Runs(u64, Duration),
+    /// The owner of this fence gives up its claim, and the run waits.
+    Waits(u64),
+    /// Nothing has changed about the run, which has this version and can be claimed.
+    Claimable(u64),
+}
+
+/// Changes the state of a run, and returns its version.
+async fn write(db: &Db, key: &RunKey, next: Next, change: &RunChange) -> Result<u64, StoreError> {
+    let options = &db.options;
+    let max = options.max_state_bytes;
+    let turns = write_turns(&change.turns, max)?;
+    let new_bytes = total(&turns, max)?;
+    let head = write_head(&change.head)?;
+    check_total(new_bytes.saturating_add(head.head.len()), max)?;
+    let (mode, fence, version, lease) = match next {
+        Next::Runs(fence, lease) => ("save", fence, 0, span(lease)),
+        Next::Waits(fence) => ("suspend", fence, 0, 0),
+        Next::Claimable(version) => ("amend", 0, version, 0),
+    };
+    let names = names_digest(key);
+    let call = of_run(key, "run_write")
+        .text(mode)
+        .int(integer(fence))
+        .int(integer(version))
+        .owned(attempt())
+        .int(lease)
+        .int(position(change.keep))
+        .int(position(new_bytes))
+        .int(position(max))
+        .bytes(&names)
+        .text(&head.head)
+        .owned(digest(head.head.as_bytes()))
+        .owned(digest(NO_REPLIES))
+        .optional(head.message.as_ref().map(MessageId::as_str))
+        .int(position(options.max_waiting_per_thread))
+        .int(position(options.max_waiting_per_tenant))
+        .optional_int(keep(options.keep_waiting))
+        .int(MAX_TAKEOVERS.into())
+        .list(head.asks.iter().map(|id| id.as_str().as_bytes()))
+        .turns(&turns);
+    let reply = db.call(call, Repeat::Yes).await?;
+    let full = |limit, of_tenant| StoreError::TooManyWaiting { limit, of_tenant };
+    Err(match reply.code()? {
+        "ok" => return reply.number(1),
+        "thread_full" => full(options.max_waiting_per_thread, false),
+        "tenant_full" => full(options.max_waiting_per_tenant, true),
+        code @ ("keep" | "too_large" | "corrupt") => {
+            unwritable(code, &name(key), reply.number(1)?, change.keep, max)
+        }
+        code => rejected(code),
+    })
+}

@@ -1,0 +1,102 @@
+//! The list of tenants, which is in several hash slots, with a time that is not later than the end of any lease
+//! of each tenant.
+
+use super::{
+    db::{Db, Repeat, SHARDS, shard},
+    values::{Call, Of, Reply, int, keep, list, text},
+};
+use crate::columns::position;
+use concentric_core::store::{StoreError, Tenant};
+use redis::Value;
+
+/// The number of tenants of each part of the list that are examined at once.
+const DUE: i64 = 256;
+
+/// A tenant that may have runs whose leases have ended, and the time of the list.
+pub(super) struct Due {
+    pub(super) tenant: Tenant,
+    pub(super) since: i64,
+}
+
+fn tenant(value: &Value) -> Result<Tenant, StoreError> {
+    Ok(Tenant(text(value)?.to_owned().into()))
+}
+
+/// The tenants that may have runs whose leases have ended, the earliest first.
+pub(super) async fn due(db: &Db) -> Result<Vec<Due>, StoreError> {
+    let mut all = Vec::new();
+    for shard in 0..SHARDS {
+        let call = Call::new(Of::Shard(shard), "list_due").int(DUE);
+        let reply = db.call(call, Repeat::Yes).await?;
+        for pair in list(reply.get(1)?)?.chunks(2) {
+            if let [name, since] = pair {
+                all.push(Due {
+                    tenant: tenant(name)?,
+                    since: int(since)?,
+                });
+            }
+        }
+    }
+    all.sort_by_key(|due| due.since);
+    Ok(all)
+}
+
+/// Sets the time of a tenant to the end of its first lease.
+pub(super) async fn set_first(db: &Db, tenant: &Tenant) -> Result<(), StoreError> {
+    let first = Call::of(tenant, "first_lease");
+    let first = db.call(first, Repeat::Yes).await?;
+    set(db, tenant, text(first.get(1)?)?).await
+}
+
+async fn set(db: &Db, tenant: &Tenant, deadline: &str) -> Result<(), StoreError> {
+    let call = Call::new(Of::Shard(shard(tenant)), "list_set")
+        .text(&tenant.0)
+        .text(deadline);
+    db.call(call, Repeat::Yes).await.map(drop)
+}
+
+/// Removes some expired entries of each kind of a tenant.
+async fn purge(db: &Db, tenant: &Tenant, is_whole: bool) -> Result<Reply, StoreError> {
+    let options = &db.options;
+    let call = Call::of(tenant, "purge")
+        .optional_int(keep(options.keep_waiting))
+        .optional_int(keep(options.keep_ended))
+        .optional_int(keep(options.keep_effects))
+        .int(position(options.keep_used_keys))
+        .flag(is_whole);
+    db.call(call, Repeat::Yes).await
+}
+
+/// Removes some expired entries after another change, which has succeeded regardless.
+pub(super) async fn purge_after(db: &Db, tenant: &Tenant) {
+    if let Err(error) = purge(db, tenant, false).await {
+        tracing::warn!(%error, "expired entries were not removed");
+    }
+}
+
+/// Removes all expired entries, and repairs the list and a part of the indexes.
+pub(super) async fn purge_all(db: &Db) -> Result<(), StoreError> {
+    for shard in 0..SHARDS {
+        let mut cursor = String::from("0");
+        loop {
+            let call = Call::new(Of::Shard(shard), "list_scan").owned(cursor);
+            let reply = db.call(call, Repeat::Yes).await?;
+            for pair in list(reply.get(2)?)?.chunks(2) {
+                let Some(name) = pair.first() else {
+                    continue;
+                };
+                let tenant = tenant(name)?;
+                let mut purged = purge(db, &tenant, true).await?;
+                while purged.is(1)? {
+                    purged = purge(db, &tenant, true).await?;
+                }
+                set(db, &tenant, text(purged.get(2)?)?).await?;
+            }
+            cursor = text(reply.get(1)?)?.to_owned();
+            if cursor == "0" {
+                break;
+            }
+        }
+    }
+    Ok(())
+}

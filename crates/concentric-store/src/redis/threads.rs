@@ -1,0 +1,233 @@
+use super::{
+    RedisStore,
+    db::{Db, Repeat},
+    unknown,
+    values::{
+        Call, attempt, bytes, escape, fields, int, list, open_turns, optional_int, text, total,
+    },
+};
+use crate::{
+    Fault,
+    columns::{integer, number, position, size},
+    rules::{
+        check_keep, check_total, read_suspended, thread_name, write_slot, write_suspended,
+        write_turn,
+    },
+};
+use concentric_core::{
+    ThreadId, Turn,
+    state::StoredSlot,
+    store::{
+        StoreError, StoreFuture, StoredThread, Tenant, ThreadChange, ThreadStore, ThreadSummary,
+    },
+};
+use redis::Value;
+use std::sync::Arc;
+
+impl ThreadStore for RedisStore {
+    fn load(&self, tenant: Tenant, thread: ThreadId) -> StoreFuture<Option<StoredThread>> {
+        let db = Arc::clone(&self.db);
+        Box::pin(async move { load(&db, &tenant, &thread).await })
+    }
+
+    fn append(
+        &self,
+        tenant: Tenant,
+        thread: ThreadId,
+        version: u64,
+        change: ThreadChange,
+    ) -> StoreFuture<u64> {
+        let db = Arc::clone(&self.db);
+        Box::pin(async move { append(&db, &tenant, &thread, None, version, &change).await })
+    }
+
+    fn fork(
+        &self,
+        tenant: Tenant,
+        thread: ThreadId,
+        version: u64,
+        to: ThreadId,
+        change: ThreadChange,
+    ) -> StoreFuture<u64> {
+        let db = Arc::clone(&self.db);
+        Box::pin(async move { append(&db, &tenant, &thread, Some(&to), version, &change).await })
+    }
+
+    fn list_threads(
+        &self,
+        tenant: Tenant,
+        after: Option<ThreadId>,
+        limit: usize,
+    ) -> StoreFuture<Vec<ThreadSummary>> {
+        let db = Arc::clone(&self.db);
+        Box::pin(async move {
+            let call = Call::of(&tenant, "thread_list")
+                .optional(after.as_ref().map(ThreadId::as_str))
+                .int(position(limit));
+            let reply = db.call(call, Repeat::Yes).await?;
+            let summaries = reply.rest().iter().map(|found| {
+                let [thread, session, version, len] = fields(found)?;
+                let id = |value| text(value).map(|id| ThreadId::new(id.to_owned()));
+                let (version, len) = (number(int(version)?), size(int(len)?));
+                Ok(ThreadSummary::new(id(thread)?, id(session)?, version, len))
+            });
+            summaries.collect()
+        })
+    }
+
+    fn delete(&self, tenant: Tenant, thread: ThreadId) -> StoreFuture<bool> {
+        let db = Arc::clone(&self.db);
+        Box::pin(async move {
+            let call = Call::of(&tenant, "thread_delete")
+                .name(thread.as_str())
+                .text(thread.as_str());
+            db.call(call, Repeat::No).await?.is(1)
+        })
+    }
+}
+
+async fn load(
+    db: &Db,
+    tenant: &Tenant,
+    thread: &ThreadId,
+) -> Result<Option<StoredThread>, StoreError> {
+    let max = db.options.max_state_bytes;
+    let call = Call::of(tenant, "thread_load")
+        .name(thread.as_str())
+        .int(position(max));
+    let reply = db.call(call, Repeat::Yes).await?;
+    match reply.code()? {
+        "ok" => {}
+        "not_found" => return Ok(None),
+        other => return Err(unknown(other)),
+    }
+    let (len, bytes_of_turns) = (size(reply.int(3)?), size(reply.int(4)?));
+    if bytes_of_turns > max {
+        return Err(Fault::TooLarge {
+            bytes: bytes_of_turns,
+            max,
+        }
+        .into());
+    }
+    let name = thread_name(thread);
+    let (turns, _) = read_turns(&name, len, list(reply.get(9)?)?)?;
+    let history = turns.into_iter().collect();
+    // In the order of the names and places, of which the fields consist.
+    let mut slots = Vec::new();
+    for pair in list(reply.get(8)?)?.chunks(2) {
+        let [field, value] = pair else {
+            return Err(Fault::corrupt(&name, "a slot has no value").into());
+        };
+        slots.push((bytes(field)?, bytes(value)?));
+    }
+    slots.sort_unstable();
+    let slots = slots.into_iter().map(|(_, json)| read_json(&name, json));
+    let slots = slots.collect::<Result<_, _>>()?;
+    let mut stored = StoredThread::new(reply.number(1)?, history, slots);
+    stored.session = Some(ThreadId::new(text(reply.get(2)?)?.to_owned()));
+
+    let suspended = reply.get(5)?;
+    if *suspended != Value::Nil {
+        let slots: Vec<StoredSlot> = read_json(&name, bytes(reply.get(6)?)?)?;
+        let shared = size(optional_int(reply.get(7)?)?.unwrap_or_default());
+        let turn = read_suspended(thread, shared, bytes(suspended)?, slots, &db.options)?;
+        let slots = turn.slots.clone();
+        stored.suspended = Some((turn.into_state(&stored.history), slots));
+    }
+    Ok(Some(stored))
+}
+
+fn read_json<T>(name: &str, json: &[u8]) -> Result<T, StoreError>
+where
+    T: serde::de::DeserializeOwned,
+{
+    serde_json::from_slice(json).map_err(|error| Fault::corrupt(name, error).into())
+}
+
+/// Reads the turns of `what`, and verifies their checksums. Returns the last checksum with them.
+pub(super) fn read_turns(
+    what: &str,
+    len: usize,
+    entries: &[Value],
+) -> Result<(Vec<Turn>, String), StoreError> {
+    let (bodies, chain) = open_turns(what, len, entries)?;
+    let turns = bodies.into_iter().map(|body| read_json(what, body));
+    Ok((turns.collect::<Result<_, _>>()?, chain))
+}
+
+pub(super) fn write_turns(turns: &[Turn], max: usize) -> Result<Vec<String>, StoreError> {
+    turns.iter().map(|turn| write_turn(turn, max)).collect()
+}
+
+/// Appends to a conversation; or, with `to`, to a new one that begins with its turns.
+async fn append(
+    db: &Db,
+    tenant: &Tenant,
+    thread: &ThreadId,
+    to: Option<&ThreadId>,
+    version: u64,
+    change: &ThreadChange,
+) -> Result<u64, StoreError> {
+    let max = db.options.max_state_bytes;
+    let turns = write_turns(&change.turns, max)?;
+    let new_bytes = total(&turns, max)?;
+    let mut slots = Vec::new();
+    for slot in &change.slots {
+        let place = serde_json::to_string(&slot.place).map_err(StoreError::unwritable)?;
+        slots.push(format!("{}\0{place}", slot.slot));
+        slots.push(write_slot(slot, max)?);
+    }
+    let suspended = change.suspended.as_ref();
+    let written = suspended.map(|turn| write_suspended(turn, max));
+    let (state, suspended_slots) = written.transpose()?.unzip();
+    // A fork begins a conversation, and ends no run. A run of another tenant is not in this store.
+    let claim = change.ends.as_ref();
+    let claim = claim.filter(|claim| to.is_none() && claim.key.tenant == *tenant);
+    let to_name = to.map(|to| escape(to.as_str()));
+    let call = Call::of(tenant, "thread_append")
+        .name(thread.as_str())
+        .optional(to_name.as_deref())
+        .text(to.unwrap_or(thread).as_str())
+        .int(integer(version))
+        .owned(attempt())
+        .optional(change.id.as_deref())
+        .optional(change.session.as_ref().map(ThreadId::as_str))
+        .flag(claim.is_some())
+        .name(claim.map_or("", |claim| claim.key.thread.as_str()))
+        .name(claim.map_or("", |claim| claim.key.run.as_str()))
+        .int(claim.map_or(0, |claim| integer(claim.fence)))
+        .int(position(change.keep))
+        .int(position(new_bytes))
+        .int(position(max))
+        .flag(change.clear_slots)
+        .optional(state.as_deref())
+        .text(suspended_slots.as_deref().unwrap_or_default())
+        .int(suspended.map_or(0, |turn| position(turn.shared)))
+        .list(slots.iter().map(String::as_bytes))
+        .turns(&turns);
+    let reply = db.call(call, Repeat::Yes).await?;
+    let n = match reply.code()? {
+        "not_found" => return Err(StoreError::NotFound),
+        _ => reply.number(1)?,
+    };
+    let moved = |expected| StoreError::Moved { expected, found: n };
+    Err(match reply.code()? {
+        "ok" => return Ok(n),
+        "moved" => moved(version),
+        "moved_to" => moved(0),
+        "stale" => StoreError::Stale,
+        code => unwritable(code, &thread_name(thread), n, change.keep, max),
+    })
+}
+
+/// The error of a list of turns that was not changed.
+pub(super) fn unwritable(code: &str, what: &str, n: u64, keep: usize, max: usize) -> StoreError {
+    let n = usize::try_from(n).unwrap_or(usize::MAX);
+    let checked = match code {
+        "keep" => check_keep(n, keep),
+        "too_large" => check_total(n, max),
+        "corrupt" => Err(Fault::corrupt(what, format!("not all of {n} turns exist")).into()),
+        _ => Ok(()),
+    };
+    checked.err().unwrap_or_else(|| unknown(code))
+}
