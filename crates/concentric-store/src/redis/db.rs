@@ -479,6 +479,9 @@ impl Db {
             let command = redis::cmd("CLUSTER").arg("SLOTS").to_owned();
             match self.command_on(&node, &command).await {
                 Ok(Value::Array(ranges)) => return self.set_nodes(&ranges, &node.address),
+                Err(Failure::Failed(error)) if error.kind() == ErrorKind::AuthenticationFailed => {
+                    return Err(failed(error));
+                }
                 // It has no support for clusters, or does not tell.
                 Ok(_) | Err(Failure::Failed(_)) => return Ok(()),
                 Err(other) => failure = other,
