@@ -13,13 +13,21 @@
 //! the `threadId`, so a server with several users must separate them by
 //! [`Tenant`](concentric::store::Tenant).
 //!
+//! A run continues when its client disconnects, and when this process is killed and started again. Its client
+//! joins it with `GET /agent/threads/{threadId}/runs/{runId}/events`; see
+//! [`Threads`](concentric::http::ag_ui::Threads) for the other routes.
+//!
 //! The model is selected as in the quickstart.
 
 use axum::{Router, http::StatusCode, http::header, routing::get};
 use concentric::{
     AgentLayer, BoxModel, Error, ErrorKind,
-    http::ag_ui::{AgUiLayer, Shutdown},
-    layers::{RequestDefaultsLayer, SuspendLayer},
+    http::ag_ui::{AgUiLayer, EventLogLayer, Shutdown, Threads},
+    layers::{
+        ConversationLayer, DetachLayer, RequestDefaultsLayer, SuspendLayer, conversation::Merge,
+        suspend::Sweeper,
+    },
+    store::SqliteStore,
     tools::Approval,
 };
 use concentric_examples::{local, store};
@@ -48,8 +56,19 @@ async fn main() -> ExitCode {
 }
 
 async fn serve() -> Result<(), Error> {
-    let shutdown = Shutdown::new();
-    let app = app(agent()?, &shutdown);
+    let (shutdown, log) = (Shutdown::new(), EventLogLayer::new());
+    let store = store::open("serve")?;
+    // The time after which the runs of a killed process are resumed.
+    let suspend = SuspendLayer::new(Arc::new(store.clone())).lease(Duration::from_secs(5));
+    let agent = agent(&store, &log, &suspend)?;
+    let sweeper = Sweeper::new(&suspend, agent.clone()).every(Duration::from_secs(1));
+    tokio::spawn(sweeper.run(std::future::pending()));
+    let threads = Threads::new()
+        .threads(store.clone())
+        .runs(store)
+        .events(&log)
+        .shutdown(shutdown.clone());
+    let app = app(agent, threads, &shutdown);
     let listener = listen(&address()).await?;
     let url = format!("http://{}/agent", listener.local_addr()?);
     terminal::status(format_args!(
@@ -73,13 +92,14 @@ async fn serve() -> Result<(), Error> {
     }
 }
 
-fn app(agent: BoxModel, shutdown: &Shutdown) -> Router {
+fn app(agent: BoxModel, threads: Threads, shutdown: &Shutdown) -> Router {
     let agent = AgUiLayer::new()
         .agent("files")
         .shutdown(shutdown.clone())
         .layer(agent);
     Router::new()
         .route_service("/agent", agent)
+        .nest_service("/agent/threads", threads)
         .route("/health", get(|| async { "ok" }))
         .layer(
             ServiceBuilder::new()
@@ -102,18 +122,24 @@ fn app(agent: BoxModel, shutdown: &Shutdown) -> Router {
         )
 }
 
-fn agent() -> Result<BoxModel, Error> {
-    let store = store::open("serve")?;
+fn agent(
+    store: &SqliteStore,
+    log: &EventLogLayer,
+    suspend: &SuspendLayer<SqliteStore>,
+) -> Result<BoxModel, Error> {
     let tools = files::tools(".")?
         .tool(files::write_file(".")?)
         .gate(Approval::for_tools("write_file"))
         .ledger(store.clone());
     let agent = ServiceBuilder::new()
+        .layer(DetachLayer::new())
+        .layer(log.clone())
+        .layer(suspend.clone())
+        .layer(ConversationLayer::new(store.clone()).history(Merge::ServerWins))
         .layer(RequestDefaultsLayer::new().system(
             "Answer questions about the files in the current folder. Inspect the files before you \
              answer. Be brief.",
         ))
-        .layer(SuspendLayer::new(Arc::new(store)))
         .layer(AgentLayer::new(tools).step_limit(16))
         .service(model()?);
     Ok(BoxModel::new(agent))

@@ -34,14 +34,15 @@ export function watchWarnings() {
   return warnings;
 }
 
-/** The events in a body of server-sent events, each in one `data:` line. */
+/** The events in a body of server-sent events, each in one `data:` line, after its id. */
 export function readEvents(what, body) {
   check(!body.includes("\r"), `${what}: a carriage return in the stream`);
   check(body === "" || body.endsWith("\n\n"), `${what}: the last frame is cut off`);
   const frames = body.split("\n\n").filter((frame) => frame !== "" && !frame.startsWith(":"));
   return frames.map((frame) => {
-    check(/^data: [^\n]*$/.test(frame), `${what}: not a frame: ${frame}`);
-    return JSON.parse(frame.slice("data: ".length));
+    const data = /^(?:id: [0-9]+-[0-9a-f]+\n)?data: ([^\n]*)$/.exec(frame)?.[1];
+    check(data !== undefined, `${what}: not a frame: ${frame}`);
+    return JSON.parse(data);
   });
 }
 
