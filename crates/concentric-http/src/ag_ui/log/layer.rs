@@ -24,7 +24,7 @@ use super::{
 /// [`Layer`] that keeps the events of runs in memory, so that clients can join them ([`EventLog`]).
 ///
 /// A client whose connection is lost continues the stream of its run from the last event that it has, and any
-/// client of the tenant can follow a run. [`Threads`](super::Threads) serves the events:
+/// client of the tenant can follow a run. [`Threads`](crate::ag_ui::Threads) serves the events:
 ///
 /// ```no_run
 /// use axum::Router;
@@ -60,7 +60,7 @@ use super::{
 /// | event | effect |
 /// |---|---|
 /// | a run starts | its log is known by its tenant, thread and run id, unless a live run has the same |
-/// | the [`AgUiLayer`](super::AgUiLayer) around it sends events | they are those of the log, with the SSE `id` of each: its number, and the tag of the log |
+/// | the [`AgUiLayer`](crate::ag_ui::AgUiLayer) around it sends events | they are those of the log, with the SSE `id` of each: its number, and the tag of the log |
 /// | no `AgUiLayer` is around it, as for a run that a `Sweeper` resumes | the log begins with `RUN_STARTED` and a `MESSAGES_SNAPSHOT`, and with the round that the run resumes; its `runId` is that of the request that started the run |
 /// | a client reads slowly, or not at all | the run continues: with an `AgUiLayer`, a task drives it from its response head on |
 /// | a reader lacks events that are removed | its stream ends with `RUN_ERROR`, `code` `events_lost`, which has no id; the run continues |

@@ -19,7 +19,7 @@ use super::{
     service::Config,
 };
 
-/// Response body of [`Threads`](super::Threads): JSON, or the events of a run.
+/// Response body of [`Threads`](crate::ag_ui::Threads): JSON, or the events of a run.
 ///
 /// Dropping the body does not affect the run.
 #[must_use = "bodies do nothing unless polled"]

@@ -169,7 +169,7 @@ impl Threads {
     }
 
     /// Sets the silence after which a comment is sent to a client that has joined a run; the default is
-    /// 15 seconds. See [`AgUiLayer::keep_alive`](super::AgUiLayer::keep_alive).
+    /// 15 seconds. See [`AgUiLayer::keep_alive`](crate::ag_ui::AgUiLayer::keep_alive).
     #[must_use]
     pub fn keep_alive(self, silence: impl Into<Option<Duration>>) -> Self {
         let silence = KeepAlive::silence(silence.into());
