@@ -7,9 +7,7 @@ use concentric_core::{
     InterruptId, MessageId, Reply, ThreadId, ToolOutcome, ToolStatus, Turn,
     machine::{RunState, StateError},
     state::StoredSlot,
-    store::{
-        MAX_TAKEOVERS, Renewed, RunHead, RunKey, RunRecord, RunStatus, StoreError, SuspendedTurn,
-    },
+    store::{MAX_TAKEOVERS, Renewed, RunHead, RunKey, RunStatus, StoreError, SuspendedTurn},
 };
 use std::{
     collections::HashSet,
@@ -322,9 +320,7 @@ pub(crate) fn write_replies(replies: &[Reply], max: usize) -> Result<String, Sto
 }
 
 /// Skips and logs an unreadable run in a list of runs; a failure of the database is returned.
-pub(crate) fn readable(
-    record: Result<RunRecord, StoreError>,
-) -> Result<Option<RunRecord>, StoreError> {
+pub(crate) fn readable<T>(record: Result<T, StoreError>) -> Result<Option<T>, StoreError> {
     let why = match record {
         Ok(record) => return Ok(Some(record)),
         Err(StoreError::Failed(why)) => why,

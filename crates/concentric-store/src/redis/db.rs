@@ -26,6 +26,9 @@ use tokio::{
 /// How often a call is repeated, not counting attempts that had no effect.
 const REPEATS: u32 = 3;
 
+/// The time at which a tenant was put into the list of tenants, if the caller has not done that.
+const NEVER: &str = "0";
+
 /// How many other nodes of a cluster a call is sent to.
 const HOPS: u32 = 5;
 
@@ -295,19 +298,24 @@ impl Db {
         repeat: Repeat,
         renews: bool,
     ) -> Result<Reply, StoreError> {
-        let reply = self.execute(call, repeat, renews, false).await?;
-        let Of::Tenant(tenant) = call.of else {
-            return Ok(reply);
-        };
-        if reply.code()? != "unlisted" {
-            return Ok(reply);
+        let mut listed = NEVER.to_owned();
+        for _ in 0..=REPEATS {
+            let reply = self.execute(call, repeat, renews, &listed).await?;
+            let Of::Tenant(tenant) = call.of else {
+                return Ok(reply);
+            };
+            if reply.code()? != "unlisted" {
+                return Ok(reply);
+            }
+            // Before the write, so that the list never lacks a lease.
+            let add = Call::new(Of::Shard(shard(tenant)), "list_add")
+                .text(tenant.0.as_str())
+                .bytes(super::values::bytes(reply.get(1)?)?);
+            self.execute(&add, Repeat::Yes, renews, NEVER).await?;
+            // The script asks again if the call does not follow in time.
+            listed = super::values::text(reply.get(2)?)?.to_owned();
         }
-        // Before the write, so that the list never lacks a lease.
-        let add = Call::new(Of::Shard(shard(tenant)), "list_add")
-            .text(tenant.0.as_str())
-            .bytes(super::values::bytes(reply.get(1)?)?);
-        self.execute(&add, Repeat::Yes, renews, false).await?;
-        self.execute(call, repeat, renews, true).await
+        Err(database("the tenant was not put into the list of tenants in time").into())
     }
 
     async fn execute(
@@ -315,7 +323,7 @@ impl Db {
         call: &Call<'_>,
         repeat: Repeat,
         renews: bool,
-        is_listed: bool,
+        listed: &str,
     ) -> Result<Reply, StoreError> {
         let began = Instant::now();
         let lane = if renews {
@@ -328,7 +336,7 @@ impl Db {
             return Err(Fault::Busy.into());
         };
         for repeats in 0.. {
-            let failure = match self.attempt(call, renews, is_listed).await {
+            let failure = match self.attempt(call, renews, listed).await {
                 Ok(value) => return Reply::new(value),
                 Err(failure) => failure,
             };
@@ -348,20 +356,12 @@ impl Db {
         Err(Fault::Closed.into())
     }
 
-    async fn attempt(
-        &self,
-        call: &Call<'_>,
-        renews: bool,
-        is_listed: bool,
-    ) -> Result<Value, Failure> {
+    async fn attempt(&self, call: &Call<'_>, renews: bool, listed: &str) -> Result<Value, Failure> {
         let (key, tag) = self.key(call.of);
         let slot = slot(tag.as_bytes());
         let mut node = self.nodes().of(slot).ok_or_else(no_node)?;
         for _ in 0..HOPS {
-            let moved = match self
-                .attempt_on(&node, call, &key, renews, is_listed)
-                .await?
-            {
+            let moved = match self.attempt_on(&node, call, &key, renews, listed).await? {
                 Ok(value) => return Ok(value),
                 Err(moved) => moved,
             };
@@ -377,7 +377,7 @@ impl Db {
         call: &Call<'_>,
         key: &str,
         renews: bool,
-        is_listed: bool,
+        listed: &str,
     ) -> Result<Result<Value, RedisError>, Failure> {
         let connection = match renews {
             true => &node.renewals,
@@ -388,11 +388,11 @@ impl Db {
         let (number, made) = connection
             .get(&node.client, &self.name, self.options.pool_wait)
             .await?;
-        let by_hash = self.command(call, key, is_listed, false);
+        let by_hash = self.command(call, key, listed, false);
         let mut done = self.send(&made, &by_hash).await;
         if matches!(&done, Ok(Err(error)) if error.code() == Some("NOSCRIPT")) {
             done = self
-                .send(&made, &self.command(call, key, is_listed, true))
+                .send(&made, &self.command(call, key, listed, true))
                 .await;
         }
         let failure = match done {
@@ -428,11 +428,11 @@ impl Db {
         (format!("{}:{{{tag}}}", self.options.schema), tag)
     }
 
-    fn command(&self, call: &Call<'_>, key: &str, is_listed: bool, with_text: bool) -> Cmd {
+    fn command(&self, call: &Call<'_>, key: &str, listed: &str, with_text: bool) -> Cmd {
         let mut command = redis::cmd(if with_text { "EVAL" } else { "EVALSHA" });
         command.arg(if with_text { SCRIPT } else { &self.sha });
         command.arg(1).arg(key).arg(call.method);
-        command.arg(if is_listed { "1" } else { "0" });
+        command.arg(listed);
         let now = self.options.own_now().map(|now| micros(now).to_string());
         command.arg(now.unwrap_or_default());
         for argument in &call.arguments {

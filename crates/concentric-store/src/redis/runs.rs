@@ -1,7 +1,7 @@
 use super::{
     RedisStore,
     db::{Db, Repeat},
-    tenants::{due, purge_after, purge_all, set_first},
+    tenants::{Skipped, due, purge_after, purge_all, set_first},
     threads::{read_turns, unwritable, write_turns},
     unknown,
     values::{
@@ -195,18 +195,19 @@ impl RunStore for RedisStore {
             let reply = db.call(call, Repeat::Yes).await?;
             let now = from_micros(reply.int(1)?);
             let runs = reply.rest().get(1..).unwrap_or_default();
-            let summaries = runs.iter().map(|run| {
+            let summary = |run| {
                 let [run, client, standing @ ..] = list(run)? else {
                     return Err(Fault::corrupt("a list of runs", "a run has no name").into());
                 };
-                let standing = read_standing(standing)?;
                 let run = RunId::new(unescape(bytes(run)?)?);
                 let key = RunKey::new(tenant.clone(), thread.clone(), run);
+                let standing = read_standing(&name(&key), standing)?;
                 let (status, until) = (standing.status_at(now), standing.lease_until);
                 let client = RunId::new(text(client)?.to_owned());
                 Ok(RunSummary::new(key, client, status, until))
-            });
-            summaries.collect()
+            };
+            let summaries = runs.iter().map(|run| readable(summary(run)));
+            summaries.filter_map(Result::transpose).collect()
         })
     }
 }
@@ -225,6 +226,7 @@ fn rejected(code: &str) -> StoreError {
         "stale" => StoreError::Stale,
         "ended" => StoreError::Ended,
         "taken" => StoreError::Taken,
+        "corrupt" => damaged("a run"),
         "quarantined" => StoreError::Quarantined,
         other => unknown(other),
     }
@@ -243,11 +245,19 @@ fn names_digest(key: &RunKey) -> [u8; 32] {
     digest_of(key, [])
 }
 
+/// The error of a run that the script found to be damaged.
+fn damaged(what: &str) -> StoreError {
+    Fault::corrupt(what, "not all of its fields exist").into()
+}
+
 /// Reads the status, the version, the fence, the lease, the takeovers and the time of the suspension or the end.
-fn read_standing(values: &[Value]) -> Result<Standing, StoreError> {
+fn read_standing(what: &str, values: &[Value]) -> Result<Standing, StoreError> {
     let [status, version, fence, until, takeovers, since, ..] = values else {
-        return Err(Fault::corrupt("a run", "not all of its fields exist").into());
+        return Err(damaged(what));
     };
+    if matches!(version, Value::Nil) {
+        return Err(damaged(what));
+    }
     Ok(Standing {
         status: match text(status)? {
             "running" => RunStatus::Running,
@@ -289,7 +299,10 @@ impl<'a> Stored<'a> {
         asked.sort_unstable();
         Ok(Self {
             client_id: RunId::new(text(reply.get(2)?)?.to_owned()),
-            standing: read_standing(reply.rest().get(2..).unwrap_or_default())?,
+            standing: read_standing(
+                &format!("run `{}`", text(reply.get(1)?)?),
+                reply.rest().get(2..).unwrap_or_default(),
+            )?,
             now: from_micros(reply.int(9)?),
             len: size(reply.int(10)?),
             bytes: size(reply.int(11)?),
@@ -464,13 +477,17 @@ async fn claim_abandoned(
 ) -> Result<Vec<RunRecord>, StoreError> {
     let mut abandoned: Vec<Abandoned> = Vec::new();
     let mut examined = Vec::new();
-    for due in due(db).await? {
+    let mut skipped = Skipped::default();
+    for due in due(db, &mut skipped).await {
         // All runs of the following tenants were abandoned later.
         let last = limit.checked_sub(1).and_then(|last| abandoned.get(last));
         if limit == 0 || last.is_some_and(|last| last.until <= due.since) {
             break;
         }
-        find_abandoned(db, &due.tenant, limit, &mut abandoned).await?;
+        let found = find_abandoned(db, &due.tenant, limit, &mut abandoned).await;
+        if skipped.or_skip(found).is_none() {
+            continue;
+        }
         abandoned.sort_by_key(|run| (run.until, run.begun));
         abandoned.truncate(limit);
         examined.push(due.tenant);
@@ -479,25 +496,35 @@ async fn claim_abandoned(
     for tenant in &examined {
         let own = abandoned.iter().enumerate();
         let own: Vec<_> = own.filter(|(_, run)| run.tenant == *tenant).collect();
-        take(db, tenant, &own, lease, &mut keys).await?;
-        set_first(db, tenant).await?;
+        let taken = take(db, tenant, &own, lease, &mut keys).await;
+        if skipped.or_skip(taken).is_some() {
+            skipped.or_skip(set_first(db, tenant).await);
+        }
     }
     let mut claimed = Vec::new();
     for (key, fence) in keys.into_iter().flatten() {
-        let reply = match get(db, &key, None).await {
-            Ok(reply) => reply,
-            // It was deleted in the meantime.
-            Err(StoreError::NotFound) => continue,
-            Err(error) => return Err(error),
-        };
-        let read = Stored::read(&reply);
-        match read {
-            Ok(stored) if stored.standing.fence != fence => {}
-            Ok(stored) => claimed.extend(readable(stored.open(db, key))?),
-            Err(error) => claimed.extend(readable(Err(error))?),
-        }
+        let read = skipped.or_skip(claimed_run(db, key, fence).await);
+        claimed.extend(read.flatten());
     }
-    Ok(claimed)
+    match skipped.0 {
+        Some(error) if claimed.is_empty() => Err(error),
+        _ => Ok(claimed),
+    }
+}
+
+/// A run that was claimed with this fence; `None` if it was changed in the meantime, or cannot be read.
+async fn claimed_run(db: &Db, key: RunKey, fence: u64) -> Result<Option<RunRecord>, StoreError> {
+    let reply = match get(db, &key, None).await {
+        Ok(reply) => reply,
+        // It was deleted in the meantime.
+        Err(StoreError::NotFound) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    match Stored::read(&reply) {
+        Ok(stored) if stored.standing.fence != fence => Ok(None),
+        Ok(stored) => readable(stored.open(db, key)),
+        Err(error) => readable(Err(error)),
+    }
 }
 
 /// Adds the first abandoned runs of a tenant.
@@ -513,6 +540,12 @@ async fn find_abandoned(
         .optional_int(keep(db.options.keep_waiting));
     for run in db.call(call, Repeat::Yes).await?.rest() {
         let [thread, run, fence, until, begun] = fields(run)?;
+        if matches!(fence, Value::Nil) {
+            let (thread, run) = (unescape(bytes(thread)?)?, unescape(bytes(run)?)?);
+            let key = RunKey::new(tenant.clone(), ThreadId::new(thread), RunId::new(run));
+            readable::<RunRecord>(Err(damaged(&name(&key))))?;
+            continue;
+        }
         abandoned.push(Abandoned {
             tenant: tenant.clone(),
             thread: bytes(thread)?.to_vec(),

@@ -22,33 +22,73 @@ fn tenant(value: &Value) -> Result<Tenant, StoreError> {
     Ok(Tenant(text(value)?.to_owned().into()))
 }
 
-/// The tenants that may have runs whose leases have ended, the earliest first.
-pub(super) async fn due(db: &Db) -> Result<Vec<Due>, StoreError> {
-    let mut all = Vec::new();
-    for shard in 0..SHARDS {
-        let call = Call::new(Of::Shard(shard), "list_due").int(DUE);
-        let reply = db.call(call, Repeat::Yes).await?;
-        for pair in list(reply.get(1)?)?.chunks(2) {
-            if let [name, since] = pair {
-                all.push(Due {
-                    tenant: tenant(name)?,
-                    since: int(since)?,
-                });
+/// The first error of the work for many tenants, which goes on with the others.
+#[derive(Default)]
+pub(super) struct Skipped(pub(super) Option<StoreError>);
+
+impl Skipped {
+    /// The value of a part of the work. Logs its error.
+    pub(super) fn or_skip<T>(&mut self, done: Result<T, StoreError>) -> Option<T> {
+        match done {
+            Ok(value) => Some(value),
+            Err(error) => {
+                tracing::warn!(%error, "some tenants are skipped");
+                self.0.get_or_insert(error);
+                None
             }
         }
     }
+}
+
+/// The tenants that may have runs whose leases have ended, the earliest first.
+pub(super) async fn due(db: &Db, skipped: &mut Skipped) -> Vec<Due> {
+    let mut all = Vec::new();
+    for shard in 0..SHARDS {
+        all.extend(skipped.or_skip(due_of(db, shard).await).unwrap_or_default());
+    }
     all.sort_by_key(|due| due.since);
+    all
+}
+
+async fn due_of(db: &Db, shard: u16) -> Result<Vec<Due>, StoreError> {
+    let call = Call::new(Of::Shard(shard), "list_due").int(DUE);
+    let reply = db.call(call, Repeat::Yes).await?;
+    let mut all = Vec::new();
+    for pair in list(reply.get(1)?)?.chunks(2) {
+        if let [name, since] = pair {
+            all.push(Due {
+                tenant: tenant(name)?,
+                since: int(since)?,
+            });
+        }
+    }
     Ok(all)
 }
 
 /// Sets the time of a tenant to the end of its first lease.
 pub(super) async fn set_first(db: &Db, tenant: &Tenant) -> Result<(), StoreError> {
-    let first = Call::of(tenant, "first_lease");
-    let first = db.call(first, Repeat::Yes).await?;
+    let first = first_lease(db, tenant).await?;
     set(db, tenant, text(first.get(1)?)?).await
 }
 
-async fn set(db: &Db, tenant: &Tenant, deadline: &str) -> Result<(), StoreError> {
+async fn first_lease(db: &Db, tenant: &Tenant) -> Result<Reply, StoreError> {
+    db.call(Call::of(tenant, "first_lease"), Repeat::Yes).await
+}
+
+/// Sets the time of a tenant to `first`, the end of its first lease.
+async fn set(db: &Db, tenant: &Tenant, first: &str) -> Result<(), StoreError> {
+    list_set(db, tenant, first).await?;
+    // A run may have got an earlier lease in the meantime.
+    let again = first_lease(db, tenant).await?;
+    let again = text(again.get(1)?)?;
+    let time = |text: &str| text.parse().unwrap_or(f64::INFINITY);
+    if time(again) < time(first) {
+        list_set(db, tenant, again).await?;
+    }
+    Ok(())
+}
+
+async fn list_set(db: &Db, tenant: &Tenant, deadline: &str) -> Result<(), StoreError> {
     let call = Call::new(Of::Shard(shard(tenant)), "list_set")
         .text(&tenant.0)
         .text(deadline);
@@ -74,29 +114,40 @@ pub(super) async fn purge_after(db: &Db, tenant: &Tenant) {
     }
 }
 
-/// Removes all expired entries, and repairs the list and a part of the indexes.
+/// Removes all expired entries, and repairs the list and a part of the indexes. Fails in the end if it has failed
+/// for a tenant.
 pub(super) async fn purge_all(db: &Db) -> Result<(), StoreError> {
+    let mut skipped = Skipped::default();
     for shard in 0..SHARDS {
-        let mut cursor = String::from("0");
-        loop {
-            let call = Call::new(Of::Shard(shard), "list_scan").owned(cursor);
-            let reply = db.call(call, Repeat::Yes).await?;
-            for pair in list(reply.get(2)?)?.chunks(2) {
-                let Some(name) = pair.first() else {
-                    continue;
-                };
-                let tenant = tenant(name)?;
-                let mut purged = purge(db, &tenant, true).await?;
-                while purged.is(1)? {
-                    purged = purge(db, &tenant, true).await?;
-                }
-                set(db, &tenant, text(purged.get(2)?)?).await?;
-            }
-            cursor = text(reply.get(1)?)?.to_owned();
-            if cursor == "0" {
-                break;
-            }
+        let purged = purge_shard(db, shard, &mut skipped).await;
+        skipped.or_skip(purged);
+    }
+    skipped.0.map_or(Ok(()), Err)
+}
+
+async fn purge_shard(db: &Db, shard: u16, skipped: &mut Skipped) -> Result<(), StoreError> {
+    let mut cursor = String::from("0");
+    loop {
+        let call = Call::new(Of::Shard(shard), "list_scan").owned(cursor);
+        let reply = db.call(call, Repeat::Yes).await?;
+        for pair in list(reply.get(2)?)?.chunks(2) {
+            let Some(name) = pair.first() else {
+                continue;
+            };
+            let purged = purge_tenant(db, &tenant(name)?).await;
+            skipped.or_skip(purged);
+        }
+        cursor = text(reply.get(1)?)?.to_owned();
+        if cursor == "0" {
+            return Ok(());
         }
     }
-    Ok(())
+}
+
+async fn purge_tenant(db: &Db, tenant: &Tenant) -> Result<(), StoreError> {
+    let mut purged = purge(db, tenant, true).await?;
+    while purged.is(1)? {
+        purged = purge(db, tenant, true).await?;
+    }
+    set(db, tenant, text(purged.get(2)?)?).await
 }

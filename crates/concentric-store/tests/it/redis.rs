@@ -2,6 +2,7 @@
 //! without them.
 
 mod cut;
+mod damage;
 mod load;
 mod opening;
 mod restart;

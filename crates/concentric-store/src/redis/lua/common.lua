@@ -1,8 +1,8 @@
 -- The methods of the store. A call executes one of them, which no other command interrupts.
 --
 -- KEYS[1] is the first part of all keys that it uses, which are in one hash slot: `PREFIX:{t:TENANT}`, or
--- `PREFIX:{s:SHARD}` for the methods of the list of tenants. ARGV[1] is the method, ARGV[2] is '1' if the tenant
--- is in that list, and ARGV[3] is the time of the caller, or empty for that of the server. The rest are the
+-- `PREFIX:{s:SHARD}` for the methods of the list of tenants. ARGV[1] is the method, ARGV[2] is the time of the
+-- answer that made the caller put the tenant into that list, or '0', and ARGV[3] is the time of the caller, or empty for that of the server. The rest are the
 -- arguments of the method. The first value of a result is a code.
 --
 -- Times are microseconds since 1970. They, and the versions, are exact in the numbers of Lua up to 2^53.
@@ -15,7 +15,8 @@
 --   :t:T        a conversation              :s:T    its slots          :tz     the names of all conversations
 --   :f:EFFECT   an effect                   :fr:T:R those of a run     :fu :fn those without a run
 --   :u          used keys                   :uz     by time            :un     the number of used keys
---   :d:ID       a decision                  :dz     all                :dt:TOOL :dh:T :dr:T:R those of ..
+--   :d:ID       a decision                  :dz     all                :dh:T :dr:T:R those of ..
+--   :dt:TOOL:SPAN  the decisions about a tool that apply always; with :T, or :T:R, those of other spans
 --   :v:T:SPACE:DIGEST  a cached value        :vz     all by time        :vt:T  those of a conversation  :vb  their bytes
 --   :m:OWNER    memories                    :mz:OWNER by time
 -- Indexes of runs, which are repaired from the runs:
@@ -84,11 +85,15 @@ end
 -- The seconds after which a tenant is put into the list of tenants again, in case that the list was lost.
 local LISTED = 600
 
+-- The seconds after the answer of `unlisted` in which a call may follow. Fewer than those for which the time of the
+-- list is not raised.
+local FOLLOWS = 30
+
 -- The answer that makes the caller put the tenant into the list of tenants, and call again. The list has a time
 -- that is not later than the end of any lease of the tenant.
 local function unlisted(deadline)
   local seconds = tonumber(call('TIME')[1])
-  if ARGV[2] == '1' then
+  if seconds < tonumber(ARGV[2]) + FOLLOWS then
     call('SET', base .. ':i', text(seconds))
     return nil
   end
@@ -97,7 +102,13 @@ local function unlisted(deadline)
   if is_listed and (not deadline or first <= deadline) then
     return nil
   end
-  return {'unlisted', text(math.min(first, deadline or first))}
+  return {'unlisted', text(math.min(first, deadline or first)), text(seconds)}
+end
+
+-- Begins a method that frees memory. A server whose memory is full refuses only the first write of a script, if that
+-- write may need memory; this one does not.
+local function frees_memory()
+  call('UNLINK', base .. ':none')
 end
 
 -- Calls a command with many arguments, which are `per` for each item, in parts.

@@ -95,7 +95,7 @@ function methods.decision_remember()
   local n = text(next_version())
   call('HSET', base .. ':d:' .. id, 'tool', tool, 'span', span, 'thread', T, 'run', R, 'json', json)
   call('ZADD', base .. ':dz', n, id)
-  call('ZADD', base .. ':dt:' .. tool, n, id)
+  call('ZADD', decision_index(tool, span, T, R), n, id)
   if span == 'run' or span == 'thread' then
     call('SADD', base .. ':dh:' .. T, id)
   end
@@ -108,12 +108,26 @@ end
 function methods.decision_recall()
   local tool, R, T, session = take(4)
   session = optional(session)
+  local indexes = {decision_index(tool, 'always'), decision_index(tool, 'thread', T),
+    decision_index(tool, 'run', T, R)}
+  if session then
+    indexes[4] = decision_index(tool, 'session', session)
+  end
+  local all = {}
+  for _, index in ipairs(indexes) do
+    local entries = call('ZRANGE', index, 0, -1, 'WITHSCORES')
+    for at = 1, #entries, 2 do
+      all[#all + 1] = {entries[at], tonumber(entries[at + 1])}
+    end
+  end
+  table.sort(all, function(a, b)
+    return a[2] > b[2]
+  end)
   local found = {'ok'}
-  for _, id in ipairs(call('ZREVRANGE', base .. ':dt:' .. tool, 0, -1)) do
-    local f = call('HMGET', base .. ':d:' .. id, 'span', 'thread', 'run', 'json')
-    if f[1] == 'always' or f[1] == 'session' and f[2] == session
-      or f[2] == T and (f[1] == 'thread' or f[1] == 'run' and f[3] == R) then
-      found[#found + 1] = {id, f[4]}
+  for _, entry in ipairs(all) do
+    local json = call('HGET', base .. ':d:' .. entry[1], 'json')
+    if json then
+      found[#found + 1] = {entry[1], json}
     end
   end
   return found

@@ -3,6 +3,7 @@
 -- Removes some expired entries of each kind; returns whether more may be left, and the end of the first lease.
 -- `is_whole` if indexes are repaired as well.
 function methods.purge()
+  frees_memory()
   local keep_waiting, keep_ended, keep_effects, keep_keys, is_whole = take(5)
   keep_ended, keep_effects = tonumber(keep_ended), tonumber(keep_effects)
   local more = end_overdue(tonumber(keep_waiting))
@@ -94,6 +95,7 @@ end
 
 -- Sets the time of a tenant to `deadline`, the end of its first lease.
 function methods.list_set()
+  frees_memory()
   local tenant, deadline = take(2)
   local fresh = call('HGET', base .. ':fresh', tenant)
   if fresh and tonumber(call('TIME')[1]) < tonumber(fresh) + FRESH then

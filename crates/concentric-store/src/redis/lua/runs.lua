@@ -4,6 +4,8 @@ local function run_key(T, R)
   return base .. ':r:' .. T .. ':' .. R
 end
 
+-- A run, and whether it is damaged: it lacks fields, which have defaults then, so that the methods that examine many
+-- runs go on. It can be listed and removed, but not claimed.
 local function run_open(T, R)
   local key = run_key(T, R)
   local f = call('HMGET', key, 'status', 'version', 'fence', 'till', 'takeovers', 'since', 'waited', 'cancel',
@@ -11,10 +13,28 @@ local function run_open(T, R)
   if not f[1] then
     return nil
   end
-  return {key = key, T = T, R = R, status = f[1], version = tonumber(f[2]), fence = tonumber(f[3]),
-    till = tonumber(f[4]), takeovers = tonumber(f[5]), since = tonumber(f[6] or nil), waited = f[7] == '1',
-    cancel = f[8] == '1', client = f[9], log = f[10], len = tonumber(f[11]), bytes = tonumber(f[12]),
-    chain = f[13], hd = f[14], rd = f[15], replied = tonumber(f[16] or nil), attempt = f[17], n = tonumber(f[18])}
+  local is_damaged = false
+  local function number(at, default)
+    local value = tonumber(f[at] or nil)
+    is_damaged = is_damaged or not value
+    return value or default
+  end
+  local function bytes(at)
+    is_damaged = is_damaged or not f[at]
+    return f[at] or ''
+  end
+  local run = {key = key, T = T, R = R, status = f[1], version = number(2, 0), fence = number(3, 0),
+    till = number(4, now), takeovers = number(5, 0), since = tonumber(f[6] or nil), waited = f[7] == '1',
+    cancel = f[8] == '1', client = bytes(9), log = bytes(10), len = number(11, 0), bytes = number(12, 0),
+    chain = bytes(13), hd = bytes(14), rd = bytes(15), replied = tonumber(f[16] or nil), attempt = f[17],
+    n = number(18, 0)}
+  if run.status ~= 'running' then
+    local is_known = run.status == 'suspended' or run.status == 'ended'
+    is_damaged = is_damaged or not is_known or not run.since
+    run.since = run.since or run.till
+  end
+  run.is_damaged = is_damaged
+  return run
 end
 
 local function place(key, member, score)
@@ -75,6 +95,9 @@ end
 
 -- The code that rejects a claim or an amendment based on this version; nil if there is none.
 local function claim_code(run, version, keep, max_takeovers)
+  if run.is_damaged then
+    return 'corrupt'
+  end
   if run.status == 'ended' or is_overdue(run, keep) then
     return 'ended'
   end
@@ -116,13 +139,25 @@ local function add_asked(run, asks)
   end
 end
 
+-- The index of the decisions about a tool that apply to the same calls, by their numbers.
+local function decision_index(tool, span, T, R)
+  local key = base .. ':dt:' .. escape(tool) .. ':' .. span
+  if span ~= 'always' then
+    key = key .. ':' .. T
+  end
+  if span == 'run' then
+    key = key .. ':' .. R
+  end
+  return key
+end
+
 local function decision_remove(id)
   local found = call('HMGET', base .. ':d:' .. id, 'tool', 'thread', 'run', 'span')
   call('ZREM', base .. ':dz', id)
   if not found[1] then
     return false
   end
-  call('ZREM', base .. ':dt:' .. found[1], id)
+  call('ZREM', decision_index(found[1], found[4], found[2], found[3]), id)
   call('SREM', base .. ':dh:' .. found[2], id)
   call('SREM', base .. ':dr:' .. found[2] .. ':' .. found[3], id)
   call('UNLINK', base .. ':d:' .. id)
@@ -159,11 +194,11 @@ local function record(run, version, max)
   local f = call('HMGET', run.key, 'head', 'replies', 'sum')
   local head = f[1] or ''
   local entries = {}
-  local is_taken = version and (run.version ~= version or run.status == 'running' and run.till > now)
+  local is_taken = run.is_damaged or version and (run.version ~= version or run.status == 'running' and run.till > now)
   if not is_taken and run.bytes + #head <= max then
     entries = log_read(run.log, run.len)
   end
-  return {'ok', run.R, run.client, run.status, run.version, run.fence, run.till, run.takeovers,
+  return {'ok', run.R, run.client, run.status, not run.is_damaged and run.version, run.fence, run.till, run.takeovers,
     run.since or false, now, run.len, run.bytes, head, f[2] or '', run.replied or false, f[3] or '', run.hd,
     run.rd, call('SMEMBERS', base .. ':q:' .. run.T .. ':' .. run.R), entries}
 end
@@ -247,10 +282,17 @@ function methods.run_list()
     return a.n < b.n
   end)
   local found = {'ok', now}
-  for at = 1, math.min(#runs, tonumber(limit)) do
-    local run = runs[at]
-    found[#found + 1] = {run.R, run.client, run.status, run.version, run.fence, run.till, run.takeovers,
-      run.since or false}
+  limit = tonumber(limit)
+  for _, run in ipairs(runs) do
+    -- The caller omits damaged ones.
+    if not run.is_damaged then
+      limit = limit - 1
+    end
+    if limit < 0 then
+      break
+    end
+    found[#found + 1] = {run.R, run.client, run.status, not run.is_damaged and run.version, run.fence, run.till,
+      run.takeovers, run.since or false}
   end
   return found
 end
@@ -334,12 +376,16 @@ function methods.run_claim()
   return {'ok', run.fence, run.till, run.takeovers, run.replied or false, now}
 end
 
--- Abandoned runs that may be claimed, those first whose leases ended first.
+-- The most overdue runs that a call of `run_abandoned` ends, which bounds its time.
+local MAX_OVERDUE = 100
+
+-- Abandoned runs that may be claimed, those first whose leases ended first; without a fence if they are damaged.
+-- Ends overdue ones.
 function methods.run_abandoned()
   local limit, max_takeovers, keep = take(3)
   limit, max_takeovers, keep = tonumber(limit), tonumber(max_takeovers), tonumber(keep)
-  local found, at = {'ok'}, 0
-  while #found <= limit do
+  local found, count, at, overdue = {'ok'}, 0, 0, 0
+  while count < limit do
     local members = call('ZRANGEBYSCORE', base .. ':l', '-inf', text(now), 'LIMIT', at, 100)
     if #members == 0 then
       break
@@ -351,13 +397,24 @@ function methods.run_abandoned()
         run_unindexed(T, R)
       elseif run.status ~= 'running' or run.till > now then
         run_indexed(run)
-      elseif run.takeovers >= max_takeovers then
+      elseif is_overdue(run, keep) then
+        if overdue < MAX_OVERDUE then
+          overdue = overdue + 1
+          set_ended(run)
+        else
+          at = at + 1
+        end
+      elseif run.takeovers >= max_takeovers or run.is_damaged then
         -- Until its lease is written again, so that it is not read each time.
         call('ZREM', base .. ':l', member)
         call('ZADD', base .. ':z', text(run.till), member)
+        if run.is_damaged then
+          found[#found + 1] = {T, R, false, run.till, run.n}
+        end
       else
         at = at + 1
-        if not is_overdue(run, keep) and #found <= limit then
+        if count < limit then
+          count = count + 1
           found[#found + 1] = {T, R, run.fence, run.till, run.n}
         end
       end
@@ -448,8 +505,11 @@ function methods.run_write()
   else
     code = claim_code(run, tonumber(version), keep_waiting, max_takeovers)
   end
+  if not code and run.is_damaged then
+    code = 'corrupt'
+  end
   if code then
-    return {code}
+    return {code, run and run.len or 0}
   end
   -- The head counts towards the limit.
   local rejected, chain, bytes = log_check(run, keep, tonumber(new_bytes), tonumber(max) - #head)
@@ -561,6 +621,7 @@ function methods.run_release()
 end
 
 function methods.run_end()
+  frees_memory()
   local T, R, fence = take(3)
   local run = run_open(T, R)
   local code = fence_code(run, tonumber(fence))
@@ -574,6 +635,7 @@ function methods.run_end()
 end
 
 function methods.run_withdraw()
+  frees_memory()
   local T = take(1)
   local ended = 0
   for _, R in ipairs(call('ZRANGE', base .. ':o:' .. T, 0, -1)) do

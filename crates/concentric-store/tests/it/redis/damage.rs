@@ -1,0 +1,200 @@
+//! Damaged keys, and full memory.
+
+use super::*;
+use crate::common::{
+    key_of,
+    redis::{schema, url},
+};
+use concentric_core::store::{Decisions, StoredDecision, StoredScope};
+
+async fn begin_left(store: &RedisStore, tenant: &'static str, run: &'static str) {
+    let change = running("hi").into();
+    let begun = store.begin(key_of(tenant, run), client(run), change, Duration::ZERO);
+    begun.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_tenant_that_cannot_be_read_does_not_stop_the_others() {
+    let Some((store, schema)) = redis::store(Options::new().keep_ended(Duration::ZERO)).await
+    else {
+        return;
+    };
+    begin_left(&store, "damaged", "run").await;
+    for run in ["left", "ended"] {
+        begin_left(&store, "acme", run).await;
+    }
+    let mut database = connect(&direct().unwrap()).await;
+    // Not an index.
+    let index = format!("{schema}:{{t:damaged}}:l");
+    command(&mut database, &["SET", &index, "x"]).await;
+    let claimed = store.claim_abandoned(9, LEASE).await.unwrap();
+    assert_eq!(claimed.len(), 2);
+    // Nothing else is abandoned.
+    let failed = store.claim_abandoned(9, LEASE).await.unwrap_err();
+    assert!(matches!(fault(&failed), Fault::Database(_)), "{failed:?}");
+
+    let ended = claimed.iter().find(|it| it.key.run.as_str() == "ended");
+    let run = format!("{schema}:{{t:acme}}:r:thread:ended");
+    for (field, value) in [("status", "ended"), ("since", "1")] {
+        command(&mut database, &["HSET", &run, field, value]).await;
+    }
+    let index = format!("{schema}:{{t:acme}}:e");
+    command(&mut database, &["ZADD", &index, "1", "thread:ended"]).await;
+    let failed = store.purge().await.unwrap_err();
+    assert!(matches!(fault(&failed), Fault::Database(_)), "{failed:?}");
+    let read = store.get(ended.unwrap().key.clone()).await;
+    assert!(matches!(read, Err(StoreError::NotFound)), "{read:?}");
+}
+
+#[tokio::test]
+async fn a_run_without_all_fields_is_corrupt_and_others_go_on() {
+    let options = Options::new().keep_waiting(Duration::from_secs(3_600));
+    let Some((store, schema)) = redis::store(options).await else {
+        return;
+    };
+    let mut database = connect(&direct().unwrap()).await;
+    let fields = [
+        "version",
+        "fence",
+        "till",
+        "takeovers",
+        "client",
+        "log",
+        "len",
+        "bytes",
+        "chain",
+        "hd",
+        "rd",
+        "n",
+    ];
+    for field in fields {
+        begin_left(&store, "acme", field).await;
+        let run = format!("{schema}:{{t:acme}}:r:thread:{field}");
+        command(&mut database, &["HDEL", &run, field]).await;
+    }
+    begin_left(&store, "acme", "whole").await;
+    let listed = store.list_by_thread(tenant("acme"), id("thread"), None, 1);
+    let listed = listed.await.unwrap();
+    let names: Vec<_> = listed.iter().map(|it| it.key.run.as_str()).collect();
+    assert_eq!(names, ["whole"]);
+    store.purge().await.unwrap();
+    let claimed = store.claim_abandoned(1, LEASE).await.unwrap();
+    let names: Vec<_> = claimed.iter().map(|it| it.key.run.as_str()).collect();
+    assert_eq!(names, ["whole"]);
+    assert!(store.claim_abandoned(9, LEASE).await.unwrap().is_empty());
+    for field in fields {
+        let read = store.get(key(field)).await.unwrap_err();
+        assert!(matches!(fault(&read), Fault::Corrupt { .. }), "{read:?}");
+        for version in [0, claimed[0].version] {
+            let claim = store.claim(key(field), version, vec![], LEASE);
+            let claim = claim.await.unwrap_err();
+            assert!(matches!(fault(&claim), Fault::Corrupt { .. }), "{claim:?}");
+        }
+    }
+    // It waits, or has ended, at an unknown time.
+    for status in ["suspended", "ended", "other"] {
+        let run = format!("{schema}:{{t:acme}}:r:thread:till");
+        command(&mut database, &["HSET", &run, "status", status]).await;
+        store.purge().await.unwrap();
+        let read = store.get(key("till")).await.unwrap_err();
+        assert!(matches!(fault(&read), Fault::Corrupt { .. }), "{read:?}");
+        let listed = store.list_by_thread(tenant("acme"), id("thread"), None, 99);
+        assert_eq!(listed.await.unwrap().len(), 1);
+    }
+}
+
+#[tokio::test]
+async fn overdue_runs_are_ended_where_abandoned_ones_are_sought() {
+    let options = Options::new().keep_waiting(Duration::from_secs(3_600));
+    let Some((store, schema)) = redis::store(options).await else {
+        return;
+    };
+    for run in ["overdue", "left"] {
+        begin_left(&store, "acme", run).await;
+    }
+    let mut database = connect(&direct().unwrap()).await;
+    let base = format!("{schema}:{{t:acme}}");
+    let run = format!("{base}:r:thread:overdue");
+    command(&mut database, &["HSET", &run, "till", "1"]).await;
+    let index = format!("{base}:l");
+    command(&mut database, &["ZADD", &index, "1", "thread:overdue"]).await;
+    let claimed = store.claim_abandoned(9, LEASE).await.unwrap();
+    assert_eq!(claimed.len(), 1);
+    let indexed = list(command(&mut database, &["ZRANGE", &index, "0", "-1"]).await);
+    assert_eq!(indexed, ["thread:left"]);
+    let status = redis::text(command(&mut database, &["HGET", &run, "status"]).await);
+    assert_eq!(status, "ended");
+}
+
+#[tokio::test]
+async fn runs_are_ended_and_removed_while_the_memory_is_full() {
+    let Some(url) = url("CONCENTRIC_REDIS_VOLATILE") else {
+        return;
+    };
+    let _held = redis::VOLATILE.lock().await;
+    let mut server = connect(&url).await;
+    let schema = schema();
+    let options = Options::new()
+        .schema(schema.as_str())
+        .accept_loss(true)
+        .keep_ended(Duration::ZERO);
+    let store = RedisStore::open_with(&url, options).await.unwrap();
+    let fences = [begin(&store, "ends").await, begin(&store, "waits").await];
+    let suspended = store.suspend(key("waits"), fences[1], waiting("hi", "q").into());
+    suspended.await.unwrap();
+    for (setting, value) in [("maxmemory-policy", "noeviction"), ("maxmemory", "1")] {
+        command(&mut server, &["CONFIG", "SET", setting, value]).await;
+    }
+    let change = running("hi").into();
+    let begun = store.begin(key("new"), client("new"), change, LEASE).await;
+    let ended = store.end(key("ends"), fences[0]).await;
+    let withdrawn = store.withdraw(tenant("acme"), id("thread")).await;
+    let purged = store.purge().await;
+    command(&mut server, &["CONFIG", "SET", "maxmemory", "0"]).await;
+    begun.unwrap_err();
+    ended.unwrap();
+    assert_eq!(withdrawn.unwrap(), 1);
+    purged.unwrap();
+    for run in ["ends", "waits"] {
+        let read = store.get(key(run)).await;
+        assert!(matches!(read, Err(StoreError::NotFound)), "{read:?}");
+    }
+}
+
+/// Decisions of other runs and conversations about a tool are not examined.
+#[tokio::test]
+async fn a_decision_is_indexed_by_the_calls_that_it_applies_to() {
+    let Some((store, schema)) = redis::store(Options::new()).await else {
+        return;
+    };
+    let scopes = [
+        StoredScope::Always,
+        StoredScope::Session(id("t")),
+        StoredScope::Thread(id("t")),
+        StoredScope::Run {
+            thread: Some(id("t")),
+            run: RunId::new("r"),
+        },
+    ];
+    for scope in scopes {
+        let (tool, definition) = ("a:b".into(), "d".into());
+        let at = std::time::SystemTime::UNIX_EPOCH;
+        let decision = StoredDecision::new(
+            tenant("acme"),
+            tool,
+            definition,
+            None,
+            scope,
+            true,
+            None,
+            at,
+        );
+        store.remember(decision).await.unwrap();
+    }
+    let first = format!("{schema}:{{t:acme}}:dt:");
+    let mut indexes = keys(&schema).await;
+    indexes.retain(|key| key.starts_with(&first));
+    indexes.sort();
+    let expected = ["always", "run:t:r", "session:t", "thread:t"];
+    assert_eq!(indexes, expected.map(|of| format!("{first}a%3Ab:{of}")));
+}
