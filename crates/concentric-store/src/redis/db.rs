@@ -38,6 +38,10 @@ pub(super) const SHARDS: u16 = 8;
 /// The number of requests that are under way on a connection.
 const PER_CONNECTION: usize = 64;
 
+/// The number of nodes that are asked again for the nodes of a cluster, and the time that each has to answer.
+const LOOKUPS: usize = 5;
+const LOOKUP: Duration = Duration::from_secs(1);
+
 /// The number of hash slots of a cluster.
 const SLOTS: u16 = 16_384;
 
@@ -57,9 +61,6 @@ const SCRIPT: &str = concat!(
 /// The parts of a store that its calls need.
 pub(super) struct Db {
     nodes: Lock<Nodes>,
-    // Of the store's own connections, except those that renew leases.
-    requests: Semaphore,
-    renewals: Semaphore,
     // The hash of the script.
     sha: String,
     // Of the connections.
@@ -77,7 +78,10 @@ struct Node {
     address: ConnectionAddr,
     client: Client,
     connections: Vec<Connection>,
+    // How many requests may begin on these connections.
+    requests: Semaphore,
     renewals: Connection,
+    renewing: Semaphore,
 }
 
 /// A connection, which is made when it is used.
@@ -161,7 +165,13 @@ impl Node {
             address: info.addr().clone(),
             client: Client::open(info).map_err(failed)?,
             connections: (0..connections).map(|_| Connection::default()).collect(),
+            requests: Semaphore::new(
+                connections
+                    .saturating_mul(PER_CONNECTION)
+                    .min(Semaphore::MAX_PERMITS),
+            ),
             renewals: Connection::default(),
+            renewing: Semaphore::new(PER_CONNECTION * 4),
         })
     }
 
@@ -226,6 +236,18 @@ impl Nodes {
         self.all.get(at.copied().unwrap_or_default()).cloned()
     }
 
+    /// The nodes of a cluster, first those with hash slots, and the one of this slot last.
+    fn others(&self, slot: u16) -> Vec<Arc<Node>> {
+        let Some(slots) = &self.slots else {
+            return Vec::new();
+        };
+        let of_slot = slots.get(usize::from(slot));
+        let mut all: Vec<_> = (0..self.all.len()).collect();
+        all.sort_by_cached_key(|at| (of_slot == Some(at), !slots.contains(at)));
+        let nodes = all.into_iter().filter_map(|at| self.all.get(at));
+        nodes.cloned().collect()
+    }
+
     /// The position of the node with this address, which is added if it is new.
     fn add(&mut self, address: &ConnectionAddr, options: &Options) -> Result<usize, Fault> {
         if let Some(at) = self.all.iter().position(|node| node.address == *address) {
@@ -262,16 +284,11 @@ fn address(host: &str, port: u16, named_by: &ConnectionAddr) -> ConnectionAddr {
 impl Db {
     pub(super) fn new(info: ConnectionInfo, options: Options) -> Result<Self, Fault> {
         let size = options.pool_size.max(1);
-        let most = size
-            .saturating_mul(PER_CONNECTION)
-            .min(Semaphore::MAX_PERMITS);
         Ok(Self {
             nodes: Lock::new(Nodes {
                 all: vec![Arc::new(Node::new(info, size)?)],
                 slots: None,
             }),
-            requests: Semaphore::new(most),
-            renewals: Semaphore::new(PER_CONNECTION * 4),
             name: format!("concentric:{}", options.schema),
             sha: sha1_smol::Sha1::from(SCRIPT).digest().to_string(),
             options,
@@ -326,17 +343,9 @@ impl Db {
         listed: &str,
     ) -> Result<Reply, StoreError> {
         let began = Instant::now();
-        let lane = if renews {
-            &self.renewals
-        } else {
-            &self.requests
-        };
         let wait = self.options.pool_wait;
-        let Ok(Ok(_permit)) = timeout(wait, lane.acquire()).await else {
-            return Err(Fault::Busy.into());
-        };
         for repeats in 0.. {
-            let failure = match self.attempt(call, renews, listed).await {
+            let failure = match self.attempt(call, renews, listed, began).await {
                 Ok(value) => return Reply::new(value),
                 Err(failure) => failure,
             };
@@ -344,24 +353,37 @@ impl Db {
             let ends = began.elapsed().saturating_add(pause) > wait;
             // Other attempts have no effects, so their number is limited by the time only.
             let was_last = repeats >= REPEATS && matches!(failure, Failure::Lost(_));
-            if was_last || ends || !failure.may_repeat(repeat) {
-                return Err(failure.into());
+            let is_last = was_last || ends || !failure.may_repeat(repeat);
+            if !is_last {
+                tracing::debug!(error = %failure, "a call of the script is repeated");
+                sleep(pause).await;
             }
-            tracing::debug!(error = %failure, "a call of the script is repeated");
-            sleep(pause).await;
-            if !matches!(failure, Failure::Failed(_)) {
-                self.find_nodes_again().await;
+            // Also in the end, so that the next call is not sent to a node that is gone.
+            if failure.may_be_of_a_gone_node() {
+                self.find_nodes_again(call).await;
+            }
+            if is_last {
+                return Err(failure.into());
             }
         }
         Err(Fault::Closed.into())
     }
 
-    async fn attempt(&self, call: &Call<'_>, renews: bool, listed: &str) -> Result<Value, Failure> {
+    async fn attempt(
+        &self,
+        call: &Call<'_>,
+        renews: bool,
+        listed: &str,
+        began: Instant,
+    ) -> Result<Value, Failure> {
         let (key, tag) = self.key(call.of);
         let slot = slot(tag.as_bytes());
         let mut node = self.nodes().of(slot).ok_or_else(no_node)?;
         for _ in 0..HOPS {
-            let moved = match self.attempt_on(&node, call, &key, renews, listed).await? {
+            let moved = match self
+                .attempt_on(&node, call, &key, renews, listed, began)
+                .await?
+            {
                 Ok(value) => return Ok(value),
                 Err(moved) => moved,
             };
@@ -378,7 +400,16 @@ impl Db {
         key: &str,
         renews: bool,
         listed: &str,
+        began: Instant,
     ) -> Result<Result<Value, RedisError>, Failure> {
+        let lane = match renews {
+            true => &node.renewing,
+            false => &node.requests,
+        };
+        let left = self.options.pool_wait.saturating_sub(began.elapsed());
+        let Ok(Ok(_permit)) = timeout(left, lane.acquire()).await else {
+            return Err(Failure::NotSent(Fault::Busy));
+        };
         let connection = match renews {
             true => &node.renewals,
             false => node.connection(),
@@ -471,29 +502,60 @@ impl Db {
         }
     }
 
+    /// The result of a command for administrators; `None` if the server has disabled it, or lacks it. Repeats the
+    /// command while the server refuses it, for example because it starts.
+    async fn ask(&self, node: &Node, command: &Cmd) -> Result<Option<Value>, Failure> {
+        let began = Instant::now();
+        for repeats in 0.. {
+            let pause = pause(repeats);
+            match self.command_on(node, command).await {
+                Ok(value) => return Ok(Some(value)),
+                Err(Failure::Failed(error)) if is_disabled(&error) => return Ok(None),
+                Err(Failure::Refused(_))
+                    if began.elapsed().saturating_add(pause) <= self.options.pool_wait => {}
+                Err(failure) => return Err(failure),
+            }
+            sleep(pause).await;
+        }
+        Err(no_node())
+    }
+
+    /// Asks a node which node has which hash slot.
+    async fn find_nodes_on(&self, node: &Node) -> Result<(), Failure> {
+        let command = redis::cmd("CLUSTER").arg("SLOTS").to_owned();
+        match self.ask(node, &command).await? {
+            Some(Value::Array(ranges)) => self
+                .set_nodes(&ranges, &node.address)
+                .map_err(Failure::NotSent),
+            // It has no support for clusters, or does not tell.
+            _ => Ok(()),
+        }
+    }
+
     /// Asks the nodes which of them has which hash slot. Does nothing if the server is not in a cluster.
     pub(super) async fn find_nodes(&self) -> Result<(), Fault> {
         let all = self.nodes().all.clone();
         let mut failure = no_node();
         for node in all {
-            let command = redis::cmd("CLUSTER").arg("SLOTS").to_owned();
-            match self.command_on(&node, &command).await {
-                Ok(Value::Array(ranges)) => return self.set_nodes(&ranges, &node.address),
-                Err(Failure::Failed(error)) if error.kind() == ErrorKind::AuthenticationFailed => {
-                    return Err(failed(error));
-                }
-                // It has no support for clusters, or does not tell.
-                Ok(_) | Err(Failure::Failed(_)) => return Ok(()),
+            match self.find_nodes_on(&node).await {
+                Ok(()) => return Ok(()),
+                Err(Failure::Failed(error)) => return Err(failed(error)),
                 Err(other) => failure = other,
             }
         }
         Err(failure.into())
     }
 
-    async fn find_nodes_again(&self) {
-        let is_cluster = self.nodes().slots.is_some();
-        if is_cluster && let Err(error) = self.find_nodes().await {
-            tracing::debug!(%error, "the nodes of the cluster are not known");
+    /// Asks some of the nodes of a cluster again, the one that a call has failed on last.
+    async fn find_nodes_again(&self, call: &Call<'_>) {
+        let (_, tag) = self.key(call.of);
+        let all = self.nodes().others(slot(tag.as_bytes()));
+        for node in all.into_iter().take(LOOKUPS) {
+            match timeout(LOOKUP, self.find_nodes_on(&node)).await {
+                Ok(Ok(())) => return,
+                Ok(Err(error)) => tracing::debug!(%error, "a node did not tell the others"),
+                Err(_) => tracing::debug!("a node did not tell the others in time"),
+            }
         }
     }
 
@@ -549,11 +611,9 @@ impl Db {
                 ("maxmemory-policy", "noeviction"),
             ] {
                 let command = redis::cmd("CONFIG").arg("GET").arg(setting).to_owned();
-                let found = match self.command_on(&node, &command).await {
-                    Ok(Value::Array(found)) => found,
-                    // The command may be disabled.
-                    Ok(_) | Err(Failure::Failed(_)) => Vec::new(),
-                    Err(failure) => return Err(failure.into()),
+                let found = match self.ask(&node, &command).await? {
+                    Some(Value::Array(found)) => found,
+                    _ => Vec::new(),
                 };
                 let found = found
                     .get(1)
@@ -583,6 +643,12 @@ fn pause(repeats: u32) -> Duration {
     Duration::from_millis(longest / 2 + random % (longest / 2))
 }
 
+/// Whether the server has disabled a command, or does not know it.
+fn is_disabled(error: &RedisError) -> bool {
+    error.kind() != ErrorKind::AuthenticationFailed
+        && matches!(error.code(), Some("ERR" | "NOPERM"))
+}
+
 fn classify(error: RedisError) -> Failure {
     match error.code() {
         // A hash slot is being moved: the script must not run while a node has only some of its keys. It is
@@ -600,6 +666,13 @@ fn classify(error: RedisError) -> Failure {
 }
 
 impl Failure {
+    fn may_be_of_a_gone_node(&self) -> bool {
+        match self {
+            Self::NotSent(Fault::Busy) | Self::Failed(_) => false,
+            Self::NotSent(_) | Self::Refused(_) | Self::Lost(_) | Self::TimedOut => true,
+        }
+    }
+
     fn may_repeat(&self, repeat: Repeat) -> bool {
         match self {
             Self::NotSent(_) | Self::Refused(_) => true,

@@ -1,4 +1,4 @@
-//! Damaged keys, and full memory.
+//! Damaged keys, full memory, and a server that requires a password.
 
 use super::*;
 use crate::common::{
@@ -159,6 +159,21 @@ async fn runs_are_ended_and_removed_while_the_memory_is_full() {
         let read = store.get(key(run)).await;
         assert!(matches!(read, Err(StoreError::NotFound)), "{read:?}");
     }
+}
+
+#[tokio::test]
+async fn a_missing_password_is_reported_as_such() {
+    let Some(url) = url("CONCENTRIC_REDIS_VOLATILE") else {
+        return;
+    };
+    let _held = redis::VOLATILE.lock().await;
+    let mut server = connect(&url).await;
+    command(&mut server, &["CONFIG", "SET", "requirepass", "secret"]).await;
+    let opened = RedisStore::open_with(&url, Options::new().schema(schema())).await;
+    command(&mut server, &["CONFIG", "SET", "requirepass", ""]).await;
+    let error = opened.unwrap_err();
+    assert!(matches!(error, Fault::Database(_)), "{error:?}");
+    assert!(format!("{error:?}").contains("NOAUTH"), "{error:?}");
 }
 
 /// Decisions of other runs and conversations about a tool are not examined.
