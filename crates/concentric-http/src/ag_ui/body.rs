@@ -429,7 +429,7 @@ where
 {
     // `set` writes the new value even if the drop of the old one panics.
     if let Err(panic) = catch(|| work.set(next)) {
-        let thread = context.thread_id().map(|thread| thread.as_str());
+        let thread = context.thread_id().map(tracing::field::display);
         tracing::error!(thread_id = thread, run_id = %context.run_id(), panic = panic.text(), "AG-UI run panicked while it was dropped");
     }
 }

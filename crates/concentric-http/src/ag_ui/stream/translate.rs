@@ -10,6 +10,7 @@ use concentric_core::{
     store::Resumable,
 };
 use serde_json::{Value, json};
+use tracing::field::display;
 
 use super::{
     super::{
@@ -403,7 +404,7 @@ pub(in crate::ag_ui) fn name_taken<'a>(
     let taken = source::<ToolNameTaken>(error)?;
     // The conflict may also be with a tool that a layer of the host added to the request.
     tools.get(&taken.name)?;
-    let thread = run.thread_id().map(|thread| thread.as_str());
+    let thread = run.thread_id().map(display);
     tracing::info!(
         thread_id = thread, run_id = %run.run_id(), tool = taken.name.as_str(),
         "AG-UI client tool has the name of an agent's tool"
@@ -422,7 +423,7 @@ pub(in crate::ag_ui) fn conflict<'a>(
         return None;
     }
     let code = refusal(error)?;
-    let thread = run.thread_id().map(|thread| thread.as_str());
+    let thread = run.thread_id().map(display);
     tracing::warn!(thread_id = thread, run_id = %run.run_id(), code, "AG-UI run rejected");
     Some((code, message(describe_by, error)))
 }
