@@ -3,6 +3,7 @@
 
 use super::*;
 use std::{
+    collections::BTreeMap,
     process::Command,
     sync::{
         Arc, Mutex,
@@ -22,7 +23,7 @@ async fn acknowledged_writes_survive_a_crash_of_the_server() {
     };
     let restart = std::env::var(RESTART).unwrap();
     let stop = Arc::new(AtomicBool::new(false));
-    let acknowledged = Arc::new(Mutex::new(std::collections::BTreeMap::new()));
+    let acknowledged = Arc::new(Mutex::new(Acknowledged::new()));
     let drivers: Vec<_> = (0..20)
         .map(|n| {
             let store = store.clone();
@@ -48,21 +49,17 @@ async fn acknowledged_writes_survive_a_crash_of_the_server() {
             })
         })
         .collect();
-    let pause = |time| tokio::time::sleep(Duration::from_millis(time));
-    pause(500).await;
-    let before = acknowledged.lock().unwrap().clone();
+    let before = acknowledged_beyond(&acknowledged, |_| 0).await;
     let restarted =
         tokio::task::spawn_blocking(move || Command::new("sh").args(["-c", &restart]).status());
     assert!(restarted.await.unwrap().unwrap().success());
-    pause(1_000).await;
+    acknowledged_beyond(&acknowledged, |run| before[run]).await;
     stop.store(true, Ordering::SeqCst);
     let mut lost = 0;
     for driver in drivers {
         lost += driver.await.unwrap();
     }
     let acknowledged = acknowledged.lock().unwrap().clone();
-    assert_eq!(acknowledged.len(), 20);
-    assert!(acknowledged.iter().all(|(run, step)| before[run] < *step));
     for (run, step) in acknowledged {
         let state = store.get(key(&run)).await.unwrap().state;
         // A save whose result was lost may have been applied.
@@ -70,6 +67,26 @@ async fn acknowledged_writes_survive_a_crash_of_the_server() {
         assert!(last.contains(&state), "run {run}, step {step}");
     }
     println!("{lost} saves failed during the restart");
+}
+
+type Acknowledged = BTreeMap<String, u64>;
+
+/// Waits until a step of each of the 20 runs is acknowledged that is greater than `least`, and returns these.
+async fn acknowledged_beyond(
+    acknowledged: &Mutex<Acknowledged>,
+    least: impl Fn(&str) -> u64,
+) -> Acknowledged {
+    let all = async {
+        loop {
+            let now = acknowledged.lock().unwrap().clone();
+            if now.len() == 20 && now.iter().all(|(run, step)| *step > least(run)) {
+                return now;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let limit = Duration::from_secs(60);
+    tokio::time::timeout(limit, all).await.unwrap()
 }
 
 /// The bytes that the server has appended to its log, which contains what it has written.
