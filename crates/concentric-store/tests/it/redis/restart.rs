@@ -2,8 +2,8 @@
 //! by one.
 
 use super::*;
+use crate::common::{Acknowledged, acknowledged_beyond};
 use std::{
-    collections::BTreeMap,
     process::Command,
     sync::{
         Arc, Mutex,
@@ -67,26 +67,6 @@ async fn acknowledged_writes_survive_a_crash_of_the_server() {
         assert!(last.contains(&state), "run {run}, step {step}");
     }
     println!("{lost} saves failed during the restart");
-}
-
-type Acknowledged = BTreeMap<String, u64>;
-
-/// Waits until a step of each of the 20 runs is acknowledged that is greater than `least`, and returns these.
-async fn acknowledged_beyond(
-    acknowledged: &Mutex<Acknowledged>,
-    least: impl Fn(&str) -> u64,
-) -> Acknowledged {
-    let all = async {
-        loop {
-            let now = acknowledged.lock().unwrap().clone();
-            if now.len() == 20 && now.iter().all(|(run, step)| *step > least(run)) {
-                return now;
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    let limit = Duration::from_secs(60);
-    tokio::time::timeout(limit, all).await.unwrap()
 }
 
 /// The bytes that the server has appended to its log, which contains what it has written.
