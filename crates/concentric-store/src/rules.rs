@@ -1,4 +1,4 @@
-//! Rules shared by both stores.
+//! Rules that the stores share.
 
 use crate::{Fault, Options};
 #[cfg(any(feature = "postgres", feature = "redis", feature = "sqlite"))]
@@ -7,7 +7,9 @@ use concentric_core::{
     InterruptId, MessageId, Reply, ThreadId, ToolOutcome, ToolStatus, Turn,
     machine::{RunState, StateError},
     state::StoredSlot,
-    store::{MAX_TAKEOVERS, Renewed, RunHead, RunKey, RunStatus, StoreError, SuspendedTurn},
+    store::{
+        MAX_TAKEOVERS, Renewed, RunHead, RunKey, RunRecord, RunStatus, StoreError, SuspendedTurn,
+    },
 };
 use std::{
     collections::HashSet,
@@ -60,6 +62,15 @@ impl Standing {
         }
     }
 
+    /// Writes the standing at `now` into the record of the run.
+    pub(crate) fn show(&self, now: SystemTime, record: &mut RunRecord) {
+        record.status = self.status_at(now);
+        record.version = self.version;
+        record.fence = self.fence;
+        record.lease_until = self.lease_until;
+        record.takeovers = self.takeovers;
+    }
+
     /// Returns whether the run has waited for a reply, or for a process that resumes it, for longer than
     /// [`Options::keep_waiting`].
     pub(crate) fn is_overdue(&self, options: &Options, now: SystemTime) -> bool {
@@ -106,6 +117,18 @@ impl Standing {
             other => other,
         }
     }
+}
+
+/// What becomes of a run whose state is written.
+#[cfg(any(feature = "postgres", feature = "redis"))]
+#[derive(Clone, Copy)]
+pub(crate) enum Next {
+    /// The owner of this fence continues it under a lease of this time.
+    Runs(u64, Duration),
+    /// The owner of this fence gives up its claim, and the run waits.
+    Waits(u64),
+    /// Nothing has changed about the run, which has this version and can be claimed.
+    Claimable(u64),
 }
 
 /// A serialized change of a run, and the values that are indexed beside it.
@@ -243,6 +266,25 @@ pub(crate) fn check_total(bytes: usize, max: usize) -> Result<(), StoreError> {
         true => Err(StoreError::unwritable(Fault::TooLarge { bytes, max })),
         false => Ok(()),
     }
+}
+
+/// The error of a list of turns that a server has refused to change with this code; `None` if it is another code.
+#[cfg(any(feature = "postgres", feature = "redis"))]
+pub(crate) fn unwritable(
+    code: &str,
+    what: &str,
+    n: u64,
+    keep: usize,
+    max: usize,
+) -> Option<StoreError> {
+    let n = usize::try_from(n).unwrap_or(usize::MAX);
+    let checked = match code {
+        "keep" => check_keep(n, keep),
+        "too_large" => check_total(n, max),
+        "corrupt" => Err(Fault::corrupt(what, format!("not all of {n} turns exist")).into()),
+        _ => Ok(()),
+    };
+    checked.err()
 }
 
 pub(crate) fn write_turn(turn: &Turn, max: usize) -> Result<String, StoreError> {

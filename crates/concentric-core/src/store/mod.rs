@@ -1,7 +1,7 @@
 //! Traits for persistent storage: of runs, conversations, memories, caches, effects of tools, and decisions.
 //!
 //! Implementations are trusted: a run is resumed exactly as a [`RunStore`] returns it.
-//! `concentric-store` implements the traits over SQLite, and in memory for tests.
+//! `concentric-store` implements the traits over SQLite, PostgreSQL and Redis, and in memory for tests.
 //!
 //! # Tenants
 //!

@@ -99,11 +99,11 @@ impl ResponseCacheLayer {
         self
     }
 
-    /// Shares answers with other processes: looks in `store` before a call is made, and writes each answer to it, for the
-    /// layer's [`ttl`](Self::ttl). The cache of the process is asked first.
+    /// Shares answers with other processes: looks in `store` before a call is made, and writes each answer to
+    /// it, for the layer's [`ttl`](Self::ttl). The cache of the process is asked first.
     ///
-    /// The answers of a store outlive the program. `space` names their origin, such as the model and the version of the prompts: layers with the same
-    /// space share them. See [its section](super#a-store-for-several-processes).
+    /// The answers of a store outlive the program. `space` names their origin, such as the model and the
+    /// version of the prompts: layers with the same space share them. See [its section](super#a-store-for-several-processes).
     #[must_use]
     pub fn store(mut self, store: impl CacheStore, space: impl Into<Str>) -> Self {
         self.options.cache.store = Some(SharedStore::new(store, space.into()));

@@ -90,11 +90,11 @@ impl ToolCacheLayer {
         self
     }
 
-    /// Shares results with other processes: looks in `store` before a call is executed, and writes each result to it, for the
-    /// layer's [`ttl`](Self::ttl). The cache of the process is asked first.
+    /// Shares results with other processes: looks in `store` before a call is executed, and writes each
+    /// result to it, for the layer's [`ttl`](Self::ttl). The cache of the process is asked first.
     ///
-    /// The results of a store outlive the program. `space` names their origin, such as the service that the tools read: layers with the same
-    /// space share them. See [its section](super#a-store-for-several-processes).
+    /// The results of a store outlive the program. `space` names their origin, such as the service that the
+    /// tools read: layers with the same space share them. See [its section](super#a-store-for-several-processes).
     #[must_use]
     pub fn store(mut self, store: impl CacheStore, space: impl Into<Str>) -> Self {
         self.options.cache.store = Some(SharedStore::new(store, space.into()));

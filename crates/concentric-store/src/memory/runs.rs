@@ -87,11 +87,7 @@ impl Row {
         let turns = turns.list.iter().cloned();
         let state = read_run(&key, head.as_bytes(), turns, options.max_state_bytes)?;
         let mut record = RunRecord::new(key, self.client_id.clone(), state);
-        record.status = self.standing.status_at(options.now());
-        record.version = self.standing.version;
-        record.fence = self.standing.fence;
-        record.lease_until = self.standing.lease_until;
-        record.takeovers = self.standing.takeovers;
+        self.standing.show(options.now(), &mut record);
         record.replies.clone_from(&self.replies);
         record.replied_at = self.replied_at;
         record.asked.clone_from(&self.asked);

@@ -3,7 +3,7 @@ use super::{
     pool::{Db, Repeat},
     purge, purge_after,
     renewals::Renewal,
-    threads::{read_turns, unwritable, write_turns},
+    threads::{read_turns, write_turns},
     unknown,
     values::{attempt, bytes, keep, now, params, span, total},
 };
@@ -11,8 +11,8 @@ use crate::{
     Fault,
     columns::{ROOT, chain, checksum, integer, names, number, position, size, time},
     rules::{
-        Standing, check_keep, check_total, merge_replies, name, read_run, readable, write_head,
-        write_replies,
+        Next, Standing, check_keep, check_total, merge_replies, name, read_run, readable,
+        unwritable, write_head, write_replies,
     },
 };
 use concentric_core::{
@@ -292,17 +292,8 @@ impl<'a> Stored<'a> {
         let state = read_run(&key, self.head, turns, max)?;
         let replies = serde_json::from_slice(self.replies);
         let replies = replies.map_err(|error| corrupt(error.to_string()))?;
-        let Standing {
-            version,
-            fence,
-            lease_until,
-            takeovers,
-            ..
-        } = self.standing;
         let mut record = RunRecord::new(key, self.client_id, state);
-        record.status = self.standing.status_at(self.now);
-        (record.version, record.fence) = (version, fence);
-        (record.lease_until, record.takeovers) = (lease_until, takeovers);
+        self.standing.show(self.now, &mut record);
         record.replies = replies;
         record.replied_at = self.replied_at.map(time);
         record.asked = self.asked.into_iter().map(InterruptId::new).collect();
@@ -433,17 +424,10 @@ async fn claim(
         "taken" => return Err(StoreError::Taken),
         other => return Err(unknown(other)),
     }
-    record.fence = number(column(&row, 1)?);
-    record.version = record.fence;
-    record.lease_until = time(column(&row, 2)?);
-    record.takeovers = u32::try_from(column::<i32>(&row, 3)?).unwrap_or_default();
-    let mut standing = Standing::begun(record.fence, record.lease_until);
-    standing.takeovers = record.takeovers;
-    record.status = match lease.is_zero() {
-        false => RunStatus::Running,
-        // The lease is over at once.
-        true => standing.status_at(record.lease_until),
-    };
+    let (fence, until) = (number(column(&row, 1)?), time(column(&row, 2)?));
+    let mut standing = Standing::begun(fence, until);
+    standing.takeovers = u32::try_from(column::<i32>(&row, 3)?).unwrap_or_default();
+    standing.show(time(column(&row, 5)?), &mut record);
     record.replies = replies;
     record.replied_at = column::<Option<i64>>(&row, 4)?.map(time);
     Ok(record)
@@ -485,17 +469,6 @@ async fn claim_abandoned(
         }
     }
     Ok(claimed)
-}
-
-/// What becomes of a run whose state is written.
-#[derive(Clone, Copy)]
-enum Next {
-    /// The owner of this fence continues it under a lease of this time.
-    Runs(u64, Duration),
-    /// The owner of this fence gives up its claim, and the run waits.
-    Waits(u64),
-    /// Nothing has changed about the run, which has this version and can be claimed.
-    Claimable(u64),
 }
 
 /// Changes the state of a run, and returns its version.
@@ -551,7 +524,7 @@ async fn write(db: &Db, key: &RunKey, next: Next, change: &RunChange) -> Result<
             limit: options.max_waiting_per_tenant,
             of_tenant: true,
         },
-        code => unwritable(code, n, change.keep, max),
+        code => unwritable(code, &name(key), n, change.keep, max).unwrap_or_else(|| unknown(code)),
     })
 }
 

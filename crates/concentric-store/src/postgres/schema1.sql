@@ -728,7 +728,7 @@ CREATE FUNCTION run_claim(
     p_tenant text, p_thread text, p_run text, p_version bigint, p_attempt bytea, p_now bigint,
     p_lease bigint, p_replies bytea,
     OUT o_code text, OUT o_fence bigint, OUT o_until bigint, OUT o_takeovers integer,
-    OUT o_replied_at bigint
+    OUT o_replied_at bigint, OUT o_now bigint
 )
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE
@@ -768,6 +768,7 @@ BEGIN
     o_until := v_lease.until;
     o_takeovers := v_lease.takeovers;
     o_replied_at := v_run.replied_at;
+    o_now := v_now;
 END $$;
 
 -- Claims abandoned runs that no other call is claiming.

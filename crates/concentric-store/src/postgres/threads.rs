@@ -7,10 +7,7 @@ use super::{
 use crate::{
     Fault,
     columns::{ROOT, chain, integer, names, number, position, size},
-    rules::{
-        check_keep, check_total, read_suspended, thread_name, write_slot, write_suspended,
-        write_turn,
-    },
+    rules::{read_suspended, thread_name, unwritable, write_slot, write_suspended, write_turn},
 };
 use concentric_core::{
     ThreadId, Turn,
@@ -218,17 +215,7 @@ async fn append(
         "moved_to" => moved(0),
         "not_found" => StoreError::NotFound,
         "stale" => StoreError::Stale,
-        code => return Err(unwritable(code, n, change.keep, max)),
+        code => unwritable(code, &thread_name(thread), n, change.keep, max)
+            .unwrap_or_else(|| unknown(code)),
     })
-}
-
-/// The error of a list of turns that was not changed.
-pub(super) fn unwritable(code: &str, n: u64, keep: usize, max: usize) -> StoreError {
-    let n = usize::try_from(n).unwrap_or(usize::MAX);
-    let checked = match code {
-        "keep" => check_keep(n, keep),
-        "too_large" => check_total(n, max),
-        _ => Ok(()),
-    };
-    checked.err().unwrap_or_else(|| unknown(code))
 }

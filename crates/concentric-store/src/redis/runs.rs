@@ -2,7 +2,7 @@ use super::{
     RedisStore,
     db::{Db, Repeat},
     tenants::{Skipped, due, purge_after, purge_all, set_first},
-    threads::{read_turns, unwritable, write_turns},
+    threads::{read_turns, write_turns},
     unknown,
     values::{
         Call, Reply, attempt, bytes, chain_of, digest, fields, from_micros, int, keep, list,
@@ -13,8 +13,8 @@ use crate::{
     Fault,
     columns::{digest as digest_of, integer, number, position, size},
     rules::{
-        Standing, check_keep, check_total, merge_replies, name, read_run, readable, renewed,
-        write_head, write_replies,
+        Next, Standing, check_keep, check_total, merge_replies, name, read_run, readable, renewed,
+        unwritable, write_head, write_replies,
     },
 };
 use concentric_core::{
@@ -333,17 +333,8 @@ impl<'a> Stored<'a> {
         let state = read_run(&key, self.head, turns, max)?;
         let replies = serde_json::from_slice(self.replies);
         let replies = replies.map_err(|error| corrupt(error.to_string()))?;
-        let Standing {
-            version,
-            fence,
-            lease_until,
-            takeovers,
-            ..
-        } = self.standing;
         let mut record = RunRecord::new(key, self.client_id, state);
-        record.status = self.standing.status_at(self.now);
-        (record.version, record.fence) = (version, fence);
-        (record.lease_until, record.takeovers) = (lease_until, takeovers);
+        self.standing.show(self.now, &mut record);
         record.replies = replies;
         record.replied_at = self.replied_at.map(from_micros);
         record.asked = self.asked.into_iter().map(InterruptId::new).collect();
@@ -447,13 +438,9 @@ async fn claim(
         .text(if has_new { &json } else { "" })
         .owned(digest(json.as_bytes()));
     let reply = found(db.call(call, Repeat::Yes).await?)?;
-    record.fence = reply.number(1)?;
-    record.version = record.fence;
-    record.lease_until = from_micros(reply.int(2)?);
-    record.takeovers = u32::try_from(reply.int(3)?).unwrap_or_default();
-    let mut standing = Standing::begun(record.fence, record.lease_until);
-    standing.takeovers = record.takeovers;
-    record.status = standing.status_at(from_micros(reply.int(5)?));
+    let mut standing = Standing::begun(reply.number(1)?, from_micros(reply.int(2)?));
+    standing.takeovers = u32::try_from(reply.int(3)?).unwrap_or_default();
+    standing.show(from_micros(reply.int(5)?), &mut record);
     record.replies = replies;
     record.replied_at = optional_int(reply.get(4)?)?.map(from_micros);
     Ok(record)
@@ -593,17 +580,6 @@ async fn take(
     Ok(())
 }
 
-/// What becomes of a run whose state is written.
-#[derive(Clone, Copy)]
-enum Next {
-    /// The owner of this fence continues it under a lease of this time.
-    Runs(u64, Duration),
-    /// The owner of this fence gives up its claim, and the run waits.
-    Waits(u64),
-    /// Nothing has changed about the run, which has this version and can be claimed.
-    Claimable(u64),
-}
-
 /// Changes the state of a run, and returns its version.
 async fn write(db: &Db, key: &RunKey, next: Next, change: &RunChange) -> Result<u64, StoreError> {
     let options = &db.options;
@@ -645,7 +621,8 @@ async fn write(db: &Db, key: &RunKey, next: Next, change: &RunChange) -> Result<
         "thread_full" => full(options.max_waiting_per_thread, false),
         "tenant_full" => full(options.max_waiting_per_tenant, true),
         code @ ("keep" | "too_large" | "corrupt") => {
-            unwritable(code, &name(key), reply.number(1)?, change.keep, max)
+            let n = reply.number(1)?;
+            unwritable(code, &name(key), n, change.keep, max).unwrap_or_else(|| unknown(code))
         }
         code => rejected(code),
     })

@@ -78,11 +78,7 @@ impl Stored {
             .map_err(|error| Fault::corrupt(name(key), error))?;
         let asked = asked(tx, key)?;
         let mut record = RunRecord::new(key.clone(), self.client_id.clone(), state);
-        record.status = standing.status_at(options.now());
-        record.version = standing.version;
-        record.fence = standing.fence;
-        record.lease_until = standing.lease_until;
-        record.takeovers = standing.takeovers;
+        standing.show(options.now(), &mut record);
         record.replies = replies;
         record.replied_at = self.replied_at.map(time);
         record.asked = asked;

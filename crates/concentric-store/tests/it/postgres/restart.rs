@@ -2,12 +2,7 @@
 //! by one.
 
 use super::*;
-use crate::common::{Acknowledged, acknowledged_beyond, postgres};
-use std::process::Command;
-use std::sync::{
-    Arc, Mutex,
-    atomic::{AtomicBool, Ordering},
-};
+use crate::common::{crash::loses_no_acknowledged_write, postgres};
 
 /// The command that kills the server, and starts it again.
 const RESTART: &str = "CONCENTRIC_POSTGRES_RESTART";
@@ -23,51 +18,7 @@ async fn acknowledged_writes_survive_a_crash_of_the_server() {
         .schema(schema)
         .pool_wait(Duration::from_secs(20));
     let store = PostgresStore::open_with(&url, options).await.unwrap();
-    let stop = Arc::new(AtomicBool::new(false));
-    let acknowledged = Arc::new(Mutex::new(Acknowledged::new()));
-    let drivers: Vec<_> = (0..20)
-        .map(|n| {
-            let store = store.clone();
-            let (stop, acknowledged) = (Arc::clone(&stop), Arc::clone(&acknowledged));
-            tokio::spawn(async move {
-                let run = n.to_string();
-                let fence = begin(&store, &run).await;
-                let mut lost = 0;
-                for step in 0_u64.. {
-                    if stop.load(Ordering::SeqCst) {
-                        break;
-                    }
-                    let state = running(&step.to_string());
-                    match store.save(key(&run), fence, state.into(), LEASE).await {
-                        Ok(()) => {
-                            acknowledged.lock().unwrap().insert(run.clone(), step);
-                        }
-                        Err(StoreError::Failed(_)) => lost += 1,
-                        Err(other) => panic!("{other:?}"),
-                    }
-                }
-                lost
-            })
-        })
-        .collect();
-    let before = acknowledged_beyond(&acknowledged, |_| 0).await;
-    let restarted =
-        tokio::task::spawn_blocking(move || Command::new("sh").args(["-c", &restart]).status());
-    assert!(restarted.await.unwrap().unwrap().success());
-    acknowledged_beyond(&acknowledged, |run| before[run]).await;
-    stop.store(true, Ordering::SeqCst);
-    let mut lost = 0;
-    for driver in drivers {
-        lost += driver.await.unwrap();
-    }
-    let acknowledged = acknowledged.lock().unwrap().clone();
-    for (run, step) in acknowledged {
-        let state = store.get(key(&run)).await.unwrap().state;
-        // A save whose result was lost may have been applied.
-        let last = [step, step + 1].map(|step| running(&step.to_string()));
-        assert!(last.contains(&state), "run {run}, step {step}");
-    }
-    println!("{lost} saves failed during the restart");
+    loses_no_acknowledged_write(store, restart).await;
 }
 
 /// The bytes that the server has logged.
