@@ -154,8 +154,6 @@ where
                     drop(hold);
                     match found {
                         Ok(Found::Waiting(state)) => {
-                            // The run was neither claimed nor resumed.
-                            drive.forget();
                             let body = SuspendBody::waiting(Finish::waiting(*state));
                             let mut response = ChatResponse::new(body);
                             response.extensions.insert(Resumable);
@@ -175,11 +173,7 @@ where
                             self.open = record.state.open_round();
                             resume(*record, origin, &mut request, &mut drive);
                         }
-                        Err(error) => {
-                            // No run was claimed, so no end is stored.
-                            drive.forget();
-                            return Poll::Ready(Err(error));
-                        }
+                        Err(error) => return Poll::Ready(Err(error)),
                     }
                     self.stage =
                         Stage::Run(Source::new(Run::new(call(inner, request), drive, spawn)));

@@ -297,7 +297,8 @@ pub(super) enum Origin {
     Left,
 }
 
-/// A run while it is driven. Records its end in the store, on drop at the latest.
+/// A run while it is looked up and driven. Records its end in the store, on drop at the latest, if it has
+/// [started](Self::start).
 pub(super) struct Drive<St>
 where
     St: RunStore + ?Sized,
@@ -316,8 +317,8 @@ where
     last: Option<StoreFuture<()>>,
     // The time limit of that write, started by the first wait.
     limit: Option<Sleep>,
-    // Whether the end of the run is recorded, or must not be.
-    settled: bool,
+    // Whether the end of the run is still to be recorded.
+    is_open: bool,
 }
 
 impl<St> Drive<St>
@@ -335,8 +336,14 @@ where
             lease: Lease::Unknown,
             last: None,
             limit: None,
-            settled: false,
+            is_open: false,
         }
+    }
+
+    /// Notes that the run is driven from now on. Until then a dropped claim is released by
+    /// [its own future](super::claim::Claim), possibly at the same time.
+    pub(super) const fn start(&mut self) {
+        self.is_open = true;
     }
 
     /// Resumes a claimed run.
@@ -348,11 +355,6 @@ where
     /// Marks the run as live until it has ended.
     pub(super) fn enter(&mut self, live: LiveRun) {
         self.live = Some(live);
-    }
-
-    /// Records no end, because the run was not claimed.
-    pub(super) fn forget(&mut self) {
-        self.settle();
     }
 
     pub(super) const fn context(&self) -> &Context {
@@ -371,7 +373,7 @@ where
     }
 
     fn settle(&mut self) {
-        self.settled = true;
+        self.is_open = false;
         self.live = None;
     }
 
@@ -473,7 +475,7 @@ where
     St: RunStore + ?Sized,
 {
     fn drop(&mut self) {
-        if self.settled {
+        if !self.is_open {
             return;
         }
         if self.last.is_none() {

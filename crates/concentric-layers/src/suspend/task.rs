@@ -54,7 +54,8 @@ where
     B: Stream<Item = Result<Event, Error>>,
     St: RunStore + ?Sized,
 {
-    pub(super) const fn new(rest: Rest<B>, drive: Drive<St>, spawn: Spawn<B, St>) -> Self {
+    pub(super) const fn new(rest: Rest<B>, mut drive: Drive<St>, spawn: Spawn<B, St>) -> Self {
+        drive.start();
         Self {
             rest,
             drive,

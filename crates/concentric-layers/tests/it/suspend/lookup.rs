@@ -169,3 +169,56 @@ async fn a_driven_run_is_not_shown_again() {
     is(&error, ErrorKind::Conflict, "already_resumed");
     drop(body);
 }
+
+/// Part of a service. Once `armed`, its drop takes until the store has got `writes` writes.
+#[derive(Clone)]
+struct SlowDrop {
+    store: Flaky,
+    writes: usize,
+    armed: Arc<AtomicBool>,
+}
+
+impl Drop for SlowDrop {
+    fn drop(&mut self) {
+        for _ in 0..10_000 {
+            if !self.armed.load(Ordering::Relaxed) || self.store.writes() >= self.writes {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_claim_that_completes_while_its_request_is_dropped_is_released() {
+    let (world, store) = world();
+    let questions = Process::paying(&store).interrupted(&world, "run").await;
+    store.slow.store(true, Ordering::Relaxed);
+    let writes = store.writes();
+    let armed = Arc::new(AtomicBool::new(false));
+    let slow = SlowDrop {
+        store: store.clone(),
+        // Those of the claim and of its release, by a task on the other thread.
+        writes: writes + 2,
+        armed: Arc::clone(&armed),
+    };
+    let model = service_fn(move |_: ChatRequest| {
+        let _ = &slow;
+        async { Err::<ChatResponse<EventStream>, _>(Error::new(ErrorKind::Server, "called")) }
+    });
+    let agent = SuspendLayer::new(Arc::new(store.clone())).layer(model);
+    let mut call = task::spawn(agent.oneshot(reply(&world, "reply", approve(&questions))));
+    while store.writes() == writes {
+        assert!(call.poll().is_pending());
+        tokio::task::yield_now().await;
+    }
+    armed.store(true, Ordering::Relaxed);
+    drop(call);
+    armed.store(false, Ordering::Relaxed);
+    settle().await;
+    assert_eq!(store.writes(), writes + 2);
+    while status(&store, "run").await == RunStatus::Running {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(status(&store, "run").await, RunStatus::Suspended);
+}
