@@ -320,35 +320,6 @@ async fn a_service_is_called_when_it_is_ready() {
     assert_eq!(all[0].as_ref().unwrap().outcome, ToolOutcome::done("ok"));
 }
 
-#[cfg(not(feature = "schema-validation"))]
-#[test]
-fn a_schema_that_needs_the_validator_is_refused_without_it() {
-    let ok = service_fn(|_: ToolCall| async { Ok::<_, Error>(ToolOutcome::done("ok")) });
-    for (schema, keyword) in [
-        (json!({"$ref": "#/$defs/a", "$defs": {"a": {}}}), "$ref"),
-        (json!({"properties": {"a": {"pattern": "b"}}}), "pattern"),
-        (json!({"items": {"anyOf": [{"not": {}}]}}), "not"),
-        (
-            json!({"additionalProperties": {"uniqueItems": true}}),
-            "uniqueItems",
-        ),
-        (json!({"enum": [[1]]}), "enum"),
-        (
-            json!({"$schema": "http://json-schema.org/draft-07/schema#", "minimum": 1}),
-            "$schema",
-        ),
-        (json!({"minimum": 9_007_199_254_740_992_u64}), "minimum"),
-        (json!({"type": 7}), "type"),
-        (json!({"unknown": 7}), "unknown"),
-    ] {
-        let tools = Toolset::new().tool(Tool::new(ToolSpec::new("t", "", schema), ok));
-        let error = tools.check().unwrap_err();
-        assert!(matches!(error, ToolsetError::InvalidSchema { .. }));
-        let why = format!("`{keyword}` cannot be enforced without the feature `schema-validation`");
-        assert!(error.to_string().contains(&why), "{error}");
-    }
-}
-
 #[cfg(feature = "schema-validation")]
 #[test]
 fn a_schema_from_anywhere_reaches_nothing_and_takes_linear_time() {
