@@ -61,7 +61,7 @@ pub enum Fault {
     Busy,
     /// The certificate of the server is expired, has another name, or is of no trusted authority
     /// ([`Options::root_certificates`](crate::Options)).
-    #[cfg(feature = "postgres")]
+    #[cfg(any(feature = "postgres", feature = "redis"))]
     Untrusted(Box<dyn StdError + Send + Sync>),
     /// The Redis server loses acknowledged writes when it crashes, or evicts keys, and the caller has not
     /// [accepted that](crate::Options::accept_loss).
@@ -134,7 +134,7 @@ impl fmt::Display for Fault {
             Self::Busy => f.write_str(
                 "all connections to the database are in use; increase the pool's size or its wait",
             ),
-            #[cfg(feature = "postgres")]
+            #[cfg(any(feature = "postgres", feature = "redis"))]
             Self::Untrusted(_) => f.write_str("the certificate of the server is not trusted"),
             Self::Database(_) => f.write_str("the database failed"),
             Self::OldSqlite { found, oldest } => write!(

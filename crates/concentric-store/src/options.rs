@@ -45,7 +45,7 @@ pub struct Options {
     pub(crate) statement_timeout: Duration,
     #[cfg(feature = "postgres")]
     pub(crate) prepared: bool,
-    #[cfg(feature = "postgres-rustls")]
+    #[cfg(any(feature = "postgres-rustls", feature = "redis-rustls"))]
     pub(crate) root_certificates: Option<Str>,
     #[cfg(feature = "redis")]
     pub(crate) accept_loss: bool,
@@ -102,7 +102,7 @@ impl Default for Options {
             statement_timeout: Duration::from_secs(10),
             #[cfg(feature = "postgres")]
             prepared: true,
-            #[cfg(feature = "postgres-rustls")]
+            #[cfg(any(feature = "postgres-rustls", feature = "redis-rustls"))]
             root_certificates: None,
             #[cfg(feature = "redis")]
             accept_loss: false,
@@ -308,12 +308,13 @@ impl Options {
         self
     }
 
-    /// Sets the certificates of the authorities (PEM) that a PostgreSQL server must have its certificate from;
-    /// by default those that Mozilla trusts.
+    /// Sets the certificates of the authorities (PEM) that a PostgreSQL or Redis server must have its certificate
+    /// from; by default those that Mozilla trusts.
     ///
-    /// Connections are encrypted if the URL contains `sslmode=require`. The certificate must then be valid for
-    /// the host in the URL, or opening a store fails with [`Fault::Untrusted`](crate::Fault::Untrusted).
-    #[cfg(feature = "postgres-rustls")]
+    /// Connections are encrypted if the URL contains `sslmode=require`, or begins with `rediss:`. The certificate
+    /// must then be valid for the host in the URL, and those of the other nodes of a Redis cluster for the hosts
+    /// that the cluster names, or opening a store fails with [`Fault::Untrusted`](crate::Fault::Untrusted).
+    #[cfg(any(feature = "postgres-rustls", feature = "redis-rustls"))]
     #[must_use]
     pub fn root_certificates(mut self, pem: impl Into<Str>) -> Self {
         self.root_certificates = Some(pem.into());

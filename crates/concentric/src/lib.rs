@@ -73,6 +73,7 @@
 //! | `postgres` | [`store`] | PostgreSQL store, which several machines share; includes `store` |
 //! | `postgres-rustls` | [`store`] | the same over TLS; includes `postgres` |
 //! | `redis` | [`store`] | Redis store, which several machines share; includes `store` |
+//! | `redis-rustls` | [`store`] | the same over TLS; includes `redis` |
 //! | `full` | | all of these |
 //! | `tokens-openai` | | exact counts of tokens for OpenAI's models; not in `full`, since its tables take half a minute to build |
 //!

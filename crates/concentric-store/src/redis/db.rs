@@ -1,14 +1,17 @@
 //! Connections, and the execution of the script.
 
-use super::values::{Call, Of, Reply, escape, micros};
+use super::{
+    tls::is_untrusted,
+    values::{Call, Of, Reply, escape, micros},
+};
 use crate::{Fault, Options};
 use concentric_core::{
     context::Environment,
     store::{StoreError, Tenant},
 };
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind,
-    IntoConnectionInfo, RedisError, Value, aio::MultiplexedConnection,
+    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, RedisError,
+    Value, aio::MultiplexedConnection,
 };
 use std::{
     fmt,
@@ -122,18 +125,6 @@ enum Failure {
     TimedOut,
 }
 
-/// Reads the URL of a server. Errors do not contain it, since it may contain a password.
-pub(super) fn info(url: &str) -> Result<ConnectionInfo, Fault> {
-    if url.starts_with("rediss:") {
-        return Err(database(
-            "the URL requires TLS, which this version of concentric-store does not support; connect \
-             through a local proxy that encrypts",
-        ));
-    }
-    let info = url.into_connection_info();
-    info.map_err(|_| database("the URL of the server is malformed"))
-}
-
 pub(super) fn database(why: &'static str) -> Fault {
     Fault::Database(why.into())
 }
@@ -203,6 +194,7 @@ impl Connection {
             let made = client.get_multiplexed_async_connection_with_config(&config);
             let mut made = made.await.map_err(|error| match error.kind() {
                 ErrorKind::AuthenticationFailed => Failure::Failed(error),
+                _ if is_untrusted(&error) => Failure::NotSent(Fault::Untrusted(Box::new(error))),
                 _ => Failure::NotSent(failed(error)),
             })?;
             // For the list of the server's clients. The command may be disabled.
@@ -272,13 +264,21 @@ impl Nodes {
     }
 }
 
-/// The address of another node, which may have the host of the node that named it.
+/// The address of another node, which may have the host of the node that named it, and is encrypted as that is.
 fn address(host: &str, port: u16, named_by: &ConnectionAddr) -> ConnectionAddr {
-    let host = match (host, named_by) {
-        ("" | "?", ConnectionAddr::Tcp(host, _)) => host.clone(),
-        _ => host.to_owned(),
+    let mut address = named_by.clone();
+    let (ConnectionAddr::Tcp(of, at)
+    | ConnectionAddr::TcpTls {
+        host: of, port: at, ..
+    }) = &mut address
+    else {
+        return ConnectionAddr::Tcp(host.to_owned(), port);
     };
-    ConnectionAddr::Tcp(host, port)
+    if !matches!(host, "" | "?") {
+        host.clone_into(of);
+    }
+    *at = port;
+    address
 }
 
 impl Db {
@@ -675,6 +675,7 @@ impl Failure {
 
     fn may_repeat(&self, repeat: Repeat) -> bool {
         match self {
+            Self::NotSent(Fault::Untrusted(_)) => false,
             Self::NotSent(_) | Self::Refused(_) => true,
             Self::Lost(_) => repeat == Repeat::Yes,
             Self::Failed(_) | Self::TimedOut => false,

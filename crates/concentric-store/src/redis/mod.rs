@@ -6,10 +6,12 @@ mod memories;
 mod runs;
 mod tenants;
 mod threads;
+mod tls;
 mod values;
 
 use self::{
-    db::{Db, Repeat, info},
+    db::{Db, Repeat},
+    tls::info,
     values::{Call, Of, unknown},
 };
 use crate::{Fault, Options};
@@ -42,13 +44,14 @@ pub struct RedisStore {
 
 impl RedisStore {
     /// Opens the store `concentric` in a server (`redis://user:password@host:6379/0`), or in the cluster
-    /// that the server belongs to, with the default [`Options`].
+    /// that the server belongs to, with the default [`Options`]. Connections are encrypted if the URL
+    /// begins with `rediss:`, which needs the feature `redis-rustls`.
     ///
     /// # Errors
     ///
     /// [`Fault::Volatile`] if a server may lose acknowledged writes, unless that was
     /// [accepted](Options::accept_loss); [`Fault::Newer`], [`Fault::Foreign`], [`Fault::Busy`],
-    /// [`Fault::Database`].
+    /// [`Fault::Untrusted`], [`Fault::Database`].
     pub async fn open(url: &str) -> Result<Self, Fault> {
         Self::open_with(url, Options::new()).await
     }
@@ -62,7 +65,7 @@ impl RedisStore {
     /// Those of [`open`](Self::open).
     pub async fn open_with(url: &str, options: Options) -> Result<Self, Fault> {
         crate::options::check_schema(&options.schema)?;
-        let db = Db::new(info(url)?, options)?;
+        let db = Db::new(info(url, &options)?, options)?;
         db.find_nodes().await?;
         db.check_durability().await?;
         let mark = Call::new(Of::Store, "mark").int(VERSION);

@@ -6,6 +6,8 @@ mod damage;
 mod load;
 mod opening;
 mod restart;
+#[cfg(feature = "redis-rustls")]
+mod tls;
 
 use crate::common::{
     client, key,

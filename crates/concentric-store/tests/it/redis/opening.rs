@@ -106,6 +106,7 @@ async fn errors_do_not_contain_the_password() {
     }
 }
 
+#[cfg(not(feature = "redis-rustls"))]
 #[tokio::test]
 async fn a_url_that_requires_tls_fails_clearly() {
     let error = text(
