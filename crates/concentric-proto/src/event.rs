@@ -21,6 +21,10 @@ use std::sync::Arc;
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Event {
+    // First, since it is the only variant that fills an event: between the others, it would make each test for the
+    // end of a body two comparisons.
+    /// A piece of a tool call's arguments.
+    ToolCallDelta(ToolCallDelta),
     /// The start of a model call.
     ///
     /// This event precedes the call, with one exception: for a call that begins before the response
@@ -39,8 +43,6 @@ pub enum Event {
     Part(Box<Part>),
     /// The start of a tool call that the model is writing.
     ToolCallStart(Box<ToolCallStart>),
-    /// A piece of a tool call's arguments.
-    ToolCallDelta(ToolCallDelta),
     /// A complete tool call.
     ToolCall(Box<ToolCallEvent>),
     /// The outcome of a tool call.
