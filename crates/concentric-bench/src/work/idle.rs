@@ -209,8 +209,8 @@ pub(crate) fn detach<const N: usize>(count: u64) {
     run(DetachLayer::new().layer(agent(N)), N, count);
 }
 
-/// Runs that are neither stored nor interrupted. After each event the layer reads whether the run is stored,
-/// since a task drives it from then on.
+/// Runs that are neither stored nor interrupted, and so are driven by the consumer. After a poll without an event the
+/// layer reads whether the run is stored, since a task drives it from then on.
 pub(crate) fn suspend<const N: usize>(count: u64) {
     let layer = SuspendLayer::new(Arc::new(MemoryStore::new()));
     run(layer.layer(agent(N)), N, count);

@@ -1,5 +1,8 @@
 use super::task::Source;
-use crate::body::{Polled, is_event};
+use crate::{
+    body::{Polled, is_event},
+    rest::Rest,
+};
 use concentric_core::{Error, Event, Finish, store::RunStore};
 use futures_core::Stream;
 use std::{
@@ -13,16 +16,22 @@ use std::{
 ///
 /// Dropping the body before its end stops the run.
 #[must_use = "streams do nothing unless polled"]
-pub struct SuspendBody<B, St>(Inner<B, St>)
+pub struct SuspendBody<B, St>
 where
-    St: RunStore + ?Sized;
+    St: RunStore + ?Sized,
+{
+    // The inner body, unless the source has it. Dropped before the source, which records the end of the run.
+    rest: Rest<B>,
+    source: Inner<B, St>,
+}
 
+/// The source of the items that are not events of the inner body.
 enum Inner<B, St>
 where
     St: RunStore + ?Sized,
 {
-    /// The run belongs to a calling agent.
-    Pass(Pin<Box<B>>),
+    /// The inner body, since the run belongs to a calling agent.
+    Pass,
     /// The interrupts of a waiting run, which is not claimed. `None` after they were yielded.
     Waiting(Option<Box<Finish>>),
     Run(Source<B, St>),
@@ -30,51 +39,35 @@ where
 
 impl<B, St> SuspendBody<B, St>
 where
-    St: RunStore + ?Sized,
-{
-    pub(super) fn pass(body: B) -> Self {
-        Self(Inner::Pass(Box::pin(body)))
-    }
-
-    pub(super) fn waiting(finish: Finish) -> Self {
-        Self(Inner::Waiting(Some(Box::new(finish))))
-    }
-
-    pub(super) const fn new(source: Source<B, St>) -> Self {
-        Self(Inner::Run(source))
-    }
-}
-
-impl<B, St> Inner<B, St>
-where
     B: Stream<Item = Result<Event, Error>>,
     St: RunStore + ?Sized,
 {
-    /// Returns the next item of a body that is not that of a [run](Source::Here) which is driven by polls.
-    // Not inlined into the path of each event of such a run, like the next method.
-    #[inline(never)]
-    fn poll_next(&mut self, cx: &mut Context<'_>) -> Polled {
-        match self {
-            Self::Run(source) => source.poll_item(None, cx),
-            Self::Pass(body) => body.as_mut().poll_next(cx),
-            Self::Waiting(finish) => Poll::Ready(finish.take().map(|it| Ok(Event::Finish(it)))),
-        }
+    pub(super) fn pass(body: B) -> Self {
+        let (rest, source) = (Rest::body(body), Inner::Pass);
+        Self { rest, source }
     }
 
-    /// Replaces an item of the run's body by the next item of the run.
-    #[inline(never)]
-    fn take(&mut self, item: Polled, cx: &mut Context<'_>) -> Polled {
-        match self {
-            Self::Run(source @ Source::Here(_)) => source.poll_item(Some(item), cx),
-            _ => item,
-        }
+    pub(super) fn waiting(finish: Finish) -> Self {
+        let source = Inner::Waiting(Some(Box::new(finish)));
+        let rest = Rest::Over;
+        Self { rest, source }
     }
 
-    #[inline(always)]
-    fn is_stored(&self) -> bool {
-        match self {
-            Self::Run(Source::Here(run)) => run.is_stored(),
-            _ => false,
+    pub(super) fn new(mut source: Source<B, St>) -> Self {
+        let rest = source.lend();
+        let source = Inner::Run(source);
+        Self { rest, source }
+    }
+
+    /// Returns the next item after a poll of the inner body that returned no event.
+    // Not inlined into the path of each event. Cold, since otherwise that path seems rare, and is not inlined itself.
+    #[cold]
+    #[inline(never)]
+    fn poll_source(&mut self, read: Polled, cx: &mut Context<'_>) -> Polled {
+        match &mut self.source {
+            Inner::Run(source) => source.poll_item(&mut self.rest, read, cx),
+            Inner::Pass => read,
+            Inner::Waiting(finish) => Poll::Ready(finish.take().map(|it| Ok(Event::Finish(it)))),
         }
     }
 }
@@ -89,25 +82,22 @@ where
     // Inlined always: a call would copy the event, and a stack has many layers.
     #[inline(always)]
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let mut item = match &mut self.0 {
-            Inner::Run(Source::Here(run)) => run.poll_body(cx),
-            other => other.poll_next(cx),
-        };
-        if !is_event(&item) || self.0.is_stored() {
-            item = self.0.take(item, cx);
+        let mut item = self.rest.poll_body(cx);
+        if !is_event(&item) {
+            item = self.poll_source(item, cx);
         }
         item
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        match &self.0 {
-            Inner::Pass(body) => body.size_hint(),
-            Inner::Waiting(finish) => {
+        match (&self.source, &self.rest) {
+            (Inner::Pass, Rest::Body(body)) => body.size_hint(),
+            (Inner::Waiting(finish), _) => {
                 let left = usize::from(finish.is_some());
                 (left, Some(left))
             }
-            Inner::Run(source) if source.is_over() => (0, Some(0)),
-            Inner::Run(_) => (0, None),
+            (Inner::Run(source), _) if !source.is_over() => (0, None),
+            _ => (0, Some(0)),
         }
     }
 }

@@ -78,8 +78,8 @@
 //!
 //! # The task
 //!
-//! Until a run is stored, it is driven by the polls of its future and body; from then on, by a task
-//! on tokio's runtime. Its lease is therefore renewed however slowly its consumer reads.
+//! Until a run is stored, it is driven by the polls of its future and body; from then on, and so when it executes its
+//! first tools, by a task on tokio's runtime. Its lease is therefore renewed however slowly its consumer reads.
 //!
 //! | event | effect |
 //! |---|---|

@@ -45,7 +45,7 @@ pub(super) struct Kept<St: ?Sized> {
     // The stored state, on which the next change is based. `None` while a write is under way or if its
     // result is unknown: the next one then writes the whole state.
     stored: Mutex<Option<Arc<RunState>>>,
-    // Whether the run is stored or being stored. Read after each event.
+    // Whether the run is stored or being stored.
     is_kept: AtomicBool,
     turn: TurnOfRun,
 }
@@ -160,7 +160,12 @@ where
             let (kept, state) = (Arc::clone(&kept), Arc::new(state));
             Box::pin(async move {
                 match kept.claim.get().cloned() {
-                    None => drop(kept.begin(state).await?),
+                    None => {
+                        kept.begin(state).await?;
+                        // Pending once, because a body moves its run to a task after a poll without an event: so
+                        // the task executes the tools.
+                        tokio::task::yield_now().await;
+                    }
                     Some(RunClaim { key, fence, .. }) => {
                         let (change, since) = (kept.change(&state), kept.monotonic());
                         kept.store.save(key, fence, change, kept.lease).await?;
@@ -222,7 +227,6 @@ where
     }
 
     /// Returns whether the run is stored or being stored.
-    #[inline]
     fn is_kept(&self) -> bool {
         self.is_kept.load(Acquire)
     }
@@ -367,7 +371,6 @@ where
     }
 
     /// Returns whether the run is stored or being stored.
-    #[inline]
     pub(super) fn is_stored(&self) -> bool {
         self.kept.is_kept()
     }

@@ -65,19 +65,6 @@ where
         }
     }
 
-    /// Polls the body, which the run has by now.
-    // Inlined always: a call would copy the event, and a stack has many layers.
-    #[inline(always)]
-    pub(super) fn poll_body(&mut self, cx: &mut Context<'_>) -> Polled {
-        self.rest.poll_body(cx)
-    }
-
-    /// Returns whether the run is stored or being stored.
-    #[inline(always)]
-    pub(super) fn is_stored(&self) -> bool {
-        self.drive.is_stored()
-    }
-
     const fn is_over(&self) -> bool {
         matches!(self.rest, Rest::Over) && self.last.is_none()
     }
@@ -181,12 +168,32 @@ where
         matches!(self, Self::Over)
     }
 
-    /// Returns the next item of the run. `read` is the item of its body, if that was polled.
-    // Not inlined into the path of each event.
-    #[inline(never)]
-    pub(super) fn poll_item(&mut self, read: Option<Polled>, cx: &mut Context<'_>) -> Polled {
+    /// Lends the body of a run that is not stored, whose events are passed on as they are.
+    ///
+    /// The lender polls it, and calls [`poll_item`](Self::poll_item) when a poll returned no event.
+    pub(super) fn lend(&mut self) -> Rest<B> {
+        match self {
+            Self::Here(run) if !run.drive.is_stored() => run.rest.take(),
+            _ => Rest::Over,
+        }
+    }
+
+    /// Returns the next item of the run. `read` is that of its body, if that was [lent](Self::lend). Takes the body
+    /// back if it has ended, or if the run is stored by now.
+    pub(super) fn poll_item(
+        &mut self,
+        lent: &mut Rest<B>,
+        read: Polled,
+        cx: &mut Context<'_>,
+    ) -> Polled {
         let read = match self {
-            Self::Here(run) if run.rest.is_body() => read,
+            Self::Here(run) if !matches!(lent, Rest::Over) => {
+                if read.is_pending() && !run.drive.is_stored() {
+                    return Poll::Pending;
+                }
+                run.rest = lent.take();
+                run.rest.is_body().then_some(read)
+            }
             _ => None,
         };
         self.poll_step(read, cx).map(|step| match step {

@@ -19,6 +19,60 @@ async fn a_run_completes_without_a_reading_consumer() {
     assert!(items.last().unwrap().as_ref().unwrap().is_finish());
 }
 
+#[tokio::test]
+async fn a_task_executes_the_first_tools_of_a_run() {
+    let (world, store) = world();
+    let tools = ScriptedTools::new().answers("pay", "paid");
+    let process = Process::new(&store, tools, payer());
+    let mut body = task::spawn(process.body(request(&world, "run")).await);
+    // The store is ready at once, and so are the tools.
+    while body.poll_next().is_ready() {}
+    assert_eq!(status(&store, "run").await, RunStatus::Running);
+    assert_eq!(process.tools.done(), 0);
+    settle().await;
+    assert_eq!(process.tools.done(), 1);
+    assert_eq!(status(&store, "run").await, RunStatus::Ended);
+    let items = drain(&mut body).await;
+    assert!(items.last().unwrap().as_ref().unwrap().is_finish());
+}
+
+#[test]
+fn polls_drive_a_stored_run_without_a_runtime() {
+    let (world, store) = world();
+    let gate = Gate::new();
+    let process = Process::new(&store, gated(&gate), payer());
+    let mut call = task::spawn(process.body(request(&world, "run")));
+    let std::task::Poll::Ready(body) = call.poll() else {
+        panic!("the model is ready");
+    };
+    let mut body = task::spawn(body);
+    let mut items = Vec::new();
+    let mut poll = || {
+        // Twice, since the run is pending when it is stored.
+        for _ in 0..2 {
+            while let std::task::Poll::Ready(Some(item)) = body.poll_next() {
+                items.push(item.unwrap());
+            }
+        }
+        items.last().is_some_and(Event::is_finish)
+    };
+    assert!(!poll());
+    assert_eq!(process.tools.live(), 1);
+    for n in 1..=3 {
+        world.advance(LEASE / 3);
+        assert!(!poll());
+        assert_eq!(store.renewals.load(Ordering::Relaxed), n);
+    }
+    gate.open();
+    assert!(poll());
+    assert_eq!(process.tools.done(), 1);
+    let mut record = task::spawn(store.get(key(&store, "run")));
+    let std::task::Poll::Ready(Ok(record)) = record.poll() else {
+        panic!("the store is ready");
+    };
+    assert_eq!(record.status, RunStatus::Ended);
+}
+
 /// A service in an agent's place that has `events` to say once a run was resumed, and how many of them
 /// were taken from it.
 async fn resumed_with_events(

@@ -440,23 +440,25 @@ fn told(process: &Process) -> Vec<String> {
     users.map(Message::text).collect()
 }
 
+/// A tool that waits at a gate.
+fn gated(gate: &Gate) -> ScriptedTools {
+    let gate = gate.clone();
+    ScriptedTools::new().tool("pay", move |_| {
+        let gate = gate.clone();
+        async move {
+            gate.pass().await;
+            ToolOutcome::done("paid")
+        }
+    })
+}
+
 /// A process whose tool waits at a gate, and its body, which has come there.
 async fn at_the_gate(
     world: &TestEnvironment,
     store: &Flaky,
 ) -> (Process, task::Spawn<EventStream>, Gate, Context) {
     let gate = Gate::new();
-    let tools = ScriptedTools::new().tool("pay", {
-        let gate = gate.clone();
-        move |_| {
-            let gate = gate.clone();
-            async move {
-                gate.pass().await;
-                ToolOutcome::done("paid")
-            }
-        }
-    });
-    let process = Process::new(store, tools, payer());
+    let process = Process::new(store, gated(&gate), payer());
     let request = request(world, "run");
     let context = request.context.clone();
     let mut body = task::spawn(process.body(request).await);
