@@ -76,12 +76,11 @@ impl RunStore for Logged {
 
     fn claim(
         &self,
-        key: RunKey,
-        version: u64,
+        record: RunRecord,
         replies: Vec<Reply>,
         lease: Duration,
     ) -> StoreFuture<RunRecord> {
-        let work = self.inner.claim(key, version, replies, lease);
+        let work = self.inner.claim(record, replies, lease);
         self.noting(work, |record| vec![claimed(record, false)])
     }
 

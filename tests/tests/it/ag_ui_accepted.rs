@@ -91,7 +91,7 @@ impl RunStore for Never {
         never()
     }
 
-    fn claim(&self, _: RunKey, _: u64, _: Vec<Reply>, _: Duration) -> StoreFuture<RunRecord> {
+    fn claim(&self, _: RunRecord, _: Vec<Reply>, _: Duration) -> StoreFuture<RunRecord> {
         never()
     }
 

@@ -153,8 +153,11 @@ shared! {
         /// [`StoreError::NotFound`].
         fn get(&self, key: RunKey) -> StoreFuture<RunRecord>;
 
-        /// Claims a run that waits for replies, or is abandoned, if it was not written since `version`.
-        /// Stores `replies` with it. Returns the run with its new fence.
+        /// Claims the run of `record`, which waits for replies or is abandoned, if it was not written
+        /// since the record was read. Stores `replies` with it. Returns the record with its new fence.
+        ///
+        /// The turns are not read again, so the cost does not depend on the length of the conversation.
+        /// After [`amend`](Self::amend), the caller sets the state and the version of the record.
         ///
         /// Replies that are stored from an earlier claim, whose owner crashed, were accepted and are
         /// not replaced; of `replies`, only those to other interrupts are added. The returned record
@@ -166,8 +169,7 @@ shared! {
         /// meantime, [`StoreError::Ended`] if it has ended, [`StoreError::Quarantined`].
         fn claim(
             &self,
-            key: RunKey,
-            version: u64,
+            record: RunRecord,
             replies: Vec<Reply>,
             lease: Duration,
         ) -> StoreFuture<RunRecord>;

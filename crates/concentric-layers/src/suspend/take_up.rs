@@ -358,7 +358,7 @@ where
 /// Claims the run of `record`, unless it is driven, and adds `messages` to it.
 async fn claim<St>(
     kept: &Arc<Kept<St>>,
-    record: RunRecord,
+    mut record: RunRecord,
     replies: Vec<Reply>,
     messages: Vec<Message>,
 ) -> Result<(RunRecord, Origin), Error>
@@ -410,7 +410,6 @@ where
     let checked = record.state.check_replies(&replies, kept.now());
     checked.map_err(|error| refuse(error, &record))?;
     let store = kept.store();
-    let (key, mut version) = (record.key, record.version);
     if !messages.is_empty() {
         let mut state = record.state.clone();
         state.push_messages(messages)?;
@@ -418,11 +417,12 @@ where
             // Before the replies are accepted, so that the messages are as durable as the replies.
             // Another attempt finds them and adds nothing.
             let change = RunChange::since(&record.state, &state);
-            let amended = store.amend(key.clone(), version, change);
-            version = amended.await?;
+            let amended = store.amend(record.key.clone(), record.version, change);
+            record.version = amended.await?;
+            record.state = state;
         }
     }
-    let claim = store.claim(key, version, replies, kept.lease());
+    let claim = store.claim(record, replies, kept.lease());
     Ok(Claim::new(kept, claim, left).await?)
 }
 

@@ -229,28 +229,28 @@ impl RunStore for MemoryStore {
 
     fn claim(
         &self,
-        key: RunKey,
-        version: u64,
+        mut record: RunRecord,
         replies: Vec<Reply>,
         lease: Duration,
     ) -> StoreFuture<RunRecord> {
         let options = self.options.clone();
         self.work(move |kept| {
             let now = options.now();
-            let row = kept.row(&key)?;
-            row.standing.check_claim(version, &options, now)?;
+            let row = kept.row(&record.key)?;
+            row.standing.check_claim(record.version, &options, now)?;
             let replies = merge_replies(&row.replies, replies);
             write_replies(&replies, options.max_state_bytes)?;
-            // A run whose state cannot be read must not be claimed.
-            row.record(key.clone(), &options)?;
             let fence = kept.count();
-            let row = kept.row(&key)?;
+            let row = kept.row(&record.key)?;
             row.standing = row.standing.claimed(fence, now, end_of(now, lease));
             if !replies.is_empty() {
                 row.replies = replies;
                 row.replied_at.get_or_insert(now);
             }
-            row.record(key, &options)
+            row.standing.show(now, &mut record);
+            record.replies.clone_from(&row.replies);
+            record.replied_at = row.replied_at;
+            Ok(record)
         })
     }
 

@@ -58,20 +58,19 @@ impl RunStore for PostgresStore {
     fn get(&self, key: RunKey) -> StoreFuture<RunRecord> {
         let db = Arc::clone(&self.db);
         Box::pin(async move {
-            let row = get(&db, &key, None).await?;
+            let row = get(&db, &key).await?;
             Stored::read(&row)?.open(&db, key)
         })
     }
 
     fn claim(
         &self,
-        key: RunKey,
-        version: u64,
+        record: RunRecord,
         replies: Vec<Reply>,
         lease: Duration,
     ) -> StoreFuture<RunRecord> {
         let db = Arc::clone(&self.db);
-        Box::pin(async move { claim(&db, key, version, replies, lease).await })
+        Box::pin(async move { claim(&db, record, replies, lease).await })
     }
 
     fn claim_abandoned(&self, limit: usize, lease: Duration) -> StoreFuture<Vec<RunRecord>> {
@@ -301,14 +300,15 @@ impl<'a> Stored<'a> {
     }
 }
 
-/// The row of a run. Without its turns if the run cannot be claimed with this version.
-async fn get(db: &Db, key: &RunKey, version: Option<u64>) -> Result<Row, StoreError> {
+/// The row of a run.
+async fn get(db: &Db, key: &RunKey) -> Result<Row, StoreError> {
     let [tenant, thread, run] = names(key);
     let params = params![
         TEXT: tenant,
         TEXT: thread,
         TEXT: run,
-        INT8: version.map(integer),
+        // The turns are read in any version.
+        INT8: None::<i64>,
         INT8: now(&db.options),
         INT8: position(db.options.max_state_bytes),
     ];
@@ -390,18 +390,11 @@ async fn shared(
 
 async fn claim(
     db: &Db,
-    key: RunKey,
-    version: u64,
+    mut record: RunRecord,
     replies: Vec<Reply>,
     lease: Duration,
 ) -> Result<RunRecord, StoreError> {
-    let row = get(db, &key, Some(version)).await?;
-    let stored = Stored::read(&row)?;
-    stored
-        .standing
-        .check_claim(version, &db.options, stored.now)?;
-    // A run whose state cannot be read must not be claimed.
-    let mut record = stored.open(db, key)?;
+    // The stored replies are those of the record, unless it has another version.
     let replies = merge_replies(&record.replies, replies);
     let json = write_replies(&replies, db.options.max_state_bytes)?;
     let has_new = record.replies.len() < replies.len();
@@ -410,11 +403,13 @@ async fn claim(
         TEXT: tenant,
         TEXT: thread,
         TEXT: run,
-        INT8: integer(version),
+        INT8: integer(record.version),
         BYTEA: attempt(),
         INT8: now(&db.options),
         INT8: span(lease),
         BYTEA: has_new.then_some(json.as_bytes()),
+        INT8: keep(db.options.keep_waiting),
+        INT4: max_takeovers(),
     ];
     let row = db.call_one("run_claim", params, Repeat::Yes).await?;
     match column(&row, 0)? {
@@ -422,6 +417,8 @@ async fn claim(
         "not_found" => return Err(StoreError::NotFound),
         "ended" => return Err(StoreError::Ended),
         "taken" => return Err(StoreError::Taken),
+        "quarantined" => return Err(StoreError::Quarantined),
+        "corrupt" => return Err(Fault::corrupt(name(&record.key), "checksum mismatch").into()),
         other => return Err(unknown(other)),
     }
     let (fence, until) = (number(column(&row, 1)?), time(column(&row, 2)?));
@@ -457,7 +454,7 @@ async fn claim_abandoned(
             RunId::new(id(2)?),
         );
         let fence = number(column(row, 3)?);
-        let row = match get(db, &key, None).await {
+        let row = match get(db, &key).await {
             Ok(row) => row,
             // It was deleted in the meantime.
             Err(StoreError::NotFound) => continue,

@@ -60,20 +60,19 @@ impl RunStore for RedisStore {
     fn get(&self, key: RunKey) -> StoreFuture<RunRecord> {
         let db = Arc::clone(&self.db);
         Box::pin(async move {
-            let reply = get(&db, &key, None).await?;
+            let reply = get(&db, &key).await?;
             Stored::read(&reply)?.open(&db, key)
         })
     }
 
     fn claim(
         &self,
-        key: RunKey,
-        version: u64,
+        record: RunRecord,
         replies: Vec<Answer>,
         lease: Duration,
     ) -> StoreFuture<RunRecord> {
         let db = Arc::clone(&self.db);
-        Box::pin(async move { claim(&db, key, version, replies, lease).await })
+        Box::pin(async move { claim(&db, record, replies, lease).await })
     }
 
     fn claim_abandoned(&self, limit: usize, lease: Duration) -> StoreFuture<Vec<RunRecord>> {
@@ -342,11 +341,8 @@ impl<'a> Stored<'a> {
     }
 }
 
-/// A run. Without its turns if the run cannot be claimed with this version.
-async fn get(db: &Db, key: &RunKey, version: Option<u64>) -> Result<Reply, StoreError> {
-    let call = of_run(key, "run_get")
-        .optional_int(version.map(integer))
-        .int(position(db.options.max_state_bytes));
+async fn get(db: &Db, key: &RunKey) -> Result<Reply, StoreError> {
+    let call = of_run(key, "run_get").int(position(db.options.max_state_bytes));
     found(db.call(call, Repeat::Yes).await?)
 }
 
@@ -413,23 +409,18 @@ async fn shared(
 
 async fn claim(
     db: &Db,
-    key: RunKey,
-    version: u64,
+    mut record: RunRecord,
     replies: Vec<Answer>,
     lease: Duration,
 ) -> Result<RunRecord, StoreError> {
     let options = &db.options;
-    let reply = get(db, &key, Some(version)).await?;
-    let stored = Stored::read(&reply)?;
-    stored.standing.check_claim(version, options, stored.now)?;
-    // A run whose state cannot be read must not be claimed.
-    let mut record = stored.open(db, key)?;
+    // The stored replies are those of the record, unless it has another version.
     let replies = merge_replies(&record.replies, replies);
     let json = write_replies(&replies, options.max_state_bytes)?;
     let has_new = record.replies.len() < replies.len();
     let names = names_digest(&record.key);
     let call = of_run(&record.key, "run_claim")
-        .int(integer(version))
+        .int(integer(record.version))
         .owned(attempt())
         .int(span(lease))
         .optional_int(keep(options.keep_waiting))
@@ -437,7 +428,11 @@ async fn claim(
         .bytes(&names)
         .text(if has_new { &json } else { "" })
         .owned(digest(json.as_bytes()));
-    let reply = found(db.call(call, Repeat::Yes).await?)?;
+    let reply = db.call(call, Repeat::Yes).await?;
+    if reply.code()? == "mismatch" {
+        return Err(Fault::corrupt(name(&record.key), "checksum mismatch").into());
+    }
+    let reply = found(reply)?;
     let mut standing = Standing::begun(reply.number(1)?, from_micros(reply.int(2)?));
     standing.takeovers = u32::try_from(reply.int(3)?).unwrap_or_default();
     standing.show(from_micros(reply.int(5)?), &mut record);
@@ -501,7 +496,7 @@ async fn claim_abandoned(
 
 /// A run that was claimed with this fence; `None` if it was changed in the meantime, or cannot be read.
 async fn claimed_run(db: &Db, key: RunKey, fence: u64) -> Result<Option<RunRecord>, StoreError> {
-    let reply = match get(db, &key, None).await {
+    let reply = match get(db, &key).await {
         Ok(reply) => reply,
         // It was deleted in the meantime.
         Err(StoreError::NotFound) => return Ok(None),

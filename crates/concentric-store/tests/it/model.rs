@@ -4,8 +4,8 @@ use crate::common::{at, client, clock, key, question, running, secs, set, tenant
 use concentric_core::{
     Context, MessageId, Reply, RunId, ThreadId, ToolOutcome,
     store::{
-        Decisions, EffectKey, Intent, Ledger, Once, RunClaim, RunStore, StoreError, StoreFuture,
-        StoredDecision, StoredScope,
+        Decisions, EffectKey, Intent, Ledger, Once, RunClaim, RunRecord, RunStore, StoreError,
+        StoreFuture, StoredDecision, StoredScope,
     },
 };
 use concentric_store::{MemoryStore, Options, SqliteStore};
@@ -148,7 +148,14 @@ where
                     q => vec![Reply::approve(question(&name(*q)))],
                 },
             );
-            result(store.claim(run_key(run), version, replies, secs(30))).await
+            let mut record = match store.get(run_key(run)).await {
+                Err(StoreError::NotFound) => {
+                    RunRecord::new(run_key(run), client(&name(*run / 2)), running("none"))
+                }
+                read => read.unwrap(),
+            };
+            record.version = version;
+            result(store.claim(record, replies, secs(30))).await
         }
         Op::Save(run, back, q) => {
             let lease = secs(u64::from(*q) * 30);

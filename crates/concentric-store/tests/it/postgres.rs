@@ -236,6 +236,37 @@ async fn a_deleted_tenant_leaves_no_row() {
 }
 
 #[tokio::test]
+async fn a_damaged_run_is_not_claimed() {
+    let Some((store, schema)) = crate::common::postgres::store(Options::new()).await else {
+        return;
+    };
+    let database = connect(&crate::common::postgres::direct().unwrap()).await;
+    for (n, damage) in [
+        "head = head || '\\x20'",
+        "replies = '[ ]'",
+        "checksum = ''",
+        "len = 9",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let run = n.to_string();
+        let change = running("hi").into();
+        let begun = store.begin(key(&run), client(&run), change, Duration::ZERO);
+        begun.await.unwrap();
+        let record = store.get(key(&run)).await.unwrap();
+        let damage = format!(
+            "UPDATE {}.runs SET {damage} WHERE run = '{run}'",
+            schema.name()
+        );
+        assert_eq!(database.execute(&damage, &[]).await.unwrap(), 1);
+        let replies = vec![Reply::approve(question("q"))];
+        let claim = store.claim(record, replies, LEASE).await.unwrap_err();
+        assert!(matches!(fault(&claim), Fault::Corrupt { .. }), "{claim:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_lease_is_measured_by_the_servers_clock() {
     let Some((store, _schema)) = crate::common::postgres::store(Options::new()).await else {
         return;
@@ -251,7 +282,7 @@ async fn a_lease_is_measured_by_the_servers_clock() {
     // The server is this machine.
     assert!(differs.unwrap() < Duration::from_secs(5), "{record:?}");
     assert_eq!(record.status, RunStatus::Running);
-    let taken = store.claim(key("run"), record.version, vec![], LEASE).await;
+    let taken = store.claim(record, vec![], LEASE).await;
     assert!(matches!(taken, Err(StoreError::Taken)), "{taken:?}");
     let _ = store
         .renew(key("run"), fence, Duration::ZERO)
@@ -260,12 +291,7 @@ async fn a_lease_is_measured_by_the_servers_clock() {
     let record = store.get(key("run")).await.unwrap();
     assert_eq!(record.status, RunStatus::Abandoned);
     let reply = Reply::approve(question("q"));
-    let claim = store.claim(
-        key("run"),
-        record.version,
-        vec![reply.clone()],
-        Duration::MAX,
-    );
+    let claim = store.claim(record, vec![reply.clone()], Duration::MAX);
     let claimed = claim.await.unwrap();
     assert_eq!((claimed.takeovers, &*claimed.replies), (1, &[reply][..]));
     assert_eq!(store.get(key("run")).await.unwrap(), claimed);

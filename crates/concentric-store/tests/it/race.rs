@@ -165,7 +165,7 @@ fn racer() {
         _ => find().unwrap(),
     };
     let replies = vec![Reply::approve(question(&run))];
-    match block(store.claim(seen.key, seen.version, replies, secs(30))) {
+    match block(store.claim(seen, replies, secs(30))) {
         Ok(record) => {
             assert_eq!(record.replies.len(), 1);
             let fence = record.fence;

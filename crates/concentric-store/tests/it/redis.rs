@@ -360,7 +360,7 @@ async fn a_lease_is_measured_by_the_servers_clock() {
         .unwrap();
     let record = store.get(key("run")).await.unwrap();
     assert_eq!(record.status, RunStatus::Abandoned);
-    let claim = store.claim(key("run"), record.version, vec![], Duration::MAX);
+    let claim = store.claim(record, vec![], Duration::MAX);
     let claimed = claim.await.unwrap();
     assert_eq!(claimed.takeovers, 1);
     assert_eq!(store.get(key("run")).await.unwrap(), claimed);

@@ -92,10 +92,10 @@ async fn one_of_many_handles_claims_a_run() {
             .suspend(key(&run), fence, waiting("hi", "q").into())
             .await
             .unwrap();
-        let version = stores[0].get(key(&run)).await.unwrap().version;
+        let record = stores[0].get(key(&run)).await.unwrap();
         let claims = stores.iter().map(|store| {
             let replies = vec![Reply::approve(question("q"))];
-            store.claim(key(&run), version, replies, secs(30))
+            store.claim(record.clone(), replies, secs(30))
         });
         let claims = join_all(claims).await;
         assert_eq!(claims.iter().filter(|claim| claim.is_ok()).count(), 1);
@@ -121,7 +121,8 @@ async fn a_modified_row_is_rejected() {
     ] {
         let (_dir, path) = file();
         let (store, clock) = open(&path);
-        let fence = begun(&store, "run").await;
+        begun(&store, "run").await;
+        let record = store.get(key("run")).await.unwrap();
         let other = running("somebody else");
         RunStore::begin(
             &store,
@@ -138,9 +139,8 @@ async fn a_modified_row_is_rejected() {
             .unwrap();
         assert_eq!(changed, 1);
 
-        let version = fence;
         set(&clock, 60);
-        let claim = store.claim(key("run"), version, vec![], secs(30)).await;
+        let claim = store.claim(record, vec![], secs(30)).await;
         for error in [store.get(key("run")).await.unwrap_err(), claim.unwrap_err()] {
             let message = fault(error);
             let expected = "run `run` of thread `thread` is corrupt: ";
@@ -570,7 +570,7 @@ async fn a_file_of_the_first_version_is_migrated() {
     assert!(found.await.unwrap().is_empty());
 
     let replies = vec![Reply::approve(question("q"))];
-    let claim = store.claim(record.key, record.version, replies, secs(30));
+    let claim = store.claim(record, replies, secs(30));
     let claimed = claim.await.unwrap();
     let end = store.end(claimed.key, claimed.fence);
     end.await.unwrap();
@@ -709,7 +709,7 @@ async fn a_file_of_the_fifth_version_is_migrated() {
     saved.await.unwrap();
     let waits = store.get(key("waits")).await.unwrap();
     let replies = vec![Reply::approve(question("q"))];
-    let claim = store.claim(waits.key, waits.version, replies, secs(30));
+    let claim = store.claim(waits, replies, secs(30));
     let waits = claim.await.unwrap();
     assert_eq!(waits.takeovers, 0);
     assert!(store.cancel(key("waits")).await.unwrap());

@@ -4,8 +4,11 @@
 
 use super::values::{at, client, key, question, running, secs, waiting};
 use crate::{ManualClock, StoreHarness};
-use concentric_core::store::{
-    Decisions, Ledger, RunRecord, RunStatus, RunStore, StoreError, StoreFuture, ThreadStore,
+use concentric_core::{
+    Reply,
+    store::{
+        Decisions, Ledger, RunRecord, RunStatus, RunStore, StoreError, StoreFuture, ThreadStore,
+    },
 };
 use std::{
     error::Error as _,
@@ -244,8 +247,21 @@ impl<H: Runs> Test<H> {
 
     /// Claims the newest version of a run.
     pub(super) async fn claim(&self, run: &str, lease: Duration) -> Result<RunRecord, StoreError> {
-        let version = self.get(run).await.version;
-        self.store.claim(key(run), version, Vec::new(), lease).await
+        let record = self.get(run).await;
+        self.store.claim(record, Vec::new(), lease).await
+    }
+
+    /// Claims a version of a run, which exists but may have another one.
+    pub(super) async fn claim_version(
+        &self,
+        run: &str,
+        version: u64,
+        replies: Vec<Reply>,
+        lease: Duration,
+    ) -> Result<RunRecord, StoreError> {
+        let mut record = self.get(run).await;
+        record.version = version;
+        self.store.claim(record, replies, lease).await
     }
 
     /// Ends a run, which must be driven with this fence.

@@ -208,8 +208,7 @@ async fn a_clock_that_steps_back_loses_no_run<H: Runs>(test: Test<H>) {
         .save(key("driven"), driven, running("on").into(), secs(30));
     done(saved.await, "`save` after the clock stepped back");
     let claim = test
-        .store
-        .claim(key("waits"), waits, approve("q"), secs(30))
+        .claim_version("waits", waits, approve("q"), secs(30))
         .await;
     let claimed = done(claim, "`claim` after the clock stepped back");
     same(
@@ -322,8 +321,8 @@ async fn an_abandoned_run_is_claimed_by_one_process<H: Runs>(test: Test<H>) {
         ["0", "1", "2", "3", "4"],
         "the runs that two processes claimed, one after the other,",
     );
-    let version = test.get("0").await.version;
-    let claim = other.claim(key("0"), version, Vec::new(), secs(30)).await;
+    let record = test.get("0").await;
+    let claim = other.claim(record, Vec::new(), secs(30)).await;
     fails(
         claim,
         "already_resumed",
@@ -442,8 +441,7 @@ async fn a_run_is_quarantined_after_five_takeovers<H: Runs>(test: Test<H>) {
     let claim = test.claim("run", secs(30)).await;
     fails(claim, "run_quarantined", "`claim` of a quarantined run");
     let claim = test
-        .store
-        .claim(key("run"), before.version - 1, Vec::new(), secs(30))
+        .claim_version("run", before.version - 1, Vec::new(), secs(30))
         .await;
     fails(
         claim,

@@ -210,11 +210,15 @@ async fn apply<S: RunStore>(store: &S, op: &Op, seen: &Seen) -> Result<String, S
         }
         Op::Claim(of, back, reply, lease) => {
             let replies = reply.as_deref().map(approve).unwrap_or_default();
-            show(
-                store.claim(key(of), version(of, back), replies, *lease),
-                run,
-            )
-            .await
+            let mut record = match store.get(key(of)).await {
+                Err(StoreError::NotFound) => {
+                    let (key, name) = names(*of);
+                    RunRecord::new(key, client(name), running("hi"))
+                }
+                read => read?,
+            };
+            record.version = version(of, back);
+            show(store.claim(record, replies, *lease), run).await
         }
         Op::ClaimAbandoned(limit, lease) => {
             let mut claimed = Vec::new();

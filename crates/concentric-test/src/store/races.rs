@@ -138,11 +138,11 @@ async fn one_of_two_processes_claims_a_waiting_run<H: Runs>(test: Test<H>) {
     let other = test.harness.open().await;
     for round in 0..rounds() {
         let run = format!("run {round}");
-        let version = test.waiting(&run, &run).await;
+        test.waiting(&run, &run).await;
+        let record = test.get(&run).await;
         let results = race(
-            test.store
-                .claim(key(&run), version, approve(&run), secs(30)),
-            other.claim(key(&run), version, approve(&run), secs(30)),
+            test.store.claim(record.clone(), approve(&run), secs(30)),
+            other.claim(record, approve(&run), secs(30)),
         );
         let (_, record) = winner(
             results.await,
@@ -163,9 +163,9 @@ async fn one_of_two_processes_takes_a_run_over<H: Runs>(test: Test<H>) {
     for round in 0..rounds() {
         let run = format!("run {round}");
         test.begin(&run, secs(0)).await;
-        let version = test.get(&run).await.version;
+        let record = test.get(&run).await;
         let sweep = test.store.claim_abandoned(9, secs(30));
-        let claim = other.claim(key(&run), version, Vec::new(), secs(30));
+        let claim = other.claim(record, Vec::new(), secs(30));
         let (swept, claimed) = tokio::join!(tokio::spawn(sweep), tokio::spawn(claim));
         let swept = swept.map_or(Vec::new(), |swept| done(swept, "`claim_abandoned`"));
         let claimed = claimed.map(|claimed| claimed.is_ok()).unwrap_or_default();
@@ -218,10 +218,9 @@ async fn a_run_is_either_claimed_or_withdrawn<H: Runs>(test: Test<H>) {
     let other = test.harness.open().await;
     for round in 0..rounds() {
         let run = format!("run {round}");
-        let version = test.waiting(&run, &run).await;
-        let claim = test
-            .store
-            .claim(key(&run), version, approve(&run), secs(30));
+        test.waiting(&run, &run).await;
+        let record = test.get(&run).await;
+        let claim = test.store.claim(record, approve(&run), secs(30));
         let withdraw = other.withdraw(tenant("acme"), thread());
         let (claimed, withdrawn) = tokio::join!(tokio::spawn(claim), tokio::spawn(withdraw));
         let claimed = claimed.map(|claimed| claimed.ok()).unwrap_or_default();
@@ -244,7 +243,8 @@ async fn a_run_is_either_claimed_or_amended<H: Runs>(test: Test<H>) {
     for round in 0..rounds() {
         let run = format!("run {round}");
         let version = test.waiting(&run, &run).await;
-        let claim = test.store.claim(key(&run), version, Vec::new(), secs(30));
+        let record = test.get(&run).await;
+        let claim = test.store.claim(record, Vec::new(), secs(30));
         let amend = other.amend(key(&run), version, waiting("amended", &run).into());
         let (claimed, amended) = tokio::join!(tokio::spawn(claim), tokio::spawn(amend));
         let claimed = claimed.map(|claimed| claimed.ok()).unwrap_or_default();

@@ -4,11 +4,12 @@ use super::{
     kit::{Runs, Test, done, fails, names, same, same_run},
     values::{
         approve, at, client, key, question, running, running_after, secs, tenant, thread, waiting,
+        waiting_after,
     },
 };
 use concentric_core::{
     MessageId, Reply, ThreadId, Transcript, Turn,
-    store::{MAX_TAKEOVERS, RunChange, RunKey, RunStatus, RunStore},
+    store::{MAX_TAKEOVERS, RunChange, RunKey, RunRecord, RunStatus, RunStore},
 };
 
 cases! {
@@ -24,6 +25,8 @@ cases! {
     a_running_run_is_claimed_only_after_its_lease
     a_waiting_run_is_claimed_once
     a_claim_of_another_version_fails
+    a_record_is_not_claimed_after_a_write
+    a_claim_returns_the_record_that_a_read_returns
     replies_are_kept_until_the_next_write
     accepted_replies_are_not_replaced
     replies_to_further_interrupts_are_added
@@ -57,7 +60,8 @@ async fn an_unknown_run_is_not_found<H: Runs>(test: Test<H>) {
     let change = || RunChange::from(running("hi"));
     let code = "run_not_found";
     fails(store.get(none()).await, code, "`get` of an unknown run");
-    let claim = store.claim(none(), 1, Vec::new(), secs(30)).await;
+    let unknown = RunRecord::new(none(), client("none"), running("hi"));
+    let claim = store.claim(unknown, Vec::new(), secs(30)).await;
     fails(claim, code, "`claim` of an unknown run");
     fails(
         store.amend(none(), 1, change()).await,
@@ -408,7 +412,7 @@ async fn a_large_state_is_read_as_it_was_written<H: Runs>(test: Test<H>) {
 async fn a_running_run_is_claimed_only_after_its_lease<H: Runs>(test: Test<H>) {
     let fence = test.begin("run", secs(30)).await;
     let version = test.get("run").await.version;
-    let claim = || test.store.claim(key("run"), version, Vec::new(), secs(60));
+    let claim = || test.claim_version("run", version, Vec::new(), secs(60));
     test.set(29);
     fails(
         claim().await,
@@ -447,10 +451,7 @@ async fn a_running_run_is_claimed_only_after_its_lease<H: Runs>(test: Test<H>) {
 
 async fn a_waiting_run_is_claimed_once<H: Runs>(test: Test<H>) {
     let version = test.waiting("run", "q").await;
-    let claim = || {
-        test.store
-            .claim(key("run"), version, approve("q"), secs(30))
-    };
+    let claim = || test.claim_version("run", version, approve("q"), secs(30));
     let record = done(claim().await, "`claim` of a waiting run");
     same(
         record.replies.clone(),
@@ -468,7 +469,7 @@ async fn a_waiting_run_is_claimed_once<H: Runs>(test: Test<H>) {
 
 async fn a_claim_of_another_version_fails<H: Runs>(test: Test<H>) {
     let version = test.waiting("run", "q").await;
-    let claim = |version| test.store.claim(key("run"), version, Vec::new(), secs(30));
+    let claim = |version| test.claim_version("run", version, Vec::new(), secs(30));
     for other in [0, version - 1, version + 1, u64::MAX] {
         let what = format!("`claim` of version {other} instead of {version}");
         fails(claim(other).await, "already_resumed", what);
@@ -476,11 +477,109 @@ async fn a_claim_of_another_version_fails<H: Runs>(test: Test<H>) {
     done(claim(version).await, "`claim` of the newest version");
 }
 
+async fn a_record_is_not_claimed_after_a_write<H: Runs>(test: Test<H>) {
+    let code = "already_resumed";
+    test.waiting("run", "q").await;
+    let read = test.get("run").await;
+    let amended = test
+        .store
+        .amend(key("run"), read.version, waiting("2", "q").into());
+    done(amended.await, "`amend` of a waiting run");
+    let claim = test.store.claim(read, approve("q"), secs(30));
+    fails(claim.await, code, "`claim` of a record before an `amend`");
+
+    // Each write is followed by the end of the lease, so that the run can be claimed.
+    let read = test.get("run").await;
+    let claimed = done(test.claim("run", secs(10)).await, "`claim`");
+    test.set(10);
+    let claim = test.store.claim(read, approve("q"), secs(30));
+    fails(claim.await, code, "`claim` of a record before a `claim`");
+    same(
+        test.get("run").await.replies,
+        [],
+        "the replies after a `claim` that failed",
+    );
+
+    let read = test.get("run").await;
+    let saved = test
+        .store
+        .save(key("run"), claimed.fence, running("3").into(), secs(10));
+    done(saved.await, "`save` with the newest fence");
+    test.set(20);
+    let claim = test.store.claim(read, Vec::new(), secs(30));
+    fails(claim.await, code, "`claim` of a record before a `save`");
+
+    let read = test.get("run").await;
+    let swept = done(
+        test.store.claim_abandoned(9, secs(10)).await,
+        "`claim_abandoned`",
+    );
+    same(names(&swept), ["run"], "the abandoned runs");
+    test.set(30);
+    let claim = test.store.claim(read, Vec::new(), secs(30));
+    let what = "`claim` of a record before a `claim_abandoned`";
+    fails(claim.await, code, what);
+    for mut expected in swept {
+        expected.status = RunStatus::Abandoned;
+        let what = "a run after a `claim` that failed";
+        same_run(&test.get("run").await, &expected, what);
+    }
+}
+
+async fn a_claim_returns_the_record_that_a_read_returns<H: Runs>(test: Test<H>) {
+    let turns = |last: &str| -> Transcript {
+        let texts = (0..100).map(|n| format!("{n} of {last}"));
+        texts.map(Turn::user).collect()
+    };
+    // A run that has several turns, and has raised two interrupts.
+    let begun = RunStore::begin(
+        &test.store,
+        key("run"),
+        client("client"),
+        running_after(turns("a")).into(),
+        secs(30),
+    );
+    let fence = done(begun.await, "`begin` with 100 turns");
+    test.suspend("run", fence, "q").await;
+    let claimed = done(test.claim("run", secs(30)).await, "`claim`");
+    let state = waiting_after(turns("b"), "p");
+    let suspended = test.store.suspend(key("run"), claimed.fence, state.into());
+    done(suspended.await, "`suspend` with the newest fence");
+
+    test.set(5);
+    let found = done(test.asking(&["q"]).await, "`find_by_interrupt`");
+    let claim = test.store.claim(found, approve("p"), secs(30));
+    let claimed = done(claim.await, "`claim` of the run with an interrupt");
+    same_run(&test.get("run").await, &claimed, "a claimed run");
+
+    // Its process dies, and another one amends it.
+    test.set(35);
+    let mut record = test.get("run").await;
+    record.state = waiting_after(turns("c"), "p");
+    let amended = test
+        .store
+        .amend(key("run"), record.version, record.state.clone().into());
+    record.version = done(amended.await, "`amend` of an abandoned run");
+    let claim = test.store.claim(record, approve("q"), secs(30));
+    let claimed = done(claim.await, "`claim` of an amended run");
+    same(claimed.takeovers, 1, "the takeovers of a claimed run");
+    same_run(&test.get("run").await, &claimed, "an amended, claimed run");
+
+    // For no time.
+    test.set(65);
+    let claimed = done(test.claim("run", secs(0)).await, "`claim` for no time");
+    same_run(
+        &test.get("run").await,
+        &claimed,
+        "a run claimed for no time",
+    );
+}
+
 async fn replies_are_kept_until_the_next_write<H: Runs>(test: Test<H>) {
     for is_suspended in [false, true] {
         let run = if is_suspended { "suspended" } else { "saved" };
         let version = test.waiting(run, run).await;
-        let claim = test.store.claim(key(run), version, approve(run), secs(30));
+        let claim = test.claim_version(run, version, approve(run), secs(30));
         let fence = done(claim.await, "`claim` of a waiting run").fence;
         let renewed = test.store.renew(key(run), fence, secs(60)).await;
         let _ = done(renewed, "`renew` with the newest fence");
@@ -510,14 +609,12 @@ async fn replies_are_kept_until_the_next_write<H: Runs>(test: Test<H>) {
 
 async fn accepted_replies_are_not_replaced<H: Runs>(test: Test<H>) {
     let version = test.waiting("run", "q").await;
-    let claim = test
-        .store
-        .claim(key("run"), version, approve("q"), secs(30));
+    let claim = test.claim_version("run", version, approve("q"), secs(30));
     let version = done(claim.await, "`claim` of a waiting run").version;
     // The process that holds the claim dies.
     test.set(30);
     let denied = vec![Reply::deny(question("q"), "no")];
-    let claim = test.store.claim(key("run"), version, denied, secs(30));
+    let claim = test.claim_version("run", version, denied, secs(30));
     let record = done(claim.await, "`claim` of an abandoned run");
     same(
         record.replies.clone(),
@@ -534,18 +631,16 @@ async fn accepted_replies_are_not_replaced<H: Runs>(test: Test<H>) {
 
 async fn replies_to_further_interrupts_are_added<H: Runs>(test: Test<H>) {
     let version = test.waiting("run", "q").await;
-    let claim = test
-        .store
-        .claim(key("run"), version, approve("q"), secs(30));
+    let claim = test.claim_version("run", version, approve("q"), secs(30));
     let version = done(claim.await, "`claim` of a waiting run").version;
     // The process that holds the claim dies, and so does the next one.
     let mut replies = vec![Reply::deny(question("q"), "no")];
     replies.extend(approve("p"));
     test.set(30);
-    let claim = test.store.claim(key("run"), version, replies, secs(30));
+    let claim = test.claim_version("run", version, replies, secs(30));
     let version = done(claim.await, "`claim` of an abandoned run").version;
     test.set(60);
-    let claim = test.store.claim(key("run"), version, Vec::new(), secs(30));
+    let claim = test.claim_version("run", version, Vec::new(), secs(30));
     let record = done(claim.await, "`claim` of an abandoned run");
     let expected = [approve("q"), approve("p")].concat();
     same(
@@ -684,12 +779,8 @@ async fn waiting_and_ended_runs_are_kept<H: Runs>(test: Test<H>) {
             format!("the status of the run `{run}` after an hour"),
         );
     }
-    let claim = test.store.claim(
-        key("waits"),
-        test.get("waits").await.version,
-        approve("q"),
-        secs(30),
-    );
+    let record = test.get("waits").await;
+    let claim = test.store.claim(record, approve("q"), secs(30));
     done(claim.await, "`claim` after an hour");
 }
 
@@ -906,9 +997,7 @@ async fn a_withdrawn_run_is_not_claimed<H: Runs>(test: Test<H>) {
         "that the version increases with the end of a run",
     );
     for version in [version, newest] {
-        let claim = test
-            .store
-            .claim(key("run"), version, approve("q"), secs(30));
+        let claim = test.claim_version("run", version, approve("q"), secs(30));
         fails(claim.await, "run_ended", "`claim` of a withdrawn run");
     }
     // A late reply still finds the run that it belongs to.
@@ -945,16 +1034,14 @@ async fn a_state_is_amended_only_while_the_run_can_be_claimed<H: Runs>(test: Tes
         "already_resumed",
         "`amend` of an older version",
     );
-    let claim = test
-        .store
-        .claim(key("run"), version, approve("q"), secs(30));
+    let claim = test.claim_version("run", version, approve("q"), secs(30));
     fails(
         claim.await,
         "already_resumed",
         "`claim` of the version before an `amend`",
     );
 
-    let claim = test.store.claim(key("run"), newer, approve("q"), secs(30));
+    let claim = test.claim_version("run", newer, approve("q"), secs(30));
     let mut expected = done(claim.await, "`claim` of an amended run");
     test.set(29);
     fails(

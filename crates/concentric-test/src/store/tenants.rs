@@ -57,7 +57,9 @@ async fn another_tenant_reads_and_writes_no_run<H: Runs>(test: Test<H>) {
         let fences = [fence, version];
         fails(store.get(theirs(run)).await, code, format!("`get` {of}"));
         for n in fences {
-            let claim = store.claim(theirs(run), n, approve("q"), secs(30)).await;
+            let mut record = test.get(run).await;
+            (record.key, record.version) = (theirs(run), n);
+            let claim = store.claim(record, approve("q"), secs(30)).await;
             fails(claim, code, format!("`claim` {of}"));
             let change = || RunChange::from(running("theirs"));
             fails(
@@ -194,10 +196,9 @@ async fn runs_of_two_tenants_with_the_same_ids_are_apart<H: Runs>(test: Test<H>)
     let amended = store
         .amend(theirs("waits"), version, waiting("2", "q2").into())
         .await;
-    let version = done(amended, "`amend` of another tenant");
-    let claimed = store
-        .claim(theirs("waits"), version, approve("q2"), secs(30))
-        .await;
+    done(amended, "`amend` of another tenant");
+    let record = done(store.get(theirs("waits")).await, "`get` of another tenant");
+    let claimed = store.claim(record, approve("q2"), secs(30)).await;
     let fence = done(claimed, "`claim` of another tenant").fence;
     let waits = store.suspend(theirs("waits"), fence, waiting("3", "q3").into());
     done(waits.await, "`suspend` of another tenant");
@@ -246,11 +247,8 @@ async fn a_quarantined_run_is_released_by_its_tenant_only<H: Runs>(test: Test<H>
         );
         done(begun.await, "`begin` of a new run");
         for _ in 0..MAX_TAKEOVERS {
-            let version = done(test.store.get(key.clone()).await, "`get`").version;
-            let claim = test
-                .store
-                .claim(key.clone(), version, Vec::new(), secs(0))
-                .await;
+            let record = done(test.store.get(key.clone()).await, "`get`");
+            let claim = test.store.claim(record, Vec::new(), secs(0)).await;
             done(claim, "`claim` of an abandoned run");
         }
     }

@@ -95,7 +95,12 @@ pub fn running_after(transcript: Transcript) -> RunState {
 
 /// The state of a run with a tool call that waits for a reply to the interrupt `id`.
 pub fn waiting(text: &str, id: &str) -> RunState {
-    let mut machine = called(user(text));
+    waiting_after(user(text), id)
+}
+
+/// The state of a run with a tool call that waits for a reply to the interrupt `id`, after `transcript`.
+pub fn waiting_after(transcript: Transcript, id: &str) -> RunState {
+    let mut machine = called(transcript);
     let asked = Interrupt::new(question(id), interrupt::TOOL_CALL).about(CallId::new("c"));
     machine.input(Input::Suspended {
         index: 0,

@@ -77,12 +77,11 @@ impl RunStore for Pointed {
 
     fn claim(
         &self,
-        key: RunKey,
-        version: u64,
+        record: RunRecord,
         replies: Vec<Reply>,
         lease: Duration,
     ) -> StoreFuture<RunRecord> {
-        let work = self.inner.claim(key, version, replies, lease);
+        let work = self.inner.claim(record, replies, lease);
         self.noting(self.at("claim".into(), work), accepted)
     }
 

@@ -117,8 +117,8 @@ async fn an_abandoned_run_returns_its_interrupts() {
             // Another process claims the run and dies.
             let runs = store.list_by_thread(Tenant::default(), ThreadId::new("t"), None, 1);
             let key = runs.await.unwrap().remove(0).key;
-            let version = store.get(key.clone()).await.unwrap().version;
-            let claim = store.claim(key, version, Vec::new(), Duration::ZERO);
+            let record = store.get(key).await.unwrap();
+            let claim = store.claim(record, Vec::new(), Duration::ZERO);
             claim.await.unwrap();
             if recovered {
                 let environment = concentric_core::Environment::system();

@@ -118,8 +118,8 @@ async fn a_waiting_run_has_its_interrupts_until_it_ends() {
     assert!(asked[0]["toolCallId"].is_string());
 
     // A reply resumes it, and it ends.
-    let version = world.store.get(key.clone()).await.unwrap().version;
-    let resumed = world.store.claim(key.clone(), version, Vec::new(), LEASE);
+    let record = world.store.get(key.clone()).await.unwrap();
+    let resumed = world.store.claim(record, Vec::new(), LEASE);
     let fence = resumed.await.unwrap().fence;
     let run = world.get("/t/runs/r").await.json();
     assert_eq!(

@@ -33,7 +33,7 @@ async fn a_run_claimed_by_another_process_fails() {
     // It slept through its lease.
     world.advance(LEASE);
     let record = store.get(key(&store, "run")).await.unwrap();
-    let claim = store.claim(key(&store, "run"), record.version, vec![], LEASE);
+    let claim = store.claim(record, vec![], LEASE);
     let record = claim.await.unwrap();
 
     let items = drain(&mut body).await;
@@ -118,7 +118,7 @@ async fn a_lease_is_checked_during_continuous_events() {
     }
     world.advance(LEASE);
     let record = store.get(key(&store, "run")).await.unwrap();
-    let claim = store.claim(key(&store, "run"), record.version, vec![], LEASE);
+    let claim = store.claim(record, vec![], LEASE);
     claim.await.unwrap();
     let (events, error) = assert_fails(body).await;
     is(&error, ErrorKind::Conflict, "stale_claim");

@@ -226,12 +226,11 @@ impl RunStore for Flaky {
 
     fn claim(
         &self,
-        key: RunKey,
-        version: u64,
+        record: RunRecord,
         replies: Vec<Reply>,
         lease: Duration,
     ) -> StoreFuture<RunRecord> {
-        self.write("claim", self.inner.claim(key, version, replies, lease))
+        self.write("claim", self.inner.claim(record, replies, lease))
     }
 
     fn claim_abandoned(&self, limit: usize, lease: Duration) -> StoreFuture<Vec<RunRecord>> {

@@ -58,16 +58,12 @@ async fn a_running_run_is_not_withdrawn() {
     let (world, store) = world();
     let questions = Process::paying(&store).interrupted(&world, "run").await;
     let record = store.get(key(&store, "run")).await.unwrap();
-    let claim = store.claim(
-        record.key.clone(),
-        record.version,
-        approve(&questions),
-        LEASE,
-    );
+    let claim = store.claim(record, approve(&questions), LEASE);
     let claimed = claim.await.unwrap();
     let other = Process::other(&store);
     assert_finishes(other.body(instead(&world, "next")).await).await;
-    assert_eq!(store.get(record.key).await.unwrap(), claimed);
+    let read = store.get(claimed.key.clone()).await;
+    assert_eq!(read.unwrap(), claimed);
 }
 
 #[tokio::test]

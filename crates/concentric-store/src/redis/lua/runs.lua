@@ -188,14 +188,12 @@ local function run_sum(names, hd, rd, chain)
   return redis.sha1hex(names .. hd .. rd .. chain)
 end
 
--- A run with its turns. Without them if the state exceeds `max` bytes; or if it has another version than
--- `version`, or is running, so that it cannot be claimed.
-local function record(run, version, max)
+-- A run with its turns. Without them if the state exceeds `max` bytes.
+local function record(run, max)
   local f = call('HMGET', run.key, 'head', 'replies', 'sum')
   local head = f[1] or ''
   local entries = {}
-  local is_taken = run.is_damaged or version and (run.version ~= version or run.status == 'running' and run.till > now)
-  if not is_taken and run.bytes + #head <= max then
+  if not run.is_damaged and run.bytes + #head <= max then
     entries = log_read(run.log, run.len)
   end
   return {'ok', run.R, run.client, run.status, not run.is_damaged and run.version, run.fence, run.till, run.takeovers,
@@ -204,12 +202,12 @@ local function record(run, version, max)
 end
 
 function methods.run_get()
-  local T, R, version, max = take(4)
+  local T, R, max = take(3)
   local run = run_open(T, R)
   if not run then
     return {'not_found'}
   end
-  return record(run, tonumber(version), tonumber(max))
+  return record(run, tonumber(max))
 end
 
 function methods.run_find()
@@ -231,7 +229,7 @@ function methods.run_find()
   if not newest then
     return {'not_found'}
   end
-  return record(newest, nil, tonumber(max))
+  return record(newest, tonumber(max))
 end
 
 local function is_live(T, client)
@@ -343,7 +341,8 @@ function methods.run_begin()
   return {'ok', fence}
 end
 
--- Claims a run whose record and version the caller has read. `replies` are empty if there are no new ones.
+-- Claims a run whose record, which has this version, the caller has read. `replies` are empty if there are no new
+-- ones. The head and the replies are compared with their digests when they are read.
 function methods.run_claim()
   local T, R, version, attempt, lease, keep, max_takeovers, sum_names, replies, rd = take(10)
   local run = run_open(T, R)
@@ -354,6 +353,10 @@ function methods.run_claim()
     local code = claim_code(run, tonumber(version), tonumber(keep), tonumber(max_takeovers))
     if code then
       return {code}
+    end
+    -- A damaged run must not get a new checksum.
+    if call('HGET', run.key, 'sum') ~= run_sum(sum_names, run.hd, run.rd, run.chain) then
+      return {'mismatch'}
     end
     local till = now + tonumber(lease)
     local answer = unlisted(till)

@@ -42,12 +42,11 @@ impl RunStore for SqliteStore {
 
     fn claim(
         &self,
-        key: RunKey,
-        version: u64,
+        record: RunRecord,
         replies: Vec<Reply>,
         lease: Duration,
     ) -> StoreFuture<RunRecord> {
-        self.write(move |tx, options| write::claim(tx, options, &key, version, replies, lease))
+        self.write(move |tx, options| write::claim(tx, options, record, replies, lease))
     }
 
     fn claim_abandoned(&self, limit: usize, lease: Duration) -> StoreFuture<Vec<RunRecord>> {

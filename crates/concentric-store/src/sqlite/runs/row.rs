@@ -10,7 +10,7 @@ use crate::{
     rules::{Standing, name, read_run},
 };
 use concentric_core::{
-    InterruptId, RunId, Str, ThreadId,
+    InterruptId, Reply, RunId, Str, ThreadId,
     store::{RunKey, RunRecord, RunStatus, StoreError, Tenant},
 };
 use rusqlite::{Row, Transaction};
@@ -22,7 +22,7 @@ pub(super) struct Stored {
     checksum: Vec<u8>,
     // Without its turns.
     pub(super) head: String,
-    pub(super) replies: String,
+    pub(super) replies_json: String,
     replied_at: Option<i64>,
     client_id: RunId,
     // `None` if a migration could not read the state.
@@ -45,7 +45,7 @@ impl Stored {
             standing: standing(row, 3)?,
             checksum: row.get(9)?,
             head: row.get(10)?,
-            replies: row.get(11)?,
+            replies_json: row.get(11)?,
             replied_at: row.get(12)?,
             client_id: RunId::new(row.get::<_, String>(13)?),
             turns: turns(row, 14)?,
@@ -55,6 +55,20 @@ impl Stored {
     /// The turns of the run.
     pub(super) fn turns(&self) -> Result<Turns, StoreError> {
         self.turns.ok_or_else(|| no_turns(&self.key))
+    }
+
+    /// Verifies the checksum of the row; `chain` is that of its last turn.
+    pub(super) fn check_sum(&self, chain: &[u8]) -> Result<(), StoreError> {
+        match checksum(&self.key, &self.head, &self.replies_json, chain) == *self.checksum {
+            true => Ok(()),
+            false => Err(Fault::corrupt(name(&self.key), "checksum mismatch").into()),
+        }
+    }
+
+    /// Parses the stored replies.
+    pub(super) fn replies(&self) -> Result<Vec<Reply>, StoreError> {
+        let replies = serde_json::from_str(&self.replies_json);
+        replies.map_err(|error| Fault::corrupt(name(&self.key), error).into())
     }
 
     /// Verifies the checksums, and parses the row and its turns.
@@ -70,12 +84,9 @@ impl Stored {
             return Err(Fault::TooLarge { bytes, max }.into());
         }
         let (turns, last) = turns.read(tx, &name(key))?;
-        if checksum(key, &self.head, &self.replies, &last) != *self.checksum {
-            return Err(Fault::corrupt(name(key), "checksum mismatch").into());
-        }
+        self.check_sum(&last)?;
         let state = read_run(key, self.head.as_bytes(), turns, max)?;
-        let replies = serde_json::from_str(&self.replies)
-            .map_err(|error| Fault::corrupt(name(key), error))?;
+        let replies = self.replies()?;
         let asked = asked(tx, key)?;
         let mut record = RunRecord::new(key.clone(), self.client_id.clone(), state);
         standing.show(options.now(), &mut record);

@@ -157,35 +157,32 @@ fn may_wait(tx: &Transaction<'_>, options: &Options, key: &RunKey) -> Result<(),
 pub(super) fn claim(
     tx: &Transaction<'_>,
     options: &Options,
-    key: &RunKey,
-    version: u64,
+    mut record: RunRecord,
     replies: Vec<Reply>,
     lease: Duration,
 ) -> Result<RunRecord, StoreError> {
     let now = options.now();
-    let stored = stored(tx, key)?;
-    stored.standing.check_claim(version, options, now)?;
-    // A run whose state cannot be read must not be claimed.
-    let mut record = stored.open(tx, options)?;
-    let replies = merge_replies(&record.replies, replies);
+    let stored = stored(tx, &record.key)?;
+    stored.standing.check_claim(record.version, options, now)?;
+    // A damaged row must not get a new checksum.
+    let chain = stored.turns()?.last_chain(tx)?;
+    stored.check_sum(&chain)?;
+    let accepted = stored.replies()?;
+    let replies = merge_replies(&accepted, replies);
     let json = write_replies(&replies, options.max_state_bytes)?;
-    let standing = set_claimed(tx, key, stored.standing, now, lease)?;
-    record.status = standing.status_at(now);
-    record.version = standing.version;
-    record.fence = standing.fence;
-    record.lease_until = standing.lease_until;
-    record.takeovers = standing.takeovers;
-    let [tenant, thread, run] = names(key);
-    if record.replies.len() < replies.len() {
+    let standing = set_claimed(tx, &record.key, stored.standing, now, lease)?;
+    if accepted.len() < replies.len() {
         let keep =
             "UPDATE runs SET replies = ?4, replied_at = ifnull(replied_at, ?5), checksum = ?6
                     WHERE tenant = ?1 AND thread = ?2 AND run = ?3";
-        let sum = checksum(key, &stored.head, &json, &stored.turns()?.last_chain(tx)?);
+        let [tenant, thread, run] = names(&record.key);
+        let sum = checksum(&record.key, &stored.head, &json, &chain);
         let row = params![tenant, thread, run, json, nanos(now), sum];
         execute(tx, keep, row)?;
-        record.replies = replies;
         record.replied_at.get_or_insert(time(nanos(now)));
     }
+    standing.show(now, &mut record);
+    record.replies = replies;
     Ok(record)
 }
 
@@ -257,7 +254,14 @@ pub(super) fn amend(
     let update = "UPDATE runs SET version = ?4 WHERE tenant = ?1 AND thread = ?2 AND run = ?3";
     let [tenant, thread, run] = names(key);
     execute(tx, update, params![tenant, thread, run, integer(version)])?;
-    apply(tx, options, key, change, stored.turns()?, &stored.replies)?;
+    apply(
+        tx,
+        options,
+        key,
+        change,
+        stored.turns()?,
+        &stored.replies_json,
+    )?;
     Ok(version)
 }
 

@@ -16,7 +16,7 @@ async fn a_schema_is_migrated_before_it_is_opened() {
             missing,
             Fault::Outdated {
                 found: 0,
-                needed: 1
+                needed: 2
             }
         ),
         "{missing:?}"
@@ -49,7 +49,7 @@ async fn a_schema_is_migrated_before_it_is_opened() {
     for newer in [open().await.err(), migrate().await.err()] {
         let newer = newer.unwrap();
         assert!(
-            matches!(newer, Fault::Newer { found: 9, known: 1 }),
+            matches!(newer, Fault::Newer { found: 9, known: 2 }),
             "{newer:?}"
         );
     }
@@ -57,6 +57,43 @@ async fn a_schema_is_migrated_before_it_is_opened() {
     database.batch_execute(&set(other)).await.unwrap();
     assert!(matches!(open().await, Err(Fault::Foreign)));
     assert!(matches!(migrate().await, Err(Fault::Foreign)));
+}
+
+#[tokio::test]
+async fn a_schema_of_version_1_is_migrated_while_it_is_used() {
+    let Some(url) = direct() else {
+        return;
+    };
+    let schema = schema();
+    let database = connect(&url).await;
+    let first = include_str!("../../../src/postgres/schema1.sql");
+    let create = format!(
+        "BEGIN; CREATE SCHEMA {schema}; SET LOCAL search_path = {schema}, pg_temp; {first};
+         UPDATE meta SET version = 1; COMMIT"
+    );
+    database.batch_execute(&create).await.unwrap();
+    let open = || PostgresStore::open_with(&url, Options::new().schema(schema.as_str()));
+    let outdated = open().await.unwrap_err();
+    assert!(
+        matches!(outdated, Fault::Outdated { found: 1, .. }),
+        "{outdated:?}"
+    );
+    PostgresStore::migrate(&url, &schema).await.unwrap();
+    let store = open().await.unwrap();
+    let change = running("hi").into();
+    let begun = store.begin(key("run"), client("run"), change, Duration::ZERO);
+    begun.await.unwrap();
+    let version = store.get(key("run")).await.unwrap().version;
+    // A process of the release before.
+    let claim = format!(
+        "SELECT o_code FROM {schema}.run_claim('acme', 'thread', 'run', {version}, '1', NULL, 0, NULL)"
+    );
+    let claimed = database.query_one(&claim, &[]).await.unwrap();
+    assert_eq!(claimed.get::<_, String>(0), "ok");
+    let record = store.get(key("run")).await.unwrap();
+    assert_eq!((record.status, record.takeovers), (RunStatus::Abandoned, 1));
+    let claimed = store.claim(record, vec![], LEASE).await.unwrap();
+    assert_eq!(store.get(key("run")).await.unwrap(), claimed);
 }
 
 #[tokio::test]

@@ -2,10 +2,13 @@
 
 use super::*;
 use crate::common::{
-    key_of,
+    key_of, question,
     redis::{schema, url},
 };
-use concentric_core::store::{Decisions, StoredDecision, StoredScope};
+use concentric_core::{
+    Reply,
+    store::{Decisions, StoredDecision, StoredScope},
+};
 
 async fn begin_left(store: &RedisStore, tenant: &'static str, run: &'static str) {
     let change = running("hi").into();
@@ -86,8 +89,9 @@ async fn a_run_without_all_fields_is_corrupt_and_others_go_on() {
         let read = store.get(key(field)).await.unwrap_err();
         assert!(matches!(fault(&read), Fault::Corrupt { .. }), "{read:?}");
         for version in [0, claimed[0].version] {
-            let claim = store.claim(key(field), version, vec![], LEASE);
-            let claim = claim.await.unwrap_err();
+            let mut record = claimed[0].clone();
+            (record.key, record.version) = (key(field), version);
+            let claim = store.claim(record, vec![], LEASE).await.unwrap_err();
             assert!(matches!(fault(&claim), Fault::Corrupt { .. }), "{claim:?}");
         }
     }
@@ -100,6 +104,23 @@ async fn a_run_without_all_fields_is_corrupt_and_others_go_on() {
         assert!(matches!(fault(&read), Fault::Corrupt { .. }), "{read:?}");
         let listed = store.list_by_thread(tenant("acme"), id("thread"), None, 99);
         assert_eq!(listed.await.unwrap().len(), 1);
+    }
+}
+
+#[tokio::test]
+async fn a_run_with_another_checksum_is_not_claimed() {
+    let Some((store, schema)) = redis::store(Options::new()).await else {
+        return;
+    };
+    let mut database = connect(&direct().unwrap()).await;
+    for field in ["sum", "chain", "hd", "rd"] {
+        begin_left(&store, "acme", field).await;
+        let record = store.get(key(field)).await.unwrap();
+        let run = format!("{schema}:{{t:acme}}:r:thread:{field}");
+        command(&mut database, &["HSET", &run, field, "x"]).await;
+        let replies = vec![Reply::approve(question("q"))];
+        let claim = store.claim(record, replies, LEASE).await.unwrap_err();
+        assert!(matches!(fault(&claim), Fault::Corrupt { .. }), "{claim:?}");
     }
 }
 

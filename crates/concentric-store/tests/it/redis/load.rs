@@ -37,10 +37,10 @@ async fn one_of_two_handles_wins_each_race_for_a_suspended_run() {
         let fence = begun.await.unwrap();
         let suspended = one.suspend(run.clone(), fence, waiting("hi", "q").into());
         suspended.await.unwrap();
-        let version = one.get(run.clone()).await.unwrap().version;
+        let record = one.get(run.clone()).await.unwrap();
         let claim = |store: &RedisStore| {
             let replies = vec![Reply::approve(question("q"))];
-            store.claim(run.clone(), version, replies, LEASE)
+            store.claim(record.clone(), replies, LEASE)
         };
         let (a, b) = tokio::join!(claim(&one), claim(&other));
         let (won, lost) = match (a, b) {

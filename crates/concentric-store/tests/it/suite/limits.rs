@@ -52,17 +52,14 @@ async fn a_state_over_the_size_limit_is_not_written<S: Store>(store: S, _: Manua
     let suspend = store.suspend(key("other"), fence, large().into()).await;
     assert_eq!(code(suspend), "unwritable");
     assert_eq!(store.get(key("other")).await.unwrap().state, running("hi"));
-    let version = suspended(&store, "run", "q").await;
+    let record = suspended(&store, "run", "q").await;
     let replies = vec![Reply::answer(question("q"), "x".repeat(100_000))];
     let claim = store
-        .claim(key("run"), version, replies, secs(30))
+        .claim(record.clone(), replies, secs(30))
         .await
         .unwrap_err();
     assert!(matches!(fault(&claim), Fault::TooLarge { .. }), "{claim:?}");
-    store
-        .claim(key("run"), version, vec![], secs(30))
-        .await
-        .unwrap();
+    store.claim(record, vec![], secs(30)).await.unwrap();
 }
 
 fn nested(levels: usize) -> Value {
@@ -70,10 +67,10 @@ fn nested(levels: usize) -> Value {
 }
 
 async fn a_state_nested_too_deeply_is_not_written<S: Store>(store: S, _: ManualClock) {
-    let version = suspended(&store, "run", "q").await;
+    let record = suspended(&store, "run", "q").await;
     let claim = |levels| {
         let replies = vec![Reply::answer(question("q"), nested(levels))];
-        store.claim(key("run"), version, replies, secs(30))
+        store.claim(record.clone(), replies, secs(30))
     };
     let error = claim(127).await.unwrap_err();
     assert!(matches!(fault(&error), Fault::TooDeep), "{error:?}");
@@ -116,8 +113,8 @@ async fn waiting_runs_are_limited<S: Store>(store: S, _: ManualClock) {
     );
 
     // A run that has waited keeps its place in the limit while it runs.
-    let version = store.get(key("1")).await.unwrap().version;
-    let claim = store.claim(key("1"), version, approve("1"), secs(30));
+    let record = store.get(key("1")).await.unwrap();
+    let claim = store.claim(record, approve("1"), secs(30));
     let fence = claim.await.unwrap().fence;
     assert_eq!(
         code(wait_in(&store, "thread", "8").await),
@@ -127,8 +124,8 @@ async fn waiting_runs_are_limited<S: Store>(store: S, _: ManualClock) {
     store.suspend(key("1"), fence, state.into()).await.unwrap();
 
     // Its end lets another run wait.
-    let version = store.get(key("1")).await.unwrap().version;
-    let claim = store.claim(key("1"), version, approve("again"), secs(30));
+    let record = store.get(key("1")).await.unwrap();
+    let claim = store.claim(record, approve("again"), secs(30));
     let fence = claim.await.unwrap().fence;
     store.end(key("1"), fence).await.unwrap();
     wait_in(&store, "thread", "9").await.unwrap();

@@ -31,7 +31,7 @@ use concentric_core::{
     Reply, RunId, Str, ThreadId,
     store::{
         EffectKey, Intent, Ledger, LedgerEntry, MAX_TAKEOVERS, Memories, RunClaim, RunKey,
-        RunStatus, RunStore, StoreError, StoredDecision, StoredScope,
+        RunRecord, RunStatus, RunStore, StoreError, StoredDecision, StoredScope,
     },
 };
 use concentric_store::{Fault, Options};
@@ -65,8 +65,8 @@ fn code<T: std::fmt::Debug>(result: Result<T, StoreError>) -> &'static str {
     result.unwrap_err().code()
 }
 
-/// Creates a run that waits for a reply to the interrupt `id`; returns its version.
-async fn suspended<S: Store>(store: &S, run: &str, id: &str) -> u64 {
+/// Creates a run that waits for a reply to the interrupt `id`.
+async fn suspended<S: Store>(store: &S, run: &str, id: &str) -> RunRecord {
     let fence = RunStore::begin(store, key(run), client(run), running("hi").into(), secs(30))
         .await
         .unwrap();
@@ -74,7 +74,7 @@ async fn suspended<S: Store>(store: &S, run: &str, id: &str) -> u64 {
         .suspend(key(run), fence, waiting("hi", id).into())
         .await
         .unwrap();
-    store.get(key(run)).await.unwrap().version
+    store.get(key(run)).await.unwrap()
 }
 
 /// Begins a run and suspends it.

@@ -18,8 +18,8 @@ suite! {
 }
 
 async fn ended_runs_are_removed_after_their_retention<S: Store>(store: S, clock: ManualClock) {
-    let version = suspended(&store, "run", "q").await;
-    let claim = store.claim(key("run"), version, approve("q"), secs(30));
+    let record = suspended(&store, "run", "q").await;
+    let claim = store.claim(record, approve("q"), secs(30));
     let fence = claim.await.unwrap().fence;
     set(&clock, 10);
     store.end(key("run"), fence).await.unwrap();
@@ -63,7 +63,7 @@ async fn ended_runs_are_removed_after_their_retention<S: Store>(store: S, clock:
 }
 
 async fn runs_that_wait_too_long_are_ended<S: Store>(store: S, clock: ManualClock) {
-    let version = suspended(&store, "asks", "q").await;
+    let version = suspended(&store, "asks", "q").await.version;
     let begin = |run, until| {
         RunStore::begin(
             &store,
@@ -76,7 +76,7 @@ async fn runs_that_wait_too_long_are_ended<S: Store>(store: S, clock: ManualCloc
     begin("left", 2).await.unwrap();
     begin("driven", 9_000_000).await.unwrap();
     let asks_again = suspended(&store, "again", "p").await;
-    let claim = store.claim(key("again"), asks_again, vec![], secs(30));
+    let claim = store.claim(asks_again, vec![], secs(30));
     let fence = claim.await.unwrap().fence;
     let state = waiting("hi", "p");
     set(&clock, 1);
@@ -119,7 +119,7 @@ async fn runs_that_wait_too_long_are_ended<S: Store>(store: S, clock: ManualCloc
     assert_eq!(record.status, RunStatus::Ended);
     assert!(record.version > version);
     set(&clock, 2_000_003);
-    let claim = store.claim(key("asks"), record.version, approve("q"), secs(30));
+    let claim = store.claim(record, approve("q"), secs(30));
     assert_eq!(code(claim.await), "run_ended");
     assert_eq!(states(2_000_999).await, [over, over, over, runs]);
     assert_eq!(states(2_001_000).await, [None, over, over, runs]);
@@ -127,13 +127,13 @@ async fn runs_that_wait_too_long_are_ended<S: Store>(store: S, clock: ManualCloc
 }
 
 async fn an_overdue_run_is_neither_claimed_nor_counted<S: Store>(store: S, clock: ManualClock) {
-    let version = suspended(&store, "first", "q").await;
+    let record = suspended(&store, "first", "q").await;
     for run in ["b", "c"] {
         suspended(&store, run, run).await;
     }
     let claim = |now| {
         set(&clock, now);
-        store.claim(key("first"), version, approve("q"), secs(8_000))
+        store.claim(record.clone(), approve("q"), secs(8_000))
     };
     assert_eq!(code(claim(2_000_000).await), "run_ended");
     // The three runs are all that may wait.
@@ -167,8 +167,8 @@ async fn an_overdue_run_is_not_taken_over<S: Store>(store: S, clock: ManualClock
         begun.await.unwrap();
     }
     set(&clock, 2_000_000);
-    let version = store.get(key("early")).await.unwrap().version;
-    let claim = store.claim(key("early"), version, vec![], secs(30));
+    let record = store.get(key("early")).await.unwrap();
+    let claim = store.claim(record, vec![], secs(30));
     assert_eq!(code(claim.await), "run_ended");
     let claimed = store.claim_abandoned(9, secs(30)).await.unwrap();
     let claimed: Vec<_> = claimed.into_iter().map(|record| record.key).collect();
@@ -214,8 +214,8 @@ async fn withdrawn_runs_neither_count_nor_stay<S: Store>(store: S, clock: Manual
         suspended(&store, run, run).await;
     }
     wait_in(&store, "other", "1").await.unwrap();
-    let version = store.get(key("3")).await.unwrap().version;
-    let claim = store.claim(key("3"), version, approve("3"), secs(60));
+    let record = store.get(key("3")).await.unwrap();
+    let claim = store.claim(record, approve("3"), secs(60));
     let fence = claim.await.unwrap().fence;
     let begun = RunStore::begin(
         &store,

@@ -31,7 +31,7 @@ macro_rules! fault {
 fault! {
     None
     SavesWithAnyFence RenewsALostLease EndsWithAnyFence SuspendsWithAnyFence KeepsTheClaimOfAWaitingRun
-    ClaimsAnyVersion AmendsAnyVersion FailsARepeatedEnd LosesReplies ReplacesReplies LosesAWrite
+    ClaimsAnyVersion ComparesFences ReturnsTheOldLease AmendsAnyVersion FailsARepeatedEnd LosesReplies ReplacesReplies LosesAWrite
     LosesSomeWrites TruncatesLargeStates AllowsOneClientIdTwice ForgetsAbandonedRunsAreLive
     FindsTheOldestRun ListsRunsOfEachMessage HasShortLeases WrapsLongLeases ClaimsTooMany HandsOutARunTwice
     IgnoresQuarantine SweepsQuarantinedRuns ResetsTakeoversAtRenewals CountsEachClaimAsATakeover
@@ -194,27 +194,31 @@ impl RunStore for FaultyStore {
 
     fn claim(
         &self,
-        key: RunKey,
-        version: u64,
-        replies: Vec<Reply>,
+        mut record: RunRecord,
+        mut replies: Vec<Reply>,
         lease: Duration,
     ) -> StoreFuture<RunRecord> {
         let (store, lease) = (self.clone(), self.lease(lease));
         Box::pin(async move {
-            let inner = &store.inner;
+            let (inner, key) = (&store.inner, record.key.clone());
             if store.has(Fault::ClaimsAfterACheck)
-                && inner.get(key.clone()).await?.version == version
+                && inner.get(key.clone()).await?.version == record.version
             {
                 pause().await;
-                return match inner.claim(key.clone(), version, replies, lease).await {
+                return match inner.claim(record, replies, lease).await {
                     Err(StoreError::Taken) => inner.get(key).await,
                     claimed => claimed,
                 };
             }
-            let mut version = version;
-            let mut replies = replies;
+            let until = record.lease_until;
             match store.fault {
-                Fault::ClaimsAnyVersion => version = inner.get(key.clone()).await?.version,
+                Fault::ClaimsAnyVersion => record.version = inner.get(key.clone()).await?.version,
+                Fault::ComparesFences => {
+                    let newest = inner.get(key.clone()).await?;
+                    if newest.fence == record.fence {
+                        record.version = newest.version;
+                    }
+                }
                 Fault::LosesReplies => replies.clear(),
                 Fault::ReplacesReplies if !replies.is_empty() => {
                     store.noted(|noted| noted.replies.insert(key.clone(), replies.clone()));
@@ -222,8 +226,11 @@ impl RunStore for FaultyStore {
                 Fault::IgnoresQuarantine => drop(inner.release(key.clone()).await?),
                 _ => {}
             }
-            let claimed = inner.claim(key, version, replies, lease).await;
-            claimed.map(|record| store.show(record))
+            let mut claimed = inner.claim(record, replies, lease).await?;
+            if store.has(Fault::ReturnsTheOldLease) {
+                claimed.lease_until = until;
+            }
+            Ok(store.show(claimed))
         })
     }
 
@@ -300,9 +307,7 @@ impl RunStore for FaultyStore {
             if store.has(Fault::KeepsTheClaimOfAWaitingRun) {
                 let record = inner.get(key.clone()).await?;
                 if (record.status, record.fence) == (RunStatus::Suspended, fence) {
-                    let claimed = inner
-                        .claim(key.clone(), record.version, Vec::new(), lease)
-                        .await?;
+                    let claimed = inner.claim(record, Vec::new(), lease).await?;
                     return inner.save(key, claimed.fence, change, lease).await;
                 }
             }

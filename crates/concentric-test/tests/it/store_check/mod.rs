@@ -93,6 +93,10 @@ faults! {
         says "`save` after a suspension must fail with `stale_claim`";
     ClaimsAnyVersion: runs::a_claim_of_another_version_fails
         says "`claim` of version 0 instead of";
+    ComparesFences: runs::a_record_is_not_claimed_after_a_write
+        says "`claim` of a record before an `amend` must fail with `already_resumed`";
+    ReturnsTheOldLease: runs::a_claim_returns_the_record_that_a_read_returns
+        says "a claimed run has changed: its lease is";
     AmendsAnyVersion: runs::a_state_is_amended_only_while_the_run_can_be_claimed
         says "`amend` of an older version must fail with `already_resumed`";
     FailsARepeatedEnd: runs::an_ended_run_stays_ended
