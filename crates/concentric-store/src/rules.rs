@@ -395,6 +395,11 @@ pub(crate) fn check_text(json: &str, max: usize) -> Result<(), StoreError> {
 /// Returns whether `json` exceeds the recursion limit of `serde_json`.
 fn is_too_deep(json: &str) -> bool {
     const MOST: usize = 127;
+    // Counting all brackets is many times faster, and suffices for most texts.
+    let opens = json.bytes().filter(|byte| matches!(byte, b'[' | b'{'));
+    if opens.count() <= MOST {
+        return false;
+    }
     let (mut depth, mut text, mut escaped) = (0_usize, false, false);
     for byte in json.bytes() {
         match (text, byte) {
@@ -419,9 +424,12 @@ mod tests {
     #[test]
     fn the_depth_limit_equals_that_of_the_parser() {
         for depth in [1, 100, 126, 127, 128, 129, 500] {
-            let json = format!(r#"{}"[[\"["{}"#, "[".repeat(depth), "]".repeat(depth));
-            let read = serde_json::from_str::<serde_json::Value>(&json);
-            assert_eq!(is_too_deep(&json), read.is_err(), "{depth}");
+            for other in ["", r#","[[\"[{""#, &",[{}]".repeat(200)] {
+                let (open, close) = ("[".repeat(depth), "]".repeat(depth));
+                let json = format!("{open}1{other}{close}");
+                let read = serde_json::from_str::<serde_json::Value>(&json);
+                assert_eq!(is_too_deep(&json), read.is_err(), "{depth} {other}");
+            }
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::{
     rules::{check_keep, check_total, write_turn},
 };
 use concentric_core::{Turn, store::StoreError};
-use rusqlite::{Transaction, params};
+use rusqlite::{Row, Transaction, params};
 
 /// The maximum number of ancestors of the log of a conversation. A fork beyond it copies the turns. The log of
 /// a run may have one more.
@@ -167,6 +167,14 @@ fn parts(tx: &Transaction<'_>, log: i64, len: i64) -> Result<Vec<Part>, StoreErr
     Err(Fault::corrupt("a log of turns", "it has too many ancestors").into())
 }
 
+/// The bytes of a text or a blob.
+fn value<'a>(row: &'a Row<'_>, at: usize) -> Result<&'a [u8], StoreError> {
+    let value = row.get_ref(at).map_err(failed)?;
+    value
+        .as_bytes()
+        .map_err(|error| Fault::corrupt("a row", error).into())
+}
+
 fn read(
     tx: &Transaction<'_>,
     what: &str,
@@ -179,17 +187,17 @@ fn read(
     let select = "SELECT chain, turn FROM turns WHERE log = ?1 AND n >= ?2 AND n < ?3 ORDER BY n";
     for part in parts(tx, log, position(len))?.iter().rev() {
         let mut select = tx.prepare_cached(select).map_err(failed)?;
-        let rows = select.query_map([part.log, part.from, part.to], |row| {
-            Ok((row.get::<_, Vec<u8>>(0)?, row.get::<_, String>(1)?))
-        });
-        for row in rows.map_err(failed)? {
-            let (stored, json) = row.map_err(failed)?;
+        let rows = select.query([part.log, part.from, part.to]);
+        let mut rows = rows.map_err(failed)?;
+        while let Some(row) = rows.next().map_err(failed)? {
             let n = turns.len();
-            last = chain(&last, json.as_bytes());
+            // Not copied out of the row.
+            let (stored, json) = (value(row, 0)?, value(row, 1)?);
+            last = chain(&last, json);
             if stored != last {
                 return Err(corrupt(format!("the checksum of turn {n} does not match")));
             }
-            let turn = serde_json::from_str(&json)
+            let turn = serde_json::from_slice(json)
                 .map_err(|error| corrupt(format!("turn {n}: {error}")))?;
             turns.push(turn);
         }
