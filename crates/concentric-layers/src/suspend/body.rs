@@ -60,8 +60,7 @@ where
     }
 
     /// Returns the next item after a poll of the inner body that returned no event.
-    // Not inlined into the path of each event. Cold, since otherwise that path seems rare, and is not inlined itself.
-    #[cold]
+    // Not inlined into the path of each event.
     #[inline(never)]
     fn poll_source(&mut self, read: Polled, cx: &mut Context<'_>) -> Polled {
         match &mut self.source {
