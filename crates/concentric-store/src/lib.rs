@@ -109,7 +109,10 @@
 //! of the state, so their bytes do not depend on the length of the transcript. The first write of a run stores
 //! its whole transcript, without the turns of its conversation if the conversation is stored and the transcript
 //! begins with it. A checksum of each turn covers those before it: a run or a conversation with a
-//! changed or missing turn fails to load with [`Fault::Corrupt`].
+//! changed or missing turn fails to load with [`Fault::Corrupt`]. A page of a conversation
+//! ([`ThreadStore::turns`]) is read without the other turns, and verified from the stored checksum of the turn
+//! before it: a page fails if one of its turns, or that checksum, was changed or is missing, but not if an earlier
+//! turn was changed, which `load` detects.
 //!
 //! A fork of a conversation refers to the turns of its origin and copies none, except after 16 forks of
 //! forks, where one copies them. Deleting a conversation removes the turns that no fork has, and the runs
@@ -211,6 +214,7 @@
 //! [`RunStore::list_by_thread`]: concentric_core::store::RunStore::list_by_thread
 //! [`Memories`]: concentric_core::store::Memories
 //! [`ThreadStore`]: concentric_core::store::ThreadStore
+//! [`ThreadStore::turns`]: concentric_core::store::ThreadStore::turns
 //! [`StoreError::Stale`]: concentric_core::store::StoreError::Stale
 //! [`StoreError::Taken`]: concentric_core::store::StoreError::Taken
 //! [`StoreError::TooManyWaiting`]: concentric_core::store::StoreError::TooManyWaiting

@@ -13,6 +13,7 @@ use concentric_core::{
 };
 use std::{
     collections::HashSet,
+    ops::Range,
     time::{Duration, SystemTime},
 };
 
@@ -194,6 +195,17 @@ pub(crate) const fn renewed(cancel: bool) -> Renewed {
         true => Renewed::CancelRequested,
         false => Renewed::Held,
     }
+}
+
+/// The maximum number of turns that are read at once, except with their whole conversation.
+pub(crate) const MAX_TURNS: usize = 500;
+
+/// Returns the positions of the turns in a conversation of `len` turns that
+/// [`ThreadStore::turns`](concentric_core::store::ThreadStore::turns) returns.
+pub(crate) fn window(len: usize, start: Option<usize>, limit: usize) -> Range<usize> {
+    let limit = limit.min(MAX_TURNS);
+    let start = start.unwrap_or(len.saturating_sub(limit)).min(len);
+    start..len.min(start + limit)
 }
 
 /// The longest time that a lease may last.

@@ -12,6 +12,20 @@ shared! {
         /// Returns a conversation; `None` if it does not exist.
         fn load(&self, tenant: Tenant, thread: ThreadId) -> StoreFuture<Option<StoredThread>>;
 
+        /// Returns the summary of a conversation, and at most `limit` of its turns, but at most 500: those
+        /// from position `start` on, or else the newest ones. `None` if the conversation does not exist.
+        ///
+        /// With the limit 0, it returns the summary only. The cost depends on the returned turns, not on the
+        /// length of the conversation. A store that detects damaged turns verifies the returned ones, and
+        /// that they follow each other, but not the turns before and after them.
+        fn turns(
+            &self,
+            tenant: Tenant,
+            thread: ThreadId,
+            start: Option<usize>,
+            limit: usize,
+        ) -> StoreFuture<Option<(ThreadSummary, Vec<Turn>)>>;
+
         /// Applies `change` to a conversation, and returns its new version. With the version 0,
         /// creates it.
         ///

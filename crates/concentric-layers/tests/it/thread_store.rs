@@ -1,7 +1,7 @@
 //! A store of conversations for tests.
 
 use concentric_core::{
-    ThreadId,
+    ThreadId, Turn,
     store::{
         StoreError, StoreFuture, StoredThread, Tenant, ThreadChange, ThreadStore, ThreadSummary,
     },
@@ -106,6 +106,16 @@ impl Threads {
 impl ThreadStore for Threads {
     fn load(&self, tenant: Tenant, thread: ThreadId) -> StoreFuture<Option<StoredThread>> {
         self.at_pace(self.kept.load(tenant, thread))
+    }
+
+    fn turns(
+        &self,
+        tenant: Tenant,
+        thread: ThreadId,
+        start: Option<usize>,
+        limit: usize,
+    ) -> StoreFuture<Option<(ThreadSummary, Vec<Turn>)>> {
+        self.at_pace(self.kept.turns(tenant, thread, start, limit))
     }
 
     fn append(

@@ -1,10 +1,10 @@
 use super::{Kept, MemoryStore, turns::Turns};
 use crate::{
     Options,
-    rules::{may_append, read_suspended, write_slot, write_suspended},
+    rules::{may_append, read_suspended, window, write_slot, write_suspended},
 };
 use concentric_core::{
-    Str, ThreadId,
+    Str, ThreadId, Turn,
     state::{SlotPlace, StoredSlot},
     store::{
         RunClaim, RunKey, StoreError, StoreFuture, StoredScope, StoredThread, Tenant, ThreadChange,
@@ -39,6 +39,24 @@ impl ThreadStore for MemoryStore {
         self.work(move |kept| {
             let found = kept.threads.get(&(tenant, thread.clone()));
             found.map(|found| found.read(&thread, &options)).transpose()
+        })
+    }
+
+    fn turns(
+        &self,
+        tenant: Tenant,
+        thread: ThreadId,
+        start: Option<usize>,
+        limit: usize,
+    ) -> StoreFuture<Option<(ThreadSummary, Vec<Turn>)>> {
+        self.work(move |kept| {
+            let found = kept.threads.get(&(tenant, thread.clone()));
+            Ok(found.map(|found| {
+                let history = &found.turns.list;
+                let window = window(history.len(), start, limit);
+                let turns = history.prefix(window.end).turns_after(window.start);
+                (found.summary(thread), turns)
+            }))
         })
     }
 
@@ -79,10 +97,7 @@ impl ThreadStore for MemoryStore {
             let threads = kept.threads.iter();
             let found = threads.filter(|((of, thread), _)| *of == tenant && is_after(thread));
             let mut found: Vec<_> = found
-                .map(|((_, thread), found)| {
-                    let (session, turns) = (found.session.clone(), found.turns.list.len());
-                    ThreadSummary::new(thread.clone(), session, found.version, turns)
-                })
+                .map(|((_, thread), found)| found.summary(thread.clone()))
                 .collect();
             found.sort_by(|a, b| a.thread.as_str().cmp(b.thread.as_str()));
             found.truncate(limit);
@@ -197,6 +212,11 @@ impl Thread {
             suspended: None,
             change: None,
         }
+    }
+
+    fn summary(&self, thread: ThreadId) -> ThreadSummary {
+        let (session, turns) = (self.session.clone(), self.turns.list.len());
+        ThreadSummary::new(thread, session, self.version, turns)
     }
 
     fn read(&self, thread: &ThreadId, options: &Options) -> Result<StoredThread, StoreError> {

@@ -278,12 +278,14 @@ LANGUAGE sql STABLE SET search_path FROM CURRENT AS $$
     SELECT total FROM log_last(p_log, p_len)
 $$;
 
--- The first `p_len` turns of a log and their checksums.
-CREATE FUNCTION log_read(p_log bigint, p_len bigint, OUT chains bytea[], OUT bodies bytea[])
+-- The turns of a log from position `p_from` to before `p_len`, and their checksums.
+CREATE FUNCTION log_read(
+    p_log bigint, p_len bigint, p_from bigint DEFAULT 0, OUT chains bytea[], OUT bodies bytea[]
+)
 LANGUAGE sql STABLE SET search_path FROM CURRENT AS $$
     SELECT coalesce(array_agg(t.chain ORDER BY t.n), '{}'), coalesce(array_agg(t.body ORDER BY t.n), '{}')
     FROM log_parts(p_log, p_len) p
-    JOIN turns t ON t.log = p.log AND t.n >= p.lo AND t.n < p.hi
+    JOIN turns t ON t.log = p.log AND t.n >= greatest(p.lo, p_from) AND t.n < p.hi
 $$;
 
 CREATE FUNCTION log_new(p_parent bigint, p_len bigint, p_depth integer) RETURNS bigint
@@ -429,6 +431,20 @@ LANGUAGE sql STABLE SET search_path FROM CURRENT AS $$
               ORDER BY s.slot, s.place),
         r.chains, r.bodies
     FROM threads t, log_read(t.log, CASE WHEN t.bytes > p_max THEN 0 ELSE t.len END) r
+    WHERE t.tenant = p_tenant AND t.thread = p_thread
+$$;
+
+-- At most `p_limit` turns of a conversation from position `p_start` on, or the newest ones if it is null, and the
+-- checksum of the turns before them; null if there are none, or the last turn before them is missing.
+CREATE FUNCTION thread_turns(p_tenant text, p_thread text, p_start bigint, p_limit bigint)
+RETURNS TABLE (version bigint, session text, len bigint, before bytea, chains bytea[], bodies bytea[])
+LANGUAGE sql STABLE SET search_path FROM CURRENT AS $$
+    SELECT t.version, t.session, t.len, log_chain(w.log, w.lo), r.chains, r.bodies
+    FROM threads t,
+    LATERAL (SELECT least(coalesce(p_start, greatest(t.len - p_limit, 0)), t.len) AS lo) start,
+    LATERAL (SELECT start.lo, least(start.lo + p_limit, t.len) AS hi,
+        CASE WHEN p_limit > 0 AND start.lo < t.len THEN t.log END AS log) w,
+    LATERAL log_read(w.log, w.hi, w.lo) r
     WHERE t.tenant = p_tenant AND t.thread = p_thread
 $$;
 

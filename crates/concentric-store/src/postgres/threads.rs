@@ -7,7 +7,10 @@ use super::{
 use crate::{
     Fault,
     columns::{ROOT, chain, integer, names, number, position, size},
-    rules::{read_suspended, thread_name, unwritable, write_slot, write_suspended, write_turn},
+    rules::{
+        MAX_TURNS, read_suspended, thread_name, unwritable, window, write_slot, write_suspended,
+        write_turn,
+    },
 };
 use concentric_core::{
     ThreadId, Turn,
@@ -16,12 +19,23 @@ use concentric_core::{
         StoreError, StoreFuture, StoredThread, Tenant, ThreadChange, ThreadStore, ThreadSummary,
     },
 };
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
 impl ThreadStore for PostgresStore {
     fn load(&self, tenant: Tenant, thread: ThreadId) -> StoreFuture<Option<StoredThread>> {
         let db = Arc::clone(&self.db);
         Box::pin(async move { load(&db, &tenant, &thread).await })
+    }
+
+    fn turns(
+        &self,
+        tenant: Tenant,
+        thread: ThreadId,
+        start: Option<usize>,
+        limit: usize,
+    ) -> StoreFuture<Option<(ThreadSummary, Vec<Turn>)>> {
+        let db = Arc::clone(&self.db);
+        Box::pin(async move { turns(&db, &tenant, thread, start, limit).await })
     }
 
     fn append(
@@ -123,6 +137,36 @@ async fn load(
     Ok(Some(stored))
 }
 
+async fn turns(
+    db: &Db,
+    tenant: &Tenant,
+    thread: ThreadId,
+    start: Option<usize>,
+    limit: usize,
+) -> Result<Option<(ThreadSummary, Vec<Turn>)>, StoreError> {
+    let params = params![
+        TEXT: tenant.0.as_str(),
+        TEXT: thread.as_str(),
+        INT8: start.map(position),
+        INT8: position(limit.min(MAX_TURNS)),
+    ];
+    let rows = db.call("thread_turns", params, Repeat::Yes).await?;
+    let Some(row) = rows.first() else {
+        return Ok(None);
+    };
+    let name = thread_name(&thread);
+    let (version, len) = (number(column(row, 0)?), size(column(row, 2)?));
+    let (chains, bodies): (Vec<_>, Vec<_>) = (column(row, 4)?, column(row, 5)?);
+    // No turn follows a missing one.
+    let before: Option<&[u8]> = column(row, 3)?;
+    let before = before.unwrap_or_default();
+    let window = window(len, start, limit);
+    let (turns, _) = read_range(&name, window, before, &chains, &bodies)?;
+    let session = ThreadId::new(column::<String>(row, 1)?);
+    let summary = ThreadSummary::new(thread, session, version, len);
+    Ok(Some((summary, turns)))
+}
+
 fn read_json<T>(name: &str, json: &[u8]) -> Result<T, StoreError>
 where
     T: serde::de::DeserializeOwned,
@@ -137,10 +181,21 @@ pub(super) fn read_turns(
     chains: &[&[u8]],
     bodies: &[&[u8]],
 ) -> Result<(Vec<Turn>, Vec<u8>), StoreError> {
+    read_range(what, 0..len, ROOT, chains, bodies)
+}
+
+/// Reads some of the turns of `what`, and verifies their checksums from `before`, that of the turn before them.
+fn read_range(
+    what: &str,
+    range: Range<usize>,
+    before: &[u8],
+    chains: &[&[u8]],
+    bodies: &[&[u8]],
+) -> Result<(Vec<Turn>, Vec<u8>), StoreError> {
     let corrupt = |why: String| StoreError::from(Fault::corrupt(what, why));
     let mut turns: Vec<Turn> = Vec::with_capacity(bodies.len());
-    let mut last = ROOT.to_vec();
-    for (n, (stored, body)) in chains.iter().zip(bodies).enumerate() {
+    let mut last = before.to_vec();
+    for (n, (stored, body)) in (range.start..).zip(chains.iter().zip(bodies)) {
         last = chain(&last, body);
         if *stored != last {
             return Err(corrupt(format!("the checksum of turn {n} does not match")));
@@ -148,9 +203,13 @@ pub(super) fn read_turns(
         let turn = serde_json::from_slice(body);
         turns.push(turn.map_err(|error| corrupt(format!("turn {n}: {error}")))?);
     }
-    match turns.len() == len {
+    match turns.len() == range.len() {
         true => Ok((turns, last)),
-        false => Err(corrupt(format!("{} of {len} turns exist", turns.len()))),
+        false => Err(corrupt(format!(
+            "{} of {} turns exist",
+            turns.len(),
+            range.len()
+        ))),
     }
 }
 

@@ -3,13 +3,17 @@ use super::{
     db::{Db, Repeat},
     unknown,
     values::{
-        Call, attempt, bytes, escape, fields, int, list, open_turns, optional_int, text, total,
+        Call, ROOT, attempt, bytes, escape, fields, int, list, open_turns, optional_int, text,
+        total,
     },
 };
 use crate::{
     Fault,
     columns::{integer, number, position, size},
-    rules::{read_suspended, thread_name, unwritable, write_slot, write_suspended, write_turn},
+    rules::{
+        MAX_TURNS, read_suspended, thread_name, unwritable, window, write_slot, write_suspended,
+        write_turn,
+    },
 };
 use concentric_core::{
     ThreadId, Turn,
@@ -19,12 +23,23 @@ use concentric_core::{
     },
 };
 use redis::Value;
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
 impl ThreadStore for RedisStore {
     fn load(&self, tenant: Tenant, thread: ThreadId) -> StoreFuture<Option<StoredThread>> {
         let db = Arc::clone(&self.db);
         Box::pin(async move { load(&db, &tenant, &thread).await })
+    }
+
+    fn turns(
+        &self,
+        tenant: Tenant,
+        thread: ThreadId,
+        start: Option<usize>,
+        limit: usize,
+    ) -> StoreFuture<Option<(ThreadSummary, Vec<Turn>)>> {
+        let db = Arc::clone(&self.db);
+        Box::pin(async move { turns(&db, &tenant, thread, start, limit).await })
     }
 
     fn append(
@@ -134,6 +149,37 @@ async fn load(
     Ok(Some(stored))
 }
 
+async fn turns(
+    db: &Db,
+    tenant: &Tenant,
+    thread: ThreadId,
+    start: Option<usize>,
+    limit: usize,
+) -> Result<Option<(ThreadSummary, Vec<Turn>)>, StoreError> {
+    let call = Call::of(tenant, "thread_turns")
+        .name(thread.as_str())
+        .optional_int(start.map(position))
+        .int(position(limit.min(MAX_TURNS)));
+    let reply = db.call(call, Repeat::Yes).await?;
+    match reply.code()? {
+        "ok" => {}
+        "not_found" => return Ok(None),
+        other => return Err(unknown(other)),
+    }
+    let name = thread_name(&thread);
+    let (version, len) = (reply.number(1)?, size(reply.int(3)?));
+    let before = match reply.get(4)? {
+        // No turn follows a missing one.
+        Value::Nil => "",
+        before => text(before)?,
+    };
+    let window = window(len, start, limit);
+    let (turns, _) = read_range(&name, window, before, list(reply.get(5)?)?)?;
+    let session = ThreadId::new(text(reply.get(2)?)?.to_owned());
+    let summary = ThreadSummary::new(thread, session, version, len);
+    Ok(Some((summary, turns)))
+}
+
 fn read_json<T>(name: &str, json: &[u8]) -> Result<T, StoreError>
 where
     T: serde::de::DeserializeOwned,
@@ -147,7 +193,17 @@ pub(super) fn read_turns(
     len: usize,
     entries: &[Value],
 ) -> Result<(Vec<Turn>, String), StoreError> {
-    let (bodies, chain) = open_turns(what, len, entries)?;
+    read_range(what, 0..len, ROOT, entries)
+}
+
+/// Reads some of the turns of `what`, and verifies their checksums from `before`, that of the turn before them.
+fn read_range(
+    what: &str,
+    range: Range<usize>,
+    before: &str,
+    entries: &[Value],
+) -> Result<(Vec<Turn>, String), StoreError> {
+    let (bodies, chain) = open_turns(what, range, before, entries)?;
     let turns = bodies.into_iter().map(|body| read_json(what, body));
     Ok((turns.collect::<Result<_, _>>()?, chain))
 }

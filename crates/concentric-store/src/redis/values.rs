@@ -14,11 +14,12 @@ use redis::Value;
 use sha2::{Digest as _, Sha256};
 use std::{
     borrow::Cow,
+    ops::Range,
     time::{Duration, SystemTime},
 };
 
 /// The checksum before the first turn.
-const ROOT: &str = "concentric/turns/1";
+pub(super) const ROOT: &str = "concentric/turns/1";
 
 /// The bytes before a stored turn: its checksum, and the size of the turns up to it.
 const CHAIN: usize = 40;
@@ -175,16 +176,18 @@ pub(super) fn run_sum(names: &[u8], head: &[u8], replies: &[u8], chain: &str) ->
     sha1(&[names, head, replies, chain.as_bytes()])
 }
 
-/// Verifies the checksums of stored turns. Returns the turns as JSON, and the last checksum.
+/// Verifies the checksums of stored turns, which follow the one with the checksum `before`. Returns the turns as JSON,
+/// and the last checksum.
 pub(super) fn open_turns<'a>(
     what: &str,
-    len: usize,
+    range: Range<usize>,
+    before: &str,
     entries: &'a [Value],
 ) -> Result<(Vec<&'a [u8]>, String), StoreError> {
     let corrupt = |why: String| StoreError::from(Fault::corrupt(what, why));
-    let mut last = ROOT.to_owned();
+    let mut last = before.to_owned();
     let mut turns = Vec::with_capacity(entries.len());
-    for (n, entry) in entries.iter().enumerate() {
+    for (n, entry) in (range.start..).zip(entries) {
         let (header, turn) = bytes(entry)?
             .split_at_checked(HEADER)
             .ok_or_else(|| corrupt(format!("turn {n} is too short")))?;
@@ -194,9 +197,13 @@ pub(super) fn open_turns<'a>(
         }
         turns.push(turn);
     }
-    match turns.len() == len {
+    match turns.len() == range.len() {
         true => Ok((turns, last)),
-        false => Err(corrupt(format!("{} of {len} turns exist", turns.len()))),
+        false => Err(corrupt(format!(
+            "{} of {} turns exist",
+            turns.len(),
+            range.len()
+        ))),
     }
 }
 

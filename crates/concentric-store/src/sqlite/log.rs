@@ -9,6 +9,7 @@ use crate::{
 };
 use concentric_core::{Turn, store::StoreError};
 use rusqlite::{Row, Transaction, params};
+use std::ops::Range;
 
 /// The maximum number of ancestors of the log of a conversation. A fork beyond it copies the turns. The log of
 /// a run may have one more.
@@ -139,7 +140,20 @@ impl Turns {
         tx: &Transaction<'_>,
         what: &str,
     ) -> Result<(Vec<Turn>, Vec<u8>), StoreError> {
-        read(tx, what, self.log, self.len)
+        read(tx, what, self.log, 0..self.len)
+    }
+
+    /// Reads some of the turns of `what`, and verifies their checksums from that of the turn before them.
+    pub(super) fn read_range(
+        self,
+        tx: &Transaction<'_>,
+        what: &str,
+        range: Range<usize>,
+    ) -> Result<Vec<Turn>, StoreError> {
+        match range.is_empty() {
+            true => Ok(Vec::new()),
+            false => Ok(read(tx, what, self.log, range)?.0),
+        }
     }
 
     /// The checksum of the last turn, which covers those before it.
@@ -179,18 +193,19 @@ fn read(
     tx: &Transaction<'_>,
     what: &str,
     log: i64,
-    len: usize,
+    range: Range<usize>,
 ) -> Result<(Vec<Turn>, Vec<u8>), StoreError> {
     let corrupt = |why: String| StoreError::from(Fault::corrupt(what, why));
     let mut turns: Vec<Turn> = Vec::new();
-    let mut last = ROOT.to_vec();
+    let mut last = last_chain(tx, log, range.start)?;
     let select = "SELECT chain, turn FROM turns WHERE log = ?1 AND n >= ?2 AND n < ?3 ORDER BY n";
-    for part in parts(tx, log, position(len))?.iter().rev() {
+    for part in parts(tx, log, position(range.end))?.iter().rev() {
         let mut select = tx.prepare_cached(select).map_err(failed)?;
-        let rows = select.query([part.log, part.from, part.to]);
+        let from = part.from.max(position(range.start));
+        let rows = select.query([part.log, from, part.to]);
         let mut rows = rows.map_err(failed)?;
         while let Some(row) = rows.next().map_err(failed)? {
-            let n = turns.len();
+            let n = range.start + turns.len();
             // Not copied out of the row.
             let (stored, json) = (value(row, 0)?, value(row, 1)?);
             last = chain(&last, json);
@@ -202,9 +217,13 @@ fn read(
             turns.push(turn);
         }
     }
-    match turns.len() == len {
+    match turns.len() == range.len() {
         true => Ok((turns, last)),
-        false => Err(corrupt(format!("{} of {len} turns exist", turns.len()))),
+        false => Err(corrupt(format!(
+            "{} of {} turns exist",
+            turns.len(),
+            range.len()
+        ))),
     }
 }
 

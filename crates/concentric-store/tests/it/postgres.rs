@@ -11,7 +11,7 @@ mod tls;
 use crate::common::{
     client, key,
     postgres::{TABLES, connect, migrated, number},
-    question, running, tenant, waiting,
+    question, running, reads, tenant, waiting,
 };
 use concentric_core::{
     Reply, RunId, ThreadId, Turn,
@@ -44,6 +44,23 @@ fn fault(error: &StoreError) -> &Fault {
 async fn begin(store: &PostgresStore, run: &str) -> u64 {
     let begun = store.begin(key(run), client(run), running("hi").into(), LEASE);
     begun.await.unwrap()
+}
+
+/// Checks whether a page, of which the first turn and the limit are given, has a damaged turn.
+async fn check_page(
+    store: &PostgresStore,
+    thread: &str,
+    (start, limit): (usize, usize),
+    is_corrupt: bool,
+) {
+    let found = store.turns(tenant("acme"), id(thread), Some(start), limit);
+    match found.await {
+        Ok(_) => assert!(!is_corrupt, "{start} {limit}"),
+        Err(error) => {
+            let fault = fault(&error);
+            assert!(is_corrupt && matches!(fault, Fault::Corrupt { .. }), "{fault:?}");
+        }
+    }
 }
 
 #[tokio::test]
@@ -79,6 +96,8 @@ async fn a_changed_turn_is_corrupt_and_others_are_read() {
     assert!(matches!(fault(&read), Fault::Corrupt { .. }), "{read:?}");
     let read = store.load(tenant("acme"), id("changed")).await.unwrap_err();
     assert!(matches!(fault(&read), Fault::Corrupt { .. }), "{read:?}");
+    check_page(&store, "changed", (0, 1), true).await;
+    check_page(&store, "changed", (1, 1), false).await;
     store.get(key("other")).await.unwrap();
     let other = store.load(tenant("acme"), id("other")).await.unwrap();
     assert_eq!(other.unwrap().history.len(), 2);
@@ -102,6 +121,9 @@ async fn a_changed_turn_is_corrupt_and_others_are_read() {
     database.execute(&delete, &[]).await.unwrap();
     let read = store.load(tenant("acme"), id("other")).await.unwrap_err();
     assert!(matches!(fault(&read), Fault::Corrupt { .. }), "{read:?}");
+    for (page, is_corrupt) in [((0, 1), false), ((0, 2), true), ((2, 1), false)] {
+        check_page(&store, "other", page, is_corrupt).await;
+    }
     let append = store
         .append(tenant("acme"), id("other"), 0, add(0, &[]))
         .await;
@@ -159,6 +181,7 @@ async fn a_fork_of_a_long_conversation_copies_no_turn() {
     assert_eq!(fork.history.len(), 9_001);
     let last = fork.history.iter().next_back().unwrap().as_message().text();
     assert_eq!(last, "x");
+    reads::print_times(&store, "t").await;
     // The fastest, so that it is not the load of the machine that is measured.
     let (mut fastest, mut forks) = (Duration::MAX, Vec::new());
     for n in 0..20 {

@@ -12,7 +12,7 @@ mod tls;
 use crate::common::{
     client, key,
     redis::{self, command, connect, direct, list},
-    running, tenant, waiting,
+    running, reads, tenant, waiting,
 };
 use concentric_core::{
     RunId, ThreadId, Turn,
@@ -67,6 +67,23 @@ async fn turns(schema: &str) -> usize {
     count
 }
 
+/// Checks whether a page, of which the first turn and the limit are given, has a damaged turn.
+async fn check_page(
+    store: &RedisStore,
+    thread: &str,
+    (start, limit): (usize, usize),
+    is_corrupt: bool,
+) {
+    let found = store.turns(tenant("acme"), id(thread), Some(start), limit);
+    match found.await {
+        Ok(_) => assert!(!is_corrupt, "{start} {limit}"),
+        Err(error) => {
+            let fault = fault(&error);
+            assert!(is_corrupt && matches!(fault, Fault::Corrupt { .. }), "{fault:?}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_changed_turn_is_corrupt_and_others_are_read() {
     let Some((store, schema)) = redis::store(Options::new()).await else {
@@ -92,6 +109,8 @@ async fn a_changed_turn_is_corrupt_and_others_are_read() {
     assert!(matches!(fault(&read), Fault::Corrupt { .. }), "{read:?}");
     let read = store.load(tenant("acme"), id("changed")).await.unwrap_err();
     assert!(matches!(fault(&read), Fault::Corrupt { .. }), "{read:?}");
+    check_page(&store, "changed", (0, 1), true).await;
+    check_page(&store, "changed", (1, 1), false).await;
     store.get(key("other")).await.unwrap();
     let other = store.load(tenant("acme"), id("other")).await.unwrap();
     assert_eq!(other.unwrap().history.len(), 2);
@@ -224,6 +243,7 @@ async fn a_fork_of_a_long_conversation_copies_no_turn() {
     let version = store.append(tenant("acme"), id("t"), 0, add(0, &texts));
     let version = version.await.unwrap();
     assert_eq!(turns(&schema).await, 10_000);
+    reads::print_times(&store, "t").await;
     let began = std::time::Instant::now();
     let change = add(9_000, &["x".into()]);
     let forked = store.fork(tenant("acme"), id("t"), version, id("u"), change);

@@ -2,7 +2,7 @@
 
 use crate::common::{
     file::{assert_equal, count, empty_log, file, logged},
-    tenant,
+    reads, tenant,
 };
 use concentric_core::{
     ThreadId, Turn,
@@ -69,8 +69,7 @@ async fn a_fork_stores_no_turns() {
     }
     println!("a fork of 10,000 turns takes {shortest:?}");
     assert_eq!(count(&path, "turns"), 10_000);
-    let loaded = store.load(tenant("acme"), id("f4")).await.unwrap();
-    assert_eq!(loaded.unwrap().history.len(), 10_000);
+    reads::print_times(&store, "f4").await;
 }
 
 #[tokio::test]
@@ -123,6 +122,45 @@ async fn a_modified_turn_fails_its_conversation_only() {
         let fault = error.downcast_ref().unwrap();
         assert!(matches!(fault, Fault::Corrupt { .. }), "{change}: {fault}");
         store.load(tenant("acme"), id("other")).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_page_is_verified_from_the_checksum_before_it() {
+    const TURN: &str = "UPDATE turns SET turn = replace(turn, '000002', '000009') WHERE n = 2";
+    const CHECKSUM: &str = "UPDATE turns SET chain = zeroblob(32) WHERE n = 2";
+    const MISSING: &str = "DELETE FROM turns WHERE n = 2";
+    // With each page, the changes that it detects.
+    let pages = [
+        ((0, 2), &[] as &[_]),
+        ((0, 3), &[TURN, CHECKSUM, MISSING]),
+        ((2, 1), &[TURN, CHECKSUM, MISSING]),
+        ((3, 2), &[CHECKSUM, MISSING]),
+        ((4, 9), &[]),
+        ((3, 0), &[]),
+    ];
+    for change in [TURN, CHECKSUM, MISSING] {
+        let (_dir, path) = file();
+        let store = SqliteStore::open(&path).unwrap();
+        append(&store, "t", 0, add(0, 6)).await;
+        let db = Connection::open(&path).unwrap();
+        assert_eq!(db.execute(change, []).unwrap(), 1, "{change}");
+        for ((start, limit), detects) in pages {
+            let found = store.turns(tenant("acme"), id("t"), Some(start), limit);
+            let found = found.await;
+            let is_corrupt = match &found {
+                Err(StoreError::Failed(error)) => matches!(
+                    error.downcast_ref(),
+                    Some(Fault::Corrupt { .. })
+                ),
+                _ => false,
+            };
+            assert_eq!(
+                (found.is_err(), is_corrupt),
+                (detects.contains(&change), detects.contains(&change)),
+                "{limit} turns from {start} on after {change}: {found:?}"
+            );
+        }
     }
 }
 

@@ -514,6 +514,22 @@ async fn random_changes_of_conversations_equal_a_model<H: WithThreads>(_: Test<H
                     model.insert((of, from), (done(append, &what), texts));
                 }
             }
+            let start = random.is_one_in(2).then(|| random.below(8));
+            let start = start.map(|start| usize::try_from(start).unwrap_or_default());
+            let limit = usize::try_from(random.below(5)).unwrap_or_default();
+            let page = store.turns(tenant("acme"), id("t0"), start, limit).await;
+            let page = done(page, &what).map(|(summary, turns)| {
+                let texts = turns.iter().map(|turn| turn.as_message().text());
+                (summary.version, summary.turns, texts.collect::<Vec<_>>())
+            });
+            let expected = model.get(&("acme", "t0".to_owned()));
+            let expected = expected.map(|(version, texts)| {
+                let start = start.unwrap_or(texts.len().saturating_sub(limit));
+                let page = texts.iter().skip(start).take(limit).cloned();
+                (*version, texts.len(), page.collect::<Vec<_>>())
+            });
+            let page_of = format!("{limit} turns from {start:?} on after {what}");
+            same(page, expected, page_of);
             for ((of, thread), (version, texts)) in &model {
                 let found = done(test.store.load(tenant(of), id(thread)).await, &what);
                 let found = found.unwrap_or_default();

@@ -347,6 +347,9 @@ async fn another_tenant_reads_and_writes_no_conversation<H: WithThreads>(test: T
         true,
         "that another tenant loads no conversation",
     );
+    let found = store.turns(other(), id("t"), Some(0), 9).await;
+    let found = done(found, "`turns` by another tenant");
+    same(found, None, "the turns that another tenant reads");
     let appended = store
         .append(other(), id("t"), version, add(1, &["x"]))
         .await;

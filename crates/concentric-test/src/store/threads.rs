@@ -11,7 +11,7 @@ use concentric_core::{
     state::{SlotPlace, StoredSlot},
     store::{
         Decisions, Ledger, LedgerEntry, RunClaim, RunStatus, RunStore, StoreError, StoredDecision,
-        StoredScope, StoredThread, ThreadChange, ThreadStore, delete_tenant,
+        StoredScope, StoredThread, ThreadChange, ThreadStore, ThreadSummary, delete_tenant,
     },
 };
 use serde_json::{Value, json};
@@ -25,6 +25,10 @@ cases! {
     a_change_replaces_the_turns_that_it_does_not_keep
     a_change_of_missing_turns_is_refused
     a_large_conversation_is_read_as_it_was_written
+    pages_of_turns_cover_a_conversation
+    pages_of_a_fork_have_the_turns_of_its_origins
+    a_page_beyond_the_end_is_empty
+    a_page_has_at_most_500_turns
     slots_are_changed_one_by_one
     a_suspended_turn_is_kept_until_the_next_change
     a_fork_shares_turns_and_diverges
@@ -64,6 +68,10 @@ pub(super) fn add(keep: usize, texts: &[&str]) -> ThreadChange {
     change.keep = keep;
     change.turns = turns(texts);
     change
+}
+
+fn text_of(turn: &Turn) -> String {
+    turn.as_message().text()
 }
 
 fn slot(name: &'static str, value: Value) -> StoredSlot {
@@ -121,6 +129,33 @@ impl<H: WithThreads> Test<H> {
     pub(super) async fn delete(&self, thread: &str) -> bool {
         let deleted = self.store.delete(tenant("acme"), id(thread)).await;
         done(deleted, format!("`delete` of the conversation `{thread}`"))
+    }
+
+    /// The summary of a conversation, and the texts of a page of its turns.
+    pub(super) async fn page(
+        &self,
+        thread: &str,
+        start: Option<usize>,
+        limit: usize,
+    ) -> Option<(ThreadSummary, Vec<String>)> {
+        let found = self.store.turns(tenant("acme"), id(thread), start, limit);
+        let found = done(
+            found.await,
+            format!("`turns` of the conversation `{thread}`"),
+        );
+        found.map(|(summary, turns)| (summary, turns.iter().map(text_of).collect()))
+    }
+
+    /// The number of turns of a conversation, and the texts of a page of them.
+    async fn page_of(
+        &self,
+        thread: &str,
+        start: Option<usize>,
+        limit: usize,
+    ) -> (usize, Vec<String>) {
+        let page = self.page(thread, start, limit).await;
+        let page = page.map(|(summary, turns)| (summary.turns, turns));
+        page.unwrap_or_default()
     }
 
     /// The texts of a conversation, and its version.
@@ -328,6 +363,120 @@ async fn a_large_conversation_is_read_as_it_was_written<H: WithThreads>(test: Te
         true,
         "that a conversation of 4 MiB is read as written",
     );
+    let page = test.page("t", Some(0), 1).await;
+    let is_same = page.is_some_and(|(_, turns)| turns == [large]);
+    same(is_same, true, "that a turn of 4 MiB is read as written");
+}
+
+/// Checks that pages of `thread` have its turns, whose texts are `all`, from both ends.
+async fn same_pages<H: WithThreads>(
+    test: &Test<H>,
+    thread: &str,
+    all: &[String],
+    limit: usize,
+    of: &str,
+) {
+    for start in 0..all.len() {
+        let found = test.page_of(thread, Some(start), limit).await;
+        let expected: Vec<_> = all.iter().skip(start).take(limit).cloned().collect();
+        let what = format!("the turns {of}from position {start} on");
+        same(found, (all.len(), expected), what);
+    }
+    let found = test.page_of(thread, None, limit).await;
+    let expected = all.iter().skip(all.len().saturating_sub(limit));
+    let expected: Vec<_> = expected.cloned().collect();
+    let what = format!("the newest turns {of}with the limit {limit}");
+    same(found, (all.len(), expected), what);
+}
+
+async fn pages_of_turns_cover_a_conversation<H: WithThreads>(test: Test<H>) {
+    let version = test.append("t", 0, add(0, &["0", "1", "2", "x"])).await;
+    let version = test.append("t", version, add(3, &["3"])).await;
+    let mut change = add(4, &["4", "5", "6"]);
+    change.slots = vec![slot("s", json!(1))];
+    let version = test.append("t", version, change).await;
+    let all: Vec<_> = (0..7).map(|n: u8| n.to_string()).collect();
+    for limit in [1, 2, 7, 8] {
+        same_pages(&test, "t", &all, limit, "").await;
+    }
+    let expected = ThreadSummary::new(id("t"), id("t"), version, 7);
+    let summary = test.page("t", Some(2), 3).await.map(|(summary, _)| summary);
+    same(summary, Some(expected), "the summary of a conversation");
+    let other = test.harness.open().await;
+    let found = other.turns(tenant("acme"), id("t"), Some(1), 2).await;
+    let found = done(found, "`turns` by another process").map(|(_, turns)| turns);
+    same(
+        found,
+        Some(turns(&["1", "2"])),
+        "the turns that another process reads",
+    );
+}
+
+async fn pages_of_a_fork_have_the_turns_of_its_origins<H: WithThreads>(test: Test<H>) {
+    let mut version = test.append("t0", 0, add(0, &["0", "x"])).await;
+    let mut all = vec!["0".to_owned()];
+    // More than a store may link before it copies.
+    for n in 1..=20 {
+        let (from, to, text) = (format!("t{}", n - 1), format!("t{n}"), n.to_string());
+        version = test.fork((&from, version), &to, add(n, &[&text, "x"])).await;
+        all.push(text);
+    }
+    all.push("x".to_owned());
+    for limit in [1, 3, 100] {
+        same_pages(&test, "t20", &all, limit, "of fork 20 of a fork ").await;
+    }
+    // A fork that has turns of its origin only.
+    test.fork(("t20", version), "short", add(12, &[])).await;
+    for thread in ["t20", "t0"] {
+        test.delete(thread).await;
+    }
+    let all = all.get(..12).unwrap_or_default();
+    same_pages(&test, "short", all, 5, "of the last fork ").await;
+}
+
+async fn a_page_beyond_the_end_is_empty<H: WithThreads>(test: Test<H>) {
+    for (start, limit) in [(None, 9), (Some(0), 9), (Some(9), 0)] {
+        let page = test.page("t", start, limit).await;
+        same(page, None, "the turns of an unknown conversation");
+    }
+    let empty = test.append("empty", 0, add(0, &[])).await;
+    let version = test.append("t", 0, add(0, &["a", "b"])).await;
+    for (thread, version, turns) in [("empty", empty, 0), ("t", version, 2)] {
+        let summary = ThreadSummary::new(id(thread), id(thread), version, turns);
+        let expected = Some((summary, Vec::new()));
+        for start in [2, 3, usize::MAX] {
+            for limit in [1, usize::MAX] {
+                let page = test.page(thread, Some(start), limit).await;
+                let what = format!("the turns of `{thread}` from position {start} on");
+                same(page, expected.clone(), what);
+            }
+        }
+        for start in [None, Some(0), Some(1), Some(usize::MAX)] {
+            let page = test.page(thread, start, 0).await;
+            let found = page.as_ref().map(|(_, turns)| turns.as_slice());
+            same(found, Some(&[][..]), "the turns of a page of at most 0");
+            same(page, expected.clone(), "a page of at most 0");
+        }
+    }
+}
+
+async fn a_page_has_at_most_500_turns<H: WithThreads>(test: Test<H>) {
+    let texts: Vec<_> = (0..601).map(|n: u16| n.to_string()).collect();
+    let texts: Vec<_> = texts.iter().map(String::as_str).collect();
+    test.append("t", 0, add(0, &texts)).await;
+    for limit in [500, 501, usize::MAX] {
+        for (start, first, count) in [
+            (Some(0), "0", 500),
+            (Some(100), "100", 500),
+            (Some(150), "150", 451),
+            (None, "101", 500),
+        ] {
+            let (_, found) = test.page_of("t", start, limit).await;
+            same(found.len(), count, "the number of turns of a page");
+            let found = found.first().map(String::as_str);
+            same(found, Some(first), "the first turn of a page");
+        }
+    }
 }
 
 async fn slots_are_changed_one_by_one<H: WithThreads>(test: Test<H>) {

@@ -1,10 +1,10 @@
 //! Pages of threads, and of the turns of a thread.
 
-use std::{collections::HashSet, ops::Range};
+use std::collections::HashSet;
 
 use concentric_core::{
     CallId, Str, ThreadId, Turn,
-    store::{StoredThread, Tenant, ThreadStore, ThreadSummary},
+    store::{Tenant, ThreadStore, ThreadSummary},
 };
 use serde_json::{Value, json};
 
@@ -61,10 +61,22 @@ pub(super) async fn turns(
     query: &Query<'_>,
 ) -> Result<Vec<u8>, Refused> {
     let wanted = Wanted::new(query)?;
-    let found = store.load(tenant, ThreadId::new(thread)).await;
-    let found = found.map_err(|error| failed(&error))?;
-    let found = found.ok_or_else(unknown_thread)?;
-    Ok(write(thread, &found, &wanted))
+    let read = async |(start, limit)| {
+        let found = store.turns(tenant.clone(), ThreadId::new(thread), start, limit);
+        let found = found.await.map_err(|error| failed(&error))?;
+        found.ok_or_else(unknown_thread)
+    };
+    let mut range = wanted.range();
+    let mut found = read(range).await?;
+    if wanted.before.is_some_and(|before| before > found.0.turns) {
+        // The newest turns, as far as they are before that position if more are added in between.
+        range = wanted.range_before(found.0.turns);
+        found = read(range).await?;
+    }
+    let (summary, turns) = found;
+    let newest = summary.turns.saturating_sub(turns.len());
+    let start = range.0.map_or(newest, |start| start.min(summary.turns));
+    Ok(write(&summary, start, &turns, wanted.after.is_some()))
 }
 
 /// The wanted turns of a thread.
@@ -92,36 +104,28 @@ impl Wanted {
         Ok(wanted)
     }
 
-    /// The positions of the wanted turns of `len`.
-    fn range(&self, len: usize) -> Range<usize> {
-        match self.after {
-            Some(after) => {
-                let start = after.min(len);
-                start..start.saturating_add(self.limit).min(len)
-            }
-            None => {
-                let end = self.before.unwrap_or(len).min(len);
-                end.saturating_sub(self.limit)..end
-            }
+    /// The position of the first wanted turn, or `None` for the newest ones, and the number of turns.
+    fn range(&self) -> (Option<usize>, usize) {
+        match (self.after, self.before) {
+            (Some(after), _) => (Some(after), self.limit),
+            (None, Some(before)) => self.range_before(before),
+            (None, None) => (None, self.limit),
         }
+    }
+
+    fn range_before(&self, before: usize) -> (Option<usize>, usize) {
+        let limit = self.limit.min(before);
+        (Some(before - limit), limit)
     }
 }
 
-/// Writes the page. It has fewer turns than wanted, but at least one, if it would be too large.
-fn write(thread: &str, stored: &StoredThread, wanted: &Wanted) -> Vec<u8> {
-    let history = &stored.history;
-    let range = wanted.range(history.len());
-    let is_oldest = wanted.after.is_some();
-    let turns = history
-        .rev()
-        .skip(history.len() - range.end)
-        .take(range.len());
-    let mut turns: Vec<(usize, &Turn)> = turns
-        .zip((0..range.end).rev())
-        .map(|(t, n)| (n, t))
-        .collect();
+/// Writes the page of the turns from position `start` on. It has fewer of them, but at least one, if it would be too
+/// large; the last ones unless `is_oldest`.
+fn write(thread: &ThreadSummary, start: usize, turns: &[Turn], is_oldest: bool) -> Vec<u8> {
+    let end = start + turns.len();
+    let mut turns: Vec<(usize, &Turn)> = (start..).zip(turns).collect();
     // From the end at which the page must have turns.
-    if is_oldest {
+    if !is_oldest {
         turns.reverse();
     }
     let mut ids = Ids::default();
@@ -142,14 +146,14 @@ fn write(thread: &str, stored: &StoredThread, wanted: &Wanted) -> Vec<u8> {
     }
     let count = written.len();
     let (start, end) = match is_oldest {
-        true => (range.start, range.start + count),
-        false => (range.end - count, range.end),
+        true => (start, start + count),
+        false => (end - count, end),
     };
     if !is_oldest {
         written.reverse();
     }
     let head = json!({
-        "threadId": thread, "turns": history.len(), "start": start, "end": end,
+        "threadId": thread.thread.as_str(), "turns": thread.turns, "start": start, "end": end,
     });
     let mut page = head.to_string().into_bytes();
     // The messages are inserted before the closing brace.

@@ -67,6 +67,9 @@ async fn a_thread_is_read_in_pages_from_both_ends() {
     assert_eq!(summary(&next), (2, 4, vec!["Question 1?"]));
     let whole = page(&threads, "/t").await;
     assert_eq!(whole["messages"].as_array().unwrap().len(), 10);
+    // A position beyond the end is that of the end.
+    let end = page(&threads, "/t?before=99&limit=3").await;
+    assert_eq!(end, newest);
     for (path, at) in [("/t?after=99", 10), ("/t?before=0", 0)] {
         assert_eq!(summary(&page(&threads, path).await), (at, at, vec![]));
     }

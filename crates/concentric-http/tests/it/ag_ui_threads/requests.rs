@@ -144,6 +144,16 @@ impl ThreadStore for Broken {
         self.fail()
     }
 
+    fn turns(
+        &self,
+        _: Tenant,
+        _: ThreadId,
+        _: Option<usize>,
+        _: usize,
+    ) -> StoreFuture<Option<(concentric_core::store::ThreadSummary, Vec<Turn>)>> {
+        self.fail()
+    }
+
     fn append(
         &self,
         _: Tenant,

@@ -167,6 +167,16 @@ impl ThreadStore for Threads {
         self.inner.load(tenant, thread)
     }
 
+    fn turns(
+        &self,
+        tenant: Tenant,
+        thread: ThreadId,
+        start: Option<usize>,
+        limit: usize,
+    ) -> StoreFuture<Option<(ThreadSummary, Vec<Turn>)>> {
+        self.inner.turns(tenant, thread, start, limit)
+    }
+
     fn append(
         &self,
         tenant: Tenant,

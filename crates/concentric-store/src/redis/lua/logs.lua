@@ -58,14 +58,15 @@ local function log_end(log, len)
   return nil
 end
 
--- The entries of the first `len` turns of a log.
-local function log_read(log, len)
+-- The entries of the turns of a log from position `from` to before `len`.
+local function log_read(log, from, len)
   local entries = {}
   local parts = log_parts(log, len)
   for at = #parts, 1, -1 do
     local part = parts[at]
-    if part.lo < part.hi then
-      local some = call('LRANGE', turns_key(part.log), part.lo - part.start, part.hi - 1 - part.start)
+    local lo = math.max(part.lo, from)
+    if lo < part.hi then
+      local some = call('LRANGE', turns_key(part.log), lo - part.start, part.hi - 1 - part.start)
       if #entries == 0 then
         entries = some
       else
@@ -102,7 +103,7 @@ local function log_fork(log, len, depth)
         return log_new(part.log, part.hi, part.depth + 1)
       end
       local copy = log_new('', 0, 0)
-      in_parts('RPUSH', turns_key(copy), log_read(log, len), 1)
+      in_parts('RPUSH', turns_key(copy), log_read(log, 0, len), 1)
       return copy
     end
   end

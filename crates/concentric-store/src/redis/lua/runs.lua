@@ -194,7 +194,7 @@ local function record(run, max)
   local head = f[1] or ''
   local entries = {}
   if not run.is_damaged and run.bytes + #head <= max then
-    entries = log_read(run.log, run.len)
+    entries = log_read(run.log, 0, run.len)
   end
   return {'ok', run.R, run.client, run.status, not run.is_damaged and run.version, run.fence, run.till, run.takeovers,
     run.since or false, now, run.len, run.bytes, head, f[2] or '', run.replied or false, f[3] or '', run.hd,

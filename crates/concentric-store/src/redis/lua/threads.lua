@@ -31,11 +31,30 @@ function methods.thread_load()
   end
   local entries = {}
   if thread.bytes <= tonumber(max) then
-    entries = log_read(thread.log, thread.len)
+    entries = log_read(thread.log, 0, thread.len)
   end
   local f = call('HMGET', thread_key(T), 'suspended', 'suspended_slots', 'shared')
   return {'ok', thread.version, thread.session, thread.len, thread.bytes, f[1], f[2],
     tonumber(f[3] or nil) or false, call('HGETALL', base .. ':s:' .. T), entries}
+end
+
+-- At most `limit` turns of a conversation from position `start` on, or the newest ones, and the checksum of the turns
+-- before them; nil if there are none, or the last turn before them is missing.
+function methods.thread_turns()
+  local T, start, limit = take(3)
+  local thread = thread_open(T)
+  if not thread then
+    return {'not_found'}
+  end
+  limit = tonumber(limit)
+  local lo = math.min(tonumber(start) or math.max(thread.len - limit, 0), thread.len)
+  local hi = math.min(lo + limit, thread.len)
+  local before, entries = false, {}
+  if lo < hi then
+    before = log_end(thread.log, lo) or false
+    entries = log_read(thread.log, lo, hi)
+  end
+  return {'ok', thread.version, thread.session, thread.len, before, entries}
 end
 
 function methods.thread_list()

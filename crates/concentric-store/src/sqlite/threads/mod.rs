@@ -5,13 +5,23 @@ pub(super) use self::row::conversation_turns;
 
 use super::SqliteStore;
 use concentric_core::{
-    ThreadId,
+    ThreadId, Turn,
     store::{StoreFuture, StoredThread, Tenant, ThreadChange, ThreadStore, ThreadSummary},
 };
 
 impl ThreadStore for SqliteStore {
     fn load(&self, tenant: Tenant, thread: ThreadId) -> StoreFuture<Option<StoredThread>> {
         self.read(move |tx, options| row::load(tx, options, &tenant, &thread))
+    }
+
+    fn turns(
+        &self,
+        tenant: Tenant,
+        thread: ThreadId,
+        start: Option<usize>,
+        limit: usize,
+    ) -> StoreFuture<Option<(ThreadSummary, Vec<Turn>)>> {
+        self.read(move |tx, _| row::turns(tx, &tenant, thread, start, limit))
     }
 
     fn append(

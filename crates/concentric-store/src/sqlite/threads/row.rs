@@ -6,10 +6,10 @@ use super::super::{
 };
 use crate::{
     Fault, Options,
-    rules::{read_suspended, thread_name},
+    rules::{read_suspended, thread_name, window},
 };
 use concentric_core::{
-    Str, ThreadId,
+    Str, ThreadId, Turn,
     state::StoredSlot,
     store::{StoreError, StoredThread, Tenant, ThreadSummary},
 };
@@ -89,6 +89,23 @@ pub(super) fn load(
         stored.suspended = Some((turn.into_state(&stored.history), slots));
     }
     Ok(Some(stored))
+}
+
+pub(super) fn turns(
+    tx: &Transaction<'_>,
+    tenant: &Tenant,
+    thread: ThreadId,
+    start: Option<usize>,
+    limit: usize,
+) -> Result<Option<(ThreadSummary, Vec<Turn>)>, StoreError> {
+    let Some(head) = head(tx, tenant, &thread)? else {
+        return Ok(None);
+    };
+    let window = window(head.turns.len, start, limit);
+    let turns = head.turns.read_range(tx, &thread_name(&thread), window)?;
+    let session = ThreadId::new(head.session);
+    let summary = ThreadSummary::new(thread, session, head.version, head.turns.len);
+    Ok(Some((summary, turns)))
 }
 
 fn read_json<T>(thread: &ThreadId, json: &str) -> Result<T, StoreError>

@@ -10,6 +10,8 @@ pub(crate) mod crash;
 pub(crate) mod file;
 #[cfg(feature = "postgres")]
 pub(crate) mod postgres;
+#[cfg(any(feature = "postgres", feature = "redis", feature = "sqlite"))]
+pub(crate) mod reads;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
 

@@ -1,7 +1,7 @@
 //! A store that may have a fault.
 
 use concentric_core::{
-    InterruptId, MessageId, Reply, RunId, Str, ThreadId, ToolOutcome,
+    InterruptId, MessageId, Reply, RunId, Str, ThreadId, ToolOutcome, Turn,
     store::{
         CacheEntry, CacheKey, CacheStore, Decisions, EffectKey, Intent, Ledger, LedgerEntry,
         Memories, Memory, Once, Renewed, RunChange, RunKey, RunRecord, RunStatus, RunStore,
@@ -41,7 +41,8 @@ fault! {
     ReleasesRunsOfOtherTenants SharesEffects DeletesConversationsOfOtherTenants SharesUsedKeys
     RevokesForOtherTenants SharesMemories BeginsEffectsWithoutAClaim BeginsEffectsTwice
     RetractsFinishedEffects KeepsUsedKeysTooShort AppendsAtAnyVersion AppendsTwice ForgetsIdsOfChanges EndsNoRun AppendsForLostRuns
-    KeepsDeletedConversations RepeatsAPage KeepsRunsOfDeletedConversations RecallsAllDecisions
+    SkipsATurn ReadsTheOldestTurns ReadsNoSharedTurns FailsBeyondTheEnd ReadsAtLeastOneTurn ReadsTooManyTurns
+    ReadsTurnsOfOtherTenants KeepsDeletedConversations RepeatsAPage KeepsRunsOfDeletedConversations RecallsAllDecisions
     ForgetsAllMemories SharesCachedValues KeepsTheFirstCachedValue ServesExpiredValues ExtendsCachedValues
     TruncatesCachedValues IgnoresSpaces RemovesAllSpaces KeepsCachedValuesOfDeletedConversations
     ClaimsAfterACheck AppendsAfterACheck UsesAKeyAfterACheck SweepsAfterACheck
@@ -97,6 +98,8 @@ struct Noted {
     used: HashSet<(Tenant, Str)>,
     retracted: HashSet<Str>,
     deleted: HashMap<RunKey, RunRecord>,
+    // The numbers of turns with which forks begin.
+    forks: HashMap<ThreadId, usize>,
 }
 
 fn acme() -> Tenant {
@@ -613,6 +616,49 @@ impl ThreadStore for FaultyStore {
         self.inner.load(tenant, thread)
     }
 
+    fn turns(
+        &self,
+        tenant: Tenant,
+        thread: ThreadId,
+        start: Option<usize>,
+        limit: usize,
+    ) -> StoreFuture<Option<(ThreadSummary, Vec<Turn>)>> {
+        let tenant = self.tenant(Fault::ReadsTurnsOfOtherTenants, tenant);
+        let store = self.clone();
+        Box::pin(async move {
+            let turns = |start, limit| {
+                let (tenant, thread) = (tenant.clone(), thread.clone());
+                store.inner.turns(tenant, thread, start, limit)
+            };
+            let forked = store.noted(|noted| noted.forks.get(&thread).copied());
+            match (store.fault, start) {
+                (Fault::SkipsATurn, Some(start)) if start > 0 => {
+                    turns(Some(start + 1), limit).await
+                }
+                (Fault::ReadsTheOldestTurns, None) => turns(Some(0), limit).await,
+                (Fault::ReadsNoSharedTurns, start) => {
+                    let start = start.map(|start| start.max(forked.unwrap_or_default()));
+                    turns(start, limit).await
+                }
+                (Fault::FailsBeyondTheEnd, Some(start)) => match turns(Some(start), limit).await? {
+                    Some((summary, _)) if start > summary.turns => Err(StoreError::NotFound),
+                    found => Ok(found),
+                },
+                (Fault::ReadsAtLeastOneTurn, start) => turns(start, limit.max(1)).await,
+                (Fault::ReadsTooManyTurns, start) if limit > 500 => {
+                    let mut found = turns(start, limit).await?;
+                    if let Some((_, turns)) = &mut found {
+                        let whole = store.inner.load(tenant.clone(), thread.clone()).await?;
+                        let start = start.unwrap_or_default();
+                        *turns = whole.unwrap_or_default().history.turns_after(start);
+                    }
+                    Ok(found)
+                }
+                _ => turns(start, limit).await,
+            }
+        })
+    }
+
     fn append(
         &self,
         tenant: Tenant,
@@ -678,6 +724,7 @@ impl ThreadStore for FaultyStore {
         to: ThreadId,
         change: ThreadChange,
     ) -> StoreFuture<u64> {
+        self.noted(|noted| noted.forks.insert(to.clone(), change.keep));
         self.inner.fork(tenant, thread, version, to, change)
     }
 

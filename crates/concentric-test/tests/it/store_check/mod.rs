@@ -192,6 +192,20 @@ faults! {
         says "the status of a run after the change that ends it must be";
     AppendsForLostRuns: threads_of_runs::a_change_of_a_lost_run_is_refused
         says "must fail with `stale_claim`";
+    SkipsATurn: threads::pages_of_turns_cover_a_conversation
+        says "the turns from position 1 on must be (7, [\"1\"]), but is (7, [\"2\"])";
+    ReadsTheOldestTurns: threads::pages_of_turns_cover_a_conversation
+        says "the newest turns with the limit 1 must be (7, [\"6\"]), but is (7, [\"0\"])";
+    ReadsNoSharedTurns: threads::pages_of_a_fork_have_the_turns_of_its_origins
+        says "the turns of fork 20 of a fork from position 0 on must be (22, [\"0\"])";
+    FailsBeyondTheEnd: threads::a_page_beyond_the_end_is_empty
+        says "`turns` of the conversation `empty` must succeed, but failed with `run_not_found`";
+    ReadsAtLeastOneTurn: threads::a_page_beyond_the_end_is_empty
+        says "the turns of a page of at most 0 must be Some([]), but is Some([\"b\"])";
+    ReadsTooManyTurns: threads::a_page_has_at_most_500_turns
+        says "the number of turns of a page must be 500, but is 601";
+    ReadsTurnsOfOtherTenants: tenants_of_threads::another_tenant_reads_and_writes_no_conversation
+        says "the turns that another tenant reads must be None";
     KeepsDeletedConversations: threads::forks_survive_the_deletion_of_their_origin
         says "the result of a second `delete` must be false, but is true";
     RepeatsAPage: threads::conversations_are_listed_in_pages
