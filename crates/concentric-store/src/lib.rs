@@ -177,6 +177,8 @@
 //! | a decision for a conversation or for the tenant | kept until it is revoked |
 //! | an entry of the cache | removed when its time has passed, and with its conversation |
 //! | a conversation | kept until it is [deleted](concentric_core::store::ThreadStore::delete) |
+//! | a memory | kept until its owner has 1,000 newer ones, or it is [forgotten](concentric_core::store::Memories::forget) |
+//! | everything of a tenant | kept as above, or until the tenant is [deleted](concentric_core::store::ThreadStore::delete_tenant) |
 //!
 //! The end of each run removes up to a hundred expired entries of each kind;
 //! [`purge`](concentric_core::store::RunStore::purge) removes all of them. In Redis, the end of a run removes up to

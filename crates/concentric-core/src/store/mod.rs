@@ -24,9 +24,7 @@ pub use self::{
     memory::{Memories, Memory},
     run::{LEASE, MAX_TAKEOVERS, Renewed, RunRecord, RunStatus, RunStore, RunSummary, waiting},
     run_context::{OpenInterrupts, Resumable},
-    thread::{
-        StoredThread, SuspendedTurn, ThreadChange, ThreadStore, ThreadSummary, delete_tenant,
-    },
+    thread::{StoredThread, SuspendedTurn, ThreadChange, ThreadStore, ThreadSummary},
 };
 pub use crate::{
     checkpoint::Checkpoint,

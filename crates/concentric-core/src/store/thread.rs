@@ -1,4 +1,4 @@
-use super::{RunClaim, StoreError, StoreFuture, Tenant, shared};
+use super::{RunClaim, StoreFuture, Tenant, shared};
 use crate::state::StoredSlot;
 use concentric_proto::{Str, ThreadId, Transcript, Turn, run_state::RunState};
 
@@ -78,47 +78,28 @@ shared! {
         /// deletes those of the conversation, with their effects and the decisions for them, whether
         /// it existed or not; so does one that is a cache for the entries of the conversation.
         fn delete(&self, tenant: Tenant, thread: ThreadId) -> StoreFuture<bool>;
+
+        /// Deletes everything that the store has of a tenant, and returns the number of its conversations.
+        ///
+        /// A store that implements several traits deletes all entries of the tenant: its runs, effects, used
+        /// keys, decisions, memories and cached values as well.
+        ///
+        /// It deletes them in steps: after an error, or if the future is dropped, some may remain, and a
+        /// further call deletes them. An entry that is written meanwhile may remain as well, so the tenant
+        /// should have no running runs.
+        ///
+        /// ```
+        /// use concentric_core::store::{StoreError, Tenant, ThreadStore};
+        ///
+        /// async fn close_account(store: &impl ThreadStore, tenant: Tenant) -> Result<(), StoreError> {
+        ///     let deleted = store.delete_tenant(tenant).await?;
+        ///     println!("{deleted} conversations were deleted");
+        ///     Ok(())
+        /// }
+        /// ```
+        fn delete_tenant(&self, tenant: Tenant) -> StoreFuture<u64>;
     }
 }
-
-/// Deletes all conversations of a tenant, and returns their number.
-///
-/// They are deleted one after another; after an error, some may remain. A conversation that is created
-/// meanwhile may remain as well, so the tenant should have no running runs.
-///
-/// ```
-/// use concentric_core::store::{StoreError, Tenant, ThreadStore, delete_tenant};
-///
-/// async fn close_account(store: &impl ThreadStore, tenant: Tenant) -> Result<(), StoreError> {
-///     let deleted = delete_tenant(store, tenant).await?;
-///     println!("{deleted} conversations were deleted");
-///     Ok(())
-/// }
-/// ```
-///
-/// # Errors
-///
-/// The store failed.
-pub async fn delete_tenant(
-    store: &(impl ThreadStore + ?Sized),
-    tenant: Tenant,
-) -> Result<u64, StoreError> {
-    let (mut deleted, mut after) = (0, None);
-    loop {
-        let page = store.list_threads(tenant.clone(), after, PAGE).await?;
-        let Some(last) = page.last() else {
-            return Ok(deleted);
-        };
-        after = Some(last.thread.clone());
-        for summary in page {
-            let existed = store.delete(tenant.clone(), summary.thread).await?;
-            deleted += u64::from(existed);
-        }
-    }
-}
-
-/// The number of conversations that are listed at once.
-const PAGE: usize = 100;
 
 /// A stored conversation.
 #[derive(Clone, Debug, Default)]

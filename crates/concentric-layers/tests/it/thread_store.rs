@@ -152,4 +152,8 @@ impl ThreadStore for Threads {
     fn delete(&self, tenant: Tenant, thread: ThreadId) -> StoreFuture<bool> {
         self.at_pace(self.kept.delete(tenant, thread))
     }
+
+    fn delete_tenant(&self, tenant: Tenant) -> StoreFuture<u64> {
+        self.at_pace(self.kept.delete_tenant(tenant))
+    }
 }

@@ -124,6 +124,32 @@ impl ThreadStore for MemoryStore {
             Ok(kept.threads.remove(&(tenant, thread)).is_some())
         })
     }
+
+    fn delete_tenant(&self, tenant: Tenant) -> StoreFuture<u64> {
+        self.work(move |kept| {
+            // All fields are named, so that none is forgotten.
+            let Kept {
+                count: _,
+                runs,
+                effects,
+                once,
+                used: _,
+                decisions,
+                threads,
+                memories,
+                cache,
+            } = kept;
+            runs.retain(|key, _| key.tenant != tenant);
+            effects.retain(|key, _| key.tenant != tenant);
+            once.retain(|(of, _), _| *of != tenant);
+            decisions.retain(|decision| decision.tenant != tenant);
+            memories.retain(|(of, _), _| *of != tenant);
+            cache.retain(|key, _| key.tenant != tenant);
+            let before = threads.len();
+            threads.retain(|(of, _), _| *of != tenant);
+            Ok(u64::try_from(before - threads.len()).unwrap_or(u64::MAX))
+        })
+    }
 }
 
 impl Kept {

@@ -605,6 +605,35 @@ BEGIN
     RETURN v_thread IS NOT NULL;
 END $$;
 
+-- Deletes some of the entries of a tenant. Returns the number of conversations among them, and whether more entries
+-- may be left.
+CREATE FUNCTION tenant_delete(p_tenant text, OUT o_conversations bigint, OUT o_has_deleted boolean)
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+DECLARE
+    v_thread text;
+    v_table  text;
+    v_rows   bigint;
+BEGIN
+    o_conversations := 0;
+    o_has_deleted := false;
+    -- The conversations of runs may not be stored.
+    FOR v_thread IN
+        (SELECT thread FROM threads WHERE tenant = p_tenant ORDER BY thread LIMIT 10)
+        UNION (SELECT DISTINCT thread FROM runs WHERE tenant = p_tenant ORDER BY thread LIMIT 10)
+        ORDER BY thread
+    LOOP
+        o_conversations := o_conversations + thread_delete(p_tenant, v_thread)::integer;
+        o_has_deleted := true;
+    END LOOP;
+    FOREACH v_table IN ARRAY '{effects,once,decisions,memories,cache}'::text[] LOOP
+        EXECUTE format(
+            'DELETE FROM %1$I WHERE ctid = ANY (ARRAY(SELECT ctid FROM %1$I WHERE tenant = $1 LIMIT 1000))',
+            v_table) USING p_tenant;
+        GET DIAGNOSTICS v_rows = ROW_COUNT;
+        o_has_deleted := o_has_deleted OR v_rows > 0;
+    END LOOP;
+END $$;
+
 ---------------------------------------------------------------------------------------------------
 -- Runs.
 

@@ -91,6 +91,22 @@ impl ThreadStore for PostgresStore {
             column(&db.call_one("thread_delete", params, Repeat::No).await?, 0)
         })
     }
+
+    fn delete_tenant(&self, tenant: Tenant) -> StoreFuture<u64> {
+        let db = Arc::clone(&self.db);
+        Box::pin(async move {
+            let mut all = 0;
+            loop {
+                let params = params![TEXT: tenant.0.as_str()];
+                let row = db.call_one("tenant_delete", params, Repeat::No).await?;
+                all += number(column(&row, 0)?);
+                let may_have_more: bool = column(&row, 1)?;
+                if !may_have_more {
+                    return Ok(all);
+                }
+            }
+        })
+    }
 }
 
 async fn load(

@@ -151,3 +151,24 @@ async fn purge_tenant(db: &Db, tenant: &Tenant) -> Result<(), StoreError> {
     }
     set(db, tenant, text(purged.get(2)?)?).await
 }
+
+/// Deletes the entries of a tenant, and returns the number of conversations among them.
+pub(super) async fn delete(db: &Db, tenant: &Tenant) -> Result<u64, StoreError> {
+    let before = delete_all(db, tenant).await?;
+    let call = Call::new(Of::Shard(shard(tenant)), "list_remove").text(&tenant.0);
+    db.call(call, Repeat::Yes).await?;
+    // A write in between did not put the tenant into the list again.
+    Ok(before + delete_all(db, tenant).await?)
+}
+
+async fn delete_all(db: &Db, tenant: &Tenant) -> Result<u64, StoreError> {
+    let mut all = 0;
+    loop {
+        let call = Call::of(tenant, "tenant_delete");
+        let deleted = db.call(call, Repeat::No).await?;
+        all += deleted.number(1)?;
+        if !deleted.is(2)? {
+            return Ok(all);
+        }
+    }
+}

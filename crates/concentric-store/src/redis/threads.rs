@@ -1,7 +1,7 @@
 use super::{
     RedisStore,
     db::{Db, Repeat},
-    unknown,
+    tenants, unknown,
     values::{
         Call, ROOT, attempt, bytes, escape, fields, int, list, open_turns, optional_int, text,
         total,
@@ -95,6 +95,11 @@ impl ThreadStore for RedisStore {
                 .text(thread.as_str());
             db.call(call, Repeat::No).await?.is(1)
         })
+    }
+
+    fn delete_tenant(&self, tenant: Tenant) -> StoreFuture<u64> {
+        let db = Arc::clone(&self.db);
+        Box::pin(async move { tenants::delete(&db, &tenant).await })
     }
 }
 

@@ -9,9 +9,9 @@ mod restart;
 mod tls;
 
 use crate::common::{
-    client, key,
+    client, fill, key,
     postgres::{TABLES, connect, migrated, number},
-    question, running, reads, tenant, waiting,
+    question, reads, running, tenant, waiting,
 };
 use concentric_core::{
     Reply, RunId, ThreadId, Turn,
@@ -19,6 +19,7 @@ use concentric_core::{
 };
 use concentric_store::{Fault, Options, PostgresStore};
 use std::time::Duration;
+use tokio_postgres::Client;
 
 const LEASE: Duration = Duration::from_secs(30);
 
@@ -58,7 +59,10 @@ async fn check_page(
         Ok(_) => assert!(!is_corrupt, "{start} {limit}"),
         Err(error) => {
             let fault = fault(&error);
-            assert!(is_corrupt && matches!(fault, Fault::Corrupt { .. }), "{fault:?}");
+            assert!(
+                is_corrupt && matches!(fault, Fault::Corrupt { .. }),
+                "{fault:?}"
+            );
         }
     }
 }
@@ -229,7 +233,20 @@ async fn a_run_shares_the_turns_of_its_conversation() {
     assert_eq!(number(&database, &rows).await, 0);
 }
 
-/// Deleting a tenant leaves no row of it.
+/// The number of rows of each table of a schema, except that of its version.
+async fn rows(database: &Client, schema: &str) -> Vec<(String, i64)> {
+    let find = "SELECT table_name::text FROM information_schema.tables
+                WHERE table_schema = $1 AND table_name <> 'meta' ORDER BY 1";
+    let mut all = Vec::new();
+    for row in database.query(find, &[&schema]).await.unwrap() {
+        let table: String = row.get(0);
+        let rows = number(database, &format!("SELECT count(*) FROM {schema}.{table}")).await;
+        all.push((table, rows));
+    }
+    assert_eq!(all.len(), TABLES.len());
+    all
+}
+
 #[tokio::test]
 async fn a_deleted_tenant_leaves_no_row() {
     let Some((url, schema)) = migrated().await else {
@@ -237,25 +254,28 @@ async fn a_deleted_tenant_leaves_no_row() {
     };
     let store = PostgresStore::open_with(&url, Options::new().schema(schema.as_str()));
     let store = store.await.unwrap();
-    for n in 0..3 {
-        let thread = id(&format!("t{n}"));
-        let change = add(0, &["a".into()]);
-        let appended = store.append(tenant("acme"), thread.clone(), 0, change);
-        appended.await.unwrap();
-        let mut run = key("run");
-        run.thread = thread;
-        let begun = store.begin(run.clone(), client("c"), running("hi").into(), LEASE);
-        let fence = begun.await.unwrap();
-        let suspended = store.suspend(run, fence, waiting("hi", "q").into());
-        suspended.await.unwrap();
+    for of in ["acme", "other"] {
+        fill(&store, of).await;
     }
-    let deleted = concentric_core::store::delete_tenant(&store, tenant("acme"));
-    assert_eq!(deleted.await.unwrap(), 3);
     let database = connect(&url).await;
-    for table in TABLES {
-        let rows = number(&database, &format!("SELECT count(*) FROM {schema}.{table}")).await;
-        assert_eq!(rows, 0, "{table}");
+    let both = rows(&database, &schema).await;
+    assert!(both.iter().all(|(_, rows)| *rows > 0), "{both:?}");
+    assert_eq!(store.delete_tenant(tenant("acme")).await.unwrap(), 2);
+    let half = both.into_iter().map(|(table, rows)| (table, rows / 2));
+    assert_eq!(rows(&database, &schema).await, half.collect::<Vec<_>>());
+    // More than one step deletes.
+    let many = format!(
+        "INSERT INTO {schema}.once (tenant, key, until, n, attempt)
+         SELECT 'other', n::text, 0, n, '' FROM generate_series(1, 2500) n"
+    );
+    assert_eq!(database.execute(&many, &[]).await.unwrap(), 2500);
+    for n in 0..12 {
+        let append = store.append(tenant("other"), id(&n.to_string()), 0, add(0, &[]));
+        append.await.unwrap();
     }
+    assert_eq!(store.delete_tenant(tenant("other")).await.unwrap(), 14);
+    let left = rows(&database, &schema).await;
+    assert!(left.iter().all(|(_, rows)| *rows == 0), "{left:?}");
 }
 
 #[tokio::test]

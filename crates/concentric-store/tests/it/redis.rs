@@ -10,9 +10,9 @@ mod restart;
 mod tls;
 
 use crate::common::{
-    client, key,
+    client, fill, key, reads,
     redis::{self, command, connect, direct, list},
-    running, reads, tenant, waiting,
+    running, tenant, waiting,
 };
 use concentric_core::{
     RunId, ThreadId, Turn,
@@ -79,7 +79,10 @@ async fn check_page(
         Ok(_) => assert!(!is_corrupt, "{start} {limit}"),
         Err(error) => {
             let fault = fault(&error);
-            assert!(is_corrupt && matches!(fault, Fault::Corrupt { .. }), "{fault:?}");
+            assert!(
+                is_corrupt && matches!(fault, Fault::Corrupt { .. }),
+                "{fault:?}"
+            );
         }
     }
 }
@@ -285,31 +288,78 @@ async fn a_run_shares_the_turns_of_its_conversation() {
     assert_eq!(turns(&schema).await, 0);
 }
 
-/// Deleting a tenant leaves only its counter of versions, its place in the list of tenants, and the mark of the store.
+/// The keys of a tenant, and its entries in the list of tenants.
+async fn of_tenant(schema: &str, tenant: &str) -> (Vec<String>, usize) {
+    let mut database = connect(&direct().unwrap()).await;
+    let (mut of, mut listed) = (Vec::new(), 0);
+    for key in keys(schema).await {
+        if let Some(key) = key.strip_prefix(&format!("{schema}:{{t:{tenant}}}")) {
+            of.push(key.to_owned());
+        } else if key.ends_with(":due") {
+            let due = list(command(&mut database, &["ZRANGE", &key, "0", "-1"]).await);
+            listed += due.iter().filter(|it| *it == tenant).count();
+        } else if key.ends_with(":fresh") {
+            let fresh = list(command(&mut database, &["HKEYS", &key]).await);
+            listed += fresh.iter().filter(|it| *it == tenant).count();
+        }
+    }
+    of.sort();
+    (of, listed)
+}
+
+/// Deleting a tenant leaves only its counter of versions, for an hour.
 #[tokio::test]
 async fn a_deleted_tenant_leaves_no_entry() {
     let Some((store, schema)) = redis::store(Options::new()).await else {
         return;
     };
-    for n in 0..3 {
-        let thread = id(&format!("t:{n}"));
-        let change = add(0, &["a".into()]);
-        let appended = store.append(tenant("acme"), thread.clone(), 0, change);
-        appended.await.unwrap();
-        let mut run = key("run");
-        run.thread = thread;
-        let begun = store.begin(run.clone(), client("c"), running("hi").into(), LEASE);
-        let fence = begun.await.unwrap();
-        let suspended = store.suspend(run, fence, waiting("hi", "q").into());
-        suspended.await.unwrap();
+    for of in ["acme", "other"] {
+        fill(&store, of).await;
     }
-    let deleted = concentric_core::store::delete_tenant(&store, tenant("acme"));
-    assert_eq!(deleted.await.unwrap(), 3);
-    let mut left = keys(&schema).await;
-    left.retain(|key| !key.contains("{s:"));
-    left.sort();
-    let kept = ["{meta}", "{t:acme}:i", "{t:acme}:n"].map(|key| format!("{schema}:{key}"));
-    assert_eq!(left, kept);
+    let before = of_tenant(&schema, "acme").await;
+    assert_eq!(before.1, 2, "{before:?}");
+    // Effects that a purge has seen.
+    store.purge().await.unwrap();
+    let other = of_tenant(&schema, "other").await;
+    assert_eq!(store.delete_tenant(tenant("acme")).await.unwrap(), 2);
+    assert_eq!(of_tenant(&schema, "acme").await, (vec![":n".to_owned()], 0));
+    let mut database = connect(&direct().unwrap()).await;
+    let counter = format!("{schema}:{{t:acme}}:n");
+    let kept = command(&mut database, &["TTL", &counter]).await;
+    let ::redis::Value::Int(1..=3_600) = kept else {
+        panic!("{kept:?}");
+    };
+    // A purge does not list it again.
+    store.purge().await.unwrap();
+    assert_eq!(of_tenant(&schema, "acme").await, (vec![":n".to_owned()], 0));
+    assert_eq!(of_tenant(&schema, "other").await, other);
+    // More than one step deletes.
+    for n in 0..250 {
+        let key = n.to_string();
+        assert!(
+            store
+                .once(tenant("other"), key.into(), LEASE)
+                .await
+                .unwrap()
+        );
+    }
+    for n in 0..150 {
+        let memory = Memory::new("m", "tea", std::time::SystemTime::UNIX_EPOCH);
+        let owner = n.to_string();
+        let put = store.put(tenant("other"), owner.into(), memory);
+        put.await.unwrap();
+    }
+    for n in 0..12 {
+        let append = store.append(tenant("other"), id(&format!("c:{n}")), 0, add(0, &[]));
+        append.await.unwrap();
+    }
+    assert_eq!(store.delete_tenant(tenant("other")).await.unwrap(), 14);
+    let left = of_tenant(&schema, "other").await;
+    assert_eq!(left, (vec![":n".to_owned()], 0));
+    // A tenant that writes again is listed again, with a greater version.
+    fill(&store, "acme").await;
+    let again = of_tenant(&schema, "acme").await;
+    assert_eq!((again.0.len(), again.1), (before.0.len(), before.1));
 }
 
 #[tokio::test]

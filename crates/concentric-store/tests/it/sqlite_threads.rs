@@ -2,7 +2,7 @@
 
 use crate::common::{
     file::{assert_equal, count, empty_log, file, logged},
-    reads, tenant,
+    fill, reads, tenant,
 };
 use concentric_core::{
     ThreadId, Turn,
@@ -149,10 +149,9 @@ async fn a_page_is_verified_from_the_checksum_before_it() {
             let found = store.turns(tenant("acme"), id("t"), Some(start), limit);
             let found = found.await;
             let is_corrupt = match &found {
-                Err(StoreError::Failed(error)) => matches!(
-                    error.downcast_ref(),
-                    Some(Fault::Corrupt { .. })
-                ),
+                Err(StoreError::Failed(error)) => {
+                    matches!(error.downcast_ref(), Some(Fault::Corrupt { .. }))
+                }
                 _ => false,
             };
             assert_eq!(
@@ -174,4 +173,55 @@ async fn a_conversation_larger_than_the_limit_is_not_read() {
     assert_eq!(error.code(), "store_failed");
     let append = store.append(tenant("acme"), id("t"), version, add(30, 1));
     assert_eq!(append.await.unwrap_err().code(), "unwritable");
+}
+
+/// The number of rows of each table that has rows of a tenant.
+fn rows(path: &std::path::Path) -> Vec<(String, i64)> {
+    let db = Connection::open(path).unwrap();
+    let find = "SELECT name FROM sqlite_schema
+                WHERE type = 'table' AND name NOT IN ('counter', 'cache_total') ORDER BY name";
+    let mut find = db.prepare(find).unwrap();
+    let tables = find.query_map([], |row| row.get::<_, String>(0)).unwrap();
+    let rows = |table: String| (table.clone(), count(path, &table));
+    tables.map(|table| rows(table.unwrap())).collect()
+}
+
+#[tokio::test]
+async fn a_deleted_tenant_leaves_no_row() {
+    let (_dir, path) = file();
+    let store = SqliteStore::open(&path).unwrap();
+    for of in ["acme", "other"] {
+        fill(&store, of).await;
+    }
+    let both = rows(&path);
+    assert!(both.iter().all(|(_, rows)| *rows > 0), "{both:?}");
+    assert_eq!(store.delete_tenant(tenant("acme")).await.unwrap(), 2);
+    let half = both
+        .into_iter()
+        .map(|(table, rows)| (table, rows / 2))
+        .collect::<Vec<_>>();
+    assert_eq!(rows(&path), half);
+    assert_eq!(store.delete_tenant(tenant("other")).await.unwrap(), 2);
+    let left = rows(&path);
+    assert!(left.iter().all(|(_, rows)| *rows == 0), "{left:?}");
+    let db = Connection::open(&path).unwrap();
+    let cached = "SELECT n + bytes FROM cache_total";
+    let cached: i64 = db.query_row(cached, [], |row| row.get(0)).unwrap();
+    assert_eq!(cached, 0);
+}
+
+#[tokio::test]
+async fn a_tenant_with_more_entries_than_a_step_deletes_is_deleted() {
+    let (_dir, path) = file();
+    let store = SqliteStore::open(&path).unwrap();
+    let db = Connection::open(&path).unwrap();
+    let many = "WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n LIMIT 250)
+                INSERT INTO once (tenant, key, until, n) SELECT 'acme', n, 0, n FROM n";
+    assert_eq!(db.execute(many, []).unwrap(), 250);
+    for n in 0..25 {
+        append(&store, &n.to_string(), 0, add(0, 1)).await;
+    }
+    assert_eq!(store.delete_tenant(tenant("acme")).await.unwrap(), 25);
+    let left = rows(&path);
+    assert!(left.iter().all(|(_, rows)| *rows == 0), "{left:?}");
 }

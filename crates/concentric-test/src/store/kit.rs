@@ -7,7 +7,8 @@ use crate::{ManualClock, StoreHarness};
 use concentric_core::{
     Reply,
     store::{
-        Decisions, Ledger, RunRecord, RunStatus, RunStore, StoreError, StoreFuture, ThreadStore,
+        CacheStore, Decisions, Ledger, Memories, Once, RunRecord, RunStatus, RunStore, StoreError,
+        StoreFuture, ThreadStore,
     },
 };
 use std::{
@@ -31,6 +32,7 @@ bounds! {
     Runs: RunStore,
     LedgerOfRuns: RunStore Ledger,
     All: RunStore Ledger Decisions ThreadStore,
+    Every: RunStore Ledger Once Decisions ThreadStore Memories CacheStore,
 }
 
 /// A store of its own for a case.

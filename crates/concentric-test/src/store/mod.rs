@@ -103,7 +103,10 @@ pub mod cases {
         once::once,
         races::{races, races_of_ledger, races_of_once, races_of_threads},
         runs::runs,
-        tenants::{tenants_of_all, tenants_of_ledger, tenants_of_runs, tenants_of_threads},
+        tenants::{
+            tenants_of_all, tenants_of_every, tenants_of_ledger, tenants_of_runs,
+            tenants_of_threads,
+        },
         threads::{threads, threads_of_runs},
     };
 }

@@ -60,6 +60,9 @@ macro_rules! store_suite {
     };
     ($harness:ty, only = $groups:tt) => {
         $crate::__store_groups!($harness, $groups, $groups);
+        $crate::__store_with_every!($groups {
+            $crate::__store_tenants_of_every!($harness);
+        });
     };
 }
 
@@ -159,6 +162,17 @@ macro_rules! __store_with_all {
         $crate::__store_with_all!([$($rest)*] [$($found)*] { $($code)* });
     };
     ([] [$($found:ident)*] { $($code:tt)* }) => {};
+}
+
+/// `code` if all seven groups are selected.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __store_with_every {
+    (
+        [$a:ident, $b:ident, $c:ident, $d:ident, $e:ident, $f:ident, $g:ident $(,)?]
+        { $($code:tt)* }
+    ) => { $($code)* };
+    ([$($some:tt)*] { $($code:tt)* }) => {};
 }
 
 /// Lists the cases of a group, which are functions of the module around it: makes a public function of each, and

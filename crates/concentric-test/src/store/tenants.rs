@@ -1,17 +1,21 @@
 //! Two tenants with the same ids: neither reads or changes what belongs to the other.
 
 use super::{
-    kit::{All, Runs, Test, done, fails, same, same_run},
+    kit::{All, Every, Runs, Test, done, fails, same, same_run},
     ledger::{effect, finished, intent},
     threads::{WithThreads, add, id},
-    values::{approve, client, key, key_of, question, running, secs, tenant, thread, waiting},
+    values::{
+        approve, cached, client, fill, key, key_of, question, running, secs, tenant, thread,
+        waiting,
+    },
 };
 use crate::StoreHarness;
 use concentric_core::{
     RunId, Str, ToolOutcome,
     store::{
-        Decisions, EffectKey, Ledger, LedgerEntry, MAX_TAKEOVERS, Renewed, RunChange, RunKey,
-        RunStatus, RunStore, StoreError, StoredDecision, StoredScope, ThreadStore,
+        CacheStore, Decisions, EffectKey, Ledger, LedgerEntry, MAX_TAKEOVERS, Memories, Once,
+        Renewed, RunChange, RunKey, RunStatus, RunStore, StoreError, StoredDecision, StoredScope,
+        ThreadStore,
     },
 };
 
@@ -36,6 +40,12 @@ cases! {
 cases! {
     $ __store_tenants_of_all tenants_of_all [RunStore, Ledger, Decisions, ThreadStore]
     a_deleted_conversation_takes_nothing_of_another_tenant
+}
+
+cases! {
+    $ __store_tenants_of_every tenants_of_every
+        [RunStore, Ledger, Once, Decisions, ThreadStore, Memories, CacheStore]
+    nothing_of_a_deleted_tenant_is_left
 }
 
 fn theirs(run: &str) -> RunKey {
@@ -485,4 +495,87 @@ async fn a_deleted_conversation_takes_nothing_of_another_tenant<H: All>(test: Te
         [decision("acme")],
         "the decisions after another tenant deleted its conversation",
     );
+}
+
+/// The entries of a tenant that [`fill`] has stored and that the store still has.
+async fn left<H: Every>(test: &Test<H>, of: &'static str) -> Vec<&'static str> {
+    let (store, tenant) = (&test.store, || tenant(of));
+    let mut left = Vec::new();
+    let mut note = |is_left: bool, entry| {
+        if is_left {
+            left.push(entry);
+        }
+    };
+    let listed = store.list_threads(tenant(), None, 9).await;
+    note(!done(listed, "`list_threads`").is_empty(), "conversations");
+    for (run, entry) in [("run", "the run"), ("waits", "the waiting run")] {
+        note(store.get(key_of(of, run)).await.is_ok(), entry);
+    }
+    let asked = store.find_by_interrupt(tenant(), thread(), vec![question("q")]);
+    note(asked.await.is_ok(), "the interrupt");
+    for (effect, entry) in [
+        ("of run", "the effect"),
+        ("of none", "the effect of no run"),
+    ] {
+        let known = store.known(EffectKey::new(tenant(), effect)).await;
+        note(done(known, "`known`") != LedgerEntry::New, entry);
+    }
+    let decisions = done(Decisions::list(store, tenant()).await, "`list`");
+    note(!decisions.is_empty(), "the decisions");
+    for (owner, entry) in [
+        ("ada", "the memory"),
+        ("a:b", "the memory of another owner"),
+    ] {
+        let found = store.search(tenant(), owner.into(), "tea".into(), 9).await;
+        note(!done(found, "`search`").is_empty(), entry);
+    }
+    for (key, entry) in cached(of).into_iter().zip([
+        "the cached value of a conversation",
+        "the cached value of a stored conversation",
+        "the cached value of no conversation",
+    ]) {
+        let found = store.get_entry(key).await;
+        note(done(found, "`get_entry`").is_some(), entry);
+    }
+    // The last one, since it uses the key.
+    let is_first = store.once(tenant(), "key".into(), secs(90)).await;
+    note(!done(is_first, "`once`"), "the used key");
+    left
+}
+
+async fn nothing_of_a_deleted_tenant_is_left<H: Every>(test: Test<H>) {
+    let store = &test.store;
+    for of in ["acme", "other"] {
+        fill(store, of).await;
+    }
+    let before = left(&test, "acme").await;
+    same(before.len(), 13, "the number of entries of a tenant");
+    let waiting = test.get("waits").await;
+    let fence = test.get("run").await.fence;
+    for expected in [2, 0] {
+        let deleted = done(store.delete_tenant(tenant("acme")).await, "`delete_tenant`");
+        same(deleted, expected, "the number of deleted conversations");
+    }
+    let saved = store.save(key("run"), fence, running("late").into(), secs(60));
+    fails(saved.await, "run_not_found", "`save` of a deleted run");
+    let claimed = store.claim(waiting, approve("q"), secs(60));
+    fails(claimed.await, "run_not_found", "`claim` of a deleted run");
+    let other = test.harness.open().await;
+    let listed = other.list_threads(tenant("acme"), None, 9).await;
+    same(
+        done(listed, "`list_threads`"),
+        [],
+        "the conversations of a deleted tenant",
+    );
+    let nothing: Vec<&str> = Vec::new();
+    let found = left(&test, "acme").await;
+    same(found, nothing, "the entries of a deleted tenant");
+    let found = left(&test, "other").await;
+    same(found, before, "the entries of another tenant");
+    // The ids can be used again.
+    let deleted = store.delete_tenant(tenant("acme")).await;
+    done(deleted, "`delete_tenant`");
+    fill(store, "acme").await;
+    let is_newer = test.get("run").await.fence > fence;
+    same(is_newer, true, "that a later fence is greater");
 }

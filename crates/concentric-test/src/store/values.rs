@@ -2,12 +2,18 @@
 
 #![expect(clippy::panic, reason = "assertions")]
 
+use super::kit::done;
 use concentric_core::{
-    CallId, Event, FinishReason, Interrupt, InterruptId, MessageId, Reply, RunId, Suspension,
-    ThreadId, ToolCallPart, ToolSpec, Transcript, Usage,
+    CallId, Context, Event, FinishReason, Interrupt, InterruptId, MessageId, Reply, RunId,
+    Suspension, ThreadId, ToolCallPart, ToolSpec, Transcript, Usage,
     interrupt::{self, SuspendedBy},
     machine::{Action, Input, Machine, ModelStart, RunLimits, RunState},
-    store::{RunKey, Tenant},
+    state::{SlotPlace, StoredSlot},
+    store::{
+        CacheKey, CacheStore, Decisions, EffectKey, Intent, Ledger, Memories, Memory, Once,
+        RunChange, RunClaim, RunKey, RunStore, StoredDecision, StoredScope, Tenant, ThreadChange,
+        ThreadStore,
+    },
 };
 use serde_json::json;
 use std::{
@@ -114,5 +120,80 @@ pub fn waiting_after(transcript: Transcript, id: &str) -> RunState {
             state.unwrap_or_else(|| panic!("the finish has no state"))
         }
         other => panic!("the run does not wait: {other:?}"),
+    }
+}
+
+/// The keys of the cached values that [`fill`] stores.
+pub fn cached(of: &'static str) -> [CacheKey; 3] {
+    [Some(thread()), Some(ThreadId::new("t")), None]
+        .map(|thread| CacheKey::new(tenant(of), thread, "model", [1; 32]))
+}
+
+/// Stores entries of each kind for a tenant.
+pub async fn fill<S>(store: &S, of: &'static str)
+where
+    S: RunStore + Ledger + Once + Decisions + ThreadStore + Memories + CacheStore,
+{
+    let mut change = ThreadChange::default();
+    change.turns = user("hi").iter().cloned().collect();
+    change.slots = vec![StoredSlot::new("s", 1, json!(1), SlotPlace::Whole)];
+    let history = user("hi");
+    let change = change.suspend(&history, Box::new(waiting("hi", "q")), Vec::new());
+    let version = store.append(tenant(of), ThreadId::new("t"), 0, change);
+    let version = done(version.await, "`append`");
+    let mut change = ThreadChange::default();
+    change.keep = 1;
+    change.turns = user("again").iter().cloned().collect();
+    let (from, to) = (ThreadId::new("t"), ThreadId::new("u"));
+    let forked = store.fork(tenant(of), from, version, to, change);
+    done(forked.await, "`fork`");
+
+    // The conversation of the runs is not stored.
+    let begin = async |run: &str| {
+        let change = RunChange::from(running("hi"));
+        let begun = RunStore::begin(store, key_of(of, run), client(run), change, secs(60));
+        done(begun.await, "`begin` of a run")
+    };
+    let fence = begin("run").await;
+    let waits = begin("waits").await;
+    let suspended = store.suspend(key_of(of, "waits"), waits, waiting("hi", "q").into());
+    done(suspended.await, "`suspend`");
+    let ended = begin("ended").await;
+    let claim = |run, fence| Some(RunClaim::new(key_of(of, run), fence));
+    for (name, claim) in [
+        ("of run", claim("run", fence)),
+        ("of ended", claim("ended", ended)),
+        ("of none", None),
+    ] {
+        let mut intent = Intent::new("refund".into(), "{}".into(), &Context::new());
+        intent.claim = claim;
+        let begun = Ledger::begin(store, EffectKey::new(tenant(of), name), intent);
+        done(begun.await, "`begin` of an effect");
+    }
+    done(store.end(key_of(of, "ended"), ended).await, "`end`");
+    let used = store.once(tenant(of), "key".into(), secs(90));
+    done(used.await, "`once`");
+    for span in [
+        StoredScope::Run {
+            thread: Some(thread()),
+            run: RunId::new("run"),
+        },
+        StoredScope::Thread(thread()),
+        StoredScope::Session(ThreadId::new("t")),
+        StoredScope::Always,
+    ] {
+        let (tool, definition) = ("refund".into(), "d".into());
+        let decision =
+            StoredDecision::new(tenant(of), tool, definition, None, span, true, None, at(0));
+        done(store.remember(decision).await, "`remember`");
+    }
+    for owner in ["ada", "a:b"] {
+        let memory = Memory::new("m", "tea", at(0));
+        let put = Memories::put(store, tenant(of), owner.into(), memory);
+        done(put.await, "`put` of a memory");
+    }
+    for key in cached(of) {
+        let put = store.put_entry(key, b"x".to_vec(), secs(90));
+        done(put.await, "`put_entry`");
     }
 }

@@ -187,6 +187,10 @@ impl ThreadStore for Broken {
     fn delete(&self, _: Tenant, _: ThreadId) -> StoreFuture<bool> {
         self.fail()
     }
+
+    fn delete_tenant(&self, _: Tenant) -> StoreFuture<u64> {
+        self.fail()
+    }
 }
 
 #[tokio::test]

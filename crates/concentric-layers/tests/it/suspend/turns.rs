@@ -213,6 +213,10 @@ impl ThreadStore for Threads {
     fn delete(&self, tenant: Tenant, thread: ThreadId) -> StoreFuture<bool> {
         ThreadStore::delete(&self.inner, tenant, thread)
     }
+
+    fn delete_tenant(&self, tenant: Tenant) -> StoreFuture<u64> {
+        self.inner.delete_tenant(tenant)
+    }
 }
 
 #[tokio::test]

@@ -18,7 +18,7 @@
 --   :d:ID       a decision                  :dz     all                :dh:T :dr:T:R those of ..
 --   :dt:TOOL:SPAN  the decisions about a tool that apply always; with :T, or :T:R, those of other spans
 --   :v:T:SPACE:DIGEST  a cached value        :vz     all by time        :vt:T  those of a conversation  :vb  their bytes
---   :m:OWNER    memories                    :mz:OWNER by time
+--   :m:OWNER    memories                    :mz:OWNER by time          :mo     their owners
 -- Indexes of runs, which are repaired from the runs:
 --   :l  running ones by the end of the lease    :z  quarantined ones   :w  waiting ones   :e  ended ones
 --   :x  all    :x:T  all of a conversation      :o:T  those that have not ended   :c:T:ID  running ones by client id

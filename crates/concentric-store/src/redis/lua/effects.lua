@@ -152,6 +152,7 @@ end
 function methods.memory_put()
   local owner, id, at, value, max = take(5)
   local all, order = base .. ':m:' .. owner, base .. ':mz:' .. owner
+  call('SADD', base .. ':mo', owner)
   call('HSET', all, id, value)
   call('ZADD', order, at, id)
   while call('ZCARD', order) > tonumber(max) do
@@ -168,11 +169,16 @@ function methods.memory_forget()
   local owner, id = take(2)
   id = optional(id)
   local all, order = base .. ':m:' .. owner, base .. ':mz:' .. owner
+  local count
   if id then
     call('ZREM', order, id)
-    return {'ok', call('HDEL', all, id)}
+    count = call('HDEL', all, id)
+  else
+    count = call('HLEN', all)
+    call('UNLINK', all, order)
   end
-  local count = call('HLEN', all)
-  call('UNLINK', all, order)
+  if call('EXISTS', all) == 0 then
+    call('SREM', base .. ':mo', owner)
+  end
   return {'ok', count}
 end

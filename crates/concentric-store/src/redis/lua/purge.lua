@@ -77,6 +77,63 @@ function methods.purge()
   return {'ok', more and 1 or 0, call('ZRANGE', base .. ':l', 0, 0, 'WITHSCORES')[2] or 'inf'}
 end
 
+-- The keys of a tenant that are left when it has no entries.
+local OF_TENANT = {':i', ':l', ':z', ':w', ':e', ':x', ':xc', ':k', ':tz', ':u', ':uz', ':un', ':fu', ':fn', ':dz', ':vz',
+  ':vb', ':mo'}
+
+-- The seconds for which the counter of a deleted tenant is kept. Later versions are greater without it.
+local COUNTED = 3600
+
+-- Deletes some of the entries of a tenant. Returns the number of conversations among them, and whether more entries
+-- may be left.
+function methods.tenant_delete()
+  frees_memory()
+  local conversations, has_deleted = 0, false
+  for _, name in ipairs(call('ZRANGEBYLEX', base .. ':tz', '-', '+', 'LIMIT', 0, 10)) do
+    conversations = conversations + thread_remove(escape(name), name)
+    has_deleted = true
+  end
+  -- The conversations of runs may not be stored.
+  for _, member in ipairs(call('ZRANGE', base .. ':x', 0, BATCH - 1)) do
+    local T, R = names(member)
+    local run = run_open(T, R)
+    if run then
+      run_remove(run)
+    else
+      run_unindexed(T, R)
+    end
+    has_deleted = true
+  end
+  for _, id in ipairs(call('ZRANGE', base .. ':dz', 0, 4 * BATCH - 1)) do
+    decision_remove(id)
+    has_deleted = true
+  end
+  for _, member in ipairs(call('ZRANGE', base .. ':vz', 0, 4 * BATCH - 1)) do
+    cache_remove(member)
+    has_deleted = true
+  end
+  for _, effect in ipairs(call('SPOP', base .. ':fu', 4 * BATCH)) do
+    call('UNLINK', base .. ':f:' .. effect)
+    has_deleted = true
+  end
+  for _, effect in ipairs(call('ZRANGE', base .. ':fn', 0, 4 * BATCH - 1)) do
+    call('UNLINK', base .. ':f:' .. effect)
+    call('ZREM', base .. ':fn', effect)
+    has_deleted = true
+  end
+  for _, owner in ipairs(call('SPOP', base .. ':mo', 4 * BATCH)) do
+    call('UNLINK', base .. ':m:' .. owner, base .. ':mz:' .. owner)
+    has_deleted = true
+  end
+  if not has_deleted then
+    for _, key in ipairs(OF_TENANT) do
+      call('UNLINK', base .. key)
+    end
+    call('EXPIRE', base .. ':n', COUNTED)
+  end
+  return {'ok', conversations, has_deleted and 1 or 0}
+end
+
 -- The end of the first lease of a tenant.
 function methods.first_lease()
   return {'ok', call('ZRANGE', base .. ':l', 0, 0, 'WITHSCORES')[2] or 'inf'}
@@ -93,17 +150,26 @@ function methods.list_add()
   return {'ok'}
 end
 
--- Sets the time of a tenant to `deadline`, the end of its first lease.
+-- Sets the time of a tenant to `deadline`, the end of its first lease, unless it was removed in between.
 function methods.list_set()
   frees_memory()
   local tenant, deadline = take(2)
   local fresh = call('HGET', base .. ':fresh', tenant)
   if fresh and tonumber(call('TIME')[1]) < tonumber(fresh) + FRESH then
-    call('ZADD', base .. ':due', 'LT', deadline, tenant)
+    call('ZADD', base .. ':due', 'XX', 'LT', deadline, tenant)
   else
     call('HDEL', base .. ':fresh', tenant)
-    call('ZADD', base .. ':due', deadline, tenant)
+    call('ZADD', base .. ':due', 'XX', deadline, tenant)
   end
+  return {'ok'}
+end
+
+-- Removes a tenant from the list.
+function methods.list_remove()
+  frees_memory()
+  local tenant = take(1)
+  call('ZREM', base .. ':due', tenant)
+  call('HDEL', base .. ':fresh', tenant)
   return {'ok'}
 end
 

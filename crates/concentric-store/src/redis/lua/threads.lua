@@ -164,9 +164,8 @@ function methods.thread_append()
   return {'ok', new}
 end
 
--- Deletes a conversation with everything that belongs to it, and returns whether it existed.
-function methods.thread_delete()
-  local T, name = take(2)
+-- Deletes a conversation with everything that belongs to it, and returns the number of conversations that existed.
+local function thread_remove(T, name)
   local thread = thread_open(T)
   for _, R in ipairs(call('SMEMBERS', base .. ':x:' .. T)) do
     local run = run_open(T, R)
@@ -184,9 +183,13 @@ function methods.thread_delete()
   end
   call('ZREM', base .. ':tz', name)
   if not thread then
-    return {'ok', 0}
+    return 0
   end
   call('UNLINK', thread_key(T), base .. ':s:' .. T)
   log_drop(thread.log)
-  return {'ok', 1}
+  return 1
+end
+
+function methods.thread_delete()
+  return {'ok', thread_remove(take(2))}
 end

@@ -61,4 +61,20 @@ impl ThreadStore for SqliteStore {
     fn delete(&self, tenant: Tenant, thread: ThreadId) -> StoreFuture<bool> {
         self.write(move |tx, _| write::delete(tx, &tenant, &thread))
     }
+
+    fn delete_tenant(&self, tenant: Tenant) -> StoreFuture<u64> {
+        let store = self.clone();
+        Box::pin(async move {
+            let mut all = 0;
+            loop {
+                let tenant = tenant.clone();
+                let deleted = store.write(move |tx, _| write::delete_some(tx, &tenant));
+                let (deleted, may_have_more) = deleted.await?;
+                all += deleted;
+                if !may_have_more {
+                    return Ok(all);
+                }
+            }
+        })
+    }
 }

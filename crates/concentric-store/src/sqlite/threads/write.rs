@@ -3,7 +3,7 @@
 use super::{
     super::{
         log::{self, Turns, position},
-        runs::set_end,
+        runs::{BATCH, set_end},
         values::{count, execute, find_rows, integer},
     },
     row::{Head, head},
@@ -174,4 +174,43 @@ pub(super) fn delete(
     )?;
     log::collect(tx, found.turns.log)?;
     Ok(true)
+}
+
+/// The maximum number of conversations of a tenant that are deleted in one transaction, which blocks other writers.
+const CONVERSATIONS: usize = 10;
+
+/// Deletes some of the entries of a tenant. Returns the number of conversations among them, and whether more entries
+/// may be left.
+pub(super) fn delete_some(
+    tx: &Transaction<'_>,
+    tenant: &Tenant,
+) -> Result<(u64, bool), StoreError> {
+    let of = [tenant.0.as_str()];
+    // The conversations of runs may not be stored.
+    let find = format!(
+        "SELECT thread FROM (SELECT thread FROM threads WHERE tenant = ?1 LIMIT {CONVERSATIONS})
+         UNION
+         SELECT thread FROM
+         (SELECT DISTINCT thread FROM runs WHERE tenant = ?1 LIMIT {CONVERSATIONS})"
+    );
+    let threads: Vec<String> = find_rows(tx, &find, of, |row| row.get(0))?;
+    let mut has_deleted = !threads.is_empty();
+    let mut conversations = 0;
+    for thread in threads {
+        conversations += u64::from(delete(tx, tenant, &ThreadId::new(thread))?);
+    }
+    for (table, key) in [
+        ("effects", "key"),
+        ("once", "key"),
+        ("decisions", "id"),
+        ("memories", "owner, id"),
+        ("cache", "thread, space, digest"),
+    ] {
+        let delete = format!(
+            "DELETE FROM {table} WHERE (tenant, {key}) IN
+             (SELECT tenant, {key} FROM {table} WHERE tenant = ?1 LIMIT {BATCH})"
+        );
+        has_deleted |= execute(tx, &delete, of)? > 0;
+    }
+    Ok((conversations, has_deleted))
 }

@@ -29,8 +29,6 @@ pub(crate) async fn print_times(store: &impl ThreadStore, thread: &str) {
         "of 10,000 turns: the summary takes {head:?}, the newest 50 {newest:?}, 50 in the middle {middle:?}, all \
          {whole:?}"
     );
-    assert!(head < Duration::from_millis(2), "{head:?}");
-    assert!(newest.max(middle) * 4 < whole, "{newest:?}, {middle:?}");
 }
 
 /// The fastest time of some repetitions, so that it is not the load of the machine that is measured.

@@ -2,10 +2,7 @@
 
 use super::*;
 use crate::common::{key_of, question, redis::schema, redis::url};
-use concentric_core::{
-    Reply,
-    store::{RunRecord, delete_tenant},
-};
+use concentric_core::{Reply, store::RunRecord};
 use futures_util::future::join_all;
 use std::time::Instant;
 
@@ -95,7 +92,7 @@ async fn abandoned_runs_of_all_tenants_are_claimed_by_one_process_each() {
     assert_eq!((claimed.len(), keys.len()), (60, 60));
     let tenants = [tenant("acme"), tenant("other"), tenant("third")];
     for tenant in tenants {
-        assert_eq!(delete_tenant(&stores[1], tenant).await.unwrap(), 0);
+        assert_eq!(stores[1].delete_tenant(tenant).await.unwrap(), 0);
     }
 }
 

@@ -42,7 +42,8 @@ fault! {
     RevokesForOtherTenants SharesMemories BeginsEffectsWithoutAClaim BeginsEffectsTwice
     RetractsFinishedEffects KeepsUsedKeysTooShort AppendsAtAnyVersion AppendsTwice ForgetsIdsOfChanges EndsNoRun AppendsForLostRuns
     SkipsATurn ReadsTheOldestTurns ReadsNoSharedTurns FailsBeyondTheEnd ReadsAtLeastOneTurn ReadsTooManyTurns
-    ReadsTurnsOfOtherTenants KeepsDeletedConversations RepeatsAPage KeepsRunsOfDeletedConversations RecallsAllDecisions
+    ReadsTurnsOfOtherTenants DeletesOnlyConversationsOfTenants DeletesAllTenants
+    KeepsDeletedConversations RepeatsAPage KeepsRunsOfDeletedConversations RecallsAllDecisions
     ForgetsAllMemories SharesCachedValues KeepsTheFirstCachedValue ServesExpiredValues ExtendsCachedValues
     TruncatesCachedValues IgnoresSpaces RemovesAllSpaces KeepsCachedValuesOfDeletedConversations
     ClaimsAfterACheck AppendsAfterACheck UsesAKeyAfterACheck SweepsAfterACheck
@@ -755,6 +756,28 @@ impl ThreadStore for FaultyStore {
                 }
                 Fault::KeepsCachedValuesOfDeletedConversations => Ok(true),
                 _ => store.inner.delete(tenant, thread).await,
+            }
+        })
+    }
+
+    fn delete_tenant(&self, tenant: Tenant) -> StoreFuture<u64> {
+        let store = self.clone();
+        Box::pin(async move {
+            match store.fault {
+                Fault::DeletesOnlyConversationsOfTenants => {
+                    let found = store.inner.list_threads(tenant.clone(), None, usize::MAX);
+                    let mut deleted = 0;
+                    for found in found.await? {
+                        let delete = store.inner.delete(tenant.clone(), found.thread);
+                        deleted += u64::from(delete.await?);
+                    }
+                    Ok(deleted)
+                }
+                Fault::DeletesAllTenants => {
+                    store.inner.delete_tenant(Tenant("other".into())).await?;
+                    store.inner.delete_tenant(tenant).await
+                }
+                _ => store.inner.delete_tenant(tenant).await,
             }
         })
     }

@@ -166,6 +166,10 @@ faults! {
         says "the effect of another tenant must be New, but is Started";
     DeletesConversationsOfOtherTenants: tenants_of_threads::another_tenant_reads_and_writes_no_conversation
         says "the result of `delete` by another tenant must be false, but is true";
+    DeletesOnlyConversationsOfTenants: tenants_of_every::nothing_of_a_deleted_tenant_is_left
+        says "`save` of a deleted run must fail with `run_not_found`, but returned ()";
+    DeletesAllTenants: tenants_of_every::nothing_of_a_deleted_tenant_is_left
+        says "the entries of another tenant must be";
     SharesUsedKeys: once::tenants_do_not_share_used_keys
         says "`once` of a key of another tenant must be true, but is false";
     RevokesForOtherTenants: decisions::tenants_do_not_share_decisions
