@@ -191,6 +191,15 @@ impl Drop for SlowDrop {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_claim_that_completes_while_its_request_is_dropped_is_released() {
+    let mut attempts = 0;
+    while !dropped_while_it_claims().await {
+        attempts += 1;
+        assert!(attempts < 1_000);
+    }
+}
+
+/// Returns whether the request was dropped before its claim was made: the tick that this takes may have passed.
+async fn dropped_while_it_claims() -> bool {
     let (world, store) = world();
     let questions = Process::paying(&store).interrupted(&world, "run").await;
     store.slow.store(true, Ordering::Relaxed);
@@ -209,16 +218,18 @@ async fn a_claim_that_completes_while_its_request_is_dropped_is_released() {
     let agent = SuspendLayer::new(Arc::new(store.clone())).layer(model);
     let mut call = task::spawn(agent.oneshot(reply(&world, "reply", approve(&questions))));
     while store.writes() == writes {
-        assert!(call.poll().is_pending());
+        if call.poll().is_ready() {
+            return false;
+        }
         tokio::task::yield_now().await;
     }
     armed.store(true, Ordering::Relaxed);
     drop(call);
     armed.store(false, Ordering::Relaxed);
-    settle().await;
-    assert_eq!(store.writes(), writes + 2);
     while status(&store, "run").await == RunStatus::Running {
         tokio::task::yield_now().await;
     }
+    assert_eq!(store.writes(), writes + 2);
     assert_eq!(status(&store, "run").await, RunStatus::Suspended);
+    true
 }
