@@ -188,3 +188,22 @@ fn failed(error: tokio_postgres::Error) -> Fault {
         false => Fault::Database(Box::new(error)),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sha2::{Digest as _, Sha256};
+
+    /// Databases were migrated with it, so what it lacks belongs into the next one.
+    #[test]
+    fn the_first_migration_does_not_change() {
+        let sum = Sha256::digest(MIGRATIONS.first().copied().unwrap_or_default());
+        let hex = sum
+            .iter()
+            .fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"));
+        assert_eq!(
+            hex,
+            "9a45abd6857cc3d12ee1f3d1034edd009ea453d174d80bf1d9112f521815cb98"
+        );
+    }
+}

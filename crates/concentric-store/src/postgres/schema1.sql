@@ -278,14 +278,12 @@ LANGUAGE sql STABLE SET search_path FROM CURRENT AS $$
     SELECT total FROM log_last(p_log, p_len)
 $$;
 
--- The turns of a log from position `p_from` to before `p_len`, and their checksums.
-CREATE FUNCTION log_read(
-    p_log bigint, p_len bigint, p_from bigint DEFAULT 0, OUT chains bytea[], OUT bodies bytea[]
-)
+-- The first `p_len` turns of a log and their checksums.
+CREATE FUNCTION log_read(p_log bigint, p_len bigint, OUT chains bytea[], OUT bodies bytea[])
 LANGUAGE sql STABLE SET search_path FROM CURRENT AS $$
     SELECT coalesce(array_agg(t.chain ORDER BY t.n), '{}'), coalesce(array_agg(t.body ORDER BY t.n), '{}')
     FROM log_parts(p_log, p_len) p
-    JOIN turns t ON t.log = p.log AND t.n >= greatest(p.lo, p_from) AND t.n < p.hi
+    JOIN turns t ON t.log = p.log AND t.n >= p.lo AND t.n < p.hi
 $$;
 
 CREATE FUNCTION log_new(p_parent bigint, p_len bigint, p_depth integer) RETURNS bigint
@@ -431,20 +429,6 @@ LANGUAGE sql STABLE SET search_path FROM CURRENT AS $$
               ORDER BY s.slot, s.place),
         r.chains, r.bodies
     FROM threads t, log_read(t.log, CASE WHEN t.bytes > p_max THEN 0 ELSE t.len END) r
-    WHERE t.tenant = p_tenant AND t.thread = p_thread
-$$;
-
--- At most `p_limit` turns of a conversation from position `p_start` on, or the newest ones if it is null, and the
--- checksum of the turns before them; null if there are none, or the last turn before them is missing.
-CREATE FUNCTION thread_turns(p_tenant text, p_thread text, p_start bigint, p_limit bigint)
-RETURNS TABLE (version bigint, session text, len bigint, before bytea, chains bytea[], bodies bytea[])
-LANGUAGE sql STABLE SET search_path FROM CURRENT AS $$
-    SELECT t.version, t.session, t.len, log_chain(w.log, w.lo), r.chains, r.bodies
-    FROM threads t,
-    LATERAL (SELECT least(coalesce(p_start, greatest(t.len - p_limit, 0)), t.len) AS lo) start,
-    LATERAL (SELECT start.lo, least(start.lo + p_limit, t.len) AS hi,
-        CASE WHEN p_limit > 0 AND start.lo < t.len THEN t.log END AS log) w,
-    LATERAL log_read(w.log, w.hi, w.lo) r
     WHERE t.tenant = p_tenant AND t.thread = p_thread
 $$;
 
@@ -605,35 +589,6 @@ BEGIN
     RETURN v_thread IS NOT NULL;
 END $$;
 
--- Deletes some of the entries of a tenant. Returns the number of conversations among them, and whether more entries
--- may be left.
-CREATE FUNCTION tenant_delete(p_tenant text, OUT o_conversations bigint, OUT o_has_deleted boolean)
-LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
-DECLARE
-    v_thread text;
-    v_table  text;
-    v_rows   bigint;
-BEGIN
-    o_conversations := 0;
-    o_has_deleted := false;
-    -- The conversations of runs may not be stored.
-    FOR v_thread IN
-        (SELECT thread FROM threads WHERE tenant = p_tenant ORDER BY thread LIMIT 10)
-        UNION (SELECT DISTINCT thread FROM runs WHERE tenant = p_tenant ORDER BY thread LIMIT 10)
-        ORDER BY thread
-    LOOP
-        o_conversations := o_conversations + thread_delete(p_tenant, v_thread)::integer;
-        o_has_deleted := true;
-    END LOOP;
-    FOREACH v_table IN ARRAY '{effects,once,decisions,memories,cache}'::text[] LOOP
-        EXECUTE format(
-            'DELETE FROM %1$I WHERE ctid = ANY (ARRAY(SELECT ctid FROM %1$I WHERE tenant = $1 LIMIT 1000))',
-            v_table) USING p_tenant;
-        GET DIAGNOSTICS v_rows = ROW_COUNT;
-        o_has_deleted := o_has_deleted OR v_rows > 0;
-    END LOOP;
-END $$;
-
 ---------------------------------------------------------------------------------------------------
 -- Runs.
 
@@ -773,7 +728,7 @@ CREATE FUNCTION run_claim(
     p_tenant text, p_thread text, p_run text, p_version bigint, p_attempt bytea, p_now bigint,
     p_lease bigint, p_replies bytea,
     OUT o_code text, OUT o_fence bigint, OUT o_until bigint, OUT o_takeovers integer,
-    OUT o_replied_at bigint, OUT o_now bigint
+    OUT o_replied_at bigint
 )
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE
@@ -813,7 +768,6 @@ BEGIN
     o_until := v_lease.until;
     o_takeovers := v_lease.takeovers;
     o_replied_at := v_run.replied_at;
-    o_now := v_now;
 END $$;
 
 -- Claims abandoned runs that no other call is claiming.

@@ -1,4 +1,58 @@
--- Version 2 of the schema: a claim does not read the turns. What a release with version 1 calls is kept.
+-- Version 2 of the schema: pages of turns, the deletion of tenants, and claims that do not read turns. What a release
+-- with version 1 calls is kept.
+
+-- The turns of a log from position `p_from` to before `p_len`, and their checksums.
+CREATE FUNCTION log_read(
+    p_log bigint, p_len bigint, p_from bigint, OUT chains bytea[], OUT bodies bytea[]
+)
+LANGUAGE sql STABLE SET search_path FROM CURRENT AS $$
+    SELECT coalesce(array_agg(t.chain ORDER BY t.n), '{}'), coalesce(array_agg(t.body ORDER BY t.n), '{}')
+    FROM log_parts(p_log, p_len) p
+    JOIN turns t ON t.log = p.log AND t.n >= greatest(p.lo, p_from) AND t.n < p.hi
+$$;
+
+-- At most `p_limit` turns of a conversation from position `p_start` on, or the newest ones if it is null, and the
+-- checksum of the turns before them; null if there are none, or the last turn before them is missing.
+CREATE FUNCTION thread_turns(p_tenant text, p_thread text, p_start bigint, p_limit bigint)
+RETURNS TABLE (version bigint, session text, len bigint, before bytea, chains bytea[], bodies bytea[])
+LANGUAGE sql STABLE SET search_path FROM CURRENT AS $$
+    SELECT t.version, t.session, t.len, log_chain(w.log, w.lo), r.chains, r.bodies
+    FROM threads t,
+    LATERAL (SELECT least(coalesce(p_start, greatest(t.len - p_limit, 0)), t.len) AS lo) start,
+    LATERAL (SELECT start.lo, least(start.lo + p_limit, t.len) AS hi,
+        CASE WHEN p_limit > 0 AND start.lo < t.len THEN t.log END AS log) w,
+    LATERAL log_read(w.log, w.hi, w.lo) r
+    WHERE t.tenant = p_tenant AND t.thread = p_thread
+$$;
+
+-- Deletes some of the entries of a tenant. Returns the number of conversations among them, and whether more entries
+-- may be left.
+CREATE FUNCTION tenant_delete(p_tenant text, OUT o_conversations bigint, OUT o_has_deleted boolean)
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+DECLARE
+    v_thread text;
+    v_table  text;
+    v_rows   bigint;
+BEGIN
+    o_conversations := 0;
+    o_has_deleted := false;
+    -- The conversations of runs may not be stored.
+    FOR v_thread IN
+        (SELECT thread FROM threads WHERE tenant = p_tenant ORDER BY thread LIMIT 10)
+        UNION (SELECT DISTINCT thread FROM runs WHERE tenant = p_tenant ORDER BY thread LIMIT 10)
+        ORDER BY thread
+    LOOP
+        o_conversations := o_conversations + thread_delete(p_tenant, v_thread)::integer;
+        o_has_deleted := true;
+    END LOOP;
+    FOREACH v_table IN ARRAY '{effects,once,decisions,memories,cache}'::text[] LOOP
+        EXECUTE format(
+            'DELETE FROM %1$I WHERE ctid = ANY (ARRAY(SELECT ctid FROM %1$I WHERE tenant = $1 LIMIT 1000))',
+            v_table) USING p_tenant;
+        GET DIAGNOSTICS v_rows = ROW_COUNT;
+        o_has_deleted := o_has_deleted OR v_rows > 0;
+    END LOOP;
+END $$;
 
 -- Claims a run whose record, which has this version, the caller has read. `p_replies` are null if there
 -- are no new ones.
