@@ -7,7 +7,7 @@ use crate::{
     body::{Passed, body},
     commit::held_bytes,
 };
-use concentric_core::{Error, ErrorKind, Event, FinishReason, PartKind, SideEffects, Usage};
+use concentric_core::{Error, ErrorKind, Event, FinishReason, PartKind, RunId, SideEffects, Usage};
 use futures_core::Stream;
 use std::{
     collections::VecDeque,
@@ -40,12 +40,21 @@ struct Judging {
     effects: u64,
     held: VecDeque<Event>,
     bytes: usize,
-    // The text of the held events, and its number of characters.
-    text: String,
+    // The texts of the held events, and their number of characters.
+    lanes: Vec<Lane>,
     chars: usize,
+    verdict: Option<Verdict>,
+}
+
+/// The text that a consumer shows in one place: the answer or the reasoning of one run.
+struct Lane {
+    // The nested run, after those that it is nested in; empty for the run of the call.
+    runs: Vec<RunId>,
+    is_reasoning: bool,
+    // The text of the held events.
+    text: String,
     // The end of the text before it.
     before: String,
-    verdict: Option<Verdict>,
 }
 
 impl<B> GuardrailBody<B> {
@@ -62,9 +71,8 @@ impl<B> GuardrailBody<B> {
             subject,
             held: VecDeque::new(),
             bytes: 0,
-            text: String::new(),
+            lanes: Vec::new(),
             chars: 0,
-            before: String::new(),
             verdict: None,
         };
         Self::new(Judged {
@@ -113,15 +121,13 @@ fn replacement(refused: Refused, on_block: &OnBlock) -> Result<VecDeque<Event>, 
 impl Judging {
     /// Takes an event, and starts a judgement if it must be made now.
     fn take(&mut self, event: Event) -> Result<(), Error> {
-        let text = text_of(&event);
-        let must_judge = match (self.guard.output, text) {
-            (_, None) if self.text.is_empty() => false,
-            (Some(Output::Windows { .. }), None) => !matches!(event, Event::PartEnd(_)),
+        let (run, inner) = innermost(&event);
+        let must_judge = match (self.guard.output, shown(inner)) {
+            (_, None) if self.chars == 0 => false,
+            (Some(Output::Windows { .. }), None) => !matches!(inner, Event::PartEnd(_)),
             (_, None) => event.is_finish(),
-            (output, Some(text)) => {
-                self.text.push_str(text);
-                let added = text.chars().count();
-                self.chars = self.chars.saturating_add(added);
+            (output, Some((text, is_reasoning))) => {
+                self.add(text, is_reasoning, &event);
                 match output {
                     Some(Output::Windows { chars, .. }) => self.chars >= chars,
                     _ => false,
@@ -129,20 +135,62 @@ impl Judging {
             }
         };
         self.bytes = self.bytes.saturating_add(held_bytes(&event));
-        self.held.push_back(event);
         if self.bytes > self.guard.limit {
             let message = "the answer exceeded the limit of held bytes before it was judged; raise `GuardrailLayer::limit`";
             return Err(Error::new(ErrorKind::TooLarge, message));
         }
         if must_judge {
-            let text = [self.before.as_str(), self.text.as_str()].concat();
             let subject = Subject {
-                text: text.into(),
+                text: self.take_text().into(),
                 ..self.subject.clone()
             };
             self.verdict = Some(self.guard.judge(subject));
         }
+        if self.chars == 0 && matches!(inner, Event::StepStart(_)) {
+            // The calls of the step before have ended.
+            self.lanes.retain(|lane| !lane.is_nested_in(run));
+        }
+        self.held.push_back(event);
         Ok(())
+    }
+
+    /// Adds the text of an event to its lane.
+    fn add(&mut self, text: &str, is_reasoning: bool, event: &Event) {
+        let added = text.chars().count();
+        self.chars = self.chars.saturating_add(added);
+        let (run, _) = innermost(event);
+        let mut lanes = self.lanes.iter_mut();
+        match lanes.find(|lane| lane.is_reasoning == is_reasoning && lane.runs.last() == run) {
+            Some(lane) => lane.text.push_str(text),
+            None => self.lanes.push(Lane {
+                runs: runs(event),
+                is_reasoning,
+                text: text.to_owned(),
+                before: String::new(),
+            }),
+        }
+    }
+
+    /// Takes the text to judge: that of each lane, after the end of the text before it.
+    fn take_text(&mut self) -> String {
+        let overlap = match self.guard.output {
+            Some(Output::Windows { overlap, .. }) => overlap,
+            _ => 0,
+        };
+        self.chars = 0;
+        let mut all = String::new();
+        for lane in self.lanes.iter_mut().filter(|lane| !lane.text.is_empty()) {
+            if !all.is_empty() {
+                all.push('\n');
+            }
+            lane.before.push_str(&lane.text);
+            lane.text.clear();
+            all.push_str(&lane.before);
+            let start = lane.before.char_indices().rev().take(overlap).last();
+            let start = start.map_or(lane.before.len(), |(start, _)| start);
+            lane.before.drain(..start);
+        }
+        all
     }
 
     /// Adds to an error that tools have had effects.
@@ -157,36 +205,57 @@ impl Judging {
     /// Returns whether nothing that is held waits for a verdict.
     fn is_clear(&self) -> bool {
         // Before the first text, and between two windows.
-        self.text.is_empty() && !matches!(self.guard.output, Some(Output::Whole))
+        self.chars == 0 && !matches!(self.guard.output, Some(Output::Whole))
     }
 
     /// Releases what is held.
     fn release(&mut self, released: &mut VecDeque<Event>) {
         released.append(&mut self.held);
         self.bytes = 0;
-        self.chars = 0;
-        let text = std::mem::take(&mut self.text);
-        if let Some(Output::Windows { overlap, .. }) = self.guard.output {
-            self.before.push_str(&text);
-            let start = self.before.char_indices().rev().take(overlap).last();
-            let start = start.map_or(self.before.len(), |(start, _)| start);
-            self.before.drain(..start);
+    }
+}
+
+impl Lane {
+    fn is_nested_in(&self, run: Option<&RunId>) -> bool {
+        match run {
+            None => !self.runs.is_empty(),
+            Some(run) => self.runs.last() != Some(run) && self.runs.contains(run),
         }
     }
 }
 
-/// The text of an event that shows text to the consumer.
-fn text_of(event: &Event) -> Option<&str> {
-    let text = match event {
-        Event::TextDelta(text) | Event::ReasoningDelta(text) | Event::RefusalDelta(text) => text,
+/// The event within those of nested runs, and the run that it is of; `None` for the run of the call.
+fn innermost(mut event: &Event) -> (Option<&RunId>, &Event) {
+    let mut run = None;
+    while let Event::SubAgent(nested) = event {
+        (run, event) = (Some(&nested.run_id), &nested.event);
+    }
+    (run, event)
+}
+
+/// The nested runs that an event is of, outermost first.
+fn runs(mut event: &Event) -> Vec<RunId> {
+    let mut runs = Vec::new();
+    while let Event::SubAgent(nested) = event {
+        runs.push(nested.run_id.clone());
+        event = &nested.event;
+    }
+    runs
+}
+
+/// The text that an event shows to the consumer, and whether it is reasoning.
+fn shown(event: &Event) -> Option<(&str, bool)> {
+    let (text, is_reasoning) = match event {
+        Event::TextDelta(text) | Event::RefusalDelta(text) => (text, false),
+        Event::ReasoningDelta(text) => (text, true),
         Event::Part(part) => match &part.kind {
-            PartKind::Text(text) | PartKind::Reasoning(text) | PartKind::Refusal(text) => text,
+            PartKind::Text(text) | PartKind::Refusal(text) => (text, false),
+            PartKind::Reasoning(text) => (text, true),
             _ => return None,
         },
-        Event::SubAgent(nested) => return text_of(&nested.event),
         _ => return None,
     };
-    (!text.is_empty()).then_some(text)
+    (!text.is_empty()).then_some((text, is_reasoning))
 }
 
 impl<B> Judged<B>

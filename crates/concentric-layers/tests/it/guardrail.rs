@@ -2,7 +2,8 @@
 
 use concentric_core::{
     AgentLayer, BoxError, BoxModel, ChatRequest, Error, ErrorKind, Event, FinishReason, Message,
-    Outcome, Part, Role, SideEffects, Str, Turn, Usage,
+    MessageId, Outcome, Part, PartKind, Role, RunId, SideEffects, StepStart, Str, SubAgentEvent,
+    Turn, Usage,
 };
 use concentric_layers::{
     CommitLayer, GuardrailLayer,
@@ -18,6 +19,7 @@ use futures_util::StreamExt;
 use proptest::prelude::*;
 use serde_json::json;
 use std::{
+    collections::BTreeMap,
     error::Error as _,
     future::pending,
     sync::{Arc, Mutex},
@@ -545,7 +547,7 @@ async fn a_whole_answer_is_judged_at_once() {
         .deltas(["a ", "sec", "ret"]);
     let (text, error) = consume(&layer, model).await;
     assert_eq!((text.as_str(), error.unwrap().code()), ("", Some(BLOCKED)));
-    assert_eq!(*asked.lock().unwrap(), ["think a secret"]);
+    assert_eq!(*asked.lock().unwrap(), ["think \na secret"]);
 
     // Tools have run before the answer is judged, and the error reports it.
     let tools = ScriptedTools::new().answers("delete", "ok");
@@ -557,6 +559,135 @@ async fn a_whole_answer_is_judged_at_once() {
     let error = layer.layer(agent).oneshot(request()).await.unwrap_err();
     assert_ne!(error.effects(), SideEffects::None);
     assert_eq!(tools.done(), 1);
+}
+
+/// An event of a run that is nested in others, outermost first.
+fn nested(runs: &[&str], event: Event) -> Event {
+    runs.iter().rev().fold(event, |event, run| {
+        let nested = SubAgentEvent::new(RunId::new(*run), None, None, event);
+        Event::SubAgent(Box::new(nested))
+    })
+}
+
+/// What a consumer shows: the texts and the reasoning of each run.
+fn shown(events: &[Event]) -> BTreeMap<(String, bool), String> {
+    let mut all = BTreeMap::new();
+    for mut event in events {
+        let mut run = String::new();
+        while let Event::SubAgent(nested) = event {
+            (run, event) = (nested.run_id.to_string(), &nested.event);
+        }
+        let (text, is_reasoning) = match event {
+            Event::TextDelta(text) | Event::RefusalDelta(text) => (text, false),
+            Event::ReasoningDelta(text) => (text, true),
+            Event::Part(part) => match &part.kind {
+                PartKind::Text(text) => (text, false),
+                _ => continue,
+            },
+            _ => continue,
+        };
+        let shown: &mut String = all.entry((run, is_reasoning)).or_default();
+        shown.push_str(text);
+    }
+    all
+}
+
+/// The events that a consumer receives, and the error if there is one.
+async fn consume_events(layer: &GuardrailLayer, events: Vec<Event>) -> (Vec<Event>, Option<Error>) {
+    let model = ScriptedModel::new().events(events).text(".");
+    match layer.layer(model).oneshot(request()).await {
+        Ok(response) => {
+            let items = collect_events(response.body).await;
+            let (events, errors): (Vec<_>, Vec<_>) = items.into_iter().partition(Result::is_ok);
+            let events = events.into_iter().filter_map(Result::ok).collect();
+            (events, errors.into_iter().find_map(Result::err))
+        }
+        Err(error) => (Vec::new(), Some(error)),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_texts_of_agents_that_run_in_parallel_are_judged_apart() {
+    use concentric_tools::{Toolset, agent_tool};
+
+    let millis = Duration::from_millis;
+    let whole = GuardrailLayer::new("test", blocks("SECRET", &Asked::default()));
+    for layer in [
+        whole.clone().output(Output::Whole),
+        whole.clone().output(Output::windows(9, 5)),
+        whole.output(Output::windows(0, 5)),
+    ] {
+        let split = ScriptedModel::new().text("SEC").sleep(millis(20));
+        let split = AgentLayer::new(ScriptedTools::new()).layer(split.text("RET"));
+        let other = ScriptedModel::new().sleep(millis(10)).text("foo");
+        let other = AgentLayer::new(ScriptedTools::new()).layer(other);
+        let tools = Toolset::new()
+            .tool(agent_tool("split", "", split))
+            .tool(agent_tool("other", "", other));
+        let model = ScriptedModel::new()
+            .tool_call("split", json!({"task": "a"}))
+            .tool_call("other", json!({"task": "b"}))
+            .then()
+            .text("done");
+        let guarded = layer.layer(AgentLayer::new(tools).layer(model));
+        let (events, error) = match guarded.oneshot(request()).await {
+            Ok(response) => concentric_test::assert_fails(response.body).await,
+            Err(error) => (Vec::new(), error),
+        };
+        assert_eq!(error.code(), Some(BLOCKED));
+        let shown = shown(&events);
+        assert!(
+            !shown.values().any(|text| text.contains("SECRET")),
+            "{shown:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn text_and_reasoning_are_judged_apart() {
+    let text = |text: &str| Event::TextDelta(text.into());
+    let thought = |text: &str| Event::ReasoningDelta(text.into());
+    for output in [Output::Whole, Output::windows(4, 5), Output::windows(0, 5)] {
+        let asked = Asked::default();
+        let layer = GuardrailLayer::new("test", blocks("SECRET", &asked)).output(output);
+        let mixed = vec![text("SEC"), thought("foo"), text("RET"), thought("bar")];
+        let (events, error) = consume_events(&layer, mixed).await;
+        assert_eq!(error.unwrap().code(), Some(BLOCKED));
+        assert!(!shown(&events).values().any(|text| text.contains("SECRET")));
+        // A word is not made of texts that are shown apart; a refusal is shown with the text.
+        let mixed = vec![text("SEC"), thought("RET"), text("x")];
+        let (events, error) = consume_events(&layer, mixed.clone()).await;
+        assert!(error.is_none());
+        assert_eq!(
+            shown(&events).get(&(String::new(), false)).unwrap(),
+            "SECx."
+        );
+        let mixed = vec![text("SEC"), Event::RefusalDelta("RET".into())];
+        assert!(consume_events(&layer, mixed).await.1.is_some());
+    }
+}
+
+#[tokio::test]
+async fn the_texts_of_nested_runs_are_forgotten_after_their_step() {
+    let asked = Asked::default();
+    let layer = GuardrailLayer::new("test", blocks("\u{0}", &asked)).output(Output::windows(1, 9));
+    let start = || Event::StepStart(Box::new(StepStart::new(1, MessageId::new("m"))));
+    let text = |text: &str| Event::TextDelta(text.into());
+    let events = vec![
+        text("a"),
+        nested(&["r"], text("b")),
+        nested(&["r", "s"], text("c")),
+        nested(&["r"], start()),
+        nested(&["r", "s"], text("d")),
+        nested(&["r"], text("e")),
+        start(),
+        nested(&["r", "s"], text("f")),
+        nested(&["r"], text("g")),
+        text("h"),
+    ];
+    assert!(consume_events(&layer, events).await.1.is_none());
+    let judged = ["a", "b", "c", "d", "be", "f", "g", "ah", "ah."];
+    assert_eq!(*asked.lock().unwrap(), judged);
 }
 
 #[tokio::test(start_paused = true)]
@@ -758,6 +889,42 @@ proptest! {
                 prop_assert!(text.starts_with(&released));
             }
             false => prop_assert_eq!(released, text),
+        }
+    }
+
+    /// The same for the texts of runs and their reasoning, in any order.
+    #[test]
+    fn no_forbidden_word_is_shown_of_any_run(
+        pieces in prop::collection::vec(
+            (0usize..4, prop::sample::select(vec!["SEC", "RET", "S", "ECRET", "a", "bb"])),
+            1..12,
+        ),
+        chars in 0usize..12,
+        is_whole: bool,
+    ) {
+        let events = pieces.iter().map(|(lane, text)| {
+            let event = match lane % 2 {
+                0 => Event::TextDelta((*text).into()),
+                _ => Event::ReasoningDelta((*text).into()),
+            };
+            match lane / 2 {
+                0 => event,
+                _ => nested(&["r"], event),
+            }
+        });
+        let events: Vec<Event> = events.collect();
+        let all = shown(&events);
+        let output = if is_whole { Output::Whole } else { Output::windows(chars, 5) };
+        let layer = GuardrailLayer::new("test", blocks("SECRET", &Asked::default())).output(output);
+        let sent = events.clone();
+        let (events, error) = watched(async move { consume_events(&layer, sent).await });
+        let shown = shown(&events);
+        match all.values().any(|text| text.contains("SECRET")) {
+            true => {
+                prop_assert_eq!(error.as_ref().and_then(Error::code), Some(BLOCKED));
+                prop_assert!(!shown.values().any(|text| text.contains("SECRET")));
+            }
+            false => prop_assert!(error.is_none()),
         }
     }
 }
