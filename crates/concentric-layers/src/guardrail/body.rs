@@ -124,7 +124,10 @@ impl Judging {
         let (run, inner) = innermost(&event);
         let must_judge = match (self.guard.output, shown(inner)) {
             (_, None) if self.chars == 0 => false,
-            (Some(Output::Windows { .. }), None) => !matches!(inner, Event::PartEnd(_)),
+            (Some(Output::Windows { .. }), None) => !matches!(
+                inner,
+                Event::PartEnd(_) | Event::Custom(_) | Event::State(_)
+            ),
             (_, None) => event.is_finish(),
             (output, Some((text, is_reasoning))) => {
                 self.add(text, is_reasoning, &event);

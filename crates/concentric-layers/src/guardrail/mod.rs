@@ -42,8 +42,9 @@
 //! Text is that of text, reasoning and refusal events, also of nested runs. The answer of each run, with its
 //! refusals, and the reasoning of each run are texts of their own, since consumers show them apart; a subject has
 //! the new text of each on lines of its own. Tool calls, tool results, the end of a step and the end of the answer
-//! wait until all text before them has passed. An empty input or answer is not judged. Inside the loop, the input
-//! is judged in the first step of a run, and in each before which messages were added to the run, as by
+//! wait until all text before them has passed, and cause its judgement. Custom events and the shared state do not:
+//! they are held with the text before them. An empty input or answer is not judged. Inside the loop, the input is
+//! judged in the first step of a run, and in each before which messages were added to the run, as by
 //! [`Steering`](crate::Steering). Around an agent, such messages are not judged, since the layer receives the
 //! request alone.
 //!

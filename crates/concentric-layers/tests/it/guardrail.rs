@@ -1,9 +1,9 @@
 //! One test per statement of [`concentric_layers::guardrail`].
 
 use concentric_core::{
-    AgentLayer, BoxError, BoxModel, ChatRequest, Error, ErrorKind, Event, FinishReason, Message,
-    MessageId, Outcome, Part, PartKind, Role, RunId, SideEffects, StepStart, Str, SubAgentEvent,
-    Turn, Usage,
+    AgentLayer, BoxError, BoxModel, ChatRequest, CustomEvent, Error, ErrorKind, Event,
+    FinishReason, Message, MessageId, Outcome, Part, PartKind, Role, RunId, SideEffects, StepStart,
+    Str, SubAgentEvent, Turn, Usage,
 };
 use concentric_layers::{
     CommitLayer, GuardrailLayer,
@@ -467,6 +467,25 @@ async fn text_is_released_in_windows_that_overlap() {
     let (text, error) = consume(&windows(8, 5), model).await;
     assert_eq!(text, "12345sec");
     assert_eq!(error.unwrap().code(), Some(BLOCKED));
+}
+
+#[tokio::test]
+async fn progress_does_not_cause_a_judgement() {
+    let asked = Asked::default();
+    let layer = GuardrailLayer::new("test", blocks("secret", &asked)).output(Output::windows(6, 3));
+    let progress = || Event::from(CustomEvent::new("progress", json!(1)));
+    let mut events = Vec::new();
+    for text in ["ab", "cd", "ef", "gh"] {
+        events.push(Event::TextDelta(text.into()));
+        events.push(progress());
+        events.push(nested(&["r"], progress()));
+        events.push(Event::State(Arc::new(json!(1))));
+    }
+    let (received, error) = consume_events(&layer, events.clone()).await;
+    assert!(error.is_none());
+    assert_eq!(*asked.lock().unwrap(), ["abcdef", "defgh."]);
+    // In their order.
+    assert_eq!(received.get(..events.len()), Some(&events[..]));
 }
 
 #[tokio::test]
