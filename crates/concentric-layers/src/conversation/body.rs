@@ -28,11 +28,12 @@ pin_project! {
     impl<B> PinnedDrop for ConversationBody<B> {
         fn drop(this: Pin<&mut Self>) {
             let this = this.project();
-            // A turn that is being stored is not stored twice.
-            if this.saving.is_none()
-                && let Some(turn) = this.turn.take()
-            {
-                turn.defer();
+            let Some(turn) = this.turn.take() else {
+                return;
+            };
+            match this.saving.take() {
+                Some((saving, _)) => turn.save_later(saving),
+                None => turn.defer(),
             }
         }
     }

@@ -86,8 +86,9 @@
 //! # Cancel safety
 //!
 //! A cancellation or a deadline ends the wait for the history, and not the wait for the store after the run.
-//! If the body is dropped while its turn is being stored, the turn is stored completely or not at all. The
-//! turn of a dropped run is stored in a task of the tokio runtime; without one, it is lost.
+//! If the body is dropped while its turn is being stored, that continues in a task of the tokio runtime for up to 30
+//! seconds, and a failure is logged. The turn of a dropped run is stored in such a task as well; without a
+//! runtime, it is lost.
 
 mod body;
 mod future;

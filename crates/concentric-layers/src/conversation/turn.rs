@@ -313,6 +313,14 @@ impl Turn {
         });
     }
 
+    /// Continues to store a turn whose body is dropped.
+    pub(super) fn save_later(&self, saving: Saving) {
+        self.store_later(async move {
+            saving.work.await?;
+            Ok(())
+        });
+    }
+
     /// Stores a turn after the run.
     fn store_later(&self, work: impl Future<Output = Result<(), Error>> + Send + 'static) {
         let (thread, run) = (self.thread.clone(), self.context.run_id().clone());

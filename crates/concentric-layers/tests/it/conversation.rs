@@ -650,6 +650,44 @@ async fn the_wait_for_the_history_ends_with_the_run() {
     assert_eq!((error.kind(), model.calls()), (ErrorKind::Timeout, 0));
 }
 
+#[tokio::test]
+async fn a_turn_whose_body_is_dropped_while_the_store_is_slow_is_stored_once() {
+    for (model, expected) in [
+        (yes(), "hi Yes."),
+        (ScriptedModel::new().text("I ").end_early(), "hi I "),
+    ] {
+        let store = Threads::new(true);
+        let layer = ConversationLayer::new(store.clone());
+        let run = agent(&layer, &model, &counting()).oneshot(user("hi"));
+        let mut body = run.await.unwrap().body;
+        // Until the store is asked.
+        while let Some(item) = body.next().now_or_never() {
+            item.unwrap().unwrap();
+        }
+        drop(body);
+        assert!(store.get("t").is_none());
+        for _ in 0..8 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(texts(&stored(&store)), expected);
+        assert_eq!(store.appended().len(), 1);
+    }
+
+    let (log, _guard) = LogCapture::of_thread("concentric::conversation");
+    let store = Threads::new(true);
+    let run = talker(&ConversationLayer::new(store.clone())).oneshot(user("hi"));
+    let mut body = run.await.unwrap().body;
+    while let Some(item) = body.next().now_or_never() {
+        item.unwrap().unwrap();
+    }
+    store.fail_next();
+    drop(body);
+    for _ in 0..8 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(log.take().len(), 1);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_dropped_run_stores_its_turn_completely_or_not_at_all() {
     let store = Threads::new(true);
