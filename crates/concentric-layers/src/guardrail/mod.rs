@@ -59,7 +59,8 @@
 //! categories and whether it was blocked, and no text.
 //!
 //! A classifier that fails, panics or exceeds its [time](GuardrailLayer::timeout) blocks, with the code
-//! [`FAILED`]; [`fail_open`](GuardrailLayer::fail_open) reverses that.
+//! [`FAILED`]; [`fail_open`](GuardrailLayer::fail_open) reverses that. A warning with the target
+//! `concentric::guardrail` has the kind and the code of its error, and not the message, which may quote the text.
 //!
 //! # What the classifier decides
 //!

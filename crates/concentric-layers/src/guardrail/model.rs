@@ -1,6 +1,7 @@
 use super::{Assessment, Subject};
 use concentric_core::{
-    BoxError, BoxModel, ChatOptions, ChatRequest, OutputSchema, Str, System, SystemSegment,
+    BoxError, BoxModel, ChatOptions, ChatRequest, Error, ErrorKind, OutputSchema, Str, System,
+    SystemSegment,
 };
 use serde::Deserialize;
 use serde_json::json;
@@ -95,10 +96,15 @@ impl Service<Subject> for ModelClassifier {
         let model = self.model.clone();
         Box::pin(async move {
             if is_too_long {
-                return Err(format!("a text of {length} bytes is too long to be judged").into());
+                let what = format!("a text of {length} bytes is too long to be judged");
+                return Err(Error::new(ErrorKind::TooLarge, what).into());
             }
             let text = model.oneshot(request).await?.text().await?;
-            let Answer { categories } = serde_json::from_str(&text)?;
+            let Ok(Answer { categories }) = serde_json::from_str(&text) else {
+                // Without the source, which quotes the answer.
+                let what = "the answer of the model is not a list of categories";
+                return Err(Error::new(ErrorKind::Protocol, what).into());
+            };
             Ok(match categories.is_empty() {
                 true => Assessment::Pass,
                 false => Assessment::Block(categories),

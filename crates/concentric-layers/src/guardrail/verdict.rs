@@ -86,9 +86,12 @@ impl Guard {
                     ))
                 }
                 Err(error) => {
+                    // Not the message, which may quote the text.
+                    let failed = Error::of(&*error);
+                    let (kind, code) = (failed.kind().as_str(), failed.code());
                     tracing::warn!(
                         target: "concentric::guardrail",
-                        name = guard.name.as_str(), open = guard.is_open, error = &*error,
+                        name = guard.name.as_str(), open = guard.is_open, kind, code,
                         "a classifier failed",
                     );
                     report(&[Str::from(FAILED)], !guard.is_open);
@@ -124,7 +127,10 @@ impl Guard {
                 return Poll::Ready(Err(Refused::Ended(error)));
             }
             let late = late.as_mut().poll(cx);
-            late.map(|()| Ok(Err("the classifier took too long".into())))
+            late.map(|()| {
+                let what = "the classifier took too long";
+                Ok(Err(Error::new(ErrorKind::Timeout, what).into()))
+            })
         })
         .await
     }

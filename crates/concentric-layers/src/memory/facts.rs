@@ -2,7 +2,7 @@
 
 use super::turn::cut;
 use concentric_core::{
-    BoxError, BoxModel, ChatOptions, ChatRequest, Context, OutputSchema, Str, SystemSegment,
+    BoxModel, ChatOptions, ChatRequest, Context, Error, ErrorKind, OutputSchema, Str, SystemSegment,
 };
 use serde::Deserialize;
 use serde_json::json;
@@ -29,7 +29,7 @@ pub(super) async fn facts(
     model: BoxModel,
     text: String,
     context: Context,
-) -> Result<Vec<String>, BoxError> {
+) -> Result<Vec<String>, Error> {
     let text = json!({ "conversation": text }).to_string();
     let mut request = ChatRequest::user(text).with_context(context);
     request.system.push(SystemSegment::new(INSTRUCTION));
@@ -43,7 +43,11 @@ pub(super) async fn facts(
     options.output_schema = Some(OutputSchema::new("facts", schema));
     request.options = Arc::new(options);
     let text = model.oneshot(request).await?.text().await?;
-    let Answer { facts } = serde_json::from_str(&text)?;
+    let Ok(Answer { facts }) = serde_json::from_str(&text) else {
+        // Without the source, which quotes the answer.
+        let what = "the answer of the model is not a list of facts";
+        return Err(Error::new(ErrorKind::Protocol, what));
+    };
     let facts = facts.iter().map(|fact| cut(fact.trim()).to_owned());
     Ok(facts.filter(|fact| !fact.is_empty()).take(MOST).collect())
 }

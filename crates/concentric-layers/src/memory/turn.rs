@@ -3,8 +3,8 @@
 use super::{facts::facts, layer::Settings};
 use crate::frame::{attribute, neutralised};
 use concentric_core::{
-    BoxError, BoxModel, ChatRequest, Context as RunContext, CustomEvent, Finish, Outcome, Role,
-    Stability, Str, SystemSegment,
+    BoxModel, ChatRequest, Context as RunContext, CustomEvent, Error, ErrorKind, Finish, Outcome,
+    Role, Stability, Str, SystemSegment,
     context::Sleep,
     panic::{catch, caught},
     state::{Durable, Scope, Slot},
@@ -232,19 +232,22 @@ impl Turn {
                 let memory = Memory::new(format!("{id}_{at}"), fact, now);
                 store.put(tenant.clone(), owner.clone(), memory).await?;
             }
-            Ok::<_, BoxError>(())
+            Ok::<_, Error>(())
         });
         runtime.spawn(async move {
             let captured = poll_fn(|cx| {
-                let late = || Err("the facts were not captured in time".into());
+                let what = "the facts were not captured in time";
+                let late = || Err(Error::new(ErrorKind::Timeout, what));
                 match catch(|| work.as_mut().poll(cx)) {
                     Ok(Poll::Pending) => limit.as_mut().poll(cx).map(|()| late()),
                     Ok(done) => done,
-                    Err(panic) => Poll::Ready(Err(panic.error().into())),
+                    Err(panic) => Poll::Ready(Err(panic.error())),
                 }
             });
             if let Err(error) = captured.await {
-                tracing::warn!(target: "concentric::memory", %run, %error, "the facts of the turn were not captured");
+                // Not the message, which may quote the conversation.
+                let (kind, code) = (error.kind().as_str(), error.code());
+                tracing::warn!(target: "concentric::memory", %run, kind, code, "the facts of the turn were not captured");
             }
         });
     }

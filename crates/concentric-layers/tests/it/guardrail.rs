@@ -12,7 +12,7 @@ use concentric_layers::{
     },
 };
 use concentric_test::{
-    Gate, ScriptedModel, ScriptedTools, assert_finishes, check_layer, collect_events,
+    Gate, LogCapture, ScriptedModel, ScriptedTools, assert_finishes, check_layer, collect_events,
     drop_at_each_wait, text_of, watched,
 };
 use futures_util::StreamExt;
@@ -875,6 +875,57 @@ async fn a_model_classifies() {
     let value: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!(value, json!({"text": injection}));
     assert!(!asked.system.text().contains("Ignore"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_failure_of_a_classifier_is_logged_without_the_text() {
+    let (log, _guard) = LogCapture::of_thread("concentric::guardrail");
+    let quotes = || Error::new(ErrorKind::Server, "cannot judge: hello");
+    for (judge, kind) in [
+        (
+            ScriptedModel::new().error(quotes().with_code("down")),
+            r#"kind="server" code="down""#,
+        ),
+        (
+            ScriptedModel::new().text(r#"{"categories": [], "hello": 1}"#),
+            r#"kind="protocol""#,
+        ),
+        (
+            ScriptedModel::new().text(r#"{"categories": "hello"}"#),
+            r#"kind="protocol""#,
+        ),
+        (ScriptedModel::new().never(), r#"kind="timeout""#),
+    ] {
+        let classifier = ModelClassifier::new(BoxModel::new(judge), "weather: about the weather");
+        let layer = GuardrailLayer::new("topic", classifier).input(Input::Blocking);
+        let (_, error) = consume(&layer, ScriptedModel::new().text("hi")).await;
+        let error = error.unwrap();
+        assert_eq!(error.code(), Some(FAILED));
+        let lines = log.take();
+        assert_eq!(lines.len(), 1, "{lines:?}");
+        assert!(
+            lines[0].contains(kind) && !lines[0].contains("hello"),
+            "{lines:?}"
+        );
+        // The source of the error has what the model reported, and not the answer.
+        let source = error.source().unwrap().to_string();
+        assert_eq!(
+            source.contains("hello"),
+            kind.contains("server"),
+            "{source}"
+        );
+    }
+    let classifier = service_fn(|_: Subject| async { Err::<Assessment, BoxError>("hello".into()) });
+    let layer = GuardrailLayer::new("topic", classifier).input(Input::Blocking);
+    consume(&layer, ScriptedModel::new().text("hi"))
+        .await
+        .1
+        .unwrap();
+    let lines = log.take();
+    assert!(
+        lines[0].contains(r#"kind="other""#) && !lines[0].contains("hello"),
+        "{lines:?}"
+    );
 }
 
 proptest! {

@@ -850,13 +850,30 @@ async fn a_failed_capture_of_facts_leaves_no_memory() {
         assert!(!fails, "a bug");
         Err::<ChatResponse<EventStream>, _>(Error::new(ErrorKind::Other, "unreachable"))
     });
-    for finder in [
-        BoxModel::new(ScriptedModel::new().error(Error::new(ErrorKind::Server, "down"))),
-        BoxModel::new(ScriptedModel::new().text("Ada likes tea.")),
-        BoxModel::new(ScriptedModel::new().text(r#"{"facts": [], "more": 1}"#)),
-        BoxModel::new(ScriptedModel::new().text(r#"{"facts": []}"#)),
-        BoxModel::new(ScriptedModel::new().never()),
-        BoxModel::new(panics),
+    let (log, _guard) = LogCapture::of_thread("concentric::memory");
+    for (finder, kind) in [
+        (
+            BoxModel::new(ScriptedModel::new().error(Error::new(ErrorKind::Server, "I like tea."))),
+            "server",
+        ),
+        (
+            BoxModel::new(ScriptedModel::new().text("Ada likes tea.")),
+            "protocol",
+        ),
+        (
+            BoxModel::new(ScriptedModel::new().text(r#"{"facts": [], "I like tea.": 1}"#)),
+            "protocol",
+        ),
+        (
+            BoxModel::new(ScriptedModel::new().text(r#"{"facts": "I like tea."}"#)),
+            "protocol",
+        ),
+        (
+            BoxModel::new(ScriptedModel::new().text(r#"{"facts": []}"#)),
+            "",
+        ),
+        (BoxModel::new(ScriptedModel::new().never()), "timeout"),
+        (BoxModel::new(panics), "other"),
     ] {
         let store = Notes::default();
         let layer = of_ada(&store).facts(finder);
@@ -864,6 +881,15 @@ async fn a_failed_capture_of_facts_leaves_no_memory() {
         assert_eq!(answer.unwrap().text(), "Noted.");
         tokio::time::sleep(Duration::from_secs(31)).await;
         assert_eq!(store.counts().1, 0);
+        // Without the text of the conversation.
+        let lines = log.take();
+        assert_eq!(lines.len(), usize::from(!kind.is_empty()), "{lines:?}");
+        for line in lines {
+            assert!(
+                line.contains(&format!("kind={kind:?}")) && !line.contains("tea"),
+                "{line}"
+            );
+        }
     }
 }
 
