@@ -1,6 +1,6 @@
 use super::{GuardrailBody, Input, Subject, layer::Guard, verdict::Verdict};
 use concentric_core::{
-    BoxError, ChatRequest, ChatResponse, Error, Event, Message, Phase, Role, Str, Turn,
+    Author, BoxError, ChatRequest, ChatResponse, Error, Event, Message, Phase, Role, Str, Turn,
     capability::Region, context::EffectHold,
 };
 use futures_core::Stream;
@@ -92,7 +92,10 @@ fn input_text(request: &ChatRequest) -> Option<Str> {
     let mut pieces = Vec::new();
     let turns = request.transcript.rev().map(Turn::as_message);
     let new = turns.take_while(|message| message.role == Role::User);
-    pieces.extend(new.map(Message::text));
+    pieces.extend(
+        new.filter(|message| !is_by_layer(message))
+            .map(Message::text),
+    );
     pieces.reverse();
     if let Some(resume) = &request.resume {
         pieces.extend(resume.messages().iter().map(Message::text));
@@ -105,6 +108,12 @@ fn input_text(request: &ChatRequest) -> Option<Str> {
     }
     pieces.retain(|piece| !piece.is_empty());
     (!pieces.is_empty()).then(|| pieces.join("\n").into())
+}
+
+/// Whether a layer wrote all of a message, such as a summary in the place of earlier turns.
+fn is_by_layer(message: &Message) -> bool {
+    let mut authors = message.parts.iter().map(|part| &part.author);
+    authors.all(|author| matches!(author, Author::Layer { .. }))
 }
 
 /// Collects the strings in a reply. Its depth is bounded by the parser that read it.

@@ -46,7 +46,8 @@
 //! they are held with the text before them. An empty input or answer is not judged. Inside the loop, the input is
 //! judged in the first step of a run, and in each before which messages were added to the run, as by
 //! [`Steering`](crate::Steering). Around an agent, such messages are not judged, since the layer receives the
-//! request alone.
+//! request alone. A message that a layer wrote, such as the summary of a
+//! [`CompactionLayer`](crate::CompactionLayer) in the place of earlier turns, is not one of the user.
 //!
 //! An answer that fails or ends early loses the text that was not judged. The text of an interrupted run
 //! is judged like any other.

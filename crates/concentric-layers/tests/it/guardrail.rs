@@ -409,6 +409,39 @@ async fn the_input_is_what_the_user_added() {
     assert_eq!(*asked.lock().unwrap(), ["hello"]);
 }
 
+#[cfg(feature = "compaction")]
+#[tokio::test]
+async fn the_summary_of_earlier_turns_is_not_judged_as_input() {
+    use concentric_layers::{CompactionLayer, compaction::Trigger};
+
+    let asked = Asked::default();
+    let layer = GuardrailLayer::new("test", blocks("secret", &asked)).input(Input::Blocking);
+    let summarizer = ScriptedModel::new().text("It was about a secret.").repeat();
+    let compaction = CompactionLayer::new(BoxModel::new(summarizer.clone()), 1_000)
+        .when(Trigger::turns(2))
+        .keep(0)
+        .head(0);
+    let model = ScriptedModel::new().text("Yes.");
+    let agent = AgentLayer::new(ScriptedTools::new());
+    let agent = agent.layer(compaction.layer(layer.layer(model.clone())));
+    let mut request = ChatRequest::user("a secret");
+    for _ in 0..4 {
+        let answer = Message::new(Role::Assistant, vec![Part::text("Fine.")]);
+        request.transcript.push(Turn::message(answer).unwrap());
+        request.transcript.push_user("And now?");
+    }
+    assert_finishes(agent.oneshot(request).await.unwrap().body).await;
+    assert_eq!(summarizer.calls(), 1);
+    // The summary directly precedes the message.
+    let sent = model.request(0).transcript;
+    let texts: Vec<String> = sent.iter().map(|turn| turn.as_message().text()).collect();
+    assert!(
+        texts.len() == 2 && texts[0].contains("a secret"),
+        "{texts:?}"
+    );
+    assert_eq!(*asked.lock().unwrap(), ["And now?"]);
+}
+
 #[cfg(feature = "steering")]
 #[tokio::test]
 async fn a_message_that_is_added_to_a_run_is_judged_inside_the_loop() {
