@@ -11,6 +11,9 @@
 //! | proxies | read from the environment; see [`proxy_from_env`](Builder::proxy_from_env) |
 //! | timeouts | 10 seconds to connect; see [`connect_timeout`](Builder::connect_timeout) |
 //!
+//! An error of a call that was not sent, since there was no connection, has the code `not_connected`: a
+//! `RateLimitLayer` returns what such a call has taken.
+//!
 //! # Compatibility with other crates
 //!
 //! The client does not change process-wide state, and does not enable crate features that affect
@@ -54,6 +57,9 @@ use tokio::{
     time::{Instant, Sleep},
 };
 use tower_service::Service;
+
+/// The code of an error of a call that was not sent.
+const NOT_CONNECTED: &str = "not_connected";
 
 /// An HTTP client: the innermost service of a provider stack.
 ///
@@ -359,11 +365,17 @@ fn classify(error: legacy::Error) -> Error {
     if let Some(ours) = sources.find_map(|source| source.downcast_ref::<Error>()) {
         return ours.clone();
     }
-    let what = match error.is_connect() {
-        true => "cannot connect to the provider",
-        false => "the connection to the provider broke",
-    };
-    Error::new(ErrorKind::Connection, what).with_source(error)
+    match error.is_connect() {
+        true => {
+            let what = "cannot connect to the provider";
+            let failed = Error::new(ErrorKind::Connection, what).with_code(NOT_CONNECTED);
+            failed.with_source(error)
+        }
+        false => {
+            let what = "the connection to the provider broke";
+            Error::new(ErrorKind::Connection, what).with_source(error)
+        }
+    }
 }
 
 /// Connects to a service, directly or through a proxy.
@@ -412,13 +424,14 @@ impl Service<http::Uri> for Connector {
 
     fn call(&mut self, to: http::Uri) -> Self::Future {
         let timeout = self.timeout;
+        let late = || BoxError::from(timed_out().with_code(NOT_CONNECTED));
         if timeout.is_zero() {
-            return Box::pin(async { Err(timed_out().into()) });
+            return Box::pin(async move { Err(late()) });
         }
         let connecting = self.connect(to);
         Box::pin(async move {
             let connected = tokio::time::timeout_at(after(timeout), connecting);
-            connected.await.unwrap_or_else(|_| Err(timed_out().into()))
+            connected.await.unwrap_or_else(|_| Err(late()))
         })
     }
 }

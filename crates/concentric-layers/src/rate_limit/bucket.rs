@@ -29,6 +29,9 @@ const RECOVERY: f64 = 0.1;
 /// The number of answers whose output is kept.
 const ANSWERS: usize = 64;
 
+/// The code of an error of a client that found no connection.
+const NOT_CONNECTED: &str = "not_connected";
+
 /// The longest time until a provider is asked again.
 const LONGEST_RESET: Duration = Duration::from_secs(60 * 60);
 
@@ -545,10 +548,14 @@ impl Reservation {
 /// Whether an error without a status is one of a call that no provider received: it found no connection, or
 /// a layer or an adapter inside rejected it.
 fn is_local(error: &Error) -> bool {
-    matches!(
-        error.kind(),
-        ErrorKind::Configuration | ErrorKind::Connection | ErrorKind::InvalidRequest
-    ) || error.code().is_some_and(|code| LOCAL.contains(&code))
+    match error.kind() {
+        ErrorKind::Configuration => true,
+        // A provider may report one within an answer.
+        ErrorKind::InvalidRequest => error.provider().is_none(),
+        _ => error
+            .code()
+            .is_some_and(|code| code == NOT_CONNECTED || LOCAL.contains(&code)),
+    }
 }
 
 impl Drop for Reservation {

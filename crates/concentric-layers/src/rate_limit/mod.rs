@@ -33,9 +33,9 @@
 //! | moment | effect |
 //! |---|---|
 //! | the answer finishes and reports its usage | the difference to the estimate is returned, or taken from the next refill |
-//! | the answer fails or is dropped, or reports no usage | the estimate stays taken, and more if more was received: a token per 4 bytes of text and of the arguments of tool calls |
+//! | the answer fails or is dropped, or reports no usage; the connection breaks before the answer | the estimate stays taken, and more if more was received: a token per 4 bytes of text and of the arguments of tool calls |
 //! | the provider rejects the call with a status | the tokens are returned |
-//! | no provider received the call: there was no connection, or a layer or an adapter inside rejected it | the tokens and the request are returned |
+//! | no provider received the call: there was no connection (an error with the code `not_connected`), or a layer or an adapter inside rejected it | the tokens and the request are returned |
 //!
 //! The estimate of the input is that of an [`Estimator`](crate::tokens::Estimator). That of the output is the
 //! number of tokens that at most one in 20 of the key's last 64 answers exceeded, up to

@@ -69,6 +69,13 @@ async fn silence_is_a_timeout_and_a_broken_connection_an_error() {
     drop(stream);
     let error = response.unwrap().text().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Connection);
+
+    // The request was sent, so it may have been received.
+    let (response, ()) = tokio::join!(model(&url).oneshot(ChatRequest::user("hi")), async {
+        drop(accept(&listener, "").await);
+    });
+    let error = response.unwrap_err();
+    assert_eq!((error.kind(), error.code()), (ErrorKind::Connection, None));
 }
 
 #[tokio::test]
@@ -79,7 +86,10 @@ async fn a_refused_connection_is_an_error_without_the_url() {
         .oneshot(ChatRequest::user("hi"))
         .await
         .unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Connection);
+    assert_eq!(
+        (error.kind(), error.code()),
+        (ErrorKind::Connection, Some("not_connected"))
+    );
     assert!(error.is_retryable());
     assert!(!format!("{error:?} {error}").contains(CANARY));
 }

@@ -207,7 +207,11 @@ mod client {
             match ask(client.build().unwrap(), url).await {
                 // Within the resolution of tokio's clock, a millisecond.
                 Ok(_) => assert_eq!(time, LEAST),
-                Err(error) => assert_eq!(error.kind(), ErrorKind::Timeout, "{error}"),
+                Err(error) => assert_eq!(
+                    (error.kind(), error.code()),
+                    (ErrorKind::Timeout, Some("not_connected")),
+                    "{error}"
+                ),
             }
 
             let client = HttpClient::builder().read_timeout(time);

@@ -368,7 +368,7 @@ async fn a_failed_call_returns_what_it_did_not_use() {
     let fails = |error: Error| ScriptedModel::new().error(error);
     let layer =
         RateLimitLayer::new(second().requests(2).input_tokens(100)).estimate(|_| Usage::new(50, 0));
-    let broken = Error::new(ErrorKind::Connection, "no connection");
+    let broken = Error::new(ErrorKind::Connection, "no connection").with_code("not_connected");
     for _ in 0..10 {
         call(&layer, &fails(broken.clone()), env.request("hi"))
             .await
@@ -396,6 +396,8 @@ async fn a_call_that_no_provider_received_costs_nothing() {
     for error in [
         Error::new(ErrorKind::Configuration, "no budget"),
         Error::new(ErrorKind::InvalidRequest, "no such option"),
+        Error::new(ErrorKind::Connection, "no connection").with_code("not_connected"),
+        Error::new(ErrorKind::Timeout, "no connection").with_code("not_connected"),
         Error::new(ErrorKind::Halted, "spent").with_code("over_budget"),
         Error::new(ErrorKind::Overloaded, "open").with_code("circuit_open"),
         full().with_code(RATE_LIMITED),
@@ -412,6 +414,8 @@ async fn a_call_that_no_provider_received_costs_nothing() {
     for error in [
         Error::new(ErrorKind::Truncated, "cut"),
         Error::new(ErrorKind::Timeout, "late"),
+        Error::new(ErrorKind::Connection, "reset before the answer"),
+        Error::new(ErrorKind::InvalidRequest, "reported in the answer").with_provider("openai"),
     ] {
         let model = ScriptedModel::new().error(error);
         call(&layer, &model, env.request("hi")).await.unwrap_err();

@@ -131,7 +131,7 @@ async fn a_call_that_was_not_sent_leaves_what_the_provider_has() {
     let mut limits = RateLimits::default();
     limits.requests = allowance(&env, 2, SECOND * 60);
     reporting(&layer, &env, limits).await;
-    let broken = Error::new(ErrorKind::Connection, "no connection");
+    let broken = Error::new(ErrorKind::Connection, "no connection").with_code("not_connected");
     for _ in 0..10 {
         let model = ScriptedModel::new().error(broken.clone());
         let failed = call(&layer, &model, env.request("hi")).await;
