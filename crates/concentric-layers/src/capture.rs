@@ -1,6 +1,7 @@
 //! The text of requests and answers, as observers record it.
 
 use concentric_core::panic::catch;
+use serde_json::Value;
 use std::{borrow::Cow, fmt, sync::Arc};
 
 /// The text that is recorded instead of one whose redaction panicked.
@@ -39,6 +40,45 @@ impl Capture {
         let max = self.max_chars?;
         // The whole text is redacted, since a cut might split what is to be removed.
         Some(cut(&self.redacted(text), max).to_owned())
+    }
+
+    /// Returns what is recorded of arguments or of a result; `None` if no text is recorded.
+    #[cfg(feature = "log")]
+    pub(crate) fn json(&self, text: &str) -> Option<String> {
+        // In JSON, an escape may hide what is to be removed.
+        if self.is_on()
+            && text.contains('\\')
+            && let Ok(mut value) = serde_json::from_str(text)
+        {
+            self.redact(&mut value);
+            return self.text(&value.to_string());
+        }
+        self.text(text)
+    }
+
+    /// Removes from the names and values of JSON what is to be removed.
+    pub(crate) fn redact(&self, value: &mut Value) {
+        match value {
+            Value::String(text) => *text = self.redacted(text).into_owned(),
+            Value::Number(number) => {
+                let text = number.to_string();
+                let redacted = self.redacted(&text);
+                if redacted != text {
+                    *value = Value::String(redacted.into_owned());
+                }
+            }
+            // No deeper than what serde_json parses.
+            Value::Array(values) => values.iter_mut().for_each(|value| self.redact(value)),
+            Value::Object(fields) => {
+                let fields_of = std::mem::take(fields).into_iter();
+                let redacted = fields_of.map(|(name, mut value)| {
+                    self.redact(&mut value);
+                    (self.redacted(&name).into_owned(), value)
+                });
+                *fields = redacted.collect();
+            }
+            Value::Null | Value::Bool(_) => {}
+        }
     }
 
     /// The whole text without what is removed, whether text is recorded or not.

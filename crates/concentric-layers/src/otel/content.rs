@@ -154,34 +154,10 @@ impl<'a> Writer<'a> {
             Ok(Value::String(text)) => Value::String(self.text(&text)),
             Ok(mut value) => {
                 // In the text, an escape may hide what is to be removed; in the values, its name is missing.
-                self.redact(&mut value);
+                self.capture.redact(&mut value);
                 let text = self.text(&value.to_string());
                 serde_json::from_str(&text).unwrap_or(Value::String(text))
             }
-        }
-    }
-
-    fn redact(&self, value: &mut Value) {
-        match value {
-            Value::String(text) => *text = self.capture.redacted(text).into_owned(),
-            Value::Number(number) => {
-                let text = number.to_string();
-                let redacted = self.capture.redacted(&text);
-                if redacted != text {
-                    *value = Value::String(redacted.into_owned());
-                }
-            }
-            // No deeper than what serde_json parses.
-            Value::Array(values) => values.iter_mut().for_each(|value| self.redact(value)),
-            Value::Object(fields) => {
-                let fields_of = std::mem::take(fields).into_iter();
-                let redacted = fields_of.map(|(name, mut value)| {
-                    self.redact(&mut value);
-                    (self.capture.redacted(&name).into_owned(), value)
-                });
-                *fields = redacted.collect();
-            }
-            Value::Null | Value::Bool(_) => {}
         }
     }
 }

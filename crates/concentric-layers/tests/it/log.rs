@@ -204,6 +204,44 @@ async fn credentials_are_not_logged_with_content() {
 }
 
 #[tokio::test]
+async fn escapes_do_not_hide_what_is_redacted() {
+    let (lines, _guard) = Lines::of_thread(Level::INFO);
+    let key = ["sk-ant-api03-", &"aB3dE6gH9k".repeat(9), "AA"].concat();
+    // The first letters of both are escaped, as a model may write them.
+    let escaped = format!(
+        r#"{{"key": "\u0073{}", "\u0043ANARY": 1, "a": "x\ny"}}"#,
+        &key[1..]
+    );
+    let tool = || {
+        let result = ToolOutcome::done(escaped.clone());
+        service_fn(move |_: ToolCall| std::future::ready(Ok::<_, Error>(result.clone())))
+    };
+    let call = || {
+        let part = ToolCallPart::new(CallId::new("c1"), "look", escaped.as_str());
+        let call = RoundCall::new(0, part);
+        let context = TestEnvironment::new().context();
+        ToolCall::of_round(call, Clearance::Ungated, Transcript::new(), &context)
+    };
+    let layer = LogLayer::standard().content(1_000);
+    let layer = layer.redact(|text| text.replace(CANARY, "[x]"));
+    layer.layer(tool()).oneshot(call()).await.unwrap();
+    let logged = lines.take().join("\n");
+    assert!(
+        !logged.contains("aB3dE6gH9k") && !logged.contains("ANARY"),
+        "{logged}"
+    );
+    // In the arguments and in the result.
+    assert_eq!(logged.matches("[x]").count(), 2, "{logged}");
+    // A text that only looks like JSON is redacted as it is.
+    let tool = service_fn(|_: ToolCall| async {
+        Ok::<_, Error>(ToolOutcome::done(format!("{{\\n {CANARY}")))
+    });
+    layer.layer(tool).oneshot(call()).await.unwrap();
+    let logged = lines.take().join("\n");
+    assert!(!logged.contains("ANARY"), "{logged}");
+}
+
+#[tokio::test]
 async fn c125_text_whose_redaction_panics_is_not_logged() {
     let (lines, _guard) = Lines::of_thread(Level::INFO);
     let layer = LogLayer::standard().content(100);
