@@ -63,7 +63,8 @@
 //!
 //! Inside the loop, inside retries and outside of the layers of one attempt, such as tower's `Timeout`: every
 //! attempt counts, also one that timed out. A [`RetryModel`](crate::retry) does not repeat a rejected call, and a
-//! [`FallbackLayer`](crate::fallback) around it calls another model. A layer value in several stacks has one
+//! [`FallbackLayer`](crate::fallback) around it calls another model; its `time_to_first` must exceed the timeout
+//! inside of this layer, since a call that it drops counts as neither. A layer value in several stacks has one
 //! circuit for all of them. A model that repeats the same tool call is the subject of
 //! [`LoopDetector`](crate::stop).
 //!

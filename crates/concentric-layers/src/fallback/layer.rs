@@ -113,7 +113,11 @@ impl FallbackLayer {
 
     /// Sets the time for the first content of each model, by the clock of the run; by default, there is no
     /// limit. A model that exceeds it fails with [`Timeout`](ErrorKind::Timeout) and the code
-    /// [`FIRST_CONTENT`](super::FIRST_CONTENT), and no retry policy around the layer repeats it. With zero, only a model that answers at once is in time.
+    /// [`FIRST_CONTENT`](super::FIRST_CONTENT), and no retry policy around the layer repeats it. With zero, only a
+    /// model that answers at once is in time.
+    ///
+    /// The late call is dropped, so a circuit breaker inside does not count it: a timeout inside of the breaker
+    /// must be shorter than this time to open its circuit.
     #[must_use]
     pub fn time_to_first(self, limit: Duration) -> Self {
         self.with(|options| options.time_to_first = Some(limit))
