@@ -40,6 +40,8 @@ pub fn agent(db: &Path, http: Upstream) -> Result<BoxModel, BoxError> {
     let anthropic = AnthropicLayer::new("claude-opus-4-8", ApiKey::new("k")).layer(http);
     let anthropic = BoxModel::new(model("anthropic", BoxModel::new(anthropic)));
     let rules = Rules::new([pii::card(), pii::email(), pii::iban()])?;
+    let guard = GuardLayer::new(rules).input(Parts::USER | Parts::RESULTS);
+    let summarizer = BoxModel::new(guard.layer(anthropic.clone()));
     let agent = ServiceBuilder::new()
         .layer(log)
         .layer(otel.run())
@@ -48,9 +50,9 @@ pub fn agent(db: &Path, http: Upstream) -> Result<BoxModel, BoxError> {
         .layer(budget.run())
         .layer(RequestDefaultsLayer::new().system("You work for a shop."))
         .layer(AgentLayer::new(tools))
-        .layer(CompactionLayer::new(anthropic.clone(), 200_000))
+        .layer(CompactionLayer::new(summarizer, 200_000))
         .layer(TrimLayer::turns(500))
-        .layer(GuardLayer::new(rules).input(Parts::USER | Parts::RESULTS))
+        .layer(guard)
         .layer(ResponseCacheLayer::new(CacheScope::Tenant))
         .layer(FallbackLayer::new("openai").or("anthropic", anthropic))
         .service(model("openai", BoxModel::new(openai)));
