@@ -443,29 +443,65 @@ async fn claim_abandoned(
         INT8: now(&db.options),
         INT8: span(lease),
     ];
-    // A repetition claims other runs; those of the first attempt are abandoned again.
     let rows = db.call("run_claim_abandoned", params, Repeat::Yes).await?;
-    let mut claimed = Vec::new();
-    for row in &rows {
+    let claims = rows.iter().map(|row| {
         let id = |at| column::<String>(row, at);
-        let key = RunKey::new(
-            Tenant(id(0)?.into()),
-            ThreadId::new(id(1)?),
-            RunId::new(id(2)?),
-        );
-        let fence = number(column(row, 3)?);
-        let row = match get(db, &key).await {
-            Ok(row) => row,
-            // It was deleted in the meantime.
-            Err(StoreError::NotFound) => continue,
-            Err(error) => return Err(error),
-        };
-        let stored = Stored::read(&row)?;
-        if stored.standing.fence == fence {
-            claimed.extend(readable(stored.open(db, key))?);
+        let (tenant, thread) = (Tenant(id(0)?.into()), ThreadId::new(id(1)?));
+        let key = RunKey::new(tenant, thread, RunId::new(id(2)?));
+        Ok((key, column::<i64>(row, 3)?))
+    });
+    let claims = claims.collect::<Result<Vec<_>, StoreError>>()?;
+    let mut claimed = Vec::new();
+    for (at, (key, fence)) in claims.iter().enumerate() {
+        match claimed_run(db, key, number(*fence)).await {
+            Ok(record) => claimed.extend(record),
+            Err(error) => {
+                give_back(db, claims.get(at..).unwrap_or_default()).await;
+                return match claimed.is_empty() {
+                    true => Err(error),
+                    false => Ok(claimed),
+                };
+            }
         }
     }
     Ok(claimed)
+}
+
+/// A run that was claimed with this fence; `None` if it was changed in the meantime, or cannot be read.
+async fn claimed_run(db: &Db, key: &RunKey, fence: u64) -> Result<Option<RunRecord>, StoreError> {
+    let row = match get(db, key).await {
+        Ok(row) => row,
+        // It was deleted in the meantime.
+        Err(StoreError::NotFound) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    match Stored::read(&row) {
+        Ok(stored) if stored.standing.fence != fence => Ok(None),
+        Ok(stored) => readable(stored.open(db, key.clone())),
+        Err(error) => readable(Err(error)),
+    }
+}
+
+/// Gives up claims of abandoned runs that were not read, so that they are claimed again at once.
+async fn give_back(db: &Db, claims: &[(RunKey, i64)]) {
+    let tenants: Vec<_> = claims
+        .iter()
+        .map(|(key, _)| key.tenant.0.as_str())
+        .collect();
+    let threads: Vec<_> = claims.iter().map(|(key, _)| key.thread.as_str()).collect();
+    let runs: Vec<_> = claims.iter().map(|(key, _)| key.run.as_str()).collect();
+    let fences: Vec<_> = claims.iter().map(|(_, fence)| *fence).collect();
+    let params = params![
+        TEXT_ARRAY: tenants,
+        TEXT_ARRAY: threads,
+        TEXT_ARRAY: runs,
+        INT8_ARRAY: fences,
+        INT8: now(&db.options),
+    ];
+    // On the connection for renewals, since the others may all be in use.
+    if let Err(error) = db.renew("run_give_back", params).await {
+        tracing::warn!(%error, "abandoned runs stay claimed until their leases end");
+    }
 }
 
 /// Changes the state of a run, and returns its version.

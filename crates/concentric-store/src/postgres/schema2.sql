@@ -25,6 +25,56 @@ LANGUAGE sql STABLE SET search_path FROM CURRENT AS $$
     WHERE t.tenant = p_tenant AND t.thread = p_thread
 $$;
 
+-- The call of `run_claim_abandoned` that has claimed the run last, so that its repetition is recognised.
+ALTER TABLE leases ADD COLUMN attempt bytea;
+CREATE INDEX leases_of_attempt ON leases (attempt) WHERE attempt IS NOT NULL;
+
+-- Claims abandoned runs that no other call is claiming; or returns those that this attempt has claimed.
+CREATE OR REPLACE FUNCTION run_claim_abandoned(
+    p_limit bigint, p_max_takeovers integer, p_keep_waiting bigint, p_attempt bytea, p_now bigint,
+    p_lease bigint
+) RETURNS TABLE (o_tenant text, o_thread text, o_run text, o_fence bigint)
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+DECLARE
+    v_now   bigint := now_or(p_now);
+    -- In the order of the index, so that overdue runs are not read.
+    v_after bigint := coalesce(v_now - p_keep_waiting, (-9223372036854775807)::bigint);
+    v_id    bigint;
+BEGIN
+    -- The first call may still be running.
+    PERFORM lock_name('abandoned', encode(p_attempt, 'hex'));
+    RETURN QUERY
+    SELECT r.tenant, r.thread, r.run, r.fence FROM leases l JOIN runs r ON r.id = l.run
+    WHERE l.attempt = p_attempt AND r.attempt = p_attempt AND l.held ORDER BY r.fence;
+    IF FOUND THEN
+        RETURN;
+    END IF;
+    FOR v_id IN
+        SELECT l.run FROM leases l JOIN runs r ON r.id = l.run
+        WHERE l.held AND l.until <= v_now AND l.until > v_after AND l.takeovers < p_max_takeovers
+        ORDER BY l.until, l.run LIMIT p_limit FOR NO KEY UPDATE OF r, l SKIP LOCKED
+    LOOP
+        o_fence := nextval('counter');
+        UPDATE leases SET fence = o_fence, until = v_now + p_lease, takeovers = takeovers + 1,
+            attempt = p_attempt
+        WHERE run = v_id;
+        UPDATE runs SET version = o_fence, fence = o_fence, attempt = p_attempt WHERE id = v_id
+        RETURNING tenant, thread, run INTO o_tenant, o_thread, o_run;
+        RETURN NEXT;
+    END LOOP;
+END $$;
+
+-- Gives up claims of `run_claim_abandoned` whose runs were not read, which then do not count as takeovers.
+CREATE FUNCTION run_give_back(
+    p_tenants text[], p_threads text[], p_runs text[], p_fences bigint[], p_now bigint
+) RETURNS void
+LANGUAGE sql VOLATILE SET search_path FROM CURRENT AS $$
+    UPDATE leases l SET until = now_or(p_now), takeovers = l.takeovers - 1, attempt = NULL
+    FROM unnest(p_tenants, p_threads, p_runs, p_fences) AS a (a_tenant, a_thread, a_run, a_fence)
+    JOIN runs r ON r.tenant = a.a_tenant AND r.thread = a.a_thread AND r.run = a.a_run
+    WHERE l.run = r.id AND l.fence = a.a_fence AND l.held AND l.attempt IS NOT NULL AND l.takeovers > 0
+$$;
+
 -- Deletes some of the entries of a tenant. Returns the number of conversations among them, and whether more entries
 -- may be left.
 CREATE FUNCTION tenant_delete(p_tenant text, OUT o_conversations bigint, OUT o_has_deleted boolean)

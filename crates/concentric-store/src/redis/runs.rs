@@ -484,9 +484,22 @@ async fn claim_abandoned(
         }
     }
     let mut claimed = Vec::new();
+    let mut unread: Vec<(RunKey, u64)> = Vec::new();
     for (key, fence) in keys.into_iter().flatten() {
-        let read = skipped.or_skip(claimed_run(db, key, fence).await);
-        claimed.extend(read.flatten());
+        // The node of this tenant may be down.
+        if unread.iter().any(|(other, _)| other.tenant == key.tenant) {
+            unread.push((key, fence));
+            continue;
+        }
+        let read = claimed_run(db, key.clone(), fence).await;
+        match skipped.or_skip(read) {
+            Some(record) => claimed.extend(record),
+            None => unread.push((key, fence)),
+        }
+    }
+    unread.sort_by(|(a, _), (b, _)| a.tenant.0.as_str().cmp(b.tenant.0.as_str()));
+    for of_tenant in unread.chunk_by(|(a, _), (b, _)| a.tenant == b.tenant) {
+        give_back(db, of_tenant).await;
     }
     match skipped.0 {
         Some(error) if claimed.is_empty() => Err(error),
@@ -506,6 +519,22 @@ async fn claimed_run(db: &Db, key: RunKey, fence: u64) -> Result<Option<RunRecor
         Ok(stored) if stored.standing.fence != fence => Ok(None),
         Ok(stored) => readable(stored.open(db, key)),
         Err(error) => readable(Err(error)),
+    }
+}
+
+/// Gives up claims of abandoned runs of one tenant that were not read, so that they are claimed again at once.
+async fn give_back(db: &Db, claims: &[(RunKey, u64)]) {
+    let Some((first, _)) = claims.first() else {
+        return;
+    };
+    let mut call = Call::of(&first.tenant, "run_give_back").int(position(claims.len()));
+    for (key, fence) in claims {
+        let (thread, run) = (key.thread.as_str(), key.run.as_str());
+        call = call.name(thread).name(run).int(integer(*fence));
+    }
+    // On the connection for renewals, since the others may all be in use.
+    if let Err(error) = db.renew(call).await {
+        tracing::warn!(%error, "abandoned runs stay claimed until their leases end");
     }
 }
 

@@ -310,6 +310,44 @@ async fn a_damaged_run_is_not_claimed() {
 }
 
 #[tokio::test]
+async fn claims_of_runs_that_are_not_read_are_given_back() {
+    let Some((url, schema)) = migrated().await else {
+        return;
+    };
+    let options = Options::new().schema(schema.as_str());
+    let short = options
+        .clone()
+        .statement_timeout(Duration::from_millis(300));
+    let store = PostgresStore::open_with(&url, options).await.unwrap();
+    let fails = PostgresStore::open_with(&url, short).await.unwrap();
+    for run in ["a", "b", "c"] {
+        let change = running("hi").into();
+        let begun = store.begin(key(run), client(run), change, Duration::ZERO);
+        begun.await.unwrap();
+    }
+    // The claim does not read the turns.
+    let mut database = connect(&url).await;
+    for _ in 0..7 {
+        let lock = database.transaction().await.unwrap();
+        let statement = format!("LOCK TABLE {schema}.turns IN ACCESS EXCLUSIVE MODE");
+        lock.batch_execute(&statement).await.unwrap();
+        let error = fails.claim_abandoned(2, LEASE).await.unwrap_err();
+        assert!(matches!(fault(&error), Fault::Database(_)), "{error:?}");
+        lock.rollback().await.unwrap();
+    }
+    let claimed = store.claim_abandoned(9, LEASE).await.unwrap();
+    let mut claims: Vec<_> = claimed
+        .iter()
+        .map(|it| (it.key.run.as_str(), it.takeovers))
+        .collect();
+    claims.sort_unstable();
+    assert_eq!(claims, [("a", 1), ("b", 1), ("c", 1)]);
+    for record in claimed {
+        assert_eq!(store.get(record.key.clone()).await.unwrap(), record);
+    }
+}
+
+#[tokio::test]
 async fn a_lease_is_measured_by_the_servers_clock() {
     let Some((store, _schema)) = crate::common::postgres::store(Options::new()).await else {
         return;

@@ -210,6 +210,33 @@ async fn a_database_failure_is_not_reported_as_no_runs() {
 }
 
 #[tokio::test]
+async fn claims_of_runs_that_are_not_read_are_given_back() {
+    let (_dir, path) = file();
+    let (store, clock) = open(&path);
+    begun(&store, "a").await;
+    begun(&store, "b").await;
+    set(&clock, 30);
+    // The claim does not read the turns.
+    let database = Connection::open(&path).unwrap();
+    let rename = |from: &str, to: &str| {
+        let rename = format!("ALTER TABLE {from} RENAME TO {to}");
+        database.execute_batch(&rename).unwrap();
+    };
+    rename("turns", "gone");
+    for _ in 0..7 {
+        let error = store.claim_abandoned(9, secs(30)).await.unwrap_err();
+        assert_eq!(fault(error), "the database failed");
+    }
+    rename("gone", "turns");
+    let claimed = store.claim_abandoned(9, secs(30)).await.unwrap();
+    let claims = claimed.iter().map(|it| (it.key.run.as_str(), it.takeovers));
+    assert_eq!(claims.collect::<Vec<_>>(), [("a", 1), ("b", 1)]);
+    for record in claimed {
+        assert_eq!(store.get(record.key.clone()).await.unwrap(), record);
+    }
+}
+
+#[tokio::test]
 async fn a_file_of_a_newer_version_is_rejected() {
     let (_dir, path) = file();
     begun(&SqliteStore::open(&path).unwrap(), "run").await;

@@ -452,6 +452,25 @@ function methods.run_take()
   return taken
 end
 
+-- Gives up claims of `run_take` whose runs were not read, which then do not count as takeovers.
+function methods.run_give_back()
+  local answer = unlisted(now)
+  if answer then
+    return answer
+  end
+  for _ = 1, tonumber((take(1))) do
+    local T, R, fence = take(3)
+    local run = run_open(T, R)
+    -- A lease that has ended was given back before.
+    if run and run.status == 'running' and run.fence == tonumber(fence) and run.till > now then
+      run.till = now
+      call('HSET', run.key, 'till', text(now), 'takeovers', text(math.max(run.takeovers - 1, 0)))
+      lease_indexed(run)
+    end
+  end
+  return {'ok'}
+end
+
 -- The code of a limit of waiting runs that is reached.
 local function wait_code(T, max_thread, max_tenant)
   if call('SCARD', base .. ':k:' .. T) >= max_thread then

@@ -2,9 +2,9 @@
 
 use super::{
     super::values::{find_row, find_rows},
-    row::{read_key, standing, stored},
+    row::{read_key, standing, standing_of, stored},
 };
-use crate::Options;
+use crate::{Options, rules::readable};
 use concentric_core::{
     InterruptId, MessageId, RunId, ThreadId,
     store::{RunKey, RunRecord, RunSummary, StoreError, Tenant},
@@ -31,6 +31,19 @@ pub(super) fn get(
     key: &RunKey,
 ) -> Result<RunRecord, StoreError> {
     stored(tx, key)?.open(tx, options)
+}
+
+/// A run that was claimed with this fence; `None` if it was changed in the meantime, or cannot be read.
+pub(super) fn claimed(
+    tx: &Transaction<'_>,
+    options: &Options,
+    key: &RunKey,
+    fence: u64,
+) -> Result<Option<RunRecord>, StoreError> {
+    match standing_of(tx, key)? {
+        Some(standing) if standing.fence == fence => readable(get(tx, options, key)),
+        _ => Ok(None),
+    }
 }
 
 pub(super) fn find_by_interrupt(

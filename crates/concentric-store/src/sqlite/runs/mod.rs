@@ -50,7 +50,34 @@ impl RunStore for SqliteStore {
     }
 
     fn claim_abandoned(&self, limit: usize, lease: Duration) -> StoreFuture<Vec<RunRecord>> {
-        self.write(move |tx, options| write::claim_abandoned(tx, options, limit, lease))
+        let store = self.clone();
+        Box::pin(async move {
+            let claims = store
+                .write(move |tx, options| write::claim_abandoned(tx, options, limit, lease))
+                .await?;
+            let mut claimed = Vec::new();
+            // The states are read without the lock of a writer, and one by one, since one of them may be unreadable.
+            for (at, (key, fence)) in claims.iter().enumerate() {
+                let (key, fence) = (key.clone(), *fence);
+                let read = store.read(move |tx, options| find::claimed(tx, options, &key, fence));
+                match read.await {
+                    Ok(record) => claimed.extend(record),
+                    Err(error) => {
+                        let unread = claims.get(at..).unwrap_or_default().to_vec();
+                        let back =
+                            store.write(move |tx, options| write::give_back(tx, options, &unread));
+                        if let Err(error) = back.await {
+                            tracing::warn!(%error, "abandoned runs stay claimed until their leases end");
+                        }
+                        return match claimed.is_empty() {
+                            true => Err(error),
+                            false => Ok(claimed),
+                        };
+                    }
+                }
+            }
+            Ok(claimed)
+        })
     }
 
     fn amend(&self, key: RunKey, version: u64, change: RunChange) -> StoreFuture<u64> {

@@ -13,7 +13,7 @@ use super::{
 use crate::{
     Options,
     rules::{
-        Standing, check_keep, check_total, check_waiting, end_of, merge_replies, readable, renewed,
+        Standing, check_keep, check_total, check_waiting, end_of, merge_replies, renewed,
         write_head, write_replies,
     },
 };
@@ -211,14 +211,14 @@ fn set_claimed(
     Ok(standing)
 }
 
+/// Claims abandoned runs, and returns their keys and fences.
 pub(super) fn claim_abandoned(
     tx: &Transaction<'_>,
     options: &Options,
     limit: usize,
     lease: Duration,
-) -> Result<Vec<RunRecord>, StoreError> {
+) -> Result<Vec<(RunKey, u64)>, StoreError> {
     let now = options.now();
-    // States are read one by one, since one of them may be unreadable.
     let find = "SELECT tenant, thread, run, status, version, fence, lease_until, since, takeovers
                 FROM runs
                 WHERE status = 'running' AND lease_until <= ?1 AND lease_until > ?2 AND takeovers < ?3
@@ -232,11 +232,35 @@ pub(super) fn claim_abandoned(
     for (key, standing) in find_rows(tx, find, params, |row| {
         Ok((read_key(row)?, standing(row, 3)?))
     })? {
-        set_claimed(tx, &key, standing, now, lease)?;
-        let record = stored(tx, &key).and_then(|stored| stored.open(tx, options));
-        claimed.extend(readable(record)?);
+        let standing = set_claimed(tx, &key, standing, now, lease)?;
+        claimed.push((key, standing.fence));
     }
     Ok(claimed)
+}
+
+/// Gives up claims of abandoned runs that were not read, which then do not count as takeovers.
+pub(super) fn give_back(
+    tx: &Transaction<'_>,
+    options: &Options,
+    claims: &[(RunKey, u64)],
+) -> Result<(), StoreError> {
+    let until = nanos(options.now());
+    let update = "UPDATE runs SET version = ?4, lease_until = ?5, takeovers = max(takeovers - 1, 0)
+                  WHERE tenant = ?1 AND thread = ?2 AND run = ?3 AND status = 'running' AND fence = ?6";
+    for (key, fence) in claims {
+        let version = count(tx)?;
+        let [tenant, thread, run] = names(key);
+        let row = params![
+            tenant,
+            thread,
+            run,
+            integer(version),
+            until,
+            integer(*fence)
+        ];
+        execute(tx, update, row)?;
+    }
+    Ok(())
 }
 
 pub(super) fn amend(

@@ -196,6 +196,24 @@ async fn a_write_whose_result_is_lost_is_applied_once() {
 }
 
 #[tokio::test]
+async fn claims_of_abandoned_runs_whose_result_is_lost_are_returned_again() {
+    let Some((proxy, store)) = proxied().await else {
+        return;
+    };
+    for run in ["a", "b", "c"] {
+        let change = running("hi").into();
+        let begun = RunStore::begin(&store, key(run), client(run), change, Duration::ZERO);
+        begun.await.unwrap();
+    }
+    proxy.cut(1);
+    let claimed = store.claim_abandoned(2, LEASE).await.unwrap();
+    let claims = claimed.iter().map(|it| (it.key.run.as_str(), it.takeovers));
+    assert_eq!(claims.collect::<Vec<_>>(), [("a", 1), ("b", 1)]);
+    assert_eq!(proxy.cuts.load(Ordering::SeqCst), 1);
+    assert_eq!(store.claim_abandoned(9, LEASE).await.unwrap().len(), 1);
+}
+
+#[tokio::test]
 async fn one_claim_wins_while_connections_are_lost() {
     let Some((url, schema)) = migrated().await else {
         return;

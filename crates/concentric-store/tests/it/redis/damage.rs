@@ -148,6 +148,39 @@ async fn overdue_runs_are_ended_where_abandoned_ones_are_sought() {
 }
 
 #[tokio::test]
+async fn claims_of_runs_that_are_not_read_are_given_back() {
+    let Some((store, schema)) = redis::store(Options::new()).await else {
+        return;
+    };
+    for run in ["a", "b"] {
+        begin_left(&store, "acme", run).await;
+    }
+    let mut database = connect(&direct().unwrap()).await;
+    // Not a set, so that only the run itself cannot be read.
+    let asked = ["a", "b"].map(|run| format!("{schema}:{{t:acme}}:q:thread:{run}"));
+    for key in &asked {
+        command(&mut database, &["SET", key, "x"]).await;
+    }
+    for _ in 0..7 {
+        let error = store.claim_abandoned(9, LEASE).await.unwrap_err();
+        assert!(matches!(fault(&error), Fault::Database(_)), "{error:?}");
+    }
+    for key in &asked {
+        command(&mut database, &["DEL", key]).await;
+    }
+    let claimed = store.claim_abandoned(9, LEASE).await.unwrap();
+    let mut claims: Vec<_> = claimed
+        .iter()
+        .map(|it| (it.key.run.as_str(), it.takeovers))
+        .collect();
+    claims.sort_unstable();
+    assert_eq!(claims, [("a", 1), ("b", 1)]);
+    for record in claimed {
+        assert_eq!(store.get(record.key.clone()).await.unwrap(), record);
+    }
+}
+
+#[tokio::test]
 async fn runs_are_ended_and_removed_while_the_memory_is_full() {
     let Some(url) = url("CONCENTRIC_REDIS_VOLATILE") else {
         return;
