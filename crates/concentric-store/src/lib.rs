@@ -50,7 +50,7 @@
 //! | event | effect |
 //! |---|---|
 //! | the future of a write resolves | the write is on disk and survives a crash of the process or the machine (SQLite's write-ahead log, `synchronous=FULL`, and `fullfsync` on macOS) |
-//! | the future of a write is dropped after its first poll | the write is applied completely or not at all |
+//! | the future of a write is dropped after its first poll | the write is applied completely or not at all; deletions of many entries, in part |
 //! | the future of a write is dropped before its first poll | nothing is written |
 //! | the last handle is dropped | the threads finish the queued work and exit |
 //! | a read runs concurrently with a write | the read does not wait, and sees every write acknowledged before it started |

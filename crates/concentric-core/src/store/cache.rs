@@ -19,7 +19,8 @@ shared! {
         fn put_entry(&self, key: CacheKey, value: Vec<u8>, keep: Duration) -> StoreFuture<()>;
 
         /// Removes the entries of a tenant, or those of one of its conversations, of one `space`, or of
-        /// both, and returns their number. Expired entries may count.
+        /// both, and returns their number. Expired entries may count. After an error, or if the future is
+        /// dropped, some may remain.
         fn remove_entries(
             &self,
             tenant: Tenant,

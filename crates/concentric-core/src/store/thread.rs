@@ -77,6 +77,9 @@ shared! {
         /// Deletes a conversation, and returns whether it existed. A store that also stores runs
         /// deletes those of the conversation, with their effects and the decisions for them, whether
         /// it existed or not; so does one that is a cache for the entries of the conversation.
+        ///
+        /// A store may delete in steps, the conversation in the last one: after an error, or if the future is
+        /// dropped, a further call deletes the rest.
         fn delete(&self, tenant: Tenant, thread: ThreadId) -> StoreFuture<bool>;
 
         /// Deletes everything that the store has of a tenant, and returns the number of its conversations.

@@ -71,8 +71,14 @@ impl CacheStore for PostgresStore {
                 TEXT: thread.as_ref().map(ThreadId::as_str),
                 TEXT: space.as_deref(),
             ];
-            let row = db.call_one("cache_remove", params, Repeat::No).await?;
-            Ok(number(column(&row, 0)?))
+            let mut removed = 0;
+            loop {
+                let row = db.call_one("cache_remove_some", params, Repeat::No).await?;
+                match number(column(&row, 0)?) {
+                    0 => return Ok(removed),
+                    some => removed += some,
+                }
+            }
         })
     }
 }

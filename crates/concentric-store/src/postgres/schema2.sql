@@ -1,5 +1,5 @@
--- Version 2 of the schema: pages of turns, the deletion of tenants, and claims that do not read turns. What a release
--- with version 1 calls is kept.
+-- Version 2 of the schema: pages of turns, deletion in steps, and claims that do not read turns. What a release with
+-- version 1 calls is kept.
 
 -- The turns of a log from position `p_from` to before `p_len`, and their checksums.
 CREATE FUNCTION log_read(
@@ -75,27 +75,108 @@ LANGUAGE sql VOLATILE SET search_path FROM CURRENT AS $$
     WHERE l.run = r.id AND l.fence = a.a_fence AND l.held AND l.attempt IS NOT NULL AND l.takeovers > 0
 $$;
 
+-- Deletes the turns of logs that nothing refers to any more, in an order that all calls have.
+CREATE FUNCTION logs_collect(p_logs bigint[]) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+DECLARE
+    v_log bigint;
+BEGIN
+    FOR v_log IN
+        SELECT id FROM logs WHERE id = ANY (p_logs) ORDER BY parent NULLS FIRST, id
+    LOOP
+        PERFORM log_collect(v_log);
+    END LOOP;
+END $$;
+
+-- Deletes runs with what belongs to them.
+CREATE FUNCTION runs_delete(p_ids bigint[]) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+DECLARE
+    v_run  record;
+    v_logs bigint[];
+BEGIN
+    FOR v_run IN
+        SELECT tenant, thread, run FROM runs WHERE id = ANY (p_ids) ORDER BY id FOR UPDATE
+    LOOP
+        DELETE FROM effects
+        WHERE tenant = v_run.tenant AND thread = v_run.thread AND run = v_run.run AND run IS NOT NULL;
+        DELETE FROM decisions
+        WHERE tenant = v_run.tenant AND thread = v_run.thread AND run = v_run.run AND span = 'run';
+    END LOOP;
+    WITH gone AS (DELETE FROM runs WHERE id = ANY (p_ids) RETURNING log)
+    SELECT array_agg(log) INTO v_logs FROM gone;
+    PERFORM logs_collect(v_logs);
+END $$;
+
+-- Deletes at most 100 of these runs, but fewer if they have more than 1000 turns. Returns whether some are left.
+CREATE FUNCTION runs_delete_some(p_ids bigint[]) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+DECLARE
+    v_some bigint[] := ARRAY(
+        SELECT id FROM (
+            SELECT r.id, sum(r.len - l.parent_len) OVER (ORDER BY r.id) - (r.len - l.parent_len) AS before
+            FROM runs r LEFT JOIN logs l ON l.id = r.log WHERE r.id = ANY (p_ids)) found
+        WHERE before < 1000 OR before IS NULL ORDER BY id LIMIT 100);
+BEGIN
+    PERFORM runs_delete(v_some);
+    RETURN cardinality(v_some) < cardinality(p_ids);
+END $$;
+
+-- Deletes some of what belongs to a conversation, and in the end the conversation. Returns whether it existed, and
+-- whether more may be left.
+CREATE FUNCTION thread_delete_some(p_tenant text, p_thread text, OUT o_existed boolean, OUT o_has_more boolean)
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+DECLARE
+    v_of   record;
+    v_rows bigint;
+    v_log  bigint;
+BEGIN
+    o_existed := false;
+    -- Before the runs, as those lock it who append to it.
+    PERFORM thread_lock(p_tenant, p_thread);
+    o_has_more := runs_delete_some(ARRAY(
+        SELECT id FROM runs WHERE tenant = p_tenant AND thread = p_thread ORDER BY run LIMIT 101));
+    FOR v_of IN
+        SELECT * FROM (VALUES ('effects', 'run IS NOT NULL'), ('decisions', $q$span IN ('run', 'thread')$q$),
+            ('slots', 'true'), ('cache', 'true')) of (name, which)
+    LOOP
+        EXECUTE format(
+            'DELETE FROM %1$I WHERE ctid = ANY (ARRAY(
+                 SELECT ctid FROM %1$I WHERE tenant = $1 AND thread = $2 AND %2$s LIMIT 1000))',
+            v_of.name, v_of.which) USING p_tenant, p_thread;
+        GET DIAGNOSTICS v_rows = ROW_COUNT;
+        o_has_more := o_has_more OR v_rows >= 1000;
+    END LOOP;
+    IF NOT o_has_more THEN
+        DELETE FROM threads WHERE tenant = p_tenant AND thread = p_thread RETURNING log INTO v_log;
+        o_existed := v_log IS NOT NULL;
+        PERFORM log_collect(v_log);
+    END IF;
+END $$;
+
 -- Deletes some of the entries of a tenant. Returns the number of conversations among them, and whether more entries
 -- may be left.
 CREATE FUNCTION tenant_delete(p_tenant text, OUT o_conversations bigint, OUT o_has_deleted boolean)
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE
-    v_thread text;
-    v_table  text;
-    v_rows   bigint;
+    v_ids     bigint[] := ARRAY(
+        SELECT id FROM runs WHERE tenant = p_tenant ORDER BY thread, run LIMIT 100);
+    v_threads text[] := ARRAY(
+        SELECT thread FROM (
+            SELECT thread, sum(len) OVER (ORDER BY thread) - len AS before FROM (
+                SELECT thread, len FROM threads WHERE tenant = p_tenant ORDER BY thread LIMIT 100) first) found
+        WHERE before < 1000);
+    v_logs    bigint[];
+    v_table   text;
+    v_rows    bigint;
 BEGIN
-    o_conversations := 0;
-    o_has_deleted := false;
-    -- The conversations of runs may not be stored.
-    FOR v_thread IN
-        (SELECT thread FROM threads WHERE tenant = p_tenant ORDER BY thread LIMIT 10)
-        UNION (SELECT DISTINCT thread FROM runs WHERE tenant = p_tenant ORDER BY thread LIMIT 10)
-        ORDER BY thread
-    LOOP
-        o_conversations := o_conversations + thread_delete(p_tenant, v_thread)::integer;
-        o_has_deleted := true;
-    END LOOP;
-    FOREACH v_table IN ARRAY '{effects,once,decisions,memories,cache}'::text[] LOOP
+    PERFORM runs_delete_some(v_ids);
+    WITH gone AS (
+        DELETE FROM threads WHERE tenant = p_tenant AND thread = ANY (v_threads) RETURNING log
+    ) SELECT count(*), array_agg(log) INTO o_conversations, v_logs FROM gone;
+    PERFORM logs_collect(v_logs);
+    o_has_deleted := cardinality(v_ids) > 0 OR o_conversations > 0;
+    FOREACH v_table IN ARRAY '{effects,once,decisions,memories,slots,cache}'::text[] LOOP
         EXECUTE format(
             'DELETE FROM %1$I WHERE ctid = ANY (ARRAY(SELECT ctid FROM %1$I WHERE tenant = $1 LIMIT 1000))',
             v_table) USING p_tenant;
@@ -103,6 +184,18 @@ BEGIN
         o_has_deleted := o_has_deleted OR v_rows > 0;
     END LOOP;
 END $$;
+
+-- Removes at most 1000 entries of the cache, and returns their number.
+CREATE FUNCTION cache_remove_some(p_tenant text, p_thread text, p_space text) RETURNS bigint
+LANGUAGE sql VOLATILE SET search_path FROM CURRENT AS $$
+    WITH gone AS (
+        DELETE FROM cache WHERE ctid = ANY (ARRAY(
+            SELECT ctid FROM cache WHERE tenant = p_tenant
+                AND (p_thread IS NULL OR thread = p_thread) AND (p_space IS NULL OR space = p_space)
+            LIMIT 1000))
+        RETURNING digest
+    ) SELECT count(*) FROM gone
+$$;
 
 -- Claims a run whose record, which has this version, the caller has read. `p_replies` are null if there
 -- are no new ones.

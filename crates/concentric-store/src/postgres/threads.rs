@@ -88,7 +88,17 @@ impl ThreadStore for PostgresStore {
         let db = Arc::clone(&self.db);
         Box::pin(async move {
             let params = params![TEXT: tenant.0.as_str(), TEXT: thread.as_str()];
-            column(&db.call_one("thread_delete", params, Repeat::No).await?, 0)
+            let mut existed = false;
+            loop {
+                let row = db
+                    .call_one("thread_delete_some", params, Repeat::No)
+                    .await?;
+                existed |= column::<bool>(&row, 0)?;
+                let has_more: bool = column(&row, 1)?;
+                if !has_more {
+                    return Ok(existed);
+                }
+            }
         })
     }
 

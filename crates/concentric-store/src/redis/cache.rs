@@ -2,7 +2,7 @@ use super::{
     RedisStore,
     db::Repeat,
     unknown,
-    values::{Call, bytes, escape, span},
+    values::{Call, bytes, escape, span, text},
 };
 use crate::{
     cache::{check, names, weight},
@@ -56,10 +56,19 @@ impl CacheStore for RedisStore {
         Box::pin(async move {
             let thread = thread.map(|thread| escape(thread.as_str()));
             let space = space.map(|space| escape(&space));
-            let call = Call::of(&tenant, "cache_remove")
-                .optional(thread.as_deref())
-                .optional(space.as_deref());
-            Ok(number(db.call(call, Repeat::No).await?.int(1)?))
+            let (mut removed, mut cursor) = (0, String::from("0"));
+            loop {
+                let call = Call::of(&tenant, "cache_remove")
+                    .optional(thread.as_deref())
+                    .optional(space.as_deref())
+                    .owned(cursor);
+                let reply = db.call(call, Repeat::No).await?;
+                removed += number(reply.int(1)?);
+                cursor = text(reply.get(2)?)?.to_owned();
+                if cursor == "0" {
+                    return Ok(removed);
+                }
+            }
         })
     }
 }

@@ -90,10 +90,17 @@ impl ThreadStore for RedisStore {
     fn delete(&self, tenant: Tenant, thread: ThreadId) -> StoreFuture<bool> {
         let db = Arc::clone(&self.db);
         Box::pin(async move {
-            let call = Call::of(&tenant, "thread_delete")
-                .name(thread.as_str())
-                .text(thread.as_str());
-            db.call(call, Repeat::No).await?.is(1)
+            let mut existed = false;
+            loop {
+                let call = Call::of(&tenant, "thread_delete")
+                    .name(thread.as_str())
+                    .text(thread.as_str());
+                let deleted = db.call(call, Repeat::No).await?;
+                existed |= deleted.is(1)?;
+                if !deleted.is(2)? {
+                    return Ok(existed);
+                }
+            }
         })
     }
 

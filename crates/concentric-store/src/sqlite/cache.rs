@@ -39,14 +39,38 @@ impl CacheStore for SqliteStore {
         thread: Option<ThreadId>,
         space: Option<Str>,
     ) -> StoreFuture<u64> {
-        self.write(move |tx, _| {
-            let delete = "DELETE FROM cache WHERE tenant = ?1
-                          AND (?2 IS NULL OR thread = ?2) AND (?3 IS NULL OR space = ?3)";
-            let thread = thread.as_ref().map(ThreadId::as_str);
-            let gone = execute(tx, delete, (tenant.0.as_str(), thread, space.as_deref()))?;
-            Ok(u64::try_from(gone).unwrap_or(u64::MAX))
+        let store = self.clone();
+        Box::pin(async move {
+            let mut removed = 0;
+            loop {
+                let (tenant, thread, space) = (tenant.clone(), thread.clone(), space.clone());
+                let some = store.write(move |tx, _| {
+                    remove_some(tx, &tenant, thread.as_ref(), space.as_deref())
+                });
+                match some.await? {
+                    0 => return Ok(removed),
+                    some => removed += some,
+                }
+            }
         })
     }
+}
+
+/// Removes at most a hundred entries, and returns their number.
+fn remove_some(
+    tx: &Transaction<'_>,
+    tenant: &Tenant,
+    thread: Option<&ThreadId>,
+    space: Option<&str>,
+) -> Result<u64, StoreError> {
+    let delete = format!(
+        "DELETE FROM cache WHERE rowid IN
+         (SELECT rowid FROM cache WHERE tenant = ?1
+          AND (?2 IS NULL OR thread = ?2) AND (?3 IS NULL OR space = ?3) LIMIT {})",
+        super::runs::BATCH
+    );
+    let of = (tenant.0.as_str(), thread.map(ThreadId::as_str), space);
+    Ok(u64::try_from(execute(tx, &delete, of)?).unwrap_or(u64::MAX))
 }
 
 fn get(

@@ -279,6 +279,47 @@ async fn a_deleted_tenant_leaves_no_row() {
 }
 
 #[tokio::test]
+async fn a_deletion_that_fails_has_deleted_some_runs() {
+    let Some((url, schema)) = migrated().await else {
+        return;
+    };
+    let options = Options::new().schema(schema.as_str());
+    let short = options.clone().statement_timeout(Duration::from_secs(2));
+    let store = PostgresStore::open_with(&url, options).await.unwrap();
+    let fails = PostgresStore::open_with(&url, short).await.unwrap();
+    let mut database = connect(&url).await;
+    let rows = format!("SELECT count(*) FROM {schema}.runs");
+    for of_tenant in [false, true] {
+        let append = store.append(tenant("acme"), id("thread"), 0, add(0, &["a".into()]));
+        append.await.unwrap();
+        for n in 0..150 {
+            begin(&store, &format!("{n:03}")).await;
+        }
+        let other = connect(&url).await;
+        let lock = database.transaction().await.unwrap();
+        let last = format!("SELECT FROM {schema}.runs WHERE run = '149' FOR UPDATE");
+        lock.query(&last, &[]).await.unwrap();
+        let delete = async |store: &PostgresStore| match of_tenant {
+            false => store
+                .delete(tenant("acme"), id("thread"))
+                .await
+                .map(u64::from),
+            true => store.delete_tenant(tenant("acme")).await,
+        };
+        let error = delete(&fails).await.unwrap_err();
+        assert!(matches!(fault(&error), Fault::Database(_)), "{error:?}");
+        assert_eq!(number(&other, &rows).await, 50);
+        lock.rollback().await.unwrap();
+        let deleted = delete(&store).await.unwrap();
+        // Those of a tenant are deleted in any order.
+        assert!(of_tenant || deleted == 1);
+        assert_eq!(number(&other, &rows).await, 0);
+        let left = store.load(tenant("acme"), id("thread")).await.unwrap();
+        assert!(left.is_none());
+    }
+}
+
+#[tokio::test]
 async fn a_damaged_run_is_not_claimed() {
     let Some((store, schema)) = crate::common::postgres::store(Options::new()).await else {
         return;

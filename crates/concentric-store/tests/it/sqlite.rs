@@ -564,6 +564,35 @@ async fn the_end_of_a_run_removes_at_most_a_hundred_others() {
 const FIRST: &str = include_str!("../golden/schema_1.sql");
 
 #[tokio::test]
+async fn other_writes_come_between_the_steps_of_a_deletion() {
+    let (_dir, path) = file();
+    let (store, _clock) = open(&path);
+    for (n, of_tenant) in [false, true].into_iter().enumerate() {
+        for run in 0..450 {
+            begun(&store, &run.to_string()).await;
+        }
+        let delete: StoreFuture<u64> = match of_tenant {
+            false => {
+                let deleted = store.delete(tenant("acme"), ThreadId::new("thread"));
+                Box::pin(async { deleted.await.map(u64::from) })
+            }
+            true => store.delete_tenant(tenant("acme")),
+        };
+        let other = store.once(tenant("other"), n.to_string().into(), secs(9));
+        match select(delete, other).await {
+            Either::Left(_) => panic!("the other write waited for the deletion"),
+            Either::Right((used, delete)) => {
+                assert!(used.unwrap());
+                delete.await.unwrap();
+            }
+        }
+        assert_eq!(count(&path, "runs"), 0);
+        assert_eq!(count(&path, "questions"), 0);
+        assert_eq!(count(&path, "turns"), 0);
+    }
+}
+
+#[tokio::test]
 async fn a_file_of_the_first_version_is_migrated() {
     let (_dir, path) = file();
     let old = Connection::open(&path).unwrap();

@@ -49,15 +49,19 @@ function methods.cache_put()
   return {'ok'}
 end
 
+-- Examines some entries from a cursor on. Returns how many of them were removed, and the next cursor.
 function methods.cache_remove()
-  local T, space = take(2)
+  frees_memory()
+  local T, space, from = take(3)
   T, space = optional(T), optional(space)
   local removed = 0
-  for _, member in ipairs(call('ZRANGE', base .. ':vz', 0, -1)) do
+  local part = call('ZSCAN', base .. ':vz', from, 'COUNT', 4 * BATCH)
+  for at = 1, #part[2], 2 do
+    local member = part[2][at]
     local of_T, of_space = string.match(member, '^([^:]*):([^:]*)')
     if (not T or T == of_T) and (not space or space == of_space) then
       removed = removed + cache_remove(member)
     end
   end
-  return {'ok', removed}
+  return {'ok', removed, part[1]}
 end

@@ -105,6 +105,9 @@ local function unlisted(deadline)
   return {'unlisted', text(math.min(first, deadline or first)), text(seconds)}
 end
 
+-- The most entries of a kind that a call removes, which bounds its time.
+local BATCH = 25
+
 -- Begins a method that frees memory. A server whose memory is full refuses only the first write of a script, if that
 -- write may need memory; this one does not.
 local function frees_memory()

@@ -89,12 +89,8 @@ local COUNTED = 3600
 function methods.tenant_delete()
   frees_memory()
   local conversations, has_deleted = 0, false
-  for _, name in ipairs(call('ZRANGEBYLEX', base .. ':tz', '-', '+', 'LIMIT', 0, 10)) do
-    conversations = conversations + thread_remove(escape(name), name)
-    has_deleted = true
-  end
-  -- The conversations of runs may not be stored.
-  for _, member in ipairs(call('ZRANGE', base .. ':x', 0, BATCH - 1)) do
+  local runs = call('ZRANGE', base .. ':x', 0, BATCH - 1)
+  for _, member in ipairs(runs) do
     local T, R = names(member)
     local run = run_open(T, R)
     if run then
@@ -103,6 +99,12 @@ function methods.tenant_delete()
       run_unindexed(T, R)
     end
     has_deleted = true
+  end
+  if #runs < BATCH then
+    for _, name in ipairs(call('ZRANGEBYLEX', base .. ':tz', '-', '+', 'LIMIT', 0, 10)) do
+      conversations = conversations + thread_remove(escape(name), name)
+      has_deleted = true
+    end
   end
   for _, id in ipairs(call('ZRANGE', base .. ':dz', 0, 4 * BATCH - 1)) do
     decision_remove(id)

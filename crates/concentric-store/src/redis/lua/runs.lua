@@ -481,9 +481,6 @@ local function wait_code(T, max_thread, max_tenant)
   end
 end
 
--- The most entries of a kind that a call removes, which bounds its time.
-local BATCH = 25
-
 -- Ends overdue runs; returns whether more may be left.
 local function end_overdue(keep)
   if not keep then

@@ -164,32 +164,44 @@ function methods.thread_append()
   return {'ok', new}
 end
 
--- Deletes a conversation with everything that belongs to it, and returns the number of conversations that existed.
+-- Deletes some of what belongs to a conversation, and in the end the conversation. Returns the number of conversations
+-- that existed, and whether more may be left.
 local function thread_remove(T, name)
-  local thread = thread_open(T)
-  for _, R in ipairs(call('SMEMBERS', base .. ':x:' .. T)) do
+  local has_more = false
+  local function some(key, most, remove)
+    local members = call('SRANDMEMBER', key, most)
+    for _, member in ipairs(members) do
+      remove(member)
+      -- Also if it is in this index only.
+      call('SREM', key, member)
+    end
+    has_more = has_more or #members == most
+  end
+  some(base .. ':x:' .. T, BATCH, function(R)
     local run = run_open(T, R)
     if run then
       run_remove(run)
     else
       run_unindexed(T, R)
     end
+  end)
+  some(base .. ':dh:' .. T, 4 * BATCH, decision_remove)
+  some(base .. ':vt:' .. T, 4 * BATCH, cache_remove)
+  if has_more then
+    return 0, true
   end
-  for _, id in ipairs(call('SMEMBERS', base .. ':dh:' .. T)) do
-    decision_remove(id)
-  end
-  for _, member in ipairs(call('SMEMBERS', base .. ':vt:' .. T)) do
-    cache_remove(member)
-  end
+  local thread = thread_open(T)
   call('ZREM', base .. ':tz', name)
   if not thread then
-    return 0
+    return 0, false
   end
   call('UNLINK', thread_key(T), base .. ':s:' .. T)
   log_drop(thread.log)
-  return 1
+  return 1, false
 end
 
 function methods.thread_delete()
-  return {'ok', thread_remove(take(2))}
+  frees_memory()
+  local existed, has_more = thread_remove(take(2))
+  return {'ok', existed, has_more and 1 or 0}
 end

@@ -35,6 +35,23 @@ fn before(
     find_rows(tx, &find, [nanos(time)], key)
 }
 
+/// Removes a run with what belongs to it.
+pub(in crate::sqlite) fn remove(tx: &Transaction<'_>, key: &[String; 3]) -> Result<(), StoreError> {
+    let find = "SELECT log FROM runs WHERE tenant = ?1 AND thread = ?2 AND run = ?3";
+    let log: Option<i64> = find_row(tx, find, key.each_ref(), |row| row.get(0))?.flatten();
+    for delete in [
+        "DELETE FROM runs WHERE tenant = ?1 AND thread = ?2 AND run = ?3",
+        "DELETE FROM questions WHERE tenant = ?1 AND thread = ?2 AND run = ?3",
+        "DELETE FROM effects
+         WHERE tenant = ?1 AND thread = ?2 AND run = ?3 AND run IS NOT NULL",
+        "DELETE FROM decisions
+         WHERE tenant = ?1 AND thread = ?2 AND run = ?3 AND span = 'run'",
+    ] {
+        execute(tx, delete, key.each_ref())?;
+    }
+    log.map_or(Ok(()), |log| log::collect(tx, log))
+}
+
 /// Removes at most [`BATCH`] expired entries of each kind; returns whether more may be left.
 pub(crate) fn purge(
     tx: &Transaction<'_>,
@@ -58,21 +75,7 @@ pub(crate) fn purge(
         let find = "SELECT tenant, thread, run FROM runs WHERE status = 'ended' AND since <= ?1";
         let ended = before(tx, find, time)?;
         did(ended.len());
-        for key in ended {
-            let find = "SELECT log FROM runs WHERE tenant = ?1 AND thread = ?2 AND run = ?3";
-            let log: Option<i64> = find_row(tx, find, key.each_ref(), |row| row.get(0))?.flatten();
-            for delete in [
-                "DELETE FROM runs WHERE tenant = ?1 AND thread = ?2 AND run = ?3",
-                "DELETE FROM questions WHERE tenant = ?1 AND thread = ?2 AND run = ?3",
-                "DELETE FROM effects
-                 WHERE tenant = ?1 AND thread = ?2 AND run = ?3 AND run IS NOT NULL",
-                "DELETE FROM decisions
-                 WHERE tenant = ?1 AND thread = ?2 AND run = ?3 AND span = 'run'",
-            ] {
-                execute(tx, delete, key.each_ref())?;
-            }
-            log.map_or(Ok(()), |log| log::collect(tx, log))?;
-        }
+        ended.iter().try_for_each(|key| remove(tx, key))?;
     }
     let at = nanos(now);
     let execute =

@@ -59,7 +59,19 @@ impl ThreadStore for SqliteStore {
     }
 
     fn delete(&self, tenant: Tenant, thread: ThreadId) -> StoreFuture<bool> {
-        self.write(move |tx, _| write::delete(tx, &tenant, &thread))
+        let store = self.clone();
+        Box::pin(async move {
+            let mut existed = false;
+            loop {
+                let (tenant, thread) = (tenant.clone(), thread.clone());
+                let deleted = store.write(move |tx, _| write::delete(tx, &tenant, &thread));
+                let (did_exist, has_more) = deleted.await?;
+                existed |= did_exist;
+                if !has_more {
+                    return Ok(existed);
+                }
+            }
+        })
     }
 
     fn delete_tenant(&self, tenant: Tenant) -> StoreFuture<u64> {

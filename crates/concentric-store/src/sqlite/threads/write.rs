@@ -3,7 +3,7 @@
 use super::{
     super::{
         log::{self, Turns, position},
-        runs::{BATCH, set_end},
+        runs::{BATCH, remove, set_end},
         values::{count, execute, find_rows, integer},
     },
     row::{Head, head},
@@ -16,7 +16,7 @@ use concentric_core::{
     ThreadId,
     store::{StoreError, Tenant, ThreadChange},
 };
-use rusqlite::{Transaction, params};
+use rusqlite::{Row, Transaction, params};
 
 pub(super) fn append(
     tx: &Transaction<'_>,
@@ -145,27 +145,38 @@ fn write(
     Ok(version)
 }
 
+/// Deletes some of what belongs to a conversation, and in the end the conversation. Returns whether it existed, and
+/// whether more may be left.
 pub(super) fn delete(
     tx: &Transaction<'_>,
     tenant: &Tenant,
     thread: &ThreadId,
-) -> Result<bool, StoreError> {
+) -> Result<(bool, bool), StoreError> {
     let key = [tenant.0.as_str(), thread.as_str()];
-    let find = "SELECT log FROM runs WHERE tenant = ?1 AND thread = ?2 AND log IS NOT NULL";
-    let logs: Vec<i64> = find_rows(tx, find, key, |row| row.get(0))?;
-    for delete in [
-        "DELETE FROM runs WHERE tenant = ?1 AND thread = ?2",
-        "DELETE FROM questions WHERE tenant = ?1 AND thread = ?2",
-        "DELETE FROM effects WHERE tenant = ?1 AND thread = ?2 AND run IS NOT NULL",
-        "DELETE FROM decisions WHERE tenant = ?1 AND thread = ?2 AND span IN ('run', 'thread')",
-        "DELETE FROM slots WHERE tenant = ?1 AND thread = ?2",
-        "DELETE FROM cache WHERE tenant = ?1 AND thread = ?2",
+    let find = format!(
+        "SELECT tenant, thread, run FROM runs WHERE tenant = ?1 AND thread = ?2 LIMIT {BATCH}"
+    );
+    let runs = find_rows(tx, &find, key, names)?;
+    runs.iter().try_for_each(|run| remove(tx, run))?;
+    let mut has_more = runs.len() >= BATCH;
+    for (table, key_of, which) in [
+        ("effects", "key", "run IS NOT NULL"),
+        ("decisions", "id", "span IN ('run', 'thread')"),
+        ("slots", "thread, slot, place", "TRUE"),
+        ("cache", "thread, space, digest", "TRUE"),
     ] {
-        execute(tx, delete, key)?;
+        let delete = format!(
+            "DELETE FROM {table} WHERE (tenant, {key_of}) IN
+             (SELECT tenant, {key_of} FROM {table}
+              WHERE tenant = ?1 AND thread = ?2 AND {which} LIMIT {BATCH})"
+        );
+        has_more |= execute(tx, &delete, key)? >= BATCH;
     }
-    logs.into_iter().try_for_each(|log| log::collect(tx, log))?;
+    if has_more {
+        return Ok((false, true));
+    }
     let Some(found) = head(tx, tenant, thread)? else {
-        return Ok(false);
+        return Ok((false, false));
     };
     execute(
         tx,
@@ -173,7 +184,7 @@ pub(super) fn delete(
         key,
     )?;
     log::collect(tx, found.turns.log)?;
-    Ok(true)
+    Ok((true, false))
 }
 
 /// The maximum number of conversations of a tenant that are deleted in one transaction, which blocks other writers.
@@ -186,24 +197,26 @@ pub(super) fn delete_some(
     tenant: &Tenant,
 ) -> Result<(u64, bool), StoreError> {
     let of = [tenant.0.as_str()];
-    // The conversations of runs may not be stored.
-    let find = format!(
-        "SELECT thread FROM (SELECT thread FROM threads WHERE tenant = ?1 LIMIT {CONVERSATIONS})
-         UNION
-         SELECT thread FROM
-         (SELECT DISTINCT thread FROM runs WHERE tenant = ?1 LIMIT {CONVERSATIONS})"
-    );
+    let find = format!("SELECT tenant, thread, run FROM runs WHERE tenant = ?1 LIMIT {BATCH}");
+    let runs = find_rows(tx, &find, of, names)?;
+    runs.iter().try_for_each(|run| remove(tx, run))?;
+    if runs.len() >= BATCH {
+        return Ok((0, true));
+    }
+    let find = format!("SELECT thread FROM threads WHERE tenant = ?1 LIMIT {CONVERSATIONS}");
     let threads: Vec<String> = find_rows(tx, &find, of, |row| row.get(0))?;
-    let mut has_deleted = !threads.is_empty();
+    let mut has_deleted = !runs.is_empty() || !threads.is_empty();
     let mut conversations = 0;
     for thread in threads {
-        conversations += u64::from(delete(tx, tenant, &ThreadId::new(thread))?);
+        let (existed, _) = delete(tx, tenant, &ThreadId::new(thread))?;
+        conversations += u64::from(existed);
     }
     for (table, key) in [
         ("effects", "key"),
         ("once", "key"),
         ("decisions", "id"),
         ("memories", "owner, id"),
+        ("slots", "thread, slot, place"),
         ("cache", "thread, space, digest"),
     ] {
         let delete = format!(
@@ -213,4 +226,8 @@ pub(super) fn delete_some(
         has_deleted |= execute(tx, &delete, of)? > 0;
     }
     Ok((conversations, has_deleted))
+}
+
+fn names(row: &Row<'_>) -> rusqlite::Result<[String; 3]> {
+    Ok([row.get(0)?, row.get(1)?, row.get(2)?])
 }

@@ -4,7 +4,7 @@ use super::*;
 use crate::common::{question, redis::schema};
 use concentric_core::{
     Context, Reply, Str,
-    store::{EffectKey, Intent, Ledger, LedgerEntry, Renewed},
+    store::{CacheKey, CacheStore, EffectKey, Intent, Ledger, LedgerEntry, Renewed},
 };
 use std::sync::{
     Arc,
@@ -197,6 +197,45 @@ async fn a_write_whose_result_is_lost_is_applied_once() {
     assert!(matches!(fault(&deleted), Fault::Database(_)), "{deleted:?}");
     assert!(store.load(tenant("acme"), id("u")).await.unwrap().is_none());
     assert_eq!(proxy.cuts.load(Ordering::SeqCst), 14);
+}
+
+#[tokio::test]
+async fn a_large_deletion_has_several_steps() {
+    let Some((proxy, store)) = proxied().await else {
+        return;
+    };
+    // With the one that exists.
+    for n in 0..59 {
+        begin(&store, &n.to_string()).await;
+    }
+    let appended = store.append(tenant("acme"), id("thread"), 0, add(0, &["a".into()]));
+    appended.await.unwrap();
+    let entry = |n: u8| CacheKey::new(tenant("acme"), None, "space", [n; 32]);
+    for n in 0..250 {
+        let put = store.put_entry(entry(n), vec![n], LEASE);
+        put.await.unwrap();
+    }
+    let left = async || {
+        let runs = store.list_by_thread(tenant("acme"), id("thread"), None, 999);
+        runs.await.unwrap().len()
+    };
+    proxy.cut(2);
+    let deleted = store.delete(tenant("acme"), id("thread")).await;
+    let error = deleted.unwrap_err();
+    assert!(matches!(fault(&error), Fault::Database(_)), "{error:?}");
+    assert_eq!(left().await, 10);
+    assert!(store.delete(tenant("acme"), id("thread")).await.unwrap());
+    assert_eq!(left().await, 0);
+
+    proxy.cut(2);
+    let removed = store.remove_entries(tenant("acme"), None, None).await;
+    let error = removed.unwrap_err();
+    assert!(matches!(fault(&error), Fault::Database(_)), "{error:?}");
+    let removed = store.remove_entries(tenant("acme"), None, None).await;
+    assert!((1..250).contains(&removed.unwrap()));
+    for n in 0..250 {
+        assert!(store.get_entry(entry(n)).await.unwrap().is_none());
+    }
 }
 
 #[tokio::test]
