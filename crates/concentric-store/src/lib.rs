@@ -76,7 +76,7 @@
 //!
 //! | event | effect |
 //! |---|---|
-//! | the future of a write resolves | the write is on disk: a server without `appendonly yes` and `appendfsync always` is refused ([`Fault::Volatile`]), unless [its loss is accepted](Options::accept_loss). The settings are checked when the store is opened, on the nodes of a cluster that are known then; those of a node that joins later are not |
+//! | the future of a write resolves | the write is on disk: a server without `appendonly yes`, `appendfsync always` and `no-appendfsync-on-rewrite no` is refused ([`Fault::Volatile`]), unless [its loss is accepted](Options::accept_loss). The settings are checked when the store is opened, on the nodes of a cluster that are known then; those of a node that joins later are not |
 //! | a value is damaged, or was edited by hand | as above, with another checksum: SHA-1, over SHA-256 digests of the key, the state, each turn and the replies. A run without all of its fields is also logged and omitted in lists |
 //! | the memory of the server is full | writes fail with [`Fault::Database`]. Runs can still be ended, withdrawn and [purged](concentric_core::store::RunStore::purge), so that a shorter retention frees memory |
 //! | the server fails over to a replica | the last acknowledged writes are lost, and fences may repeat: replication is asynchronous |

@@ -336,8 +336,9 @@ impl Options {
     /// keys; `false` by default.
     ///
     /// Otherwise opening the store fails with [`Fault::Volatile`](crate::Fault::Volatile) unless the server
-    /// has `appendonly yes`, `appendfsync always` and `maxmemory-policy noeviction`. After a loss, a tool
-    /// that is not idempotent may run again, and two processes may hold the same fence.
+    /// has `appendonly yes`, `appendfsync always`, `no-appendfsync-on-rewrite no` and
+    /// `maxmemory-policy noeviction`. After a loss, a tool that is not idempotent may run again, and two
+    /// processes may hold the same fence.
     #[cfg(feature = "redis")]
     #[must_use]
     pub const fn accept_loss(mut self, accept: bool) -> Self {

@@ -608,6 +608,7 @@ impl Db {
             for (setting, needed) in [
                 ("appendonly", "yes"),
                 ("appendfsync", "always"),
+                ("no-appendfsync-on-rewrite", "no"),
                 ("maxmemory-policy", "noeviction"),
             ] {
                 let command = redis::cmd("CONFIG").arg("GET").arg(setting).to_owned();

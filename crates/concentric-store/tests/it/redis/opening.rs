@@ -17,12 +17,13 @@ async fn a_server_that_loses_writes_is_refused_unless_that_is_accepted() {
     let defaults = [
         ("appendonly", "no"),
         ("appendfsync", "everysec"),
+        ("no-appendfsync-on-rewrite", "yes"),
         ("maxmemory-policy", "allkeys-lru"),
     ];
     for (setting, value) in defaults {
         command(&mut server, &["CONFIG", "SET", setting, value]).await;
     }
-    let needed = ["yes", "always", "noeviction"];
+    let needed = ["yes", "always", "no", "noeviction"];
     for ((setting, value), needed) in defaults.into_iter().zip(needed) {
         match open(false).await.unwrap_err() {
             Fault::Volatile {
