@@ -157,7 +157,7 @@ fn sqlite_version(number: i32) -> String {
 impl StdError for Fault {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         match self {
-            #[cfg(feature = "postgres")]
+            #[cfg(any(feature = "postgres", feature = "redis"))]
             Self::Untrusted(error) => Some(&**error),
             Self::Database(error) => Some(&**error),
             _ => None,
