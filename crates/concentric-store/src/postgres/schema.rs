@@ -144,11 +144,16 @@ async fn migrate_in(client: &mut Client, schema: &str, name: &str) -> Result<(),
         let Some(step) = MIGRATIONS.get(done) else {
             return Ok(());
         };
+        // `IF NOT EXISTS` requires the right to create schemas even if it exists.
+        let exists = "SELECT FROM pg_catalog.pg_namespace WHERE nspname = $1";
+        let exists = tx.query_typed(exists, params![TEXT: name]).await;
+        if exists.map_err(failed)?.is_empty() {
+            let create = format!("CREATE SCHEMA {schema}");
+            tx.batch_execute(&create).await.map_err(failed)?;
+        }
         // Temporary tables come last, so that they cannot replace those of the schema. `SET LOCAL`
         // is a setting of this transaction only; the functions keep it.
-        let set_up = format!(
-            "CREATE SCHEMA IF NOT EXISTS {schema}; SET LOCAL search_path = {schema}, pg_temp"
-        );
+        let set_up = format!("SET LOCAL search_path = {schema}, pg_temp");
         tx.batch_execute(&set_up).await.map_err(failed)?;
         tx.batch_execute(step).await.map_err(failed)?;
         tx.batch_execute("UPDATE meta SET version = version + 1")

@@ -135,6 +135,21 @@ async fn a_role_without_rights_to_create_can_use_the_store() {
     assert!(matches!(migrated, Fault::Database(_)), "{migrated:?}");
 }
 
+#[tokio::test]
+async fn a_role_that_owns_a_schema_can_migrate_it() {
+    let Some(url) = direct() else {
+        return;
+    };
+    let (database, schema) = (connect(&url).await, schema());
+    let role = format!("owner_{schema}");
+    let create = format!("CREATE ROLE {role} LOGIN; CREATE SCHEMA {schema} AUTHORIZATION {role}");
+    database.batch_execute(&create).await.unwrap();
+    let url = url.replacen("//postgres@", &format!("//{role}@"), 1);
+    PostgresStore::migrate(&url, &schema).await.unwrap();
+    let store = PostgresStore::open_with(&url, Options::new().schema(schema.as_str()));
+    begin(&store.await.unwrap(), "run").await;
+}
+
 /// The text of an error and of its causes.
 fn text(error: &dyn std::error::Error) -> String {
     let mut text = format!("{error} {error:?}");
