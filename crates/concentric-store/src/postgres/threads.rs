@@ -69,9 +69,13 @@ impl ThreadStore for PostgresStore {
     ) -> StoreFuture<Vec<ThreadSummary>> {
         let db = Arc::clone(&self.db);
         Box::pin(async move {
+            // A text cannot contain the character 0. No id follows the part before it and not the whole.
+            let after = after
+                .as_ref()
+                .and_then(|after| after.as_str().split('\0').next());
             let params = params![
                 TEXT: tenant.0.as_str(),
-                TEXT: after.as_ref().map(ThreadId::as_str),
+                TEXT: after,
                 INT8: position(limit),
             ];
             let rows = db.call("thread_list", params, Repeat::Yes).await?;

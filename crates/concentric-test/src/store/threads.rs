@@ -39,6 +39,7 @@ cases! {
     forks_survive_the_deletion_of_their_origin
     a_deleted_conversation_gets_new_versions
     conversations_are_listed_in_pages
+    a_page_of_conversations_begins_after_any_id
     another_process_reads_a_conversation
     all_conversations_of_a_tenant_are_deleted
 }
@@ -822,6 +823,30 @@ async fn conversations_are_listed_in_pages<H: WithThreads>(test: Test<H>) {
         "B a bb c d ä",
         "all conversations",
     );
+}
+
+async fn a_page_of_conversations_begins_after_any_id<H: WithThreads>(test: Test<H>) {
+    for thread in ["a", "ab", "b"] {
+        test.append(thread, 0, add(0, &["hi"])).await;
+    }
+    for (after, expected) in [
+        ("\0", "a ab b"),
+        ("a\0", "ab b"),
+        ("a\0b", "ab b"),
+        ("ac", "b"),
+    ] {
+        let listed = test
+            .store
+            .list_threads(tenant("acme"), Some(id(after)), 9)
+            .await;
+        let listed = done(listed, format!("`list_threads` after {after:?}"));
+        let listed: Vec<_> = listed.iter().map(|it| it.thread.as_str()).collect();
+        same(
+            listed.join(" "),
+            expected,
+            format!("the conversations after {after:?}"),
+        );
+    }
 }
 
 async fn another_process_reads_a_conversation<H: WithThreads>(test: Test<H>) {
