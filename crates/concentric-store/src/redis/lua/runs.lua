@@ -379,17 +379,41 @@ function methods.run_claim()
   return {'ok', run.fence, run.till, run.takeovers, run.replied or false, now}
 end
 
--- The most overdue runs that a call of `run_abandoned` ends, which bounds its time.
-local MAX_OVERDUE = 100
+-- Ends overdue runs; returns whether more may be left.
+local function end_overdue(keep)
+  if not keep then
+    return false
+  end
+  local more = false
+  for _, index in ipairs({':w', ':l', ':z'}) do
+    local members = call('ZRANGEBYSCORE', base .. index, '-inf', text(now - keep), 'LIMIT', 0, BATCH)
+    for _, member in ipairs(members) do
+      local T, R = names(member)
+      local run = run_open(T, R)
+      if not run then
+        run_unindexed(T, R)
+      elseif is_overdue(run, keep) then
+        set_ended(run)
+      else
+        run_indexed(run)
+      end
+    end
+    more = more or #members == BATCH
+  end
+  return more
+end
 
 -- Abandoned runs that may be claimed, those first whose leases ended first; without a fence if they are damaged.
--- Ends overdue ones.
+-- Ends some of the overdue ones.
 function methods.run_abandoned()
   local limit, max_takeovers, keep = take(3)
   limit, max_takeovers, keep = tonumber(limit), tonumber(max_takeovers), tonumber(keep)
-  local found, count, at, overdue = {'ok'}, 0, 0, 0
+  end_overdue(keep)
+  -- The others are left to the next call, so that this one does not read them all.
+  local first = keep and '(' .. text(now - keep) or '-inf'
+  local found, count, at = {'ok'}, 0, 0
   while count < limit do
-    local members = call('ZRANGEBYSCORE', base .. ':l', '-inf', text(now), 'LIMIT', at, 100)
+    local members = call('ZRANGEBYSCORE', base .. ':l', first, text(now), 'LIMIT', at, 100)
     if #members == 0 then
       break
     end
@@ -401,12 +425,7 @@ function methods.run_abandoned()
       elseif run.status ~= 'running' or run.till > now then
         run_indexed(run)
       elseif is_overdue(run, keep) then
-        if overdue < MAX_OVERDUE then
-          overdue = overdue + 1
-          set_ended(run)
-        else
-          at = at + 1
-        end
+        set_ended(run)
       elseif run.takeovers >= max_takeovers or run.is_damaged then
         -- Until its lease is written again, so that it is not read each time.
         call('ZREM', base .. ':l', member)
@@ -479,30 +498,6 @@ local function wait_code(T, max_thread, max_tenant)
   if call('SCARD', base .. ':k') >= max_tenant then
     return 'tenant_full'
   end
-end
-
--- Ends overdue runs; returns whether more may be left.
-local function end_overdue(keep)
-  if not keep then
-    return false
-  end
-  local more = false
-  for _, index in ipairs({':w', ':l', ':z'}) do
-    local members = call('ZRANGEBYSCORE', base .. index, '-inf', text(now - keep), 'LIMIT', 0, BATCH)
-    for _, member in ipairs(members) do
-      local T, R = names(member)
-      local run = run_open(T, R)
-      if not run then
-        run_unindexed(T, R)
-      elseif is_overdue(run, keep) then
-        set_ended(run)
-      else
-        run_indexed(run)
-      end
-    end
-    more = more or #members == BATCH
-  end
-  return more
 end
 
 -- Changes the state of a run: 'save' of one that continues, 'suspend' of one that waits from now on, 'amend' of one
