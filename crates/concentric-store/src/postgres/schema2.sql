@@ -75,6 +75,30 @@ LANGUAGE sql VOLATILE SET search_path FROM CURRENT AS $$
     WHERE l.run = r.id AND l.fence = a.a_fence AND l.held AND l.attempt IS NOT NULL AND l.takeovers > 0
 $$;
 
+-- Deletes the turns of a log, and of its ancestors, that no run or conversation has.
+CREATE OR REPLACE FUNCTION log_collect(p_log bigint) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+DECLARE
+    v_log    bigint := p_log;
+    v_parent bigint;
+    v_used   bigint;
+BEGIN
+    WHILE v_log IS NOT NULL LOOP
+        -- Until the end of the transaction, so that one of two transactions sees that nothing refers to the log. Runs
+        -- can begin with its turns meanwhile.
+        PERFORM FROM logs WHERE id = v_log FOR NO KEY UPDATE;
+        EXIT WHEN NOT FOUND
+            OR EXISTS (SELECT FROM threads WHERE log = v_log)
+            OR EXISTS (SELECT FROM runs WHERE log = v_log);
+        SELECT parent INTO v_parent FROM logs WHERE id = v_log FOR UPDATE;
+        SELECT max(parent_len) INTO v_used FROM logs WHERE parent = v_log;
+        DELETE FROM turns WHERE log = v_log AND n >= coalesce(v_used, 0);
+        EXIT WHEN v_used IS NOT NULL;
+        DELETE FROM logs WHERE id = v_log;
+        v_log := v_parent;
+    END LOOP;
+END $$;
+
 -- Deletes the turns of logs that nothing refers to any more, in an order that all calls have.
 CREATE FUNCTION logs_collect(p_logs bigint[]) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
@@ -106,6 +130,55 @@ BEGIN
     WITH gone AS (DELETE FROM runs WHERE id = ANY (p_ids) RETURNING log)
     SELECT array_agg(log) INTO v_logs FROM gone;
     PERFORM logs_collect(v_logs);
+END $$;
+
+-- Removes at most 100 expired entries of each kind; returns whether more may be left.
+CREATE OR REPLACE FUNCTION purge(
+    p_now bigint, p_keep_waiting bigint, p_keep_ended bigint, p_keep_effects bigint, p_keep_keys bigint,
+    p_cache_entries bigint, p_cache_bytes bigint
+) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+DECLARE
+    v_now  bigint := now_or(p_now);
+    v_more boolean;
+    v_rows bigint;
+    v_runs bigint[];
+BEGIN
+    v_more := purge_waiting(v_now, p_keep_waiting);
+    v_runs := ARRAY(
+        SELECT id FROM runs WHERE status = 'ended' AND since <= v_now - p_keep_ended
+        ORDER BY since LIMIT 100 FOR UPDATE SKIP LOCKED);
+    PERFORM runs_delete(v_runs);
+    v_rows := cardinality(v_runs);
+    v_more := v_more OR v_rows >= 100;
+
+    UPDATE effects SET seen = v_now WHERE (tenant, key) IN (
+        SELECT tenant, key FROM effects WHERE run IS NULL AND seen IS NULL
+        LIMIT 100 FOR UPDATE SKIP LOCKED);
+    GET DIAGNOSTICS v_rows = ROW_COUNT;
+    v_more := v_more OR v_rows >= 100;
+    DELETE FROM effects WHERE (tenant, key) IN (
+        SELECT tenant, key FROM effects WHERE run IS NULL AND seen <= v_now - p_keep_effects
+        LIMIT 100 FOR UPDATE SKIP LOCKED);
+    GET DIAGNOSTICS v_rows = ROW_COUNT;
+    v_more := v_more OR v_rows >= 100;
+
+    -- Examines only the first expired keys: most may be too recent to be removed, and a full scan would
+    -- then be repeated at each purge.
+    DELETE FROM once WHERE (tenant, key) IN (
+        SELECT first.tenant, first.key FROM (
+            SELECT tenant, key, n FROM once WHERE until <= v_now
+            ORDER BY until LIMIT 100 FOR UPDATE SKIP LOCKED) first
+        WHERE first.n <= (SELECT max(n) FROM once) - p_keep_keys);
+    GET DIAGNOSTICS v_rows = ROW_COUNT;
+    v_more := v_more OR v_rows >= 100;
+
+    DELETE FROM cache WHERE (tenant, thread, space, digest) IN (
+        SELECT tenant, thread, space, digest FROM cache WHERE until <= v_now
+        LIMIT 100 FOR UPDATE SKIP LOCKED);
+    GET DIAGNOSTICS v_rows = ROW_COUNT;
+    v_more := v_more OR v_rows >= 100;
+    RETURN cache_trim(p_cache_entries, p_cache_bytes) OR v_more;
 END $$;
 
 -- Deletes at most 100 of these runs, but fewer if they have more than 1000 turns. Returns whether some are left.

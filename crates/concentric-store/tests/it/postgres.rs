@@ -320,6 +320,30 @@ async fn a_deletion_that_fails_has_deleted_some_runs() {
 }
 
 #[tokio::test]
+async fn a_run_begins_while_an_ended_one_is_removed() {
+    let Some((url, schema)) = migrated().await else {
+        return;
+    };
+    let options = Options::new().schema(schema.as_str());
+    let store = PostgresStore::open_with(&url, options.statement_timeout(Duration::from_secs(5)));
+    let store = store.await.unwrap();
+    let mut change = ThreadChange::default();
+    change.turns = running("hi").transcript().iter().cloned().collect();
+    let appended = store.append(tenant("acme"), id("thread"), 0, change);
+    appended.await.unwrap();
+    let fence = begin(&store, "ended").await;
+    store.end(key("ended"), fence).await.unwrap();
+    let database = connect(&url).await;
+    let rows = format!("SELECT count(*) FROM {schema}.runs");
+    let purge = format!("BEGIN; SELECT {schema}.purge(NULL, NULL, 0, NULL, 0, 9, 9)");
+    database.batch_execute(&purge).await.unwrap();
+    assert_eq!(number(&database, &rows).await, 0);
+    begin(&store, "run").await;
+    database.batch_execute("COMMIT").await.unwrap();
+    assert_eq!(store.get(key("run")).await.unwrap().state, running("hi"));
+}
+
+#[tokio::test]
 async fn a_damaged_run_is_not_claimed() {
     let Some((store, schema)) = crate::common::postgres::store(Options::new()).await else {
         return;
