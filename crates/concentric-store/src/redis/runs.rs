@@ -1,7 +1,7 @@
 use super::{
     RedisStore,
     db::{Db, Repeat},
-    tenants::{Skipped, due, purge_after, purge_all, set_first},
+    tenants::{Due, Skipped, due, purge_after, purge_all, put_off, set_first},
     threads::{read_turns, write_turns},
     unknown,
     values::{
@@ -29,11 +29,15 @@ use std::{
     sync::Arc,
     time::{Duration, SystemTime},
 };
+use tokio::task::JoinSet;
 
 const NO_REPLIES: &[u8] = b"[]";
 
 /// The most abandoned runs that a call claims, which bounds its time.
 const MAX_CLAIMED: usize = 1_000;
+
+/// The number of tenants that are examined at the same time, since the node of some of them may be down.
+const AT_ONCE: usize = 32;
 
 impl RunStore for RedisStore {
     fn begin(
@@ -453,26 +457,42 @@ struct Abandoned {
 }
 
 async fn claim_abandoned(
-    db: &Db,
+    db: &Arc<Db>,
     limit: usize,
     lease: Duration,
 ) -> Result<Vec<RunRecord>, StoreError> {
     let mut abandoned: Vec<Abandoned> = Vec::new();
     let mut examined = Vec::new();
     let mut skipped = Skipped::default();
-    for due in due(db, &mut skipped).await {
+    for some in due(db, &mut skipped).await.chunks(AT_ONCE) {
         // All runs of the following tenants were abandoned later.
         let last = limit.checked_sub(1).and_then(|last| abandoned.get(last));
-        if limit == 0 || last.is_some_and(|last| last.until <= due.since) {
+        let is_later = |last: &Abandoned| some.first().is_some_and(|due| last.until <= due.since);
+        if limit == 0 || last.is_some_and(is_later) {
             break;
         }
-        let found = find_abandoned(db, &due.tenant, limit, &mut abandoned).await;
-        if skipped.or_skip(found).is_none() {
-            continue;
+        let mut examining = JoinSet::new();
+        for Due { tenant, .. } in some {
+            let (db, tenant) = (Arc::clone(db), tenant.clone());
+            examining.spawn(async move { (find_abandoned(&db, &tenant, limit).await, tenant) });
+        }
+        // A task that panicked has no result; its tenant is examined again.
+        while let Some(done) = examining.join_next().await {
+            let Ok((found, tenant)) = done else {
+                continue;
+            };
+            match skipped.or_skip(found) {
+                Some(found) => {
+                    abandoned.extend(found);
+                    examined.push(tenant);
+                }
+                None => {
+                    skipped.or_skip(put_off(db, &tenant).await);
+                }
+            }
         }
         abandoned.sort_by_key(|run| (run.until, run.begun));
         abandoned.truncate(limit);
-        examined.push(due.tenant);
     }
     let mut keys = vec![None; abandoned.len()];
     for tenant in &examined {
@@ -538,13 +558,13 @@ async fn give_back(db: &Db, claims: &[(RunKey, u64)]) {
     }
 }
 
-/// Adds the first abandoned runs of a tenant.
+/// The first abandoned runs of a tenant.
 async fn find_abandoned(
     db: &Db,
     tenant: &Tenant,
     limit: usize,
-    abandoned: &mut Vec<Abandoned>,
-) -> Result<(), StoreError> {
+) -> Result<Vec<Abandoned>, StoreError> {
+    let mut abandoned = Vec::new();
     let call = Call::of(tenant, "run_abandoned")
         .int(position(limit))
         .int(MAX_TAKEOVERS.into())
@@ -566,7 +586,7 @@ async fn find_abandoned(
             begun: int(begun)?,
         });
     }
-    Ok(())
+    Ok(abandoned)
 }
 
 /// Claims runs of a tenant, and writes the key and the fence of each into its place in `keys`.

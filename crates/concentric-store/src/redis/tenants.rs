@@ -95,6 +95,12 @@ async fn list_set(db: &Db, tenant: &Tenant, deadline: &str) -> Result<(), StoreE
     db.call(call, Repeat::Yes).await.map(drop)
 }
 
+/// Puts a tenant that cannot be examined behind the others, so that it does not hide them.
+pub(super) async fn put_off(db: &Db, tenant: &Tenant) -> Result<(), StoreError> {
+    let call = Call::new(Of::Shard(shard(tenant)), "list_put_off").text(&tenant.0);
+    db.call(call, Repeat::Yes).await.map(drop)
+}
+
 /// Removes some expired entries of each kind of a tenant.
 async fn purge(db: &Db, tenant: &Tenant, is_whole: bool) -> Result<Reply, StoreError> {
     let options = &db.options;

@@ -166,6 +166,13 @@ function methods.list_set()
   return {'ok'}
 end
 
+-- Puts a tenant behind all others whose leases have ended.
+function methods.list_put_off()
+  frees_memory()
+  call('ZADD', base .. ':due', 'XX', text(now), (take(1)))
+  return {'ok'}
+end
+
 -- Removes a tenant from the list.
 function methods.list_remove()
   frees_memory()

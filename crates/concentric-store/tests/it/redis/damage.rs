@@ -49,6 +49,40 @@ async fn a_tenant_that_cannot_be_read_does_not_stop_the_others() {
     assert!(matches!(read, Err(StoreError::NotFound)), "{read:?}");
 }
 
+/// The list that has a tenant.
+fn shard(tenant: &str) -> u16 {
+    let crc = tenant.bytes().fold(0_u16, |crc, byte| {
+        (0..8).fold(crc ^ (u16::from(byte) << 8), |crc, _| match crc & 0x8000 {
+            0 => crc << 1,
+            _ => (crc << 1) ^ 0x1021,
+        })
+    });
+    crc % 8
+}
+
+#[tokio::test]
+async fn many_tenants_that_cannot_be_read_do_not_hide_the_others() {
+    let Some((store, schema)) = redis::store(Options::new()).await else {
+        return;
+    };
+    let mut database = connect(&direct().unwrap()).await;
+    begin_left(&store, "acme", "run").await;
+    let lists = keys(&schema).await;
+    let list = lists.iter().find(|key| key.ends_with(":due")).unwrap();
+    let names = (0..).map(|n| format!("damaged{n}"));
+    let in_list = names.filter(|name| shard(name) == shard("acme"));
+    for name in in_list.take(300) {
+        // Not an index.
+        let index = format!("{schema}:{{t:{name}}}:l");
+        command(&mut database, &["SET", &index, "x"]).await;
+        command(&mut database, &["ZADD", list, "1", &name]).await;
+    }
+    let failed = store.claim_abandoned(9, LEASE).await.unwrap_err();
+    assert!(matches!(fault(&failed), Fault::Database(_)), "{failed:?}");
+    let claimed = store.claim_abandoned(9, LEASE).await.unwrap();
+    assert_eq!(claimed.len(), 1);
+}
+
 #[tokio::test]
 async fn a_run_without_all_fields_is_corrupt_and_others_go_on() {
     let options = Options::new().keep_waiting(Duration::from_secs(3_600));
