@@ -40,7 +40,8 @@ where
     ///
     /// The lease is renewed every third of this time. The minimum is 3 milliseconds. The store measures
     /// it on its own clock, and this process on a monotonic one, so their wall clocks may differ. A run
-    /// whose lease was not renewed for four fifths of this time fails.
+    /// whose lease was not renewed for four fifths of this time fails, and its tools are dropped, so that
+    /// they do not run in two processes. A blocking tool that has begun is not stopped.
     #[must_use]
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = lease.max(SHORTEST);

@@ -67,8 +67,8 @@
 //! | calls no tool | never | |
 //! | is about to execute its first tools | with a claim, which tools can read ([`RunClaim::of`](concentric_core::store::RunClaim::of)) | the run fails, and no tool is executed |
 //! | is about to execute further tools | in its new state, with all calls marked as started | the same |
-//! | is driven | with a renewed lease, every third of the [lease](SuspendLayer::lease), even if its body is not read | the run continues for four fifths of the lease, and then fails |
-//! | was claimed by another process | | the run is cancelled, its tools are dropped, and its last item is an error ([`Conflict`](concentric_core::ErrorKind::Conflict), `stale_claim`) |
+//! | is driven | with a renewed lease, every third of the [lease](SuspendLayer::lease), even if its body is not read | the run continues for four fifths of the lease, counted from before the last write or renewal that succeeded, and then fails, also if a renewal has no answer yet |
+//! | was claimed by another process, or could not be driven for four fifths of the lease, for example because its process was stopped | | the run is cancelled, its tools are dropped before they continue, and its last item is an error ([`Conflict`](concentric_core::ErrorKind::Conflict), `stale_claim`) |
 //!
 //! A state that cannot be stored because it is too large or nested too deeply fails with
 //! [`TooLarge`](concentric_core::ErrorKind::TooLarge), `unwritable`, and is not retried. A run that
@@ -88,7 +88,7 @@
 //! | the future or the body is dropped | the task is stopped, and the run with it |
 //! | the run panics | the last item is an error ([`Other`](concentric_core::ErrorKind::Other)), and the panic is logged |
 //! | the runtime shuts down | the last item is an error ([`Cancelled`](concentric_core::ErrorKind::Cancelled), `task_stopped`), and the run can be resumed after its lease expires |
-//! | there is no runtime | the run is driven by polls, and its lease is renewed only then |
+//! | there is no runtime | the run is driven by polls, and its lease is renewed only then: it fails if it is not polled for four fifths of the lease |
 //!
 //! The task inherits the [span](tracing::Span) and the subscriber of the poll that started it.
 //!

@@ -16,8 +16,8 @@ where
 {
     /// Claims at most `limit` runs whose process died, and returns requests that resume them.
     ///
-    /// Call an agent inside a layer over the same store with each request, before the
-    /// [lease](Self::lease) ends. Concurrent callers get different runs. A run whose request is dropped,
+    /// Call an agent inside a layer over the same store with each request, before four fifths of the
+    /// [lease](Self::lease) have passed: later, the run fails and is abandoned again. Concurrent callers get different runs. A run whose request is dropped,
     /// or fails before the run has effects, is abandoned again. Use this function when a process starts,
     /// and periodically.
     ///

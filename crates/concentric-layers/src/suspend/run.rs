@@ -459,6 +459,11 @@ where
 
     // ---- the lease ----
 
+    /// Returns whether the run was not driven, or its lease not renewed, for so long that the lease counts as lost.
+    pub(super) fn is_late(&self) -> bool {
+        self.kept.claim.get().is_some() && self.kept.monotonic() >= Lease::end(&self.kept)
+    }
+
     /// Renews the lease. Resolves when the claim is lost, which ends the run.
     pub(super) fn poll_lost(&mut self, cx: &mut task::Context<'_>) -> Poll<Error> {
         let Some(claim) = self.kept.claim.get() else {

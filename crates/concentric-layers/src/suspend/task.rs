@@ -71,6 +71,14 @@ where
 
     /// Returns the next step, or `None` at the end. `read` is the item of the body, if it was polled.
     fn poll(&mut self, read: Option<Polled>, cx: &mut Context<'_>) -> Poll<Option<Step>> {
+        // Before the tools continue: another process may have the run.
+        if self.last.is_none()
+            && !matches!(self.rest, Rest::Over)
+            && self.drive.is_late()
+            && let lost @ Poll::Ready(_) = self.poll_lost(cx)
+        {
+            return lost;
+        }
         if let Rest::Call(call) = &mut self.rest {
             match call.as_mut().poll(cx) {
                 Poll::Ready(Ok(response)) => {

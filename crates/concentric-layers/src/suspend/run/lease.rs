@@ -16,9 +16,9 @@ use std::{
 pub(super) enum Lease {
     /// The claim did not exist at the last check.
     Unknown,
-    /// The lease is renewed after this time.
-    Holds(Sleep),
-    /// The lease is being renewed since this time, and is lost if that takes longer than `limit`.
+    /// The lease is renewed after this time. The error is that of a run which loses its lease before.
+    Holds(Sleep, StoreError),
+    /// The lease is being renewed since this time. The limit is the time at which it is lost.
     Renewing {
         since: Duration,
         work: StoreFuture<Renewed>,
@@ -29,7 +29,7 @@ pub(super) enum Lease {
 impl Lease {
     /// Returns the time at which the lease counts as lost unless it was renewed. It is earlier than the
     /// lease's end, because the clocks of this process and of the store may run at different speeds.
-    fn end<St>(kept: &Kept<St>) -> Duration
+    pub(super) fn end<St>(kept: &Kept<St>) -> Duration
     where
         St: RunStore + ?Sized,
     {
@@ -47,19 +47,20 @@ impl Lease {
     where
         St: RunStore + ?Sized,
     {
+        let clock = kept.environment.clock();
         loop {
+            let since = kept.monotonic();
+            let left = Self::end(kept).saturating_sub(since);
             *self = match self {
-                Self::Unknown => Self::Holds(kept.until_renewal()),
-                Self::Holds(sleep) => {
+                // A process that has slept may find that another one has its run.
+                Self::Unknown => Self::Holds(kept.until_renewal(), StoreError::Stale),
+                Self::Holds(_, error) if left.is_zero() => return Poll::Ready(error.clone()),
+                Self::Holds(sleep, _) => {
                     ready!(Pin::new(sleep).poll(cx));
-                    let since = kept.monotonic();
-                    // A run that was not polled for a long time may still have its claim, so it
-                    // gets time to renew it.
-                    let left = Self::end(kept).saturating_sub(since).max(kept.lease / 3);
                     Self::Renewing {
                         since,
                         work: kept.store.renew(claim.key.clone(), claim.fence, kept.lease),
-                        limit: kept.environment.clock().sleep(left),
+                        limit: clock.sleep(left),
                     }
                 }
                 Self::Renewing { since, work, limit } => match work.as_mut().poll(cx) {
@@ -68,22 +69,29 @@ impl Lease {
                         if renewed == Renewed::CancelRequested {
                             context.cancel(CancelReason::User);
                         }
-                        Self::Holds(kept.until_renewal())
+                        Self::Holds(kept.until_renewal(), StoreError::Stale)
                     }
-                    // The store may recover before the lease expires.
-                    Poll::Ready(Err(StoreError::Failed(error)))
-                        if kept.monotonic() < Self::end(kept) =>
-                    {
+                    Poll::Ready(Err(StoreError::Failed(error))) => {
                         tracing::warn!(%error, "a run's lease was not renewed");
-                        Self::Holds(kept.environment.clock().sleep(kept.lease / 6))
+                        // The store may recover before the lease is lost.
+                        Self::Holds(clock.sleep(left.min(kept.lease / 6)), expired())
                     }
                     Poll::Ready(Err(error)) => return Poll::Ready(error),
+                    Poll::Pending if left.is_zero() => {
+                        return Poll::Ready(expired());
+                    }
                     Poll::Pending => {
-                        ready!(Pin::new(limit).poll(cx));
-                        return Poll::Ready(StoreError::failed("the run's lease has expired"));
+                        ready!(Pin::new(&mut *limit).poll(cx));
+                        // A write of the run has extended the lease.
+                        *limit = clock.sleep(left);
+                        continue;
                     }
                 },
             };
         }
     }
+}
+
+fn expired() -> StoreError {
+    StoreError::failed("the run's lease has expired")
 }

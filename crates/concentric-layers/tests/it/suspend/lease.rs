@@ -56,9 +56,9 @@ async fn a_run_claimed_by_another_process_fails() {
 }
 
 #[tokio::test]
-async fn an_unrenewed_lease_is_lost_when_it_expires() {
+async fn an_unrenewed_lease_is_lost_before_it_expires() {
     let (world, store) = world();
-    let (_process, mut body, _gate, context) = at_the_gate(&world, &store).await;
+    let (process, mut body, _gate, context) = at_the_gate(&world, &store).await;
     store.fail("renew");
     world.advance(LEASE / 3);
     assert!(drain(&mut body).await.is_empty());
@@ -68,13 +68,14 @@ async fn an_unrenewed_lease_is_lost_when_it_expires() {
     assert!(drain(&mut body).await.is_empty());
     let until = store.get(key(&store, "run")).await.unwrap().lease_until;
     assert_eq!(until, context.now() + LEASE);
-    // It fails until the end.
+    // It fails until the end, and a last attempt would have no answer.
     store.fail("renew");
     for _ in 0..4 {
         world.advance(LEASE / 6);
         assert!(drain(&mut body).await.is_empty());
     }
-    world.advance(LEASE / 3);
+    store.hangs.store(true, Ordering::Relaxed);
+    world.advance(LEASE * 4 / 5 - LEASE * 4 / 6);
     let items = drain(&mut body).await;
     is(
         items[0].as_ref().unwrap_err(),
@@ -82,6 +83,69 @@ async fn an_unrenewed_lease_is_lost_when_it_expires() {
         "store_failed",
     );
     assert!(context.is_cancelled());
+    assert_eq!((process.tools.live(), process.tools.dropped()), (0, 1));
+    assert!(context.now() < until);
+}
+
+#[tokio::test]
+async fn a_run_that_slept_through_its_lease_does_not_continue() {
+    // What its tool waits for happens meanwhile, and no other process has taken the run over yet.
+    let (world, store) = world();
+    let (process, mut body, gate, context) = at_the_gate(&world, &store).await;
+    world.advance(LEASE);
+    gate.open();
+    let items = drain(&mut body).await;
+    assert_eq!(items.len(), 1);
+    is(
+        items[0].as_ref().unwrap_err(),
+        ErrorKind::Conflict,
+        "stale_claim",
+    );
+    assert!(context.is_cancelled());
+    assert_eq!((process.tools.done(), process.tools.dropped()), (0, 1));
+    assert_eq!(status(&store, "run").await, RunStatus::Abandoned);
+}
+
+#[tokio::test]
+async fn a_checkpoint_extends_a_lease_that_is_being_renewed() {
+    let (world, store) = world();
+    let gates = [Gate::new(), Gate::new()];
+    let calls = Arc::new(AtomicUsize::new(0));
+    let tools = ScriptedTools::new().tool("pay", {
+        let gates = gates.clone();
+        move |_| {
+            let gate = gates[calls.fetch_add(1, Ordering::Relaxed)].clone();
+            async move {
+                gate.pass().await;
+                ToolOutcome::done("paid")
+            }
+        }
+    });
+    let model = ScriptedModel::new()
+        .tool_call("pay", json!({}))
+        .then()
+        .tool_call("pay", json!({}))
+        .then()
+        .text("Done.");
+    let process = Process::new(&store, tools, model);
+    let mut body = task::spawn(process.body(request(&world, "run")).await);
+    drain(&mut body).await;
+    store.stalls.lock().unwrap().push("renew");
+    world.advance(LEASE / 2);
+    assert!(drain(&mut body).await.is_empty());
+    gates[0].open();
+    assert!(drain(&mut body).await.iter().all(Result::is_ok));
+    // After the end of the first lease, and before that of the second one.
+    world.advance(LEASE / 2);
+    assert!(drain(&mut body).await.is_empty());
+    assert_eq!(process.tools.live(), 1);
+    world.advance(LEASE * 4 / 5 - LEASE / 2);
+    let items = drain(&mut body).await;
+    is(
+        items[0].as_ref().unwrap_err(),
+        ErrorKind::Server,
+        "store_failed",
+    );
 }
 
 #[tokio::test]
