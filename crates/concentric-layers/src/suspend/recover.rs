@@ -3,12 +3,19 @@
 use super::SuspendLayer;
 use concentric_core::{
     ChatRequest, Context, Environment, Resume, ResumePoint,
-    store::{RunKey, RunRecord, RunStore, StoreError},
+    context::Sleep,
+    store::{RunKey, RunRecord, RunStore, StoreError, StoreFuture},
 };
 use std::{
+    future::{Future, poll_fn},
+    pin::{Pin, pin},
     sync::{Arc, Mutex, PoisonError},
+    task::{self, Poll},
     time::Duration,
 };
+
+/// The time that the store may take to finish a claim that nobody waits for, and to give it up.
+pub(super) const GIVEN_UP_WITHIN: Duration = Duration::from_secs(30);
 
 impl<St> SuspendLayer<St>
 where
@@ -32,6 +39,11 @@ where
     /// Runs whose futures are no longer polled are returned as well. A run that ends each process that
     /// resumes it is [quarantined](concentric_core::store::RunStatus::Quarantined) in the end.
     ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, a task on tokio's runtime waits for the store, at most 30 seconds, and
+    /// gives up the claims that it still makes. Without a runtime, their leases expire.
+    ///
     /// # Errors
     ///
     /// Those of [`RunStore::claim_abandoned`].
@@ -41,7 +53,12 @@ where
         limit: usize,
     ) -> Result<Vec<ChatRequest>, StoreError> {
         let since = environment.clock().monotonic();
-        let claimed = self.store.claim_abandoned(limit, self.lease).await?;
+        let claiming = Claiming {
+            store: Arc::clone(&self.store),
+            claim: Some(self.store.claim_abandoned(limit, self.lease)),
+            environment: environment.clone(),
+        };
+        let claimed = claiming.await?;
         let requests = claimed.into_iter().map(|record| {
             let key = record.key.clone();
             let mut context = Context::builder()
@@ -59,6 +76,93 @@ where
             request.with_context(context)
         });
         Ok(requests.collect())
+    }
+}
+
+/// A pending claim of abandoned runs. The store may complete it after it is dropped.
+struct Claiming<St>
+where
+    St: RunStore + ?Sized,
+{
+    store: Arc<St>,
+    // Taken while it is polled, so a claim that panicked is not polled again.
+    claim: Option<StoreFuture<Vec<RunRecord>>>,
+    environment: Environment,
+}
+
+impl<St> Future for Claiming<St>
+where
+    St: RunStore + ?Sized,
+{
+    type Output = Result<Vec<RunRecord>, StoreError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<Self::Output> {
+        let Some(mut claim) = self.claim.take() else {
+            return Poll::Pending;
+        };
+        let claimed = claim.as_mut().poll(cx);
+        if claimed.is_pending() {
+            self.claim = Some(claim);
+        }
+        claimed
+    }
+}
+
+impl<St> Drop for Claiming<St>
+where
+    St: RunStore + ?Sized,
+{
+    fn drop(&mut self) {
+        let Some(claim) = self.claim.take() else {
+            return;
+        };
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+            tracing::warn!(
+                "no tokio runtime to give up the claims of runs; their leases will expire"
+            );
+            return;
+        };
+        let store = Arc::clone(&self.store);
+        let limit = self.environment.clock().sleep(GIVEN_UP_WITHIN);
+        let given_up = async move {
+            match claim.await {
+                Ok(records) => {
+                    for record in records {
+                        give_up(&*store, record).await;
+                    }
+                }
+                Err(error) => tracing::warn!(%error, "could not claim abandoned runs"),
+            }
+        };
+        runtime.spawn(within(limit, given_up));
+    }
+}
+
+/// Polls `future` up to `limit`; then returns `None`.
+pub(super) async fn within<T>(mut limit: Sleep, future: impl Future<Output = T>) -> Option<T> {
+    let mut future = pin!(future);
+    let done = poll_fn(|cx| match future.as_mut().poll(cx) {
+        Poll::Ready(done) => Poll::Ready(Some(done)),
+        Poll::Pending => limit.as_mut().poll(cx).map(|()| None),
+    })
+    .await;
+    if done.is_none() {
+        tracing::warn!(
+            "the store did not give up the claims of runs in time; their leases will expire"
+        );
+    }
+    done
+}
+
+/// Gives up the claim of a run, which is abandoned again.
+async fn give_up<St>(store: &St, record: RunRecord)
+where
+    St: RunStore + ?Sized,
+{
+    match store.renew(record.key, record.fence, Duration::ZERO).await {
+        // Another process has claimed the run after the lease.
+        Ok(_) | Err(StoreError::Stale) => {}
+        Err(error) => tracing::warn!(%error, "the claim of a run was not given up"),
     }
 }
 
@@ -101,6 +205,16 @@ where
         record.as_ref().map(|record| record.key.clone())
     }
 
+    /// Gives up the claim of the run that a request resumes.
+    pub(super) async fn give_up(context: &Context) {
+        let Some(abandoned) = context.extensions().get::<Self>() else {
+            return;
+        };
+        if let Some((record, _)) = abandoned.take() {
+            give_up(&*abandoned.0.store, record).await;
+        }
+    }
+
     /// Returns the run, and the time before it was claimed, if no other request has taken it.
     pub(super) fn take(&self) -> Option<(RunRecord, Duration)> {
         let mut record = self.0.record.lock().unwrap_or_else(PoisonError::into_inner);
@@ -134,13 +248,7 @@ where
             tracing::warn!("no tokio runtime to give up the claim of a run; its lease will expire");
             return;
         };
-        let left = self.store.renew(record.key, record.fence, Duration::ZERO);
-        runtime.spawn(async move {
-            match left.await {
-                // Another process has claimed the run after the lease.
-                Ok(_) | Err(StoreError::Stale) => {}
-                Err(error) => tracing::warn!(%error, "the claim of a run was not given up"),
-            }
-        });
+        let store = Arc::clone(&self.store);
+        runtime.spawn(async move { give_up(&*store, record).await });
     }
 }

@@ -1,6 +1,9 @@
 //! The background task that resumes abandoned runs.
 
-use super::{SuspendLayer, recover::Abandoned};
+use super::{
+    SuspendLayer,
+    recover::{Abandoned, GIVEN_UP_WITHIN, within},
+};
 use concentric_core::{
     BoxModel, ChatRequest, Environment, Error, ErrorKind, Event, Outcome,
     context::Sleep,
@@ -13,6 +16,10 @@ use std::{
     fmt,
     future::{Future, poll_fn},
     pin::{Pin, pin},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     task::Poll,
     time::Duration,
 };
@@ -64,8 +71,9 @@ use tower::util::Oneshot;
 ///
 /// # Cancel safety
 ///
-/// If the future of [`run`](Self::run) is dropped, no more runs are claimed, and those that were resumed
-/// continue until the runtime ends.
+/// If the future of [`run`](Self::run) is dropped, no more runs are claimed, a claim in flight is
+/// [given up](SuspendLayer::claim_abandoned), and the runs that were resumed continue until
+/// the runtime ends.
 #[must_use = "a sweeper does nothing until it is run"]
 pub struct Sweeper<St: ?Sized> {
     agent: BoxModel,
@@ -119,7 +127,8 @@ where
     }
 
     /// Sets the interval at which expired entries are [removed](RunStore::purge); 10 minutes by
-    /// default.
+    /// default. They are removed in a separate task, so that a large backlog does not delay the runs, and
+    /// only by one at a time; it ends with [`run`](Self::run).
     pub fn purge_every(mut self, interval: Duration) -> Self {
         self.purge_every = interval;
         self
@@ -149,21 +158,30 @@ where
         self
     }
 
-    /// Sweeps until `shutdown` resolves, and then waits for the resumed runs.
+    /// Sweeps until `shutdown` resolves, and then waits for the resumed runs. Runs that are being claimed
+    /// at that time are given up, so that other processes can resume them at once; this takes at most 30
+    /// seconds.
     ///
     /// To bound that wait, drop the future; see [cancel safety](Self#cancel-safety).
     ///
     /// # Panics
     ///
-    /// Panics outside a tokio runtime once a run is resumed.
+    /// Panics outside a tokio runtime once a run is resumed, or expired entries are removed.
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
         let mut shutdown = pin!(shutdown);
         let mut runs = Runs::default();
-        let mut purged = self.now();
+        let mut purge = Purge::new(self.now());
+        let is_stopped = AtomicBool::new(false);
         loop {
-            let round = self.sweep(&mut runs, &mut purged);
-            if until(shutdown.as_mut(), round).await.is_none() {
-                break;
+            purge.start(&self);
+            {
+                let mut round = pin!(self.sweep(&mut runs, &is_stopped));
+                if until(shutdown.as_mut(), round.as_mut()).await.is_none() {
+                    is_stopped.store(true, Relaxed);
+                    let limit = self.environment.clock().sleep(GIVEN_UP_WITHIN);
+                    within(limit, round).await;
+                    break;
+                }
             }
             let mut interval = self.interval();
             // Until the interval ends, or there is room for further runs.
@@ -197,16 +215,16 @@ where
         self.environment.clock().sleep(interval)
     }
 
-    /// Claims and resumes abandoned runs, as far as there is room, and removes expired entries if it is
-    /// time.
-    async fn sweep(&self, runs: &mut Runs, purged: &mut Duration) {
+    /// Claims and resumes abandoned runs, as far as there is room. Gives up what it has claimed if the
+    /// sweeper is stopped.
+    async fn sweep(&self, runs: &mut Runs, is_stopped: &AtomicBool) {
         let now = self.now();
         runs.failures
             .retain(|_, failed| failed.until.saturating_add(LONGEST) > now);
         loop {
             let room = self.limit.saturating_sub(runs.tasks.len());
             let batch = room.min(self.batch);
-            if batch == 0 {
+            if batch == 0 || is_stopped.load(Relaxed) {
                 break;
             }
             let claimed = self.layer.claim_abandoned(&self.environment, batch).await;
@@ -214,6 +232,12 @@ where
                 tracing::warn!(%error, "could not claim abandoned runs");
                 Vec::new()
             });
+            if is_stopped.load(Relaxed) {
+                for request in &requests {
+                    Abandoned::<St>::give_up(&request.context).await;
+                }
+                break;
+            }
             let (claimed, before) = (requests.len(), runs.tasks.len());
             for request in requests {
                 let Some(key) = Abandoned::<St>::key(&request.context) else {
@@ -228,12 +252,6 @@ where
             }
             if claimed < batch || runs.tasks.len() == before {
                 break;
-            }
-        }
-        if now.saturating_sub(*purged) >= self.purge_every {
-            *purged = now;
-            if let Err(error) = self.layer.store.purge().await {
-                tracing::warn!(%error, "could not remove expired entries of the store");
             }
         }
     }
@@ -290,6 +308,44 @@ where
 struct Runs {
     tasks: JoinSet<(RunKey, Result<Outcome, Error>)>,
     failures: HashMap<RunKey, Failed>,
+}
+
+/// The removal of expired entries.
+struct Purge {
+    // The time of the last start.
+    since: Duration,
+    // At most one, which is aborted when this is dropped.
+    task: JoinSet<()>,
+}
+
+impl Purge {
+    fn new(since: Duration) -> Self {
+        let task = JoinSet::new();
+        Self { since, task }
+    }
+
+    /// Starts the task if it is time, and the last one has ended.
+    fn start<St>(&mut self, sweeper: &Sweeper<St>)
+    where
+        St: RunStore + ?Sized,
+    {
+        let now = sweeper.now();
+        while let Some(ended) = self.task.try_join_next() {
+            if let Err(error) = ended {
+                tracing::error!(%error, "the removal of expired entries panicked");
+            }
+        }
+        if !self.task.is_empty() || now.saturating_sub(self.since) < sweeper.purge_every {
+            return;
+        }
+        self.since = now;
+        let store = Arc::clone(&sweeper.layer.store);
+        self.task.spawn(async move {
+            if let Err(error) = store.purge().await {
+                tracing::warn!(%error, "could not remove expired entries of the store");
+            }
+        });
+    }
 }
 
 type Ended = Result<(RunKey, Result<Outcome, Error>), tokio::task::JoinError>;

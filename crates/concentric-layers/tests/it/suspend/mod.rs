@@ -87,6 +87,8 @@ struct Flaky {
     slow: Arc<AtomicBool>,
     // Whether all it does is done elsewhere, also once nobody waits for it.
     elsewhere: Arc<AtomicBool>,
+    // What is done elsewhere waits for it.
+    gate: Arc<Mutex<Option<Gate>>>,
     // Whether the process that has this is dead: nothing comes from it any more.
     dead: Arc<AtomicBool>,
     dies_at: Option<&'static str>,
@@ -184,6 +186,13 @@ impl Flaky {
 
     fn in_time<T: Send + 'static>(&self, work: StoreFuture<T>) -> StoreFuture<T> {
         if self.elsewhere.load(Ordering::Relaxed) {
+            let gate = self.gate.lock().unwrap().clone();
+            let work = async {
+                if let Some(gate) = gate {
+                    gate.pass().await;
+                }
+                work.await
+            };
             return Box::pin(async { tokio::spawn(work).await.unwrap() });
         }
         if !self.slow.load(Ordering::Relaxed) {

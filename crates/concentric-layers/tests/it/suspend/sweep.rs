@@ -158,6 +158,55 @@ async fn a_stopped_sweeper_claims_nothing_and_waits_for_its_runs() {
     assert_eq!(statuses(&store, &first).await, [RunStatus::Ended]);
 }
 
+/// The store makes the claim although the sweeper does not wait for it.
+#[tokio::test]
+async fn a_stopped_or_dropped_sweeper_gives_up_what_it_claims() {
+    for is_dropped in [false, true] {
+        let (world, store) = world();
+        let keys = left(&world, &store, 3).await;
+        store.elsewhere.store(true, Ordering::Relaxed);
+        let process = Process::other(&store);
+        let gate = Gate::new();
+        *store.gate.lock().unwrap() = Some(gate.clone());
+        let (stop, task) = start(sweeper(&world, &process));
+        gate.reached().await;
+        if is_dropped {
+            task.abort();
+            assert!(task.await.unwrap_err().is_cancelled());
+            gate.open();
+            settle().await;
+        } else {
+            drop(stop);
+            settle().await;
+            gate.open();
+            task.await.unwrap();
+        }
+        assert_eq!(process.model.calls(), 0);
+        assert_eq!(statuses(&store, &keys).await, [RunStatus::Abandoned; 3]);
+    }
+}
+
+#[tokio::test]
+async fn a_stopped_sweeper_does_not_wait_for_a_store_that_hangs() {
+    let (world, store) = world();
+    let process = Process::other(&store);
+    store.stalls.lock().unwrap().push("claim_abandoned");
+    let (stop, mut task) = start(sweeper(&world, &process));
+    settle().await;
+    drop(stop);
+    settle().await;
+    world.advance(Duration::from_secs(29));
+    settle().await;
+    assert!(!task.is_finished());
+    world.advance(Duration::from_secs(1));
+    (&mut task).await.unwrap();
+    // Nor does the task that waits for the claim.
+    world.advance(Duration::from_secs(30));
+    settle().await;
+    let metrics = tokio::runtime::Handle::current().metrics();
+    assert_eq!(metrics.num_alive_tasks(), 0);
+}
+
 #[tokio::test]
 async fn runs_of_a_dropped_sweeper_continue() {
     let (world, store) = world();
@@ -220,6 +269,29 @@ async fn expired_entries_are_removed() {
         interval(&world).await;
     }
     assert_eq!(status(&store, "run").await, RunStatus::Ended);
+}
+
+#[tokio::test]
+async fn the_removal_of_entries_does_not_delay_runs() {
+    let (world, store) = world();
+    let process = Process::other(&store);
+    store.stalls.lock().unwrap().push("purge");
+    let (stop, task) = start(sweeper(&world, &process).purge_every(EVERY));
+    settle().await;
+    let before = store.writes();
+    for _ in 0..9 {
+        interval(&world).await;
+    }
+    // One removal at a time, besides the looks for runs.
+    assert_eq!(store.writes(), before + 10);
+    let keys = left(&world, &store, 3).await;
+    interval(&world).await;
+    for _ in 0..20 {
+        settle().await;
+    }
+    assert_eq!(statuses(&store, &keys).await, [RunStatus::Ended; 3]);
+    drop(stop);
+    task.await.unwrap();
 }
 
 #[tokio::test]
