@@ -64,7 +64,7 @@ use tower::util::Oneshot;
 /// | the resumed run | next |
 /// |---|---|
 /// | has an outcome, or an error that every attempt would return | has ended, or waits |
-/// | fails otherwise | is abandoned again ([errors](super#errors-of-recovered-runs)); this sweeper resumes it after an [interval](Self::every) that doubles with each failure, up to an hour, or after the time that the provider asked for |
+/// | fails otherwise | is abandoned again ([errors](super#errors-of-recovered-runs)); this sweeper resumes it after an [interval](Self::every) that doubles with each failure, up to an hour, or after the time that the provider asked for, at most an hour as well |
 /// | ends its process | is abandoned, and quarantined in the end |
 ///
 /// At most 10,000 failed runs are remembered; further ones are resumed after one interval.
@@ -293,8 +293,9 @@ where
         if count == 0 && failures.len() >= REMEMBERED {
             return;
         }
-        let pause = self.every.saturating_mul(1 << count.min(16)).min(LONGEST);
+        let pause = self.every.saturating_mul(1 << count.min(16));
         let pause = pause.max(error.retry_after().unwrap_or_default());
+        let pause = pause.min(LONGEST);
         let failed = Failed {
             count: count + 1,
             until: self.now().saturating_add(pause),

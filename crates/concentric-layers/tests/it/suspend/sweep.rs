@@ -295,6 +295,33 @@ async fn the_removal_of_entries_does_not_delay_runs() {
 }
 
 #[tokio::test]
+async fn a_failed_run_is_resumed_within_an_hour() {
+    let (world, store) = world();
+    died_with_replies(&world, &store).await;
+    let calls = Arc::new(AtomicUsize::new(0));
+    let limited = service_fn({
+        let calls = Arc::clone(&calls);
+        move |_: ChatRequest| {
+            calls.fetch_add(1, Ordering::Relaxed);
+            let error = Error::new(ErrorKind::RateLimited, "much later");
+            let error = error.with_retry_after(Duration::from_secs(1 << 30));
+            async { Err::<ChatResponse<EventStream>, _>(error) }
+        }
+    });
+    let layer = SuspendLayer::new(Arc::new(store.clone())).lease(LEASE);
+    let sweeper = Sweeper::new(&layer, layer.layer(limited))
+        .environment(world.environment())
+        .every(EVERY);
+    let (_stop, _task) = start(sweeper);
+    settle().await;
+    assert_eq!(calls.load(Ordering::Relaxed), 1);
+    world.advance(Duration::from_secs(60 * 60));
+    settle().await;
+    interval(&world).await;
+    assert_eq!(calls.load(Ordering::Relaxed), 2);
+}
+
+#[tokio::test]
 async fn a_failed_run_is_not_resumed_before_its_provider_allows_it() {
     let (world, store) = world();
     died_with_replies(&world, &store).await;
