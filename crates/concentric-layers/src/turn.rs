@@ -23,10 +23,14 @@ struct Flags {
 
 #[cfg(feature = "suspend")]
 impl TurnOfRun {
-    /// Reports that the store did not accept the run. If it has accepted it nevertheless, another process
-    /// continues the run, and stores its turn.
+    /// Reports that the store did not accept the run or its new state. Another process continues a run that
+    /// is stored, and stores its turn.
     pub(crate) fn refuse(&self) {
         self.0.is_refused.store(true, Relaxed);
+    }
+
+    pub(crate) fn is_refused(&self) -> bool {
+        self.0.is_refused.load(Relaxed)
     }
 
     /// Whether the store failed to write the turn. The run must not end without it.

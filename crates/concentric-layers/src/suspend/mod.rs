@@ -66,7 +66,7 @@
 //! |---|---|---|
 //! | calls no tool | never | |
 //! | is about to execute its first tools | with a claim, which tools can read ([`RunClaim::of`](concentric_core::store::RunClaim::of)) | the run fails, and no tool is executed |
-//! | is about to execute further tools | in its new state, with all calls marked as started | the same |
+//! | is about to execute further tools | in its new state, with all calls marked as started | the run fails, no further tool is executed, and the run is abandoned: it is resumed from its last stored state |
 //! | is driven | with a renewed lease, every third of the [lease](SuspendLayer::lease), even if its body is not read | the run continues for four fifths of the lease, counted from before the last write or renewal that succeeded, and then fails, also if a renewal has no answer yet |
 //! | was claimed by another process, or could not be driven for four fifths of the lease, for example because its process was stopped | | the run is cancelled, its tools are dropped before they continue, and its last item is an error ([`Conflict`](concentric_core::ErrorKind::Conflict), `stale_claim`) |
 //!
@@ -115,6 +115,7 @@
 //! | finishes otherwise | has ended; if that cannot be stored, the item is an error |
 //! | fails, or ends early | has ended |
 //! | is dropped, or its future is | has ended: dropping stops the run, as without this layer |
+//! | fails, because the store does not write its state before further tools | is abandoned, unless it waits as before (below) |
 //! | fails, and the store does not write the turn of its conversation ([`ConversationLayer`](crate::ConversationLayer)) | is abandoned: it is resumed, and then stores its turn |
 //! | fails, ends early or is dropped before the resumed run had effects | waits as before; the replies can be sent again |
 //! | the same, and the run was abandoned before | is abandoned again, unless [the error](#errors-of-recovered-runs) ends it |

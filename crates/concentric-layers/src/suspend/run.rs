@@ -168,7 +168,11 @@ where
                     }
                     Some(RunClaim { key, fence, .. }) => {
                         let (change, since) = (kept.change(&state), kept.monotonic());
-                        kept.store.save(key, fence, change, kept.lease).await?;
+                        let saved = kept.store.save(key, fence, change, kept.lease).await;
+                        if matches!(saved, Err(StoreError::Failed(_))) {
+                            kept.turn.refuse();
+                        }
+                        saved?;
                         kept.set_leased(since);
                         kept.wrote(state);
                     }
@@ -410,7 +414,7 @@ where
     }
 
     /// Records that the run has failed or was dropped: a resumed run without effects waits again, one whose
-    /// turn could not be stored is abandoned, and any other run has ended.
+    /// turn or state could not be stored is abandoned, and any other run has ended.
     pub(super) fn give_up(&mut self, error: Option<&Error>) {
         if self.kept.turn.is_unstored() {
             // Resumed, it stores its turn when the store has recovered.
@@ -418,21 +422,30 @@ where
             return;
         }
         if self.has_effects() {
-            return self.end();
+            return self.stop();
         }
         match self.origin.take() {
-            None => self.end(),
+            None => self.stop(),
             // Effects that the stored state reports are not new.
             Some((Origin::Waited, state))
                 if error.is_some_and(|error| error.effects() > state.effects()) =>
             {
-                self.end();
+                self.stop();
             }
             Some((Origin::Waited, state)) => self.last = Some(self.kept.suspend(state)),
             Some((Origin::Left, _)) => match error {
                 Some(error) if is_of_the_run(error) => self.end(),
                 _ => self.last = self.kept.leave(),
             },
+        }
+    }
+
+    /// Records that the run has ended, or abandons it if its state could not be stored: it can be resumed
+    /// from the stored one.
+    fn stop(&mut self) {
+        match self.kept.turn.is_refused() {
+            true => self.last = self.kept.leave(),
+            false => self.end(),
         }
     }
 

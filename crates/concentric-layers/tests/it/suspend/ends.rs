@@ -25,6 +25,44 @@ async fn a_failed_run_is_ended() {
 }
 
 #[tokio::test]
+async fn a_run_whose_state_is_not_stored_is_abandoned() {
+    let (world, store) = world();
+    let gate = Gate::new();
+    let model = ScriptedModel::new()
+        .tool_call("pay", json!({}))
+        .then()
+        .wait(&gate)
+        .tool_call("pay", json!({}));
+    let tools = ScriptedTools::new().answers("pay", "paid");
+    let process = Process::new(&store, tools.clone(), model);
+    let mut body = task::spawn(process.body(request(&world, "run")).await);
+    drain(&mut body).await;
+    assert_eq!(tools.done(), 1);
+    // The store is away for the checkpoint only.
+    store.fail("save");
+    gate.open();
+    let items = drain(&mut body).await;
+    let error = items.last().unwrap().as_ref().unwrap_err();
+    is(error, ErrorKind::Server, "store_failed");
+    assert!(!error.is_retryable());
+    store.heal();
+    assert_eq!(tools.done(), 1);
+    // At once, since the claim was given up.
+    let left = abandoned(&store, &world, 9).await.unwrap().remove(0);
+    let (_, finish) = assert_finishes(Process::other(&store).body(left).await).await;
+    assert_eq!(finish.outcome, Outcome::Completed);
+    is_over(&world, &store).await;
+
+    // No attempt could store it.
+    let model = ScriptedModel::new().tool_call("pay", json!({})).repeat();
+    let process = Process::new(&store, tools, model);
+    store.refuse("save");
+    let (_, error) = assert_fails(process.body(request(&world, "run")).await).await;
+    is(&error, ErrorKind::TooLarge, "unwritable");
+    is_over(&world, &store).await;
+}
+
+#[tokio::test]
 async fn a_run_with_a_dropped_body_is_ended() {
     let (world, store) = world();
     let (process, body, _gate, _context) = at_the_gate(&world, &store).await;

@@ -286,3 +286,40 @@ async fn a_run_that_is_not_accepted_stores_no_turn() {
     settle().await;
     assert_eq!(texts(&threads).await, [""; 0]);
 }
+
+/// Another process continues it.
+#[tokio::test]
+async fn a_run_whose_state_is_not_stored_stores_its_turn_when_it_is_resumed() {
+    let world = TestEnvironment::new();
+    let threads = MemoryStore::with_options(options(&world));
+    let store = Flaky::with(threads.clone());
+    let counted = Arc::new(AtomicUsize::new(0));
+    let counts = service_fn(|request: ChatRequest| async move {
+        let id = CallId::new(format!("c{}", request.transcript.len()));
+        let call = ToolCallPart::new(id, "count", "{}");
+        let finish = Event::finish(FinishReason::ToolCalls, Usage::new(1, 1));
+        let events = [Event::tool_call(call), finish];
+        Ok::<_, Error>(ChatResponse::new(stream::iter(events.map(Ok))))
+    });
+    let agent = process(&store, &threads, &counted, BoxModel::new(counts));
+    store.fail("save");
+    let body = agent.oneshot(request(&world, "run")).await.unwrap().body;
+    let (_, error) = assert_fails(body).await;
+    assert_eq!(error.code(), Some("store_failed"), "{error:?}");
+    settle().await;
+    assert_eq!(counted.load(Ordering::Relaxed), 1);
+    assert_eq!(texts(&threads).await, [""; 0]);
+    store.heal();
+
+    let mut left = abandoned(&store, &world, 9).await.unwrap();
+    let agent = process(
+        &store,
+        &threads,
+        &counted,
+        model("Done.", future::ready(())),
+    );
+    let answer = agent.oneshot(left.pop().unwrap()).await.unwrap();
+    assert_eq!(answer.collect().await.unwrap().text(), "Done.");
+    assert_eq!(texts(&threads).await, ["Pay them.", "", "Done."]);
+    assert_eq!(status(&store, "run").await, RunStatus::Ended);
+}
