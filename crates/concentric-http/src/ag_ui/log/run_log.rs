@@ -53,6 +53,8 @@ struct State {
     // The end of a run that is dropped before its end, if it is not its consumer that has left.
     ending: Option<Ending>,
     is_cleared: bool,
+    // Whether the run ended with an error, or without an end.
+    is_failed: bool,
 }
 
 /// Consecutive events that were written together.
@@ -137,6 +139,16 @@ impl RunLog {
 
     pub(in crate::ag_ui) fn is_ended(&self) -> bool {
         self.lock().run.is_none()
+    }
+
+    /// Whether the run has ended with an error. Another process may continue it, if it is stored.
+    pub(in crate::ag_ui) fn is_failed(&self) -> bool {
+        self.lock().is_failed
+    }
+
+    /// Notes that the run ends with an error, before its end is appended.
+    pub(super) fn set_failed(&self) {
+        self.lock().is_failed = true;
     }
 
     /// The id of the last event.

@@ -165,10 +165,12 @@ impl Writer {
     }
 
     pub(super) fn fail(&mut self, error: &Error) {
+        self.log.set_failed();
         self.end(|translator| translator.fail(error));
     }
 
     pub(super) fn truncated(&mut self) {
+        self.log.set_failed();
         self.end(Translator::truncated);
     }
 

@@ -172,7 +172,13 @@ impl Request {
 
     async fn events(&self, thread: &str, run: &str) -> Result<Response, Refused> {
         let after = self.after()?;
-        if let Some(log) = self.log(thread, run) {
+        let log = self.log(thread, run);
+        // A run whose log ended with an error may be continued by another process.
+        let stored = match &log {
+            Some(log) if !log.is_failed() => None,
+            _ => self.stored(thread, run).await?,
+        };
+        if let (Some(log), None) = (log, &stored) {
             return match log.read(&after) {
                 Ok(reader) => self.stream(reader),
                 Err(Unreadable::Over) => Ok(empty(StatusCode::NO_CONTENT)),
@@ -182,7 +188,7 @@ impl Request {
                 }
             };
         }
-        let stored = self.stored(thread, run).await?.ok_or_else(unknown_run)?;
+        let stored = stored.ok_or_else(unknown_run)?;
         let mut response = empty(StatusCode::NO_CONTENT);
         if matches!(stored.status, RunStatus::Running | RunStatus::Abandoned) {
             // A sweeper of this process may resume it.

@@ -79,6 +79,7 @@ use super::{
 /// |---|---|
 /// | has a log | `200`, the further events, as they come |
 /// | has a log, and another one at the time of the id: the run was resumed by another process | `200`, all events, beginning with `RUN_STARTED` and a `MESSAGES_SNAPSHOT` |
+/// | has a log that ended with an error, and has not ended in the store: another process continues it, or will | `204`, as without a log |
 /// | has a log without the next event | `410`, `events_gone`: the client reads the thread and the status |
 /// | has ended, and the client has its last event | `204` |
 /// | is stored, and has no log here | `204`; with `Retry-After` if it may be resumed here |
@@ -86,8 +87,9 @@ use super::{
 ///
 /// A stream ends with the terminal event of the run; with `RUN_ERROR`, `code` `events_lost`, if the client reads
 /// too slowly; or with `shutting_down`, after the grace period of the [shutdown](Self::shutdown). These two have no
-/// id. The first event is not always `RUN_STARTED`, so a client that checks the order of events continues the stream
-/// that it had.
+/// id. After `RUN_ERROR` with another `code`, such as `stale_claim`, another process may continue the run: if its status
+/// is `running` or `abandoned`, the client joins it again. The first event is not always `RUN_STARTED`, so a client that
+/// checks the order of events continues the stream that it had.
 ///
 /// # Access
 ///

@@ -507,6 +507,52 @@ async fn a_run_that_is_resumed_after_a_crash_begins_with_a_snapshot() {
     drop(first);
 }
 
+/// A process that loses its run does not know how it ends.
+#[tokio::test]
+async fn a_run_that_another_process_has_taken_over_is_not_over() {
+    let world = TestEnvironment::new();
+    let options = Options::new().clock(world.clock().clone());
+    let store = Arc::new(MemoryStore::with_options(options));
+    let gate = Gate::new();
+    let model = ScriptedModel::new()
+        .tool_call("look", json!({}))
+        .then()
+        .wait(&gate)
+        .tool_call("look", json!({}));
+    let tools = ScriptedTools::new().answers("look", "nothing");
+    let server = Server::new(&EventLogLayer::new(), &store, tools, model);
+    let mut first = server.start().await;
+    first.until("TOOL_CALL_RESULT").await;
+    // Its lease ends, and another process claims it.
+    world.advance(Duration::from_secs(30));
+    let lease = Duration::from_secs(30);
+    assert_eq!(store.claim_abandoned(1, lease).await.unwrap().len(), 1);
+    gate.open();
+    let all = first.end().await;
+    let (_, end) = parse(all.last().unwrap());
+    assert_eq!(
+        (&end["type"], &end["code"]),
+        (&json!("RUN_ERROR"), &json!("stale_claim"))
+    );
+    settle().await;
+
+    assert_eq!(server.status().await["status"], "running");
+    for query in [String::new(), format!("?after={}", all.len())] {
+        let answer = server.get(&format!("/t/runs/r/events{query}")).await;
+        let retry = answer.headers.get("retry-after");
+        assert_eq!((answer.status, retry), (204, Some(&"1".parse().unwrap())));
+    }
+    world.advance(lease);
+    assert_eq!(server.status().await["status"], "abandoned");
+    assert_eq!(server.get("/t/runs/r/events").await.status, 204);
+    // The log is all that is left of a run that the store does not have any more.
+    let thread = ThreadId::new("t");
+    ThreadStore::delete(&*store, Tenant("ada".into()), thread)
+        .await
+        .unwrap();
+    assert_eq!(server.join("").await.end().await, all);
+}
+
 #[tokio::test]
 async fn a_deleted_thread_has_no_events() {
     let gate = Gate::new();
