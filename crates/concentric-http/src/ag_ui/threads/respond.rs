@@ -92,15 +92,17 @@ impl Request {
 
     async fn delete(&self, thread: &str) -> Result<Response, Refused> {
         let (store, tenant) = (self.store()?, self.tenant.clone());
+        let logs = self.logs(thread);
+        let deleted = store.delete(tenant, ThreadId::new(thread)).await;
+        let is_known = deleted.map_err(|error| failed(&error))?;
         // Their events are content of the thread, too.
-        for log in self.logs(thread) {
+        for log in logs {
             log.cancel(CancelReason::User);
             log.discard();
         }
-        match store.delete(tenant, ThreadId::new(thread)).await {
-            Ok(true) => Ok(empty(StatusCode::NO_CONTENT)),
-            Ok(false) => Err(unknown_thread()),
-            Err(error) => Err(failed(&error)),
+        match is_known {
+            true => Ok(empty(StatusCode::NO_CONTENT)),
+            false => Err(unknown_thread()),
         }
     }
 

@@ -48,7 +48,7 @@ use super::{
 /// | `GET /?after=ID&limit=N` | the threads after `ID`, which is `next` of the page before; at most 100, by default 50 |
 /// | `GET /THREAD` | `{"threadId", "turns", "start", "end", "messages"}`: the messages of the turns from position `start` to before `end`, which are the newest ones, and the number of all turns |
 /// | `GET /THREAD?before=N`, `?after=N`, `&limit=N` | the turns before position `N`, such as `start` of a page, or those from it on, such as `end`; at most 500, by default 50, and fewer if they have more than 4 MiB. A position beyond the end is that of the end |
-/// | `DELETE /THREAD` | `204`; the store [also deletes](ThreadStore::delete) the runs that it has of the thread |
+/// | `DELETE /THREAD` | `204`; the store [also deletes](ThreadStore::delete) the runs that it has of the thread. Then those that this process drives are cancelled, and their events are removed; if the store fails, nothing is changed |
 /// | `GET /THREAD/runs` | `{"threadId", "runs": [{"runId", "status"}]}`: the runs that have not ended, of this process or stored |
 /// | `GET /THREAD/runs/RUN` | `{"threadId", "runId", "status"}`, and the `lastEventId` of a run that is driven here; a waiting run and one that has ended have the `outcome` of `RUN_FINISHED`, with its interrupts, or the `error` of `RUN_ERROR` |
 /// | `GET /THREAD/runs/RUN/events` | the events of a run ([below](#joining-a-run)) |

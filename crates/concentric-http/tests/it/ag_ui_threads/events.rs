@@ -554,6 +554,21 @@ async fn a_run_that_another_process_has_taken_over_is_not_over() {
 }
 
 #[tokio::test]
+async fn a_thread_that_is_not_deleted_keeps_its_runs() {
+    let gate = Gate::new();
+    let mut server = Server::of(&EventLogLayer::new(), greeting(&gate));
+    server.threads = server.threads.threads(super::requests::Broken(false));
+    let mut first = server.start().await;
+    first.until("Hel").await;
+    let answer = send(server.threads.clone(), by("ada", request("DELETE", "/t"))).await;
+    assert_eq!(answer.status, 500);
+    gate.open();
+    let all = first.end().await;
+    assert_eq!(last_type(&all), "RUN_FINISHED");
+    assert_eq!(server.join("").await.end().await, all);
+}
+
+#[tokio::test]
 async fn a_deleted_thread_has_no_events() {
     let gate = Gate::new();
     let log = EventLogLayer::new();

@@ -130,7 +130,7 @@ async fn a_cancellation_must_be_sent_as_json() {
 }
 
 /// A store of threads that fails, or panics.
-struct Broken(bool);
+pub(super) struct Broken(pub(super) bool);
 
 impl Broken {
     fn fail<T>(&self) -> StoreFuture<T> {
