@@ -81,7 +81,7 @@ use super::{
 /// # Limits
 ///
 /// Logs are in the memory of one process. A client that is sent to another process is answered with `204`
-/// while the run is stored.
+/// while the run is stored. A log has at most 256 readers at a time.
 ///
 /// # Backpressure
 ///

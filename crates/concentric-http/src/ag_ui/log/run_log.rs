@@ -20,6 +20,9 @@ const BEHIND: usize = 8;
 /// The size of the blocks that frames are written to.
 const BLOCK: usize = 8 << 10;
 
+/// The maximum number of readers of a log: each event wakes all of them.
+const READERS: usize = 256;
+
 /// The bytes that each piece takes besides its frames, and each log besides its pieces.
 const PIECE: usize = size_of::<Piece>();
 const LOG: usize = 1024;
@@ -108,6 +111,8 @@ pub(in crate::ag_ui) enum Unreadable {
     Gone,
     /// The run has ended, and there are no more.
     Over,
+    /// The log has the maximum number of readers.
+    Busy,
 }
 
 impl RunLog {
@@ -267,6 +272,9 @@ impl RunLog {
         }
         if next == state.next && state.run.is_none() {
             return Err(Unreadable::Over);
+        }
+        if state.readers.len() >= READERS {
+            return Err(Unreadable::Busy);
         }
         state.readers_so_far += 1;
         let reader = state.readers_so_far;

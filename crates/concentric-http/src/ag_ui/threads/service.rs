@@ -80,6 +80,7 @@ use super::{
 /// | has a log | `200`, the further events, as they come |
 /// | has a log, and another one at the time of the id: the run was resumed by another process | `200`, all events, beginning with `RUN_STARTED` and a `MESSAGES_SNAPSHOT` |
 /// | has a log that ended with an error, and has not ended in the store: another process continues it, or will | `204`, as without a log |
+/// | has a log with 256 readers | `429`, `too_many_readers` |
 /// | has a log without the next event | `410`, `events_gone`: the client reads the thread and the status |
 /// | has ended, and the client has its last event | `204` |
 /// | is stored, and has no log here | `204`; with `Retry-After` if it may be resumed here |
@@ -113,6 +114,7 @@ use super::{
 /// | 410 | `events_gone` | the log does not have the event after the named one |
 /// | 414 | `too_large` | the query has more than 4,096 bytes |
 /// | 415 | `unsupported_media_type` | a cancellation is not JSON |
+/// | 429 | `too_many_readers` | 256 streams read the events of the run in this process |
 /// | 500 | `internal` | the store has failed, which is logged |
 /// | 503 | `shutting_down` | a stream can't begin any more |
 #[derive(Clone)]

@@ -554,6 +554,27 @@ async fn a_run_that_another_process_has_taken_over_is_not_over() {
 }
 
 #[tokio::test]
+async fn a_log_has_a_limited_number_of_readers() {
+    let gate = Gate::new();
+    let server = Server::of(&EventLogLayer::new(), greeting(&gate));
+    let mut first = server.start().await;
+    first.until("Hel").await;
+    let mut readers = Vec::new();
+    for _ in 1..256 {
+        let reader = server.join("").await;
+        assert_eq!(reader.status, 200);
+        readers.push(reader);
+    }
+    let answer = server.get("/t/runs/r/events").await;
+    assert_eq!(code(&answer), (429, "too_many_readers".to_owned()));
+    readers.pop();
+    readers.push(server.join("").await);
+    gate.open();
+    let all = first.end().await;
+    assert_eq!(readers.pop().unwrap().end().await, all);
+}
+
+#[tokio::test]
 async fn a_thread_that_is_not_deleted_keeps_its_runs() {
     let gate = Gate::new();
     let mut server = Server::of(&EventLogLayer::new(), greeting(&gate));
