@@ -7,6 +7,7 @@ mod secrets;
 mod stream;
 mod streams;
 mod tables;
+mod values;
 
 use concentric_layers::guard::{Rule, Rules};
 

@@ -84,6 +84,15 @@ pub(super) fn finish() -> Event {
 
 /// The events of a guarded answer.
 pub(super) fn guarded(layer: &GuardLayer, events: Vec<Event>) -> Vec<Event> {
+    guarded_answer(layer, ChatRequest::new(Default::default()), events)
+}
+
+/// The events of a guarded answer to a request.
+pub(super) fn guarded_answer(
+    layer: &GuardLayer,
+    request: ChatRequest,
+    events: Vec<Event>,
+) -> Vec<Event> {
     let mut events = Some(events);
     let model = service_fn(move |_: ChatRequest| {
         let events = events.take().unwrap_or_default();
@@ -93,9 +102,7 @@ pub(super) fn guarded(layer: &GuardLayer, events: Vec<Event>) -> Vec<Event> {
         }
     });
     let mut guard = layer.layer(model);
-    let response = guard
-        .call(ChatRequest::new(Default::default()))
-        .now_or_never();
+    let response = guard.call(request).now_or_never();
     let body = response.unwrap().unwrap().body;
     let events = body.map(Result::unwrap).collect().now_or_never();
     events.unwrap()
