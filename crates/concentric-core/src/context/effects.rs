@@ -20,12 +20,25 @@ impl Context {
         EffectHold { release }
     }
 
+    /// Whether a layer outside [delays](Self::hold_effects) the tool calls of this run, since it has not accepted the
+    /// request yet.
+    ///
+    /// A layer that keeps something of a run that is dropped reads it: a request that was not accepted leaves
+    /// nothing.
+    pub fn has_held_effects(&self) -> bool {
+        self.held().is_some()
+    }
+
     /// Resolves when no layer outside delays effects; `None` if none does.
     pub(crate) fn held_effects(
         &self,
     ) -> Option<impl Future<Output = Result<(), Error>> + Send + use<>> {
+        self.held().map(|held| held.clone().wait())
+    }
+
+    fn held(&self) -> Option<&Held> {
         let held = self.own_extensions()?.get::<Held>()?;
-        (!held.is_released()).then(|| held.clone().wait())
+        (!held.is_released()).then_some(held)
     }
 }
 

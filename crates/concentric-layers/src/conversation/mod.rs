@@ -35,6 +35,7 @@
 //! | the lease of a stored run is lost, or the store does not accept the run | is unchanged, since the run is that of another process, or had no effects |
 //! | the body fails, ends early or is dropped | gets the turns so far, with the text that the model had sent and an outcome for each call: before the body yields its error, or after it is dropped ([`Context::defer`](concentric_core::Context::defer)) |
 //! | the future fails or is dropped | is unchanged, since nothing was shown and the run may be repeated |
+//! | a [`GuardrailLayer`](crate::GuardrailLayer) outside rejects the input beside the run | is unchanged, also if the model has answered by then |
 //! | a resumed run without new effects fails or is dropped | is unchanged, since the run may be resumed again |
 //! | a run fails because its state can't be stored before further tools ([`SuspendLayer`](crate::SuspendLayer)) | is unchanged, since the run is resumed, and then stores its turn |
 //! | there is no transcript, as that of a model without a loop | is unchanged |

@@ -301,7 +301,8 @@ impl Turn {
 
     /// Stores the turns so far of a run whose body is dropped, once the agent inside is dropped as well.
     pub(super) fn defer(&self) {
-        if !self.is_over() {
+        // A request that a layer outside has not accepted leaves nothing.
+        if !self.is_over() || self.context.has_held_effects() {
             return;
         }
         let (change, closed) = (self.change(), self.closed.clone());

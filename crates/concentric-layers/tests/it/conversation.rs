@@ -9,8 +9,9 @@ use concentric_core::{
     store::{Tenant, ThreadStore},
 };
 use concentric_layers::{
-    ConversationLayer, MakeSession, SuspendLayer,
+    ConversationLayer, GuardrailLayer, MakeSession, SuspendLayer,
     conversation::{Merge, NO_THREAD, UNKNOWN_THREAD},
+    guardrail::{Assessment, BLOCKED, Input, Subject},
     session::SessionTarget,
 };
 use concentric_store::{Options, SqliteStore};
@@ -23,7 +24,7 @@ use futures_util::{FutureExt, StreamExt};
 use serde_json::json;
 use std::{sync::Arc, time::Duration};
 use tokio_test::task::spawn;
-use tower::{BoxError, ServiceBuilder, ServiceExt, service_fn};
+use tower::{BoxError, Layer, ServiceBuilder, ServiceExt, service_fn};
 
 struct Count;
 
@@ -410,6 +411,28 @@ async fn a_run_whose_future_fails_stores_nothing() {
     drop(dropped);
     tokio::task::yield_now().await;
     assert!(store.get("t").is_none());
+}
+
+#[tokio::test]
+async fn a_blocked_input_stores_nothing() {
+    for input in [Input::Blocking, Input::Parallel] {
+        let store = Threads::default();
+        let layer = ConversationLayer::new(store.clone());
+        send(&talker(&layer), user("hi")).await.unwrap();
+        // In parallel, the model answers before the verdict.
+        let blocks = service_fn(async |_: Subject| {
+            tokio::task::yield_now().await;
+            Ok::<_, BoxError>(Assessment::Block(Vec::new()))
+        });
+        let guarded = GuardrailLayer::new("topic", blocks).input(input);
+        let error = send(&BoxModel::new(guarded.layer(talker(&layer))), user("no"))
+            .await
+            .unwrap_err();
+        is(&error, ErrorKind::ContentFilter, BLOCKED);
+        // What a dropped run leaves is stored later.
+        tokio::task::yield_now().await;
+        assert_eq!(texts(&stored(&store)), "hi Yes.");
+    }
 }
 
 #[tokio::test]
