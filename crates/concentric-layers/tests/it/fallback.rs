@@ -500,6 +500,22 @@ async fn a_nested_agent_makes_its_own_choice() {
 }
 
 #[tokio::test]
+async fn concurrent_runs_choose_for_themselves() {
+    let calls = |model: ScriptedModel| model.tool_call("search", json!({})).then();
+    // The first call is that of the first run.
+    let first = ScriptedModel::new().error(error(ErrorKind::Server)).then();
+    let first = calls(first).text("a").paced(Pace::NextTick);
+    let second = calls(ScriptedModel::new()).text("b").paced(Pace::NextTick);
+    let layer = FallbackLayer::new("a").or("b", second.clone());
+    let tools = ScriptedTools::new().answers("search", "42");
+    let agent = AgentLayer::new(tools).layer(layer.layer(first.clone()));
+    let run = || text(agent.clone(), ChatRequest::user("hi"));
+    let (one, other) = tokio::join!(run(), run());
+    assert_eq!((one.unwrap().as_str(), other.unwrap().as_str()), ("b", "a"));
+    assert_eq!((first.calls(), second.calls()), (3, 2));
+}
+
+#[tokio::test]
 async fn a_model_without_content_in_time_is_replaced() {
     let env = TestEnvironment::new();
     let first = ScriptedModel::new().never();

@@ -1,9 +1,9 @@
 //! One test per statement of [`concentric_layers::guardrail`].
 
 use concentric_core::{
-    AgentLayer, BoxError, BoxModel, ChatRequest, CustomEvent, Error, ErrorKind, Event,
-    FinishReason, Message, MessageId, Outcome, Part, PartKind, Role, RunId, SideEffects, StepStart,
-    Str, SubAgentEvent, Turn, Usage,
+    AgentLayer, BoxError, BoxModel, CancelReason, ChatRequest, CustomEvent, Error, ErrorKind,
+    Event, FinishReason, Message, MessageId, Outcome, Part, PartKind, Role, RunId, SideEffects,
+    StepStart, Str, SubAgentEvent, Turn, Usage,
 };
 use concentric_layers::{
     CommitLayer, GuardrailLayer,
@@ -12,9 +12,10 @@ use concentric_layers::{
     },
 };
 use concentric_test::{
-    Gate, LogCapture, ScriptedModel, ScriptedTools, assert_finishes, check_layer, collect_events,
-    drop_at_each_wait, text_of, watched,
+    Gate, LogCapture, Pace, ScriptedModel, ScriptedTools, assert_finishes, check_layer,
+    collect_events, drop_at_each_wait, text_of, watched,
 };
+use concentric_tools::{Toolset, agent_tool};
 use futures_util::StreamExt;
 use proptest::prelude::*;
 use serde_json::json;
@@ -285,7 +286,7 @@ async fn stacked_guards_judge_at_once_and_each_may_block() {
 #[tokio::test(start_paused = true)]
 async fn a_resumed_run_waits_for_the_verdict_on_its_replies() {
     use concentric_core::{Context, Reply, ReplyKind, ThreadId};
-    use concentric_tools::{Approval, Toolset, tool};
+    use concentric_tools::{Approval, tool};
 
     #[derive(serde::Deserialize, schemars::JsonSchema)]
     struct What {
@@ -783,20 +784,90 @@ async fn what_cannot_be_judged_is_blocked_unless_the_layer_fails_open() {
 
 #[tokio::test]
 async fn a_cancelled_run_stops_waiting_for_a_verdict() {
-    let layer = GuardrailLayer::new(
-        "test",
-        service_fn(|_: Subject| pending::<Result<Assessment, BoxError>>()),
-    )
-    .input(Input::Blocking);
-    let request = request();
-    let context = request.context.clone();
-    let model = ScriptedModel::new().text("hi");
-    let mut call = task::spawn(layer.layer(model.clone()).oneshot(request));
-    assert!(call.poll().is_pending());
-    context.cancel(concentric_core::CancelReason::User);
-    assert!(call.is_woken());
-    let error = call.await.unwrap_err();
-    assert_eq!((error.kind(), model.calls()), (ErrorKind::Cancelled, 0));
+    // Passes the first window of an answer.
+    let judges = service_fn(|subject: Subject| async move {
+        match subject.is_answer && &*subject.text == "one" {
+            true => Ok::<_, BoxError>(Assessment::Pass),
+            false => pending().await,
+        }
+    });
+    let layer = GuardrailLayer::new("test", judges);
+    for (layer, calls, released) in [
+        (layer.clone().input(Input::Blocking), 0, 0),
+        (layer.clone().input(Input::Parallel), 1, 0),
+        (layer.clone().output(Output::Whole), 1, 0),
+        (layer.output(Output::windows(1, 0)), 1, 1),
+    ] {
+        let request = request();
+        let context = request.context.clone();
+        let model = ScriptedModel::new().deltas(["one", "two"]);
+        let guarded = layer.layer(model.clone());
+        let items = async move {
+            let response = guarded.oneshot(request).await?;
+            Ok::<_, Error>(collect_events(response.body).await)
+        };
+        let mut call = task::spawn(items);
+        assert!(call.poll().is_pending());
+        context.cancel(CancelReason::User);
+        assert!(call.is_woken());
+        let (texts, error) = match call.await {
+            Err(error) => (0, error),
+            Ok(mut items) => {
+                let error = items.pop().unwrap().unwrap_err();
+                (items.len(), error)
+            }
+        };
+        assert_eq!((error.kind(), texts), (ErrorKind::Cancelled, released));
+        assert_eq!((model.calls(), model.live()), (calls, 0));
+    }
+}
+
+#[tokio::test]
+async fn concurrent_runs_are_judged_apart() {
+    let layer = windows(3, 3);
+    let run = async |pieces: [&'static str; 2]| {
+        let model = ScriptedModel::new().deltas(pieces).paced(Pace::NextTick);
+        let (text, error) = consume(&layer, model).await;
+        (
+            text,
+            error.as_ref().and_then(Error::code).map(str::to_owned),
+        )
+    };
+    // Only the last one has the whole word.
+    let runs = tokio::join!(
+        run(["a sec", "ond"]),
+        run(["ret", "urn"]),
+        run(["a sec", "ret"])
+    );
+    let expected = (
+        ("a second".to_owned(), None),
+        ("return".to_owned(), None),
+        ("a sec".to_owned(), Some(BLOCKED.to_owned())),
+    );
+    assert_eq!(runs, expected);
+}
+
+#[tokio::test]
+async fn an_agent_that_is_a_tool_is_judged_by_the_same_layer() {
+    let asked = Asked::default();
+    let layer = GuardrailLayer::new("test", blocks("secret", &asked))
+        .input(Input::Blocking)
+        .output(Output::Whole);
+    let inner = ScriptedModel::new().text("a secret");
+    let inner = AgentLayer::new(ScriptedTools::new()).layer(layer.layer(inner));
+    let tools = Toolset::new().tool(agent_tool("ask", "", inner));
+    let model = ScriptedModel::new()
+        .tool_call("ask", json!({"task": "the task"}))
+        .then()
+        .text("no answer");
+    let agent = AgentLayer::new(tools).layer(layer.layer(model.clone()));
+    let response = agent.oneshot(request()).await.unwrap();
+    let (events, _) = assert_finishes(response.body).await;
+    assert_eq!(text_of(&events), "no answer");
+    assert!(!format!("{events:?}").contains("secret"), "{events:?}");
+    // Each run has its input and its answers.
+    let asked = asked.lock().unwrap();
+    assert_eq!(*asked, ["hello", "the task", "a secret", "no answer"]);
 }
 
 #[tokio::test]

@@ -14,7 +14,7 @@ use concentric_test::{
     LogCapture, MemoryStore, ScriptedModel, ScriptedTools, check_layer, collect_events,
     drop_at_each_wait,
 };
-use concentric_tools::{Approval, Toolset};
+use concentric_tools::{Approval, Toolset, agent_tool};
 use futures_util::{FutureExt, StreamExt, future::join_all};
 use serde_json::json;
 use std::{
@@ -25,7 +25,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 use tokio_test::task::spawn;
-use tower::{ServiceBuilder, ServiceExt, service_fn};
+use tower::{Layer, ServiceBuilder, ServiceExt, service_fn};
 
 /// A store that counts, may be slow, and fails on demand.
 #[derive(Clone, Default)]
@@ -486,6 +486,39 @@ async fn owners_and_tenants_do_not_share_memories() {
         .await
         .unwrap();
     assert_eq!(store.counts(), (3, 3));
+}
+
+#[tokio::test]
+async fn an_agent_that_is_a_tool_has_the_memories_of_its_own_stack() {
+    for has_layer in [false, true] {
+        let store = Notes::default();
+        store.add("ada", "a", "I like green tea.");
+        let layer = of_ada(&store);
+        let inner = ScriptedModel::new().text("Green.");
+        let nested = AgentLayer::new(ScriptedTools::new()).layer(inner.clone());
+        let nested = match has_layer {
+            true => BoxModel::new(layer.layer(nested)),
+            false => BoxModel::new(nested),
+        };
+        let outer = ScriptedModel::new()
+            .tool_call("ask", json!({"task": "Which tea?"}))
+            .then()
+            .text("Green tea.");
+        let agent = ServiceBuilder::new()
+            .layer(layer)
+            .layer(AgentLayer::new(
+                Toolset::new().tool(agent_tool("ask", "", nested)),
+            ))
+            .service(outer.clone());
+        send(&BoxModel::new(agent), ChatRequest::user("tea?"))
+            .await
+            .unwrap();
+        let recalls = |model: &ScriptedModel| model.request(0).system.text().contains("green tea");
+        assert_eq!((recalls(&outer), recalls(&inner)), (true, has_layer));
+        // Each run with the layer leaves a memory.
+        let runs = 1 + usize::from(has_layer);
+        assert_eq!(store.counts(), (runs, runs));
+    }
 }
 
 #[tokio::test]

@@ -2,13 +2,15 @@
 
 use concentric_core::{
     AgentLayer, BoxError, BoxModel, CancelReason, ChatRequest, ChatResponse, Error, ErrorKind,
-    Event, EventStream, ResponseHead, SideEffects, Str, ToolOutcome, Usage,
+    Event, EventStream, Reply, ResponseHead, SideEffects, Str, ToolOutcome, Usage,
+    machine::RunState,
 };
 use concentric_layers::{CommitLayer, Next, RetryModel, from_fn};
 use concentric_test::{
     Pace, ScriptedModel, ScriptedTools, Strict, TestEnvironment, assert_fails, assert_finishes,
     check_layer, drop_at_each_wait, text_of,
 };
+use concentric_tools::{Toolset, agent_tool};
 use serde_json::{Value, json};
 use std::{
     future::Future,
@@ -603,6 +605,38 @@ async fn runs_share_a_budget_and_keys_do_not() {
         failing(&by_key, "b").await,
     ];
     assert_eq!(calls, [3, 1, 3]);
+}
+
+#[tokio::test]
+async fn a_resumed_run_begins_with_the_first_attempt() {
+    let fails = |model: ScriptedModel| model.error(error(ErrorKind::Server)).then();
+    let model = fails(ScriptedModel::new()).tool_call("pay", json!({}));
+    let model = fails(model.then()).text("Paid.");
+    let tools = ScriptedTools::new().asks("pay", "paid");
+    let agent = AgentLayer::new(tools).layer(at_once(2).layer(model.clone()));
+    let asked = agent.clone().oneshot(ChatRequest::user("hi"));
+    let asked = asked.await.unwrap().collect().await.unwrap();
+    let stored = asked.finish.state.unwrap().to_json().unwrap();
+    let state = RunState::from_json(stored.as_bytes(), stored.len()).unwrap();
+    let reply = Reply::approve(state.interrupts()[0].id.clone());
+    let resumed = agent.oneshot(ChatRequest::resume(state, vec![reply]));
+    assert_eq!(resumed.await.unwrap().text().await.unwrap(), "Paid.");
+    assert_eq!(model.calls(), 4);
+}
+
+#[tokio::test]
+async fn an_agent_that_is_a_tool_has_attempts_of_its_own() {
+    let retry = at_once(2);
+    let fails = |model: ScriptedModel| model.error(error(ErrorKind::Server)).then();
+    let inner = fails(ScriptedModel::new()).text("Found.");
+    let nested = AgentLayer::new(ScriptedTools::new()).layer(retry.layer(inner.clone()));
+    let tools = Toolset::new().tool(agent_tool("research", "", nested));
+    let outer = fails(ScriptedModel::new()).tool_call("research", json!({"task": "t"}));
+    let outer = fails(outer.then()).text("Done.");
+    let agent = AgentLayer::new(tools).layer(retry.layer(outer.clone()));
+    let answer = agent.oneshot(ChatRequest::user("hi")).await.unwrap();
+    assert_eq!(answer.text().await.unwrap(), "Done.");
+    assert_eq!((outer.calls(), inner.calls()), (4, 2));
 }
 
 #[tokio::test]
