@@ -2,13 +2,20 @@
 
 use crate::settled;
 use concentric_core::{
-    AgentLayer, CallId, ChatRequest, Clearance, Error, ErrorKind, NoTools, ResponseHead, RoundCall,
-    ToolCall, ToolCallPart, ToolOutcome, ToolSpec, Transcript, Usage, describe::describe,
+    AgentLayer, BoxModel, CallId, ChatRequest, Clearance, Error, ErrorKind, NoTools, Reply,
+    ResponseHead, RoundCall, ToolCall, ToolCallPart, ToolOutcome, ToolSpec, Transcript, Usage,
+    describe::describe,
 };
 use concentric_layers::{LogLayer, config::Registry};
-use concentric_test::{ScriptedModel, TestEnvironment, check_layer, check_tool_layer};
-use concentric_tools::{NoArguments, Toolset, tool};
+use concentric_test::{
+    Pace, ScriptedModel, TestEnvironment, check_layer, check_tool_layer, drop_at_each_wait,
+};
+use concentric_tools::{Approval, NoArguments, Toolset, agent_tool, tool};
 use futures_util::{FutureExt, StreamExt};
+use opentelemetry::trace::TracerProvider;
+use opentelemetry_sdk::trace::{
+    InMemorySpanExporter, InMemorySpanExporterBuilder, SdkTracerProvider, SpanData,
+};
 use serde_json::json;
 use std::{
     io,
@@ -17,6 +24,7 @@ use std::{
 };
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 use tracing::{Level, subscriber::DefaultGuard};
+use tracing_subscriber::{Layer as _, filter::LevelFilter, layer::SubscriberExt};
 
 /// The lines that one thread logs, without times.
 #[derive(Clone, Default)]
@@ -33,8 +41,27 @@ impl io::Write for Lines {
     }
 }
 
+/// The spans that one thread records.
+pub(crate) struct Spans {
+    exporter: InMemorySpanExporter,
+    // Nothing is exported once it is dropped.
+    _provider: SdkTracerProvider,
+}
+
+impl Spans {
+    pub(crate) fn finished(&self) -> Vec<SpanData> {
+        self.exporter.get_finished_spans().unwrap()
+    }
+}
+
 impl Lines {
     pub(crate) fn of_thread(level: Level) -> (Self, DefaultGuard) {
+        let (lines, _, guard) = Self::with_spans(level);
+        (lines, guard)
+    }
+
+    /// Also records spans, of all levels.
+    pub(crate) fn with_spans(level: Level) -> (Self, Spans, DefaultGuard) {
         static GLOBAL: Once = Once::new();
         GLOBAL.call_once(|| {
             // With a single subscriber, tracing remembers for all threads what it answered one of them.
@@ -43,18 +70,33 @@ impl Lines {
         });
         let lines = Self::default();
         let writer = lines.clone();
-        let subscriber = tracing_subscriber::fmt()
-            .with_max_level(level)
+        let log = tracing_subscriber::fmt::layer()
             .with_ansi(false)
             .without_time()
-            .with_writer(move || writer.clone())
-            .finish();
-        (lines, tracing::subscriber::set_default(subscriber))
+            .with_writer(move || writer.clone());
+        let exporter = InMemorySpanExporterBuilder::new().build();
+        let provider = SdkTracerProvider::builder()
+            .with_simple_exporter(exporter.clone())
+            .build();
+        let subscriber = tracing_subscriber::registry()
+            .with(log.with_filter(LevelFilter::from_level(level)))
+            .with(tracing_opentelemetry::layer().with_tracer(provider.tracer("test")));
+        let guard = tracing::subscriber::set_default(subscriber);
+        let spans = Spans {
+            exporter,
+            _provider: provider,
+        };
+        (lines, spans, guard)
+    }
+
+    /// Everything that was logged, also by others than the layer.
+    pub(crate) fn take_all(&self) -> String {
+        let bytes = std::mem::take(&mut *self.0.lock().unwrap());
+        String::from_utf8(bytes).unwrap()
     }
 
     pub(crate) fn take(&self) -> Vec<String> {
-        let bytes = std::mem::take(&mut *self.0.lock().unwrap());
-        let text = String::from_utf8(bytes).unwrap();
+        let text = self.take_all();
         let lines = text.lines().filter(|line| line.contains("concentric::log"));
         lines.map(|line| line.trim().to_owned()).collect()
     }
@@ -361,6 +403,112 @@ async fn each_outcome_of_a_tool_call_has_its_level() {
         let ends = shape(&lines.take());
         assert!(ends.len() == 1 && ends[0].starts_with(expected), "{ends:?}");
     }
+}
+
+/// An agent with an agent as a tool, each with the layer around its runs, model calls and tool calls.
+fn nested(layer: &LogLayer, outer: ScriptedModel, inner: ScriptedModel) -> BoxModel {
+    let agent = |tools: Toolset, model: ScriptedModel| {
+        let agent = AgentLayer::new(tools.hooks(layer.clone()));
+        let model = layer.layer(model.paced(Pace::NextTick));
+        BoxModel::new(layer.layer(agent.layer(model)))
+    };
+    let inner = agent(Toolset::new(), inner.text("Found.").repeat());
+    agent(Toolset::new().tool(agent_tool("ask", "", inner)), outer)
+}
+
+fn asks(model: ScriptedModel) -> ScriptedModel {
+    model.tool_call("ask", json!({"task": "t"})).then()
+}
+
+/// The level and the message of each line of each run, with the runs in the order of their first lines.
+fn by_run(lines: &[String]) -> Vec<Vec<String>> {
+    let mut runs: Vec<(&str, Vec<String>)> = Vec::new();
+    for (line, short) in lines.iter().zip(shape(lines)) {
+        let run = line
+            .split(' ')
+            .find(|word| word.starts_with("run="))
+            .unwrap();
+        let message = short.split(' ').take_while(|word| !word.contains('='));
+        let message = message.collect::<Vec<_>>().join(" ");
+        match runs.iter_mut().find(|(of, _)| *of == run) {
+            Some((_, lines)) => lines.push(message),
+            None => runs.push((run, vec![message])),
+        }
+    }
+    runs.into_iter().map(|(_, lines)| lines).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn concurrent_and_nested_runs_have_lines_of_their_own() {
+    let (lines, _guard) = Lines::of_thread(Level::INFO);
+    let outer = asks(asks(ScriptedModel::new()));
+    let outer = outer.text("Done.").then().text("Done.");
+    let agent = nested(&LogLayer::standard(), outer, ScriptedModel::new());
+    let environment = TestEnvironment::new();
+    let run = async |request: ChatRequest| agent.clone().oneshot(request).await?.text().await;
+    let (one, other) = tokio::join!(run(environment.request("a")), run(environment.request("b")));
+    assert_eq!(
+        (one.unwrap(), other.unwrap()),
+        ("Done.".into(), "Done.".into())
+    );
+    let inner = ["INFO run started", "INFO model call started"];
+    let inner = [&inner[..], &["INFO model call ended", "INFO run ended"]].concat();
+    let step = &inner[1..3];
+    let call = ["INFO tool call started", "INFO tool call ended"];
+    let outer = [&inner[..1], step, &call, step, &inner[3..]].concat();
+    let by_run = by_run(&lines.take());
+    assert_eq!(by_run, [&outer[..], &outer, &inner, &inner]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_resumed_run_logs_its_calls_as_resumed() {
+    let (lines, _guard) = Lines::of_thread(Level::INFO);
+    let layer = LogLayer::standard();
+    let pay = tool("pay", "", |NoArguments {}| async { "paid" });
+    let tools = Toolset::new().tool(pay).gate(Approval::for_tools("pay"));
+    let model = ScriptedModel::new().tool_call("pay", json!({}));
+    let model = model.then().text("Paid.");
+    let agent = AgentLayer::new(tools.hooks(layer.clone())).layer(model);
+    let agent = BoxModel::new(layer.layer(agent));
+    let run = async |request| {
+        let response = agent.clone().oneshot(request).await.unwrap();
+        let answer = response.collect().await.unwrap();
+        (answer, lines.take())
+    };
+    let (asked, logged) = run(ChatRequest::user("hi")).await;
+    assert!(
+        logged.last().unwrap().contains("outcome=\"interrupted\""),
+        "{logged:?}"
+    );
+    let state = *asked.finish.state.unwrap();
+    let reply = Reply::approve(state.interrupts()[0].id.clone());
+    let (_, logged) = run(ChatRequest::resume(state, vec![reply])).await;
+    let expected = [
+        "INFO run started",
+        "INFO tool call started",
+        "INFO tool call ended",
+        "INFO run ended",
+    ];
+    assert_eq!(by_run(&logged), [expected]);
+    assert!(logged[1].contains("resumed=true"), "{logged:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_dropped_at_any_point_has_a_line_for_its_end() {
+    let (lines, _guard) = Lines::of_thread(Level::INFO);
+    let environment = TestEnvironment::new();
+    let run = || {
+        let outer = asks(ScriptedModel::new()).text("Done.");
+        let agent = nested(&LogLayer::standard(), outer, ScriptedModel::new());
+        let request = environment.request("hi");
+        async move { agent.oneshot(request).await?.text().await }
+    };
+    let drops = drop_at_each_wait(run, async |_| {
+        let lines = lines.take();
+        let count = |what: &str| lines.iter().filter(|line| line.contains(what)).count();
+        assert_eq!(count(" started "), count(" ended "), "{lines:?}");
+    });
+    assert!(drops.await > 6);
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
 //! Nothing that a rule matches reaches a place that stands behind the guard.
 
 use super::layer::SECRET;
+use crate::log::Lines;
 use concentric_core::{
     AgentLayer, BoxModel, CallId, ChatRequest, Context, Error, Event, Message, OutputSchema, Reply,
     ThreadId, ToolCall, ToolCallDelta, ToolCallStart, ToolContent, ToolOutcome,
@@ -16,32 +17,15 @@ use concentric_store::SqliteStore;
 use concentric_test::{ScriptedModel, collect_events};
 use concentric_tools::{Approval, Toolset, tool};
 use futures_util::{FutureExt, StreamExt};
-use opentelemetry::trace::TracerProvider;
-use opentelemetry_sdk::trace::{InMemorySpanExporterBuilder, SdkTracerProvider};
 use serde_json::{Value, json};
 use std::{
-    io,
     path::Path,
-    sync::{Arc, Mutex, Once},
+    sync::{Arc, Mutex},
 };
 use tower::{Layer, ServiceBuilder, ServiceExt, service_fn};
-use tracing_subscriber::{Layer as _, filter::LevelFilter, layer::SubscriberExt};
+use tracing::Level;
 
 const REPLACED: &str = "[password]";
-
-#[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<u8>>>);
-
-impl io::Write for Lines {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
 
 /// Checks that a place has a redacted text, and not the secret one.
 fn check(place: &str, content: &[u8]) {
@@ -80,26 +64,10 @@ async fn events(agent: &BoxModel, request: ChatRequest) -> Vec<Event> {
     events
 }
 
-/// With a single subscriber, tracing remembers for all threads what it answered one of them.
-fn set_global() {
-    static GLOBAL: Once = Once::new();
-    GLOBAL.call_once(|| {
-        let none = tracing::subscriber::NoSubscriber::default();
-        let _ = tracing::subscriber::set_global_default(none);
-    });
-}
-
 // Case F057.
 #[tokio::test]
 async fn held_text_of_a_dropped_call_is_not_logged() {
-    set_global();
-    let lines = Lines::default();
-    let writer = lines.clone();
-    let log = tracing_subscriber::fmt()
-        .with_max_level(LevelFilter::TRACE)
-        .with_ansi(false)
-        .with_writer(move || writer.clone());
-    let _subscriber = tracing::subscriber::set_default(log.finish());
+    let (lines, _subscriber) = Lines::of_thread(Level::TRACE);
     let rules = Rules::new([Rule::literals("password", [SECRET])]).unwrap();
     let calls = |arguments| ToolCallDelta::new(0, arguments);
     let start = ToolCallStart::new(0, CallId::new("c"), "look");
@@ -120,27 +88,14 @@ async fn held_text_of_a_dropped_call_is_not_logged() {
     assert_eq!(events, [Event::TextDelta("It is ".into())]);
     drop(body);
     assert_eq!(model.live(), 0);
-    let lines = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+    let lines = lines.take_all();
     assert!(lines.contains("dropped"), "{lines}");
     assert!(!lines.contains("hunt") && !lines.contains("who"), "{lines}");
 }
 
 #[tokio::test]
 async fn nothing_that_a_rule_matches_is_behind_the_guard() {
-    set_global();
-    let (lines, exporter) = (Lines::default(), InMemorySpanExporterBuilder::new().build());
-    let provider = SdkTracerProvider::builder()
-        .with_simple_exporter(exporter.clone())
-        .build();
-    let writer = lines.clone();
-    let log = tracing_subscriber::fmt::layer()
-        .with_ansi(false)
-        .with_writer(move || writer.clone());
-    let subscriber = tracing_subscriber::registry()
-        .with(log.with_filter(LevelFilter::TRACE))
-        .with(tracing_opentelemetry::layer().with_tracer(provider.tracer("test")));
-    let _subscriber = tracing::subscriber::set_default(subscriber);
-
+    let (lines, spans, _subscriber) = Lines::with_spans(Level::TRACE);
     let folder = tempfile::tempdir().unwrap();
     let store = SqliteStore::open(folder.path().join("all.db")).unwrap();
     let rules = Rules::new([Rule::literals("password", [SECRET])]).unwrap();
@@ -226,8 +181,8 @@ async fn nothing_that_a_rule_matches_is_behind_the_guard() {
     events(&agent, request).await;
 
     check_folder("the stores", folder.path());
-    check("the log", &lines.0.lock().unwrap());
-    let spans = exporter.get_finished_spans().unwrap();
+    check("the log", lines.take_all().as_bytes());
+    let spans = spans.finished();
     assert!(spans.len() >= 9, "{}", spans.len());
     check("spans", format!("{spans:?}").as_bytes());
     let requests = model.requests();
