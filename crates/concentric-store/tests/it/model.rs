@@ -297,3 +297,18 @@ proptest! {
         runtime.block_on(compare(&ops));
     }
 }
+
+/// The third run is overdue itself, and more than the limit wait.
+#[tokio::test]
+async fn a_suspension_that_fails_removes_what_has_expired() {
+    let ops = [
+        Op::Begin(2, 0),
+        Op::Suspend(2, 0, 0),
+        Op::Begin(1, 0),
+        Op::Suspend(1, 0, 0),
+        Op::Begin(0, 0),
+        Op::SetTime(70),
+        Op::Suspend(0, 0, 0),
+    ];
+    compare(&ops).await;
+}

@@ -16,9 +16,12 @@ use super::{SqliteStore, worker::Renewal};
 use crate::Fault;
 use concentric_core::{
     InterruptId, MessageId, Reply, RunId, ThreadId,
-    store::{Renewed, RunChange, RunKey, RunRecord, RunStore, RunSummary, StoreFuture, Tenant},
+    store::{
+        Renewed, RunChange, RunKey, RunRecord, RunStore, RunSummary, StoreError, StoreFuture,
+        Tenant,
+    },
 };
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 use tokio::sync::oneshot;
 
 impl RunStore for SqliteStore {
@@ -112,7 +115,24 @@ impl RunStore for SqliteStore {
     }
 
     fn suspend(&self, key: RunKey, fence: u64, change: RunChange) -> StoreFuture<()> {
-        self.write(move |tx, options| write::write(tx, options, &key, fence, &change, Next::Waits))
+        let (store, change) = (self.clone(), Arc::new(change));
+        let suspend = move || {
+            let (key, change) = (key.clone(), Arc::clone(&change));
+            store.write(move |tx, options| {
+                write::write(tx, options, &key, fence, &change, Next::Waits)
+            })
+        };
+        let (store, suspended) = (self.clone(), suspend());
+        Box::pin(async move {
+            match suspended.await {
+                Err(StoreError::TooManyWaiting { .. }) => {}
+                done => return done,
+            }
+            // Some may be overdue. They stay removed if the run may not wait even then.
+            let purged = store.write(|tx, options| purge::purge(tx, options, options.now()));
+            purged.await?;
+            suspend().await
+        })
     }
 
     fn end(&self, key: RunKey, fence: u64) -> StoreFuture<()> {

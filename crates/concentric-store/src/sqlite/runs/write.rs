@@ -314,12 +314,7 @@ pub(super) fn write(
 ) -> Result<(), StoreError> {
     held(tx, key, fence)?;
     let now = options.now();
-    if let Next::Waits = next
-        && may_wait(tx, options, key).is_err()
-    {
-        // Some may be overdue.
-        purge(tx, options, now)?;
-        held(tx, key, fence)?;
+    if let Next::Waits = next {
         may_wait(tx, options, key)?;
     }
     let version = count(tx)?;
