@@ -1,8 +1,6 @@
 //! What the layers that store runs and turns know of each other.
 
-#[cfg(feature = "conversation")]
-use concentric_core::Context;
-use concentric_core::Str;
+use concentric_core::{CancelReason, Context, Error, ErrorKind, Outcome, Str};
 use std::sync::{
     Arc,
     atomic::{AtomicBool, Ordering::Relaxed},
@@ -10,6 +8,20 @@ use std::sync::{
 
 /// The reason for the cancellation of a run whose lease is lost: another process continues it.
 pub(crate) const LEASE_LOST: Str = Str::from_static("lease lost");
+
+/// The outcome of a run that has failed with `error`, or was dropped.
+pub(crate) fn failed(context: &Context, error: Option<&Error>) -> Result<Outcome, ErrorKind> {
+    let cancelled = context.cancel_reason();
+    match error.map(Error::kind) {
+        Some(ErrorKind::Cancelled) if let Some(reason) = cancelled => {
+            Ok(Outcome::Aborted { reason })
+        }
+        Some(kind) => Err(kind),
+        None => Ok(Outcome::Aborted {
+            reason: cancelled.unwrap_or(CancelReason::Disconnected),
+        }),
+    }
+}
 
 /// An extension of the context of a run that a layer stores.
 #[derive(Clone, Default)]
@@ -51,7 +63,7 @@ impl TurnOfRun {
     pub(crate) fn is_elsewhere(context: &Context) -> bool {
         let flags = context.extensions().get();
         let is_refused = flags.is_some_and(|Self(flags)| flags.is_refused.load(Relaxed));
-        let lost = concentric_core::CancelReason::Other(LEASE_LOST);
+        let lost = CancelReason::Other(LEASE_LOST);
         is_refused || context.cancel_reason() == Some(lost)
     }
 }

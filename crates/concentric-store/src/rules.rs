@@ -1,15 +1,19 @@
 //! Rules that the stores share.
 
 use crate::{Fault, Options};
-#[cfg(any(feature = "postgres", feature = "redis", feature = "sqlite"))]
-use concentric_core::store::{StoredDecision, StoredScope};
 use concentric_core::{
-    InterruptId, MessageId, Reply, ThreadId, ToolOutcome, ToolStatus, Turn,
+    CancelReason, InterruptId, MessageId, Outcome, Reply, Str, ThreadId, ToolOutcome, ToolStatus,
+    Turn,
     machine::{RunState, StateError},
     state::StoredSlot,
     store::{
         MAX_TAKEOVERS, Renewed, RunHead, RunKey, RunRecord, RunStatus, StoreError, SuspendedTurn,
     },
+};
+#[cfg(any(feature = "postgres", feature = "redis", feature = "sqlite"))]
+use concentric_core::{
+    ErrorKind,
+    store::{StoredDecision, StoredScope},
 };
 use std::{
     collections::HashSet,
@@ -373,6 +377,29 @@ pub(crate) fn write_replies(replies: &[Reply], max: usize) -> Result<String, Sto
     Ok(json)
 }
 
+/// The outcome of a run that was not resumed in time.
+pub(crate) const EXPIRED: Outcome = Outcome::Aborted {
+    reason: CancelReason::Other(Str::from_static("expired")),
+};
+
+/// The outcome of a run that waited, and was withdrawn.
+pub(crate) const WITHDRAWN: Outcome = Outcome::Aborted {
+    reason: CancelReason::User,
+};
+
+#[cfg(any(feature = "postgres", feature = "redis", feature = "sqlite"))]
+pub(crate) fn write_outcome(outcome: &Result<Outcome, ErrorKind>) -> Result<String, StoreError> {
+    serde_json::to_string(outcome).map_err(StoreError::unwritable)
+}
+
+/// Reads an outcome. One that only a later release knows does not make the run unreadable.
+#[cfg(any(feature = "postgres", feature = "redis", feature = "sqlite"))]
+pub(crate) fn read_outcome(text: &str) -> Option<Result<Outcome, ErrorKind>> {
+    let read = serde_json::from_str(text);
+    read.inspect_err(|error| tracing::warn!(%error, "the outcome of a run cannot be read"))
+        .ok()
+}
+
 /// Skips and logs an unreadable run in a list of runs; a failure of the database is returned.
 pub(crate) fn readable<T>(record: Result<T, StoreError>) -> Result<Option<T>, StoreError> {
     let why = match record {
@@ -432,6 +459,32 @@ fn is_too_deep(json: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Databases have them, and their scripts write the last two.
+    #[cfg(any(feature = "postgres", feature = "redis", feature = "sqlite"))]
+    #[test]
+    fn the_texts_of_outcomes_do_not_change() {
+        let halted = Outcome::Halted {
+            reason: "a\0\"b".into(),
+        };
+        for (outcome, text) in [
+            (Ok(Outcome::Completed), r#"{"Ok":"completed"}"#),
+            (Ok(Outcome::Interrupted), r#"{"Ok":"interrupted"}"#),
+            (Ok(halted), r#"{"Ok":{"halted":{"reason":"a\u0000\"b"}}}"#),
+            (Ok(Outcome::StepLimit), r#"{"Ok":"step_limit"}"#),
+            (Ok(Outcome::CallLimit), r#"{"Ok":"call_limit"}"#),
+            (Err(ErrorKind::RateLimited), r#"{"Err":"rate_limited"}"#),
+            (Ok(WITHDRAWN), r#"{"Ok":{"aborted":{"reason":"user"}}}"#),
+            (
+                Ok(EXPIRED),
+                r#"{"Ok":{"aborted":{"reason":{"other":"expired"}}}}"#,
+            ),
+        ] {
+            assert_eq!(write_outcome(&outcome).unwrap(), text);
+            assert_eq!(read_outcome(text), Some(outcome));
+        }
+        assert_eq!(read_outcome(r#"{"Ok":"of a later release"}"#), None);
+    }
 
     #[test]
     fn the_depth_limit_equals_that_of_the_parser() {

@@ -2,7 +2,7 @@
 
 use super::history::{Recorder, What};
 use concentric_core::{
-    InterruptId, MessageId, Reply, RunId, ThreadId,
+    ErrorKind, InterruptId, MessageId, Outcome, Reply, RunId, ThreadId,
     store::{
         Renewed, RunChange, RunKey, RunRecord, RunStore, RunSummary, StoreError, StoreFuture,
         Tenant,
@@ -113,9 +113,9 @@ impl RunStore for Logged {
         self.noting(work, move |()| vec![What::Suspended { run, fence }])
     }
 
-    fn end(&self, key: RunKey, fence: u64) -> StoreFuture<()> {
+    fn end(&self, key: RunKey, fence: u64, outcome: Result<Outcome, ErrorKind>) -> StoreFuture<()> {
         let run = key.run.to_string();
-        let work = self.inner.end(key, fence);
+        let work = self.inner.end(key, fence, outcome);
         self.noting(work, move |()| vec![What::Ended { run, fence }])
     }
 
@@ -138,6 +138,15 @@ impl RunStore for Logged {
         questions: Vec<InterruptId>,
     ) -> StoreFuture<RunRecord> {
         self.inner.find_by_interrupt(tenant, thread, questions)
+    }
+
+    fn find_by_client_id(
+        &self,
+        tenant: Tenant,
+        thread: ThreadId,
+        client_id: RunId,
+    ) -> StoreFuture<RunSummary> {
+        self.inner.find_by_client_id(tenant, thread, client_id)
     }
 
     fn list_by_thread(

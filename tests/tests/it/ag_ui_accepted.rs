@@ -1,7 +1,7 @@
 //! When the head of an AG-UI response is sent, with runs that are kept in a store.
 
 use concentric_core::{
-    AgentLayer, BoxModel, InterruptId, MessageId, Reply, RunId, ThreadId,
+    AgentLayer, BoxModel, ErrorKind, InterruptId, MessageId, Outcome, Reply, RunId, ThreadId,
     store::{Renewed, RunChange, RunKey, RunRecord, RunStore, RunSummary, StoreFuture, Tenant},
 };
 use concentric_http::ag_ui::{AgUi, AgUiLayer, Shutdown};
@@ -119,7 +119,7 @@ impl RunStore for Never {
         never()
     }
 
-    fn end(&self, _: RunKey, _: u64) -> StoreFuture<()> {
+    fn end(&self, _: RunKey, _: u64, _: Result<Outcome, ErrorKind>) -> StoreFuture<()> {
         never()
     }
 
@@ -141,6 +141,10 @@ impl RunStore for Never {
         _: ThreadId,
         _: Vec<InterruptId>,
     ) -> StoreFuture<RunRecord> {
+        never()
+    }
+
+    fn find_by_client_id(&self, _: Tenant, _: ThreadId, _: RunId) -> StoreFuture<RunSummary> {
         never()
     }
 

@@ -1,6 +1,6 @@
 use super::{RunKey, StoreError, StoreFuture, Tenant, shared};
 use concentric_proto::{
-    Interrupt, InterruptId, MessageId, Reply, RunId, ThreadId,
+    ErrorKind, Interrupt, InterruptId, MessageId, Outcome, Reply, RunId, ThreadId,
     run_state::{RunChange, RunState},
 };
 use serde::{Deserialize, Serialize};
@@ -41,6 +41,9 @@ pub struct RunRecord {
     pub replied_at: Option<SystemTime>,
     /// All interrupts the run has raised so far, with or without replies.
     pub asked: Vec<InterruptId>,
+    /// How the run [ended](RunStore::end). `None` if it has not ended, or was ended by a release that did not
+    /// record it.
+    pub outcome: Option<Result<Outcome, ErrorKind>>,
 }
 
 impl RunRecord {
@@ -58,6 +61,7 @@ impl RunRecord {
             replies: Vec::new(),
             replied_at: None,
             asked: Vec::new(),
+            outcome: None,
         }
     }
 }
@@ -74,16 +78,20 @@ pub struct RunSummary {
     pub status: RunStatus,
     /// The end of the run's lease, by the clock of the store.
     pub lease_until: SystemTime,
+    /// How the run [ended](RunStore::end). `None` if it has not ended, or was ended by a release that did not
+    /// record it.
+    pub outcome: Option<Result<Outcome, ErrorKind>>,
 }
 
 impl RunSummary {
-    /// Creates a summary.
+    /// Creates a summary of a run without an outcome.
     pub fn new(key: RunKey, client_id: RunId, status: RunStatus, lease_until: SystemTime) -> Self {
         Self {
             key,
             client_id,
             status,
             lease_until,
+            outcome: None,
         }
     }
 }
@@ -102,7 +110,7 @@ pub enum RunStatus {
     Quarantined,
     /// The run waits for replies.
     Suspended,
-    /// The run has ended. The record is kept for a while, to reject late replies.
+    /// The run has ended. The record is kept for a while, to reject late replies and to tell its outcome.
     Ended,
 }
 
@@ -218,11 +226,32 @@ shared! {
         /// is stored.
         fn suspend(&self, key: RunKey, fence: u64, change: RunChange) -> StoreFuture<()>;
 
-        /// Records that the run has ended. Repeated calls succeed.
-        fn end(&self, key: RunKey, fence: u64) -> StoreFuture<()>;
+        /// Records that the run has ended, and how: with an outcome, or with an error of this kind.
+        ///
+        /// Repeated calls succeed, and the run keeps its first outcome. The outcome is kept as long as the run. A
+        /// run that the store ends, because it was not resumed in time, is
+        /// [aborted](Outcome::Aborted) with the reason `expired`.
+        ///
+        /// ```
+        /// use concentric_core::{ErrorKind, Outcome, store::{RunClaim, RunStore, StoreError}};
+        ///
+        /// async fn fail(store: &impl RunStore, run: RunClaim) -> Result<(), StoreError> {
+        ///     store.end(run.key.clone(), run.fence, Err(ErrorKind::Timeout)).await?;
+        ///     let ended = store.get(run.key).await?;
+        ///     assert_eq!(ended.outcome, Some(Err(ErrorKind::Timeout)));
+        ///     Ok(())
+        /// }
+        /// ```
+        fn end(
+            &self,
+            key: RunKey,
+            fence: u64,
+            outcome: Result<Outcome, ErrorKind>,
+        ) -> StoreFuture<()>;
 
-        /// Ends all runs of a conversation that wait for replies, atomically. Returns the number of
-        /// ended runs. A claimed run is not ended; a concurrent claim comes before or after.
+        /// Ends all runs of a conversation that wait for replies, atomically, as aborted by the
+        /// [user](concentric_proto::CancelReason::User). Returns the number of ended runs. A claimed run is not
+        /// ended; a concurrent claim comes before or after.
         fn withdraw(&self, tenant: Tenant, thread: ThreadId) -> StoreFuture<usize>;
 
         /// Makes a quarantined run abandoned, so that it can be claimed again. Returns whether it was
@@ -244,6 +273,19 @@ shared! {
             thread: ThreadId,
             questions: Vec<InterruptId>,
         ) -> StoreFuture<RunRecord>;
+
+        /// Returns the run that a request with the run id `client_id` has started in this conversation. Of
+        /// several, the [live](Self::is_live) one, or else the newest, ended or not. The state is not loaded.
+        ///
+        /// # Errors
+        ///
+        /// [`StoreError::NotFound`].
+        fn find_by_client_id(
+            &self,
+            tenant: Tenant,
+            thread: ThreadId,
+            client_id: RunId,
+        ) -> StoreFuture<RunSummary>;
 
         /// Returns at most `limit` runs of a conversation that have not ended: first those that wait
         /// for replies, oldest first, then the others, by the end of their leases. With a `message`,

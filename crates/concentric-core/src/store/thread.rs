@@ -1,6 +1,6 @@
 use super::{RunClaim, StoreFuture, Tenant, shared};
 use crate::state::StoredSlot;
-use concentric_proto::{Str, ThreadId, Transcript, Turn, run_state::RunState};
+use concentric_proto::{ErrorKind, Outcome, Str, ThreadId, Transcript, Turn, run_state::RunState};
 
 shared! {
     /// Stores conversations.
@@ -172,11 +172,11 @@ impl StoredThread {
 pub struct ThreadChange {
     /// The id of the change, so that it is applied once if it is repeated.
     pub id: Option<Str>,
-    /// The claim of the run that ends with the change.
+    /// The claim of the run that ends with the change, and its outcome.
     ///
-    /// A store that has the run ends it in the same write, so that a run whose turn is stored is not resumed,
-    /// and refuses the change if the claim is lost. Other stores, and forks, ignore it.
-    pub ends: Option<RunClaim>,
+    /// A store that has the run [ends](super::RunStore::end) it in the same write, so that a run whose turn is
+    /// stored is not resumed, and refuses the change if the claim is lost. Other stores, and forks, ignore it.
+    pub ends: Option<(RunClaim, Result<Outcome, ErrorKind>)>,
     /// The number of turns that the conversation keeps. Further stored turns are removed.
     pub keep: usize,
     /// The turns that are appended after those.

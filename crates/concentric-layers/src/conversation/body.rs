@@ -86,7 +86,8 @@ fn end(
     };
     let work = match &mut last {
         Last::Finished(finish) => run.finish(finish),
-        Last::Failed(_) | Last::Truncated => run.give_up(),
+        Last::Failed(error) => run.give_up(Some(error)),
+        Last::Truncated => run.give_up(None),
     };
     match work {
         Ok(Some(work)) => {

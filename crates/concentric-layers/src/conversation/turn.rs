@@ -1,7 +1,7 @@
 //! One run of a conversation: its base, and the turn that it stores.
 
 use super::layer::{Merge, NO_THREAD, Settings, UNKNOWN_THREAD};
-use crate::turn::TurnOfRun;
+use crate::turn::{TurnOfRun, failed};
 use concentric_core::{
     ChatRequest, Context as RunContext, Error, ErrorKind, Finish, Outcome, Role, RunId,
     SideEffects, Str, ThreadId, Transcript, Turn as Entry,
@@ -64,7 +64,7 @@ struct Change {
     version: u64,
     earlier: usize,
     id: Option<Str>,
-    ends: Option<RunClaim>,
+    ends: Option<(RunClaim, Result<Outcome, ErrorKind>)>,
     slots: Slots,
 }
 
@@ -242,23 +242,29 @@ impl Turn {
         }
         match &finish.transcript {
             Some(transcript) if self.settings.is_lazy => {
-                let work = self.change()?.append(transcript)?;
+                let work = self
+                    .change(Ok(finish.outcome.clone()))?
+                    .append(transcript)?;
                 self.store_later(async move {
                     work.await?;
                     Ok(())
                 });
                 Ok(None)
             }
-            Some(transcript) => self.save(transcript).map(Some),
+            Some(transcript) => self.save(transcript, Ok(finish.outcome.clone())).map(Some),
             None => Ok(None),
         }
     }
 
-    /// Starts to store the turns so far of a run that has failed or ended early; `None` if there is nothing to
-    /// store.
-    pub(super) fn give_up(&self) -> Result<Option<Saving>, Error> {
+    /// Starts to store the turns so far of a run that has failed, or was truncated without an error; `None` if
+    /// there is nothing to store.
+    pub(super) fn give_up(&self, error: Option<&Error>) -> Result<Option<Saving>, Error> {
+        let outcome = match error {
+            Some(_) => failed(&self.context, error),
+            None => Err(ErrorKind::Truncated),
+        };
         match self.closed.get().filter(|_| self.is_over()) {
-            Some(transcript) => self.save(&transcript).map(Some),
+            Some(transcript) => self.save(&transcript, outcome).map(Some),
             None => Ok(None),
         }
     }
@@ -270,7 +276,8 @@ impl Turn {
             && (!self.is_resumed || self.context.effect_count() != self.effects)
     }
 
-    fn change(&self) -> Result<Change, SlotError> {
+    /// The change of a run that ends with this outcome.
+    fn change(&self, outcome: Result<Outcome, ErrorKind>) -> Result<Change, SlotError> {
         let started = self.started()?;
         let (version, earlier) = started.map_or((self.stored.version, self.earlier()), |started| {
             (started.version, started.earlier)
@@ -286,15 +293,19 @@ impl Turn {
             // unlike the id that a client has chosen.
             id: RunKey::of(&self.context).map(|key| key.run.as_str().into()),
             // Another process may have taken the run over.
-            ends: RunClaim::of(&self.context),
+            ends: RunClaim::of(&self.context).map(|claim| (claim, outcome)),
             slots: self.slots.clone(),
         })
     }
 
-    fn save(&self, transcript: &Transcript) -> Result<Saving, Error> {
+    fn save(
+        &self,
+        transcript: &Transcript,
+        outcome: Result<Outcome, ErrorKind>,
+    ) -> Result<Saving, Error> {
         let clock = self.context.environment().clock();
         Ok(Saving {
-            work: self.change()?.append(transcript)?,
+            work: self.change(outcome)?.append(transcript)?,
             limit: clock.sleep(STORED_WITHIN),
         })
     }
@@ -305,7 +316,8 @@ impl Turn {
         if !self.is_over() || self.context.has_held_effects() {
             return;
         }
-        let (change, closed) = (self.change(), self.closed.clone());
+        let change = self.change(failed(&self.context, None));
+        let closed = self.closed.clone();
         self.store_later(async move {
             if let Some(transcript) = closed.get() {
                 change?.append(&transcript)?.await?;

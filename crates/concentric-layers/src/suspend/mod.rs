@@ -121,6 +121,12 @@
 //! | the same, and the run was abandoned before | is abandoned again, unless [the error](#errors-of-recovered-runs) ends it |
 //! | is lost with its process | can be resumed after its lease expires, by the next reply, by [`SuspendLayer::claim_abandoned`], or by a [`Sweeper`]; accepted replies are kept |
 //!
+//! The [outcome](concentric_core::store::RunStore::end) of a run that has ended is stored with it: that of its
+//! [`Finish`](concentric_core::Finish), the kind of its error, or
+//! [`Truncated`](concentric_core::ErrorKind::Truncated) if it ended early. A run that is dropped is
+//! [aborted](concentric_core::Outcome::Aborted), for the reason of its cancellation or as
+//! [disconnected](concentric_core::CancelReason::Disconnected).
+//!
 //! A resumed run has had effects if a tool that may have side effects was started after the replies
 //! were accepted ([`Context::effect_count`](concentric_core::Context::effect_count)), or if its
 //! error [reports](concentric_core::Error::effects) more effects than its stored state did.

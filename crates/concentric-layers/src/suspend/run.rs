@@ -4,9 +4,10 @@ mod lease;
 
 use self::lease::Lease;
 use super::live::LiveRun;
-use crate::turn::{LEASE_LOST, TurnOfRun};
+use crate::turn::{LEASE_LOST, TurnOfRun, failed};
 use concentric_core::{
-    CancelReason, Context, Environment, Error, ErrorKind, Phase, RunId, SideEffects, ThreadId,
+    CancelReason, Context, Environment, Error, ErrorKind, Outcome, Phase, RunId, SideEffects,
+    ThreadId,
     context::Sleep,
     machine::RunState,
     store::{Checkpoint, RunChange, RunClaim, RunKey, RunStore, StoreError, StoreFuture, Tenant},
@@ -246,23 +247,25 @@ where
             };
             let RunClaim { key, fence, .. } = claim;
             let written = kept.store.suspend(key, fence, kept.change(&state)).await;
-            if let Err(StoreError::Unwritable(_) | StoreError::TooManyWaiting { .. }) = &written {
+            if let Err(error @ (StoreError::Unwritable(_) | StoreError::TooManyWaiting { .. })) =
+                &written
+            {
                 // Every attempt to resume it would fail in the same way.
-                kept.end().await?;
+                kept.end(Err(Error::from(error.clone()).kind())).await?;
             }
             written
         })
     }
 
     /// Stores the end of the run.
-    fn end(self: &Arc<Self>) -> StoreFuture<()> {
+    fn end(self: &Arc<Self>, outcome: Result<Outcome, ErrorKind>) -> StoreFuture<()> {
         if let Some(RunClaim { key, fence, .. }) = self.claim.get().cloned() {
-            return self.store.end(key, fence);
+            return self.store.end(key, fence, outcome);
         }
         let kept = Arc::clone(self);
         Box::pin(async move {
             match kept.begun().await {
-                Some(Ok(RunClaim { key, fence, .. })) => kept.store.end(key, fence).await,
+                Some(Ok(RunClaim { key, fence, .. })) => kept.store.end(key, fence, outcome).await,
                 Some(Err(_)) | None => Ok(()),
             }
         })
@@ -407,9 +410,9 @@ where
     }
 
     /// Records that the run has ended.
-    pub(super) fn end(&mut self) {
+    pub(super) fn end(&mut self, outcome: Result<Outcome, ErrorKind>) {
         if self.kept.is_kept() {
-            self.last = Some(self.kept.end());
+            self.last = Some(self.kept.end(outcome));
         }
     }
 
@@ -421,20 +424,21 @@ where
             self.last = self.kept.leave();
             return;
         }
+        let outcome = failed(&self.context, error);
         if self.has_effects() {
-            return self.stop();
+            return self.stop(outcome);
         }
         match self.origin.take() {
-            None => self.stop(),
+            None => self.stop(outcome),
             // Effects that the stored state reports are not new.
             Some((Origin::Waited, state))
                 if error.is_some_and(|error| error.effects() > state.effects()) =>
             {
-                self.stop();
+                self.stop(outcome);
             }
             Some((Origin::Waited, state)) => self.last = Some(self.kept.suspend(state)),
             Some((Origin::Left, _)) => match error {
-                Some(error) if is_of_the_run(error) => self.end(),
+                Some(error) if is_of_the_run(error) => self.end(outcome),
                 _ => self.last = self.kept.leave(),
             },
         }
@@ -442,10 +446,10 @@ where
 
     /// Records that the run has ended, or abandons it if its state could not be stored: it can be resumed
     /// from the stored one.
-    fn stop(&mut self) {
+    fn stop(&mut self, outcome: Result<Outcome, ErrorKind>) {
         match self.kept.turn.is_refused() {
             true => self.last = self.kept.leave(),
-            false => self.end(),
+            false => self.end(outcome),
         }
     }
 

@@ -46,6 +46,9 @@ where
 /// [`Task::spawn`] for bodies that can be moved, which only the layer requires.
 pub(super) type Spawn<B, St> = fn(Box<Run<B, St>>, &Handle) -> Task;
 
+/// The message of the error of a body without a terminal item.
+const TRUNCATED: &str = "the response body ended before its terminal event";
+
 /// The maximum number of consecutive items before the lease is checked.
 const ITEMS: u32 = 64;
 
@@ -125,10 +128,12 @@ where
         match &last {
             Some(Ok(Event::Finish(finish))) => match (&finish.outcome, &finish.state) {
                 (Outcome::Interrupted, Some(state)) => self.drive.suspend((**state).clone()),
-                _ => self.drive.end(),
+                (outcome, _) => self.drive.end(Ok(outcome.clone())),
             },
             Some(Err(error)) => self.drive.give_up(Some(error)),
-            _ => self.drive.give_up(None),
+            _ => self
+                .drive
+                .give_up(Some(&Error::new(ErrorKind::Truncated, TRUNCATED))),
         }
         self.last = Some(last);
         self.rest = Rest::Over;

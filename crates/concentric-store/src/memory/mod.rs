@@ -7,7 +7,10 @@ mod threads;
 mod turns;
 
 use self::{cache::Cache, effects::Entry, runs::Row, threads::Thread};
-use crate::{Options, rules::is_over};
+use crate::{
+    Options,
+    rules::{EXPIRED, is_over},
+};
 use concentric_core::{
     Str, ThreadId,
     store::{
@@ -99,7 +102,9 @@ impl Kept {
     }
 
     fn purge(&mut self, options: &Options, now: SystemTime) {
-        self.end_all(now, |_, row| row.standing.is_overdue(options, now));
+        self.end_all(now, &EXPIRED, |_, row| {
+            row.standing.is_overdue(options, now)
+        });
         let mut gone = HashSet::new();
         self.runs.retain(|key, row| {
             let ended = row.standing.status == RunStatus::Ended;

@@ -2,12 +2,12 @@ use super::{Kept, MemoryStore, turns::Turns};
 use crate::{
     Options,
     rules::{
-        Standing, check_total, check_waiting, end_of, merge_replies, read_run, readable, renewed,
-        write_head, write_replies,
+        Standing, WITHDRAWN, check_total, check_waiting, end_of, merge_replies, read_run, readable,
+        renewed, write_head, write_replies,
     },
 };
 use concentric_core::{
-    InterruptId, MessageId, Reply, RunId, ThreadId,
+    ErrorKind, InterruptId, MessageId, Outcome, Reply, RunId, ThreadId,
     store::{
         Renewed, RunChange, RunKey, RunRecord, RunStatus, RunStore, RunSummary, StoreError,
         StoreFuture, Tenant,
@@ -30,6 +30,7 @@ pub(super) struct Row {
     replies: Vec<Reply>,
     replied_at: Option<SystemTime>,
     asked: Vec<InterruptId>,
+    outcome: Option<Result<Outcome, ErrorKind>>,
 }
 
 #[derive(Clone, Default)]
@@ -91,12 +92,22 @@ impl Row {
         record.replies.clone_from(&self.replies);
         record.replied_at = self.replied_at;
         record.asked.clone_from(&self.asked);
+        record.outcome.clone_from(&self.outcome);
         Ok(record)
     }
 
     fn summary(&self, key: RunKey, now: SystemTime) -> RunSummary {
         let (status, until) = (self.standing.status_at(now), self.standing.lease_until);
-        RunSummary::new(key, self.client_id.clone(), status, until)
+        let mut summary = RunSummary::new(key, self.client_id.clone(), status, until);
+        summary.outcome.clone_from(&self.outcome);
+        summary
+    }
+
+    fn set_ended(&mut self, version: u64, now: SystemTime, outcome: Result<Outcome, ErrorKind>) {
+        self.standing.version = version;
+        self.standing.status = RunStatus::Ended;
+        self.standing.since = Some(now);
+        self.outcome = Some(outcome);
     }
 }
 
@@ -120,13 +131,13 @@ impl Kept {
         key: &RunKey,
         fence: u64,
         now: SystemTime,
+        outcome: Result<Outcome, ErrorKind>,
     ) -> Result<(), StoreError> {
         let standing = self.row(key)?.standing;
         standing.check_end(fence)?;
         if standing.status != RunStatus::Ended {
-            let row = self.held(key, fence)?;
-            row.standing.status = RunStatus::Ended;
-            row.standing.since = Some(now);
+            let version = self.count();
+            self.row(key)?.set_ended(version, now, outcome);
         }
         Ok(())
     }
@@ -148,6 +159,7 @@ impl Kept {
     pub(super) fn end_all(
         &mut self,
         now: SystemTime,
+        outcome: &Outcome,
         is_meant: impl Fn(&RunKey, &Row) -> bool,
     ) -> usize {
         let rows = self.runs.iter_mut();
@@ -156,9 +168,7 @@ impl Kept {
         rows.sort_by_key(|row| row.begun);
         for row in &mut rows {
             self.count += 1;
-            row.standing.version = self.count;
-            row.standing.status = RunStatus::Ended;
-            row.standing.since = Some(now);
+            row.set_ended(self.count, now, Ok(outcome.clone()));
         }
         rows.len()
     }
@@ -208,6 +218,7 @@ impl RunStore for MemoryStore {
                 replies: Vec::new(),
                 replied_at: None,
                 asked: Vec::new(),
+                outcome: None,
             };
             row.set_state((state, asks));
             kept.runs.insert(key, row);
@@ -353,11 +364,11 @@ impl RunStore for MemoryStore {
         })
     }
 
-    fn end(&self, key: RunKey, fence: u64) -> StoreFuture<()> {
+    fn end(&self, key: RunKey, fence: u64, outcome: Result<Outcome, ErrorKind>) -> StoreFuture<()> {
         let options = self.options.clone();
         self.work(move |kept| {
             let now = options.now();
-            kept.end(&key, fence, now)?;
+            kept.end(&key, fence, now, outcome)?;
             kept.purge(&options, now);
             Ok(())
         })
@@ -367,7 +378,7 @@ impl RunStore for MemoryStore {
         let options = self.options.clone();
         self.work(move |kept| {
             let now = options.now();
-            let waiting = kept.end_all(now, |key, row| {
+            let waiting = kept.end_all(now, &WITHDRAWN, |key, row| {
                 row.standing.status == RunStatus::Suspended
                     && key.tenant == tenant
                     && key.thread == thread
@@ -415,6 +426,24 @@ impl RunStore for MemoryStore {
             let newest = asking.max_by_key(|(_, row)| row.begun);
             let (key, row) = newest.ok_or(StoreError::NotFound)?;
             row.record(key.clone(), &options)
+        })
+    }
+
+    fn find_by_client_id(
+        &self,
+        tenant: Tenant,
+        thread: ThreadId,
+        client_id: RunId,
+    ) -> StoreFuture<RunSummary> {
+        let options = self.options.clone();
+        self.work(move |kept| {
+            let found = kept.runs.iter().filter(|(key, row)| {
+                key.tenant == tenant && key.thread == thread && row.client_id == client_id
+            });
+            let found =
+                found.max_by_key(|(_, row)| (row.standing.status == RunStatus::Running, row.begun));
+            let (key, row) = found.ok_or(StoreError::NotFound)?;
+            Ok(row.summary(key.clone(), options.now()))
         })
     }
 

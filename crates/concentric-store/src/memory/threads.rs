@@ -161,16 +161,16 @@ impl Kept {
         options: &Options,
     ) -> Result<u64, StoreError> {
         let ends = change.ends.clone();
-        if let Some(RunClaim { key, fence, .. }) = &ends
+        if let Some((RunClaim { key, fence, .. }, _)) = &ends
             && let Some(run) = self.runs.get(key)
         {
             run.standing.check_end(*fence)?;
         }
         let version = self.append_turns(key, version, change, options)?;
-        if let Some(RunClaim { key, fence, .. }) = &ends
-            && self.runs.contains_key(key)
+        if let Some((RunClaim { key, fence, .. }, outcome)) = ends
+            && self.runs.contains_key(&key)
         {
-            self.end(key, *fence, options.now())?;
+            self.end(&key, fence, options.now(), outcome)?;
         }
         Ok(version)
     }

@@ -11,12 +11,12 @@ use crate::{
     Fault,
     columns::{ROOT, chain, checksum, integer, names, number, position, size, time},
     rules::{
-        Next, Standing, check_keep, check_total, merge_replies, name, read_run, readable,
-        unwritable, write_head, write_replies,
+        Next, Standing, check_keep, check_total, merge_replies, name, read_outcome, read_run,
+        readable, unwritable, write_head, write_outcome, write_replies,
     },
 };
 use concentric_core::{
-    InterruptId, MessageId, Reply, RunId, ThreadId,
+    ErrorKind, InterruptId, MessageId, Outcome, Reply, RunId, ThreadId,
     store::{
         MAX_TAKEOVERS, Renewed, RunChange, RunKey, RunRecord, RunStatus, RunStore, RunSummary,
         StoreError, StoreFuture, Tenant,
@@ -123,9 +123,9 @@ impl RunStore for PostgresStore {
         })
     }
 
-    fn end(&self, key: RunKey, fence: u64) -> StoreFuture<()> {
+    fn end(&self, key: RunKey, fence: u64, outcome: Result<Outcome, ErrorKind>) -> StoreFuture<()> {
         let db = Arc::clone(&self.db);
-        Box::pin(async move { end(&db, &key, fence).await })
+        Box::pin(async move { end(&db, &key, fence, &outcome).await })
     }
 
     fn withdraw(&self, tenant: Tenant, thread: ThreadId) -> StoreFuture<usize> {
@@ -182,10 +182,32 @@ impl RunStore for PostgresStore {
                 INT8: now(&db.options),
                 INT8: position(db.options.max_state_bytes),
             ];
-            let rows = db.call("run_find", params, Repeat::Yes).await?;
+            let rows = db.call("run_asking", params, Repeat::Yes).await?;
             let row = rows.first().ok_or(StoreError::NotFound)?;
             let key = RunKey::new(tenant, thread, RunId::new(column::<String>(row, 0)?));
             Stored::read(row)?.open(&db, key)
+        })
+    }
+
+    fn find_by_client_id(
+        &self,
+        tenant: Tenant,
+        thread: ThreadId,
+        client_id: RunId,
+    ) -> StoreFuture<RunSummary> {
+        let db = Arc::clone(&self.db);
+        Box::pin(async move {
+            let params = params![
+                TEXT: tenant.0.as_str(),
+                TEXT: thread.as_str(),
+                TEXT: client_id.as_str(),
+                INT8: now(&db.options),
+            ];
+            let rows = db.call("run_of_client", params, Repeat::Yes).await?;
+            let row = rows.first().ok_or(StoreError::NotFound)?;
+            let mut found = summary(row, &tenant, &thread)?;
+            found.outcome = outcome(row, 9)?;
+            Ok(found)
         })
     }
 
@@ -206,13 +228,7 @@ impl RunStore for PostgresStore {
                 INT8: position(limit),
             ];
             let rows = db.call("run_list", params, Repeat::Yes).await?;
-            let summaries = rows.iter().map(|row| {
-                let id = |at| column::<String>(row, at).map(RunId::new);
-                let (standing, now) = standing(row)?;
-                let key = RunKey::new(tenant.clone(), thread.clone(), id(0)?);
-                let (status, until) = (standing.status_at(now), standing.lease_until);
-                Ok(RunSummary::new(key, id(1)?, status, until))
-            });
+            let summaries = rows.iter().map(|row| summary(row, &tenant, &thread));
             summaries.collect()
         })
     }
@@ -240,7 +256,21 @@ fn standing(row: &Row) -> Result<(Standing, SystemTime), StoreError> {
     Ok((standing, time(column(row, 8)?)))
 }
 
-/// A row that the functions `run_get` and `run_find` return.
+/// Reads a run without an outcome from the columns 0 to 8.
+fn summary(row: &Row, tenant: &Tenant, thread: &ThreadId) -> Result<RunSummary, StoreError> {
+    let id = |at| column::<String>(row, at).map(RunId::new);
+    let (standing, now) = standing(row)?;
+    let key = RunKey::new(tenant.clone(), thread.clone(), id(0)?);
+    let (status, until) = (standing.status_at(now), standing.lease_until);
+    Ok(RunSummary::new(key, id(1)?, status, until))
+}
+
+fn outcome(row: &Row, at: usize) -> Result<Option<Result<Outcome, ErrorKind>>, StoreError> {
+    let text: Option<&str> = column(row, at)?;
+    Ok(text.and_then(read_outcome))
+}
+
+/// A row that the functions `run_get` and `run_asking` return.
 struct Stored<'a> {
     client_id: RunId,
     standing: Standing,
@@ -255,6 +285,7 @@ struct Stored<'a> {
     asked: Vec<String>,
     chains: Vec<&'a [u8]>,
     bodies: Vec<&'a [u8]>,
+    outcome: Option<Result<Outcome, ErrorKind>>,
 }
 
 impl<'a> Stored<'a> {
@@ -273,6 +304,7 @@ impl<'a> Stored<'a> {
             asked: column(row, 15)?,
             chains: column(row, 16)?,
             bodies: column(row, 17)?,
+            outcome: outcome(row, 18)?,
         })
     }
 
@@ -296,6 +328,7 @@ impl<'a> Stored<'a> {
         record.replies = replies;
         record.replied_at = self.replied_at.map(time);
         record.asked = self.asked.into_iter().map(InterruptId::new).collect();
+        record.outcome = self.outcome;
         Ok(record)
     }
 }
@@ -307,8 +340,6 @@ async fn get(db: &Db, key: &RunKey) -> Result<Row, StoreError> {
         TEXT: tenant,
         TEXT: thread,
         TEXT: run,
-        // The turns are read in any version.
-        INT8: None::<i64>,
         INT8: now(&db.options),
         INT8: position(db.options.max_state_bytes),
     ];
@@ -561,7 +592,13 @@ async fn write(db: &Db, key: &RunKey, next: Next, change: &RunChange) -> Result<
     })
 }
 
-async fn end(db: &Db, key: &RunKey, fence: u64) -> Result<(), StoreError> {
+async fn end(
+    db: &Db,
+    key: &RunKey,
+    fence: u64,
+    outcome: &Result<Outcome, ErrorKind>,
+) -> Result<(), StoreError> {
+    let outcome = write_outcome(outcome)?;
     let [tenant, thread, run] = names(key);
     let params = params![
         TEXT: tenant,
@@ -569,6 +606,7 @@ async fn end(db: &Db, key: &RunKey, fence: u64) -> Result<(), StoreError> {
         TEXT: run,
         INT8: integer(fence),
         INT8: now(&db.options),
+        TEXT: outcome,
     ];
     let row = db.call_one("run_end", params, Repeat::Yes).await?;
     match column(&row, 0)? {

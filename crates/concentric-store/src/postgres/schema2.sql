@@ -1,5 +1,5 @@
--- Version 2 of the schema: pages of turns, deletion in steps, and claims that do not read turns. What a release with
--- version 1 calls is kept.
+-- Version 2 of the schema: pages of turns, deletion in steps, claims that do not read turns, and the outcomes of runs.
+-- What a release with version 1 calls is kept.
 
 -- The turns of a log from position `p_from` to before `p_len`, and their checksums.
 CREATE FUNCTION log_read(
@@ -323,4 +323,159 @@ BEGIN
     o_until := v_lease.until;
     o_takeovers := v_lease.takeovers;
     o_replied_at := v_run.replied_at;
+END $$;
+
+---------------------------------------------------------------------------------------------------
+-- The outcomes of runs.
+
+-- How the run ended; null before its end, and of a run that a release with version 1 has ended.
+ALTER TABLE runs ADD COLUMN outcome text;
+CREATE INDEX runs_of_client ON runs (tenant, thread, client_id, id);
+
+CREATE FUNCTION run_get(p_tenant text, p_thread text, p_run text, p_now bigint, p_max bigint)
+RETURNS TABLE (
+    o_run text, o_client_id text, o_status text, o_version bigint, o_fence bigint, o_until bigint,
+    o_takeovers integer, o_since bigint, o_now bigint, o_len bigint, o_bytes bigint, o_head bytea,
+    o_replies bytea, o_replied_at bigint, o_checksum bytea, o_asked text[], o_chains bytea[],
+    o_bodies bytea[], o_outcome text
+)
+LANGUAGE sql STABLE SET search_path FROM CURRENT AS $$
+    SELECT o.*, r.outcome FROM runs r, run_open(r.id, NULL, p_now, p_max) o
+    WHERE r.tenant = p_tenant AND r.thread = p_thread AND r.run = p_run
+$$;
+
+-- The newest run that raised any of these interrupts.
+CREATE FUNCTION run_asking(
+    p_tenant text, p_thread text, p_questions text[], p_now bigint, p_max bigint
+) RETURNS TABLE (
+    o_run text, o_client_id text, o_status text, o_version bigint, o_fence bigint, o_until bigint,
+    o_takeovers integer, o_since bigint, o_now bigint, o_len bigint, o_bytes bigint, o_head bytea,
+    o_replies bytea, o_replied_at bigint, o_checksum bytea, o_asked text[], o_chains bytea[],
+    o_bodies bytea[], o_outcome text
+)
+LANGUAGE sql STABLE SET search_path FROM CURRENT AS $$
+    SELECT o.*, r.outcome FROM (
+        SELECT max(q.run) AS id FROM questions q
+        WHERE q.tenant = p_tenant AND q.thread = p_thread AND q.question = ANY (p_questions)
+    ) found JOIN runs r ON r.id = found.id, run_open(r.id, NULL, p_now, p_max) o
+$$;
+
+-- The live run of a client id, or else the newest one. Each part reads one entry of an index, however many runs have
+-- the id.
+CREATE FUNCTION run_of_client(p_tenant text, p_thread text, p_client_id text, p_now bigint)
+RETURNS TABLE (
+    o_run text, o_client_id text, o_status text, o_version bigint, o_fence bigint, o_until bigint,
+    o_takeovers integer, o_since bigint, o_now bigint, o_outcome text
+)
+LANGUAGE sql STABLE SET search_path FROM CURRENT AS $$
+    SELECT r.run, r.client_id, r.status, r.version, r.fence, l.until, l.takeovers, r.since, now_or(p_now),
+        r.outcome
+    FROM runs r JOIN leases l ON l.run = r.id
+    WHERE r.id = coalesce(
+        (SELECT id FROM runs WHERE tenant = p_tenant AND thread = p_thread AND client_id = p_client_id
+             AND status = 'running' LIMIT 1),
+        (SELECT id FROM runs WHERE tenant = p_tenant AND thread = p_thread AND client_id = p_client_id
+         ORDER BY id DESC LIMIT 1))
+$$;
+
+CREATE FUNCTION run_set_ended(p_id bigint, p_now bigint, p_outcome text) RETURNS void
+LANGUAGE sql VOLATILE SET search_path FROM CURRENT AS $$
+    UPDATE runs SET status = 'ended', version = nextval('counter'), since = p_now, outcome = p_outcome
+    WHERE id = p_id;
+    UPDATE leases SET held = false WHERE run = p_id;
+$$;
+
+-- Ends a run. `o_code` is 'ok', 'not_found' or 'stale'.
+CREATE FUNCTION run_end(
+    p_tenant text, p_thread text, p_run text, p_fence bigint, p_now bigint, p_outcome text
+) RETURNS text
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+DECLARE
+    v_run  runs;
+    v_code text;
+BEGIN
+    SELECT * INTO v_run FROM runs
+    WHERE tenant = p_tenant AND thread = p_thread AND run = p_run FOR NO KEY UPDATE;
+    v_code := fence_code(v_run, p_fence);
+    IF v_code IS NULL THEN
+        PERFORM run_set_ended(v_run.id, now_or(p_now), p_outcome);
+    END IF;
+    RETURN CASE coalesce(v_code, 'ended') WHEN 'ended' THEN 'ok' ELSE v_code END;
+END $$;
+
+-- As in version 1, with an outcome.
+CREATE OR REPLACE FUNCTION run_withdraw(p_tenant text, p_thread text, p_now bigint) RETURNS bigint
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+DECLARE
+    v_now   bigint := now_or(p_now);
+    v_id    bigint;
+    v_ended bigint := 0;
+BEGIN
+    FOR v_id IN
+        SELECT id FROM runs WHERE tenant = p_tenant AND thread = p_thread AND status = 'suspended'
+        ORDER BY id FOR NO KEY UPDATE
+    LOOP
+        PERFORM run_set_ended(v_id, v_now, '{"Ok":{"aborted":{"reason":"user"}}}');
+        v_ended := v_ended + 1;
+    END LOOP;
+    RETURN v_ended;
+END $$;
+
+-- As in version 1, with an outcome.
+CREATE OR REPLACE FUNCTION purge_waiting(p_now bigint, p_keep_waiting bigint) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+DECLARE
+    v_expired   text := '{"Ok":{"aborted":{"reason":{"other":"expired"}}}}';
+    v_id        bigint;
+    v_waiting   bigint := 0;
+    v_abandoned bigint := 0;
+BEGIN
+    FOR v_id IN
+        SELECT id FROM runs WHERE status = 'suspended' AND since <= p_now - p_keep_waiting
+        ORDER BY since LIMIT 100 FOR NO KEY UPDATE SKIP LOCKED
+    LOOP
+        PERFORM run_set_ended(v_id, p_now, v_expired);
+        v_waiting := v_waiting + 1;
+    END LOOP;
+    FOR v_id IN
+        SELECT r.id FROM leases l JOIN runs r ON r.id = l.run
+        WHERE l.held AND l.until <= p_now - p_keep_waiting
+        ORDER BY l.until LIMIT 100 FOR NO KEY UPDATE OF r, l SKIP LOCKED
+    LOOP
+        PERFORM run_set_ended(v_id, p_now, v_expired);
+        v_abandoned := v_abandoned + 1;
+    END LOOP;
+    RETURN v_waiting >= 100 OR v_abandoned >= 100;
+END $$;
+
+-- Appends to a conversation as in version 1. The run with the names `p_run` ends with it, with an outcome.
+CREATE FUNCTION thread_append(
+    p_tenant text, p_thread text, p_to text, p_version bigint, p_attempt bytea, p_change text,
+    p_run text[], p_fence bigint, p_now bigint, p_session text, p_keep bigint, p_bodies bytea[],
+    p_new_bytes bigint, p_max bigint, p_clear boolean, p_slots text[], p_places text[], p_values bytea[],
+    p_suspended bytea, p_suspended_slots bytea, p_shared bigint, p_outcome text,
+    OUT o_code text, OUT o_n bigint
+)
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+DECLARE
+    v_run runs;
+BEGIN
+    IF p_run IS NOT NULL THEN
+        -- In the order of version 1.
+        PERFORM thread_lock(p_tenant, coalesce(p_to, p_thread));
+        -- Null if another store has the run.
+        SELECT * INTO v_run FROM runs
+        WHERE tenant = p_run[1] AND thread = p_run[2] AND run = p_run[3] FOR NO KEY UPDATE;
+        IF fence_code(v_run, p_fence) = 'stale' THEN
+            o_code := 'stale';
+            RETURN;
+        END IF;
+    END IF;
+    SELECT a.o_code, a.o_n INTO o_code, o_n FROM thread_append(
+        p_tenant, p_thread, p_to, p_version, p_attempt, p_change, NULL, NULL, p_now, p_session, p_keep,
+        p_bodies, p_new_bytes, p_max, p_clear, p_slots, p_places, p_values, p_suspended,
+        p_suspended_slots, p_shared) a;
+    IF o_code = 'ok' AND v_run.status = 'running' THEN
+        PERFORM run_set_ended(v_run.id, now_or(p_now), p_outcome);
+    END IF;
 END $$;

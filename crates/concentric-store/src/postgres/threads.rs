@@ -8,8 +8,8 @@ use crate::{
     Fault,
     columns::{ROOT, chain, integer, names, number, position, size},
     rules::{
-        MAX_TURNS, read_suspended, thread_name, unwritable, window, write_slot, write_suspended,
-        write_turn,
+        MAX_TURNS, read_suspended, thread_name, unwritable, window, write_outcome, write_slot,
+        write_suspended, write_turn,
     },
 };
 use concentric_core::{
@@ -270,8 +270,11 @@ async fn append(
     let written = suspended.map(|turn| write_suspended(turn, max));
     let (state, suspended_slots) = written.transpose()?.unzip();
     // A fork begins a conversation, and ends no run.
-    let claim = change.ends.as_ref().filter(|_| to.is_none());
-    let run = claim.map(|claim| names(&claim.key).to_vec());
+    let ends = change.ends.as_ref().filter(|_| to.is_none());
+    let run = ends.map(|(claim, _)| names(&claim.key).to_vec());
+    let outcome = ends
+        .map(|(_, outcome)| write_outcome(outcome))
+        .transpose()?;
     let params = params![
         TEXT: tenant.0.as_str(),
         TEXT: thread.as_str(),
@@ -280,7 +283,7 @@ async fn append(
         BYTEA: attempt(),
         TEXT: change.id.as_deref(),
         TEXT_ARRAY: run,
-        INT8: claim.map(|claim| integer(claim.fence)),
+        INT8: ends.map(|(claim, _)| integer(claim.fence)),
         INT8: now(&db.options),
         TEXT: change.session.as_ref().map(ThreadId::as_str),
         INT8: position(change.keep),
@@ -294,6 +297,7 @@ async fn append(
         BYTEA: state.as_deref().map(str::as_bytes),
         BYTEA: suspended_slots.as_deref().map(str::as_bytes),
         INT8: suspended.map(|turn| position(turn.shared)),
+        TEXT: outcome,
     ];
     let row = db.call_one("thread_append", params, Repeat::Yes).await?;
     let n = number(column::<Option<i64>>(&row, 1)?.unwrap_or_default());

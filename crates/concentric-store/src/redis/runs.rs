@@ -13,12 +13,12 @@ use crate::{
     Fault,
     columns::{digest as digest_of, integer, number, position, size},
     rules::{
-        Next, Standing, check_keep, check_total, merge_replies, name, read_run, readable, renewed,
-        unwritable, write_head, write_replies,
+        Next, Standing, check_keep, check_total, merge_replies, name, read_outcome, read_run,
+        readable, renewed, unwritable, write_head, write_outcome, write_replies,
     },
 };
 use concentric_core::{
-    InterruptId, MessageId, Reply as Answer, RunId, ThreadId,
+    ErrorKind, InterruptId, MessageId, Outcome, Reply as Answer, RunId, ThreadId,
     store::{
         MAX_TAKEOVERS, Renewed, RunChange, RunKey, RunRecord, RunStatus, RunStore, RunSummary,
         StoreError, StoreFuture, Tenant,
@@ -127,10 +127,12 @@ impl RunStore for RedisStore {
         })
     }
 
-    fn end(&self, key: RunKey, fence: u64) -> StoreFuture<()> {
+    fn end(&self, key: RunKey, fence: u64, outcome: Result<Outcome, ErrorKind>) -> StoreFuture<()> {
         let db = Arc::clone(&self.db);
         Box::pin(async move {
-            let call = of_run(&key, "run_end").int(integer(fence));
+            let call = of_run(&key, "run_end")
+                .int(integer(fence))
+                .owned(write_outcome(&outcome)?);
             match db.call(call, Repeat::Yes).await?.code()? {
                 "ok" => {}
                 code => return Err(rejected(code)),
@@ -182,6 +184,23 @@ impl RunStore for RedisStore {
         })
     }
 
+    fn find_by_client_id(
+        &self,
+        tenant: Tenant,
+        thread: ThreadId,
+        client_id: RunId,
+    ) -> StoreFuture<RunSummary> {
+        let db = Arc::clone(&self.db);
+        Box::pin(async move {
+            let call = Call::of(&tenant, "run_of_client")
+                .name(thread.as_str())
+                .text(client_id.as_str());
+            let reply = found(db.call(call, Repeat::Yes).await?)?;
+            let now = from_micros(reply.int(1)?);
+            summary(&tenant, &thread, now, reply.get(2)?)
+        })
+    }
+
     fn list_by_thread(
         &self,
         tenant: Tenant,
@@ -198,18 +217,9 @@ impl RunStore for RedisStore {
             let reply = db.call(call, Repeat::Yes).await?;
             let now = from_micros(reply.int(1)?);
             let runs = reply.rest().get(1..).unwrap_or_default();
-            let summary = |run| {
-                let [run, client, standing @ ..] = list(run)? else {
-                    return Err(Fault::corrupt("a list of runs", "a run has no name").into());
-                };
-                let run = RunId::new(unescape(bytes(run)?)?);
-                let key = RunKey::new(tenant.clone(), thread.clone(), run);
-                let standing = read_standing(&name(&key), standing)?;
-                let (status, until) = (standing.status_at(now), standing.lease_until);
-                let client = RunId::new(text(client)?.to_owned());
-                Ok(RunSummary::new(key, client, status, until))
-            };
-            let summaries = runs.iter().map(|run| readable(summary(run)));
+            let summaries = runs
+                .iter()
+                .map(|run| readable(summary(&tenant, &thread, now, run)));
             summaries.filter_map(Result::transpose).collect()
         })
     }
@@ -275,6 +285,33 @@ fn read_standing(what: &str, values: &[Value]) -> Result<Standing, StoreError> {
     })
 }
 
+/// Reads a run that the methods `run_of_client` and `run_list` return.
+fn summary(
+    tenant: &Tenant,
+    thread: &ThreadId,
+    now: SystemTime,
+    run: &Value,
+) -> Result<RunSummary, StoreError> {
+    let [run, client, standing @ .., outcome] = list(run)? else {
+        return Err(Fault::corrupt("a list of runs", "a run has no name").into());
+    };
+    let run = RunId::new(unescape(bytes(run)?)?);
+    let key = RunKey::new(tenant.clone(), thread.clone(), run);
+    let standing = read_standing(&name(&key), standing)?;
+    let (status, until) = (standing.status_at(now), standing.lease_until);
+    let client = RunId::new(text(client)?.to_owned());
+    let mut summary = RunSummary::new(key, client, status, until);
+    summary.outcome = optional_outcome(outcome)?;
+    Ok(summary)
+}
+
+fn optional_outcome(value: &Value) -> Result<Option<Result<Outcome, ErrorKind>>, StoreError> {
+    match value {
+        Value::Nil => Ok(None),
+        value => Ok(read_outcome(text(value)?)),
+    }
+}
+
 /// A run that the methods `run_get` and `run_find` return.
 struct Stored<'a> {
     client_id: RunId,
@@ -291,6 +328,7 @@ struct Stored<'a> {
     digests: [&'a [u8]; 2],
     asked: Vec<String>,
     entries: &'a [Value],
+    outcome: Option<Result<Outcome, ErrorKind>>,
 }
 
 impl<'a> Stored<'a> {
@@ -316,6 +354,7 @@ impl<'a> Stored<'a> {
             digests: [bytes(reply.get(16)?)?, bytes(reply.get(17)?)?],
             asked,
             entries: list(reply.get(19)?)?,
+            outcome: optional_outcome(reply.get(20)?)?,
         })
     }
 
@@ -341,6 +380,7 @@ impl<'a> Stored<'a> {
         record.replies = replies;
         record.replied_at = self.replied_at.map(from_micros);
         record.asked = self.asked.into_iter().map(InterruptId::new).collect();
+        record.outcome = self.outcome;
         Ok(record)
     }
 }

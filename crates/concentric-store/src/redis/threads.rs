@@ -11,8 +11,8 @@ use crate::{
     Fault,
     columns::{integer, number, position, size},
     rules::{
-        MAX_TURNS, read_suspended, thread_name, unwritable, window, write_slot, write_suspended,
-        write_turn,
+        MAX_TURNS, read_suspended, thread_name, unwritable, window, write_outcome, write_slot,
+        write_suspended, write_turn,
     },
 };
 use concentric_core::{
@@ -246,8 +246,12 @@ async fn append(
     let written = suspended.map(|turn| write_suspended(turn, max));
     let (state, suspended_slots) = written.transpose()?.unzip();
     // A fork begins a conversation, and ends no run. A run of another tenant is not in this store.
-    let claim = change.ends.as_ref();
-    let claim = claim.filter(|claim| to.is_none() && claim.key.tenant == *tenant);
+    let ends = change.ends.as_ref();
+    let ends = ends.filter(|(claim, _)| to.is_none() && claim.key.tenant == *tenant);
+    let claim = ends.map(|(claim, _)| claim);
+    let outcome = ends
+        .map(|(_, outcome)| write_outcome(outcome))
+        .transpose()?;
     let to_name = to.map(|to| escape(to.as_str()));
     let call = Call::of(tenant, "thread_append")
         .name(thread.as_str())
@@ -261,6 +265,7 @@ async fn append(
         .name(claim.map_or("", |claim| claim.key.thread.as_str()))
         .name(claim.map_or("", |claim| claim.key.run.as_str()))
         .int(claim.map_or(0, |claim| integer(claim.fence)))
+        .text(outcome.as_deref().unwrap_or_default())
         .int(position(change.keep))
         .int(position(new_bytes))
         .int(position(max))

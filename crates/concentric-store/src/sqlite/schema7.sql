@@ -1,3 +1,7 @@
+-- How the run ended; null before its end.
+ALTER TABLE runs ADD COLUMN outcome TEXT;
+CREATE INDEX runs_of_client ON runs (tenant, thread, client_id, begun);
+
 -- Results that can be made again.
 CREATE TABLE cache (
     tenant TEXT NOT NULL,

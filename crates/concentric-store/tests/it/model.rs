@@ -2,7 +2,7 @@
 
 use crate::common::{at, client, clock, key, question, running, secs, set, tenant, waiting};
 use concentric_core::{
-    Context, MessageId, Reply, RunId, ThreadId, ToolOutcome,
+    Context, MessageId, Outcome, Reply, RunId, ThreadId, ToolOutcome,
     store::{
         Decisions, EffectKey, Intent, Ledger, Once, RunClaim, RunRecord, RunStore, StoreError,
         StoreFuture, StoredDecision, StoredScope,
@@ -178,7 +178,9 @@ where
             ))
             .await
         }
-        Op::End(run, back) => result(store.end(run_key(run), fence(run, back))).await,
+        Op::End(run, back) => {
+            result(store.end(run_key(run), fence(run, back), Ok(Outcome::Completed))).await
+        }
         Op::Amend(run, back, q) => {
             let (version, state) = (seen.nth(*run, *back).1, waiting("a", &name(*q)));
             result(store.amend(run_key(run), version, state.into())).await

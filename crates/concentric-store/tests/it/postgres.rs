@@ -14,7 +14,7 @@ use crate::common::{
     question, reads, running, tenant, waiting,
 };
 use concentric_core::{
-    Reply, RunId, ThreadId, Turn,
+    Outcome, Reply, RunId, ThreadId, Turn,
     store::{RunStatus, RunStore, StoreError, ThreadChange, ThreadStore},
 };
 use concentric_store::{Fault, Options, PostgresStore};
@@ -65,6 +65,34 @@ async fn check_page(
             );
         }
     }
+}
+
+#[tokio::test]
+async fn a_run_that_an_earlier_release_ends_has_no_outcome() {
+    let Some((url, schema)) = migrated().await else {
+        return;
+    };
+    let store = PostgresStore::open_with(&url, Options::new().schema(schema.as_str()));
+    let store = store.await.unwrap();
+    let fence = begin(&store, "run").await;
+    let database = connect(&url).await;
+    // The functions of version 1.
+    let end = format!("SELECT {schema}.run_end('acme', 'thread', 'run', {fence}, NULL)");
+    database.batch_execute(&end).await.unwrap();
+    store
+        .end(key("run"), fence, Ok(Outcome::Completed))
+        .await
+        .unwrap();
+    let found = store.find_by_client_id(tenant("acme"), id("thread"), client("run"));
+    let found = found.await.unwrap();
+    assert_eq!((found.status, found.outcome), (RunStatus::Ended, None));
+    let record = store.get(key("run")).await.unwrap();
+    assert_eq!((record.status, record.outcome), (RunStatus::Ended, None));
+    let read = format!(
+        "SELECT o_status, o_run FROM {schema}.run_get('acme', 'thread', 'run', NULL, NULL, 1000000)"
+    );
+    let row = database.query_one(&read, &[]).await.unwrap();
+    assert_eq!((row.get(0), row.get(1)), ("ended", "run"));
 }
 
 #[tokio::test]
@@ -228,7 +256,10 @@ async fn a_run_shares_the_turns_of_its_conversation() {
     let cut = store.append(tenant("acme"), id("thread"), version, add(0, &["x".into()]));
     cut.await.unwrap();
     assert_eq!(store.get(key("run")).await.unwrap().state, state);
-    store.end(key("run"), fence).await.unwrap();
+    store
+        .end(key("run"), fence, Ok(Outcome::Completed))
+        .await
+        .unwrap();
     assert!(store.delete(tenant("acme"), id("thread")).await.unwrap());
     assert_eq!(number(&database, &rows).await, 0);
 }

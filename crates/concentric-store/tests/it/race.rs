@@ -9,7 +9,7 @@ use crate::common::{
     client, clock, file::open, key, question, running, secs, set, tenant, waiting,
 };
 use concentric_core::{
-    Context, Reply, ThreadId, ToolOutcome,
+    Context, Outcome, Reply, ThreadId, ToolOutcome,
     store::{
         EffectKey, Intent, Ledger, LedgerEntry, RunClaim, RunStatus, RunStore, StoreError,
         StoreFuture,
@@ -174,7 +174,7 @@ fn racer() {
             let begun = block(Ledger::begin(&store, effect(&run), intent(&run, fence)));
             assert_eq!(begun.unwrap(), LedgerEntry::New);
             block(store.finish(effect(&run), ToolOutcome::done("paid"))).unwrap();
-            block(store.end(key(&run), fence)).unwrap();
+            block(store.end(key(&run), fence, Ok(Outcome::Completed))).unwrap();
             report("won");
         }
         Err(error) => report(error.code()),
@@ -220,7 +220,7 @@ fn zombie() {
             fence,
             waiting("z", "z").into(),
         ))),
-        result(block(store.end(key(&run), fence))),
+        result(block(store.end(key(&run), fence, Ok(Outcome::Completed)))),
         result(begun),
     ]);
 }

@@ -15,7 +15,7 @@ use crate::common::{
     running, tenant, waiting,
 };
 use concentric_core::{
-    RunId, ThreadId, Turn,
+    Outcome, RunId, ThreadId, Turn,
     store::{
         Memories, Memory, Once, RunChange, RunStatus, RunStore, StoreError, ThreadChange,
         ThreadStore,
@@ -283,7 +283,10 @@ async fn a_run_shares_the_turns_of_its_conversation() {
     let cut = store.append(tenant("acme"), id("thread"), version, add(0, &["x".into()]));
     cut.await.unwrap();
     assert_eq!(store.get(key("run")).await.unwrap().state, state);
-    store.end(key("run"), fence).await.unwrap();
+    store
+        .end(key("run"), fence, Ok(Outcome::Completed))
+        .await
+        .unwrap();
     assert!(store.delete(tenant("acme"), id("thread")).await.unwrap());
     assert_eq!(turns(&schema).await, 0);
 }

@@ -2,8 +2,9 @@
 
 use crate::common::{client, clock, key, question, running, secs, set, tenant, waiting};
 use crate::kinds::Store;
-use concentric_core::store::{
-    CacheKey, EffectKey, Intent, Ledger, RunChange, RunStatus, RunStore, StoreError,
+use concentric_core::{
+    Outcome,
+    store::{CacheKey, EffectKey, Intent, Ledger, RunChange, RunStatus, RunStore, StoreError},
 };
 #[cfg(feature = "sqlite")]
 use concentric_store::SqliteStore;
@@ -106,7 +107,10 @@ async fn a_waiting_run_ends_after_its_retention() {
 async fn an_ended_run_is_removed_after_its_retention() {
     async fn check<S: Store>(store: S, clock: &ManualClock, (before, at): (&str, Option<u64>)) {
         let fence = begin(&store, "r").await;
-        store.end(key("r"), fence).await.unwrap();
+        store
+            .end(key("r"), fence, Ok(Outcome::Completed))
+            .await
+            .unwrap();
         assert_eq!(code(store.get(key("r")).await), before);
         forget(&store, clock, at.unwrap_or(1 << 32)).await;
         let expected = at.map_or("ok", |_| "run_not_found");
@@ -266,7 +270,7 @@ async fn a_write_waits_up_to_the_busy_timeout() {
         let fence = store.get(key(&run)).await.unwrap().fence;
         let renewed = store.renew(key(&run), fence, secs(60)).await;
         assert_eq!(code(renewed), "store_failed");
-        let ended = store.end(key(&run), fence).await;
+        let ended = store.end(key(&run), fence, Ok(Outcome::Completed)).await;
         assert_eq!(code(ended), "store_failed");
     }
 }

@@ -6,7 +6,7 @@ use crate::common::{
     key, question, running, secs, set, tenant, waiting,
 };
 use concentric_core::{
-    MessageId, Reply, ThreadId, ToolOutcome, Turn,
+    MessageId, Outcome, Reply, ThreadId, ToolOutcome, Turn,
     store::{
         CacheKey, CacheStore, Decisions, EffectKey, Ledger, LedgerEntry, Memories, Once, Renewed,
         RunChange, RunStatus, RunStore, StoreError, StoreFuture, ThreadChange, ThreadStore,
@@ -75,7 +75,10 @@ async fn many_writers_wait_for_each_other() {
                 .save(key(&run), fence, running("on").into(), secs(60))
                 .await
                 .unwrap();
-            store.end(key(&run), fence).await.unwrap();
+            store
+                .end(key(&run), fence, Ok(Outcome::Completed))
+                .await
+                .unwrap();
         }
     });
     join_all(work).await;
@@ -553,7 +556,10 @@ async fn the_end_of_a_run_removes_at_most_a_hundred_others() {
              SELECT 'acme', 'thread', 'old' || n, 'ended', 0, 0, 0, 0, 0, x'', '', '' FROM n",
         )
         .unwrap();
-    store.end(key("run"), fence).await.unwrap();
+    store
+        .end(key("run"), fence, Ok(Outcome::Completed))
+        .await
+        .unwrap();
     let left: i64 = rows();
     assert_eq!(left, 151);
     store.purge().await.unwrap();
@@ -628,7 +634,7 @@ async fn a_file_of_the_first_version_is_migrated() {
     let replies = vec![Reply::approve(question("q"))];
     let claim = store.claim(record, replies, secs(30));
     let claimed = claim.await.unwrap();
-    let end = store.end(claimed.key, claimed.fence);
+    let end = store.end(claimed.key, claimed.fence, Ok(Outcome::Completed));
     end.await.unwrap();
     // An abandoned run is live, an ended run is not.
     let live = |id| store.is_live(tenant("acme"), thread(), client(id));
@@ -771,7 +777,10 @@ async fn a_file_of_the_fifth_version_is_migrated() {
     assert!(store.cancel(key("waits")).await.unwrap());
     let renewed = store.renew(key("waits"), waits.fence, secs(60)).await;
     assert_eq!(renewed.unwrap(), Renewed::CancelRequested);
-    store.end(key("waits"), waits.fence).await.unwrap();
+    store
+        .end(key("waits"), waits.fence, Ok(Outcome::Completed))
+        .await
+        .unwrap();
 
     // The rest is kept.
     let effect = EffectKey::new(tenant("acme"), "effect");

@@ -6,7 +6,7 @@ use crate::common::{
     key, running_after, secs, set, tenant, waiting,
 };
 use concentric_core::{
-    ThreadId, Transcript, Turn,
+    Outcome, ThreadId, Transcript, Turn,
     store::{RunChange, RunStore, StoreError, ThreadChange, ThreadStore},
 };
 use concentric_store::{Options, SqliteStore};
@@ -84,7 +84,10 @@ async fn the_turns_of_a_removed_run_are_removed() {
     // By its end.
     let fence = begun(&store, "ended", &turns(3)).await;
     assert_eq!(count(&path, "turns"), 3);
-    store.end(key("ended"), fence).await.unwrap();
+    store
+        .end(key("ended"), fence, Ok(Outcome::Completed))
+        .await
+        .unwrap();
     assert_eq!((count(&path, "turns"), count(&path, "logs")), (0, 0));
     // With its conversation.
     let fence = begun(&store, "waits", &turns(3)).await;

@@ -5,10 +5,10 @@
 use super::values::{at, client, key, question, running, secs, waiting};
 use crate::{ManualClock, StoreHarness};
 use concentric_core::{
-    Reply,
+    ErrorKind, Outcome, Reply,
     store::{
-        CacheStore, Decisions, Ledger, Memories, Once, RunRecord, RunStatus, RunStore, StoreError,
-        StoreFuture, ThreadStore,
+        CacheStore, Decisions, Ledger, Memories, Once, RunKey, RunRecord, RunStatus, RunStore,
+        RunSummary, StoreError, StoreFuture, ThreadStore,
     },
 };
 use std::{
@@ -172,6 +172,7 @@ pub(super) fn differences(found: &RunRecord, expected: &RunRecord) -> String {
     field("replies", &found.replies, &expected.replies);
     field("time of replies", &found.replied_at, &expected.replied_at);
     field("asked interrupts", &found.asked, &expected.asked);
+    field("outcome", &found.outcome, &expected.outcome);
     if found.state != expected.state {
         field("state", &found.state, &expected.state);
     }
@@ -266,12 +267,22 @@ impl<H: Runs> Test<H> {
         self.store.claim(record, replies, lease).await
     }
 
-    /// Ends a run, which must be driven with this fence.
+    /// Completes a run, which must be driven with this fence.
     pub(super) async fn end(&self, run: &str, fence: u64) {
-        done(
-            self.store.end(key(run), fence).await,
-            "`end` with the newest fence",
-        );
+        self.end_as(run, fence, Ok(Outcome::Completed)).await;
+    }
+
+    /// Ends a run, which must be driven with this fence.
+    pub(super) async fn end_as(&self, run: &str, fence: u64, outcome: Result<Outcome, ErrorKind>) {
+        let ended = self.store.end(key(run), fence, outcome).await;
+        done(ended, "`end` with the newest fence");
+    }
+
+    /// The run that was started with this client id.
+    pub(super) async fn of_client(&self, name: &str) -> Result<RunSummary, StoreError> {
+        let RunKey { tenant, thread, .. } = key("");
+        let found = self.store.find_by_client_id(tenant, thread, client(name));
+        found.await
     }
 
     pub(super) async fn is_live(&self, name: &str) -> bool {

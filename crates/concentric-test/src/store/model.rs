@@ -13,10 +13,11 @@ use super::{
 };
 use crate::{ManualClock, MemoryStore, SeededRandom};
 use concentric_core::{
-    Context, MessageId, ToolOutcome,
+    Context, ErrorKind, MessageId, Outcome, ToolOutcome,
     context::Random as _,
     store::{
-        Intent, Ledger, RunClaim, RunKey, RunRecord, RunStore, StoreError, StoreFuture, ThreadStore,
+        Intent, Ledger, RunClaim, RunKey, RunRecord, RunStore, RunSummary, StoreError, StoreFuture,
+        ThreadStore,
     },
 };
 use std::{collections::BTreeMap, fmt::Debug, time::Duration};
@@ -97,7 +98,7 @@ enum Op {
     Save(usize, usize, String, Duration),
     Renew(usize, usize, Duration),
     Suspend(usize, usize, String),
-    End(usize, usize),
+    End(usize, usize, bool),
     Amend(usize, usize, String),
     Cancel(usize),
     Release(usize),
@@ -105,6 +106,7 @@ enum Op {
     Find(Vec<String>),
     List(Option<&'static str>, usize),
     IsLive(usize),
+    OfClient(usize),
     SetTime(u64),
     Purge,
     Effect(u64, Option<(usize, usize)>, bool, bool),
@@ -116,14 +118,14 @@ enum Op {
 impl Op {
     fn of_runs(random: &Numbers) -> Self {
         let (run, back, lease) = (random.run(), random.back(), random.lease());
-        match random.below(34) {
+        match random.below(35) {
             0..4 => Self::Begin(run, lease),
             4..8 => Self::Claim(run, back, random.is_one_in(2).then(|| random.text()), lease),
             8..11 => Self::ClaimAbandoned([0, 1, 1, usize::MAX][run], lease),
             11..14 => Self::Save(run, back, random.text(), lease),
             14..17 => Self::Renew(run, back, lease),
             17..20 => Self::Suspend(run, back, random.text()),
-            20 => Self::End(run, back),
+            20 => Self::End(run, back, random.is_one_in(2)),
             21 | 22 => Self::Amend(run, back, random.text()),
             23 => Self::Cancel(run),
             24 | 25 => Self::Release(run),
@@ -132,6 +134,7 @@ impl Op {
             28 => Self::List([None, Some("m"), Some("other"), None][run], back + 1),
             29 => Self::IsLive(run),
             30 => Self::Purge,
+            31 => Self::OfClient(run),
             _ => Self::SetTime(random.below(200)),
         }
     }
@@ -190,9 +193,21 @@ fn run(record: RunRecord) -> String {
         status,
         lease_until,
         takeovers,
+        outcome,
         ..
     } = record;
-    format!("{key:?} {client_id} {status:?} {lease_until:?} {takeovers}")
+    format!("{key:?} {client_id} {status:?} {lease_until:?} {takeovers} {outcome:?}")
+}
+
+fn summary(run: RunSummary) -> String {
+    let RunSummary {
+        key,
+        status,
+        lease_until,
+        outcome,
+        ..
+    } = run;
+    format!("{key:?} {status:?} {lease_until:?} {outcome:?}")
 }
 
 async fn apply<S: RunStore>(store: &S, op: &Op, seen: &Seen) -> Result<String, StoreError> {
@@ -250,7 +265,13 @@ async fn apply<S: RunStore>(store: &S, op: &Op, seen: &Seen) -> Result<String, S
             let change = waiting("hi", asks).into();
             show(store.suspend(key(of), fence(of, back), change), nothing).await
         }
-        Op::End(of, back) => show(store.end(key(of), fence(of, back)), nothing).await,
+        Op::End(of, back, is_failed) => {
+            let outcome = match is_failed {
+                true => Err(ErrorKind::Timeout),
+                false => Ok(Outcome::Completed),
+            };
+            show(store.end(key(of), fence(of, back), outcome), nothing).await
+        }
         Op::Amend(of, back, text) => {
             let change = waiting(text, text).into();
             show(store.amend(key(of), version(of, back), change), nothing).await
@@ -278,6 +299,11 @@ async fn apply<S: RunStore>(store: &S, op: &Op, seen: &Seen) -> Result<String, S
         Op::IsLive(run) => {
             let (key, name) = names(*run);
             show(store.is_live(key.tenant, key.thread, client(name)), value).await
+        }
+        Op::OfClient(run) => {
+            let (key, name) = names(*run);
+            let found = store.find_by_client_id(key.tenant, key.thread, client(name));
+            show(found, summary).await
         }
         _ => Ok(String::new()),
     }

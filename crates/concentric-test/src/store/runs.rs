@@ -8,7 +8,7 @@ use super::{
     },
 };
 use concentric_core::{
-    MessageId, Reply, ThreadId, Transcript, Turn,
+    CancelReason, ErrorKind, MessageId, Outcome, Reply, ThreadId, Transcript, Turn,
     store::{MAX_TAKEOVERS, RunChange, RunKey, RunRecord, RunStatus, RunStore},
 };
 
@@ -33,15 +33,20 @@ cases! {
     a_write_with_an_older_fence_fails
     a_write_after_a_suspension_fails
     an_ended_run_stays_ended
+    an_ended_run_keeps_its_outcome
+    a_repeated_end_keeps_the_first_outcome
     waiting_and_ended_runs_are_kept
     versions_and_fences_are_unique
     a_client_id_may_repeat_when_its_run_is_not_live
     a_client_id_of_a_live_run_is_rejected
     waiting_runs_are_withdrawn_together
     a_withdrawn_run_is_not_claimed
+    a_withdrawn_run_was_aborted_by_the_user
     a_state_is_amended_only_while_the_run_can_be_claimed
     a_run_is_found_by_each_of_its_interrupts
     the_newest_run_with_an_interrupt_is_found
+    a_run_is_found_by_its_client_id
+    of_runs_with_one_client_id_the_live_one_is_found
     the_runs_of_a_conversation_are_listed_in_order
 }
 
@@ -77,11 +82,20 @@ async fn an_unknown_run_is_not_found<H: Runs>(test: Test<H>) {
     );
     let suspend = store.suspend(none(), 1, change()).await;
     fails(suspend, code, "`suspend` of an unknown run");
-    fails(store.end(none(), 1).await, code, "`end` of an unknown run");
+    fails(
+        store.end(none(), 1, Ok(Outcome::Completed)).await,
+        code,
+        "`end` of an unknown run",
+    );
     fails(
         test.asking(&["q"]).await,
         code,
         "`find_by_interrupt` without runs",
+    );
+    fails(
+        test.of_client("none").await,
+        code,
+        "`find_by_client_id` without runs",
     );
     let cancelled = done(store.cancel(none()).await, "`cancel` of an unknown run");
     same(cancelled, false, "the result of `cancel` of an unknown run");
@@ -673,7 +687,7 @@ async fn all_writes_fail<H: Runs>(test: &Test<H>, fence: u64, code: &str, what: 
     fails(suspended, code, format!("`suspend` {what}"));
     if code != "run_ended" {
         fails(
-            store.end(key("run"), fence).await,
+            store.end(key("run"), fence, Ok(Outcome::Completed)).await,
             code,
             format!("`end` {what}"),
         );
@@ -759,6 +773,102 @@ async fn an_ended_run_stays_ended<H: Runs>(test: Test<H>) {
         &record,
         "a run that was ended again",
     );
+}
+
+/// An outcome of each kind.
+fn outcomes() -> Vec<Result<Outcome, ErrorKind>> {
+    let aborted = |reason| Ok(Outcome::Aborted { reason });
+    let reason = "it's \"over\" \0 \u{1} {\"Ok\":1} % 漢 🦀";
+    let mut all = vec![
+        Ok(Outcome::Completed),
+        Ok(Outcome::Interrupted),
+        Ok(Outcome::Halted {
+            reason: reason.into(),
+        }),
+        Ok(Outcome::StepLimit),
+        Ok(Outcome::CallLimit),
+        aborted(CancelReason::User),
+        aborted(CancelReason::Disconnected),
+        aborted(CancelReason::Shutdown),
+        aborted(CancelReason::Other(reason.into())),
+    ];
+    let kinds = [
+        ErrorKind::Authentication,
+        ErrorKind::Permission,
+        ErrorKind::NotFound,
+        ErrorKind::InvalidRequest,
+        ErrorKind::ContextWindow,
+        ErrorKind::ContentFilter,
+        ErrorKind::RateLimited,
+        ErrorKind::Quota,
+        ErrorKind::Overloaded,
+        ErrorKind::Server,
+        ErrorKind::Timeout,
+        ErrorKind::Connection,
+        ErrorKind::Truncated,
+        ErrorKind::Protocol,
+        ErrorKind::TooLarge,
+        ErrorKind::Tool,
+        ErrorKind::Configuration,
+        ErrorKind::Cancelled,
+        ErrorKind::Waiting,
+        ErrorKind::Conflict,
+        ErrorKind::Halted,
+        ErrorKind::Other,
+    ];
+    all.extend(kinds.map(Err));
+    all
+}
+
+async fn an_ended_run_keeps_its_outcome<H: Runs>(test: Test<H>) {
+    for (n, outcome) in outcomes().into_iter().enumerate() {
+        let run = format!("run {n}");
+        let fence = test.begin(&run, secs(30)).await;
+        let of = |what| format!("the outcome of {what} that ends with {outcome:?}");
+        let found = test.get(&run).await.outcome;
+        same(found, None, of("a driven run"));
+        test.suspend(&run, fence, &run).await;
+        let found = test.get(&run).await.outcome;
+        same(found, None, of("a waiting run"));
+        let claimed = done(test.claim(&run, secs(30)).await, "`claim`");
+        same(claimed.outcome, None, of("a claimed run"));
+        test.end_as(&run, claimed.fence, outcome.clone()).await;
+        let found = test.get(&run).await.outcome;
+        same(found, Some(outcome.clone()), of("a run"));
+        let found = done(test.asking(&[&run]).await, "`find_by_interrupt`").outcome;
+        let what = of("a run, found by its interrupt,");
+        same(found, Some(outcome.clone()), what);
+        let found = done(test.of_client(&run).await, "`find_by_client_id`").outcome;
+        let what = of("a run, found by its client id,");
+        same(found, Some(outcome.clone()), what);
+    }
+    // In another process, and later.
+    test.set(3_600);
+    test.harness.purge().await;
+    let other = test.harness.open().await;
+    for (n, outcome) in outcomes().into_iter().enumerate() {
+        let found = done(other.get(key(&format!("run {n}"))).await, "`get`").outcome;
+        let what = "the outcome that another process reads after an hour";
+        same(found, Some(outcome), what);
+    }
+}
+
+async fn a_repeated_end_keeps_the_first_outcome<H: Runs>(test: Test<H>) {
+    let (first, second) = (Err(ErrorKind::Timeout), Ok(Outcome::Completed));
+    for (run, [first, second]) in [
+        ("failed", [first.clone(), second.clone()]),
+        ("completed", [second, first]),
+    ] {
+        let fence = test.begin(run, secs(30)).await;
+        test.end_as(run, fence, first.clone()).await;
+        let ended = test.get(run).await;
+        // The answer was lost, so the run is ended again.
+        test.end_as(run, fence, second).await;
+        let again = test.get(run).await;
+        let what = format!("the outcome of the run `{run}` that was ended twice");
+        same(again.outcome.clone(), Some(first), what);
+        same_run(&again, &ended, "a run that was ended twice");
+    }
 }
 
 async fn waiting_and_ended_runs_are_kept<H: Runs>(test: Test<H>) {
@@ -1013,6 +1123,33 @@ async fn a_withdrawn_run_is_not_claimed<H: Runs>(test: Test<H>) {
     same(record.replies, [], "the replies of a withdrawn run");
 }
 
+async fn a_withdrawn_run_was_aborted_by_the_user<H: Runs>(test: Test<H>) {
+    test.waiting("run", "q").await;
+    test.waiting("claimed", "p").await;
+    let claimed = done(test.claim("claimed", secs(30)).await, "`claim`");
+    let withdrawn = test.store.withdraw(tenant("acme"), thread()).await;
+    same(
+        done(withdrawn, "`withdraw`"),
+        1,
+        "the number of withdrawn runs",
+    );
+    let aborted = || {
+        Some(Ok(Outcome::Aborted {
+            reason: CancelReason::User,
+        }))
+    };
+    let what = "the outcome of a withdrawn run";
+    same(test.get("run").await.outcome, aborted(), what);
+    let what = "the outcome of a claimed run after `withdraw`";
+    same(test.get("claimed").await.outcome, None, what);
+    // An earlier owner does not know that it was withdrawn.
+    let fence = test.get("run").await.fence;
+    test.end("run", fence).await;
+    let what = "the outcome of a withdrawn run that was ended again";
+    same(test.get("run").await.outcome, aborted(), what);
+    test.end("claimed", claimed.fence).await;
+}
+
 async fn a_state_is_amended_only_while_the_run_can_be_claimed<H: Runs>(test: Test<H>) {
     let amend = |version, said: &str| {
         test.store
@@ -1151,6 +1288,75 @@ async fn the_newest_run_with_an_interrupt_is_found<H: Runs>(test: Test<H>) {
         key("a"),
         "the newest run with the interrupt, which has ended,",
     );
+}
+
+async fn a_run_is_found_by_its_client_id<H: Runs>(test: Test<H>) {
+    let odd = "r1 ; % '🦀' :";
+    let begun = test.begin_as("run", odd, secs(30)).await;
+    let fence = done(begun, "`begin` of a run");
+    let begun = test.begin_as("other", "r2", secs(30)).await;
+    done(begun, "`begin` of another run");
+    let status = async |expected: RunStatus, what: &str| {
+        let found = done(test.of_client(odd).await, "`find_by_client_id`");
+        let found = (found.key, found.client_id, found.status);
+        let what = format!("the run that is found by its client id, {what},");
+        same(found, (key("run"), client(odd), expected), what);
+    };
+    status(RunStatus::Running, "when it is driven").await;
+    let found = done(test.of_client(odd).await, "`find_by_client_id`");
+    same(
+        found.lease_until,
+        at(30),
+        "the lease of a run that is found",
+    );
+    test.set(30);
+    status(RunStatus::Abandoned, "when its lease has expired").await;
+    test.suspend("run", fence, "q").await;
+    status(RunStatus::Suspended, "when it waits").await;
+    let claimed = done(test.claim("run", secs(30)).await, "`claim`");
+    status(RunStatus::Running, "when it is claimed").await;
+    test.end("run", claimed.fence).await;
+    status(RunStatus::Ended, "when it has ended").await;
+
+    let code = "run_not_found";
+    // The key of a run is not its client id, and ids are no patterns.
+    for none in ["run", "r%", "", "r1"] {
+        let what = format!("`find_by_client_id` of `{none}`");
+        fails(test.of_client(none).await, code, what);
+    }
+    for (of, thread) in [("acme", "other"), ("other", "thread"), ("acmethread", "")] {
+        let (of, thread) = (tenant(of), ThreadId::new(thread));
+        let found = test.store.find_by_client_id(of, thread, client(odd));
+        let what = "`find_by_client_id` in another conversation";
+        fails(found.await, code, what);
+    }
+}
+
+async fn of_runs_with_one_client_id_the_live_one_is_found<H: Runs>(test: Test<H>) {
+    let begin = async |run: &str| {
+        let begun = test.begin_as(run, "r1", secs(30)).await;
+        done(begun, "`begin` with the client id of an earlier run")
+    };
+    let found = async |expected: &str, what: &str| {
+        let found = done(test.of_client("r1").await, "`find_by_client_id`");
+        let what = format!("the run that is found by its client id, {what},");
+        same(found.key, key(expected), what);
+    };
+    let fence = begin("b").await;
+    test.suspend("b", fence, "q").await;
+    let fence = begin("c").await;
+    found("c", "of one that waits and a newer one").await;
+    test.end("c", fence).await;
+    found("c", "of one that waits and a newer one that has ended").await;
+    let fence = begin("a").await;
+    test.end("a", fence).await;
+    found("a", "of two that have ended, the newer one").await;
+    let claimed = done(test.claim("b", secs(30)).await, "`claim`");
+    found("b", "of one that is driven and two newer ones").await;
+    test.set(30);
+    found("b", "of one that is abandoned and two newer ones").await;
+    test.end("b", claimed.fence).await;
+    found("a", "of three that have ended, the newest").await;
 }
 
 async fn the_runs_of_a_conversation_are_listed_in_order<H: Runs>(test: Test<H>) {

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::StoreHarness;
 use concentric_core::{
-    RunId, Str, ToolOutcome,
+    ErrorKind, Outcome, RunId, Str, ToolOutcome,
     store::{
         CacheStore, Decisions, EffectKey, Ledger, LedgerEntry, MAX_TAKEOVERS, Memories, Once,
         Renewed, RunChange, RunKey, RunStatus, RunStore, StoreError, StoredDecision, StoredScope,
@@ -56,7 +56,9 @@ async fn another_tenant_reads_and_writes_no_run<H: Runs>(test: Test<H>) {
     let fence = test.begin("driven", secs(30)).await;
     let version = test.waiting("waits", "q").await;
     test.begin("left", secs(0)).await;
-    let runs = ["driven", "waits", "left"];
+    let over = test.begin("over", secs(30)).await;
+    test.end("over", over).await;
+    let runs = ["driven", "waits", "left", "over"];
     let mut before = Vec::new();
     for run in runs {
         before.push(test.get(run).await);
@@ -83,12 +85,18 @@ async fn another_tenant_reads_and_writes_no_run<H: Runs>(test: Test<H>) {
             fails(renewed, code, format!("`renew` {of}"));
             let suspended = store.suspend(theirs(run), n, change()).await;
             fails(suspended, code, format!("`suspend` {of}"));
-            fails(store.end(theirs(run), n).await, code, format!("`end` {of}"));
+            fails(
+                store.end(theirs(run), n, Ok(Outcome::Completed)).await,
+                code,
+                format!("`end` {of}"),
+            );
         }
         let cancelled = done(store.cancel(theirs(run)).await, "`cancel`");
         same(cancelled, false, format!("the result of `cancel` {of}"));
         let released = done(store.release(theirs(run)).await, "`release`");
         same(released, false, format!("the result of `release` {of}"));
+        let found = store.find_by_client_id(tenant("other"), thread(), client(run));
+        fails(found.await, code, format!("`find_by_client_id` {of}"));
         let live = store.is_live(tenant("other"), thread(), client(run)).await;
         same(done(live, "`is_live`"), false, format!("`is_live` {of}"));
     }
@@ -218,9 +226,20 @@ async fn runs_of_two_tenants_with_the_same_ids_are_apart<H: Runs>(test: Test<H>)
         1,
         "the number of withdrawn runs of another tenant",
     );
-    done(
-        store.end(theirs("driven"), theirs_driven).await,
-        "`end` of another tenant",
+    let ended = store.end(theirs("driven"), theirs_driven, Err(ErrorKind::Quota));
+    done(ended.await, "`end` of another tenant");
+    let found = store.find_by_client_id(tenant("other"), thread(), client("driven"));
+    let found = done(found.await, "`find_by_client_id` of another tenant");
+    same(
+        (found.key, found.outcome),
+        (theirs("driven"), Some(Err(ErrorKind::Quota))),
+        "the run that another tenant finds by its client id",
+    );
+    let found = done(test.of_client("driven").await, "`find_by_client_id`");
+    same(
+        (found.key, found.outcome),
+        (key("driven"), None),
+        "the run that is found by a client id that another tenant has, too,",
     );
     let live = store
         .is_live(tenant("other"), thread(), client("driven"))

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::StoreHarness;
 use concentric_core::{
-    RunId, Str, ThreadId, Transcript, Turn,
+    CancelReason, ErrorKind, Outcome, RunId, Str, ThreadId, Transcript, Turn,
     state::{SlotPlace, StoredSlot},
     store::{
         Decisions, Ledger, LedgerEntry, RunClaim, RunStatus, RunStore, StoreError, StoredDecision,
@@ -51,6 +51,7 @@ cases! {
     a_reused_run_key_gets_new_versions_and_fences
     a_run_keeps_its_turns_when_its_conversation_changes
     a_change_ends_its_run
+    a_change_records_the_outcome_of_its_run
     a_change_of_a_lost_run_is_refused
 }
 
@@ -970,7 +971,7 @@ async fn a_run_that_is_deleted_while_it_is_driven_stays_deleted<H: All>(test: Te
         "`begin` of an effect of a deleted run",
     );
     fails(
-        store.end(key("run"), fence).await,
+        store.end(key("run"), fence, Ok(Outcome::Completed)).await,
         code,
         "`end` of a deleted run",
     );
@@ -995,7 +996,9 @@ async fn a_reused_run_key_gets_new_versions_and_fences<H: All>(test: Test<H>) {
     );
     same(record.asked, [], "the interrupts of a new run");
     fails(
-        test.store.end(key("run"), old).await,
+        test.store
+            .end(key("run"), old, Ok(Outcome::Completed))
+            .await,
         "stale_claim",
         "`end` with a fence of a deleted run",
     );
@@ -1032,8 +1035,48 @@ async fn a_run_keeps_its_turns_when_its_conversation_changes<H: All>(test: Test<
 fn last(name: &str, keep: usize, run: &str, fence: u64) -> ThreadChange {
     let mut change = add(keep, &[name]);
     change.id = Some(name.to_owned().into());
-    change.ends = Some(RunClaim::new(key(run), fence));
+    let completed = Ok(Outcome::Completed);
+    change.ends = Some((RunClaim::new(key(run), fence), completed));
     change
+}
+
+async fn a_change_records_the_outcome_of_its_run<H: All>(test: Test<H>) {
+    let mut version = 0;
+    for (n, outcome) in [
+        Ok(Outcome::StepLimit),
+        Ok(Outcome::Aborted {
+            reason: CancelReason::Shutdown,
+        }),
+        Err(ErrorKind::Server),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let (run, name) = (format!("run {n}"), format!("turn {n}"));
+        let fence = test.begin(&run, secs(30)).await;
+        let mut change = last(&name, n, &run, fence);
+        change.ends = Some((RunClaim::new(key(&run), fence), outcome.clone()));
+        version = test.append("t", version, change).await;
+        let what = "the outcome of a run that ended with a change";
+        same(test.get(&run).await.outcome, Some(outcome.clone()), what);
+        // The answer was lost, so the change is made again; then the run is ended as usual.
+        let again = test.append("t", version, last(&name, n, &run, fence)).await;
+        same(again, version, "the version that a repeated change returns");
+        test.end(&run, fence).await;
+        let what = "the outcome of a run after a repeated change and an `end`";
+        same(test.get(&run).await.outcome, Some(outcome), what);
+    }
+    // The turn of a run may be stored after its end.
+    let fence = test.begin("run", secs(30)).await;
+    test.end_as("run", fence, Err(ErrorKind::Timeout)).await;
+    test.append("t", version, last("late", 3, "run", fence))
+        .await;
+    let what = "the outcome of a run that had ended before its change";
+    same(
+        test.get("run").await.outcome,
+        Some(Err(ErrorKind::Timeout)),
+        what,
+    );
 }
 
 async fn a_change_ends_its_run<H: All>(test: Test<H>) {

@@ -4,7 +4,7 @@
 
 use super::kit::done;
 use concentric_core::{
-    CallId, Context, Event, FinishReason, Interrupt, InterruptId, MessageId, Reply, RunId,
+    CallId, Context, Event, FinishReason, Interrupt, InterruptId, MessageId, Outcome, Reply, RunId,
     Suspension, ThreadId, ToolCallPart, ToolSpec, Transcript, Usage,
     interrupt::{self, SuspendedBy},
     machine::{Action, Input, Machine, ModelStart, RunLimits, RunState},
@@ -170,7 +170,12 @@ where
         let begun = Ledger::begin(store, EffectKey::new(tenant(of), name), intent);
         done(begun.await, "`begin` of an effect");
     }
-    done(store.end(key_of(of, "ended"), ended).await, "`end`");
+    done(
+        store
+            .end(key_of(of, "ended"), ended, Ok(Outcome::Completed))
+            .await,
+        "`end`",
+    );
     let used = store.once(tenant(of), "key".into(), secs(90));
     done(used.await, "`once`");
     for span in [

@@ -5,7 +5,7 @@ use super::{
     world::{Entry, World, call_of},
 };
 use concentric_core::{
-    InterruptId, MessageId, Reply, RunId, Str, ThreadId, ToolOutcome,
+    ErrorKind, InterruptId, MessageId, Outcome, Reply, RunId, Str, ThreadId, ToolOutcome,
     store::{
         EffectKey, Intent, Ledger, LedgerEntry, Once, Renewed, RunChange, RunKey, RunRecord,
         RunStore, RunSummary, StoreFuture, Tenant,
@@ -123,8 +123,8 @@ impl RunStore for Pointed {
         self.at("suspend".into(), work)
     }
 
-    fn end(&self, key: RunKey, fence: u64) -> StoreFuture<()> {
-        self.at("end".into(), self.inner.end(key, fence))
+    fn end(&self, key: RunKey, fence: u64, outcome: Result<Outcome, ErrorKind>) -> StoreFuture<()> {
+        self.at("end".into(), self.inner.end(key, fence, outcome))
     }
 
     fn withdraw(&self, tenant: Tenant, thread: ThreadId) -> StoreFuture<usize> {
@@ -146,6 +146,15 @@ impl RunStore for Pointed {
         questions: Vec<InterruptId>,
     ) -> StoreFuture<RunRecord> {
         self.inner.find_by_interrupt(tenant, thread, questions)
+    }
+
+    fn find_by_client_id(
+        &self,
+        tenant: Tenant,
+        thread: ThreadId,
+        client_id: RunId,
+    ) -> StoreFuture<RunSummary> {
+        self.inner.find_by_client_id(tenant, thread, client_id)
     }
 
     fn list_by_thread(

@@ -2,7 +2,7 @@
 
 use super::*;
 use concentric_core::{
-    interrupt,
+    Outcome, interrupt,
     machine::RunState,
     store::{MAX_TAKEOVERS, Renewed, RunChange, RunStatus},
 };
@@ -126,7 +126,8 @@ async fn a_waiting_run_has_its_interrupts_until_it_ends() {
         (&run["status"], &run["outcome"]),
         (&json!("running"), &Value::Null)
     );
-    world.store.end(key, fence).await.unwrap();
+    let ended = world.store.end(key, fence, Ok(Outcome::Completed));
+    ended.await.unwrap();
     let ended = world.get("/t/runs/r").await;
     assert_eq!(code(&ended), (404, "run_not_found".to_owned()));
     assert_eq!(world.get("/t/runs").await.json()["runs"], json!([]));

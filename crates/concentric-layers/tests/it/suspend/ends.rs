@@ -22,6 +22,8 @@ async fn a_failed_run_is_ended() {
     let (_, error) = assert_fails(process.body(request(&world, "run")).await).await;
     is(&error, ErrorKind::Server, "E7");
     assert_eq!(status(&store, "run").await, RunStatus::Ended);
+    let failed = Some(Err(ErrorKind::Server));
+    assert_eq!(outcome(&store, "run").await, failed);
 }
 
 #[tokio::test]
@@ -70,6 +72,34 @@ async fn a_run_with_a_dropped_body_is_ended() {
     settle().await;
     assert_eq!(process.tools.dropped(), 1);
     assert_eq!(status(&store, "run").await, RunStatus::Ended);
+    let reason = CancelReason::Disconnected;
+    let dropped = Some(Ok(Outcome::Aborted { reason }));
+    assert_eq!(outcome(&store, "run").await, dropped);
+}
+
+#[tokio::test]
+async fn a_run_with_a_body_that_ends_early_is_truncated() {
+    let (world, store) = world();
+    let model = ScriptedModel::new()
+        .tool_call("pay", json!({}))
+        .then()
+        .end_early();
+    let process = Process::new(&store, ScriptedTools::new().answers("pay", "paid"), model);
+    assert_fails(process.body(request(&world, "run")).await).await;
+    let truncated = Some(Err(ErrorKind::Truncated));
+    assert_eq!(outcome(&store, "run").await, truncated);
+}
+
+#[tokio::test]
+async fn a_cancelled_run_has_the_reason_of_its_cancellation() {
+    let (world, store) = world();
+    let (_process, body, _gate, context) = at_the_gate(&world, &store).await;
+    let reason = CancelReason::Other("closed".into());
+    context.cancel(reason.clone());
+    let (_, finish) = assert_finishes(body).await;
+    let aborted = Outcome::Aborted { reason };
+    assert_eq!(finish.outcome, aborted);
+    assert_eq!(outcome(&store, "run").await, Some(Ok(aborted)));
 }
 
 #[tokio::test]
@@ -222,4 +252,5 @@ async fn only_an_inner_hooks_halt_ends_the_stored_run() {
     assert_eq!((&finish.outcome, tools.done()), (&halted, 0));
     assert_eq!(finish.transcript.unwrap().len(), 2);
     assert_eq!(status(&store, "run").await, RunStatus::Ended);
+    assert_eq!(outcome(&store, "run").await, Some(Ok(halted)));
 }

@@ -266,8 +266,8 @@ impl RunStore for Flaky {
         self.write("suspend", self.inner.suspend(key, fence, change))
     }
 
-    fn end(&self, key: RunKey, fence: u64) -> StoreFuture<()> {
-        self.write("end", self.inner.end(key, fence))
+    fn end(&self, key: RunKey, fence: u64, outcome: Result<Outcome, ErrorKind>) -> StoreFuture<()> {
+        self.write("end", self.inner.end(key, fence, outcome))
     }
 
     fn withdraw(&self, tenant: Tenant, thread: ThreadId) -> StoreFuture<usize> {
@@ -292,6 +292,16 @@ impl RunStore for Flaky {
             "asking",
             self.inner.find_by_interrupt(tenant, thread, questions),
         )
+    }
+
+    fn find_by_client_id(
+        &self,
+        tenant: Tenant,
+        thread: ThreadId,
+        client_id: RunId,
+    ) -> StoreFuture<RunSummary> {
+        let found = self.inner.find_by_client_id(tenant, thread, client_id);
+        self.read("of_client", found)
     }
 
     fn list_by_thread(
@@ -406,6 +416,11 @@ fn key(store: &Flaky, run: &'static str) -> RunKey {
 
 async fn status(store: &Flaky, run: &'static str) -> RunStatus {
     store.get(key(store, run)).await.unwrap().status
+}
+
+/// How a run ended.
+async fn outcome(store: &Flaky, run: &'static str) -> Option<Result<Outcome, ErrorKind>> {
+    store.get(key(store, run)).await.unwrap().outcome
 }
 
 fn is_unknown(store: &Flaky, run: &'static str) -> bool {

@@ -130,6 +130,8 @@ async fn the_turn_of_a_run_is_that_of_its_last_owner() {
         let expected = ["Pay them.", "", "Done."];
         assert_eq!(texts(&threads).await, expected, "{lost:?}");
         assert_eq!(status(&store, "run").await, RunStatus::Ended);
+        let completed = Some(Ok(Outcome::Completed));
+        assert_eq!(outcome(&store, "run").await, completed);
     }
 }
 
@@ -153,6 +155,8 @@ async fn a_run_ends_with_its_turn() {
         }
     }
     assert_eq!(status(&store, "run").await, RunStatus::Ended);
+    let completed = Some(Ok(Outcome::Completed));
+    assert_eq!(outcome(&store, "run").await, completed);
 }
 
 /// A store that fails to append turns while it is told to.

@@ -21,6 +21,8 @@ async fn an_unwritable_interrupt_ends_the_run() {
     is(&error, ErrorKind::TooLarge, "unwritable");
     assert!(!events.iter().any(Event::is_finish));
     is_over(&world, &store).await;
+    let failed = Some(Err(ErrorKind::TooLarge));
+    assert_eq!(outcome(&store, "run").await, failed);
 }
 
 #[tokio::test]

@@ -22,6 +22,7 @@
 -- Indexes of runs, which are repaired from the runs:
 --   :l  running ones by the end of the lease    :z  quarantined ones   :w  waiting ones   :e  ended ones
 --   :x  all    :x:T  all of a conversation      :o:T  those that have not ended   :c:T:ID  running ones by client id
+--   :b:T:ID  all by client id
 --   :k :k:T  those that count towards the limits of waiting runs       :a:T:INTERRUPT  those that raised it
 local call = redis.call
 local base = KEYS[1]

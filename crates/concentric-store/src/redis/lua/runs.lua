@@ -59,8 +59,9 @@ local function run_indexed(run)
   place(base .. ':w', member, run.status == 'suspended' and run.since)
   place(base .. ':e', member, not is_open and run.since)
   place(base .. ':o:' .. run.T, run.R, is_open and run.n)
-  local client = base .. ':c:' .. run.T .. ':' .. run.client
-  call(run.status == 'running' and 'SADD' or 'SREM', client, run.R)
+  local client = run.T .. ':' .. run.client
+  call(run.status == 'running' and 'SADD' or 'SREM', base .. ':c:' .. client, run.R)
+  call('ZADD', base .. ':b:' .. client, text(run.n), run.R)
   local counts = run.waited and is_open and 'SADD' or 'SREM'
   call(counts, base .. ':k', member)
   call(counts, base .. ':k:' .. run.T, run.R)
@@ -125,9 +126,13 @@ local function fence_code(run, fence)
   end
 end
 
-local function set_ended(run)
+-- The outcomes of runs that were not resumed in time, and of those that were withdrawn.
+local EXPIRED = '{"Ok":{"aborted":{"reason":{"other":"expired"}}}}'
+local WITHDRAWN = '{"Ok":{"aborted":{"reason":"user"}}}'
+
+local function set_ended(run, outcome)
   run.status, run.since = 'ended', now
-  call('HSET', run.key, 'status', 'ended', 'version', text(next_version()), 'since', text(now))
+  call('HSET', run.key, 'status', 'ended', 'version', text(next_version()), 'since', text(now), 'outcome', outcome)
   run_indexed(run)
 end
 
@@ -179,6 +184,7 @@ local function run_remove(run)
   end
   call('UNLINK', base .. ':q:' .. of_run, base .. ':fr:' .. of_run, run.key)
   call('SREM', base .. ':c:' .. T .. ':' .. run.client, R)
+  call('ZREM', base .. ':b:' .. T .. ':' .. run.client, R)
   run_unindexed(T, R)
   log_drop(run.log)
 end
@@ -190,7 +196,7 @@ end
 
 -- A run with its turns. Without them if the state exceeds `max` bytes.
 local function record(run, max)
-  local f = call('HMGET', run.key, 'head', 'replies', 'sum')
+  local f = call('HMGET', run.key, 'head', 'replies', 'sum', 'outcome')
   local head = f[1] or ''
   local entries = {}
   if not run.is_damaged and run.bytes + #head <= max then
@@ -198,7 +204,7 @@ local function record(run, max)
   end
   return {'ok', run.R, run.client, run.status, not run.is_damaged and run.version, run.fence, run.till, run.takeovers,
     run.since or false, now, run.len, run.bytes, head, f[2] or '', run.replied or false, f[3] or '', run.hd,
-    run.rd, call('SMEMBERS', base .. ':q:' .. run.T .. ':' .. run.R), entries}
+    run.rd, call('SMEMBERS', base .. ':q:' .. run.T .. ':' .. run.R), entries, f[4]}
 end
 
 function methods.run_get()
@@ -248,6 +254,36 @@ function methods.run_is_live()
   return {'ok', is_live(T, client) and 1 or 0}
 end
 
+-- A run without its state.
+local function summary(run)
+  return {run.R, run.client, run.status, not run.is_damaged and run.version, run.fence, run.till, run.takeovers,
+    run.since or false, call('HGET', run.key, 'outcome')}
+end
+
+-- The live run of a client id, or else the newest one.
+function methods.run_of_client()
+  local T, client = take(2)
+  local of_client = T .. ':' .. client
+  for _, R in ipairs(call('SMEMBERS', base .. ':c:' .. of_client)) do
+    local run = run_open(T, R)
+    if run and run.status == 'running' then
+      return {'ok', now, summary(run)}
+    end
+    call('SREM', base .. ':c:' .. of_client, R)
+  end
+  while true do
+    local R = call('ZREVRANGE', base .. ':b:' .. of_client, 0, 0)[1]
+    if not R then
+      return {'not_found'}
+    end
+    local run = run_open(T, R)
+    if run then
+      return {'ok', now, summary(run)}
+    end
+    call('ZREM', base .. ':b:' .. of_client, R)
+  end
+end
+
 function methods.run_list()
   local T, message, limit = take(3)
   message = optional(message)
@@ -289,8 +325,7 @@ function methods.run_list()
     if limit < 0 then
       break
     end
-    found[#found + 1] = {run.R, run.client, run.status, not run.is_damaged and run.version, run.fence, run.till,
-      run.takeovers, run.since or false}
+    found[#found + 1] = summary(run)
   end
   return found
 end
@@ -393,7 +428,7 @@ local function end_overdue(keep)
       if not run then
         run_unindexed(T, R)
       elseif is_overdue(run, keep) then
-        set_ended(run)
+        set_ended(run, EXPIRED)
       else
         run_indexed(run)
       end
@@ -425,7 +460,7 @@ function methods.run_abandoned()
       elseif run.status ~= 'running' or run.till > now then
         run_indexed(run)
       elseif is_overdue(run, keep) then
-        set_ended(run)
+        set_ended(run, EXPIRED)
       elseif run.takeovers >= max_takeovers or run.is_damaged then
         -- Until its lease is written again, so that it is not read each time.
         call('ZREM', base .. ':l', member)
@@ -636,14 +671,14 @@ end
 
 function methods.run_end()
   frees_memory()
-  local T, R, fence = take(3)
+  local T, R, fence, outcome = take(4)
   local run = run_open(T, R)
   local code = fence_code(run, tonumber(fence))
   if code and code ~= 'ended' then
     return {code}
   end
   if not code then
-    set_ended(run)
+    set_ended(run, outcome)
   end
   return {'ok'}
 end
@@ -655,7 +690,7 @@ function methods.run_withdraw()
   for _, R in ipairs(call('ZRANGE', base .. ':o:' .. T, 0, -1)) do
     local run = run_open(T, R)
     if run and run.status == 'suspended' then
-      set_ended(run)
+      set_ended(run, WITHDRAWN)
       ended = ended + 1
     end
   end

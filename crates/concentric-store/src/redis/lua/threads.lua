@@ -76,8 +76,8 @@ end
 -- Appends to a conversation; or, with `to`, to a new one that begins with its first turns. If `ends`, the run of
 -- these names ends with it, unless its claim is lost or another store has it.
 function methods.thread_append()
-  local T, to, name, version, attempt, change, session, ends, run_T, run_R, fence, keep, new_bytes, max, clears,
-    suspended, suspended_slots, shared = take(18)
+  local T, to, name, version, attempt, change, session, ends, run_T, run_R, fence, outcome, keep, new_bytes, max,
+    clears, suspended, suspended_slots, shared = take(19)
   to, change, session = optional(to), optional(change), optional(session)
   keep = tonumber(keep)
   local slots = take_list()
@@ -92,7 +92,7 @@ function methods.thread_append()
   end
   if old and (old.attempt == attempt or change and old.change == change) then
     if run then
-      set_ended(run)
+      set_ended(run, outcome)
     end
     return {'ok', old.version}
   end
@@ -159,7 +159,7 @@ function methods.thread_append()
     log_drop(old.log)
   end
   if run then
-    set_ended(run)
+    set_ended(run, outcome)
   end
   return {'ok', new}
 end

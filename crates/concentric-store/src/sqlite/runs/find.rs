@@ -2,7 +2,7 @@
 
 use super::{
     super::values::{find_row, find_rows},
-    row::{read_key, standing, standing_of, stored},
+    row::{outcome, read_key, standing, standing_of, stored},
 };
 use crate::{Options, rules::readable};
 use concentric_core::{
@@ -69,6 +69,36 @@ pub(super) fn find_by_interrupt(
     get(tx, options, &key)
 }
 
+pub(super) fn find_by_client_id(
+    tx: &Transaction<'_>,
+    tenant: &Tenant,
+    thread: &ThreadId,
+    client_id: &RunId,
+    now: SystemTime,
+) -> Result<RunSummary, StoreError> {
+    // Each part reads one entry of an index, however many runs have the id.
+    let find = "SELECT tenant, thread, run, status, version, fence, lease_until, since, takeovers, client_id,
+                       outcome
+                FROM runs WHERE rowid = ifnull(
+                    (SELECT rowid FROM runs
+                     WHERE tenant = ?1 AND thread = ?2 AND client_id = ?3 AND status = 'running'),
+                    (SELECT rowid FROM runs WHERE tenant = ?1 AND thread = ?2 AND client_id = ?3
+                     ORDER BY begun DESC LIMIT 1))";
+    let names = [tenant.0.as_str(), thread.as_str(), client_id.as_str()];
+    let found = find_row(tx, find, names, |row| summary(row, now))?;
+    found.ok_or(StoreError::NotFound)
+}
+
+/// Reads a summary from the columns of the key, of the standing, the client id and the outcome.
+fn summary(row: &Row<'_>, now: SystemTime) -> rusqlite::Result<RunSummary> {
+    let standing = standing(row, 3)?;
+    let client_id = RunId::new(row.get::<_, String>(9)?);
+    let (status, until) = (standing.status_at(now), standing.lease_until);
+    let mut summary = RunSummary::new(read_key(row)?, client_id, status, until);
+    summary.outcome = outcome(row, 10)?;
+    Ok(summary)
+}
+
 pub(super) fn list_by_thread(
     tx: &Transaction<'_>,
     tenant: &Tenant,
@@ -78,7 +108,8 @@ pub(super) fn list_by_thread(
     now: SystemTime,
 ) -> Result<Vec<RunSummary>, StoreError> {
     let find =
-        "SELECT tenant, thread, run, status, version, fence, lease_until, since, takeovers, client_id
+        "SELECT tenant, thread, run, status, version, fence, lease_until, since, takeovers, client_id,
+                       outcome
                 FROM runs
                 WHERE tenant = ?1 AND thread = ?2 AND status <> 'ended'
                   AND (?3 IS NULL OR message = ?3)
@@ -90,13 +121,7 @@ pub(super) fn list_by_thread(
         message.map(MessageId::as_str),
         i64::try_from(limit).unwrap_or(i64::MAX),
     ];
-    let summary = |row: &Row<'_>| {
-        let standing = standing(row, 3)?;
-        let client_id = RunId::new(row.get::<_, String>(9)?);
-        let (status, until) = (standing.status_at(now), standing.lease_until);
-        Ok(RunSummary::new(read_key(row)?, client_id, status, until))
-    };
-    find_rows(tx, find, params, summary)
+    find_rows(tx, find, params, |row| summary(row, now))
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use self::write::Next;
 use super::{SqliteStore, worker::Renewal};
 use crate::Fault;
 use concentric_core::{
-    InterruptId, MessageId, Reply, RunId, ThreadId,
+    ErrorKind, InterruptId, MessageId, Outcome, Reply, RunId, ThreadId,
     store::{
         Renewed, RunChange, RunKey, RunRecord, RunStore, RunSummary, StoreError, StoreFuture,
         Tenant,
@@ -135,8 +135,8 @@ impl RunStore for SqliteStore {
         })
     }
 
-    fn end(&self, key: RunKey, fence: u64) -> StoreFuture<()> {
-        self.write(move |tx, options| write::end(tx, options, &key, fence))
+    fn end(&self, key: RunKey, fence: u64, outcome: Result<Outcome, ErrorKind>) -> StoreFuture<()> {
+        self.write(move |tx, options| write::end(tx, options, &key, fence, &outcome))
     }
 
     fn withdraw(&self, tenant: Tenant, thread: ThreadId) -> StoreFuture<usize> {
@@ -166,6 +166,17 @@ impl RunStore for SqliteStore {
     ) -> StoreFuture<RunRecord> {
         self.read(move |tx, options| {
             find::find_by_interrupt(tx, options, tenant, thread, &questions)
+        })
+    }
+
+    fn find_by_client_id(
+        &self,
+        tenant: Tenant,
+        thread: ThreadId,
+        client_id: RunId,
+    ) -> StoreFuture<RunSummary> {
+        self.read(move |tx, options| {
+            find::find_by_client_id(tx, &tenant, &thread, &client_id, options.now())
         })
     }
 

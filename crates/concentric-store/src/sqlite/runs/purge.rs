@@ -4,7 +4,10 @@ use super::super::{
     cache, log,
     values::{count, execute, find_row, find_rows, integer, nanos},
 };
-use crate::Options;
+use crate::{
+    Options,
+    rules::{EXPIRED, write_outcome},
+};
 use concentric_core::store::StoreError;
 use rusqlite::{Row, Transaction, params, params_from_iter};
 use std::time::SystemTime;
@@ -13,11 +16,12 @@ pub(super) fn set_ended(
     tx: &Transaction<'_>,
     [tenant, thread, run]: [&str; 3],
     now: SystemTime,
+    outcome: &str,
 ) -> Result<(), StoreError> {
     let version = count(tx)?;
-    let update = "UPDATE runs SET status = 'ended', version = ?4, since = ?5
+    let update = "UPDATE runs SET status = 'ended', version = ?4, since = ?5, outcome = ?6
                   WHERE tenant = ?1 AND thread = ?2 AND run = ?3";
-    let row = params![tenant, thread, run, integer(version), nanos(now)];
+    let row = params![tenant, thread, run, integer(version), nanos(now), outcome];
     execute(tx, update, row).map(drop)
 }
 
@@ -67,8 +71,9 @@ pub(crate) fn purge(
                     ORDER BY begun";
         let waited = before(tx, find, time)?;
         did(waited.len());
+        let expired = write_outcome(&Ok(EXPIRED))?;
         for key in waited {
-            set_ended(tx, key.each_ref().map(String::as_str), now)?;
+            set_ended(tx, key.each_ref().map(String::as_str), now, &expired)?;
         }
     }
     if let Some(time) = now.checked_sub(options.keep_ended) {

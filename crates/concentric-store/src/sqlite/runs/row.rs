@@ -7,10 +7,10 @@ use super::super::{
 pub(super) use crate::columns::{checksum, digest, names};
 use crate::{
     Fault, Options,
-    rules::{Standing, name, read_run},
+    rules::{Standing, name, read_outcome, read_run},
 };
 use concentric_core::{
-    InterruptId, Reply, RunId, Str, ThreadId,
+    ErrorKind, InterruptId, Outcome, Reply, RunId, Str, ThreadId,
     store::{RunKey, RunRecord, RunStatus, StoreError, Tenant},
 };
 use rusqlite::{Row, Transaction};
@@ -27,6 +27,7 @@ pub(super) struct Stored {
     client_id: RunId,
     // `None` if a migration could not read the state.
     turns: Option<Turns>,
+    outcome: Option<Result<Outcome, ErrorKind>>,
 }
 
 pub(super) fn read_key(row: &Row<'_>) -> rusqlite::Result<RunKey> {
@@ -49,6 +50,7 @@ impl Stored {
             replied_at: row.get(12)?,
             client_id: RunId::new(row.get::<_, String>(13)?),
             turns: turns(row, 14)?,
+            outcome: outcome(row, 17)?,
         })
     }
 
@@ -93,8 +95,18 @@ impl Stored {
         record.replies = replies;
         record.replied_at = self.replied_at.map(time);
         record.asked = asked;
+        record.outcome.clone_from(&self.outcome);
         Ok(record)
     }
+}
+
+/// Reads the outcome of a run, which it has once it has ended.
+pub(super) fn outcome(
+    row: &Row<'_>,
+    at: usize,
+) -> rusqlite::Result<Option<Result<Outcome, ErrorKind>>> {
+    let text: Option<String> = row.get(at)?;
+    Ok(text.as_deref().and_then(read_outcome))
 }
 
 /// Reads [`Turns`] from the three columns that start at `at`.
@@ -152,7 +164,7 @@ fn asked(tx: &Transaction<'_>, key: &RunKey) -> Result<Vec<InterruptId>, StoreEr
 
 pub(super) fn stored(tx: &Transaction<'_>, key: &RunKey) -> Result<Stored, StoreError> {
     let find = "SELECT tenant, thread, run, status, version, fence, lease_until, since, takeovers,
-                       checksum, state, replies, replied_at, client_id, log, len, bytes
+                       checksum, state, replies, replied_at, client_id, log, len, bytes, outcome
                 FROM runs WHERE tenant = ?1 AND thread = ?2 AND run = ?3";
     let found = find_row(tx, find, names(key), Stored::read)?;
     found.ok_or(StoreError::NotFound)

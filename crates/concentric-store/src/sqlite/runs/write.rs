@@ -13,12 +13,12 @@ use super::{
 use crate::{
     Options,
     rules::{
-        Standing, check_keep, check_total, check_waiting, end_of, merge_replies, renewed,
-        write_head, write_replies,
+        Standing, WITHDRAWN, check_keep, check_total, check_waiting, end_of, merge_replies,
+        renewed, write_head, write_outcome, write_replies,
     },
 };
 use concentric_core::{
-    InterruptId, MessageId, Reply, RunId, ThreadId,
+    ErrorKind, InterruptId, MessageId, Outcome, Reply, RunId, ThreadId,
     store::{
         MAX_TAKEOVERS, Renewed, RunChange, RunHead, RunKey, RunRecord, RunStatus, StoreError,
         Tenant,
@@ -391,8 +391,9 @@ pub(super) fn end(
     options: &Options,
     key: &RunKey,
     fence: u64,
+    outcome: &Result<Outcome, ErrorKind>,
 ) -> Result<(), StoreError> {
-    set_end(tx, options, key, fence)?;
+    set_end(tx, options, key, fence, outcome)?;
     purge(tx, options, options.now()).map(drop)
 }
 
@@ -402,12 +403,14 @@ pub(in crate::sqlite) fn set_end(
     options: &Options,
     key: &RunKey,
     fence: u64,
+    outcome: &Result<Outcome, ErrorKind>,
 ) -> Result<(), StoreError> {
+    let outcome = write_outcome(outcome)?;
     let standing = standing_of(tx, key)?.ok_or(StoreError::NotFound)?;
     standing.check_end(fence)?;
     match standing.status {
         RunStatus::Ended => Ok(()),
-        _ => set_ended(tx, names(key), options.now()),
+        _ => set_ended(tx, names(key), options.now(), &outcome),
     }
 }
 
@@ -423,8 +426,9 @@ pub(super) fn withdraw(
                 ORDER BY begun";
     let [tenant, thread] = [tenant.0.as_str(), thread.as_str()];
     let waiting: Vec<String> = find_rows(tx, find, [tenant, thread], |row| row.get(0))?;
+    let withdrawn = write_outcome(&Ok(WITHDRAWN))?;
     for run in &waiting {
-        set_ended(tx, [tenant, thread, run], now)?;
+        set_ended(tx, [tenant, thread, run], now, &withdrawn)?;
     }
     purge(tx, options, now)?;
     Ok(waiting.len())

@@ -26,8 +26,8 @@ pub(super) fn append(
     version: u64,
     change: &ThreadChange,
 ) -> Result<u64, StoreError> {
-    if let Some(claim) = &change.ends {
-        match set_end(tx, options, &claim.key, claim.fence) {
+    if let Some((claim, outcome)) = &change.ends {
+        match set_end(tx, options, &claim.key, claim.fence, outcome) {
             // It is in another store.
             Err(StoreError::NotFound) => {}
             ended => ended?,

@@ -184,7 +184,10 @@ async fn a_write_whose_result_is_lost_is_applied_once() {
     let renewed = store.renew(key("run"), claimed.fence, LEASE).await;
     assert_eq!(renewed.unwrap(), Renewed::CancelRequested);
     lost();
-    store.end(key("run"), claimed.fence).await.unwrap();
+    store
+        .end(key("run"), claimed.fence, Ok(Outcome::Completed))
+        .await
+        .unwrap();
     let ended = store.get(key("run")).await.unwrap();
     assert_eq!(ended.status, RunStatus::Ended);
     // A count would be another one the second time.

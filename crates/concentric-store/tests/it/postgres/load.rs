@@ -165,7 +165,7 @@ async fn two_connections_serve_two_hundred_runs() {
             let _ = store.renew(run.clone(), fence, LEASE).await.unwrap();
             slowest = slowest.max(began.elapsed());
         }
-        store.end(run, fence).await.unwrap();
+        store.end(run, fence, Ok(Outcome::Completed)).await.unwrap();
         slowest
     };
     let slowest = join_all((0..200).map(drive)).await;
@@ -262,5 +262,8 @@ async fn an_exhausted_pool_and_a_blocked_statement_fail_in_time() {
         left = row.unwrap().get::<_, i64>(0);
     }
     database.batch_execute("ROLLBACK").await.unwrap();
-    store.end(key("run"), fence).await.unwrap();
+    store
+        .end(key("run"), fence, Ok(Outcome::Completed))
+        .await
+        .unwrap();
 }

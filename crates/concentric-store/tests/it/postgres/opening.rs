@@ -128,7 +128,10 @@ async fn a_role_without_rights_to_create_can_use_the_store() {
     let store = PostgresStore::open_with(&url, Options::new().schema(schema.as_str()));
     let store = store.await.unwrap();
     let fence = begin(&store, "run").await;
-    store.end(key("run"), fence).await.unwrap();
+    store
+        .end(key("run"), fence, Ok(Outcome::Completed))
+        .await
+        .unwrap();
     let migrated = PostgresStore::migrate(&url, "test_of_a_role")
         .await
         .unwrap_err();

@@ -235,7 +235,9 @@ async fn runs_are_ended_and_removed_while_the_memory_is_full() {
     }
     let change = running("hi").into();
     let begun = store.begin(key("new"), client("new"), change, LEASE).await;
-    let ended = store.end(key("ends"), fences[0]).await;
+    let ended = store
+        .end(key("ends"), fences[0], Ok(Outcome::Completed))
+        .await;
     let withdrawn = store.withdraw(tenant("acme"), id("thread")).await;
     let purged = store.purge().await;
     command(&mut server, &["CONFIG", "SET", "maxmemory", "0"]).await;

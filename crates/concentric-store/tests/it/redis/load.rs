@@ -157,7 +157,10 @@ async fn the_script_is_loaded_again_after_it_was_flushed() {
             let _ = store.renew(key(&run), fence, LEASE).await.unwrap();
         }
         assert_eq!(store.get(key(&run)).await.unwrap().state, running("4"));
-        store.end(key(&run), fence).await.unwrap();
+        store
+            .end(key(&run), fence, Ok(Outcome::Completed))
+            .await
+            .unwrap();
     };
     let flush = async {
         for _ in 0..40 {
@@ -188,7 +191,7 @@ async fn one_connection_serves_two_hundred_runs() {
             let _ = store.renew(run.clone(), fence, LEASE).await.unwrap();
             slowest = slowest.max(began.elapsed());
         }
-        store.end(run, fence).await.unwrap();
+        store.end(run, fence, Ok(Outcome::Completed)).await.unwrap();
         slowest
     };
     let slowest = join_all((0..200).map(drive)).await;
@@ -228,5 +231,8 @@ async fn a_server_that_does_not_answer_fails_in_time() {
     // It may have been applied, once or not at all.
     let state = store.get(key("run")).await.unwrap().state;
     assert!([running("hi"), running("late")].contains(&state));
-    store.end(key("run"), fence).await.unwrap();
+    store
+        .end(key("run"), fence, Ok(Outcome::Completed))
+        .await
+        .unwrap();
 }

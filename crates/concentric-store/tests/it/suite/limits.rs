@@ -127,7 +127,10 @@ async fn waiting_runs_are_limited<S: Store>(store: S, _: ManualClock) {
     let record = store.get(key("1")).await.unwrap();
     let claim = store.claim(record, approve("again"), secs(30));
     let fence = claim.await.unwrap().fence;
-    store.end(key("1"), fence).await.unwrap();
+    store
+        .end(key("1"), fence, Ok(Outcome::Completed))
+        .await
+        .unwrap();
     wait_in(&store, "thread", "9").await.unwrap();
 }
 

@@ -28,7 +28,7 @@ mod retention;
 
 use crate::common::{approve, at, client, key, question, running, secs, set, tenant, waiting};
 use concentric_core::{
-    Reply, RunId, Str, ThreadId,
+    CancelReason, Outcome, Reply, RunId, Str, ThreadId,
     store::{
         EffectKey, Intent, Ledger, LedgerEntry, MAX_TAKEOVERS, Memories, RunClaim, RunKey,
         RunRecord, RunStatus, RunStore, StoreError, StoredDecision, StoredScope,

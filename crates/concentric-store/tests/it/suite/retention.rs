@@ -22,11 +22,19 @@ async fn ended_runs_are_removed_after_their_retention<S: Store>(store: S, clock:
     let claim = store.claim(record, approve("q"), secs(30));
     let fence = claim.await.unwrap().fence;
     set(&clock, 10);
-    store.end(key("run"), fence).await.unwrap();
+    store
+        .end(key("run"), fence, Ok(Outcome::Completed))
+        .await
+        .unwrap();
     expire(&store, &clock, 1009).await;
-    store.get(key("run")).await.unwrap();
+    let completed = Some(Ok(Outcome::Completed));
+    assert_eq!(store.get(key("run")).await.unwrap().outcome, completed);
+    let thread = || ThreadId::new("thread");
+    let of_client = || store.find_by_client_id(tenant("acme"), thread(), client("run"));
+    assert_eq!(of_client().await.unwrap().outcome, completed);
     expire(&store, &clock, 1010).await;
     assert_eq!(code(store.get(key("run")).await), "run_not_found");
+    assert_eq!(code(of_client().await), "run_not_found");
     let asking = store
         .find_by_interrupt(tenant("acme"), ThreadId::new("thread"), vec![question("q")])
         .await;
@@ -46,7 +54,10 @@ async fn ended_runs_are_removed_after_their_retention<S: Store>(store: S, clock:
     )
     .await
     .unwrap();
-    store.end(key("a"), fence).await.unwrap();
+    store
+        .end(key("a"), fence, Ok(Outcome::Completed))
+        .await
+        .unwrap();
     let fence = RunStore::begin(
         &store,
         key("b"),
@@ -57,7 +68,10 @@ async fn ended_runs_are_removed_after_their_retention<S: Store>(store: S, clock:
     .await
     .unwrap();
     set(&clock, 1_009_000);
-    store.end(key("b"), fence).await.unwrap();
+    store
+        .end(key("b"), fence, Ok(Outcome::Completed))
+        .await
+        .unwrap();
     assert_eq!(code(store.get(key("a")).await), "run_not_found");
     store.get(key("b")).await.unwrap();
 }
@@ -117,6 +131,13 @@ async fn runs_that_wait_too_long_are_ended<S: Store>(store: S, clock: ManualCloc
     };
     let record = asking().await.unwrap();
     assert_eq!(record.status, RunStatus::Ended);
+    let expired = Outcome::Aborted {
+        reason: CancelReason::Other("expired".into()),
+    };
+    for run in ["asks", "again", "left"] {
+        let outcome = store.get(key(run)).await.unwrap().outcome;
+        assert_eq!(outcome, Some(Ok(expired.clone())), "{run}");
+    }
     assert!(record.version > version);
     set(&clock, 2_000_003);
     let claim = store.claim(record, approve("q"), secs(30));
@@ -266,7 +287,10 @@ async fn a_reused_key_gets_new_versions_and_fences<S: Store>(store: S, clock: Ma
     .await
     .unwrap();
     let version = store.get(key("run")).await.unwrap().version;
-    store.end(key("run"), old).await.unwrap();
+    store
+        .end(key("run"), old, Ok(Outcome::Completed))
+        .await
+        .unwrap();
     expire(&store, &clock, 9999).await;
     let new = RunStore::begin(
         &store,
@@ -279,7 +303,10 @@ async fn a_reused_key_gets_new_versions_and_fences<S: Store>(store: S, clock: Ma
     .unwrap();
     assert!(new > old);
     assert!(store.get(key("run")).await.unwrap().version > version);
-    assert_eq!(code(store.end(key("run"), old).await), "stale_claim");
+    assert_eq!(
+        code(store.end(key("run"), old, Ok(Outcome::Completed)).await),
+        "stale_claim"
+    );
 }
 
 fn effect(name: &'static str) -> EffectKey {
@@ -317,7 +344,10 @@ async fn effects_are_removed_with_their_run<S: Store>(store: S, clock: ManualClo
             .unwrap()
     };
     assert_eq!(known().await, LedgerEntry::Started);
-    store.end(key("run"), fence).await.unwrap();
+    store
+        .end(key("run"), fence, Ok(Outcome::Completed))
+        .await
+        .unwrap();
     expire(&store, &clock, 900_999).await;
     assert_eq!(known().await, LedgerEntry::Started);
     expire(&store, &clock, 901_000).await;
@@ -406,7 +436,10 @@ async fn decisions_for_a_run_are_removed_with_it<S: Store>(store: S, clock: Manu
     for decision in [&always, &elsewhere, &here] {
         store.remember(decision.clone()).await.unwrap();
     }
-    store.end(key("run"), fence).await.unwrap();
+    store
+        .end(key("run"), fence, Ok(Outcome::Completed))
+        .await
+        .unwrap();
     expire(&store, &clock, 1000).await;
     let all = store.list(tenant("acme")).await.unwrap();
     assert_eq!(all, [elsewhere, always]);

@@ -1,7 +1,7 @@
 //! A store that may have a fault.
 
 use concentric_core::{
-    InterruptId, MessageId, Reply, RunId, Str, ThreadId, ToolOutcome, Turn,
+    ErrorKind, InterruptId, MessageId, Outcome, Reply, RunId, Str, ThreadId, ToolOutcome, Turn,
     store::{
         CacheEntry, CacheKey, CacheStore, Decisions, EffectKey, Intent, Ledger, LedgerEntry,
         Memories, Memory, Once, Renewed, RunChange, RunKey, RunRecord, RunStatus, RunStore,
@@ -41,6 +41,9 @@ fault! {
     ReleasesRunsOfOtherTenants SharesEffects DeletesConversationsOfOtherTenants SharesUsedKeys
     RevokesForOtherTenants SharesMemories BeginsEffectsWithoutAClaim BeginsEffectsTwice
     RetractsFinishedEffects KeepsUsedKeysTooShort AppendsAtAnyVersion AppendsTwice ForgetsIdsOfChanges EndsNoRun AppendsForLostRuns
+    ForgetsOutcomes MergesKindsOfErrors KeepsTheLastOutcome ForgetsOutcomesOfWithdrawnRuns
+    ForgetsOutcomesOfChanges FindsNoEndedRunOfAClient FindsTheOldestRunOfAClient FindsTheNewestRunOfAClient
+    FindsRunsOfClientsOfOtherTenants
     SkipsATurn ReadsTheOldestTurns ReadsNoSharedTurns FailsBeyondTheEnd ReadsAtLeastOneTurn ReadsTooManyTurns
     ReadsTurnsOfOtherTenants DeletesOnlyConversationsOfTenants DeletesAllTenants
     KeepsDeletedConversations RepeatsAPage KeepsRunsOfDeletedConversations RecallsAllDecisions
@@ -93,6 +96,7 @@ struct Noted {
     writes: usize,
     runs: Vec<(RunKey, RunId)>,
     replies: HashMap<RunKey, Vec<Reply>>,
+    outcomes: HashMap<RunKey, Option<Result<Outcome, ErrorKind>>>,
     // The fences at the cancellations.
     cancelled: HashMap<RunKey, u64>,
     seen: HashSet<RunKey>,
@@ -151,7 +155,21 @@ impl FaultyStore {
         {
             record.replies = replies;
         }
+        self.outcome(&record.key, &mut record.outcome);
         record
+    }
+
+    /// Changes the outcome of a run, if the store has a fault of outcomes.
+    fn outcome(&self, key: &RunKey, outcome: &mut Option<Result<Outcome, ErrorKind>>) {
+        if let Some(other) = self.noted(|noted| noted.outcomes.get(key).cloned())
+            && outcome.is_some()
+        {
+            *outcome = other;
+        }
+    }
+
+    fn note_outcome(&self, key: &RunKey, outcome: Option<Result<Outcome, ErrorKind>>) {
+        self.noted(|noted| noted.outcomes.insert(key.clone(), outcome));
     }
 }
 
@@ -363,7 +381,7 @@ impl RunStore for FaultyStore {
         })
     }
 
-    fn end(&self, key: RunKey, fence: u64) -> StoreFuture<()> {
+    fn end(&self, key: RunKey, fence: u64, outcome: Result<Outcome, ErrorKind>) -> StoreFuture<()> {
         let store = self.clone();
         Box::pin(async move {
             let fence = store.fence(Fault::EndsWithAnyFence, &key, fence).await;
@@ -372,13 +390,34 @@ impl RunStore for FaultyStore {
             {
                 return Err(StoreError::Ended);
             }
-            store.inner.end(key, fence).await
+            match (store.fault, &outcome) {
+                (Fault::ForgetsOutcomes, _) => store.note_outcome(&key, None),
+                (Fault::MergesKindsOfErrors, Err(_)) => {
+                    store.note_outcome(&key, Some(Err(ErrorKind::Other)));
+                }
+                (Fault::KeepsTheLastOutcome, _) => {
+                    store.note_outcome(&key, Some(outcome.clone()));
+                }
+                _ => {}
+            }
+            store.inner.end(key, fence, outcome).await
         })
     }
 
     fn withdraw(&self, tenant: Tenant, thread: ThreadId) -> StoreFuture<usize> {
         let tenant = self.tenant(Fault::WithdrawsRunsOfOtherTenants, tenant);
-        self.inner.withdraw(tenant, thread)
+        let store = self.clone();
+        Box::pin(async move {
+            if store.has(Fault::ForgetsOutcomesOfWithdrawnRuns) {
+                let runs = store
+                    .inner
+                    .list_by_thread(tenant.clone(), thread.clone(), None, 9);
+                for run in runs.await? {
+                    store.note_outcome(&run.key, None);
+                }
+            }
+            store.inner.withdraw(tenant, thread).await
+        })
     }
 
     fn release(&self, key: RunKey) -> StoreFuture<bool> {
@@ -418,6 +457,38 @@ impl RunStore for FaultyStore {
                 }
             }
             Ok(store.show(newest))
+        })
+    }
+
+    fn find_by_client_id(
+        &self,
+        tenant: Tenant,
+        thread: ThreadId,
+        client_id: RunId,
+    ) -> StoreFuture<RunSummary> {
+        let tenant = self.tenant(Fault::FindsRunsOfClientsOfOtherTenants, tenant);
+        let store = self.clone();
+        Box::pin(async move {
+            let inner = &store.inner;
+            let found = inner.find_by_client_id(tenant, thread, client_id.clone());
+            let mut found = found.await?;
+            if store.has(Fault::FindsNoEndedRunOfAClient) && found.status == RunStatus::Ended {
+                return Err(StoreError::NotFound);
+            }
+            let begun = store.noted(|noted| noted.runs.clone());
+            let mut begun = begun.into_iter().filter(|(_, id)| *id == client_id);
+            let other = match store.fault {
+                Fault::FindsTheOldestRunOfAClient => begun.next(),
+                Fault::FindsTheNewestRunOfAClient => begun.next_back(),
+                _ => None,
+            };
+            if let Some((key, id)) = other {
+                let record = inner.get(key.clone()).await?;
+                found = RunSummary::new(key, id, record.status, record.lease_until);
+                found.outcome = record.outcome;
+            }
+            store.outcome(&found.key.clone(), &mut found.outcome);
+            Ok(found)
         })
     }
 
@@ -683,6 +754,12 @@ impl ThreadStore for FaultyStore {
                 Fault::AppendsAtAnyVersion => append(stored.version, change).await,
                 Fault::EndsNoRun => {
                     change.ends = None;
+                    append(version, change).await
+                }
+                Fault::ForgetsOutcomesOfChanges => {
+                    if let Some((claim, _)) = &change.ends {
+                        store.note_outcome(&claim.key, None);
+                    }
                     append(version, change).await
                 }
                 Fault::AppendsForLostRuns => match append(version, change.clone()).await {

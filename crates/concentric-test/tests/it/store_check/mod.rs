@@ -101,6 +101,25 @@ faults! {
         says "`amend` of an older version must fail with `already_resumed`";
     FailsARepeatedEnd: runs::an_ended_run_stays_ended
         says "`end` with the newest fence must succeed, but failed with `run_ended`";
+    // Outcomes, and the runs of a client id.
+    ForgetsOutcomes: runs::an_ended_run_keeps_its_outcome
+        says "the outcome of a run that ends with Ok(Completed) must be Some(Ok(Completed)), but is None";
+    MergesKindsOfErrors: runs::an_ended_run_keeps_its_outcome
+        says "must be Some(Err(Authentication)), but is Some(Err(Other))";
+    KeepsTheLastOutcome: runs::a_repeated_end_keeps_the_first_outcome
+        says "the outcome of the run `failed` that was ended twice must be Some(Err(Timeout)), but is Some(Ok(Completed))";
+    ForgetsOutcomesOfWithdrawnRuns: runs::a_withdrawn_run_was_aborted_by_the_user
+        says "the outcome of a withdrawn run must be Some(Ok(Aborted { reason: User })), but is None";
+    ForgetsOutcomesOfChanges: threads_of_runs::a_change_records_the_outcome_of_its_run
+        says "the outcome of a run that ended with a change must be Some(Ok(StepLimit)), but is None";
+    FindsNoEndedRunOfAClient: runs::an_ended_run_keeps_its_outcome
+        says "`find_by_client_id` must succeed, but failed with `run_not_found`";
+    FindsTheOldestRunOfAClient: runs::of_runs_with_one_client_id_the_live_one_is_found
+        says "the run that is found by its client id, of one that waits and a newer one, must be RunKey";
+    FindsTheNewestRunOfAClient: runs::of_runs_with_one_client_id_the_live_one_is_found
+        says "the run that is found by its client id, of one that is driven and two newer ones, must be RunKey";
+    FindsRunsOfClientsOfOtherTenants: tenants_of_runs::another_tenant_reads_and_writes_no_run
+        says "`find_by_client_id` of the run `driven` by another tenant must fail with `run_not_found`";
     // Replies and states.
     LosesReplies: runs::a_waiting_run_is_claimed_once
         says "the replies of a claim must be [Reply";
