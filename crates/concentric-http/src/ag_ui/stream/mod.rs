@@ -11,5 +11,5 @@ pub(super) use self::{
     lane::{STATUS, WireIds, push_turn},
     names::{KnownCall, Names, RunIds, original},
     state::Operation,
-    translate::{Translator, conflict, name_taken},
+    translate::{Translator, conflict, name_taken, stopped},
 };

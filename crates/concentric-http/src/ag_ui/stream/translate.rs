@@ -185,10 +185,6 @@ impl Translator {
     pub(in crate::ag_ui) fn finish(&mut self, finish: &Finish) {
         // A resumed run is a new run for the client, which got the earlier usage before.
         self.usage = finish.attempt_usage();
-        let mut metadata = Metadata::new();
-        let mut stopped = |outcome: &str| {
-            metadata.insert("outcome".to_owned(), outcome.into());
-        };
         let mut pending = Vec::new();
         match &finish.outcome {
             Outcome::Completed => pending = self.lane.left(),
@@ -206,12 +202,6 @@ impl Translator {
                 return self.finished(outcome, metadata, End::Waiting(&interrupts));
             }
             Outcome::Aborted { reason } => return self.cancelled(reason),
-            Outcome::Halted { reason } => {
-                stopped("halted");
-                metadata.insert("reason".to_owned(), reason.as_str().into());
-            }
-            Outcome::StepLimit => stopped("step_limit"),
-            Outcome::CallLimit => stopped("call_limit"),
             _ => {}
         }
         let end = match finish.outcome {
@@ -221,7 +211,7 @@ impl Translator {
                 code: "stopped",
             },
         };
-        self.finished(success(pending), metadata, end);
+        self.finished(success(pending), stopped(&finish.outcome).1, end);
     }
 
     /// Writes the missing parts of an open round's message, and the outcomes of its finished calls.
@@ -286,20 +276,14 @@ impl Translator {
 
     /// Ends the stream of a run that was cancelled.
     pub(in crate::ag_ui) fn cancelled(&mut self, reason: &CancelReason) {
-        let reason = match reason {
-            CancelReason::User => "user",
-            CancelReason::Disconnected => "disconnected",
-            CancelReason::Shutdown => "shutdown",
-            CancelReason::Other(reason) => reason.as_str(),
-            _ => "other",
-        };
-        let mut metadata = Metadata::new();
-        metadata.insert("reason".to_owned(), reason.into());
+        let (kind, metadata) = stopped(&Outcome::Aborted {
+            reason: reason.clone(),
+        });
         let end = End::Error {
             message: "The run was cancelled.",
             code: "cancelled",
         };
-        self.finished(json!({"type": "cancelled"}), metadata, end);
+        self.finished(json!({"type": kind}), metadata, end);
     }
 
     /// Ends the stream of a run that did not fail.
@@ -436,6 +420,30 @@ fn started(ids: &RunIds, buffer: &mut BytesMut) {
         parent_run_id: ids.parent.as_deref(),
     };
     encode::event(&started, buffer);
+}
+
+/// The type of the outcome of a run that does not wait, and the metadata of its terminal event.
+pub(in crate::ag_ui) fn stopped(outcome: &Outcome) -> (&'static str, Metadata) {
+    let (kind, stopped, reason) = match outcome {
+        Outcome::Aborted { reason } => ("cancelled", None, Some(reason_of(reason))),
+        Outcome::Halted { reason } => ("success", Some("halted"), Some(reason.as_str())),
+        Outcome::StepLimit => ("success", Some("step_limit"), None),
+        Outcome::CallLimit => ("success", Some("call_limit"), None),
+        _ => ("success", None, None),
+    };
+    let fields = [("outcome", stopped), ("reason", reason)];
+    let set = |(name, value): (&str, Option<&str>)| Some((name.to_owned(), value?.into()));
+    (kind, fields.into_iter().filter_map(set).collect())
+}
+
+fn reason_of(reason: &CancelReason) -> &str {
+    match reason {
+        CancelReason::User => "user",
+        CancelReason::Disconnected => "disconnected",
+        CancelReason::Shutdown => "shutdown",
+        CancelReason::Other(reason) => reason.as_str(),
+        _ => "other",
+    }
 }
 
 fn success(pending: Vec<String>) -> Value {

@@ -138,17 +138,26 @@ impl Request {
             return Ok(self.json(StatusCode::OK, Value::from(status).to_string()));
         }
         let stored = self.stored(thread, run).await?;
-        if let (Some(stored), Some(store)) = (stored, self.run_store()) {
+        if let (Some(stored), Some(store)) = (&stored, self.run_store())
+            && stored.status != RunStatus::Ended
+        {
             set("status", run::status(stored.status).into());
-            if let Some(outcome) = run::waiting(store, &stored).await? {
+            if let Some(outcome) = run::waiting(store, stored).await? {
                 set("outcome", outcome);
             }
-        } else {
-            let end = log.and_then(|log| log.terminal());
-            let end = end.ok_or_else(unknown_run)?;
-            set("status", "ended".into());
-            run::end(&end, &mut status);
+            return Ok(self.json(StatusCode::OK, Value::from(status).to_string()));
         }
+        let logged = log.and_then(|log| log.terminal());
+        if stored.is_none() && logged.is_none() {
+            return Err(unknown_run());
+        }
+        set("status", "ended".into());
+        // The log has more details, except of a run that another request has resumed.
+        let logged = logged.map(|event| run::end(&event));
+        let logged = logged.filter(|end| stored.is_none() || !run::has_waited(end));
+        let kept = stored.and_then(|stored| stored.outcome);
+        let kept = || kept.as_ref().map(run::stored_end);
+        status.extend(logged.or_else(kept).unwrap_or_default());
         Ok(self.json(StatusCode::OK, Value::from(status).to_string()))
     }
 
@@ -281,7 +290,10 @@ pub(super) fn unknown_thread() -> Refused {
 }
 
 pub(super) fn unknown_run() -> Refused {
-    Refused::not_found("run_not_found", "the run does not exist, or has ended")
+    Refused::not_found(
+        "run_not_found",
+        "the run does not exist, or is not kept any more",
+    )
 }
 
 /// The response to a request whose store failed.

@@ -1,13 +1,17 @@
 //! The status of a run, and its cancellation.
 
 use concentric_core::{
-    Finish, ThreadId,
+    ErrorKind, Finish, Outcome, RunId, ThreadId,
     store::{RunRecord, RunStatus, RunStore, RunSummary, StoreError, Tenant},
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{
-    super::{Metadata, reply::Refused, stream::Translator},
+    super::{
+        Metadata,
+        reply::Refused,
+        stream::{Translator, stopped},
+    },
     respond::failed,
 };
 
@@ -25,17 +29,19 @@ pub(super) async fn unfinished(
     runs.map_err(|error| failed(&error))
 }
 
-/// The newest unfinished run that the request `run` has started.
+/// The live run that the request `run` has started, or else the newest one.
 pub(super) async fn find(
     store: &dyn RunStore,
     tenant: &Tenant,
     thread: &str,
     run: &str,
 ) -> Result<Option<RunSummary>, Refused> {
-    let runs = unfinished(store, tenant, thread).await?;
-    let mut found = runs.into_iter().rev();
-    // A run that is driven is newer than one that waits.
-    Ok(found.find(|it| it.client_id.as_str() == run))
+    let (thread, run) = (ThreadId::new(thread), RunId::new(run));
+    match store.find_by_client_id(tenant.clone(), thread, run).await {
+        Ok(found) => Ok(Some(found)),
+        Err(StoreError::NotFound) => Ok(None),
+        Err(error) => Err(failed(&error)),
+    }
 }
 
 pub(super) const fn status(status: RunStatus) -> &'static str {
@@ -76,17 +82,45 @@ fn interrupts(record: RunRecord) -> Value {
     }
 }
 
-/// Adds the outcome or the error of a terminal event to the status of a run.
-pub(super) fn end(event: &[u8], status: &mut Metadata) {
-    let Ok(mut event) = serde_json::from_slice::<Metadata>(event) else {
-        return;
-    };
-    if let Some(outcome) = event.remove("outcome") {
-        status.insert("outcome".to_owned(), outcome);
-        return;
+/// Returns the outcome and the metadata, or the error, of a terminal event.
+pub(super) fn end(event: &[u8]) -> Metadata {
+    let mut event: Metadata = serde_json::from_slice(event).unwrap_or_default();
+    let mut end = Metadata::new();
+    if event.contains_key("outcome") {
+        event.retain(|name, _| name == "outcome" || name == "metadata");
+        end = event;
+    } else {
+        event.retain(|name, _| name == "code" || name == "message");
+        end.insert("error".to_owned(), event.into());
     }
-    event.retain(|name, _| name == "code" || name == "message");
-    status.insert("error".to_owned(), event.into());
+    end
+}
+
+/// Returns whether a run waited at this end.
+pub(super) fn has_waited(end: &Metadata) -> bool {
+    end.get("outcome")
+        .is_some_and(|outcome| outcome["type"] == "interrupt")
+}
+
+/// Returns the end of a stored run, in the form of [`end`].
+pub(super) fn stored_end(outcome: &Result<Outcome, ErrorKind>) -> Metadata {
+    let error = match outcome {
+        Err(kind) => Some(*kind),
+        // No reply to it could be accepted, which is an error for the client.
+        Ok(Outcome::Interrupted) => Some(ErrorKind::Configuration),
+        Ok(_) => None,
+    };
+    let mut end = Metadata::new();
+    if let Some(kind) = error {
+        end.insert("error".to_owned(), json!({"code": kind.as_str()}));
+    } else if let Ok(outcome) = outcome {
+        let (kind, metadata) = stopped(outcome);
+        end.insert("outcome".to_owned(), json!({"type": kind}));
+        if !metadata.is_empty() {
+            end.insert("metadata".to_owned(), metadata.into());
+        }
+    }
+    end
 }
 
 pub(super) fn ended() -> Refused {

@@ -50,7 +50,7 @@ use super::{
 /// | `GET /THREAD?before=N`, `?after=N`, `&limit=N` | the turns before position `N`, such as `start` of a page, or those from it on, such as `end`; at most 500, by default 50, and fewer if they have more than 4 MiB. A position beyond the end is that of the end |
 /// | `DELETE /THREAD` | `204`; the store [also deletes](ThreadStore::delete) the runs that it has of the thread. Then those that this process drives are cancelled, and their events are removed; if the store fails, nothing is changed |
 /// | `GET /THREAD/runs` | `{"threadId", "runs": [{"runId", "status"}]}`: the runs that have not ended, of this process or stored |
-/// | `GET /THREAD/runs/RUN` | `{"threadId", "runId", "status"}`, and the `lastEventId` of a run that is driven here; a waiting run and one that has ended have the `outcome` of `RUN_FINISHED`, with its interrupts, or the `error` of `RUN_ERROR` |
+/// | `GET /THREAD/runs/RUN` | `{"threadId", "runId", "status"}`, and the `lastEventId` of a run that is driven here, the interrupts of one that waits (`outcome`), and [how a run ended](#how-a-run-ended) |
 /// | `GET /THREAD/runs/RUN/events` | the events of a run ([below](#joining-a-run)) |
 /// | `POST /THREAD/runs/RUN/cancel` | `202`; the run is cancelled at once if it is driven here, or else [by its process](RunStore::cancel) |
 /// | `HEAD`, `OPTIONS` | the headers of `GET`; the accepted methods |
@@ -59,7 +59,8 @@ use super::{
 /// protocol; one that is stored without an id has one that is made from its position.
 ///
 /// `RUN` is the `runId` of a request. A stored run is found by that of the request that started it, also while
-/// another request resumes it. The `status` is one of these:
+/// another request resumes it and when it has ended. Of several that were started with one id, the one that is driven
+/// or abandoned is found, or else the newest. The `status` is one of these:
 ///
 /// | `status` | the run |
 /// |---|---|
@@ -67,7 +68,23 @@ use super::{
 /// | `abandoned` | has lost its process, and can be resumed |
 /// | `quarantined` | has ended each process that resumed it ([`RunStatus`](concentric_core::store::RunStatus)) |
 /// | `waiting` | waits for replies |
-/// | `ended` | has ended, and its [log](EventLogLayer) is still kept |
+/// | `ended` | has ended, and the store or its [log](EventLogLayer) still has it |
+///
+/// # How a run ended
+///
+/// A run that has ended has an `outcome` and its `metadata`, or an `error`:
+///
+/// | [outcome](concentric_core::Outcome) or error | response |
+/// |---|---|
+/// | `Completed` | `"outcome": {"type": "success"}` |
+/// | `Halted`, `StepLimit`, `CallLimit` | the same, and `"metadata": {"outcome", "reason"?}`: `halted`, `step_limit` or `call_limit`, and the reason of a halt |
+/// | `Aborted` | `"outcome": {"type": "cancelled"}`, `"metadata": {"reason"}`, which is `user` for a run that was withdrawn, and `expired` for one that was not resumed in time |
+/// | an error | `"error": {"code"}`, its [kind](concentric_core::ErrorKind) |
+///
+/// The [store](Self::runs) has this for as long as it keeps the run; a run is stored
+/// [before its first tools](RunStore::begin). As long as the process that has driven the run keeps its log, the
+/// `outcome`, the `metadata` and the `error` are those of its terminal event, which may have more fields. Of a run
+/// that was ended by an earlier release, they may be missing.
 ///
 /// # Joining a run
 ///
@@ -108,7 +125,7 @@ use super::{
 /// | 400 | `invalid_request` | the parameter `field` is invalid |
 /// | 404 | `not_found` | the path, or an id in it, is invalid |
 /// | 404 | `thread_not_found` | the thread does not exist |
-/// | 404 | `run_not_found` | the run has never been stored, or has ended, and has no log |
+/// | 404 | `run_not_found` | the run has no log, and was never stored or is not kept any more |
 /// | 405 | `method_not_allowed` | `Allow` has the methods |
 /// | 409 | `run_waiting`, `run_ended` | a run that is not driven can't be cancelled; one that waits gets a reply with the status `cancelled` |
 /// | 410 | `events_gone` | the log does not have the event after the named one |

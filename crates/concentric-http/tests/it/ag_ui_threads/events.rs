@@ -70,7 +70,7 @@ impl Server {
 }
 
 /// A response that is read step by step.
-struct Stream {
+pub(super) struct Stream {
     status: u16,
     body: std::pin::Pin<
         Box<dyn http_body::Body<Data = Bytes, Error = std::convert::Infallible> + Send>,
@@ -79,7 +79,7 @@ struct Stream {
 }
 
 impl Stream {
-    fn new<B>(response: http::Response<B>) -> Self
+    pub(super) fn new<B>(response: http::Response<B>) -> Self
     where
         B: http_body::Body<Data = Bytes, Error = std::convert::Infallible> + Send + 'static,
     {
@@ -91,7 +91,7 @@ impl Stream {
     }
 
     /// Reads until `text` was received.
-    async fn until(&mut self, text: &str) {
+    pub(super) async fn until(&mut self, text: &str) {
         while !self.read.contains(text) {
             let frame = self.body.frame().await.expect("no end").unwrap();
             let bytes = frame.into_data().unwrap();
@@ -100,7 +100,7 @@ impl Stream {
     }
 
     /// Reads to the end, and returns the frames.
-    async fn end(&mut self) -> Vec<String> {
+    pub(super) async fn end(&mut self) -> Vec<String> {
         while let Some(frame) = self.body.frame().await {
             let bytes = frame.unwrap().into_data().unwrap();
             self.read.push_str(std::str::from_utf8(&bytes).unwrap());

@@ -1,6 +1,7 @@
 //! Threads and their runs over HTTP.
 
 mod events;
+mod outcome;
 mod pages;
 mod requests;
 mod status;

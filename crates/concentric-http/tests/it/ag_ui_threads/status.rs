@@ -126,11 +126,59 @@ async fn a_waiting_run_has_its_interrupts_until_it_ends() {
         (&run["status"], &run["outcome"]),
         (&json!("running"), &Value::Null)
     );
-    let ended = world.store.end(key, fence, Ok(Outcome::Completed));
-    ended.await.unwrap();
-    let ended = world.get("/t/runs/r").await;
-    assert_eq!(code(&ended), (404, "run_not_found".to_owned()));
+    world
+        .store
+        .end(key, fence, Ok(Outcome::Completed))
+        .await
+        .unwrap();
+    let ended = world.get("/t/runs/r").await.json();
+    let outcome = json!({"type": "success"});
+    assert_eq!(
+        (&ended["status"], &ended["outcome"]),
+        (&json!("ended"), &outcome)
+    );
     assert_eq!(world.get("/t/runs").await.json()["runs"], json!([]));
+}
+
+#[tokio::test]
+async fn a_run_that_nobody_resumes_is_cancelled() {
+    let world = World::new();
+    let state = state().await;
+    let wait = async |run: &str| {
+        let (key, fence) = world.begin(run, &state).await;
+        let suspended = world.store.suspend(key, fence, RunChange::new(&state));
+        suspended.await.unwrap();
+    };
+    let end = async |reason: &str| {
+        let ended = world.get("/t/runs/r").await.json();
+        assert_eq!(ended["status"], "ended");
+        assert_eq!(ended["outcome"], json!({"type": "cancelled"}));
+        assert_eq!(ended["metadata"], json!({"reason": reason}));
+    };
+    wait("r").await;
+    let tenant = Tenant("ada".into());
+    let withdrawn = world.store.withdraw(tenant, ThreadId::new("t")).await;
+    assert_eq!(withdrawn.unwrap(), 1);
+    end("user").await;
+    // The newest run of this id.
+    let other = RunKey::new(
+        Tenant("ada".into()),
+        ThreadId::new("t"),
+        RunId::new("newer"),
+    );
+    let change = RunChange::new(&state);
+    let begun = world
+        .store
+        .begin(other.clone(), RunId::new("r"), change, LEASE);
+    let fence = begun.await.unwrap();
+    let suspended = world.store.suspend(other, fence, RunChange::new(&state));
+    suspended.await.unwrap();
+    assert_eq!(world.status().await, "waiting");
+    world
+        .environment
+        .advance(Duration::from_secs(400 * 24 * 60 * 60));
+    world.store.purge().await.unwrap();
+    end("expired").await;
 }
 
 #[tokio::test]
