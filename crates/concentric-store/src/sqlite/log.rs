@@ -1,4 +1,9 @@
 //! The turns of runs and conversations. A fork shares the turns of the log that it begins with.
+//!
+//! A row of the table `turns` has turns that were written together, one on each line: one row for each of many turns
+//! takes several times as long to write and to read. Its `n` is the position of the last of them, and its `chain` the
+//! checksum of that turn and of those before it. The turns of a run or of a conversation, and those that a log has of
+//! its parent, end with a row.
 
 use super::values::{execute, failed, find_row};
 pub(super) use crate::columns::{position, size};
@@ -8,12 +13,15 @@ use crate::{
     rules::{check_keep, check_total, write_turn},
 };
 use concentric_core::{Turn, store::StoreError};
-use rusqlite::{Row, Transaction, params};
+use rusqlite::{Transaction, params, types::FromSqlError};
 use std::ops::Range;
 
 /// The maximum number of ancestors of the log of a conversation. A fork beyond it copies the turns. The log of
 /// a run may have one more.
 const MAX_DEPTH: i64 = 16;
+
+/// The size at which a row gets no further turn. A change or a fork in the middle of a row copies the turns before it.
+const ROW: usize = 16 << 10;
 
 /// A part of a conversation: the turns from `from` up to, not including, `to`.
 struct Part {
@@ -30,6 +38,10 @@ struct Log {
 
 fn write_all(turns: &[Turn], max: usize) -> Result<Vec<String>, StoreError> {
     turns.iter().map(|turn| write_turn(turn, max)).collect()
+}
+
+fn total(turns: &[String]) -> usize {
+    turns.iter().map(String::len).sum()
 }
 
 fn find(tx: &Transaction<'_>, log: i64) -> Result<Log, StoreError> {
@@ -70,7 +82,7 @@ impl Turns {
         max: usize,
     ) -> Result<Self, StoreError> {
         let turns = write_all(turns, max)?;
-        let bytes = turns.iter().map(String::len).sum();
+        let bytes = total(&turns);
         check_total(bytes, max)?;
         let (mut base, mut new) = (None, &*turns);
         if let Some(of) = conversation
@@ -98,40 +110,55 @@ impl Turns {
         new: &[Turn],
         max: usize,
     ) -> Result<Self, StoreError> {
-        let kept = self.prefix(tx, keep)?;
-        let new = write_all(new, max)?;
-        let size: usize = new.iter().map(String::len).sum();
-        let bytes = kept.bytes.saturating_add(size);
-        check_total(bytes, max)?;
-        append(tx, kept.log, keep, &new)?;
-        Ok(Self {
-            log: kept.log,
-            len: keep + new.len(),
-            bytes,
-        })
-    }
-
-    fn prefix(self, tx: &Transaction<'_>, keep: usize) -> Result<Self, StoreError> {
         check_keep(self.len, keep)?;
-        if keep == self.len {
-            return Ok(self);
-        }
-        let bytes = bytes(tx, self.log, keep)?;
-        let log = cut(tx, self.log, keep)?;
-        let len = keep;
-        Ok(Self { log, len, bytes })
+        let kept = match keep == self.len {
+            true => self,
+            false => self.first(tx, keep, cut)?,
+        };
+        let new = write_all(new, max)?;
+        check_total(kept.bytes.saturating_add(total(&new)), max)?;
+        kept.extend(tx, &new)
     }
 
     /// The first `keep` turns in a log of their own, which shares them.
     pub(super) fn fork(self, tx: &Transaction<'_>, keep: usize) -> Result<Self, StoreError> {
         check_keep(self.len, keep)?;
-        let bytes = match keep == self.len {
-            true => self.bytes,
-            false => bytes(tx, self.log, keep)?,
-        };
-        let log = fork(tx, self.log, keep, MAX_DEPTH)?;
-        let len = keep;
-        Ok(Self { log, len, bytes })
+        self.first(tx, keep, |tx, log, len| fork(tx, log, len, MAX_DEPTH))
+    }
+
+    /// The first `keep` turns, in the log that `shorten` returns for those in whole rows.
+    fn first(
+        self,
+        tx: &Transaction<'_>,
+        keep: usize,
+        shorten: impl FnOnce(&Transaction<'_>, i64, usize) -> Result<i64, StoreError>,
+    ) -> Result<Self, StoreError> {
+        let (mut len, mut bytes, mut rest) = (self.len, self.bytes, Vec::new());
+        if keep < self.len {
+            // The row of the first turn that is not kept.
+            let mut first = None;
+            self.walk(tx, "a log of turns", keep..keep + 1, |n, turn| {
+                first.get_or_insert(n);
+                if n < keep {
+                    rest.push(turn.to_owned());
+                }
+                Ok(())
+            })?;
+            len = first.unwrap_or(keep);
+            bytes = self::bytes(tx, self.log, len)?;
+        }
+        let log = shorten(tx, self.log, len)?;
+        Self { log, len, bytes }.extend(tx, &rest)
+    }
+
+    /// Appends turns.
+    fn extend(self, tx: &Transaction<'_>, new: &[String]) -> Result<Self, StoreError> {
+        append(tx, self.log, self.len, new)?;
+        Ok(Self {
+            log: self.log,
+            len: self.len + new.len(),
+            bytes: self.bytes.saturating_add(total(new)),
+        })
     }
 
     /// Reads the turns of `what`, and verifies their checksums. Returns the last checksum with them.
@@ -140,7 +167,12 @@ impl Turns {
         tx: &Transaction<'_>,
         what: &str,
     ) -> Result<(Vec<Turn>, Vec<u8>), StoreError> {
-        read(tx, what, self.log, 0..self.len)
+        let mut turns = Vec::new();
+        let last = self.walk(tx, what, 0..self.len, |n, turn| {
+            turns.push(parse(what, n, turn)?);
+            Ok(())
+        })?;
+        Ok((turns, last))
     }
 
     /// Reads some of the turns of `what`, and verifies their checksums from that of the turn before them.
@@ -150,9 +182,68 @@ impl Turns {
         what: &str,
         range: Range<usize>,
     ) -> Result<Vec<Turn>, StoreError> {
-        match range.is_empty() {
-            true => Ok(Vec::new()),
-            false => Ok(read(tx, what, self.log, range)?.0),
+        let mut turns = Vec::new();
+        self.walk(tx, what, range.clone(), |n, turn| {
+            if range.contains(&n) {
+                turns.push(parse(what, n, turn)?);
+            }
+            Ok(())
+        })?;
+        Ok(turns)
+    }
+
+    /// Visits the turns of the rows that have those of the `range`, with their positions, after the checksum of their
+    /// row is verified. Returns the checksum of the last one.
+    fn walk(
+        self,
+        tx: &Transaction<'_>,
+        what: &str,
+        range: Range<usize>,
+        mut visit: impl FnMut(usize, &str) -> Result<(), StoreError>,
+    ) -> Result<Vec<u8>, StoreError> {
+        let corrupt = |why: String| StoreError::from(Fault::corrupt(what, why));
+        let unreadable = |error: FromSqlError| corrupt(error.to_string());
+        let select =
+            "SELECT n, chain, turn FROM turns WHERE log = ?1 AND n >= ?2 AND n < ?3 ORDER BY n";
+        let (mut last, mut next) = (None, range.start);
+        for part in parts(tx, self.log, position(self.len))?.iter().rev() {
+            let mut select = tx.prepare_cached(select).map_err(failed)?;
+            let from = part.from.max(position(next));
+            let rows = select.query([part.log, from, part.to]);
+            let mut rows = rows.map_err(failed)?;
+            while next < range.end
+                && let Some(row) = rows.next().map_err(failed)?
+            {
+                // Not copied out of the row.
+                let [stored, text] = [1, 2].map(|at| row.get_ref(at).map_err(failed));
+                let stored = stored?.as_blob().map_err(unreadable)?;
+                let text = text?.as_str().map_err(unreadable)?;
+                let turns: Vec<&str> = text.split('\n').collect();
+                let n = size(row.get(0).map_err(failed)?);
+                let first = (n + 1).checked_sub(turns.len());
+                // Only the first row may begin before the range.
+                let first = first
+                    .filter(|first| *first == next || last.is_none() && *first < next)
+                    .ok_or_else(|| corrupt(format!("turn {next} does not exist")))?;
+                let mut sum = match last.take() {
+                    Some(last) => last,
+                    None => last_chain(tx, self.log, first)?,
+                };
+                for turn in &turns {
+                    sum = chain(&sum, turn.as_bytes());
+                }
+                if stored != sum {
+                    return Err(corrupt(format!("the checksum of turn {n} does not match")));
+                }
+                for (at, turn) in turns.into_iter().enumerate() {
+                    visit(first + at, turn)?;
+                }
+                (last, next) = (Some(sum), n + 1);
+            }
+        }
+        match next < range.end {
+            true => Err(corrupt(format!("turn {next} does not exist"))),
+            false => Ok(last.unwrap_or_else(|| ROOT.to_vec())),
         }
     }
 
@@ -181,50 +272,9 @@ fn parts(tx: &Transaction<'_>, log: i64, len: i64) -> Result<Vec<Part>, StoreErr
     Err(Fault::corrupt("a log of turns", "it has too many ancestors").into())
 }
 
-/// The bytes of a text or a blob.
-fn value<'a>(row: &'a Row<'_>, at: usize) -> Result<&'a [u8], StoreError> {
-    let value = row.get_ref(at).map_err(failed)?;
-    value
-        .as_bytes()
-        .map_err(|error| Fault::corrupt("a row", error).into())
-}
-
-fn read(
-    tx: &Transaction<'_>,
-    what: &str,
-    log: i64,
-    range: Range<usize>,
-) -> Result<(Vec<Turn>, Vec<u8>), StoreError> {
-    let corrupt = |why: String| StoreError::from(Fault::corrupt(what, why));
-    let mut turns: Vec<Turn> = Vec::new();
-    let mut last = last_chain(tx, log, range.start)?;
-    let select = "SELECT chain, turn FROM turns WHERE log = ?1 AND n >= ?2 AND n < ?3 ORDER BY n";
-    for part in parts(tx, log, position(range.end))?.iter().rev() {
-        let mut select = tx.prepare_cached(select).map_err(failed)?;
-        let from = part.from.max(position(range.start));
-        let rows = select.query([part.log, from, part.to]);
-        let mut rows = rows.map_err(failed)?;
-        while let Some(row) = rows.next().map_err(failed)? {
-            let n = range.start + turns.len();
-            // Not copied out of the row.
-            let (stored, json) = (value(row, 0)?, value(row, 1)?);
-            last = chain(&last, json);
-            if stored != last {
-                return Err(corrupt(format!("the checksum of turn {n} does not match")));
-            }
-            let turn = serde_json::from_slice(json)
-                .map_err(|error| corrupt(format!("turn {n}: {error}")))?;
-            turns.push(turn);
-        }
-    }
-    match turns.len() == range.len() {
-        true => Ok((turns, last)),
-        false => Err(corrupt(format!(
-            "{} of {} turns exist",
-            turns.len(),
-            range.len()
-        ))),
-    }
+fn parse(what: &str, n: usize, turn: &str) -> Result<Turn, StoreError> {
+    let turn = serde_json::from_str(turn);
+    turn.map_err(|error| Fault::corrupt(what, format!("turn {n}: {error}")).into())
 }
 
 /// Appends turns to a log that has `len` turns.
@@ -235,10 +285,19 @@ fn append(tx: &Transaction<'_>, log: i64, len: usize, turns: &[String]) -> Resul
     let mut last = last_chain(tx, log, len)?;
     let insert = "INSERT INTO turns (log, n, chain, turn) VALUES (?1, ?2, ?3, ?4)";
     let mut insert = tx.prepare_cached(insert).map_err(failed)?;
-    for (at, turn) in turns.iter().enumerate() {
+    let mut text = String::new();
+    for (n, turn) in (len..).zip(turns) {
+        // JSON has no line breaks: those of a text are escaped.
+        if !text.is_empty() {
+            text.push('\n');
+        }
+        text.push_str(turn);
         last = chain(&last, turn.as_bytes());
-        let row = params![log, position(len + at), last, turn];
-        insert.execute(row).map_err(failed)?;
+        if text.len() >= ROW || n + 1 == len + turns.len() {
+            let row = params![log, position(n), last, text];
+            insert.execute(row).map_err(failed)?;
+            text.clear();
+        }
     }
     Ok(())
 }
@@ -256,9 +315,9 @@ fn last_chain(tx: &Transaction<'_>, log: i64, len: usize) -> Result<Vec<u8>, Sto
     found.ok_or_else(|| Fault::corrupt("a log of turns", "its last turn is missing").into())
 }
 
-/// The bytes of the first `len` turns of a log.
+/// The bytes of the first `len` turns of a log, without the line breaks between them.
 fn bytes(tx: &Transaction<'_>, log: i64, len: usize) -> Result<usize, StoreError> {
-    let sum = "SELECT ifnull(sum(octet_length(turn)), 0) FROM turns
+    let sum = "SELECT ifnull(sum(octet_length(turn) + 1), 0) - (?3 - ?2) FROM turns
                WHERE log = ?1 AND n >= ?2 AND n < ?3";
     let mut all: usize = 0;
     for part in parts(tx, log, position(len))? {

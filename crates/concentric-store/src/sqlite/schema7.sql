@@ -2,6 +2,9 @@
 ALTER TABLE runs ADD COLUMN outcome TEXT;
 CREATE INDEX runs_of_client ON runs (tenant, thread, client_id, begun);
 
+-- From this version on, a row of `turns` may have several turns, one on each line. `n` is the position of the last
+-- one, and `chain` its checksum.
+
 -- Results that can be made again.
 CREATE TABLE cache (
     tenant TEXT NOT NULL,

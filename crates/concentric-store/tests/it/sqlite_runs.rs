@@ -2,7 +2,7 @@
 
 use crate::common::{
     client,
-    file::{assert_equal, count, empty_log, file, logged, open},
+    file::{self, assert_equal, count, empty_log, file, logged, open},
     key, running_after, secs, set, tenant, waiting,
 };
 use concentric_core::{
@@ -64,7 +64,7 @@ async fn a_run_has_the_turns_of_its_last_change() {
     assert_eq!((change.keep, change.turns.len()), (4, 0));
     let saved = store.save(key("run"), fence, change, secs(30));
     saved.await.unwrap();
-    assert_eq!(count(&path, "turns"), 4);
+    assert_eq!(file::turns(&path), 4);
     assert_eq!(store.get(key("run")).await.unwrap().state, state);
     // In place: no other log shares the turns.
     assert_eq!(count(&path, "logs"), 1);
@@ -83,24 +83,24 @@ async fn the_turns_of_a_removed_run_are_removed() {
     let store = SqliteStore::open_with(&path, options).unwrap();
     // By its end.
     let fence = begun(&store, "ended", &turns(3)).await;
-    assert_eq!(count(&path, "turns"), 3);
+    assert_eq!(file::turns(&path), 3);
     store
         .end(key("ended"), fence, Ok(Outcome::Completed))
         .await
         .unwrap();
-    assert_eq!((count(&path, "turns"), count(&path, "logs")), (0, 0));
+    assert_eq!((file::turns(&path), count(&path, "logs")), (0, 0));
     // With its conversation.
     let fence = begun(&store, "waits", &turns(3)).await;
     let suspended = store.suspend(key("waits"), fence, waiting("hi", "q").into());
     suspended.await.unwrap();
-    assert_eq!(count(&path, "turns"), 1);
+    assert_eq!(file::turns(&path), 1);
     let mut change = ThreadChange::default();
     change.turns = vec![turn(0)];
     let thread = || ThreadId::new("thread");
     let append = store.append(tenant("acme"), thread(), 0, change);
     append.await.unwrap();
     store.delete(tenant("acme"), thread()).await.unwrap();
-    assert_eq!((count(&path, "turns"), count(&path, "logs")), (0, 0));
+    assert_eq!((file::turns(&path), count(&path, "logs")), (0, 0));
 }
 
 #[tokio::test]
@@ -116,12 +116,12 @@ async fn a_run_shares_the_turns_of_its_conversation() {
         .unwrap();
     // A run continues the conversation; another one, with a history that is not that of the store, does not.
     begun(&store, "run", &turns(11)).await;
-    assert_eq!((count(&path, "turns"), count(&path, "logs")), (11, 2));
+    assert_eq!((file::turns(&path), count(&path, "logs")), (11, 2));
     let other: Transcript = (1..12).map(turn).collect();
     begun(&store, "other", &other).await;
-    assert_eq!((count(&path, "turns"), count(&path, "logs")), (22, 3));
+    assert_eq!((file::turns(&path), count(&path, "logs")), (22, 3));
     begun(&store, "short", &turns(9)).await;
-    assert_eq!((count(&path, "turns"), count(&path, "logs")), (31, 4));
+    assert_eq!((file::turns(&path), count(&path, "logs")), (31, 4));
 
     // The conversation changes; the run keeps its turns.
     let mut change = ThreadChange::default();
@@ -135,7 +135,44 @@ async fn a_run_shares_the_turns_of_its_conversation() {
         assert_eq!(*record.state.transcript(), transcript, "{run}");
     }
     store.delete(tenant("acme"), thread()).await.unwrap();
-    assert_eq!((count(&path, "turns"), count(&path, "logs")), (0, 0));
+    assert_eq!((file::turns(&path), count(&path, "logs")), (0, 0));
+}
+
+#[tokio::test]
+async fn turns_that_are_written_together_share_rows() {
+    let (_dir, path) = file();
+    let store = SqliteStore::open(&path).unwrap();
+    let fence = begun(&store, "run", &turns(1_000)).await;
+    let rows = count(&path, "turns");
+    assert!((20..50).contains(&rows), "{rows}");
+    // A change within a row keeps the turns before it, whatever the length.
+    let mut stored = running_after(turns(1_000));
+    for len in [999, 970, 969, 500, 31, 30, 29, 1, 0] {
+        let mut transcript = turns(len);
+        transcript.push(turn(10_000 + len));
+        let state = running_after(transcript);
+        let change = RunChange::since(&stored, &state);
+        assert_eq!((change.keep, change.turns.len()), (len, 1));
+        let saved = store.save(key("run"), fence, change, secs(30));
+        saved.await.unwrap();
+        assert_eq!(file::turns(&path), len as i64 + 1);
+        assert_eq!(store.get(key("run")).await.unwrap().state, state);
+        stored = state;
+    }
+}
+
+#[tokio::test]
+async fn the_turns_of_a_damaged_row_get_no_new_checksum() {
+    let (_dir, path) = file();
+    let store = SqliteStore::open(&path).unwrap();
+    let fence = begun(&store, "run", &turns(3)).await;
+    let db = rusqlite::Connection::open(&path).unwrap();
+    let damage = "UPDATE turns SET turn = replace(turn, '000000', '000009')";
+    assert_eq!(db.execute(damage, []).unwrap(), 1);
+    let state = running_after(turns(2));
+    let change = RunChange::since(&running_after(turns(3)), &state);
+    let saved = store.save(key("run"), fence, change, secs(30)).await;
+    assert!(matches!(saved, Err(StoreError::Failed(_))), "{saved:?}");
 }
 
 #[tokio::test]
@@ -163,7 +200,10 @@ async fn the_first_write_of_a_run_does_not_grow_with_its_conversation() {
 #[tokio::test]
 async fn a_changed_turn_is_found() {
     for change in [
-        "UPDATE turns SET turn = replace(turn, '000001', '000009') WHERE n = 1",
+        "UPDATE turns SET turn = replace(turn, '000001', '000009') WHERE n = 2",
+        "UPDATE turns SET turn = replace(turn, char(10), '')",
+        "UPDATE turns SET turn = CAST(x'ff' AS TEXT) || turn",
+        "UPDATE turns SET n = 3",
         "DELETE FROM turns WHERE n = 2",
         "UPDATE runs SET len = 2 WHERE run = 'run'",
         "UPDATE runs SET log = NULL WHERE run = 'run'",
@@ -183,7 +223,7 @@ async fn a_changed_turn_is_found() {
         // The last checksum still shows the turns of which a record was read before the damage.
         set(&clock, 60);
         let claim = store.claim(record.clone(), Vec::new(), secs(30)).await;
-        match change.starts_with("UPDATE turns") {
+        match change.starts_with("UPDATE turns SET turn") {
             true => assert_eq!(claim.unwrap().state, record.state),
             false => assert!(claim.is_err(), "{change}"),
         }

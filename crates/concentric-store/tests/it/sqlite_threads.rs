@@ -1,7 +1,7 @@
 //! The cost, sharing and deletion of conversations in SQLite.
 
 use crate::common::{
-    file::{assert_equal, count, empty_log, file, logged},
+    file::{self, assert_equal, count, empty_log, file, logged},
     fill, reads, tenant,
 };
 use concentric_core::{
@@ -28,6 +28,16 @@ fn add(keep: usize, count: usize) -> ThreadChange {
 async fn append(store: &SqliteStore, thread: &str, version: u64, change: ThreadChange) -> u64 {
     let append = store.append(tenant("acme"), id(thread), version, change);
     append.await.unwrap()
+}
+
+/// Appends turns in rows of these lengths.
+async fn append_rows(store: &SqliteStore, thread: &str, rows: &[usize]) -> u64 {
+    let (mut version, mut len) = (0, 0);
+    for row in rows {
+        version = append(store, thread, version, add(len, *row)).await;
+        len += row;
+    }
+    version
 }
 
 async fn fork(store: &SqliteStore, from: (&str, u64), to: &str, keep: usize) -> u64 {
@@ -68,7 +78,7 @@ async fn a_fork_stores_no_turns() {
         shortest = shortest.min(start.elapsed());
     }
     println!("a fork of 10,000 turns takes {shortest:?}");
-    assert_eq!(count(&path, "turns"), 10_000);
+    assert_eq!(file::turns(&path), 10_000);
     reads::print_times(&store, "f4").await;
 }
 
@@ -76,19 +86,21 @@ async fn a_fork_stores_no_turns() {
 async fn no_turn_is_left_when_all_conversations_are_deleted() {
     let (_dir, path) = file();
     let store = SqliteStore::open(&path).unwrap();
-    let first = append(&store, "t", 0, add(0, 10)).await;
+    let first = append_rows(&store, "t", &[4, 6]).await;
     let second = fork(&store, ("t", first), "u", 4).await;
     let second = append(&store, "u", second, add(4, 3)).await;
+    // In the middle of a row, whose first two turns are copied.
     fork(&store, ("u", second), "v", 6).await;
+    assert_eq!(file::turns(&path), 10 + 3 + 2);
     // The fork keeps the first 4 of 10.
     store.delete(tenant("acme"), id("t")).await.unwrap();
-    assert_eq!(count(&path, "turns"), 7);
+    assert_eq!(file::turns(&path), 4 + 3 + 2);
     store.delete(tenant("acme"), id("u")).await.unwrap();
-    assert_eq!(count(&path, "turns"), 6);
+    assert_eq!(file::turns(&path), 6);
     // A rewrite removes what no other conversation has.
     let stored = store.load(tenant("acme"), id("v")).await.unwrap().unwrap();
     append(&store, "v", stored.version, add(2, 1)).await;
-    assert_eq!(count(&path, "turns"), 3);
+    assert_eq!(file::turns(&path), 3);
     store.delete(tenant("acme"), id("v")).await.unwrap();
     for table in ["turns", "logs", "threads", "slots"] {
         assert_eq!(count(&path, table), 0, "{table}");
@@ -98,10 +110,11 @@ async fn no_turn_is_left_when_all_conversations_are_deleted() {
 #[tokio::test]
 async fn a_modified_turn_fails_its_conversation_only() {
     for change in [
-        "UPDATE turns SET turn = replace(turn, '000001', '000009') WHERE log = 1 AND n = 1",
-        "UPDATE turns SET chain = zeroblob(32) WHERE log = 1 AND n = 2",
-        "DELETE FROM turns WHERE log = 1 AND n = 1",
+        "UPDATE turns SET turn = replace(turn, '000001', '000009') WHERE log = 1 AND n = 2",
+        "UPDATE turns SET chain = zeroblob(32) WHERE log = 1 AND n = 4",
+        "UPDATE turns SET n = 3 WHERE log = 1 AND n = 2",
         "DELETE FROM turns WHERE log = 1 AND n = 2",
+        "DELETE FROM turns WHERE log = 1 AND n = 4",
         "UPDATE logs SET parent = id WHERE id = 1",
         "DELETE FROM logs WHERE id = 1",
         "UPDATE threads SET len = 2000 WHERE thread = 't'",
@@ -111,7 +124,8 @@ async fn a_modified_turn_fails_its_conversation_only() {
         let store = SqliteStore::open(&path).unwrap();
         let mut first = add(0, 3);
         first.slots = vec![StoredSlot::new("s", 1, 1.into(), SlotPlace::Whole)];
-        append(&store, "t", 0, first).await;
+        let version = append(&store, "t", 0, first).await;
+        append(&store, "t", version, add(3, 2)).await;
         append(&store, "other", 0, add(0, 3)).await;
         let db = Connection::open(&path).unwrap();
         assert_eq!(db.execute(change, []).unwrap(), 1, "{change}");
@@ -130,19 +144,22 @@ async fn a_page_is_verified_from_the_checksum_before_it() {
     const TURN: &str = "UPDATE turns SET turn = replace(turn, '000002', '000009') WHERE n = 2";
     const CHECKSUM: &str = "UPDATE turns SET chain = zeroblob(32) WHERE n = 2";
     const MISSING: &str = "DELETE FROM turns WHERE n = 2";
-    // With each page, the changes that it detects.
+    // With each page, the changes that it detects. The row in the middle has turns 1 and 2.
     let pages = [
-        ((0, 2), &[] as &[_]),
-        ((0, 3), &[TURN, CHECKSUM, MISSING]),
+        ((0, 1), &[] as &[_]),
+        ((0, 2), &[TURN, CHECKSUM, MISSING]),
+        ((1, 1), &[TURN, CHECKSUM, MISSING]),
         ((2, 1), &[TURN, CHECKSUM, MISSING]),
-        ((3, 2), &[CHECKSUM, MISSING]),
-        ((4, 9), &[]),
+        ((2, 9), &[TURN, CHECKSUM, MISSING]),
+        ((3, 1), &[CHECKSUM, MISSING]),
+        ((4, 9), &[CHECKSUM, MISSING]),
+        ((5, 1), &[]),
         ((3, 0), &[]),
     ];
     for change in [TURN, CHECKSUM, MISSING] {
         let (_dir, path) = file();
         let store = SqliteStore::open(&path).unwrap();
-        append(&store, "t", 0, add(0, 6)).await;
+        append_rows(&store, "t", &[1, 2, 2, 1]).await;
         let db = Connection::open(&path).unwrap();
         assert_eq!(db.execute(change, []).unwrap(), 1, "{change}");
         for ((start, limit), detects) in pages {

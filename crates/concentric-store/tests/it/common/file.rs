@@ -28,6 +28,14 @@ pub(crate) fn count(path: &Path, table: &str) -> i64 {
     db.query_row(&count, [], |row| row.get(0)).unwrap()
 }
 
+/// The number of turns in all rows.
+pub(crate) fn turns(path: &Path) -> i64 {
+    let db = Connection::open(path).unwrap();
+    let count = "SELECT ifnull(sum(1 + length(turn) - length(replace(turn, char(10), ''))), 0)
+                 FROM turns";
+    db.query_row(count, [], |row| row.get(0)).unwrap()
+}
+
 /// Empties the write-ahead log, so that [`logged`] returns the bytes that are written from now on.
 pub(crate) fn empty_log(path: &Path) {
     let db = Connection::open(path).unwrap();
