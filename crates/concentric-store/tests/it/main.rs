@@ -11,6 +11,7 @@ mod kinds;
 
 mod common;
 mod contract;
+mod holds;
 #[cfg(feature = "sqlite")]
 mod model;
 #[cfg(feature = "postgres")]

@@ -363,7 +363,10 @@ async fn a_run_begins_while_an_ended_one_is_removed() {
     let appended = store.append(tenant("acme"), id("thread"), 0, change);
     appended.await.unwrap();
     let fence = begin(&store, "ended").await;
-    store.end(key("ended"), fence).await.unwrap();
+    store
+        .end(key("ended"), fence, Ok(Outcome::Completed))
+        .await
+        .unwrap();
     let database = connect(&url).await;
     let rows = format!("SELECT count(*) FROM {schema}.runs");
     let purge = format!("BEGIN; SELECT {schema}.purge(NULL, NULL, 0, NULL, 0, 9, 9)");
