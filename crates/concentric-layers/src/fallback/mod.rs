@@ -26,7 +26,8 @@
 //! # The order of the models
 //!
 //! The inner service is the first model, and the others follow in the order added. Each is called at most once,
-//! so the number of models limits that of the attempts.
+//! so the number of models limits that of the attempts. It has no limit of its own: the program names each model, and
+//! [`time_to_first`](FallbackLayer::time_to_first) and the run's deadline bound the time.
 //! In later calls of a run, also after a suspension, the model that answered last is the first, and those before
 //! it follow the last one; [`sticky(false)`](FallbackLayer::sticky) begins each call with the inner service. A
 //! model that the configuration no longer has is ignored. A nested agent makes its own choice.

@@ -91,11 +91,11 @@
 //! # Failures
 //!
 //! The layer has no errors of its own. If the search fails, panics or exceeds its time, or the function that
-//! names the owner panics, the run proceeds without memories. Failures are logged with the target
-//! `concentric::memory`, and those of the model that extracts facts by their kind and code, since a message may
-//! quote the conversation. After each search, a [`CustomEvent`](concentric_core::CustomEvent) named
-//! `concentric.memory` has the number of recalled memories and whether the search failed:
-//! `{"recalled": 2, "failed": false}`.
+//! names the owner panics, the run proceeds without memories. No option lets a failed search fail the run, since an
+//! answer without memories is still one. Failures are logged with the target `concentric::memory`, and those of the
+//! model that extracts facts by their kind and code, since a message may quote the conversation. After each search,
+//! a [`CustomEvent`](concentric_core::CustomEvent) named `concentric.memory` has the number of recalled memories and
+//! whether the search failed: `{"recalled": 2, "failed": false}`.
 //!
 //! # Backpressure
 //!

@@ -56,7 +56,9 @@
 //! # Concurrent calls
 //!
 //! Concurrent equal calls share one execution. If its result is not stored, or the execution is dropped,
-//! another of the calls executes, one at a time: a failure is not shared. A call that a cached call makes while
+//! another of the calls executes, one at a time: a failure is not shared. No option executes them side by side: a
+//! later call would get the same result, and [`key`](ToolCacheLayer::key) keeps calls apart whose results may differ.
+//! A call that a cached call makes while
 //! it executes, such as a tool of an agent that is a tool, uses stored results and waits for no other call, which
 //! might wait for it.
 //!
