@@ -548,16 +548,21 @@ fn run_case(seed: u64, seen: &mut Seen) {
             );
         }
     }
-    // Each attempt is charged to the run that made it.
-    for (reader, budget) in readers.iter().zip(&budgets) {
+    // Each attempt is counted and charged in the run that made it, also one that failed or was dropped.
+    for ((reader, budget), context) in readers.iter().zip(&budgets).zip(&contexts) {
         assert_eq!(budget.reserved(), Amounts::new());
         let made = attempts.iter().filter(|it| it.run == reader.run);
+        let mut usage = Usage::default();
         let (mut least, mut most) = (0, 0);
         for attempt in made {
+            usage += attempt.usage;
             most += 1;
             // Failures before the first event are free if the provider has refused the call.
             least += u64::from(attempt.finished.is_some());
         }
+        let counted = context.run_usage();
+        let calls = counted.models().iter().map(|of| of.calls).sum::<u64>();
+        assert_eq!((counted.total(), calls), (usage, most));
         let charged = budget.spent().model_calls;
         assert!(
             (least..=most).contains(&charged),

@@ -5,7 +5,8 @@
 
 use concentric_core::{
     AgentLayer, BoxModel, CancelReason, ChatRequest, ChatResponse, Context, Error, ErrorKind,
-    Event, EventStream, ResponseHead, SideEffects, ToolOutcome, Usage, context::Random as _,
+    Event, EventStream, ModelUsage, ResponseHead, SideEffects, ToolOutcome, Usage,
+    context::Random as _,
 };
 use concentric_layers::{
     CommitLayer, FallbackLayer, RetryModel,
@@ -370,11 +371,14 @@ fn run_case(seed: u64, seen: &mut Seen) {
 
     let called = consumer.drive(stack.oneshot(request));
     let mut has_error = matches!(called, Some(Err(_)));
-    let mut shown = Vec::new();
+    let (mut shown, mut finish) = (Vec::new(), None);
     if let Some(Ok(response)) = called {
         let ChatResponse { mut body, .. } = response;
         while let Some(Some(item)) = consumer.drive(body.next()) {
             has_error |= item.is_err();
+            if let Ok(Event::Finish(of_run)) = &item {
+                finish = Some(of_run.clone());
+            }
             let Ok(
                 Event::TextDelta(text) | Event::ReasoningDelta(text) | Event::RefusalDelta(text),
             ) = item
@@ -450,11 +454,18 @@ fn run_case(seed: u64, seen: &mut Seen) {
         assert!(in_step <= most, "{in_step} attempts, more than {most}");
     }
 
-    // Every attempt is counted.
+    // Every attempt is counted, also one that failed or was dropped.
     let mut usage = Usage::default();
-    let finished = attempts.iter().filter(|it| it.finishes && !it.is_dropped());
-    finished.for_each(|it| usage += it.usage);
-    assert_eq!(context.run_usage().total(), usage);
+    attempts.iter().for_each(|it| usage += it.usage);
+    let counted = context.run_usage();
+    assert_eq!(counted.total(), usage);
+    let sum = |count: fn(&ModelUsage) -> u64| counted.models().iter().map(count).sum::<u64>();
+    assert_eq!(sum(|of| of.calls), attempts.len() as u64);
+    let partial = attempts.iter().filter(|it| !it.finishes || it.is_dropped());
+    assert_eq!(sum(|of| of.estimated), partial.count() as u64);
+    if let Some(finish) = finish.filter(|_| has_tools) {
+        assert_eq!(finish.run_usage().total(), usage);
+    }
     let charged = attempts.iter().filter(|it| !it.is_free()).count();
     assert_eq!(budget.spent().model_calls, charged as u64);
 

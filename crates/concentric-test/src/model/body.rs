@@ -1,6 +1,6 @@
 use super::script::{Op, Script, Shared};
 use crate::Pace;
-use concentric_core::{Context as RunContext, Error, ErrorKind, Event, ResponseHead};
+use concentric_core::{Context as RunContext, Error, ErrorKind, Event, ResponseHead, Usage};
 use futures_util::Stream;
 use std::{
     collections::VecDeque,
@@ -20,6 +20,7 @@ pub struct ScriptedBody {
     wait: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     context: RunContext,
     head: ResponseHead,
+    usage: Usage,
     pace: Pace,
     // Whether the pace has been applied to the next item.
     passed: bool,
@@ -66,6 +67,7 @@ impl ScriptedBody {
             wait: None,
             context,
             head: script.head,
+            usage: script.usage,
             pace: script.pace,
             passed: false,
             ended: false,
@@ -130,10 +132,10 @@ impl ScriptedBody {
                     return Poll::Ready(Some(Ok(event)));
                 }
                 Some(Op::Fail(error)) => {
-                    self.end(true);
+                    self.fail();
                     return Poll::Ready(Some(Err(error)));
                 }
-                Some(Op::EndEarly) | None => self.end(true),
+                Some(Op::EndEarly) | None => self.fail(),
                 Some(Op::Never) => self.wait = Some(Box::pin(std::future::pending())),
                 Some(Op::Wait(gate)) => {
                     self.wait = Some(Box::pin(async move { gate.pass().await }));
@@ -152,6 +154,26 @@ impl ScriptedBody {
     fn end(&mut self, ended: bool) {
         self.ended |= ended;
         self.life.ended |= ended;
+    }
+
+    fn fail(&mut self) {
+        self.record_estimate();
+        self.end(true);
+    }
+
+    /// Records the tokens of a response that is not complete.
+    fn record_estimate(&self) {
+        if self.head.model.is_some() {
+            self.context.record_estimated_usage(&self.head, self.usage);
+        }
+    }
+}
+
+impl Drop for ScriptedBody {
+    fn drop(&mut self) {
+        if !self.life.ended {
+            self.record_estimate();
+        }
     }
 }
 

@@ -39,6 +39,12 @@
 //! | [`never`](ScriptedModel::never) | stays pending forever |
 //!
 //! As with a provider, the future resolves when the first content is ready, and no sooner.
+//!
+//! # Usage
+//!
+//! A response whose [head](ScriptedModel::head) names a model records its [usage](ScriptedModel::usage) in the
+//! run, as the models of providers do: when it finishes, and as an
+//! [estimate](concentric_core::Context::record_estimated_usage) when it fails or is dropped.
 
 mod body;
 mod script;
