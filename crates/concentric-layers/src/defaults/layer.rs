@@ -1,6 +1,6 @@
 use super::Defaults;
 use concentric_core::{ChatOptions, Str, SystemSegment};
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 use tower_layer::Layer;
 
 /// [`Layer`] that sets the system prompt and options of requests ([`Defaults`]).
@@ -11,10 +11,20 @@ pub struct RequestDefaultsLayer {
     pub(super) values: Arc<Values>,
 }
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub(super) struct Values {
     pub(super) system: Vec<SystemSegment>,
     pub(super) options: ChatOptions,
+}
+
+/// Without the texts of the system prompt.
+impl fmt::Debug for Values {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Values")
+            .field("system_segments", &self.system.len())
+            .field("options", &self.options)
+            .finish()
+    }
 }
 
 impl RequestDefaultsLayer {

@@ -1,7 +1,7 @@
 use super::StaticMemory;
 use crate::frame::{attribute, neutralised};
 use concentric_core::{Error, ErrorKind, Stability, Str, SystemSegment};
-use std::{fs, io, path::Path};
+use std::{fmt, fs, io, path::Path};
 use tower_layer::Layer;
 
 /// The [code](Error::code) of documents that exceed the limit.
@@ -21,13 +21,25 @@ const REFERENCE: &str =
 /// [`Layer`] that adds documents to the system prompt ([`StaticMemory`]).
 ///
 /// See the [module docs](super) for an example.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct StaticMemoryLayer {
     ids: Vec<Str>,
     // The frames of the documents.
     text: String,
     max_bytes: usize,
     is_reference: bool,
+}
+
+/// Without the texts of the documents.
+impl fmt::Debug for StaticMemoryLayer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StaticMemoryLayer")
+            .field("ids", &self.ids)
+            .field("bytes", &self.text.len())
+            .field("max_bytes", &self.max_bytes)
+            .field("is_reference", &self.is_reference)
+            .finish()
+    }
 }
 
 impl Default for StaticMemoryLayer {

@@ -3,7 +3,7 @@ use std::task::{Context, Poll};
 use tower_service::Service;
 
 /// Middleware that adds documents to the system prompt.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct StaticMemory<S> {
     inner: S,
     // Its text is shared by the requests.
@@ -45,3 +45,5 @@ where
         self.inner.call(request)
     }
 }
+
+concentric_core::opaque_debug!(StaticMemory<S>);

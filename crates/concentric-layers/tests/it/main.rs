@@ -13,6 +13,8 @@ mod cache_random;
 #[cfg(feature = "tool-cache")]
 mod cache_stores;
 #[cfg(feature = "full")]
+mod canary;
+#[cfg(feature = "full")]
 mod circuit_breaker;
 #[cfg(feature = "circuit-breaker")]
 mod circuit_breaker_random;
