@@ -2,8 +2,8 @@
 //! wrong place.
 
 use concentric_core::{
-    AgentLayer, Answer, BoxError, BoxModel, CancelReason, ChatRequest, Context, Error, ErrorKind,
-    Event, Outcome, Reply, ThreadId,
+    AgentLayer, Answer, BoxError, BoxModel, BoxTool, CancelReason, ChatRequest, Context, Error,
+    ErrorKind, Event, Outcome, Reply, ThreadId, ToolCall, ToolService,
     service::SharedModel,
     store::{Memories, Tenant, ThreadStore},
 };
@@ -13,7 +13,7 @@ use concentric_layers::{
     GuardrailLayer, InFlightLimitLayer, LogLayer, Otel, RateLimitLayer, RequestDefaultsLayer,
     ResponseCacheLayer, RetryModel, StaticMemoryLayer, Steering, SuspendLayer, ToolCacheLayer,
     Transform, TransformLayer, TrimLayer,
-    budget::Limits,
+    budget::{Budget, Limits},
     guard::{Parts, Rules, pii},
     guardrail::{Assessment, Input, Output, Subject},
     rate_limit::Quota,
@@ -21,7 +21,9 @@ use concentric_layers::{
     stop::{ErrorLimit, Judgement, LoopDetector, OutputConstraint},
     tool_cache,
 };
-use concentric_test::{Gate, MemoryStore, ScriptedModel, Strict, check_layer, layer_check};
+use concentric_test::{
+    Gate, MemoryStore, ScriptedModel, Strict, check_layer, check_tool_layer, layer_check,
+};
 use concentric_tools::{Approval, NoArguments, RetryTool, Toolset, tool};
 use serde_json::json;
 use std::{
@@ -36,7 +38,7 @@ use tower::{
     service_fn, timeout::TimeoutLayer, util::MapRequestLayer,
 };
 
-type Around = Box<dyn Fn(BoxModel) -> BoxModel>;
+type Around<S = BoxModel> = Box<dyn Fn(S) -> S>;
 
 /// A layer around a model that it must poll ready before each call.
 fn around<L>(layer: L) -> Around
@@ -46,8 +48,19 @@ where
     Box::new(move |inner| BoxModel::new(layer.layer(Strict::new(inner))))
 }
 
-fn all(layers: &[Around], model: BoxModel) -> BoxModel {
-    layers.iter().rev().fold(model, |inner, layer| layer(inner))
+/// A layer around a tool that it must poll ready before each call.
+fn around_tool<L>(layer: L) -> Around<BoxTool>
+where
+    L: Layer<
+            Strict<BoxTool>,
+            Service: ToolService<Future: Send + 'static> + Clone + Send + Sync + 'static,
+        > + 'static,
+{
+    Box::new(move |inner| BoxTool::new(layer.layer(Strict::new(inner))))
+}
+
+fn all<S>(layers: &[Around<S>], inner: S) -> S {
+    layers.iter().rev().fold(inner, |inner, layer| layer(inner))
 }
 
 struct Same;
@@ -165,6 +178,17 @@ impl Layers {
         ]
     }
 
+    fn around_tools(&self) -> Vec<Around<BoxTool>> {
+        vec![
+            around_tool(self.otel.tool()),
+            around_tool(self.log.clone()),
+            around_tool(ToolCacheLayer::new(tool_cache::CacheScope::Run)),
+            around_tool(RetryLayer::new(RetryTool::new(2))),
+            around_tool(TimeoutLayer::new(Duration::from_secs(5))),
+            around_tool(self.budget.tool()),
+        ]
+    }
+
     fn whole(&self, model: BoxModel) -> BoxModel {
         let model = all(&self.around_the_model(), model);
         let agent = around(self.agent())(model);
@@ -227,6 +251,79 @@ async fn the_whole_stack_is_a_layer() {
     let mut layers = Layers::new(Limits::new().model_calls(50).output_tokens(100_000));
     layers.detach = layers.detach.limit(0);
     check_layer(checked(|model| layers.whole(model))).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_layer_of_tools_works_with_its_neighbours() {
+    let layers = Layers::new(Limits::new()).around_tools();
+    let all_and_each = [&layers[..]].into_iter().chain(layers.chunks(1));
+    let in_run = MapRequestLayer::new(|mut call: ToolCall| {
+        call.context.provide(Budget::new(Limits::new()));
+        call
+    });
+    for some in all_and_each.chain(layers.windows(3)) {
+        let layer = |tool: Strict<BoxTool>| in_run.layer(all(some, BoxTool::new(tool)));
+        check_tool_layer(layer_fn(layer)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_layer_keeps_its_contract_around_an_agent() {
+    let mut layers = Layers::new(Limits::new());
+    layers.detach = layers.detach.limit(0);
+    let of_models = layers.around_the_model();
+    // The budget's part for models fails there.
+    let of_models = of_models.iter().enumerate().filter(|(at, _)| *at != 15);
+    let of_models = of_models.map(|(_, layer)| layer);
+    for layer in layers.around_the_agent().iter().chain(of_models) {
+        let around_agent = checked(|model| layer(around(layers.agent())(model)));
+        check_layer(around_agent).await;
+    }
+}
+
+#[test]
+fn the_description_of_each_layer_has_its_name() {
+    let layers = Layers::new(Limits::new());
+    let mut order = layers.around_the_agent();
+    order.push(around(layers.agent()));
+    order.extend(layers.around_the_model());
+    let names = order.iter().map(|layer| {
+        let described = layer(BoxModel::new(ScriptedModel::new())).describe();
+        let first = described.lines().next().unwrap();
+        first.split_once(' ').unwrap().1.trim().to_owned()
+    });
+    let expected = [
+        "Detach",
+        "Log",
+        "Guard",
+        "Guardrail",
+        "Suspend",
+        "Traced",
+        "Conversation",
+        "RunBudget",
+        "Defaults",
+        "StaticMemory",
+        "DynamicMemory",
+        "Agent",
+        "Compaction",
+        "ClearToolResults",
+        "Trim",
+        "TransformEvents",
+        "Guard",
+        "Guardrail",
+        "ResponseCache",
+        "Fallback",
+        "tower::Retry",
+        "CircuitBreaker",
+        "Commit",
+        "Traced",
+        "Log",
+        "RateLimit",
+        "InFlightLimit",
+        "ModelBudget",
+        "tower::Timeout",
+    ];
+    assert_eq!(names.collect::<Vec<_>>(), expected);
 }
 
 // ---- runs ----
