@@ -53,6 +53,14 @@ impl Row {
         self.goal().is_some_and(|goal| !goal.is_met(self))
     }
 
+    /// Says that the row misses its goal, if it does.
+    fn violation(&self) -> Option<String> {
+        let (title, concentric, unit) = (&self.title, self.concentric, self.quantity.unit());
+        let bare = self.bare.unwrap_or(0.0);
+        let missed = format!("{title}: {concentric:.3} {unit}, bare {bare:.3} misses its goal");
+        self.is_missed().then_some(missed)
+    }
+
     /// Returns the ratio to the bare stack, unless its figure is too small for one.
     fn ratio(&self) -> Option<f64> {
         self.bare
@@ -125,6 +133,16 @@ impl Table {
         if let Some(row) = row {
             row.sdk = Some(sdk);
         }
+    }
+
+    /// What is wrong with the goals of the works whose names begin with `prefix`.
+    pub(crate) fn violations(&self, prefix: &str) -> Vec<String> {
+        let checked = self.rows.iter().filter(|row| row.name.starts_with(prefix));
+        let checked: Vec<_> = checked.filter(|row| row.goal().is_some()).collect();
+        if checked.is_empty() {
+            return vec![format!("no work `{prefix}` with a goal was measured")];
+        }
+        checked.into_iter().filter_map(Row::violation).collect()
     }
 
     pub(crate) fn missed(&self) -> usize {
@@ -272,6 +290,21 @@ mod tests {
         let json = table.json();
         assert_eq!(json.pointer("/rows/0/sdk"), Some(&Value::Null));
         assert_eq!(json.pointer("/rows/1/sdk/takes"), Some(&json!(50.0)));
+    }
+
+    #[test]
+    fn a_check_fails_for_each_missed_goal() {
+        let checked = |name: &'static str, ir: f64| {
+            let mut table = Table::default();
+            table.add("w1-k0", "event", Quantity::Instructions, [100.0, 1e9]);
+            table.add(name, "event", Quantity::Instructions, [100.0, 100.0 + ir]);
+            table.add(name, "event", Quantity::Allocations, [0.0, 0.0]);
+            table.violations("idle")
+        };
+        assert_eq!(checked("idle-log", 2.5), [""; 0]);
+        let missed = "event: 104.000 Ir, bare 100.000 misses its goal";
+        assert_eq!(checked("idle-log", 4.0), [missed]);
+        assert_eq!(checked("busy-otel", 4.0).len(), 1);
     }
 
     #[test]

@@ -89,9 +89,10 @@ inside! {
     transform: TransformLayer::new(|_: &ChatRequest| Pass);
     // No event is held any more.
     commit: CommitLayer::first_event();
-    // There are no defaults and no documents.
+    // There are no defaults.
     defaults: RequestDefaultsLayer::new();
-    static_memory: StaticMemoryLayer::new();
+    // The document is added to the request.
+    static_memory: document();
     // Guards the messages of the user, and nothing of the answer.
     guard: GuardLayer::new(one_rule()).output(Parts::NONE);
     // Guards parts of the answer that no event has, and so reads the kind of each event.
@@ -113,6 +114,11 @@ inside! {
 /// A guard that searches the text of each event for personal data and credentials, and finds none.
 pub(crate) fn twelve_rules_guard<const N: usize>(count: u64) {
     run(GuardLayer::new(twelve_rules()).layer(model(N)), N, count);
+}
+
+fn document() -> StaticMemoryLayer {
+    let layer = StaticMemoryLayer::new().document("style", "Be brief.");
+    layer.expect("the document is short")
 }
 
 /// One rule, since the cost of compiling many varies between processes.
@@ -187,13 +193,31 @@ pub(crate) fn busy_conversation<const N: usize>(count: u64) {
     // The layer limits the time of the store.
     let runtime = runtime();
     let _entered = runtime.enter();
+    run(agent.map_request(in_threads()), N, count);
+}
+
+/// A layer around a nested run, whose conversation is that of the run around it.
+pub(crate) fn conversation<const N: usize>(count: u64) {
+    let agent = ConversationLayer::new(MemoryStore::new()).layer(agent(N));
+    let outer = Context::new();
+    let nested = move |request: ChatRequest| request.with_context(outer.child().build());
+    run(agent.map_request(nested), N, count);
+}
+
+/// A layer that stores each answer.
+pub(crate) fn storing_cache<const N: usize>(count: u64) {
+    let cache = ResponseCacheLayer::new(CacheScope::Thread).layer(model(N));
+    run(cache.map_request(in_threads()), N, count);
+}
+
+/// Gives each request a conversation of its own.
+fn in_threads() -> impl FnMut(ChatRequest) -> ChatRequest + Clone {
     let mut runs = 0;
-    let in_thread = move |request: ChatRequest| {
+    move |request: ChatRequest| {
         runs += 1;
         let thread = ThreadId::new(format!("thread-{runs}"));
         request.with_context(Context::builder().thread_id(thread).build())
-    };
-    run(agent.map_request(in_thread), N, count);
+    }
 }
 
 /// A session of an agent, without a store. It looks for the end of the turn, which another one may wait for.

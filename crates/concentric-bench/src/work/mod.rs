@@ -586,14 +586,24 @@ pub(crate) const ALL: &[Work] = {
             both!(response_cache),
         ),
         idle(
+            "cache-stream",
+            "event, ResponseCacheLayer that stores the answer; bare: none",
+            both!(storing_cache),
+        ),
+        idle(
             "idle-static-memory",
-            "event, idle StaticMemoryLayer; bare: none",
+            "event, StaticMemoryLayer with a document; bare: none",
             both!(static_memory),
         ),
         idle_around(
             "idle-budget",
             "event, idle budget of run and model; bare: none",
             both!(budget),
+        ),
+        idle_around(
+            "idle-conversation",
+            "event, ConversationLayer of a nested run; bare: none",
+            both!(conversation),
         ),
         idle_around(
             "busy-conversation",
