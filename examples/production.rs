@@ -24,10 +24,7 @@ use axum::{
 };
 use concentric::{
     AgentLayer, BoxError, BoxModel, Context, Error,
-    http::{
-        admission::AdmissionLayer,
-        ag_ui::{AgUiLayer, Shutdown},
-    },
+    http::{Shutdown, admission::AdmissionLayer, ag_ui::AgUiLayer},
     layers::{
         budget::{BudgetPlugin, Limits},
         conversation::Merge,

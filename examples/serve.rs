@@ -22,7 +22,10 @@
 use axum::{Router, http::StatusCode, http::header, routing::get};
 use concentric::{
     AgentLayer, BoxModel, Error, ErrorKind,
-    http::ag_ui::{AgUiLayer, EventLogLayer, Shutdown, Threads},
+    http::{
+        Shutdown,
+        ag_ui::{AgUiLayer, EventLogLayer, Threads},
+    },
     layers::{
         ConversationLayer, DetachLayer, RequestDefaultsLayer, SuspendLayer, conversation::Merge,
         suspend::Sweeper,

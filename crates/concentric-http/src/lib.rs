@@ -8,3 +8,14 @@
 
 pub mod admission;
 pub mod ag_ui;
+mod describe;
+mod json;
+mod keep_alive;
+mod merge;
+mod percent;
+mod policy;
+mod refused;
+mod shutdown;
+mod upload;
+
+pub use self::{policy::ClientPolicy, shutdown::Shutdown};

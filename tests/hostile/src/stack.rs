@@ -5,7 +5,10 @@ use concentric_core::{
     AgentLayer, BoxError, BoxModel, CallId, ChatRequest, ChatResponse, Error, Event, FinishReason,
     ToolCallPart, Usage,
 };
-use concentric_http::ag_ui::{AgUi, AgUiLayer, AgUiState, ClientPolicy};
+use concentric_http::{
+    ClientPolicy,
+    ag_ui::{AgUi, AgUiLayer, AgUiState},
+};
 use concentric_layers::suspend::SuspendLayer;
 use concentric_providers::{
     AnthropicLayer, ApiKey, GeminiLayer, OllamaLayer, OpenAiLayer, OpenAiResponsesLayer,

@@ -4,7 +4,10 @@ use concentric_core::{
     AgentLayer, BoxModel, ErrorKind, InterruptId, MessageId, Outcome, Reply, RunId, ThreadId,
     store::{Renewed, RunChange, RunKey, RunRecord, RunStore, RunSummary, StoreFuture, Tenant},
 };
-use concentric_http::ag_ui::{AgUi, AgUiLayer, Shutdown};
+use concentric_http::{
+    Shutdown,
+    ag_ui::{AgUi, AgUiLayer},
+};
 use concentric_layers::SuspendLayer;
 use concentric_store::SqliteStore;
 use concentric_test::{ScriptedModel, ScriptedTools};

@@ -7,10 +7,7 @@ use concentric_core::{
     AgentLayer, Arguments, BoxError, BoxModel, CallId, ChatRequest, Context, Error, ErrorKind,
     Message, Part, PartKind, Role, ToolCall, ToolCallPart, ToolOutcome, ToolResult, ToolStatus,
 };
-use concentric_http::{
-    admission::AdmissionLayer,
-    ag_ui::{AgUiLayer, Shutdown},
-};
+use concentric_http::{Shutdown, admission::AdmissionLayer, ag_ui::AgUiLayer};
 use concentric_layers::{NextTool, tool_from_fn};
 use concentric_providers::{
     AnthropicLayer, ApiKey, GeminiLayer, HttpClient, OllamaLayer, OpenAiLayer, OpenAiResponsesLayer,

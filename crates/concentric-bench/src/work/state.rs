@@ -8,7 +8,10 @@ use bytes::Bytes;
 use concentric_core::{
     AgentLayer, ChatRequest, ChatResponse, Error, Event, FinishReason, NoTools, Usage,
 };
-use concentric_http::ag_ui::{AgUiLayer, AgUiState, ClientPolicy};
+use concentric_http::{
+    ClientPolicy,
+    ag_ui::{AgUiLayer, AgUiState},
+};
 use futures_util::stream;
 use http::Request;
 use http_body_util::{BodyExt, Full};

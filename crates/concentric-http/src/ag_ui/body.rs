@@ -19,21 +19,18 @@ use tower::{BoxError, util::Oneshot};
 use tower_service::Service;
 
 use super::{
-    encode::KEEP_ALIVE,
-    layer::{Config, ErrorMessage},
+    layer::Config,
     map::Start,
-    merge::Merge,
     output::{End, Output},
-    reply::Refused,
-    shutdown::Guard,
     stream::{Translator, conflict, name_taken},
 };
-
-/// The size of a response chunk, in bytes, at which no further events are added to it.
-const PIECE: usize = 16 << 10;
-
-/// The maximum number of items polled from the agent's body in one poll, since some write nothing.
-const ITEMS: usize = 1024;
+use crate::{
+    describe::ErrorMessage,
+    keep_alive::KeepAlive,
+    merge::{ITEMS, Merge, PIECE},
+    refused::Refused,
+    shutdown::Guard,
+};
 
 /// The maximum time that the response head is held back.
 const HELD: Duration = Duration::from_secs(5);
@@ -431,72 +428,6 @@ where
     if let Err(panic) = catch(|| work.set(next)) {
         let thread = context.thread_id().map(tracing::field::display);
         tracing::error!(thread_id = thread, run_id = %context.run_id(), panic = panic.text(), "AG-UI run panicked while it was dropped");
-    }
-}
-
-/// A timer that fires after a time without output.
-///
-/// It is not reset for every chunk, since a timer costs more than a chunk: it sleeps for the whole
-/// time, and then for the rest since the last chunk.
-pub(super) struct KeepAlive {
-    silence: Duration,
-    // When the last chunk was sent (monotonic).
-    sent: Option<Duration>,
-    // The current sleep, and whether nothing was sent since it began.
-    sleep: Option<Sleep>,
-    silent: bool,
-}
-
-impl KeepAlive {
-    /// The silence that a setter accepts. A very short time would fill the stream with comments.
-    pub(super) fn silence(silence: Option<Duration>) -> Option<Duration> {
-        let silence = silence.filter(|silence| !silence.is_zero());
-        silence.map(|silence| silence.max(Duration::from_secs(1)))
-    }
-
-    pub(super) const fn new(silence: Duration) -> Self {
-        Self {
-            silence,
-            sent: None,
-            sleep: None,
-            silent: true,
-        }
-    }
-
-    pub(super) const fn sent(&mut self, now: Duration) {
-        self.sent = Some(now);
-        self.silent = false;
-    }
-
-    /// Returns a comment when it is due.
-    pub(super) fn poll(
-        keep_alive: &mut Option<Self>,
-        context: &Run,
-        cx: &mut Context<'_>,
-    ) -> Poll<Bytes> {
-        let Some(timer) = keep_alive else {
-            return Poll::Pending;
-        };
-        ready!(timer.poll_due(context, cx));
-        timer.sent(context.environment().clock().monotonic());
-        Poll::Ready(Bytes::from_static(KEEP_ALIVE))
-    }
-
-    fn poll_due(&mut self, context: &Run, cx: &mut Context<'_>) -> Poll<()> {
-        loop {
-            if let Some(sleep) = &mut self.sleep {
-                ready!(sleep.as_mut().poll(cx));
-                self.sleep = None;
-                if self.silent {
-                    return Poll::Ready(());
-                }
-            }
-            let clock = context.environment().clock();
-            let past = self.sent.map(|sent| clock.monotonic().saturating_sub(sent));
-            let left = self.silence.saturating_sub(past.unwrap_or_default());
-            self.sleep = Some(clock.sleep(left));
-            self.silent = true;
-        }
     }
 }
 

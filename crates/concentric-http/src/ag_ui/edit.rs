@@ -1,6 +1,6 @@
-use std::io;
-
 use serde_json::{Map, Value};
+
+use crate::json::json_len;
 
 /// A change of a JSON value at one path (RFC 6901).
 pub(super) struct Edit<'a> {
@@ -92,33 +92,6 @@ fn add_or_remove(root: &mut Value, path: &str, value: Option<Value>) -> Option<V
 
 fn unescape(token: &str) -> String {
     token.replace("~1", "/").replace("~0", "~")
-}
-
-/// The length of `value` as JSON; `None` if it exceeds `limit`.
-pub(super) fn json_len(value: &Value, limit: usize) -> Option<usize> {
-    struct Count {
-        len: usize,
-        limit: usize,
-    }
-
-    impl io::Write for Count {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.len = self.len.saturating_add(bytes.len());
-            if self.len > self.limit {
-                return Err(io::ErrorKind::StorageFull.into());
-            }
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-
-    let mut count = Count { len: 0, limit };
-    serde_json::to_writer(&mut count, value)
-        .is_ok()
-        .then_some(count.len)
 }
 
 #[cfg(test)]

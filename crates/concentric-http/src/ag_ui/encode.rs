@@ -62,9 +62,6 @@ pub(super) fn state_snapshot<B: BufMut>(state: &Value, run: Option<&str>, buffer
     buffer.put_slice(b"}\n\n");
 }
 
-/// A comment, which clients ignore and which keeps proxies from closing the connection.
-pub(super) const KEEP_ALIVE: &[u8] = b": keep-alive\n\n";
-
 /// The constant prefix of all deltas of one text message, for [`text_message_more`]; `run` is the
 /// sub-agent's run, if any.
 pub(super) fn text_message_head(message_id: &str, run: Option<&str>) -> Vec<u8> {

@@ -1,6 +1,5 @@
 use std::{
     convert::Infallible,
-    error::Error as StdError,
     fmt,
     future::Future,
     mem,
@@ -9,9 +8,9 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use bytes::{Buf, BufMut, BytesMut};
+use bytes::BytesMut;
 use concentric_core::{ChatRequest, ChatResponse, context::Sleep, panic::catch};
-use http::{HeaderMap, HeaderValue, Method, header, request::Parts};
+use http::{Method, request::Parts};
 use http_body::Body;
 use pin_project_lite::pin_project;
 use tower::BoxError;
@@ -22,7 +21,11 @@ use super::{
     input::RunAgentInput,
     layer::Config,
     map::{self, Start},
-    reply::Refused,
+};
+use crate::{
+    json::parse_with_paths,
+    refused::Refused,
+    upload::{self, event_stream},
 };
 
 /// The minimum size of a body, in bytes, for which the future yields to other tasks between its
@@ -145,30 +148,7 @@ fn check<RB: Body>(config: &Config, request: &http::Request<RB>) -> Result<(), R
     if config.shutdown.as_ref().is_some_and(|s| s.is_begun()) {
         return Err(Refused::shutting_down());
     }
-    if !is_json(request.headers()) {
-        return Err(Refused::media_type());
-    }
-    let len = request.body().size_hint().lower();
-    if usize::try_from(len).map_or(true, |len| len > config.body_limit) {
-        return Err(Refused::too_large(Some(config.body_limit)));
-    }
-    Ok(())
-}
-
-/// Returns whether the content type is `application/json` or another JSON type.
-///
-/// A request without a content type is rejected: a page of another origin can send one with the
-/// user's cookies and without a preflight request.
-pub(super) fn is_json(headers: &HeaderMap) -> bool {
-    let Some(Ok(value)) = headers.get(header::CONTENT_TYPE).map(HeaderValue::to_str) else {
-        return false;
-    };
-    let essence = value.split(';').next().unwrap_or_default().trim();
-    let Some((_, subtype)) = essence.split_once('/') else {
-        return false;
-    };
-    let suffix = subtype.rsplit('+').next().unwrap_or_default();
-    suffix.eq_ignore_ascii_case("json")
+    upload::check(request, config.body_limit)
 }
 
 impl<A, B, RB> Future for ResponseFuture<A, B, RB>
@@ -198,10 +178,16 @@ where
                     let Some(config) = run.as_ref().map(|run| &run.config) else {
                         return Poll::Pending;
                     };
-                    let read = match poll_read(body, bytes, config.body_limit, cx) {
+                    let read = match upload::poll_read(body, bytes, config.body_limit, cx) {
                         Poll::Ready(read) => read,
                         Poll::Pending => {
-                            ready!(poll_timeout(timeout, config, cx));
+                            let clock = config.environment.clock();
+                            ready!(upload::poll_timeout(
+                                timeout,
+                                clock,
+                                config.upload_timeout,
+                                cx
+                            ));
                             Err(Refused::upload_timeout())
                         }
                     };
@@ -258,64 +244,6 @@ where
     }
 }
 
-/// Resolves when the upload times out.
-fn poll_timeout(timeout: &mut Option<Sleep>, config: &Config, cx: &mut Context<'_>) -> Poll<()> {
-    let Some(limit) = config.upload_timeout else {
-        return Poll::Pending;
-    };
-    let clock = config.environment.clock();
-    let timeout = timeout.get_or_insert_with(|| clock.sleep(limit));
-    timeout.as_mut().poll(cx)
-}
-
-/// Reads `body` to its end, up to `limit` bytes.
-fn poll_read<RB>(
-    mut body: Pin<&mut RB>,
-    bytes: &mut BytesMut,
-    limit: usize,
-    cx: &mut Context<'_>,
-) -> Poll<Result<(), Refused>>
-where
-    RB: Body,
-    RB::Error: Into<BoxError>,
-{
-    loop {
-        match ready!(body.as_mut().poll_frame(cx)) {
-            Some(Ok(frame)) => {
-                // Trailers are ignored.
-                let Ok(data) = frame.into_data() else {
-                    continue;
-                };
-                if data.remaining() > limit.saturating_sub(bytes.len()) {
-                    return Poll::Ready(Err(Refused::too_large(Some(limit))));
-                }
-                bytes.put(data);
-            }
-            Some(Err(error)) => {
-                let error = error.into();
-                return Poll::Ready(Err(if is_limit(&*error) {
-                    Refused::too_large(None)
-                } else {
-                    Refused::unreadable()
-                }));
-            }
-            None => return Poll::Ready(Ok(())),
-        }
-    }
-}
-
-/// Returns whether the limit of an outer layer was exceeded, such as that of tower-http.
-fn is_limit(error: &(dyn StdError + 'static)) -> bool {
-    let mut link = Some(error);
-    while let Some(error) = link {
-        if error.is::<http_body_util::LengthLimitError>() {
-            return true;
-        }
-        link = error.source();
-    }
-    false
-}
-
 /// Runs a stage, and answers a panic in it as an internal error.
 fn caught<T>(stage: impl FnOnce() -> Result<T, Refused>) -> Result<T, Refused> {
     catch(stage).unwrap_or_else(|panic| Err(Refused::panicked(&panic)))
@@ -351,12 +279,12 @@ where
     } = run;
     let start = loop {
         stage = match stage {
-            Stage::Body { bytes, parts } => match RunAgentInput::from_slice(&bytes) {
+            Stage::Body { bytes, parts } => match serde_json::from_slice(&bytes).ok() {
                 Some(input) => Stage::Input { input, parts },
                 None => Stage::Invalid { bytes, parts },
             },
             Stage::Invalid { bytes, parts } => Stage::Input {
-                input: RunAgentInput::with_paths(&bytes)?,
+                input: parse_with_paths(&bytes)?,
                 parts,
             },
             Stage::Input { input, parts } => Stage::Start(map::start(input, parts, &config)?),
@@ -377,20 +305,6 @@ where
     };
     let body = ResponseBody::run(agent, start, &config, guard);
     Ok(Next::Begin(body))
-}
-
-/// The response with the event stream `body`.
-pub(super) fn event_stream<B>(body: B) -> http::Response<B> {
-    let mut response = http::Response::new(body);
-    let headers = response.headers_mut();
-    headers.insert(
-        header::CONTENT_TYPE,
-        HeaderValue::from_static("text/event-stream"),
-    );
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    // Otherwise nginx buffers the events.
-    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
-    response
 }
 
 impl<A, B, RB> fmt::Debug for ResponseFuture<A, B, RB>

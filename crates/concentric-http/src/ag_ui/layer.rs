@@ -1,11 +1,17 @@
-use std::{error::Error as StdError, fmt, sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
-use concentric_core::{
-    Environment, Error, ErrorKind, ReplyError, Str, ToolNameTaken, store::StoreError,
-};
+#[cfg(doc)]
+use concentric_core::ErrorKind;
+use concentric_core::{Environment, Error, Str};
 use tower_layer::Layer;
 
-use super::{AgUi, ClientPolicy, Shutdown, body::KeepAlive};
+use super::AgUi;
+use crate::{
+    describe::{ErrorMessage, describe},
+    keep_alive::KeepAlive,
+    policy::ClientPolicy,
+    shutdown::Shutdown,
+};
 
 /// [`Layer`] that serves an agent as an AG-UI endpoint.
 ///
@@ -29,9 +35,6 @@ pub(super) struct Config {
     pub(super) shutdown: Option<Shutdown>,
     pub(super) error_message: ErrorMessage,
 }
-
-/// Makes the `message` of `RUN_ERROR` from an error.
-pub(super) type ErrorMessage = Arc<dyn Fn(&Error) -> String + Send + Sync>;
 
 impl AgUiLayer {
     /// Creates a layer with the defaults: bodies of up to 4 MiB that arrive within 30 seconds,
@@ -136,70 +139,6 @@ impl AgUiLayer {
         describe: impl Fn(&Error) -> String + Send + Sync + 'static,
     ) -> Self {
         self.with(|config| config.error_message = Arc::new(describe))
-    }
-}
-
-/// The code of an error by which a run was rejected or not resumed, for the client.
-pub(super) fn refusal(error: &Error) -> Option<&str> {
-    if let Some(error) = source::<ReplyError>(error) {
-        return Some(error.code());
-    }
-    match source::<StoreError>(error) {
-        Some(StoreError::Failed(_) | StoreError::Unwritable(_)) => None,
-        Some(error) => Some(error.code()),
-        None if error.kind() == ErrorKind::Conflict => error.code().or(Some("conflict")),
-        None => None,
-    }
-}
-
-/// The first source of `error` that is a `T`.
-pub(super) fn source<T: StdError + 'static>(error: &Error) -> Option<&T> {
-    let first = error.source();
-    std::iter::successors(first, |error| (**error).source()).find_map(|error| error.downcast_ref())
-}
-
-/// The default message of an error: the text of a reply error, or else one sentence per kind.
-pub(super) fn describe(error: &Error) -> String {
-    if let Some(taken) = source::<ToolNameTaken>(error) {
-        return format!("{taken}.");
-    }
-    match (source::<ReplyError>(error), refusal(error)) {
-        (Some(error), _) => format!("{error}."),
-        (None, Some("run_live")) => "This run is already in progress.".to_owned(),
-        (None, Some("run_exists")) => "A run with this id already exists.".to_owned(),
-        (None, Some("too_many_waiting")) => {
-            "Too many runs wait for replies. Answer or cancel some of them.".to_owned()
-        }
-        (None, Some(_)) => describe_kind(ErrorKind::Conflict).to_owned(),
-        (None, None) => describe_kind(error.kind()).to_owned(),
-    }
-}
-
-fn describe_kind(kind: ErrorKind) -> &'static str {
-    match kind {
-        ErrorKind::Authentication | ErrorKind::Permission | ErrorKind::Quota => {
-            "The agent has no access to its model."
-        }
-        ErrorKind::NotFound | ErrorKind::Configuration => "The agent is not set up correctly.",
-        ErrorKind::InvalidRequest => "The request was rejected.",
-        ErrorKind::ContextWindow => "The conversation is too long for the model.",
-        ErrorKind::ContentFilter => "The request was rejected by the model's safety system.",
-        ErrorKind::RateLimited | ErrorKind::Overloaded => {
-            "There are too many requests at the moment. Please try again later."
-        }
-        ErrorKind::Timeout => "The answer took too long.",
-        ErrorKind::Server | ErrorKind::Connection | ErrorKind::Protocol => {
-            "The model could not be reached. Please try again."
-        }
-        ErrorKind::Truncated => "The answer was cut off.",
-        ErrorKind::TooLarge => "Part of the request is too large.",
-        ErrorKind::Tool => "A tool failed.",
-        ErrorKind::Cancelled => "The run was cancelled.",
-        ErrorKind::Halted => "The run was stopped.",
-        ErrorKind::Conflict => {
-            "There is nothing to resume: the questions were already answered, or have expired."
-        }
-        _ => "Something went wrong.",
     }
 }
 

@@ -21,10 +21,10 @@ use super::{
     layer::Config,
     log::Offer,
     message::{Assistant, Message as WireMessage, MessageKind, ToolMessage},
-    reply::Refused,
-    resume,
+    policy, resume,
     stream::{Names, RunIds, STATUS, original},
 };
+use crate::refused::Refused;
 
 /// A validated run.
 pub(super) struct Start {
@@ -35,7 +35,7 @@ pub(super) struct Start {
 }
 
 pub(super) fn start(input: RunAgentInput, parts: Parts, config: &Config) -> Result<Start, Refused> {
-    config.policy.check(&input)?;
+    policy::check(&config.policy, &input)?;
     let tools = tools(input.tools)?;
     // A client sends an empty `resume` if it may have missed the interrupts.
     let open_questions = match &input.resume {

@@ -21,7 +21,7 @@
 //! |---|---|
 //! | the service is called | reads the body; an invalid one is answered with a status and a JSON error that names the field |
 //! | the body does not arrive within 30 seconds ([`AgUiLayer::upload_timeout`]) | answers `408` |
-//! | the request violates the [`ClientPolicy`] | answers `422` |
+//! | the request violates the [`ClientPolicy`](crate::ClientPolicy) | answers `422` |
 //! | the request is valid | polls the agent once; while a layer of the agent [holds back](concentric_core::Context::hold_head) the response head, keeps polling for up to 5 seconds |
 //! | the agent rejects the request by then, because a client tool has the name of an agent's tool | answers `422` with the name |
 //! | the agent rejects a new run by then, because it [conflicts](concentric_core::ErrorKind::Conflict) with another, such as a live run of the same id | answers `409`; `code` is one of those [below](#response-events) |
@@ -32,7 +32,7 @@
 //! | the body fails or ends early | closes open messages, calls and steps, and sends `RUN_ERROR` |
 //! | the agent or one of its layers panics | logs the panic, drops the run, closes open messages, calls and steps, and sends `RUN_ERROR` without the panic message |
 //! | the client disconnects | drops the run, and with it the provider's stream and the running tools |
-//! | the server shuts down ([`Shutdown`]) | answers new requests with `503`, and ends open streams after a grace period |
+//! | the server shuts down ([`Shutdown`](crate::Shutdown)) | answers new requests with `503`, and ends open streams after a grace period |
 //!
 //! # Place in the stack
 //!
@@ -61,7 +61,7 @@
 //!
 //! | input | agent's request |
 //! |---|---|
-//! | `system` and `developer` messages | if the [policy](ClientPolicy::system_messages) accepts them: segments of [`ChatRequest::system`](concentric_core::ChatRequest::system) at the start of the history, messages of [`Role::System`](concentric_core::Role::System) later |
+//! | `system` and `developer` messages | if the [policy](crate::ClientPolicy::system_messages) accepts them: segments of [`ChatRequest::system`](concentric_core::ChatRequest::system) at the start of the history, messages of [`Role::System`](concentric_core::Role::System) later |
 //! | `reasoning` and `activity` messages | omitted: a model cannot use reasoning without its provider's signature, and activities are for display |
 //! | messages of sub-agents | omitted |
 //! | calls without a result | closed as [unknown](concentric_core::ToolStatus::Unknown) if a newer message follows or the tool is the server's; calls of client tools in the last message are waited for again |
@@ -69,7 +69,7 @@
 //! | `resume` | [replies](concentric_core::Reply); see [below](#interrupts-and-replies) |
 //!
 //! The client controls all of this input. A server that relies on the history must store it itself.
-//! The [`ClientPolicy`] limits the size of a request, and rejects system texts, media at arbitrary
+//! The [`ClientPolicy`](crate::ClientPolicy) limits the size of a request, and rejects system texts, media at arbitrary
 //! URLs and file ids.
 //!
 //! # Response events
@@ -209,14 +209,11 @@ mod input;
 mod layer;
 mod log;
 mod map;
-mod merge;
 mod message;
 mod output;
 mod policy;
-mod reply;
 mod resume;
 mod service;
-mod shutdown;
 mod state;
 mod stream;
 mod threads;
@@ -226,9 +223,7 @@ pub use self::future::ResponseFuture;
 pub use self::input::Context;
 pub use self::layer::AgUiLayer;
 pub use self::log::{EventLog, EventLogLayer};
-pub use self::policy::ClientPolicy;
 pub use self::service::AgUi;
-pub use self::shutdown::Shutdown;
 pub use self::state::{AgUiContext, AgUiState, StateError};
 pub use self::threads::{Threads, ThreadsBody, ThreadsFuture};
 

@@ -13,7 +13,7 @@ use concentric_core::{
     MediaSource, Part, PartKind, RoundEvent, ToolCallDelta, ToolCallPart, ToolCallStart,
     ToolOutcome, ToolRound, ToolSpec, ToolSpecs, Usage, agent::ToolSource,
 };
-use concentric_http::ag_ui::{AgUiLayer, Shutdown};
+use concentric_http::{Shutdown, ag_ui::AgUiLayer};
 use concentric_store::MemoryStore;
 use concentric_tools::{Approval, ApprovalTokens, ToolError, Toolset, token::TokenKeys, tool};
 use futures_util::stream;

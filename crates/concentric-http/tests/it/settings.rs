@@ -4,7 +4,10 @@
 use crate::support::{Asked, Item, agent, finish, input, post, send, types};
 use bytes::Bytes;
 use concentric_core::{ChatRequest, ChatResponse, Error, Event};
-use concentric_http::ag_ui::{AgUiLayer, AgUiState, Shutdown, StateError};
+use concentric_http::{
+    Shutdown,
+    ag_ui::{AgUiLayer, AgUiState, StateError},
+};
 use futures_util::stream;
 use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};

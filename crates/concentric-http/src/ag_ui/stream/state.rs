@@ -3,7 +3,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::super::edit::json_len;
+use crate::json::json_len;
 
 /// The state last sent to the client.
 ///

@@ -13,18 +13,14 @@ use serde_json::{Value, json};
 use tracing::field::display;
 
 use super::{
-    super::{
-        Metadata, PROTOCOL_VERSION, encode,
-        event::Event as Wire,
-        layer::{ErrorMessage, describe, refusal, source},
-        resume::TOKEN,
-    },
+    super::{Metadata, PROTOCOL_VERSION, encode, event::Event as Wire, resume::TOKEN},
     RunIds,
     interrupt::{interrupt, object, subagent_of},
     lane::{Lane, Open, Out},
     state::State,
     subagents::{End, Subagents},
 };
+use crate::describe::{ErrorMessage, describe, refusal, source};
 
 /// The largest integer that a client accepts, a safe integer of JavaScript.
 const MAX_COUNT: u64 = (1 << 53) - 1;

@@ -11,13 +11,12 @@ use http_body::{Body, Frame, SizeHint};
 
 use super::{
     super::{
-        body::KeepAlive,
         log::Reader,
         output::{Cut, LogStream},
-        shutdown::Guard,
     },
     service::Config,
 };
+use crate::{keep_alive::KeepAlive, shutdown::Guard};
 
 /// Response body of [`Threads`](crate::ag_ui::Threads): JSON, or the events of a run.
 ///

@@ -11,12 +11,12 @@ use serde_json::{Value, json};
 use super::{
     super::{
         Metadata,
-        reply::Refused,
         stream::{WireIds, push_turn},
     },
     query::Query,
     respond::{failed, unknown_thread},
 };
+use crate::refused::Refused;
 
 /// The maximum number of threads in a page, and the default.
 const THREADS: (usize, usize) = (100, 50);

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use http::{StatusCode, Uri};
 
-use super::super::reply::Refused;
+use crate::{percent::decode, refused::Refused};
 
 /// The maximum length of a query, in bytes.
 const QUERY: usize = 4096;
@@ -68,25 +68,6 @@ fn id(segment: &str) -> Option<String> {
     // Not all stores accept a NUL character.
     let is_id = !id.is_empty() && id.len() <= ID && !id.contains('\0');
     is_id.then(|| id.into_owned())
-}
-
-/// Decodes `%` escapes; `None` if they are invalid or not UTF-8.
-fn decode(text: &str) -> Option<Cow<'_, str>> {
-    if !text.contains('%') {
-        return Some(Cow::Borrowed(text));
-    }
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        bytes.push(match byte {
-            b'%' => {
-                let mut digit = || char::from(rest.next()?).to_digit(16);
-                u8::try_from(digit()? << 4 | digit()?).ok()?
-            }
-            byte => byte,
-        });
-    }
-    String::from_utf8(bytes).ok().map(Cow::Owned)
 }
 
 /// The parameters of a query.

@@ -12,14 +12,16 @@ use serde_json::{Value, json};
 use super::{
     super::{
         Metadata,
-        future::{event_stream, is_json},
         log::{After, Reader, RunLog, Unreadable},
-        reply::Refused,
     },
     ThreadsBody, page,
     query::{Query, Resource},
     run,
     service::Config,
+};
+use crate::{
+    refused::Refused,
+    upload::{event_stream, is_json},
 };
 
 type Response = http::Response<ThreadsBody>;

@@ -9,11 +9,11 @@ use serde_json::{Value, json};
 use super::{
     super::{
         Metadata,
-        reply::Refused,
         stream::{Translator, stopped},
     },
     respond::failed,
 };
+use crate::refused::Refused;
 
 /// The maximum number of a thread's unfinished runs that are listed.
 const RUNS: usize = 1000;

@@ -16,10 +16,11 @@ use concentric_core::{
 use tower_service::Service;
 
 use super::{
-    super::{EventLogLayer, Shutdown, body::KeepAlive, log::Hub, reply::Refused},
+    super::{EventLogLayer, log::Hub},
     ThreadsBody,
     respond::respond,
 };
+use crate::{keep_alive::KeepAlive, refused::Refused, shutdown::Shutdown};
 
 /// Service that lists, shows and deletes the threads of a tenant, and shows and cancels runs.
 ///

@@ -5,7 +5,7 @@ mod names;
 
 use crate::support::{Answer, Asked, agent, finish, input, open_policy, post, send};
 use concentric_core::{AgentLayer, ChatRequest, ChatResponse, Error, ErrorKind, ToolSpec};
-use concentric_http::ag_ui::{AgUiLayer, ClientPolicy};
+use concentric_http::{ClientPolicy, ag_ui::AgUiLayer};
 use concentric_layers::{Next, from_fn};
 use concentric_tools::{ToolError, Toolset, tool};
 use proptest::prelude::*;

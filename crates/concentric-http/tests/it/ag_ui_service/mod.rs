@@ -12,7 +12,10 @@ use concentric_core::{
     InterruptId, MediaSource, NoTools, PartKind, Reply, ResumePoint, Role, ToolStatus,
     store::StoreError,
 };
-use concentric_http::ag_ui::{AgUi, AgUiContext, AgUiLayer, AgUiState, Shutdown};
+use concentric_http::{
+    Shutdown,
+    ag_ui::{AgUi, AgUiContext, AgUiLayer, AgUiState},
+};
 use futures_util::{Stream, stream};
 use http_body_util::{BodyExt, Full, StreamBody};
 use proptest::prelude::*;

@@ -3,7 +3,10 @@
 use super::*;
 use crate::support::{input, legal, post, types};
 use concentric_core::{Error, ErrorKind};
-use concentric_http::ag_ui::{AgUiLayer, EventLogLayer, Shutdown};
+use concentric_http::{
+    Shutdown,
+    ag_ui::{AgUiLayer, EventLogLayer},
+};
 use concentric_layers::{DetachLayer, SuspendLayer};
 use concentric_store::Options;
 use concentric_test::{Gate, TestEnvironment};

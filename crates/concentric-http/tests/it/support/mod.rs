@@ -11,7 +11,7 @@ use concentric_core::{
     ChatRequest, ChatResponse, Error, Event, Finish, FinishReason, MessageId, StepFinish,
     StepStart, Usage,
 };
-use concentric_http::ag_ui::{AgUiLayer, ClientPolicy};
+use concentric_http::{ClientPolicy, ag_ui::AgUiLayer};
 use futures_util::stream;
 use http_body_util::{BodyExt, Full};
 use serde_json::{Value, json};

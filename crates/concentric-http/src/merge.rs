@@ -1,5 +1,11 @@
 use std::time::Duration;
 
+/// The size of a response chunk, in bytes, at which no further events are added to it.
+pub(crate) const PIECE: usize = 16 << 10;
+
+/// The maximum number of items polled from a run in one poll, since some write nothing.
+pub(crate) const ITEMS: usize = 1024;
+
 /// The number of chunks after a pause that are returned at once.
 const FIRST: u8 = 2;
 
@@ -23,7 +29,7 @@ const DELAY: Duration = Duration::from_millis(10);
 /// that brings events. After an attempt that brings none, it returns more and more chunks at once
 /// before the next attempt.
 #[derive(Debug)]
-pub(super) struct Merge {
+pub(crate) struct Merge {
     /// The number of chunks until the next attempt.
     skip: u8,
     /// The number of chunks between the last attempts.
@@ -44,7 +50,7 @@ struct Waiting {
 }
 
 impl Merge {
-    pub(super) const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self {
             skip: FIRST,
             apart: 1,
@@ -54,7 +60,7 @@ impl Merge {
     }
 
     /// Returns whether a chunk of `len` bytes waits until the body is polled again.
-    pub(super) fn waits(&mut self, len: usize, now: Duration) -> bool {
+    pub(crate) fn waits(&mut self, len: usize, now: Duration) -> bool {
         let Some(waiting) = &mut self.waiting else {
             if now.saturating_sub(self.sent) >= PAUSE {
                 self.skip = self.skip.max(FIRST);
@@ -92,7 +98,7 @@ impl Merge {
     }
 
     /// Records that a chunk is returned.
-    pub(super) const fn sent(&mut self, now: Duration) {
+    pub(crate) const fn sent(&mut self, now: Duration) {
         self.sent = now;
         self.waiting = None;
     }

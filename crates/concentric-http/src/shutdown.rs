@@ -15,13 +15,13 @@ use tokio_util::{
 
 /// A handle for graceful shutdown: every open stream ends with its terminal event.
 ///
-/// Pass a clone to every [`AgUiLayer`](super::AgUiLayer) of the process.
+/// Pass a clone to every service of the process, such as [`AgUiLayer`](crate::ag_ui::AgUiLayer).
 ///
 /// | event | effect |
 /// |---|---|
 /// | [`begin`](Self::begin) is called | new requests are answered with `503`, `Retry-After` and a JSON error; open streams continue |
-/// | the grace period ends | the runs are cancelled ([`CancelReason::Shutdown`]), and end with `RUN_FINISHED`, outcome `cancelled` |
-/// | a run has not ended 5 seconds later | the run is dropped, and its stream ends with the same event |
+/// | the grace period ends | the runs are cancelled ([`CancelReason::Shutdown`]), and end as cancelled |
+/// | a run has not ended 5 seconds later | the run is dropped, and its stream ends in the same way |
 /// | the last stream ends | [`drained`](Self::drained) resolves |
 ///
 /// Times are measured by the clock of the runs, and only while a stream is polled. A client that
@@ -30,7 +30,7 @@ use tokio_util::{
 ///
 /// ```no_run
 /// use concentric_core::BoxModel;
-/// use concentric_http::ag_ui::{AgUiLayer, Shutdown};
+/// use concentric_http::{Shutdown, ag_ui::AgUiLayer};
 /// use std::time::Duration;
 /// use tower_layer::Layer;
 ///
@@ -101,7 +101,7 @@ impl Shutdown {
     }
 
     /// Registers a stream; returns `None` if the shutdown has begun.
-    pub(super) fn enter(&self) -> Option<Guard> {
+    pub(crate) fn enter(&self) -> Option<Guard> {
         // Registers before the check, so that `drained` cannot miss a stream that checks just
         // before `begin`.
         let stream = self.0.streams.token();
@@ -128,7 +128,7 @@ impl fmt::Debug for Shutdown {
 const LINGER: Duration = Duration::from_secs(5);
 
 /// The registration of one stream, until it is dropped.
-pub(super) struct Guard {
+pub(crate) struct Guard {
     shutdown: Shutdown,
     stage: Stage,
     _stream: TaskTrackerToken,
@@ -151,7 +151,7 @@ enum Stage {
 
 impl Guard {
     /// Cancels the run when the grace period ends; resolves when the run must be dropped.
-    pub(super) fn poll_over(&mut self, context: &Context, cx: &mut task::Context<'_>) -> Poll<()> {
+    pub(crate) fn poll_over(&mut self, context: &Context, cx: &mut task::Context<'_>) -> Poll<()> {
         let clock = context.environment().clock();
         loop {
             self.stage = match &mut self.stage {

@@ -1,40 +1,176 @@
-//! Error responses.
+//! Rejections of requests.
 
 use bytes::Bytes;
-use concentric_core::{ToolNameTaken, panic::CaughtPanic};
+use concentric_core::{Str, ToolNameTaken, panic::CaughtPanic};
 use http::{HeaderValue, StatusCode, header};
 use serde::Serialize;
 
-/// The response to a rejected request: a status, and `{"error": {"code", "message", "field"?}}`,
-/// with `limit`, `max` and `value` for an exceeded limit.
+/// The rejection of a request: a status, a code and a message.
 #[derive(Debug)]
-pub(super) struct Refused {
-    status: StatusCode,
-    json: String,
+pub(crate) struct Refused {
+    pub(crate) status: StatusCode,
+    pub(crate) code: Str,
+    pub(crate) message: String,
+    /// The field of the request that is the reason.
+    pub(crate) field: Option<String>,
+    limit: Option<Box<Limit>>,
     // The accepted methods, for the status 405.
     allow: &'static str,
 }
 
 /// An exceeded limit.
-#[derive(Serialize)]
-struct Limit<'a> {
-    limit: &'a str,
+#[derive(Debug, Serialize)]
+struct Limit {
+    limit: Str,
     max: usize,
     value: usize,
 }
 
 impl Refused {
-    pub(super) fn new(status: StatusCode, code: &str, message: &str, field: Option<&str>) -> Self {
-        Self::with(status, code, message, field, None)
+    pub(crate) fn new(status: StatusCode, code: &str, message: &str, field: Option<&str>) -> Self {
+        Self {
+            status,
+            code: code.into(),
+            message: message.to_owned(),
+            field: field.map(str::to_owned),
+            limit: None,
+            allow: "POST",
+        }
     }
 
-    fn with(
-        status: StatusCode,
-        code: &str,
-        message: &str,
-        field: Option<&str>,
-        limit: Option<Limit<'_>>,
-    ) -> Self {
+    /// A `422`: the request exceeds a limit of the policy.
+    pub(crate) fn limit(limit: &str, field: Option<&str>, value: usize, max: usize) -> Self {
+        let message = format!("{}: {value}, the limit is {max}", field.unwrap_or(limit));
+        let status = StatusCode::UNPROCESSABLE_ENTITY;
+        let limit = limit.into();
+        Self {
+            limit: Some(Box::new(Limit { limit, max, value })),
+            ..Self::new(status, "limit_exceeded", &message, field)
+        }
+    }
+
+    /// A `422`: the policy does not accept the content of a field.
+    pub(crate) fn policy(field: &str, problem: &str) -> Self {
+        Self::new(
+            StatusCode::UNPROCESSABLE_ENTITY,
+            "not_accepted",
+            &format!("{field}: {problem}"),
+            Some(field),
+        )
+    }
+
+    /// A `422`: a client tool has the name of an agent's tool.
+    pub(crate) fn tool_name_taken(error: &ToolNameTaken) -> Self {
+        Self::new(
+            StatusCode::UNPROCESSABLE_ENTITY,
+            "tool_name_taken",
+            &format!("tools: {error}"),
+            Some("tools"),
+        )
+    }
+
+    /// A `409`: a new run conflicts with another run.
+    pub(crate) fn conflict(code: &str, message: &str) -> Self {
+        Self::new(StatusCode::CONFLICT, code, message, None)
+    }
+
+    /// A `500`: the server panicked before the run began.
+    pub(crate) fn panicked(panic: &CaughtPanic) -> Self {
+        tracing::error!(panic = panic.text(), "an HTTP endpoint panicked");
+        Self::internal()
+    }
+
+    /// A `500` without details, which are logged.
+    pub(crate) fn internal() -> Self {
+        Self::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "internal",
+            "something went wrong",
+            None,
+        )
+    }
+
+    /// A `404`.
+    pub(crate) fn not_found(code: &str, message: &str) -> Self {
+        Self::new(StatusCode::NOT_FOUND, code, message, None)
+    }
+
+    /// A `400`: a field of the input is invalid.
+    pub(crate) fn field(field: &str, problem: &str) -> Self {
+        let message = format!("{field}: {problem}");
+        Self::new(
+            StatusCode::BAD_REQUEST,
+            "invalid_request",
+            &message,
+            Some(field),
+        )
+    }
+
+    pub(crate) fn method() -> Self {
+        Self::new(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "method_not_allowed",
+            "method not allowed; use POST to start a run",
+            None,
+        )
+    }
+
+    /// A `405` of a resource that accepts the methods `allow`.
+    pub(crate) fn method_other_than(allow: &'static str) -> Self {
+        let message = format!("method not allowed; use {allow}");
+        let status = StatusCode::METHOD_NOT_ALLOWED;
+        let refused = Self::new(status, "method_not_allowed", &message, None);
+        Self { allow, ..refused }
+    }
+
+    pub(crate) fn media_type() -> Self {
+        Self::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "unsupported_media_type",
+            "expected a body with content-type application/json",
+            None,
+        )
+    }
+
+    pub(crate) fn too_large(limit: Option<usize>) -> Self {
+        let message = match limit {
+            Some(limit) => format!("the body is larger than {limit} bytes"),
+            None => "the body is too large".to_owned(),
+        };
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", &message, None)
+    }
+
+    pub(crate) fn unreadable() -> Self {
+        Self::new(
+            StatusCode::BAD_REQUEST,
+            "invalid_request",
+            "failed to read the body",
+            None,
+        )
+    }
+
+    /// A `408`: the upload timed out.
+    pub(crate) fn upload_timeout() -> Self {
+        Self::new(
+            StatusCode::REQUEST_TIMEOUT,
+            "upload_timeout",
+            "the body did not arrive in time",
+            None,
+        )
+    }
+
+    pub(crate) fn shutting_down() -> Self {
+        Self::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "shutting_down",
+            "the server is shutting down",
+            None,
+        )
+    }
+
+    /// The response of AG-UI: `{"error": {"code", "message", "field"?}}`, with `limit`, `max` and
+    /// `value` for an exceeded limit.
+    pub(crate) fn into_response(self) -> http::Response<Bytes> {
         #[derive(Serialize)]
         struct Body<'a> {
             error: Inner<'a>,
@@ -47,156 +183,18 @@ impl Refused {
             #[serde(skip_serializing_if = "Option::is_none")]
             field: Option<&'a str>,
             #[serde(flatten)]
-            limit: Option<Limit<'a>>,
+            limit: Option<&'a Limit>,
         }
 
         let error = Inner {
-            code,
-            message,
-            field,
-            limit,
+            code: &self.code,
+            message: &self.message,
+            field: self.field.as_deref(),
+            limit: self.limit.as_deref(),
         };
-        Self {
-            status,
-            // Strings always serialize.
-            json: serde_json::to_string(&Body { error }).unwrap_or_default(),
-            allow: "POST",
-        }
-    }
-
-    /// A `422`: the request exceeds a limit of the policy.
-    pub(super) fn limit(limit: &str, field: Option<&str>, value: usize, max: usize) -> Self {
-        let message = format!("{}: {value}, the limit is {max}", field.unwrap_or(limit));
-        Self::with(
-            StatusCode::UNPROCESSABLE_ENTITY,
-            "limit_exceeded",
-            &message,
-            field,
-            Some(Limit { limit, max, value }),
-        )
-    }
-
-    /// A `422`: the policy does not accept the content of a field.
-    pub(super) fn policy(field: &str, problem: &str) -> Self {
-        Self::new(
-            StatusCode::UNPROCESSABLE_ENTITY,
-            "not_accepted",
-            &format!("{field}: {problem}"),
-            Some(field),
-        )
-    }
-
-    /// A `422`: a client tool has the name of an agent's tool.
-    pub(super) fn tool_name_taken(error: &ToolNameTaken) -> Self {
-        Self::new(
-            StatusCode::UNPROCESSABLE_ENTITY,
-            "tool_name_taken",
-            &format!("tools: {error}"),
-            Some("tools"),
-        )
-    }
-
-    /// A `409`: a new run conflicts with another run.
-    pub(super) fn conflict(code: &str, message: &str) -> Self {
-        Self::new(StatusCode::CONFLICT, code, message, None)
-    }
-
-    /// A `500`: the server panicked before the run began.
-    pub(super) fn panicked(panic: &CaughtPanic) -> Self {
-        tracing::error!(panic = panic.text(), "AG-UI endpoint panicked");
-        Self::internal()
-    }
-
-    /// A `500` without details, which are logged.
-    pub(super) fn internal() -> Self {
-        Self::new(
-            StatusCode::INTERNAL_SERVER_ERROR,
-            "internal",
-            "something went wrong",
-            None,
-        )
-    }
-
-    /// A `404`.
-    pub(super) fn not_found(code: &str, message: &str) -> Self {
-        Self::new(StatusCode::NOT_FOUND, code, message, None)
-    }
-
-    /// A `400`: a field of the input is invalid.
-    pub(super) fn field(field: &str, problem: &str) -> Self {
-        let message = format!("{field}: {problem}");
-        Self::new(
-            StatusCode::BAD_REQUEST,
-            "invalid_request",
-            &message,
-            Some(field),
-        )
-    }
-
-    pub(super) fn method() -> Self {
-        Self::new(
-            StatusCode::METHOD_NOT_ALLOWED,
-            "method_not_allowed",
-            "method not allowed; use POST to start a run",
-            None,
-        )
-    }
-
-    /// A `405` of a resource that accepts the methods `allow`.
-    pub(super) fn method_other_than(allow: &'static str) -> Self {
-        let message = format!("method not allowed; use {allow}");
-        let status = StatusCode::METHOD_NOT_ALLOWED;
-        let refused = Self::new(status, "method_not_allowed", &message, None);
-        Self { allow, ..refused }
-    }
-
-    pub(super) fn media_type() -> Self {
-        Self::new(
-            StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            "unsupported_media_type",
-            "expected a body with content-type application/json",
-            None,
-        )
-    }
-
-    pub(super) fn too_large(limit: Option<usize>) -> Self {
-        let message = match limit {
-            Some(limit) => format!("the body is larger than {limit} bytes"),
-            None => "the body is too large".to_owned(),
-        };
-        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", &message, None)
-    }
-
-    pub(super) fn unreadable() -> Self {
-        Self::new(
-            StatusCode::BAD_REQUEST,
-            "invalid_request",
-            "failed to read the body",
-            None,
-        )
-    }
-
-    /// A `408`: the upload timed out.
-    pub(super) fn upload_timeout() -> Self {
-        Self::new(
-            StatusCode::REQUEST_TIMEOUT,
-            "upload_timeout",
-            "the body did not arrive in time",
-            None,
-        )
-    }
-
-    pub(super) fn shutting_down() -> Self {
-        Self::new(
-            StatusCode::SERVICE_UNAVAILABLE,
-            "shutting_down",
-            "the server is shutting down",
-            None,
-        )
-    }
-
-    pub(super) fn into_response(self) -> http::Response<Bytes> {
-        let mut response = http::Response::new(Bytes::from(self.json));
+        // Strings and numbers always serialize.
+        let json = serde_json::to_string(&Body { error }).unwrap_or_default();
+        let mut response = http::Response::new(Bytes::from(json));
         *response.status_mut() = self.status;
         let headers = response.headers_mut();
         headers.insert(
