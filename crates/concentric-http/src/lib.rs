@@ -4,6 +4,7 @@
 //! the response is a stream of server-sent events. [`AgUiLayer`](ag_ui::AgUiLayer) turns an agent
 //! into a service for any tower-based HTTP server, such as axum. Existing clients (`@ag-ui/client`,
 //! `@tanstack/ai-client`) work with it unchanged.
+//! `openai` (feature `openai`) serves models and agents to the clients of OpenAI's API.
 //! [`AdmissionLayer`](admission::AdmissionLayer) limits the number of concurrent runs.
 
 pub mod admission;
@@ -12,6 +13,8 @@ mod describe;
 mod json;
 mod keep_alive;
 mod merge;
+#[cfg(feature = "openai")]
+pub mod openai;
 mod percent;
 mod policy;
 mod refused;

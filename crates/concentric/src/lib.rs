@@ -68,6 +68,7 @@
 //! | `activities` | `providers` | embeddings, images, speech and transcription at services with OpenAI's API |
 //! | `providers` | `providers` | the parts that all provider layers share; enabled by each of them |
 //! | `http` | `http` | AG-UI endpoints for agents, and a limit on concurrent runs |
+//! | `openai-server` | `http::openai` | a server for the clients of OpenAI's API; includes `http` |
 //! | `layers` | [`layers`] | the built-in layers: suspended and detached runs, sessions, budgets, stop conditions, steering, retries, fallbacks, a limit on calls in flight, spans and metrics, stacks from configuration |
 //! | `store` | [`store`] | SQLite and in-memory stores for runs, tool effects and decisions |
 //! | `postgres` | [`store`] | PostgreSQL store, which several machines share; includes `store` |

@@ -21,5 +21,7 @@ mod ag_ui_stream;
 mod ag_ui_subagents;
 mod ag_ui_threads;
 mod ag_ui_verify;
+#[cfg(feature = "openai")]
+mod openai;
 mod settings;
 mod support;

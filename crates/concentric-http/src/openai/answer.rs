@@ -1,0 +1,390 @@
+//! The visible part of a run: the items of an answer.
+
+use std::collections::HashSet;
+
+use bytes::BytesMut;
+use concentric_core::{
+    Error, ErrorKind, Event, Executor, Finish, FinishReason, Outcome, PartKind, Str, ToolCallPart,
+    ToolSpecs, Usage, id::CallId,
+};
+
+use super::encode::Encode;
+
+/// The maximum size of an answer in bytes: of its text and its calls.
+const LIMIT: usize = 32 << 20;
+
+/// The items of an answer so far.
+///
+/// The calls of a plain model are items as soon as it writes them. A loop may execute or reject a
+/// call, or answer it itself, so the calls of an agent become items at the end of the run, if they
+/// have no result.
+pub(super) struct Answer {
+    items: Vec<Item>,
+    calls: usize,
+    tools: ToolSpecs,
+    // The ids of calls that are in use.
+    ids: HashSet<Str>,
+    size: usize,
+    // The calls that a plain model is writing.
+    previews: Vec<Preview>,
+    // Whether the events are those of a loop.
+    is_agent: bool,
+    // The calls of a loop without a result.
+    open: Vec<ToolCallPart>,
+    // The numbers of items and of open calls before the current step.
+    step: (usize, usize),
+}
+
+pub(super) enum Item {
+    Message(Message),
+    Call(Call),
+}
+
+/// The text of one step.
+pub(super) struct Message {
+    pub(super) parts: Vec<Piece>,
+    is_open: bool,
+}
+
+/// Text or a refusal.
+pub(super) struct Piece {
+    pub(super) is_refusal: bool,
+    pub(super) text: String,
+}
+
+/// A call that the client executes.
+pub(super) struct Call {
+    /// The position among the calls.
+    pub(super) number: usize,
+    pub(super) id: Str,
+    pub(super) name: Str,
+    pub(super) arguments: String,
+    pub(super) is_complete: bool,
+}
+
+struct Preview {
+    index: u32,
+    id: CallId,
+    item: usize,
+}
+
+/// The end of a run.
+pub(super) struct Ending {
+    pub(super) reason: Reason,
+    pub(super) usage: Usage,
+    /// The outcome of a run that a limit or a layer stopped.
+    pub(super) stopped: Option<&'static str>,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Reason {
+    Stop,
+    Length,
+    ToolCalls,
+    ContentFilter,
+}
+
+/// The stream that an answer is written to; `None` if the answer is sent at its end.
+pub(super) type Sink<'a> = Option<(&'a mut dyn Encode, &'a mut BytesMut)>;
+
+impl Answer {
+    pub(super) fn new(tools: ToolSpecs, ids: HashSet<Str>) -> Self {
+        Self {
+            items: Vec::new(),
+            calls: 0,
+            tools,
+            ids,
+            size: 0,
+            previews: Vec::new(),
+            is_agent: false,
+            open: Vec::new(),
+            step: (0, 0),
+        }
+    }
+
+    pub(super) fn items(&self) -> &[Item] {
+        &self.items
+    }
+
+    pub(super) fn calls(&self) -> impl Iterator<Item = &Call> {
+        self.items.iter().filter_map(|item| match item {
+            Item::Call(call) => Some(call),
+            Item::Message(_) => None,
+        })
+    }
+
+    pub(super) fn messages(&self) -> impl Iterator<Item = &Message> {
+        self.items.iter().filter_map(|item| match item {
+            Item::Message(message) => Some(message),
+            Item::Call(_) => None,
+        })
+    }
+
+    /// Adds an event.
+    ///
+    /// # Errors
+    ///
+    /// The answer is too large, or the event takes back an item that the stream already has.
+    pub(super) fn push(&mut self, event: Event, sink: &mut Sink<'_>) -> Result<(), Error> {
+        match event {
+            Event::TextDelta(text) => self.text(false, &text, sink),
+            Event::RefusalDelta(text) => self.text(true, &text, sink),
+            Event::Part(part) => match &part.kind {
+                PartKind::Text(text) => self.text(false, text, sink),
+                PartKind::Refusal(text) => self.text(true, text, sink),
+                _ => Ok(()),
+            },
+            Event::StepStart(_) => {
+                self.close_message(sink);
+                self.is_agent = true;
+                self.step = (self.items.len(), self.open.len());
+                Ok(())
+            }
+            Event::ToolCallStart(start) => {
+                if self.is_agent || self.tools.get(&start.name).is_none() {
+                    return Ok(());
+                }
+                let item = self.start_call(&start.id, &start.name, sink)?;
+                let (index, id) = (start.index, start.id.clone());
+                self.previews.push(Preview { index, id, item });
+                Ok(())
+            }
+            Event::ToolCallDelta(delta) => {
+                let mut previews = self.previews.iter().rev();
+                let preview = previews.find(|preview| preview.index == delta.index);
+                match preview.map(|preview| preview.item) {
+                    Some(item) => self.arguments(item, &delta.arguments, sink),
+                    None => Ok(()),
+                }
+            }
+            Event::ToolCall(event) => match event.call.executor {
+                Executor::Loop | Executor::Client if self.is_agent => {
+                    self.open.push(event.call);
+                    Ok(())
+                }
+                Executor::Loop | Executor::Client => self.call(&event.call, sink),
+                _ => Ok(()),
+            },
+            Event::ToolResult(result) => {
+                self.open.retain(|call| call.id != result.call_id);
+                self.step.1 = self.step.1.min(self.open.len());
+                Ok(())
+            }
+            Event::Reset => self.reset(sink),
+            _ => Ok(()),
+        }
+    }
+
+    /// Ends the answer.
+    ///
+    /// # Errors
+    ///
+    /// As [`push`](Self::push).
+    pub(super) fn end(&mut self, finish: &Finish, sink: &mut Sink<'_>) -> Result<Ending, Error> {
+        let stopped = match finish.outcome {
+            Outcome::Halted { .. } => Some("halted"),
+            Outcome::StepLimit => Some("step_limit"),
+            Outcome::CallLimit => Some("call_limit"),
+            _ => None,
+        };
+        for call in std::mem::take(&mut self.open) {
+            let is_clients = call.executor == Executor::Client;
+            // Calls that a limit has kept from running are not for the client.
+            if is_clients || finish.outcome == Outcome::Completed {
+                self.call(&call, sink)?;
+            }
+        }
+        self.close_message(sink);
+        let has_calls = self.calls > 0;
+        let reason = match &finish.reason {
+            FinishReason::Length => Reason::Length,
+            FinishReason::ContentFilter => Reason::ContentFilter,
+            _ if has_calls && stopped.is_none() => Reason::ToolCalls,
+            _ => Reason::Stop,
+        };
+        Ok(Ending {
+            reason,
+            usage: finish.usage,
+            stopped,
+        })
+    }
+
+    fn text(&mut self, is_refusal: bool, text: &str, sink: &mut Sink<'_>) -> Result<(), Error> {
+        if text.is_empty() {
+            return Ok(());
+        }
+        self.grow(text.len())?;
+        let is_open = matches!(self.items.last(), Some(Item::Message(message)) if message.is_open);
+        if !is_open {
+            if let Some((encoder, out)) = sink {
+                encoder.message_start(self.items.len(), out);
+            }
+            self.items.push(Item::Message(Message {
+                parts: Vec::new(),
+                is_open: true,
+            }));
+        }
+        let item = self.items.len().saturating_sub(1);
+        let Some(Item::Message(Message { parts, .. })) = self.items.last_mut() else {
+            return Ok(());
+        };
+        if parts
+            .last()
+            .is_none_or(|piece| piece.is_refusal != is_refusal)
+        {
+            if let Some((encoder, out)) = sink {
+                if let Some(last) = parts.last() {
+                    encoder.piece_end(item, parts.len() - 1, last, out);
+                }
+                encoder.piece_start(item, parts.len(), is_refusal, out);
+            }
+            parts.push(Piece {
+                is_refusal,
+                text: String::new(),
+            });
+        }
+        if let Some((encoder, out)) = sink {
+            encoder.delta(item, parts.len() - 1, is_refusal, text, out);
+        }
+        if let Some(piece) = parts.last_mut() {
+            piece.text.push_str(text);
+        }
+        Ok(())
+    }
+
+    fn close_message(&mut self, sink: &mut Sink<'_>) {
+        let item = self.items.len().saturating_sub(1);
+        let Some(Item::Message(message)) = self.items.last_mut() else {
+            return;
+        };
+        if !std::mem::replace(&mut message.is_open, false) {
+            return;
+        }
+        if let Some((encoder, out)) = sink {
+            if let Some(last) = message.parts.last() {
+                encoder.piece_end(item, message.parts.len() - 1, last, out);
+            }
+            encoder.message_end(item, message, out);
+        }
+    }
+
+    /// Adds a complete call, or completes its preview.
+    fn call(&mut self, call: &ToolCallPart, sink: &mut Sink<'_>) -> Result<(), Error> {
+        let mut previews = self.previews.iter();
+        let item = match previews.position(|preview| preview.id == call.id) {
+            Some(at) => self.previews.swap_remove(at).item,
+            None => self.start_call(&call.id, &call.name, sink)?,
+        };
+        let rest = match self.items.get(item) {
+            Some(Item::Call(preview)) if preview.name == call.name => call
+                .arguments
+                .as_str()
+                .strip_prefix(preview.arguments.as_str()),
+            _ => None,
+        };
+        let Some(rest) = rest else {
+            // Without a stream, the client has not read the preview.
+            if sink.is_some() {
+                return Err(replaced());
+            }
+            if let Some(Item::Call(preview)) = self.items.get_mut(item) {
+                preview.name = call.name.clone();
+                preview.arguments = call.arguments.as_str().to_owned();
+                preview.is_complete = true;
+            }
+            return self.grow(call.arguments.as_str().len());
+        };
+        self.arguments(item, rest, sink)?;
+        if let Some(Item::Call(call)) = self.items.get_mut(item) {
+            call.is_complete = true;
+            if let Some((encoder, out)) = sink {
+                encoder.call_end(item, call, out);
+            }
+        }
+        Ok(())
+    }
+
+    fn start_call(&mut self, id: &CallId, name: &Str, sink: &mut Sink<'_>) -> Result<usize, Error> {
+        self.grow(name.len())?;
+        self.close_message(sink);
+        let call = Call {
+            number: self.calls,
+            id: self.unused_id(id),
+            name: name.clone(),
+            arguments: String::new(),
+            is_complete: false,
+        };
+        let item = self.items.len();
+        if let Some((encoder, out)) = sink {
+            encoder.call_start(item, &call, out);
+        }
+        self.items.push(Item::Call(call));
+        self.calls += 1;
+        Ok(item)
+    }
+
+    fn arguments(&mut self, item: usize, more: &str, sink: &mut Sink<'_>) -> Result<(), Error> {
+        if more.is_empty() {
+            return Ok(());
+        }
+        self.grow(more.len())?;
+        if let Some(Item::Call(call)) = self.items.get_mut(item) {
+            if let Some((encoder, out)) = sink {
+                encoder.call_delta(item, call, more, out);
+            }
+            call.arguments.push_str(more);
+        }
+        Ok(())
+    }
+
+    /// Returns an id that no call of the conversation has: `id`, with a number appended if necessary.
+    fn unused_id(&mut self, id: &CallId) -> Str {
+        let mut unused = Str::from(id.as_str());
+        let mut n: u64 = 1;
+        while !self.ids.insert(unused.clone()) {
+            n = n.saturating_add(1);
+            unused = format!("{id}_{n}").into();
+        }
+        unused
+    }
+
+    /// Discards the items of the current step.
+    fn reset(&mut self, sink: &mut Sink<'_>) -> Result<(), Error> {
+        let (items, open) = self.step;
+        if sink.is_some() && self.items.len() > items {
+            return Err(replaced());
+        }
+        self.items.truncate(items);
+        self.calls = self.calls().count();
+        self.open.truncate(open);
+        self.previews.clear();
+        Ok(())
+    }
+
+    fn grow(&mut self, more: usize) -> Result<(), Error> {
+        self.size = self.size.saturating_add(more);
+        if self.size > LIMIT {
+            let message = format!("the answer is larger than {LIMIT} bytes");
+            return Err(Error::new(ErrorKind::TooLarge, message));
+        }
+        Ok(())
+    }
+}
+
+/// The error for a stream whose client has read a part of the answer that is no longer valid.
+fn replaced() -> Error {
+    let message = "a part of the answer was replaced after it was sent";
+    Error::new(ErrorKind::Protocol, message)
+}
+
+impl Reason {
+    /// The value of `finish_reason`.
+    pub(super) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Stop => "stop",
+            Self::Length => "length",
+            Self::ToolCalls => "tool_calls",
+            Self::ContentFilter => "content_filter",
+        }
+    }
+}

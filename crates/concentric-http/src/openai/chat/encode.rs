@@ -1,0 +1,341 @@
+use bytes::{BufMut, Bytes, BytesMut};
+use concentric_core::Str;
+use serde::Serialize;
+
+use super::super::{
+    answer::{Answer, Call, Ending},
+    encode::{Encode, Tokens, data, json},
+    failure::Failure,
+    input::Opening,
+};
+
+/// The separator between the texts of two steps.
+const BREAK: &str = "\n\n";
+
+/// The encoding of chat completions.
+pub(super) struct Chat {
+    id: Str,
+    created: u64,
+    model: Str,
+    with_usage: bool,
+    // Whether the stream has text, and whether a separator precedes further text.
+    has_text: bool,
+    is_new_message: bool,
+}
+
+#[derive(Serialize)]
+struct Object<'a, C> {
+    id: &'a str,
+    object: &'static str,
+    created: u64,
+    model: &'a str,
+    choices: &'a [C],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    usage: Option<Option<Usage>>,
+    service_tier: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    concentric: Option<Extension>,
+}
+
+/// Data that other servers do not send.
+#[derive(Serialize)]
+struct Extension {
+    outcome: &'static str,
+}
+
+#[derive(Serialize)]
+struct Choice<'a> {
+    index: u32,
+    message: Message<'a>,
+    logprobs: Option<()>,
+    finish_reason: &'static str,
+}
+
+#[derive(Serialize)]
+struct Message<'a> {
+    role: &'static str,
+    content: Option<String>,
+    refusal: Option<String>,
+    annotations: [(); 0],
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tool_calls: Vec<ToolCall<'a>>,
+}
+
+#[derive(Serialize)]
+struct ChunkChoice<'a> {
+    index: u32,
+    delta: Delta<'a>,
+    logprobs: Option<()>,
+    finish_reason: Option<&'static str>,
+}
+
+#[derive(Default, Serialize)]
+struct Delta<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    role: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    content: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    refusal: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tool_calls: Option<[ToolCall<'a>; 1]>,
+}
+
+#[derive(Serialize)]
+struct ToolCall<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    index: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    r#type: Option<&'static str>,
+    function: Function<'a>,
+}
+
+#[derive(Serialize)]
+struct Function<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<&'a str>,
+    arguments: &'a str,
+}
+
+#[derive(Serialize)]
+struct Usage {
+    prompt_tokens: u64,
+    completion_tokens: u64,
+    total_tokens: u64,
+    prompt_tokens_details: PromptDetails,
+    completion_tokens_details: CompletionDetails,
+}
+
+#[derive(Serialize)]
+struct PromptDetails {
+    cached_tokens: u64,
+}
+
+#[derive(Serialize)]
+struct CompletionDetails {
+    reasoning_tokens: u64,
+}
+
+impl Usage {
+    fn of(ending: &Ending) -> Option<Self> {
+        let tokens = Tokens::of(&ending.usage)?;
+        Some(Self {
+            prompt_tokens: tokens.input,
+            completion_tokens: tokens.output,
+            total_tokens: tokens.total,
+            prompt_tokens_details: PromptDetails {
+                cached_tokens: tokens.cached,
+            },
+            completion_tokens_details: CompletionDetails {
+                reasoning_tokens: tokens.reasoning,
+            },
+        })
+    }
+}
+
+impl Chat {
+    pub(super) fn new(opening: Opening, with_usage: bool) -> Self {
+        Self {
+            id: Str::concat(["chatcmpl-", &opening.run]),
+            created: opening.created,
+            model: opening.model,
+            with_usage,
+            has_text: false,
+            is_new_message: false,
+        }
+    }
+
+    fn object<'a, C>(&'a self, object: &'static str, choices: &'a [C]) -> Object<'a, C> {
+        Object {
+            id: &self.id,
+            object,
+            created: self.created,
+            model: &self.model,
+            choices,
+            usage: None,
+            service_tier: "default",
+            concentric: None,
+        }
+    }
+
+    fn chunk<'a>(&'a self, choices: &'a [ChunkChoice<'a>]) -> Object<'a, ChunkChoice<'a>> {
+        Object {
+            // The clients of a stream with usage expect the field in each chunk.
+            usage: self.with_usage.then_some(None),
+            ..self.object("chat.completion.chunk", choices)
+        }
+    }
+
+    fn write(&self, delta: Delta<'_>, out: &mut BytesMut) {
+        let choices = [ChunkChoice {
+            index: 0,
+            delta,
+            logprobs: None,
+            finish_reason: None,
+        }];
+        data(&self.chunk(&choices), out);
+    }
+
+    fn content(&self, content: &str, out: &mut BytesMut) {
+        let content = Some(content);
+        self.write(
+            Delta {
+                content,
+                ..Delta::default()
+            },
+            out,
+        );
+    }
+}
+
+impl Encode for Chat {
+    fn whole(&self, answer: &Answer, ending: &Ending) -> Bytes {
+        let calls = answer.calls().map(|call| ToolCall {
+            index: None,
+            id: Some(&call.id),
+            r#type: Some("function"),
+            function: Function {
+                name: Some(&call.name),
+                arguments: &call.arguments,
+            },
+        });
+        let calls: Vec<ToolCall<'_>> = calls.collect();
+        let (mut text, mut refusal) = (String::new(), String::new());
+        for message in answer.messages() {
+            let mut is_new = !text.is_empty();
+            for piece in &message.parts {
+                if piece.is_refusal {
+                    refusal.push_str(&piece.text);
+                    continue;
+                }
+                if std::mem::take(&mut is_new) {
+                    text.push_str(BREAK);
+                }
+                text.push_str(&piece.text);
+            }
+        }
+        let has_content = !text.is_empty() || (calls.is_empty() && refusal.is_empty());
+        let choices = [Choice {
+            index: 0,
+            message: Message {
+                role: "assistant",
+                content: has_content.then_some(text),
+                refusal: (!refusal.is_empty()).then_some(refusal),
+                annotations: [],
+                tool_calls: calls,
+            },
+            logprobs: None,
+            finish_reason: ending.reason.as_str(),
+        }];
+        json(&Object {
+            usage: Usage::of(ending).map(Some),
+            concentric: ending.stopped.map(|outcome| Extension { outcome }),
+            ..self.object("chat.completion", &choices)
+        })
+    }
+
+    fn begin(&mut self, out: &mut BytesMut) {
+        let delta = Delta {
+            role: Some("assistant"),
+            content: Some(""),
+            ..Delta::default()
+        };
+        self.write(delta, out);
+    }
+
+    fn message_start(&mut self, _: usize, _: &mut BytesMut) {
+        self.is_new_message = self.has_text;
+    }
+
+    fn delta(&mut self, _: usize, _: usize, is_refusal: bool, text: &str, out: &mut BytesMut) {
+        if is_refusal {
+            let refusal = Some(text);
+            return self.write(
+                Delta {
+                    refusal,
+                    ..Delta::default()
+                },
+                out,
+            );
+        }
+        self.has_text = true;
+        if std::mem::take(&mut self.is_new_message) {
+            self.content(BREAK, out);
+        }
+        self.content(text, out);
+    }
+
+    fn call_start(&mut self, _: usize, call: &Call, out: &mut BytesMut) {
+        let call = ToolCall {
+            index: Some(call.number),
+            id: Some(&call.id),
+            r#type: Some("function"),
+            function: Function {
+                name: Some(&call.name),
+                arguments: "",
+            },
+        };
+        let tool_calls = Some([call]);
+        self.write(
+            Delta {
+                tool_calls,
+                ..Delta::default()
+            },
+            out,
+        );
+    }
+
+    fn call_delta(&mut self, _: usize, call: &Call, more: &str, out: &mut BytesMut) {
+        let call = ToolCall {
+            index: Some(call.number),
+            id: None,
+            r#type: None,
+            function: Function {
+                name: None,
+                arguments: more,
+            },
+        };
+        let tool_calls = Some([call]);
+        self.write(
+            Delta {
+                tool_calls,
+                ..Delta::default()
+            },
+            out,
+        );
+    }
+
+    fn finish(&mut self, _: &Answer, ending: &Ending, out: &mut BytesMut) {
+        let choices = [ChunkChoice {
+            index: 0,
+            delta: Delta::default(),
+            logprobs: None,
+            finish_reason: Some(ending.reason.as_str()),
+        }];
+        let last = Object {
+            concentric: ending.stopped.map(|outcome| Extension { outcome }),
+            ..self.chunk(&choices)
+        };
+        data(&last, out);
+        if self.with_usage {
+            let usage = Object {
+                usage: Some(Usage::of(ending)),
+                ..self.chunk(&[])
+            };
+            data(&usage, out);
+        }
+        out.put_slice(b"data: [DONE]\n\n");
+    }
+
+    fn fail(&mut self, _: &Answer, failure: &Failure, out: &mut BytesMut) {
+        #[derive(Serialize)]
+        struct Event {
+            error: serde_json::Value,
+        }
+
+        let error = failure.json();
+        data(&Event { error }, out);
+    }
+}

@@ -1,0 +1,96 @@
+//! Encoding of answers, for both APIs.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use concentric_core::Usage;
+use serde::Serialize;
+
+use super::{
+    answer::{Answer, Call, Ending, Message, Piece},
+    failure::Failure,
+};
+
+/// The encoding of an answer: whole, or as the events of a stream in the order of the calls.
+pub(super) trait Encode: Send + Sync {
+    /// The JSON of a whole answer.
+    fn whole(&self, answer: &Answer, ending: &Ending) -> Bytes;
+
+    /// Writes the events before the first item.
+    fn begin(&mut self, out: &mut BytesMut);
+
+    fn message_start(&mut self, _item: usize, _out: &mut BytesMut) {}
+
+    fn piece_start(&mut self, _item: usize, _at: usize, _is_refusal: bool, _out: &mut BytesMut) {}
+
+    /// Writes text, or of a refusal.
+    fn delta(&mut self, item: usize, at: usize, is_refusal: bool, text: &str, out: &mut BytesMut);
+
+    fn piece_end(&mut self, _item: usize, _at: usize, _piece: &Piece, _out: &mut BytesMut) {}
+
+    fn message_end(&mut self, _item: usize, _message: &Message, _out: &mut BytesMut) {}
+
+    fn call_start(&mut self, item: usize, call: &Call, out: &mut BytesMut);
+
+    fn call_delta(&mut self, item: usize, call: &Call, more: &str, out: &mut BytesMut);
+
+    fn call_end(&mut self, _item: usize, _call: &Call, _out: &mut BytesMut) {}
+
+    /// Writes the end of a complete answer.
+    fn finish(&mut self, answer: &Answer, ending: &Ending, out: &mut BytesMut);
+
+    /// Writes the end of an answer that failed.
+    fn fail(&mut self, answer: &Answer, failure: &Failure, out: &mut BytesMut);
+}
+
+/// Writes an event without a name.
+pub(super) fn data(value: &impl Serialize, out: &mut BytesMut) {
+    out.put_slice(b"data: ");
+    write(value, out);
+    out.put_slice(b"\n\n");
+}
+
+/// Writes an event with a name.
+pub(super) fn event(name: &str, value: &impl Serialize, out: &mut BytesMut) {
+    out.put_slice(b"event: ");
+    out.put_slice(name.as_bytes());
+    out.put_slice(b"\n");
+    data(value, out);
+}
+
+/// The JSON of `value`.
+pub(super) fn json(value: &impl Serialize) -> Bytes {
+    let mut out = BytesMut::new();
+    write(value, &mut out);
+    out.freeze()
+}
+
+fn write(value: &impl Serialize, out: &mut BytesMut) {
+    // All map keys are strings, and writes to a buffer do not fail.
+    serde_json::to_writer(out.writer(), value).expect("an answer is always JSON");
+}
+
+/// The counts of a usage, if any is known.
+pub(super) struct Tokens {
+    pub(super) input: u64,
+    pub(super) output: u64,
+    pub(super) total: u64,
+    pub(super) cached: u64,
+    pub(super) reasoning: u64,
+}
+
+impl Tokens {
+    pub(super) fn of(usage: &Usage) -> Option<Self> {
+        if *usage == Usage::default() {
+            return None;
+        }
+        let input = usage.input_tokens().unwrap_or(0);
+        let output = usage.output_tokens().unwrap_or(0);
+        let sum = input.saturating_add(output);
+        Some(Self {
+            input,
+            output,
+            total: usage.total_tokens().unwrap_or(sum),
+            cached: usage.cached_input_tokens().unwrap_or(0),
+            reasoning: usage.reasoning_tokens().unwrap_or(0),
+        })
+    }
+}

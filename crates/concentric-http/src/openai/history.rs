@@ -1,0 +1,177 @@
+//! Conversion of the messages of a request, of both APIs.
+
+use std::collections::{HashMap, HashSet};
+
+use concentric_core::{
+    Author, CallId, Executor, Message, Part, PartKind, Repair, Role, Str, System, SystemSegment,
+    ToolCallPart, ToolOutcome, ToolResult, ToolSpecs, Transcript,
+};
+
+use super::content::Content;
+use crate::{policy::ClientPolicy, refused::Refused};
+
+/// A message of the history.
+pub(super) enum Item {
+    /// Instructions, with the role `system` or `developer`.
+    System {
+        role: &'static str,
+        content: Content,
+    },
+    User(Content),
+    Assistant(Assistant),
+    Tool {
+        call_id: Str,
+        content: Content,
+    },
+    /// Reasoning, which a model cannot use without its provider's signature.
+    Aside,
+}
+
+/// The text and the calls of the model.
+#[derive(Default)]
+pub(super) struct Assistant {
+    pub(super) content: Vec<PartKind>,
+    pub(super) calls: Vec<Call>,
+}
+
+pub(super) struct Call {
+    pub(super) id: Str,
+    pub(super) name: Str,
+    pub(super) arguments: Str,
+}
+
+/// The form in which an API sends the messages.
+pub(super) struct Form {
+    /// The field with the messages.
+    pub(super) field: &'static str,
+    /// The names of the fields of an assistant message's calls, and of the call of a result.
+    pub(super) calls: &'static str,
+    /// Whether each part of an answer is an item of its own.
+    pub(super) is_split: bool,
+}
+
+/// The system text and the conversation of a request, and the ids of its calls.
+pub(super) struct History {
+    pub(super) system: System,
+    pub(super) transcript: Transcript,
+    pub(super) calls: HashSet<Str>,
+}
+
+impl History {
+    pub(super) fn new(
+        items: Vec<Item>,
+        tools: &ToolSpecs,
+        policy: &ClientPolicy,
+        form: &Form,
+    ) -> Result<Self, Refused> {
+        policy.check_messages(form.field, items.len())?;
+        let mut system = System::default();
+        let mut messages: Vec<Message> = Vec::with_capacity(items.len());
+        // The tool names of the calls so far, for their results.
+        let mut names: HashMap<Str, Str> = HashMap::new();
+        for (at, item) in items.into_iter().enumerate() {
+            let field = format!("{}[{at}]", form.field);
+            check(&item, &field, policy, form)?;
+            let (role, parts) = match item {
+                Item::System { content, .. } => {
+                    let text = content.into_text().ok_or_else(|| {
+                        let problem = "expected text only for this role";
+                        Refused::field(&format!("{field}.content"), problem)
+                    })?;
+                    if messages.is_empty() {
+                        system.push(SystemSegment::new(text));
+                        continue;
+                    }
+                    (Role::System, vec![Part::text(text)])
+                }
+                Item::User(content) => {
+                    let parts = content.into_parts().into_iter();
+                    let parts = parts.map(|kind| Part::new(kind).by(Author::User));
+                    (Role::User, parts.collect())
+                }
+                Item::Assistant(message) => {
+                    for call in &message.calls {
+                        names.insert(call.id.clone(), call.name.clone());
+                    }
+                    (Role::Assistant, assistant(message, tools))
+                }
+                Item::Tool { call_id, content } => {
+                    let Some(name) = names.get(&call_id).cloned() else {
+                        let problem = format!("no tool call has the id `{call_id}`");
+                        return Err(Refused::field(&field, &problem));
+                    };
+                    (Role::Tool, vec![result(call_id, name, content)])
+                }
+                Item::Aside => continue,
+            };
+            match messages.last_mut() {
+                // The items of one answer.
+                Some(last) if form.is_split && role == Role::Assistant && last.role == role => {
+                    last.parts.extend(parts);
+                }
+                _ if parts.is_empty() => {}
+                _ => messages.push(Message::new(role, parts)),
+            }
+        }
+        // Items of one answer may have results in between, in any order.
+        let repair = match form.is_split {
+            true => Repair::Close,
+            false => Repair::Refuse,
+        };
+        let (transcript, open) = Transcript::from_history(messages, repair)
+            .map_err(|error| Refused::field(form.field, &error.to_string()))?;
+        if let Some(call) = open.as_ref().and_then(|open| open.waiting().next()) {
+            let problem = format!("tool call `{}` has no result", call.id);
+            return Err(Refused::field(form.field, &problem));
+        }
+        Ok(Self {
+            system,
+            transcript,
+            calls: names.into_keys().collect(),
+        })
+    }
+}
+
+fn check(item: &Item, field: &str, policy: &ClientPolicy, form: &Form) -> Result<(), Refused> {
+    let parts = |content: &Content| {
+        policy.check_parts(&format!("{field}.content"), "", content.parts().iter())
+    };
+    match item {
+        Item::System { role, .. } => policy.check_system(&format!("{field}.role"), role),
+        Item::User(content) => parts(content),
+        Item::Assistant(message) => {
+            let calls = &message.calls;
+            policy.check_calls(&format!("{field}.{}", form.calls), calls.len())?;
+            for call in calls {
+                policy.check_id(|| format!("{field}.{}", form.calls), &call.id)?;
+                policy.check_id(|| format!("{field}.{}", form.calls), &call.name)?;
+            }
+            policy.check_parts(&format!("{field}.content"), "", message.content.iter())
+        }
+        Item::Tool { call_id, content } => {
+            policy.check_id(|| format!("{field}.call_id"), call_id)?;
+            parts(content)
+        }
+        Item::Aside => Ok(()),
+    }
+}
+
+fn assistant(message: Assistant, tools: &ToolSpecs) -> Vec<Part> {
+    let content = message.content.into_iter().map(Part::new);
+    let calls = message.calls.into_iter().map(|call| {
+        let executor = match tools.get(&call.name) {
+            Some(_) => Executor::Client,
+            None => Executor::Loop,
+        };
+        let call = ToolCallPart::new(CallId::new(call.id), call.name, call.arguments);
+        Part::new(PartKind::ToolCall(call.executed_by(executor)))
+    });
+    content.chain(calls).collect()
+}
+
+fn result(call_id: Str, name: Str, content: Content) -> Part {
+    let author = Author::Tool { name: name.clone() };
+    let content = content.into_tool_content(|kind| Part::new(kind).by(author.clone()));
+    let result = ToolResult::new(CallId::new(call_id), name, ToolOutcome::done(content));
+    Part::new(PartKind::ToolResult(result))
+}

@@ -1,0 +1,66 @@
+//! The parts of a request that both APIs have.
+
+use std::collections::HashSet;
+
+use concentric_core::{ChatOptions, ChatRequest, Str};
+use serde::de::DeserializeOwned;
+
+use super::{encode::Encode, failure::Failure};
+use crate::policy::ClientPolicy;
+
+/// The body of a request.
+pub(super) trait Input: DeserializeOwned + Send {
+    /// The name of the requested model.
+    fn model(&self) -> Option<&str>;
+
+    /// Checks and converts the request.
+    fn job(self, policy: &ClientPolicy, opening: Opening) -> Result<Job, Failure>;
+}
+
+/// The identity of an answer.
+pub(super) struct Opening {
+    /// The id of the run.
+    pub(super) run: Str,
+    /// The name by which the client requested the model.
+    pub(super) model: Str,
+    /// In seconds since 1970.
+    pub(super) created: u64,
+}
+
+/// A checked request.
+pub(super) struct Job {
+    /// The request to the model, without its context.
+    pub(super) request: ChatRequest,
+    /// The ids of the calls of the conversation.
+    pub(super) calls: HashSet<Str>,
+    pub(super) is_streamed: bool,
+    pub(super) encoder: Box<dyn Encode>,
+}
+
+/// The parameters of sampling.
+#[derive(Default)]
+pub(super) struct Sampling {
+    pub(super) temperature: Option<f64>,
+    pub(super) top_p: Option<f64>,
+    pub(super) frequency_penalty: Option<f64>,
+    pub(super) presence_penalty: Option<f64>,
+}
+
+impl Sampling {
+    pub(super) fn apply(self, options: &mut ChatOptions) -> Result<(), Failure> {
+        options.temperature = number("temperature", self.temperature)?;
+        options.top_p = number("top_p", self.top_p)?;
+        options.frequency_penalty = number("frequency_penalty", self.frequency_penalty)?;
+        options.presence_penalty = number("presence_penalty", self.presence_penalty)?;
+        Ok(())
+    }
+}
+
+fn number(field: &str, value: Option<f64>) -> Result<Option<f32>, Failure> {
+    #[expect(clippy::cast_possible_truncation, reason = "checked below")]
+    let value = value.map(|value| value as f32);
+    match value {
+        Some(value) if !value.is_finite() => Err(Failure::invalid(field, "number out of range")),
+        value => Ok(value),
+    }
+}

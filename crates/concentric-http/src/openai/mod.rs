@@ -1,0 +1,137 @@
+//! An OpenAI-compatible server in front of models and agents.
+//!
+//! [`OpenAi`] answers OpenAI's clients, and those of the many compatible services, with any
+//! [model service](concentric_core::ModelService): an agent, or a model with its layers.
+//!
+//! ```no_run
+//! use axum::Router;
+//! use concentric_core::BoxModel;
+//! use concentric_http::openai::OpenAi;
+//!
+//! fn app(clerk: BoxModel, model: BoxModel) -> Router {
+//!     let api = OpenAi::new()
+//!         .model("clerk", clerk)
+//!         .model("gpt-5.5", model)
+//!         .alias("gpt-4o", "gpt-5.5")
+//!         .default_model("clerk");
+//!     Router::new().nest_service("/v1", api)
+//! }
+//! # let _ = app;
+//! ```
+//!
+//! # Routes
+//!
+//! | route | response |
+//! |---|---|
+//! | `POST /chat/completions` | an answer, whole or streamed |
+//! | `POST /responses` | an answer, whole or streamed; responses are not stored |
+//! | `GET /models`, `GET /models/{id}` | the models and their aliases |
+//! | any other | `404` in OpenAI's format |
+//!
+//! # Behavior
+//!
+//! | event | behavior |
+//! |---|---|
+//! | the request is invalid or violates the [`ClientPolicy`](crate::ClientPolicy) | `400`, with the field in `param` |
+//! | the body is too large, or does not arrive within 30 seconds ([`OpenAi::upload_timeout`]) | `413`, `408` |
+//! | the model fails before the answer has text, a refusal or a call | the status of the [error](#errors), also for a stream |
+//! | a streamed answer has its first text, refusal or call | `200`, and the stream |
+//! | a streamed answer has none after 10 seconds | `200`, and the stream begins |
+//! | the stream is silent | a comment every 15 seconds |
+//! | the run ends | the last events; `[DONE]` in a chat only |
+//! | the run fails after the stream began | an event with the error (`error` in a chat, `response.failed`), and then an error of the body, so that the connection is cut |
+//! | the client disconnects | drops the run, and with it the provider's stream and the running tools |
+//! | the server shuts down ([`Shutdown`](crate::Shutdown)) | answers new requests with `503`, and ends the runs after a grace period |
+//! | the model or a layer panics | as a failure with the status `500`; the panic message is only logged |
+//!
+//! # Answers
+//!
+//! | run | client |
+//! |---|---|
+//! | text, refusal | the same. Between the texts of two steps of an agent, a chat has a blank line, and a response a new message |
+//! | calls of the tools of the request | `tool_calls`, `function_call`. The client sends their results with the whole conversation |
+//! | calls of the agent's own tools, reasoning, events of sub-agents, media | not shown |
+//! | a call that a loop makes | is sent at the end of the run, unless the run has its result; a plain model's calls are sent as the model writes them |
+//! | a reset of text or calls that a stream has sent | the stream fails, with the code `upstream_protocol`; a whole answer has the new content only |
+//! | ended at a limit on output | `finish_reason` `length`; status `incomplete` |
+//! | [`Halted`](concentric_core::Outcome::Halted), [`StepLimit`](concentric_core::Outcome::StepLimit), [`CallLimit`](concentric_core::Outcome::CallLimit) | `stop`, and `concentric.outcome` |
+//! | [`Interrupted`](concentric_core::Outcome::Interrupted) by the client's tools only | the calls |
+//! | [`Interrupted`](concentric_core::Outcome::Interrupted) otherwise | an error, `409` with the code `approval_required`: these APIs have no approvals |
+//!
+//! An answer of more than 32 MiB fails. The id of a call has a number appended if the conversation
+//! already has a call of that id.
+//!
+//! # Requests
+//!
+//! | field | effect |
+//! |---|---|
+//! | system and developer messages, `instructions` | [system text](concentric_core::ChatRequest::system) at the start, messages of [`Role::System`](concentric_core::Role::System) later; a [policy](crate::ClientPolicy::system_messages) may reject them |
+//! | images, audio, files | if inline; URLs of hosts that the [policy](crate::ClientPolicy::media_host) lists |
+//! | `tools` of type `function` | tools that the client executes; other types are rejected |
+//! | `tool_choice`, `parallel_tool_calls`, `response_format`, `text.format`, `temperature`, `top_p`, the penalties, `max_tokens`, `max_completion_tokens`, `max_output_tokens`, `stop`, `seed`, `reasoning_effort`, `metadata` | the [options](concentric_core::ChatOptions) of the request |
+//! | `n` other than 1, log probabilities, audio output, `functions` | rejected |
+//! | `background`, `previous_response_id`, `conversation`, `prompt` | rejected, since responses are not stored |
+//! | reasoning items | omitted: a model cannot use reasoning without its provider's signature |
+//! | any other | ignored; this includes `store`, and responses have `"store": false` |
+//!
+//! # Errors
+//!
+//! `{"error": {"message", "type", "param", "code"}}`. `message` is [one
+//! sentence](OpenAi::error_message) for the kind of the error.
+//!
+//! | error of the run | status | `code` |
+//! |---|---|---|
+//! | invalid request, context window, content filter | 400 | `invalid_request`, `context_length_exceeded`, `content_filter` |
+//! | a client tool has the name of an agent's tool | 400 | `tool_name_taken` |
+//! | conflict, waiting | 409 | `conflict`, `approval_required` |
+//! | too large | 413 | `too_large` |
+//! | rate limited | 429 | `rate_limit_exceeded` |
+//! | a budget is used up | 429 | `insufficient_quota` |
+//! | cancelled | 499 | `cancelled` |
+//! | configuration, tool, halted, other | 500 | the kind |
+//! | the provider rejected the key or the model, has failed, or its answer was cut off | 502 | `upstream_` and the kind |
+//! | overloaded, shutting down | 503 | `overloaded`, `shutting_down` |
+//! | timeout | 504 | `timeout` |
+//!
+//! `retry-after` and `retry-after-ms` are set if the error has a delay, and `x-should-retry: false` if
+//! another attempt cannot succeed.
+//!
+//! The clients repeat a failed request by themselves: those of OpenAI twice. If the tools of a run may
+//! have taken [effect](concentric_core::Context::effect_count), a status that clients repeat is replaced
+//! by `424`, and `x-should-retry` is `false`; the code remains. A client that gives up waiting, or loses
+//! its connection, repeats the request as well, and nothing in it shows that it is the same: use
+//! streams for agents with effects, whose clients do not repeat a request that has begun to answer, or
+//! set the client's timeout and number of retries.
+//!
+//! # Place in the stack
+//!
+//! HTTP layers go outside, layers of the run inside each model.
+//!
+//! The host authenticates the caller, in a layer around this service. The extensions of the HTTP request
+//! become extensions of the run's [`Context`](concentric_core::Context), where every layer and tool can
+//! read them. The owner of a run is the [`Tenant`](concentric_core::store::Tenant) that the host puts
+//! there; without it, all callers share one owner. Headers are not passed on. The request id is the header
+//! `x-request-id`, and all responses have it.
+//!
+//! A timeout around this service bounds the time to the head of a stream, and the run of a whole answer.
+//!
+//! # Backpressure
+//!
+//! The service is always ready; each request waits until its model is ready. A stream is driven by its
+//! client's reading, and holds no more than one chunk of about 16 KiB and the text of the answer.
+
+mod answer;
+mod body;
+mod chat;
+mod content;
+mod encode;
+mod failure;
+mod history;
+mod input;
+mod respond;
+mod responses;
+mod run;
+mod service;
+mod tools;
+
+pub use self::{body::ResponseBody, service::OpenAi};

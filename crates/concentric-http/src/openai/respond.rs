@@ -1,0 +1,251 @@
+//! The response to a request.
+
+use std::{
+    borrow::Cow,
+    future::poll_fn,
+    pin::pin,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use bytes::{Bytes, BytesMut};
+use concentric_core::{
+    RequestId, RunId, Str,
+    context::{Context as Run, Sleep},
+    panic::caught,
+};
+use http::{HeaderValue, Method, header, request::Parts};
+use http_body::Body;
+use serde_json::{Value, json};
+use tower::BoxError;
+
+use super::{
+    ResponseBody,
+    chat::ChatInput,
+    failure::Failure,
+    input::{Input, Opening},
+    responses::ResponsesInput,
+    run::Answering,
+    service::{Config, seconds},
+};
+use crate::{
+    json::parse_with_paths,
+    keep_alive::KeepAlive,
+    percent::decode,
+    refused::Refused,
+    upload::{self, event_stream},
+};
+
+type Response = http::Response<ResponseBody>;
+
+/// The maximum time that the head of a stream waits for the first item of the answer, since proxies
+/// close a connection without a response.
+const HEAD_WITHIN: Duration = Duration::from_secs(10);
+
+/// The minimum size of a body, in bytes, for which the request yields to other tasks before it is
+/// parsed and after that.
+const LARGE: usize = 64 << 10;
+
+pub(super) async fn respond<RB>(config: &Config, request: http::Request<RB>) -> Response
+where
+    RB: Body + Send,
+    RB::Error: Into<BoxError>,
+{
+    let id = request_id(config, &request);
+    let answer = match caught(|| answer(config, &id, request)).await {
+        Ok(answer) => answer,
+        Err(panic) => Err(Failure::panicked(&panic, None)),
+    };
+    let mut response =
+        answer.unwrap_or_else(|failure| failure.into_response().map(ResponseBody::whole));
+    if let Ok(id) = HeaderValue::from_str(id.as_str()) {
+        response.headers_mut().insert("x-request-id", id);
+    }
+    response
+}
+
+/// The id of the request: that of the header `x-request-id`, or a new one.
+fn request_id<RB>(config: &Config, request: &http::Request<RB>) -> RequestId {
+    let given = request.headers().get("x-request-id");
+    let given = given.and_then(|id| id.to_str().ok());
+    let given = given.filter(|id| !id.is_empty() && config.policy.is_id(id));
+    let new = || config.environment.ids().next("req_");
+    RequestId::new(given.map_or_else(new, Str::from))
+}
+
+async fn answer<RB>(
+    config: &Config,
+    id: &RequestId,
+    request: http::Request<RB>,
+) -> Result<Response, Failure>
+where
+    RB: Body + Send,
+    RB::Error: Into<BoxError>,
+{
+    let path = request.uri().path();
+    match (path, request.method()) {
+        ("/chat/completions", &Method::POST) => {
+            let (body, parts) = read(config, request).await?;
+            run::<ChatInput>(config, id, &body, parts).await
+        }
+        ("/responses", &Method::POST) => {
+            let (body, parts) = read(config, request).await?;
+            run::<ResponsesInput>(config, id, &body, parts).await
+        }
+        ("/chat/completions" | "/responses", _) => Err(Failure::method("POST")),
+        ("/models", &Method::GET) => Ok(models(config)),
+        ("/models", _) => Err(Failure::method("GET")),
+        (path, method) => match path.strip_prefix("/models/") {
+            Some(name) if method == Method::GET => model(config, name),
+            Some(_) => Err(Failure::method("GET")),
+            None => Err(Failure::unknown_route(method, path)),
+        },
+    }
+}
+
+/// Reads the body of a request.
+async fn read<RB>(config: &Config, request: http::Request<RB>) -> Result<(BytesMut, Parts), Failure>
+where
+    RB: Body,
+    RB::Error: Into<BoxError>,
+{
+    if config.shutdown.as_ref().is_some_and(|it| it.is_begun()) {
+        return Err(Refused::shutting_down().into());
+    }
+    upload::check(&request, config.body_limit)?;
+    let (parts, body) = request.into_parts();
+    let mut body = pin!(body);
+    let (mut bytes, mut timeout) = (BytesMut::new(), None::<Sleep>);
+    let clock = config.environment.clock();
+    let read =
+        poll_fn(
+            |cx| match upload::poll_read(body.as_mut(), &mut bytes, config.body_limit, cx) {
+                Poll::Ready(read) => Poll::Ready(read),
+                Poll::Pending => {
+                    upload::poll_timeout(&mut timeout, clock, config.upload_timeout, cx)
+                        .map(|()| Err(Refused::upload_timeout()))
+                }
+            },
+        );
+    read.await?;
+    config.policy.check_body(&bytes)?;
+    Ok((bytes, parts))
+}
+
+/// Runs the requested model.
+async fn run<I: Input>(
+    config: &Config,
+    id: &RequestId,
+    body: &[u8],
+    parts: Parts,
+) -> Result<Response, Failure> {
+    let is_large = body.len() >= LARGE;
+    if is_large {
+        tokio::task::yield_now().await;
+    }
+    let input = match serde_json::from_slice::<I>(body) {
+        Ok(input) => input,
+        Err(_) => parse_with_paths(body)?,
+    };
+    if is_large {
+        tokio::task::yield_now().await;
+    }
+    let name = input.model().filter(|name| !name.is_empty());
+    let name = name.or(config.default_model.as_deref());
+    let Some(name) = name.map(Str::from) else {
+        return Err(Failure::invalid("model", "expected the name of a model"));
+    };
+    let model = config.model(&name);
+    let model = model.ok_or_else(|| Failure::unknown_model(&name))?.clone();
+
+    let run_id = config.environment.ids().next("run_");
+    let opening = Opening {
+        run: run_id.clone(),
+        model: name,
+        created: seconds(&config.environment),
+    };
+    let mut job = input.job(&config.policy, opening)?;
+    let mut context = Run::builder()
+        .environment(config.environment.clone())
+        .run_id(RunId::new(run_id))
+        .request_id(id.clone())
+        .extensions(parts.extensions)
+        .build();
+    context.set_stateless_caller();
+    job.request.context = context;
+
+    let guard = match &config.shutdown {
+        Some(shutdown) => Some(shutdown.enter().ok_or_else(Refused::shutting_down)?),
+        None => None,
+    };
+    let is_streamed = job.is_streamed;
+    let run = Answering::new(model, job, guard, config.error_message.clone());
+    match is_streamed {
+        true => stream(config, run).await,
+        false => whole(run).await,
+    }
+}
+
+async fn whole(mut run: Answering) -> Result<Response, Failure> {
+    let end = poll_fn(|cx| {
+        run.poll(cx);
+        match run.take_end() {
+            Some(end) => Poll::Ready(end),
+            None => Poll::Pending,
+        }
+    });
+    let ending = end.await?;
+    Ok(whole_json(run.whole(&ending)))
+}
+
+/// Answers with a stream once the answer has an item. Until then, a failure has its own status.
+async fn stream(config: &Config, mut run: Answering) -> Result<Response, Failure> {
+    let mut limit = None;
+    poll_fn(|cx| {
+        run.poll(cx);
+        if run.is_over() || run.is_visible() {
+            return Poll::Ready(());
+        }
+        poll_limit(&mut limit, run.context(), cx)
+    })
+    .await;
+    if let Some(failure) = run.take_failure() {
+        return Err(failure);
+    }
+    let keep_alive = config.keep_alive.map(KeepAlive::new);
+    Ok(event_stream(ResponseBody::stream(run, keep_alive)))
+}
+
+fn poll_limit(limit: &mut Option<Sleep>, context: &Run, cx: &mut Context<'_>) -> Poll<()> {
+    let clock = context.environment().clock();
+    let limit = limit.get_or_insert_with(|| clock.sleep(HEAD_WITHIN));
+    limit.as_mut().poll(cx)
+}
+
+fn whole_json(json: Bytes) -> Response {
+    let mut response = http::Response::new(ResponseBody::whole(json));
+    let json = HeaderValue::from_static("application/json");
+    response.headers_mut().insert(header::CONTENT_TYPE, json);
+    response
+}
+
+fn models(config: &Config) -> Response {
+    let models = config
+        .models
+        .keys()
+        .filter(|name| config.model(name).is_some());
+    let models: Vec<Value> = models.map(|name| card(config, name)).collect();
+    whole_json(json!({"object": "list", "data": models}).to_string().into())
+}
+
+fn model(config: &Config, name: &str) -> Result<Response, Failure> {
+    let decoded = decode(name).unwrap_or(Cow::Borrowed(name));
+    match config.model(&decoded) {
+        Some(_) => Ok(whole_json(card(config, &decoded).to_string().into())),
+        None => Err(Failure::unknown_model(&decoded)),
+    }
+}
+
+fn card(config: &Config, name: &str) -> Value {
+    json!({"id": name, "object": "model", "created": config.created, "owned_by": "concentric"})
+}

@@ -1,0 +1,534 @@
+use bytes::{Bytes, BytesMut};
+use concentric_core::{ChatRequest, Str, ToolChoice, ToolSpecs};
+use serde::{Serialize, Serializer, ser::SerializeSeq};
+use serde_json::{Map, Value, json};
+
+use super::super::{
+    answer::{Answer, Call, Ending, Item, Message, Piece, Reason},
+    encode::{Encode, Tokens, event, json},
+    failure::Failure,
+    input::Opening,
+};
+
+/// The encoding of responses.
+pub(super) struct Responses {
+    run: Str,
+    created: u64,
+    model: Str,
+    // The parameters of the request that a response repeats.
+    echo: Map<String, Value>,
+    tools: ToolSpecs,
+    // The number of the next event.
+    number: u64,
+}
+
+impl Responses {
+    pub(super) fn new(opening: Opening, request: &ChatRequest) -> Self {
+        let options = &request.options;
+        let choice = match &options.tool_choice {
+            None | Some(ToolChoice::Auto) => json!("auto"),
+            Some(ToolChoice::None) => json!("none"),
+            Some(ToolChoice::Tool(name)) => json!({"type": "function", "name": name}),
+            Some(_) => json!("required"),
+        };
+        let format = match &options.output_schema {
+            Some(output) => json!({
+                "type": "json_schema",
+                "name": output.name,
+                "schema": output.schema,
+                "strict": output.strict,
+            }),
+            None => json!({"type": "text"}),
+        };
+        let echo = json!({
+            "background": false,
+            "instructions": null,
+            "max_output_tokens": options.max_output_tokens,
+            "metadata": options.metadata,
+            "parallel_tool_calls": options.parallel_tool_calls.unwrap_or(true),
+            "previous_response_id": null,
+            "reasoning": {"effort": options.reasoning_effort, "summary": null},
+            "service_tier": "default",
+            // Nothing is stored, also if the client has requested it.
+            "store": false,
+            "temperature": options.temperature,
+            "text": {"format": format},
+            "tool_choice": choice,
+            "top_logprobs": 0,
+            "top_p": options.top_p,
+            "truncation": "disabled",
+        });
+        Self {
+            run: opening.run,
+            created: opening.created,
+            model: opening.model,
+            echo: match echo {
+                Value::Object(echo) => echo,
+                _ => Map::new(),
+            },
+            tools: request.tools.clone(),
+            number: 0,
+        }
+    }
+
+    fn response<'a>(&'a self, status: &'static str, output: Output<'a>) -> Response<'a> {
+        Response {
+            id: Str::concat(["resp_", &self.run]),
+            object: "response",
+            created_at: self.created,
+            status,
+            error: None,
+            incomplete_details: None,
+            model: &self.model,
+            output,
+            tools: Tools(&self.tools),
+            usage: None,
+            concentric: None,
+            echo: &self.echo,
+        }
+    }
+
+    /// The response at the end of a run, and its status.
+    fn ended<'a>(&'a self, answer: &'a Answer, ending: &Ending) -> Response<'a> {
+        let reason = match ending.reason {
+            Reason::Length => Some("max_output_tokens"),
+            Reason::ContentFilter => Some("content_filter"),
+            Reason::Stop | Reason::ToolCalls => None,
+        };
+        let status = if reason.is_some() {
+            "incomplete"
+        } else {
+            "completed"
+        };
+        let run = &self.run;
+        Response {
+            incomplete_details: reason.map(|reason| Details { reason }),
+            usage: Tokens::of(&ending.usage).map(Usage::from),
+            concentric: ending.stopped.map(|outcome| Extension { outcome }),
+            ..self.response(
+                status,
+                Output {
+                    run,
+                    items: answer.items(),
+                },
+            )
+        }
+    }
+
+    fn write(&mut self, name: &'static str, body: Body<'_>, out: &mut BytesMut) {
+        let numbered = Numbered {
+            r#type: name,
+            sequence_number: self.number,
+            body,
+        };
+        event(name, &numbered, out);
+        self.number += 1;
+    }
+}
+
+#[derive(Serialize)]
+struct Response<'a> {
+    id: Str,
+    object: &'static str,
+    created_at: u64,
+    status: &'static str,
+    error: Option<Value>,
+    incomplete_details: Option<Details>,
+    model: &'a str,
+    output: Output<'a>,
+    tools: Tools<'a>,
+    usage: Option<Usage>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    concentric: Option<Extension>,
+    #[serde(flatten)]
+    echo: &'a Map<String, Value>,
+}
+
+/// Data that other servers do not send.
+#[derive(Serialize)]
+struct Extension {
+    outcome: &'static str,
+}
+
+#[derive(Serialize)]
+struct Details {
+    reason: &'static str,
+}
+
+#[derive(Serialize)]
+struct Usage {
+    input_tokens: u64,
+    input_tokens_details: InputDetails,
+    output_tokens: u64,
+    output_tokens_details: OutputDetails,
+    total_tokens: u64,
+}
+
+#[derive(Serialize)]
+struct InputDetails {
+    cached_tokens: u64,
+}
+
+#[derive(Serialize)]
+struct OutputDetails {
+    reasoning_tokens: u64,
+}
+
+impl From<Tokens> for Usage {
+    fn from(tokens: Tokens) -> Self {
+        Self {
+            input_tokens: tokens.input,
+            input_tokens_details: InputDetails {
+                cached_tokens: tokens.cached,
+            },
+            output_tokens: tokens.output,
+            output_tokens_details: OutputDetails {
+                reasoning_tokens: tokens.reasoning,
+            },
+            total_tokens: tokens.total,
+        }
+    }
+}
+
+/// The client's tools.
+struct Tools<'a>(&'a ToolSpecs);
+
+impl Serialize for Tools<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Tool<'a> {
+            r#type: &'static str,
+            name: &'a str,
+            description: &'a str,
+            parameters: &'a Value,
+            strict: bool,
+        }
+
+        serializer.collect_seq(self.0.iter().map(|tool| Tool {
+            r#type: "function",
+            name: &tool.name,
+            description: &tool.description,
+            parameters: &tool.input_schema,
+            strict: false,
+        }))
+    }
+}
+
+/// The items of an answer.
+struct Output<'a> {
+    run: &'a str,
+    items: &'a [Item],
+}
+
+impl Serialize for Output<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut output = serializer.serialize_seq(Some(self.items.len()))?;
+        for (at, item) in self.items.iter().enumerate() {
+            output.serialize_element(&match item {
+                Item::Message(message) => WireItem::message(self.run, at, Some(message)),
+                Item::Call(call) => WireItem::call(self.run, at, call, &call.arguments),
+            })?;
+        }
+        output.end()
+    }
+}
+
+#[derive(Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum WireItem<'a> {
+    Message {
+        id: String,
+        status: &'static str,
+        role: &'static str,
+        content: Vec<WirePiece<'a>>,
+    },
+    FunctionCall {
+        id: String,
+        status: &'static str,
+        call_id: &'a str,
+        name: &'a str,
+        arguments: &'a str,
+    },
+}
+
+#[derive(Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum WirePiece<'a> {
+    OutputText {
+        text: &'a str,
+        annotations: [(); 0],
+        logprobs: [(); 0],
+    },
+    Refusal {
+        refusal: &'a str,
+    },
+}
+
+impl<'a> WireItem<'a> {
+    /// A message; `None` if it begins.
+    fn message(run: &str, at: usize, message: Option<&'a Message>) -> Self {
+        let parts = message.map(|message| message.parts.as_slice());
+        let content = parts.unwrap_or_default().iter();
+        let content = content.map(|piece| WirePiece::new(piece.is_refusal, &piece.text));
+        Self::Message {
+            id: message_id(run, at),
+            status: if message.is_some() {
+                "completed"
+            } else {
+                "in_progress"
+            },
+            role: "assistant",
+            content: content.collect(),
+        }
+    }
+
+    fn call(run: &str, at: usize, call: &'a Call, arguments: &'a str) -> Self {
+        Self::FunctionCall {
+            id: call_item_id(run, at),
+            status: if call.is_complete {
+                "completed"
+            } else {
+                "in_progress"
+            },
+            call_id: &call.id,
+            name: &call.name,
+            arguments,
+        }
+    }
+}
+
+impl<'a> WirePiece<'a> {
+    const fn new(is_refusal: bool, text: &'a str) -> Self {
+        match is_refusal {
+            true => Self::Refusal { refusal: text },
+            false => Self::OutputText {
+                text,
+                annotations: [],
+                logprobs: [],
+            },
+        }
+    }
+}
+
+fn message_id(run: &str, at: usize) -> String {
+    format!("msg_{run}_{at}")
+}
+
+fn call_item_id(run: &str, at: usize) -> String {
+    format!("fc_{run}_{at}")
+}
+
+#[derive(Serialize)]
+struct Numbered<'a> {
+    r#type: &'static str,
+    sequence_number: u64,
+    #[serde(flatten)]
+    body: Body<'a>,
+}
+
+/// The fields of an event about an item.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Body<'a> {
+    Item {
+        output_index: usize,
+        item: WireItem<'a>,
+    },
+    Part {
+        item_id: String,
+        output_index: usize,
+        content_index: usize,
+        part: WirePiece<'a>,
+    },
+    Delta {
+        item_id: String,
+        output_index: usize,
+        content_index: usize,
+        delta: &'a str,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        logprobs: Option<[(); 0]>,
+    },
+    Text {
+        item_id: String,
+        output_index: usize,
+        content_index: usize,
+        text: &'a str,
+        logprobs: [(); 0],
+    },
+    Refusal {
+        item_id: String,
+        output_index: usize,
+        content_index: usize,
+        refusal: &'a str,
+    },
+    ArgumentsDelta {
+        item_id: String,
+        output_index: usize,
+        delta: &'a str,
+    },
+    Arguments {
+        item_id: String,
+        output_index: usize,
+        name: &'a str,
+        arguments: &'a str,
+    },
+}
+
+impl Encode for Responses {
+    fn whole(&self, answer: &Answer, ending: &Ending) -> Bytes {
+        json(&self.ended(answer, ending))
+    }
+
+    fn begin(&mut self, out: &mut BytesMut) {
+        for name in ["response.created", "response.in_progress"] {
+            let (number, run) = (self.number, self.run.clone());
+            let items = Output {
+                run: &run,
+                items: &[],
+            };
+            write_response(number, name, &self.response("in_progress", items), out);
+            self.number += 1;
+        }
+    }
+
+    fn message_start(&mut self, item: usize, out: &mut BytesMut) {
+        let body = Body::Item {
+            output_index: item,
+            item: WireItem::message(&self.run, item, None),
+        };
+        self.write("response.output_item.added", body, out);
+    }
+
+    fn piece_start(&mut self, item: usize, at: usize, is_refusal: bool, out: &mut BytesMut) {
+        let body = Body::Part {
+            item_id: message_id(&self.run, item),
+            output_index: item,
+            content_index: at,
+            part: WirePiece::new(is_refusal, ""),
+        };
+        self.write("response.content_part.added", body, out);
+    }
+
+    fn delta(&mut self, item: usize, at: usize, is_refusal: bool, text: &str, out: &mut BytesMut) {
+        let body = Body::Delta {
+            item_id: message_id(&self.run, item),
+            output_index: item,
+            content_index: at,
+            delta: text,
+            logprobs: (!is_refusal).then_some([]),
+        };
+        let name = match is_refusal {
+            true => "response.refusal.delta",
+            false => "response.output_text.delta",
+        };
+        self.write(name, body, out);
+    }
+
+    fn piece_end(&mut self, item: usize, at: usize, piece: &Piece, out: &mut BytesMut) {
+        let item_id = message_id(&self.run, item);
+        let (output_index, content_index) = (item, at);
+        let (name, body) = match piece.is_refusal {
+            true => (
+                "response.refusal.done",
+                Body::Refusal {
+                    item_id: item_id.clone(),
+                    output_index,
+                    content_index,
+                    refusal: &piece.text,
+                },
+            ),
+            false => (
+                "response.output_text.done",
+                Body::Text {
+                    item_id: item_id.clone(),
+                    output_index,
+                    content_index,
+                    text: &piece.text,
+                    logprobs: [],
+                },
+            ),
+        };
+        self.write(name, body, out);
+        let body = Body::Part {
+            item_id,
+            output_index,
+            content_index,
+            part: WirePiece::new(piece.is_refusal, &piece.text),
+        };
+        self.write("response.content_part.done", body, out);
+    }
+
+    fn message_end(&mut self, item: usize, message: &Message, out: &mut BytesMut) {
+        let body = Body::Item {
+            output_index: item,
+            item: WireItem::message(&self.run, item, Some(message)),
+        };
+        self.write("response.output_item.done", body, out);
+    }
+
+    fn call_start(&mut self, item: usize, call: &Call, out: &mut BytesMut) {
+        let body = Body::Item {
+            output_index: item,
+            item: WireItem::call(&self.run, item, call, ""),
+        };
+        self.write("response.output_item.added", body, out);
+    }
+
+    fn call_delta(&mut self, item: usize, _: &Call, more: &str, out: &mut BytesMut) {
+        let body = Body::ArgumentsDelta {
+            item_id: call_item_id(&self.run, item),
+            output_index: item,
+            delta: more,
+        };
+        self.write("response.function_call_arguments.delta", body, out);
+    }
+
+    fn call_end(&mut self, item: usize, call: &Call, out: &mut BytesMut) {
+        let body = Body::Arguments {
+            item_id: call_item_id(&self.run, item),
+            output_index: item,
+            name: &call.name,
+            arguments: &call.arguments,
+        };
+        self.write("response.function_call_arguments.done", body, out);
+        let body = Body::Item {
+            output_index: item,
+            item: WireItem::call(&self.run, item, call, &call.arguments),
+        };
+        self.write("response.output_item.done", body, out);
+    }
+
+    fn finish(&mut self, answer: &Answer, ending: &Ending, out: &mut BytesMut) {
+        let response = self.ended(answer, ending);
+        let name = match response.incomplete_details {
+            Some(_) => "response.incomplete",
+            None => "response.completed",
+        };
+        write_response(self.number, name, &response, out);
+    }
+
+    fn fail(&mut self, answer: &Answer, failure: &Failure, out: &mut BytesMut) {
+        let (run, items) = (&self.run, answer.items());
+        let response = Response {
+            error: Some(failure.response_error()),
+            ..self.response("failed", Output { run, items })
+        };
+        write_response(self.number, "response.failed", &response, out);
+    }
+}
+
+fn write_response(number: u64, name: &str, response: &Response<'_>, out: &mut BytesMut) {
+    #[derive(Serialize)]
+    struct OfResponse<'a> {
+        r#type: &'a str,
+        sequence_number: u64,
+        response: &'a Response<'a>,
+    }
+
+    let of_response = OfResponse {
+        r#type: name,
+        sequence_number: number,
+        response,
+    };
+    event(name, &of_response, out);
+}

@@ -1,0 +1,6 @@
+//! `POST /responses`.
+
+mod encode;
+mod request;
+
+pub(super) use self::request::ResponsesInput;

@@ -1,0 +1,238 @@
+use concentric_core::{ChatRequest, Str, SystemSegment};
+use serde::{
+    Deserialize, Deserializer,
+    de::{self, IgnoredAny, SeqAccess, Visitor, value::SeqAccessDeserializer},
+};
+use serde_json::{Map, Value};
+use std::fmt;
+
+use super::{
+    super::{
+        content::Content,
+        failure::Failure,
+        history::{Assistant, Call, Form, History, Item},
+        input::{Input, Job, Opening, Sampling},
+        tools::{Choice, Format, Tool, specs},
+    },
+    encode::Responses,
+};
+use crate::policy::ClientPolicy;
+
+const FORM: Form = Form {
+    field: "input",
+    calls: "call_id",
+    is_split: true,
+};
+
+/// The body of a request. Unknown fields are ignored.
+#[derive(Deserialize)]
+pub(in crate::openai) struct ResponsesInput {
+    model: Option<Str>,
+    input: Option<Items>,
+    instructions: Option<Str>,
+    tools: Option<Vec<Tool>>,
+    tool_choice: Option<Choice>,
+    parallel_tool_calls: Option<bool>,
+    text: Option<Text>,
+    temperature: Option<f64>,
+    top_p: Option<f64>,
+    max_output_tokens: Option<u32>,
+    reasoning: Option<Reasoning>,
+    metadata: Option<Map<String, Value>>,
+    stream: Option<bool>,
+    background: Option<bool>,
+    top_logprobs: Option<u64>,
+    previous_response_id: Option<IgnoredAny>,
+    conversation: Option<IgnoredAny>,
+    prompt: Option<IgnoredAny>,
+}
+
+#[derive(Deserialize)]
+struct Text {
+    format: Option<Format>,
+}
+
+#[derive(Deserialize)]
+struct Reasoning {
+    effort: Option<Str>,
+}
+
+/// The conversation: a text of the user, or items.
+struct Items(Vec<Item>);
+
+impl<'de> Deserialize<'de> for Items {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct ItemsVisitor;
+
+        impl<'de> Visitor<'de> for ItemsVisitor {
+            type Value = Items;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a string or an array of items")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Items, E> {
+                Ok(Items(vec![Item::User(Content::Text(text.into()))]))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, seq: A) -> Result<Items, A::Error> {
+                let items = Vec::<WireItem>::deserialize(SeqAccessDeserializer::new(seq))?;
+                let items = items.into_iter().map(|WireItem(item)| item);
+                Ok(Items(items.collect()))
+            }
+        }
+
+        deserializer.deserialize_any(ItemsVisitor)
+    }
+}
+
+struct WireItem(Item);
+
+impl<'de> Deserialize<'de> for WireItem {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        struct Fields {
+            #[serde(default)]
+            r#type: ItemType,
+            role: Option<Role>,
+            // The content of reasoning has other parts.
+            content: Option<Value>,
+            call_id: Option<Str>,
+            name: Option<Str>,
+            arguments: Option<Str>,
+            output: Option<Content>,
+        }
+
+        #[derive(Default, Deserialize)]
+        #[serde(rename_all = "snake_case")]
+        enum ItemType {
+            #[default]
+            Message,
+            FunctionCall,
+            FunctionCallOutput,
+            Reasoning,
+        }
+
+        #[derive(Deserialize)]
+        #[serde(rename_all = "lowercase")]
+        enum Role {
+            Developer,
+            System,
+            User,
+            Assistant,
+        }
+
+        let item = Fields::deserialize(deserializer)?;
+        let missing = de::Error::missing_field;
+        let call_id = |id: Option<Str>| id.ok_or_else(|| missing("call_id"));
+        Ok(Self(match item.r#type {
+            ItemType::Message => {
+                let role = item.role.ok_or_else(|| missing("role"))?;
+                let content = item.content.ok_or_else(|| missing("content"))?;
+                let content = Content::deserialize(content).map_err(de::Error::custom)?;
+                match role {
+                    Role::Developer => Item::System {
+                        role: "developer",
+                        content,
+                    },
+                    Role::System => Item::System {
+                        role: "system",
+                        content,
+                    },
+                    Role::User => Item::User(content),
+                    Role::Assistant => Item::Assistant(Assistant {
+                        content: content.into_parts(),
+                        calls: Vec::new(),
+                    }),
+                }
+            }
+            ItemType::FunctionCall => Item::Assistant(Assistant {
+                content: Vec::new(),
+                calls: vec![Call {
+                    id: call_id(item.call_id)?,
+                    name: item.name.ok_or_else(|| missing("name"))?,
+                    arguments: item.arguments.ok_or_else(|| missing("arguments"))?,
+                }],
+            }),
+            ItemType::FunctionCallOutput => Item::Tool {
+                call_id: call_id(item.call_id)?,
+                content: item.output.ok_or_else(|| missing("output"))?,
+            },
+            ItemType::Reasoning => Item::Aside,
+        }))
+    }
+}
+
+impl Input for ResponsesInput {
+    fn model(&self) -> Option<&str> {
+        self.model.as_deref()
+    }
+
+    fn job(self, policy: &ClientPolicy, opening: Opening) -> Result<Job, Failure> {
+        self.check()?;
+        let tools = specs(self.tools.unwrap_or_default(), policy)?;
+        let Some(Items(items)) = self.input else {
+            return Err(Failure::invalid("input", "missing field"));
+        };
+        if items.is_empty() {
+            return Err(Failure::invalid("input", "expected at least one item"));
+        }
+        let history = History::new(items, &tools, policy, &FORM)?;
+        let mut request = ChatRequest::new(history.transcript);
+        request.system = history.system;
+        if let Some(instructions) = self.instructions {
+            policy.check_system("instructions", "system")?;
+            request.system.push_front(SystemSegment::new(instructions));
+        }
+        request.tools = tools;
+        let options = request.options_mut();
+        options.tool_choice = self.tool_choice.map(|Choice(choice)| choice);
+        options.parallel_tool_calls = self.parallel_tool_calls;
+        options.output_schema = match self.text.and_then(|text| text.format) {
+            Some(format) => format.schema("text.format")?,
+            None => None,
+        };
+        options.max_output_tokens = self.max_output_tokens;
+        options.reasoning_effort = self.reasoning.and_then(|reasoning| reasoning.effort);
+        options.metadata = self.metadata.unwrap_or_default();
+        Sampling {
+            temperature: self.temperature,
+            top_p: self.top_p,
+            ..Sampling::default()
+        }
+        .apply(options)?;
+        let encoder = Responses::new(opening, &request);
+        Ok(Job {
+            request,
+            calls: history.calls,
+            is_streamed: self.stream.unwrap_or(false),
+            encoder: Box::new(encoder),
+        })
+    }
+}
+
+impl ResponsesInput {
+    /// Rejects parameters that would change the answer and are not supported.
+    fn check(&self) -> Result<(), Failure> {
+        if self.background == Some(true) {
+            let problem = "responses are not stored, so none can run in the background";
+            return Err(Failure::unsupported("background", problem));
+        }
+        if self.top_logprobs.is_some_and(|n| n > 0) {
+            return Err(Failure::unsupported(
+                "top_logprobs",
+                "logprobs are not available",
+            ));
+        }
+        let stored = "responses are not stored; send the whole conversation in `input`";
+        let fields = [
+            ("previous_response_id", &self.previous_response_id, stored),
+            ("conversation", &self.conversation, stored),
+            ("prompt", &self.prompt, "prompts are not stored"),
+        ];
+        match fields.iter().find(|(_, value, _)| value.is_some()) {
+            Some((field, _, problem)) => Err(Failure::unsupported(field, problem)),
+            None => Ok(()),
+        }
+    }
+}
