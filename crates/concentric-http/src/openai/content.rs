@@ -78,6 +78,8 @@ impl<'de> Deserialize<'de> for Content {
             fn visit_seq<A: SeqAccess<'de>>(self, seq: A) -> Result<Content, A::Error> {
                 let parts = Vec::<WirePart>::deserialize(SeqAccessDeserializer::new(seq))?;
                 let parts = parts.into_iter().map(|WirePart(part)| part);
+                // A model cannot use reasoning without its provider's signature.
+                let parts = parts.filter(|part| !matches!(part, PartKind::Reasoning(_)));
                 Ok(Content::Parts(parts.collect()))
             }
         }
@@ -110,6 +112,7 @@ impl<'de> Deserialize<'de> for WirePart {
             Text,
             InputText,
             OutputText,
+            ReasoningText,
             Refusal,
             ImageUrl,
             InputImage,
@@ -130,6 +133,7 @@ impl<'de> Deserialize<'de> for WirePart {
             PartType::Text | PartType::InputText | PartType::OutputText => {
                 PartKind::Text(part.text.ok_or_else(|| missing("text"))?)
             }
+            PartType::ReasoningText => PartKind::Reasoning(part.text.unwrap_or_default()),
             PartType::Refusal => PartKind::Refusal(part.refusal.ok_or_else(|| missing("refusal"))?),
             PartType::ImageUrl | PartType::InputImage => {
                 PartKind::Image(match (part.image_url, part.file_id) {

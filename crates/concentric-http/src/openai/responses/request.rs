@@ -95,8 +95,7 @@ impl<'de> Deserialize<'de> for WireItem {
             #[serde(default)]
             r#type: ItemType,
             role: Option<Role>,
-            // The content of reasoning has other parts.
-            content: Option<Value>,
+            content: Option<Content>,
             call_id: Option<Str>,
             name: Option<Str>,
             arguments: Option<Str>,
@@ -129,7 +128,6 @@ impl<'de> Deserialize<'de> for WireItem {
             ItemType::Message => {
                 let role = item.role.ok_or_else(|| missing("role"))?;
                 let content = item.content.ok_or_else(|| missing("content"))?;
-                let content = Content::deserialize(content).map_err(de::Error::custom)?;
                 match role {
                     Role::Developer => Item::System {
                         role: "developer",

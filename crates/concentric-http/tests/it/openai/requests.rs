@@ -297,6 +297,10 @@ async fn an_invalid_field_is_named() {
             "input[0].type",
         ),
         (json!({"input": [{"role": "user"}]}), "input[0].content"),
+        (
+            json!({"input": [{"role": "user", "content": [{"type": "video"}]}]}),
+            "input[0].content[0].type",
+        ),
         (json!({"input": [output]}), "input[0]"),
         (json!({"input": [call]}), "input"),
         (json!({"tools": [{"type": "web_search"}]}), "tools[0].type"),
