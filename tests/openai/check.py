@@ -1,4 +1,4 @@
-"""Checks the answers of the scripted server with OpenAI's own client."""
+"""Checks the answers of the scripted server, and of the gateway example, with OpenAI's own client."""
 
 import subprocess
 import sys
@@ -24,8 +24,10 @@ class Trip(BaseModel):
 class Server:
     """Starts a command that prints its URL, and stops it at the end."""
 
-    def __init__(self, command):
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    def __init__(self, command, environment=None):
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+        )
         for line in self.process.stdout:
             if "http://" in line:
                 self.url = line[line.index("http://") :].split()[0]
@@ -241,12 +243,38 @@ def cancel(client):
         equal(dropped(), before + 1)
 
 
+def gateway(url):
+    def client(key):
+        return openai.OpenAI(base_url=url, api_key=key, max_retries=0)
+
+    ann, eve = client("sk-ann"), client("sk-eve")
+    fails(lambda: client("sk-no").models.list(), openai.AuthenticationError, 401, "invalid_api_key")
+
+    def say(client, text):
+        return client.chat.completions.create(model="gpt-4o-mini", messages=user(text))
+
+    equal(say(ann, "hi").choices[0].message.content, "primary: hi")
+    equal(say(ann, "outage").choices[0].message.content, "secondary: outage")
+    # A repeated request costs nothing.
+    equal((say(eve, "hi").usage.total_tokens > 0, say(ann, "hi").usage.total_tokens), (True, 0))
+    error = fails(
+        lambda: [say(ann, f"hi {n}") for n in range(30)], openai.RateLimitError, 429, "rate_limit_exceeded"
+    )
+    equal(int(error.response.headers["retry-after"]) > 0, True)
+    # The quota of one client is not that of the other, and neither is its budget.
+    say(eve, "x" * 9000)
+    fails(lambda: say(eve, "y"), openai.RateLimitError, 429, "insufficient_quota")
+
+
 def main():
-    with Server(sys.argv[1:]) as server:
+    scripted, example = sys.argv[1:3]
+    with Server([scripted]) as server:
         client = openai.OpenAI(base_url=server.url, api_key="none", max_retries=0)
         for check in (text, streams, tools, outputs, errors, cancel):
             check(client)
         retries(server.url)
+    with Server(["env", "PORT=0", example]) as server:
+        gateway(server.url)
     print(f"openai {openai.__version__} for Python: all answers are as expected")
 
 
