@@ -92,17 +92,22 @@ impl MessageBuilder {
         }
     }
 
-    /// Appends `event` if it is a delta of text, reasoning or refusal, and returns whether it is.
-    // Most events are text that continues the open part; this path is inlined into the driver.
+    /// Appends `event` if it is text that continues the open part, and returns whether it is.
+    // Most events are; this path is inlined into the driver.
     #[inline(always)]
-    pub fn push_delta(&mut self, event: &Event) -> bool {
+    pub fn push_more(&mut self, event: &Event) -> bool {
         match (event, &mut self.text) {
             (Event::TextDelta(more), Text::Many(text)) if self.open == Open::Text => {
                 text.push_str(more);
                 true
             }
-            _ => self.push_other_delta(event),
+            _ => false,
         }
+    }
+
+    /// Appends `event` if it is a delta of text, reasoning or refusal, and returns whether it is.
+    pub fn push_delta(&mut self, event: &Event) -> bool {
+        self.push_more(event) || self.push_other_delta(event)
     }
 
     fn push_other_delta(&mut self, event: &Event) -> bool {

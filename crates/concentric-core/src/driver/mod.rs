@@ -193,19 +193,20 @@ where
             && let Some(message) = run.machine.message()
             && let Some(body) = this.work.as_body()
         {
-            let item = guarded(Foreign::Model, || body.poll_next(cx), failed);
-            if let Poll::Ready(Some(Ok(event))) = &item
-                && message.push_delta(event)
-            {
-                run.count_event();
-                return item;
+            let mut item = guarded(Foreign::Model, || body.poll_next(cx), failed);
+            // Not borrowed by a call, so that the event stays where the body wrote it.
+            match &item {
+                Poll::Ready(Some(Ok(event))) if message.push_more(event) => run.count_event(),
+                _ => item = self.poll_run(cx, Some(item)),
             }
-            return self.poll_run(cx, Some(item));
+            return item;
         }
         self.poll_run(cx, None)
     }
 
     /// Advances the run. `read` is the result of the caller's poll of the model's body, if any.
+    // Cold, so that the compiler inlines all of the short path, also where it has many conditions.
+    #[cold]
     #[inline(never)]
     fn poll_run(
         self: Pin<&mut Self>,
@@ -214,6 +215,19 @@ where
     ) -> Poll<Option<Result<Event, Error>>> {
         let mut this = self.project();
         let run = this.run;
+        match read {
+            // Reasoning, a refusal, or the begin of a part.
+            Some(Poll::Ready(Some(Ok(event))))
+                if run
+                    .machine
+                    .message()
+                    .is_some_and(|message| message.push_delta(&event)) =>
+            {
+                run.count_event();
+                return Poll::Ready(Some(Ok(event)));
+            }
+            other => read = other,
+        }
         loop {
             if read.is_none() {
                 if let Some(stop) = run.stops() {
