@@ -1,4 +1,5 @@
-//! A stack of all built-in layers in their recommended order, without a box between them.
+//! A stack of the built-in layers, without guard, response cache and transform, in their recommended order, without
+//! a box between them.
 
 use concentric_core::{
     AgentLayer, BoxError, BoxModel, ChatRequest, ChatResponse, Context, Error, Event, FinishReason,
