@@ -31,12 +31,30 @@ pub(crate) fn checksum(
 /// The digest of a run's key and of `parts`. It includes the key, so that a row moved to another key is
 /// detected.
 pub(crate) fn digest<const N: usize>(key: &RunKey, parts: [&[u8]; N]) -> [u8; 32] {
-    let mut sum = Sha256::new();
-    for part in names(key).map(str::as_bytes).into_iter().chain(parts) {
-        sum.update((part.len() as u64).to_le_bytes());
-        sum.update(part);
+    Sum::new(key).finish(parts)
+}
+
+/// A [`digest`] of which only the first parts are known.
+#[derive(Clone)]
+pub(crate) struct Sum(Sha256);
+
+impl Sum {
+    pub(crate) fn new(key: &RunKey) -> Self {
+        Self(Sha256::new()).with(names(key).map(str::as_bytes))
     }
-    sum.finalize().into()
+
+    pub(crate) fn with<const N: usize>(self, parts: [&[u8]; N]) -> Self {
+        let Self(mut sum) = self;
+        for part in parts {
+            sum.update((part.len() as u64).to_le_bytes());
+            sum.update(part);
+        }
+        Self(sum)
+    }
+
+    pub(crate) fn finish<const N: usize>(self, parts: [&[u8]; N]) -> [u8; 32] {
+        self.with(parts).0.finalize().into()
+    }
 }
 
 pub(crate) fn names(key: &RunKey) -> [&str; 3] {

@@ -15,6 +15,7 @@ use crate::{
 use concentric_core::{Turn, store::StoreError};
 use rusqlite::{Transaction, params, types::FromSqlError};
 use std::ops::Range;
+use tokio::task::yield_now;
 
 /// The maximum number of ancestors of the log of a conversation. A fork beyond it copies the turns. The log of
 /// a run may have one more.
@@ -36,12 +37,71 @@ struct Log {
     depth: i64,
 }
 
-fn write_all(turns: &[Turn], max: usize) -> Result<Vec<String>, StoreError> {
-    turns.iter().map(|turn| write_turn(turn, max)).collect()
+/// The bytes of turns after which a future lets other tasks run.
+const PIECE: usize = 64 << 10;
+
+/// Turns as they are written. They are made before the transaction, which blocks other writers.
+#[derive(Default)]
+pub(super) struct NewTurns {
+    turns: Vec<String>,
+    bytes: usize,
+    // The checksums of the turns if `before` is that of the turn before them; empty if the transaction computes them.
+    chains: Vec<Vec<u8>>,
+    before: Vec<u8>,
 }
 
-fn total(turns: &[String]) -> usize {
-    turns.iter().map(String::len).sum()
+impl NewTurns {
+    /// Serializes turns.
+    pub(super) async fn new(turns: &[Turn], max: usize) -> Result<Self, StoreError> {
+        let (mut new, mut done) = (Self::default(), 0);
+        for turn in turns {
+            new.push(write_turn(turn, max)?);
+            check_total(new.bytes, max)?;
+            if new.bytes - done >= PIECE {
+                done = new.bytes;
+                yield_now().await;
+            }
+        }
+        Ok(new)
+    }
+
+    pub(super) fn push(&mut self, turn: String) {
+        self.bytes = self.bytes.saturating_add(turn.len());
+        self.turns.push(turn);
+    }
+
+    /// Whether a transaction that computes the checksums blocks other writers for long.
+    pub(super) const fn is_large(&self) -> bool {
+        self.bytes > PIECE
+    }
+
+    /// Computes the checksums of the turns. They are used if `before` is the checksum of the turn before them.
+    pub(super) async fn follow(&mut self, before: Vec<u8>) {
+        let (mut last, mut bytes) = (before.clone(), 0);
+        self.before = before;
+        for turn in &self.turns {
+            last = chain(&last, turn.as_bytes());
+            self.chains.push(last.clone());
+            bytes += turn.len();
+            if bytes >= PIECE {
+                bytes = 0;
+                yield_now().await;
+            }
+        }
+    }
+
+    /// Computes the checksums of the first turns of a log.
+    pub(super) async fn begin(&mut self) {
+        self.follow(ROOT.to_vec()).await;
+    }
+
+    /// The checksum of the first `n` turns, if it is computed.
+    fn chain_of(&self, n: usize) -> Option<&Vec<u8>> {
+        match n.checked_sub(1) {
+            None => Some(&self.before),
+            Some(last) => self.chains.get(last),
+        }
+    }
 }
 
 fn find(tx: &Transaction<'_>, log: i64) -> Result<Log, StoreError> {
@@ -74,30 +134,21 @@ impl Turns {
         Ok(Self { log, len, bytes })
     }
 
-    /// Creates a log with the turns of a run. If they begin with those of its `conversation`, these are shared.
+    /// Creates a log with the turns of a run. If they [begin](NewTurns::begin) with those of its `conversation`, these
+    /// are shared.
     pub(super) fn new_for_run(
         tx: &Transaction<'_>,
-        turns: &[Turn],
+        new: &NewTurns,
         conversation: Option<Self>,
-        max: usize,
     ) -> Result<Self, StoreError> {
-        let turns = write_all(turns, max)?;
-        let bytes = total(&turns);
-        check_total(bytes, max)?;
-        let (mut base, mut new) = (None, &*turns);
-        if let Some(of) = conversation
-            && let Some((first, rest)) = turns.split_at_checked(of.len)
-            && first
-                .iter()
-                .fold(ROOT.to_vec(), |last, turn| chain(&last, turn.as_bytes()))
-                == of.last_chain(tx)?
-        {
-            base = Some(fork(tx, of.log, of.len, MAX_DEPTH + 1)?);
-            new = rest;
-        }
-        let log = base.map_or_else(|| insert(tx, None, 0, 0), Ok)?;
-        let len = turns.len();
-        append(tx, log, len - new.len(), new)?;
+        let (log, shared) = match conversation {
+            Some(of) if new.chain_of(of.len) == Some(&of.last_chain(tx)?) => {
+                (fork(tx, of.log, of.len, MAX_DEPTH + 1)?, of.len)
+            }
+            _ => (insert(tx, None, 0, 0)?, 0),
+        };
+        append(tx, log, shared, new, shared)?;
+        let (len, bytes) = (new.turns.len(), new.bytes);
         Ok(Self { log, len, bytes })
     }
 
@@ -107,7 +158,7 @@ impl Turns {
         self,
         tx: &Transaction<'_>,
         keep: usize,
-        new: &[Turn],
+        new: &NewTurns,
         max: usize,
     ) -> Result<Self, StoreError> {
         check_keep(self.len, keep)?;
@@ -115,9 +166,8 @@ impl Turns {
             true => self,
             false => self.first(tx, keep, cut)?,
         };
-        let new = write_all(new, max)?;
-        check_total(kept.bytes.saturating_add(total(&new)), max)?;
-        kept.extend(tx, &new)
+        check_total(kept.bytes.saturating_add(new.bytes), max)?;
+        kept.extend(tx, new)
     }
 
     /// The first `keep` turns in a log of their own, which shares them.
@@ -133,31 +183,40 @@ impl Turns {
         keep: usize,
         shorten: impl FnOnce(&Transaction<'_>, i64, usize) -> Result<i64, StoreError>,
     ) -> Result<Self, StoreError> {
-        let (mut len, mut bytes, mut rest) = (self.len, self.bytes, Vec::new());
-        if keep < self.len {
-            // The row of the first turn that is not kept.
-            let mut first = None;
-            self.walk(tx, "a log of turns", keep..keep + 1, |n, turn| {
-                first.get_or_insert(n);
-                if n < keep {
-                    rest.push(turn.to_owned());
-                }
-                Ok(())
-            })?;
-            len = first.unwrap_or(keep);
-            bytes = self::bytes(tx, self.log, len)?;
-        }
+        let (len, rest) = self.split(tx, keep)?;
+        let bytes = match len == self.len {
+            true => self.bytes,
+            false => self::bytes(tx, self.log, len)?,
+        };
         let log = shorten(tx, self.log, len)?;
         Self { log, len, bytes }.extend(tx, &rest)
     }
 
+    /// The number of those of the first `keep` turns that are in whole rows, and the others.
+    fn split(self, tx: &Transaction<'_>, keep: usize) -> Result<(usize, NewTurns), StoreError> {
+        let mut rest = NewTurns::default();
+        if keep >= self.len {
+            return Ok((self.len, rest));
+        }
+        // The row of the first turn that is not kept.
+        let mut first = None;
+        self.walk(tx, "a log of turns", keep..keep + 1, |n, turn| {
+            first.get_or_insert(n);
+            if n < keep {
+                rest.push(turn.to_owned());
+            }
+            Ok(())
+        })?;
+        Ok((first.unwrap_or(keep), rest))
+    }
+
     /// Appends turns.
-    fn extend(self, tx: &Transaction<'_>, new: &[String]) -> Result<Self, StoreError> {
-        append(tx, self.log, self.len, new)?;
+    fn extend(self, tx: &Transaction<'_>, new: &NewTurns) -> Result<Self, StoreError> {
+        append(tx, self.log, self.len, new, 0)?;
         Ok(Self {
             log: self.log,
-            len: self.len + new.len(),
-            bytes: self.bytes.saturating_add(total(new)),
+            len: self.len + new.turns.len(),
+            bytes: self.bytes.saturating_add(new.bytes),
         })
     }
 
@@ -251,6 +310,15 @@ impl Turns {
     pub(super) fn last_chain(self, tx: &Transaction<'_>) -> Result<Vec<u8>, StoreError> {
         last_chain(tx, self.log, self.len)
     }
+
+    /// The checksum of the first `keep` turns.
+    pub(super) fn chain_of(self, tx: &Transaction<'_>, keep: usize) -> Result<Vec<u8>, StoreError> {
+        check_keep(self.len, keep)?;
+        let (len, rest) = self.split(tx, keep)?;
+        let last = last_chain(tx, self.log, len)?;
+        let rest = rest.turns.iter();
+        Ok(rest.fold(last, |last, turn| chain(&last, turn.as_bytes())))
+    }
 }
 
 /// The parts of the first `len` turns of a log, the newest part first.
@@ -277,22 +345,37 @@ fn parse(what: &str, n: usize, turn: &str) -> Result<Turn, StoreError> {
     turn.map_err(|error| Fault::corrupt(what, format!("turn {n}: {error}")).into())
 }
 
-/// Appends turns to a log that has `len` turns.
-fn append(tx: &Transaction<'_>, log: i64, len: usize, turns: &[String]) -> Result<(), StoreError> {
+/// Appends the turns after the first `skip` to a log that has `len` turns.
+fn append(
+    tx: &Transaction<'_>,
+    log: i64,
+    len: usize,
+    new: &NewTurns,
+    skip: usize,
+) -> Result<(), StoreError> {
+    let turns = new.turns.get(skip..).unwrap_or_default();
     if turns.is_empty() {
         return Ok(());
     }
     let mut last = last_chain(tx, log, len)?;
+    let known = match new.chain_of(skip) == Some(&last) {
+        true => new.chains.get(skip..).unwrap_or_default(),
+        false => &[],
+    };
     let insert = "INSERT INTO turns (log, n, chain, turn) VALUES (?1, ?2, ?3, ?4)";
     let mut insert = tx.prepare_cached(insert).map_err(failed)?;
     let mut text = String::new();
-    for (n, turn) in (len..).zip(turns) {
+    for (at, turn) in turns.iter().enumerate() {
         // JSON has no line breaks: those of a text are escaped.
         if !text.is_empty() {
             text.push('\n');
         }
         text.push_str(turn);
-        last = chain(&last, turn.as_bytes());
+        match known.get(at) {
+            Some(known) => last.clone_from(known),
+            None => last = chain(&last, turn.as_bytes()),
+        }
+        let n = len + at;
         if text.len() >= ROW || n + 1 == len + turns.len() {
             let row = params![log, position(n), last, text];
             insert.execute(row).map_err(failed)?;

@@ -9,9 +9,15 @@ mod threads;
 mod values;
 mod worker;
 
-use self::worker::{Db, Job, QUEUE, RENEWALS, Renewal, Turn, job, spawn, transact};
+use self::{
+    log::NewTurns,
+    worker::{Db, Job, QUEUE, RENEWALS, Renewal, Renewing, job, spawn, transact},
+};
 use crate::{Fault, Options};
-use concentric_core::store::{StoreError, StoreFuture};
+use concentric_core::{
+    Turn,
+    store::{StoreError, StoreFuture},
+};
 use rusqlite::{Transaction, TransactionBehavior};
 use std::{path::Path, sync::Arc};
 use tokio::sync::{mpsc, oneshot};
@@ -22,8 +28,8 @@ use tokio::sync::{mpsc, oneshot};
 /// limits and backups.
 ///
 /// Three threads do the work, each with its own connection and a queue: one writes, one reads, and
-/// one renews leases, all queued renewals in one transaction. Reads and writes of large states
-/// therefore do not delay the renewal of a lease. Clones share the threads, which exit after the
+/// one renews leases, all queued renewals in one transaction. Reads therefore do not delay the
+/// renewal of a lease, and writes do for the time of their statements: they are serialized before. Clones share the threads, which exit after the
 /// last clone is dropped and the queued work is done. An in-memory database has one thread.
 #[derive(Clone)]
 pub struct SqliteStore {
@@ -84,11 +90,11 @@ impl SqliteStore {
             .map(|path| std::path::absolute(path).map(Arc::from))
             .transpose()
             .map_err(|error| Fault::Database(Box::new(error)))?;
-        let turn = Turn::default();
+        let renewing = Renewing::default();
         let serve = |name, db: Db| -> Result<_, Fault> {
             let (jobs, queue) = mpsc::channel(QUEUE);
-            let turn = Arc::clone(&turn);
-            spawn(name, move || db.serve(queue, &turn))?;
+            let renewing = Arc::clone(&renewing);
+            spawn(name, move || db.serve(queue, &renewing))?;
             Ok(jobs)
         };
         let writer = serve(
@@ -102,11 +108,11 @@ impl SqliteStore {
                 // Its own lock, since reads need not wait for renewals.
                 let (reader, queue) = mpsc::channel(QUEUE);
                 spawn("concentric-reads", move || {
-                    db.serve(queue, &Turn::default())
+                    db.serve(queue, &Renewing::default())
                 })?;
                 let db = Db::open(options.clone(), Some(path), false)?;
                 let (renewer, queue) = mpsc::channel(RENEWALS);
-                spawn("concentric-leases", move || db.renew(queue, &turn))?;
+                spawn("concentric-leases", move || db.renew(queue, &renewing))?;
                 (reader, Some(renewer))
             }
         };
@@ -142,6 +148,28 @@ impl SqliteStore {
             })?;
             Ok(answer.await.map_err(|_| Fault::Closed)??)
         })
+    }
+
+    /// Serializes turns that follow the first `keep` ones of a log, whose last checksum `before` reads. Large ones get
+    /// their checksums here, so that the transaction that writes them is short.
+    async fn new_turns(
+        &self,
+        turns: &[Turn],
+        keep: usize,
+        before: impl FnOnce(&Transaction<'_>) -> Result<Vec<u8>, StoreError> + Send + 'static,
+    ) -> Result<NewTurns, StoreError> {
+        let mut new = NewTurns::new(turns, self.options.max_state_bytes).await?;
+        match (new.is_large(), keep) {
+            (false, _) => {}
+            (true, 0) => new.begin().await,
+            (true, _) => {
+                // The writer reports what is wrong with the log.
+                if let Ok(before) = self.read(|tx, _| before(tx)).await {
+                    new.follow(before).await;
+                }
+            }
+        }
+        Ok(new)
     }
 
     /// Runs `work` on the writer's thread, in an exclusive write transaction.

@@ -6,11 +6,11 @@ use concentric_core::{
     panic::catch,
     store::{Renewed, RunKey, StoreError, StoreFuture},
 };
-use rusqlite::{Connection, Transaction, TransactionBehavior};
+use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior};
 use std::{
     path::Path,
     sync::{Arc, Mutex, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 use tokio::sync::{mpsc, oneshot};
 
@@ -39,7 +39,7 @@ pub(super) struct Renewal {
 
 /// A lock held while leases are renewed, during which the writer starts no job. Without it, a
 /// constantly busy writer could starve the renewals of SQLite's lock.
-pub(super) type Turn = Arc<Mutex<()>>;
+pub(super) type Renewing = Arc<Mutex<()>>;
 
 impl Db {
     pub(super) fn open(
@@ -78,19 +78,19 @@ impl Db {
     }
 
     /// Runs jobs until all senders are dropped.
-    pub(super) fn serve(mut self, mut queue: mpsc::Receiver<Job>, turn: &Turn) {
+    pub(super) fn serve(mut self, mut queue: mpsc::Receiver<Job>, renewing: &Renewing) {
         while let Some(job) = queue.blocking_recv() {
-            drop(turn.lock().unwrap_or_else(PoisonError::into_inner));
+            drop(renewing.lock().unwrap_or_else(PoisonError::into_inner));
             self.guard(job);
         }
     }
 
     /// Renews leases until all senders are dropped.
-    pub(super) fn renew(mut self, mut queue: mpsc::Receiver<Renewal>, turn: &Turn) {
+    pub(super) fn renew(mut self, mut queue: mpsc::Receiver<Renewal>, renewing: &Renewing) {
         let mut batch = Vec::new();
         while queue.blocking_recv_many(&mut batch, RENEWALS) > 0 {
             let batch = std::mem::take(&mut batch);
-            let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
+            let _renewing = renewing.lock().unwrap_or_else(PoisonError::into_inner);
             self.guard(|db| renew_all(db, batch));
         }
     }
@@ -103,11 +103,12 @@ fn renew_all(db: &mut Db, batch: Vec<Renewal>) {
         options,
         ..
     } = db;
-    let renewed = transact(connection, TransactionBehavior::Immediate, |tx| {
+    let renewed = begin_soon(connection, options.busy_timeout).and_then(|tx| {
         let renewals = batch.iter();
-        Ok(renewals
-            .map(|it| runs::renew(tx, options, &it.key, it.fence, it.lease))
-            .collect::<Vec<_>>())
+        let renewed = renewals.map(|it| runs::renew(&tx, options, &it.key, it.fence, it.lease));
+        let renewed: Vec<_> = renewed.collect();
+        tx.commit()?;
+        Ok(renewed)
     });
     match renewed {
         Ok(renewed) => {
@@ -116,9 +117,26 @@ fn renew_all(db: &mut Db, batch: Vec<Renewal>) {
             }
         }
         Err(error) => {
+            let error = failed(error);
             for renewal in batch {
                 let _ = renewal.reply.send(Err(error.clone()));
             }
+        }
+    }
+}
+
+/// Begins a write transaction within a millisecond after that of another connection has ended: the waits of SQLite
+/// itself become as long as 100 ms.
+fn begin_soon(connection: &Connection, patience: Duration) -> rusqlite::Result<Transaction<'_>> {
+    let since = Instant::now();
+    connection.busy_timeout(Duration::from_millis(1))?;
+    loop {
+        let begun = Transaction::new_unchecked(connection, TransactionBehavior::Immediate);
+        match begun {
+            Err(error)
+                if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy)
+                    && since.elapsed() < patience => {}
+            begun => return begun,
         }
     }
 }

@@ -1,15 +1,18 @@
 //! The parts of migrations that SQL cannot express.
 
 use super::{
-    super::{log::Turns, values::Failed},
+    super::{
+        log::{NewTurns, Turns},
+        values::Failed,
+    },
     row::{digest, read_key},
-    write::set_state,
+    write::{NewHead, set_state},
 };
-use crate::{Fault, Options};
+use crate::{Fault, Options, rules::write_turn};
 use concentric_core::{
     MessageId,
     machine::RunState,
-    store::{RunChange, RunHead, StoreError},
+    store::{RunChange, RunHead, RunKey, StoreError},
 };
 use rusqlite::{Transaction, params};
 
@@ -56,12 +59,26 @@ pub(crate) fn split_states(tx: &Transaction<'_>) -> Result<(), Failed> {
         };
         if is_intact {
             let change = RunChange::new(&state);
-            let split = Turns::new_for_run(tx, &change.turns, None, usize::MAX)
-                .and_then(|turns| set_state(tx, &options, &key, &change.head, turns, &replies));
-            split.map_err(failed)?;
+            split(tx, &options, &key, &change, &replies).map_err(failed)?;
         }
     }
     Ok(())
+}
+
+fn split(
+    tx: &Transaction<'_>,
+    options: &Options,
+    key: &RunKey,
+    change: &RunChange,
+    replies: &str,
+) -> Result<(), StoreError> {
+    let mut turns = NewTurns::default();
+    for turn in &change.turns {
+        turns.push(write_turn(turn, usize::MAX)?);
+    }
+    let turns = Turns::new_for_run(tx, &turns, None)?;
+    let head = NewHead::new(key, &change.head)?;
+    set_state(tx, options, key, &head, turns, replies)
 }
 
 fn failed(error: StoreError) -> Failed {

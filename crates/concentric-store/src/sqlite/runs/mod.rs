@@ -11,9 +11,9 @@ pub(super) use self::{
     write::{renew, set_end},
 };
 
-use self::write::Next;
-use super::{SqliteStore, worker::Renewal};
-use crate::Fault;
+use self::write::{NewHead, NewState, Next};
+use super::{SqliteStore, log::NewTurns, worker::Renewal};
+use crate::{Fault, rules::write_outcome};
 use concentric_core::{
     ErrorKind, InterruptId, MessageId, Outcome, Reply, RunId, ThreadId,
     store::{
@@ -24,6 +24,18 @@ use concentric_core::{
 use std::{sync::Arc, time::Duration};
 use tokio::sync::oneshot;
 
+impl SqliteStore {
+    /// Makes what a change of a run writes.
+    async fn new_state(&self, key: &RunKey, change: RunChange) -> Result<NewState, StoreError> {
+        let (keep, of) = (change.keep, key.clone());
+        let turns = self.new_turns(&change.turns, keep, move |tx| {
+            row::turns_of(tx, &of)?.chain_of(tx, keep)
+        });
+        let (turns, head) = (turns.await?, NewHead::new(key, &change.head)?);
+        Ok(NewState { keep, turns, head })
+    }
+}
+
 impl RunStore for SqliteStore {
     fn begin(
         &self,
@@ -32,7 +44,17 @@ impl RunStore for SqliteStore {
         change: RunChange,
         lease: Duration,
     ) -> StoreFuture<u64> {
-        self.write(move |tx, options| write::begin(tx, options, &key, &client_id, &change, lease))
+        let store = self.clone();
+        Box::pin(async move {
+            let max = store.options.max_state_bytes;
+            let mut turns = NewTurns::new(&change.turns, max).await?;
+            turns.begin().await;
+            let (keep, head) = (change.keep, NewHead::new(&key, &change.head)?);
+            let new = NewState { keep, turns, head };
+            let begun = store
+                .write(move |tx, options| write::begin(tx, options, &key, &client_id, &new, lease));
+            begun.await
+        })
     }
 
     fn is_live(&self, tenant: Tenant, thread: ThreadId, client_id: RunId) -> StoreFuture<bool> {
@@ -84,12 +106,23 @@ impl RunStore for SqliteStore {
     }
 
     fn amend(&self, key: RunKey, version: u64, change: RunChange) -> StoreFuture<u64> {
-        self.write(move |tx, options| write::amend(tx, options, &key, version, &change))
+        let store = self.clone();
+        Box::pin(async move {
+            let new = store.new_state(&key, change).await?;
+            let amended =
+                store.write(move |tx, options| write::amend(tx, options, &key, version, &new));
+            amended.await
+        })
     }
 
     fn save(&self, key: RunKey, fence: u64, change: RunChange, lease: Duration) -> StoreFuture<()> {
-        self.write(move |tx, options| {
-            write::write(tx, options, &key, fence, &change, Next::Runs(lease))
+        let store = self.clone();
+        Box::pin(async move {
+            let new = store.new_state(&key, change).await?;
+            let saved = store.write(move |tx, options| {
+                write::write(tx, options, &key, fence, &new, Next::Runs(lease))
+            });
+            saved.await
         })
     }
 
@@ -115,16 +148,16 @@ impl RunStore for SqliteStore {
     }
 
     fn suspend(&self, key: RunKey, fence: u64, change: RunChange) -> StoreFuture<()> {
-        let (store, change) = (self.clone(), Arc::new(change));
-        let suspend = move || {
-            let (key, change) = (key.clone(), Arc::clone(&change));
-            store.write(move |tx, options| {
-                write::write(tx, options, &key, fence, &change, Next::Waits)
-            })
-        };
-        let (store, suspended) = (self.clone(), suspend());
+        let store = self.clone();
         Box::pin(async move {
-            match suspended.await {
+            let new = Arc::new(store.new_state(&key, change).await?);
+            let suspend = || {
+                let (key, new) = (key.clone(), Arc::clone(&new));
+                store.write(move |tx, options| {
+                    write::write(tx, options, &key, fence, &new, Next::Waits)
+                })
+            };
+            match suspend().await {
                 Err(StoreError::TooManyWaiting { .. }) => {}
                 done => return done,
             }
@@ -136,7 +169,9 @@ impl RunStore for SqliteStore {
     }
 
     fn end(&self, key: RunKey, fence: u64, outcome: Result<Outcome, ErrorKind>) -> StoreFuture<()> {
-        self.write(move |tx, options| write::end(tx, options, &key, fence, &outcome))
+        self.write(move |tx, options| {
+            write::end(tx, options, &key, fence, &write_outcome(&outcome)?)
+        })
     }
 
     fn withdraw(&self, tenant: Tenant, thread: ThreadId) -> StoreFuture<usize> {

@@ -2,7 +2,7 @@
 
 use super::{
     super::{
-        log::{self, Turns, position},
+        log::{self, NewTurns, Turns, position},
         threads::conversation_turns,
         values::{count, execute, failed, find_row, find_rows, integer, nanos, time},
     },
@@ -12,17 +12,15 @@ use super::{
 };
 use crate::{
     Options,
+    columns::Sum,
     rules::{
-        Standing, WITHDRAWN, check_keep, check_total, check_waiting, end_of, merge_replies,
-        renewed, write_head, write_outcome, write_replies,
+        Standing, WITHDRAWN, Written, check_keep, check_total, check_waiting, end_of,
+        merge_replies, renewed, write_head, write_outcome, write_replies,
     },
 };
 use concentric_core::{
-    ErrorKind, InterruptId, MessageId, Outcome, Reply, RunId, ThreadId,
-    store::{
-        MAX_TAKEOVERS, Renewed, RunChange, RunHead, RunKey, RunRecord, RunStatus, StoreError,
-        Tenant,
-    },
+    InterruptId, MessageId, Reply, RunId, ThreadId,
+    store::{MAX_TAKEOVERS, Renewed, RunHead, RunKey, RunRecord, RunStatus, StoreError, Tenant},
 };
 use rusqlite::{Transaction, params, params_from_iter};
 use std::time::{Duration, SystemTime};
@@ -39,12 +37,34 @@ fn ask(tx: &Transaction<'_>, key: &RunKey, asks: &[InterruptId]) -> Result<(), S
 
 const NO_REPLIES: &str = "[]";
 
+/// The change of a run as it is written, which is made before the transaction.
+pub(super) struct NewState {
+    pub(super) keep: usize,
+    pub(super) turns: NewTurns,
+    pub(super) head: NewHead,
+}
+
+/// The state of a run without its turns.
+pub(super) struct NewHead {
+    written: Written,
+    // Of the key and the head.
+    sum: Sum,
+}
+
+impl NewHead {
+    pub(super) fn new(key: &RunKey, head: &RunHead) -> Result<Self, StoreError> {
+        let written = write_head(head)?;
+        let sum = Sum::new(key).with([written.head.as_bytes()]);
+        Ok(Self { written, sum })
+    }
+}
+
 pub(super) fn begin(
     tx: &Transaction<'_>,
     options: &Options,
     key: &RunKey,
     client_id: &RunId,
-    change: &RunChange,
+    new: &NewState,
     lease: Duration,
 ) -> Result<u64, StoreError> {
     if standing_of(tx, key)?.is_some() {
@@ -69,24 +89,24 @@ pub(super) fn begin(
         client_id.as_str(),
     ];
     execute(tx, insert, row)?;
-    check_keep(0, change.keep)?;
+    check_keep(0, new.keep)?;
     let conversation = conversation_turns(tx, &key.tenant, &key.thread)?;
-    let turns = Turns::new_for_run(tx, &change.turns, conversation, options.max_state_bytes)?;
-    set_state(tx, options, key, &change.head, turns, NO_REPLIES)?;
+    let turns = Turns::new_for_run(tx, &new.turns, conversation)?;
+    set_state(tx, options, key, &new.head, turns, NO_REPLIES)?;
     Ok(fence)
 }
 
-/// Applies `change` to the state of a run that has the turns `stored`.
+/// Applies a change to the state of a run that has the turns `stored`.
 fn apply(
     tx: &Transaction<'_>,
     options: &Options,
     key: &RunKey,
-    change: &RunChange,
+    new: &NewState,
     stored: Turns,
     replies: &str,
 ) -> Result<(), StoreError> {
-    let turns = stored.replace(tx, change.keep, &change.turns, options.max_state_bytes)?;
-    set_state(tx, options, key, &change.head, turns, replies)?;
+    let turns = stored.replace(tx, new.keep, &new.turns, options.max_state_bytes)?;
+    set_state(tx, options, key, &new.head, turns, replies)?;
     match turns.log == stored.log {
         true => Ok(()),
         false => log::collect(tx, stored.log),
@@ -98,12 +118,11 @@ pub(super) fn set_state(
     tx: &Transaction<'_>,
     options: &Options,
     key: &RunKey,
-    head: &RunHead,
+    NewHead { written, sum }: &NewHead,
     turns: Turns,
     replies: &str,
 ) -> Result<(), StoreError> {
     let max = options.max_state_bytes;
-    let written = write_head(head)?;
     check_total(turns.bytes.saturating_add(written.head.len()), max)?;
     let chain = turns.last_chain(tx)?;
     let update =
@@ -114,7 +133,7 @@ pub(super) fn set_state(
         tenant,
         thread,
         run,
-        checksum(key, &written.head, replies, &chain),
+        sum.clone().finish([replies.as_bytes(), &chain]),
         written.head,
         written.message.as_ref().map(MessageId::as_str),
         turns.log,
@@ -268,7 +287,7 @@ pub(super) fn amend(
     options: &Options,
     key: &RunKey,
     version: u64,
-    change: &RunChange,
+    new: &NewState,
 ) -> Result<u64, StoreError> {
     let stored = stored(tx, key)?;
     stored
@@ -278,14 +297,7 @@ pub(super) fn amend(
     let update = "UPDATE runs SET version = ?4 WHERE tenant = ?1 AND thread = ?2 AND run = ?3";
     let [tenant, thread, run] = names(key);
     execute(tx, update, params![tenant, thread, run, integer(version)])?;
-    apply(
-        tx,
-        options,
-        key,
-        change,
-        stored.turns()?,
-        &stored.replies_json,
-    )?;
+    apply(tx, options, key, new, stored.turns()?, &stored.replies_json)?;
     Ok(version)
 }
 
@@ -309,7 +321,7 @@ pub(super) fn write(
     options: &Options,
     key: &RunKey,
     fence: u64,
-    change: &RunChange,
+    new: &NewState,
     next: Next,
 ) -> Result<(), StoreError> {
     held(tx, key, fence)?;
@@ -339,7 +351,7 @@ pub(super) fn write(
         NO_REPLIES,
     ];
     execute(tx, update, row)?;
-    apply(tx, options, key, change, turns_of(tx, key)?, NO_REPLIES)
+    apply(tx, options, key, new, turns_of(tx, key)?, NO_REPLIES)
 }
 
 pub(crate) fn renew(
@@ -391,7 +403,7 @@ pub(super) fn end(
     options: &Options,
     key: &RunKey,
     fence: u64,
-    outcome: &Result<Outcome, ErrorKind>,
+    outcome: &str,
 ) -> Result<(), StoreError> {
     set_end(tx, options, key, fence, outcome)?;
     purge(tx, options, options.now()).map(drop)
@@ -403,14 +415,13 @@ pub(in crate::sqlite) fn set_end(
     options: &Options,
     key: &RunKey,
     fence: u64,
-    outcome: &Result<Outcome, ErrorKind>,
+    outcome: &str,
 ) -> Result<(), StoreError> {
-    let outcome = write_outcome(outcome)?;
     let standing = standing_of(tx, key)?.ok_or(StoreError::NotFound)?;
     standing.check_end(fence)?;
     match standing.status {
         RunStatus::Ended => Ok(()),
-        _ => set_ended(tx, names(key), options.now(), &outcome),
+        _ => set_ended(tx, names(key), options.now(), outcome),
     }
 }
 

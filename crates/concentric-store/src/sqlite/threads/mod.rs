@@ -3,11 +3,32 @@ mod write;
 
 pub(super) use self::row::conversation_turns;
 
+use self::write::NewChange;
 use super::SqliteStore;
 use concentric_core::{
     ThreadId, Turn,
-    store::{StoreFuture, StoredThread, Tenant, ThreadChange, ThreadStore, ThreadSummary},
+    store::{
+        StoreError, StoreFuture, StoredThread, Tenant, ThreadChange, ThreadStore, ThreadSummary,
+    },
 };
+
+impl SqliteStore {
+    /// Makes what a change of this conversation, or of a fork of it, writes.
+    async fn new_change(
+        &self,
+        tenant: &Tenant,
+        thread: &ThreadId,
+        change: ThreadChange,
+    ) -> Result<NewChange, StoreError> {
+        let (keep, of) = (change.keep, (tenant.clone(), thread.clone()));
+        let turns = self.new_turns(&change.turns, keep, move |tx| {
+            let turns = row::conversation_turns(tx, &of.0, &of.1)?;
+            turns.ok_or(StoreError::NotFound)?.chain_of(tx, keep)
+        });
+        let turns = turns.await?;
+        NewChange::new(change, turns, self.options.max_state_bytes)
+    }
+}
 
 impl ThreadStore for SqliteStore {
     fn load(&self, tenant: Tenant, thread: ThreadId) -> StoreFuture<Option<StoredThread>> {
@@ -31,8 +52,13 @@ impl ThreadStore for SqliteStore {
         version: u64,
         change: ThreadChange,
     ) -> StoreFuture<u64> {
-        self.write(move |tx, options| {
-            write::append(tx, options, &tenant, &thread, version, &change)
+        let store = self.clone();
+        Box::pin(async move {
+            let change = store.new_change(&tenant, &thread, change).await?;
+            let appended = store.write(move |tx, options| {
+                write::append(tx, options, &tenant, &thread, version, &change)
+            });
+            appended.await
         })
     }
 
@@ -44,8 +70,13 @@ impl ThreadStore for SqliteStore {
         to: ThreadId,
         change: ThreadChange,
     ) -> StoreFuture<u64> {
-        self.write(move |tx, options| {
-            write::fork(tx, options, &tenant, &thread, version, &to, &change)
+        let store = self.clone();
+        Box::pin(async move {
+            let change = store.new_change(&tenant, &thread, change).await?;
+            let forked = store.write(move |tx, options| {
+                write::fork(tx, options, &tenant, &thread, version, &to, &change)
+            });
+            forked.await
         })
     }
 

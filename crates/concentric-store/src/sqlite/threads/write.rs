@@ -2,7 +2,7 @@
 
 use super::{
     super::{
-        log::{self, Turns, position},
+        log::{self, NewTurns, Turns, position},
         runs::{BATCH, remove, set_end},
         values::{count, execute, find_rows, integer},
     },
@@ -10,13 +10,68 @@ use super::{
 };
 use crate::{
     Options,
-    rules::{may_append, write_slot, write_suspended},
+    rules::{may_append, write_outcome, write_slot, write_suspended},
 };
 use concentric_core::{
-    ThreadId,
-    store::{StoreError, Tenant, ThreadChange},
+    Str, ThreadId,
+    store::{RunClaim, StoreError, Tenant, ThreadChange},
 };
 use rusqlite::{Row, Transaction, params};
+
+/// A change of a conversation as it is written, which is made before the transaction.
+pub(super) struct NewChange {
+    id: Option<Str>,
+    ends: Option<(RunClaim, String)>,
+    keep: usize,
+    turns: NewTurns,
+    clear_slots: bool,
+    // The name, the place and the value of each.
+    slots: Vec<[String; 3]>,
+    suspended: Option<Suspended>,
+    session: Option<ThreadId>,
+}
+
+struct Suspended {
+    shared: usize,
+    state: String,
+    slots: String,
+}
+
+impl NewChange {
+    pub(super) fn new(
+        change: ThreadChange,
+        turns: NewTurns,
+        max: usize,
+    ) -> Result<Self, StoreError> {
+        let ends = change.ends.map(|(claim, outcome)| {
+            let outcome = write_outcome(&outcome)?;
+            Ok::<_, StoreError>((claim, outcome))
+        });
+        let slots = change.slots.iter().map(|slot| {
+            let place = serde_json::to_string(&slot.place).map_err(StoreError::unwritable)?;
+            Ok([slot.slot.to_string(), place, write_slot(slot, max)?])
+        });
+        let suspended = change.suspended.map(|turn| {
+            let shared = turn.shared;
+            let (state, slots) = write_suspended(&turn, max)?;
+            Ok::<_, StoreError>(Suspended {
+                shared,
+                state,
+                slots,
+            })
+        });
+        Ok(Self {
+            id: change.id,
+            ends: ends.transpose()?,
+            keep: change.keep,
+            turns,
+            clear_slots: change.clear_slots,
+            slots: slots.collect::<Result<_, StoreError>>()?,
+            suspended: suspended.transpose()?,
+            session: change.session,
+        })
+    }
+}
 
 pub(super) fn append(
     tx: &Transaction<'_>,
@@ -24,7 +79,7 @@ pub(super) fn append(
     tenant: &Tenant,
     thread: &ThreadId,
     version: u64,
-    change: &ThreadChange,
+    change: &NewChange,
 ) -> Result<u64, StoreError> {
     if let Some((claim, outcome)) = &change.ends {
         match set_end(tx, options, &claim.key, claim.fence, outcome) {
@@ -62,7 +117,7 @@ pub(super) fn fork(
     thread: &ThreadId,
     version: u64,
     to: &ThreadId,
-    change: &ThreadChange,
+    change: &NewChange,
 ) -> Result<u64, StoreError> {
     let target = head(tx, tenant, to)?;
     if let Some(version) = may_append(stored(target.as_ref()), 0, change.id.as_deref())? {
@@ -93,7 +148,7 @@ fn write(
     options: &Options,
     key: [&str; 2],
     base: &Head,
-    change: &ThreadChange,
+    change: &NewChange,
 ) -> Result<u64, StoreError> {
     let max = options.max_state_bytes;
     let turns = base.turns.replace(tx, change.keep, &change.turns, max)?;
@@ -102,23 +157,12 @@ fn write(
         let delete = "DELETE FROM slots WHERE tenant = ?1 AND thread = ?2";
         execute(tx, delete, key)?;
     }
-    for slot in &change.slots {
-        let json = write_slot(slot, max)?;
-        let place = serde_json::to_string(&slot.place).map_err(StoreError::unwritable)?;
+    for [slot, place, value] in &change.slots {
         let insert = "INSERT OR REPLACE INTO slots (tenant, thread, slot, place, value)
                       VALUES (?1, ?2, ?3, ?4, ?5)";
-        execute(
-            tx,
-            insert,
-            [tenant, thread, slot.slot.as_str(), &place, &json],
-        )?;
+        execute(tx, insert, [tenant, thread, slot, place, value])?;
     }
     let suspended = change.suspended.as_ref();
-    let shared = suspended.map(|turn| position(turn.shared));
-    let suspended = suspended
-        .map(|turn| write_suspended(turn, max))
-        .transpose()?;
-    let (state, slots) = suspended.unzip();
     let version = count(tx)?;
     let insert = "INSERT INTO threads (tenant, thread, session, version, log, len, bytes, change,
                                        suspended, suspended_slots, shared)
@@ -137,9 +181,9 @@ fn write(
         position(turns.len),
         position(turns.bytes),
         change.id.as_deref(),
-        state,
-        slots,
-        shared,
+        suspended.map(|turn| &turn.state),
+        suspended.map(|turn| &turn.slots),
+        suspended.map(|turn| position(turn.shared)),
     ];
     execute(tx, insert, row)?;
     Ok(version)
