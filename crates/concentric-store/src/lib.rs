@@ -177,6 +177,7 @@
 //! | a decision for a conversation or for the tenant | kept until it is revoked |
 //! | an entry of the cache | removed when its time has passed, and with its conversation |
 //! | a conversation | kept until it is [deleted](concentric_core::store::ThreadStore::delete) |
+//! | that a run was deleted, with its conversation or its tenant | a digest of its ids for an hour, and none if it ended an hour before. Meanwhile its process cannot bring the conversation back |
 //! | a memory | kept until its owner has 1,000 newer ones, or it is [forgotten](concentric_core::store::Memories::forget) |
 //! | everything of a tenant | kept as above, or until the tenant is [deleted](concentric_core::store::ThreadStore::delete_tenant) |
 //!

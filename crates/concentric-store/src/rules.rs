@@ -212,6 +212,16 @@ pub(crate) fn window(len: usize, start: Option<usize>, limit: usize) -> Range<us
     start..len.min(start + limit)
 }
 
+/// How long a store remembers that a run was deleted before its end, or within this time after it. Its process learns
+/// of it at the next renewal, and stores the turn of the run within a minute.
+pub(crate) const REMEMBER_DELETED: Duration = Duration::from_secs(60 * 60);
+
+/// Returns whether the process of a run that is deleted at `now` may still append a turn.
+pub(crate) fn may_still_append(standing: &Standing, now: SystemTime) -> bool {
+    let is_over = |since| is_over(since, REMEMBER_DELETED, now);
+    standing.status == RunStatus::Running || !standing.since.is_some_and(is_over)
+}
+
 /// The longest time that a lease may last.
 pub(crate) const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 

@@ -37,7 +37,8 @@ shared! {
         /// [`StoreError::Moved`](super::StoreError::Moved) unless the stored version is `version`, or
         /// `version` is 0 and the conversation does not exist.
         /// [`StoreError::Stale`](super::StoreError::Stale) if another process has claimed the run that
-        /// the change [ends](ThreadChange::ends).
+        /// the change [ends](ThreadChange::ends), and [`StoreError::NotFound`](super::StoreError::NotFound) if
+        /// that run was [deleted](Self::delete).
         /// [`StoreError::Unwritable`](super::StoreError::Unwritable) if the conversation exceeds a
         /// limit of the store, or has fewer turns than the change [keeps](ThreadChange::keep).
         fn append(
@@ -78,6 +79,10 @@ shared! {
         /// deletes those of the conversation, with their effects and the decisions for them, whether
         /// it existed or not; so does one that is a cache for the entries of the conversation.
         ///
+        /// The process that drives a deleted run may not know of it yet. The store refuses the turn of that run, which
+        /// would create the conversation again, for as long as the process may store it; the stores of this project
+        /// do for an hour. A later run may create a conversation with the same id.
+        ///
         /// A store may delete in steps, the conversation in the last one: after an error, or if the future is
         /// dropped, a further call deletes the rest.
         fn delete(&self, tenant: Tenant, thread: ThreadId) -> StoreFuture<bool>;
@@ -89,7 +94,7 @@ shared! {
         ///
         /// It deletes them in steps: after an error, or if the future is dropped, some may remain, and a
         /// further call deletes them. An entry that is written meanwhile may remain as well, so the tenant
-        /// should have no running runs.
+        /// should have no running runs. The turns of its deleted runs are refused, as in [`delete`](Self::delete).
         ///
         /// ```
         /// use concentric_core::store::{StoreError, Tenant, ThreadStore};
@@ -175,7 +180,8 @@ pub struct ThreadChange {
     /// The claim of the run that ends with the change, and its outcome.
     ///
     /// A store that has the run [ends](super::RunStore::end) it in the same write, so that a run whose turn is
-    /// stored is not resumed, and refuses the change if the claim is lost. Other stores, and forks, ignore it.
+    /// stored is not resumed, and refuses the change if the claim is lost, or the run was
+    /// [deleted](ThreadStore::delete). Other stores, and forks, ignore it.
     pub ends: Option<(RunClaim, Result<Outcome, ErrorKind>)>,
     /// The number of turns that the conversation keeps. Further stored turns are removed.
     pub keep: usize,

@@ -9,7 +9,7 @@ mod turns;
 use self::{cache::Cache, effects::Entry, runs::Row, threads::Thread};
 use crate::{
     Options,
-    rules::{EXPIRED, is_over},
+    rules::{EXPIRED, REMEMBER_DELETED, is_over, may_still_append},
 };
 use concentric_core::{
     Str, ThreadId,
@@ -63,6 +63,8 @@ struct Kept {
     // In the order of insertion.
     decisions: Vec<StoredDecision>,
     threads: HashMap<(Tenant, ThreadId), Thread>,
+    // Runs that were deleted with their conversations, and the time of that.
+    deleted: HashMap<RunKey, SystemTime>,
     // By tenant and owner.
     memories: HashMap<(Tenant, Str), Vec<Memory>>,
     cache: Cache,
@@ -101,6 +103,15 @@ impl Kept {
         self.count
     }
 
+    /// Deletes runs with their conversations. Those whose processes may still append a turn are remembered.
+    fn delete_runs(&mut self, now: SystemTime, is_gone: impl Fn(&RunKey) -> bool) {
+        for (key, row) in self.runs.extract_if(|key, _| is_gone(key)) {
+            if may_still_append(&row.standing, now) {
+                self.deleted.insert(key, now);
+            }
+        }
+    }
+
     fn purge(&mut self, options: &Options, now: SystemTime) {
         self.end_all(now, &EXPIRED, |_, row| {
             row.standing.is_overdue(options, now)
@@ -133,6 +144,8 @@ impl Kept {
         let old = self.used.saturating_sub(kept);
         self.once.retain(|_, (until, n)| *until > now || *n > old);
         self.cache.retain(|_, entry| entry.until > now);
+        self.deleted
+            .retain(|_, at| !is_over(*at, REMEMBER_DELETED, now));
     }
 }
 

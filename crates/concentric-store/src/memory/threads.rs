@@ -106,9 +106,10 @@ impl ThreadStore for MemoryStore {
     }
 
     fn delete(&self, tenant: Tenant, thread: ThreadId) -> StoreFuture<bool> {
+        let options = self.options.clone();
         self.work(move |kept| {
             let is_in = |key: &RunKey| key.tenant == tenant && key.thread == thread;
-            kept.runs.retain(|key, _| !is_in(key));
+            kept.delete_runs(options.now(), is_in);
             let effects = &mut kept.effects;
             effects.retain(|_, entry| !entry.run.as_ref().is_some_and(is_in));
             kept.decisions.retain(|decision| {
@@ -126,11 +127,13 @@ impl ThreadStore for MemoryStore {
     }
 
     fn delete_tenant(&self, tenant: Tenant) -> StoreFuture<u64> {
+        let options = self.options.clone();
         self.work(move |kept| {
+            kept.delete_runs(options.now(), |key| key.tenant == tenant);
             // All fields are named, so that none is forgotten.
             let Kept {
                 count: _,
-                runs,
+                runs: _,
                 effects,
                 once,
                 used: _,
@@ -138,8 +141,9 @@ impl ThreadStore for MemoryStore {
                 threads,
                 memories,
                 cache,
+                // They outlive the tenant.
+                deleted: _,
             } = kept;
-            runs.retain(|key, _| key.tenant != tenant);
             effects.retain(|key, _| key.tenant != tenant);
             once.retain(|(of, _), _| *of != tenant);
             decisions.retain(|decision| decision.tenant != tenant);
@@ -161,10 +165,13 @@ impl Kept {
         options: &Options,
     ) -> Result<u64, StoreError> {
         let ends = change.ends.clone();
-        if let Some((RunClaim { key, fence, .. }, _)) = &ends
-            && let Some(run) = self.runs.get(key)
-        {
-            run.standing.check_end(*fence)?;
+        if let Some((RunClaim { key, fence, .. }, _)) = &ends {
+            match self.runs.get(key) {
+                Some(run) => run.standing.check_end(*fence)?,
+                None if self.deleted.contains_key(key) => return Err(StoreError::NotFound),
+                // It is in another store.
+                None => {}
+            }
         }
         let version = self.append_turns(key, version, change, options)?;
         if let Some((RunClaim { key, fence, .. }, outcome)) = ends

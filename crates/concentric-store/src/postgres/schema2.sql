@@ -112,6 +112,40 @@ BEGIN
     END LOOP;
 END $$;
 
+-- Runs that were deleted with their conversations, so that their last turns do not create these again. They have no
+-- names, since these are deleted.
+CREATE TABLE deleted_runs (
+    -- The digest of the key.
+    run bytea PRIMARY KEY,
+    at  bigint NOT NULL
+);
+CREATE INDEX deleted_runs_at ON deleted_runs (at);
+
+-- Who has rights on the other tables may be a release with version 1, which purges this one, too.
+DO $$
+DECLARE
+    v_right record;
+BEGIN
+    FOR v_right IN
+        SELECT CASE r.grantee WHEN 0 THEN 'PUBLIC' ELSE r.grantee::regrole::text END AS role, r.privilege_type
+        FROM pg_class c, aclexplode(c.relacl) r WHERE c.oid = 'runs'::regclass AND r.grantee <> c.relowner
+    LOOP
+        EXECUTE format('GRANT %s ON deleted_runs TO %s', v_right.privilege_type, v_right.role);
+    END LOOP;
+END $$;
+
+CREATE FUNCTION run_digest(p_tenant text, p_thread text, p_run text) RETURNS bytea
+LANGUAGE sql IMMUTABLE SET search_path FROM CURRENT AS $$
+    SELECT sha256(sum_part(convert_to(p_tenant, 'UTF8')) || sum_part(convert_to(p_thread, 'UTF8'))
+        || sum_part(convert_to(p_run, 'UTF8')))
+$$;
+
+-- How long a deleted run is remembered.
+CREATE FUNCTION remember_deleted() RETURNS bigint
+LANGUAGE sql IMMUTABLE SET search_path FROM CURRENT AS $$
+    SELECT 3600000000000
+$$;
+
 -- Deletes runs with what belongs to them.
 CREATE FUNCTION runs_delete(p_ids bigint[]) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
@@ -178,26 +212,42 @@ BEGIN
         LIMIT 100 FOR UPDATE SKIP LOCKED);
     GET DIAGNOSTICS v_rows = ROW_COUNT;
     v_more := v_more OR v_rows >= 100;
+
+    DELETE FROM deleted_runs WHERE run IN (
+        SELECT run FROM deleted_runs WHERE at <= v_now - remember_deleted()
+        LIMIT 100 FOR UPDATE SKIP LOCKED);
+    GET DIAGNOSTICS v_rows = ROW_COUNT;
+    v_more := v_more OR v_rows >= 100;
     RETURN cache_trim(p_cache_entries, p_cache_bytes) OR v_more;
 END $$;
 
--- Deletes at most 100 of these runs, but fewer if they have more than 1000 turns. Returns whether some are left.
-CREATE FUNCTION runs_delete_some(p_ids bigint[]) RETURNS boolean
+-- Deletes at most 100 of these runs with their conversations, but fewer if they have more than 1000 turns. Those whose
+-- processes may still append a turn are remembered. Returns whether some are left.
+CREATE FUNCTION runs_delete_some(p_ids bigint[], p_now bigint) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE
+    v_now  bigint := now_or(p_now);
     v_some bigint[] := ARRAY(
         SELECT id FROM (
             SELECT r.id, sum(r.len - l.parent_len) OVER (ORDER BY r.id) - (r.len - l.parent_len) AS before
             FROM runs r LEFT JOIN logs l ON l.id = r.log WHERE r.id = ANY (p_ids)) found
         WHERE before < 1000 OR before IS NULL ORDER BY id LIMIT 100);
 BEGIN
+    -- So that no other transaction changes their status until they are deleted.
+    PERFORM FROM runs WHERE id = ANY (v_some) ORDER BY id FOR UPDATE;
+    INSERT INTO deleted_runs (run, at)
+    SELECT run_digest(tenant, thread, run), v_now FROM runs
+    WHERE id = ANY (v_some) AND (status = 'running' OR since > v_now - remember_deleted())
+    ON CONFLICT (run) DO UPDATE SET at = excluded.at;
     PERFORM runs_delete(v_some);
     RETURN cardinality(v_some) < cardinality(p_ids);
 END $$;
 
 -- Deletes some of what belongs to a conversation, and in the end the conversation. Returns whether it existed, and
 -- whether more may be left.
-CREATE FUNCTION thread_delete_some(p_tenant text, p_thread text, OUT o_existed boolean, OUT o_has_more boolean)
+CREATE FUNCTION thread_delete_some(
+    p_tenant text, p_thread text, p_now bigint, OUT o_existed boolean, OUT o_has_more boolean
+)
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE
     v_of   record;
@@ -208,7 +258,7 @@ BEGIN
     -- Before the runs, as those lock it who append to it.
     PERFORM thread_lock(p_tenant, p_thread);
     o_has_more := runs_delete_some(ARRAY(
-        SELECT id FROM runs WHERE tenant = p_tenant AND thread = p_thread ORDER BY run LIMIT 101));
+        SELECT id FROM runs WHERE tenant = p_tenant AND thread = p_thread ORDER BY run LIMIT 101), p_now);
     FOR v_of IN
         SELECT * FROM (VALUES ('effects', 'run IS NOT NULL'), ('decisions', $q$span IN ('run', 'thread')$q$),
             ('slots', 'true'), ('cache', 'true')) of (name, which)
@@ -229,7 +279,9 @@ END $$;
 
 -- Deletes some of the entries of a tenant. Returns the number of conversations among them, and whether more entries
 -- may be left.
-CREATE FUNCTION tenant_delete(p_tenant text, OUT o_conversations bigint, OUT o_has_deleted boolean)
+CREATE FUNCTION tenant_delete(
+    p_tenant text, p_now bigint, OUT o_conversations bigint, OUT o_has_deleted boolean
+)
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE
     v_ids     bigint[] := ARRAY(
@@ -243,7 +295,7 @@ DECLARE
     v_table   text;
     v_rows    bigint;
 BEGIN
-    PERFORM runs_delete_some(v_ids);
+    PERFORM runs_delete_some(v_ids, p_now);
     WITH gone AS (
         DELETE FROM threads WHERE tenant = p_tenant AND thread = ANY (v_threads) RETURNING log
     ) SELECT count(*), array_agg(log) INTO o_conversations, v_logs FROM gone;
@@ -463,9 +515,15 @@ BEGIN
     IF p_run IS NOT NULL THEN
         -- In the order of version 1.
         PERFORM thread_lock(p_tenant, coalesce(p_to, p_thread));
-        -- Null if another store has the run.
+        -- Null if it was deleted, or another store has it.
         SELECT * INTO v_run FROM runs
         WHERE tenant = p_run[1] AND thread = p_run[2] AND run = p_run[3] FOR NO KEY UPDATE;
+        IF v_run.id IS NULL AND EXISTS (
+            SELECT FROM deleted_runs WHERE run = run_digest(p_run[1], p_run[2], p_run[3]))
+        THEN
+            o_code := 'not_found';
+            RETURN;
+        END IF;
         IF fence_code(v_run, p_fence) = 'stale' THEN
             o_code := 'stale';
             RETURN;

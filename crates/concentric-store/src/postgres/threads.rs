@@ -91,9 +91,13 @@ impl ThreadStore for PostgresStore {
     fn delete(&self, tenant: Tenant, thread: ThreadId) -> StoreFuture<bool> {
         let db = Arc::clone(&self.db);
         Box::pin(async move {
-            let params = params![TEXT: tenant.0.as_str(), TEXT: thread.as_str()];
             let mut existed = false;
             loop {
+                let params = params![
+                    TEXT: tenant.0.as_str(),
+                    TEXT: thread.as_str(),
+                    INT8: now(&db.options),
+                ];
                 let row = db
                     .call_one("thread_delete_some", params, Repeat::No)
                     .await?;
@@ -111,7 +115,7 @@ impl ThreadStore for PostgresStore {
         Box::pin(async move {
             let mut all = 0;
             loop {
-                let params = params![TEXT: tenant.0.as_str()];
+                let params = params![TEXT: tenant.0.as_str(), INT8: now(&db.options)];
                 let row = db.call_one("tenant_delete", params, Repeat::No).await?;
                 all += number(column(&row, 0)?);
                 let may_have_more: bool = column(&row, 1)?;

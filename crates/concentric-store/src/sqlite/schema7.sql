@@ -34,3 +34,12 @@ END;
 CREATE TRIGGER cache_removed AFTER DELETE ON cache BEGIN
     UPDATE cache_total SET n = n - 1, bytes = bytes - old.bytes;
 END;
+
+-- Runs that were deleted with their conversations, so that their last turns do not create these again. They have no
+-- names, since these are deleted.
+CREATE TABLE deleted_runs (
+    -- The digest of the key.
+    run BLOB PRIMARY KEY,
+    at  INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX deleted_runs_at ON deleted_runs (at);

@@ -265,16 +265,17 @@ async fn a_run_shares_the_turns_of_its_conversation() {
 }
 
 /// The number of rows of each table of a schema, except that of its version.
+/// The rows of each table, except the digests of deleted runs, which have no names.
 async fn rows(database: &Client, schema: &str) -> Vec<(String, i64)> {
     let find = "SELECT table_name::text FROM information_schema.tables
-                WHERE table_schema = $1 AND table_name <> 'meta' ORDER BY 1";
+                WHERE table_schema = $1 AND table_name NOT IN ('meta', 'deleted_runs') ORDER BY 1";
     let mut all = Vec::new();
     for row in database.query(find, &[&schema]).await.unwrap() {
         let table: String = row.get(0);
         let rows = number(database, &format!("SELECT count(*) FROM {schema}.{table}")).await;
         all.push((table, rows));
     }
-    assert_eq!(all.len(), TABLES.len());
+    assert_eq!(all.len() + 1, TABLES.len());
     all
 }
 

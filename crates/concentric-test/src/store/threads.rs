@@ -48,6 +48,7 @@ cases! {
     $ __store_threads_of_runs threads_of_runs [RunStore, Ledger, Decisions, ThreadStore]
     a_deleted_conversation_takes_its_runs_with_it
     a_run_that_is_deleted_while_it_is_driven_stays_deleted
+    a_deleted_run_does_not_bring_its_conversation_back
     a_reused_run_key_gets_new_versions_and_fences
     a_run_keeps_its_turns_when_its_conversation_changes
     a_change_ends_its_run
@@ -976,6 +977,67 @@ async fn a_run_that_is_deleted_while_it_is_driven_stays_deleted<H: All>(test: Te
         "`end` of a deleted run",
     );
     fails(store.get(key("run")).await, code, "`get` of a deleted run");
+}
+
+async fn a_deleted_run_does_not_bring_its_conversation_back<H: All>(test: Test<H>) {
+    let code = "run_not_found";
+    let mut version = 0;
+    for (n, of) in ["conversation", "tenant"].into_iter().enumerate() {
+        // The turn of an ended run may be stored after its end.
+        let [driven, ended] = ["driven", "ended"].map(|name| format!("{name} {n}"));
+        let runs = [
+            (&driven, test.begin(&driven, secs(30)).await),
+            (&ended, test.begin(&ended, secs(30)).await),
+        ];
+        test.end(&ended, runs[1].1).await;
+        match of {
+            "tenant" => {
+                let deleted = test.store.delete_tenant(tenant("acme")).await;
+                done(deleted, "`delete_tenant`");
+            }
+            _ => {
+                let existed = test.delete("thread").await;
+                same(
+                    existed,
+                    false,
+                    "the result of `delete` before the first turn",
+                );
+            }
+        }
+        test.harness.purge().await;
+        for (run, fence) in runs {
+            let append = test.try_append("thread", 0, last("late", 0, run, fence));
+            let what = format!("`append` of the run `{run}` that was deleted with its {of}");
+            fails(append.await, code, what);
+        }
+        same(
+            test.load("thread").await.is_none(),
+            true,
+            "that a deleted conversation stays deleted",
+        );
+        // A new run creates a conversation with the same id, and so does one of another store.
+        let (new, name) = (format!("new {n}"), format!("new{n}"));
+        let fence = test.begin(&new, secs(30)).await;
+        version = test.append("thread", 0, last(&name, 0, &new, fence)).await;
+        for (run, fence) in runs {
+            let append = test.try_append("thread", version, last("late", 1, run, fence));
+            let what = format!("`append` of the deleted run `{run}` to a later conversation");
+            fails(append.await, code, what);
+        }
+        version = test
+            .append("thread", version, last("other", 1, "none", fence))
+            .await;
+        let texts = test.texts("thread").await;
+        let what = "the conversation of a new run";
+        same(texts, (format!("{name} other"), version), what);
+    }
+    test.delete("thread").await;
+    let new = test.append("thread", 0, last("again", 0, "none", 1)).await;
+    same(
+        new > version,
+        true,
+        "that a run of another store creates a conversation again",
+    );
 }
 
 async fn a_reused_run_key_gets_new_versions_and_fences<H: All>(test: Test<H>) {

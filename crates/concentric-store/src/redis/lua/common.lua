@@ -14,6 +14,7 @@
 --   :g:LOG      a log of turns              :gt:LOG its turns          :gc:LOG the logs that begin with its turns
 --   :t:T        a conversation              :s:T    its slots          :tz     the names of all conversations
 --   :f:EFFECT   an effect                   :fr:T:R those of a run     :fu :fn those without a run
+--   :y          runs that were deleted with their conversations, by time
 --   :u          used keys                   :uz     by time            :un     the number of used keys
 --   :d:ID       a decision                  :dz     all                :dh:T :dr:T:R those of ..
 --   :dt:TOOL:SPAN  the decisions about a tool that apply always; with :T, or :T:R, those of other spans

@@ -58,6 +58,12 @@ function methods.purge()
   end
   more = more or #cached == 4 * BATCH
 
+  local deleted = call('ZRANGEBYSCORE', base .. ':y', '-inf', text(now - REMEMBERED * 1000000), 'LIMIT', 0, 4 * BATCH)
+  for _, name in ipairs(deleted) do
+    call('ZREM', base .. ':y', name)
+  end
+  more = more or #deleted == 4 * BATCH
+
   if is_whole == '1' and not more then
     local part = call('ZSCAN', base .. ':x', call('GET', base .. ':xc') or '0', 'COUNT', 100)
     call('SET', base .. ':xc', part[1])
@@ -77,7 +83,7 @@ function methods.purge()
   return {'ok', more and 1 or 0, call('ZRANGE', base .. ':l', 0, 0, 'WITHSCORES')[2] or 'inf'}
 end
 
--- The keys of a tenant that are left when it has no entries.
+-- The keys of a tenant that are left when it has no entries, except those that expire.
 local OF_TENANT = {':i', ':l', ':z', ':w', ':e', ':x', ':xc', ':k', ':tz', ':u', ':uz', ':un', ':fu', ':fn', ':dz', ':vz',
   ':vb', ':mo'}
 
@@ -94,7 +100,7 @@ function methods.tenant_delete()
     local T, R = names(member)
     local run = run_open(T, R)
     if run then
-      run_remove(run)
+      run_delete(run)
     else
       run_unindexed(T, R)
     end

@@ -189,6 +189,28 @@ local function run_remove(run)
   log_drop(run.log)
 end
 
+-- The seconds for which the store remembers that a run was deleted before its end, or within this time after it.
+local REMEMBERED = 3600
+
+-- The entry of a deleted run. It has no names, since these are deleted.
+local function deleted_name(T, R)
+  return redis.sha1hex(T .. ':' .. R)
+end
+
+-- Deletes a run with its conversation. It is remembered if its process may still append a turn.
+local function run_delete(run)
+  if run.status == 'running' or run.since > now - REMEMBERED * 1000000 then
+    call('ZADD', base .. ':y', text(now), deleted_name(run.T, run.R))
+    call('EXPIRE', base .. ':y', REMEMBERED)
+  end
+  run_remove(run)
+end
+
+-- Whether a run was deleted with its conversation.
+local function run_is_deleted(T, R)
+  return call('ZSCORE', base .. ':y', deleted_name(T, R))
+end
+
 -- The checksum of a run: of the digests of its names, its head and its replies, and of its turns.
 local function run_sum(names, hd, rd, chain)
   return redis.sha1hex(names .. hd .. rd .. chain)

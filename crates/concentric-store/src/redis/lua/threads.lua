@@ -74,7 +74,7 @@ function methods.thread_list()
 end
 
 -- Appends to a conversation; or, with `to`, to a new one that begins with its first turns. If `ends`, the run of
--- these names ends with it, unless its claim is lost or another store has it.
+-- these names ends with it, unless its claim is lost, it was deleted, or another store has it.
 function methods.thread_append()
   local T, to, name, version, attempt, change, session, ends, run_T, run_R, fence, outcome, keep, new_bytes, max,
     clears, suspended, suspended_slots, shared = take(19)
@@ -84,6 +84,9 @@ function methods.thread_append()
   local target = to or T
   local old = thread_open(target)
   local run = ends == '1' and run_open(run_T, run_R)
+  if ends == '1' and not run and run_is_deleted(run_T, run_R) then
+    return {'not_found'}
+  end
   if run and fence_code(run, tonumber(fence)) == 'stale' then
     return {'stale', 0}
   end
@@ -180,7 +183,7 @@ local function thread_remove(T, name)
   some(base .. ':x:' .. T, BATCH, function(R)
     local run = run_open(T, R)
     if run then
-      run_remove(run)
+      run_delete(run)
     else
       run_unindexed(T, R)
     end

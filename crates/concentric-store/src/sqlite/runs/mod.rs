@@ -6,7 +6,7 @@ mod write;
 
 pub(super) use self::{
     migrate::{fill_messages, split_states},
-    purge::{BATCH, remove},
+    purge::{BATCH, delete_runs, is_deleted},
     row::standing_of,
     write::{renew, set_end},
 };

@@ -1,14 +1,17 @@
 //! The end of runs, and the removal of expired entries.
 
-use super::super::{
-    cache, log,
-    values::{count, execute, find_row, find_rows, integer, nanos},
+use super::{
+    super::{
+        cache, log,
+        values::{count, execute, find_row, find_rows, integer, nanos},
+    },
+    row::{digest, names, read_key, standing},
 };
 use crate::{
     Options,
-    rules::{EXPIRED, write_outcome},
+    rules::{EXPIRED, REMEMBER_DELETED, may_still_append, write_outcome},
 };
-use concentric_core::store::StoreError;
+use concentric_core::store::{RunKey, StoreError};
 use rusqlite::{Row, Transaction, params, params_from_iter};
 use std::time::SystemTime;
 
@@ -39,10 +42,46 @@ fn before(
     find_rows(tx, &find, [nanos(time)], key)
 }
 
+/// Deletes at most [`BATCH`] of the runs that `which` selects with `of`, and returns their number. Those whose processes
+/// may still append a turn are remembered.
+pub(in crate::sqlite) fn delete_runs(
+    tx: &Transaction<'_>,
+    options: &Options,
+    which: &str,
+    of: &[&str],
+) -> Result<usize, StoreError> {
+    let now = options.now();
+    let find = format!(
+        "SELECT tenant, thread, run, status, version, fence, lease_until, since, takeovers FROM runs
+         WHERE {which} LIMIT {BATCH}"
+    );
+    let runs = find_rows(tx, &find, params_from_iter(of), |row| {
+        Ok((read_key(row)?, standing(row, 3)?))
+    })?;
+    let insert = "INSERT OR REPLACE INTO deleted_runs (run, at) VALUES (?1, ?2)";
+    for (key, standing) in &runs {
+        if may_still_append(standing, now) {
+            execute(tx, insert, params![digest(key, []), nanos(now)])?;
+        }
+        remove(tx, names(key))?;
+    }
+    Ok(runs.len())
+}
+
+/// Returns whether the run was deleted with its conversation or its tenant.
+pub(in crate::sqlite) fn is_deleted(
+    tx: &Transaction<'_>,
+    key: &RunKey,
+) -> Result<bool, StoreError> {
+    let find = "SELECT 1 FROM deleted_runs WHERE run = ?1";
+    let found = find_row(tx, find, [digest(key, [])], |_| Ok(()))?;
+    Ok(found.is_some())
+}
+
 /// Removes a run with what belongs to it.
-pub(in crate::sqlite) fn remove(tx: &Transaction<'_>, key: &[String; 3]) -> Result<(), StoreError> {
+fn remove(tx: &Transaction<'_>, key: [&str; 3]) -> Result<(), StoreError> {
     let find = "SELECT log FROM runs WHERE tenant = ?1 AND thread = ?2 AND run = ?3";
-    let log: Option<i64> = find_row(tx, find, key.each_ref(), |row| row.get(0))?.flatten();
+    let log: Option<i64> = find_row(tx, find, key, |row| row.get(0))?.flatten();
     for delete in [
         "DELETE FROM runs WHERE tenant = ?1 AND thread = ?2 AND run = ?3",
         "DELETE FROM questions WHERE tenant = ?1 AND thread = ?2 AND run = ?3",
@@ -51,7 +90,7 @@ pub(in crate::sqlite) fn remove(tx: &Transaction<'_>, key: &[String; 3]) -> Resu
         "DELETE FROM decisions
          WHERE tenant = ?1 AND thread = ?2 AND run = ?3 AND span = 'run'",
     ] {
-        execute(tx, delete, key.each_ref())?;
+        execute(tx, delete, key)?;
     }
     log.map_or(Ok(()), |log| log::collect(tx, log))
 }
@@ -80,7 +119,16 @@ pub(crate) fn purge(
         let find = "SELECT tenant, thread, run FROM runs WHERE status = 'ended' AND since <= ?1";
         let ended = before(tx, find, time)?;
         did(ended.len());
-        ended.iter().try_for_each(|key| remove(tx, key))?;
+        for key in &ended {
+            remove(tx, key.each_ref().map(String::as_str))?;
+        }
+    }
+    if let Some(before) = now.checked_sub(REMEMBER_DELETED) {
+        let delete = format!(
+            "DELETE FROM deleted_runs WHERE run IN
+             (SELECT run FROM deleted_runs WHERE at <= ?1 LIMIT {BATCH})"
+        );
+        did(execute(tx, &delete, [nanos(before)])?);
     }
     let at = nanos(now);
     let execute =

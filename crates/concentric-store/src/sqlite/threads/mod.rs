@@ -95,7 +95,8 @@ impl ThreadStore for SqliteStore {
             let mut existed = false;
             loop {
                 let (tenant, thread) = (tenant.clone(), thread.clone());
-                let deleted = store.write(move |tx, _| write::delete(tx, &tenant, &thread));
+                let deleted =
+                    store.write(move |tx, options| write::delete(tx, options, &tenant, &thread));
                 let (did_exist, has_more) = deleted.await?;
                 existed |= did_exist;
                 if !has_more {
@@ -111,7 +112,8 @@ impl ThreadStore for SqliteStore {
             let mut all = 0;
             loop {
                 let tenant = tenant.clone();
-                let deleted = store.write(move |tx, _| write::delete_some(tx, &tenant));
+                let deleted =
+                    store.write(move |tx, options| write::delete_some(tx, options, &tenant));
                 let (deleted, may_have_more) = deleted.await?;
                 all += deleted;
                 if !may_have_more {

@@ -3,7 +3,7 @@
 use super::{
     super::{
         log::{self, NewTurns, Turns, position},
-        runs::{BATCH, remove, set_end},
+        runs::{BATCH, delete_runs, is_deleted, set_end},
         values::{count, execute, find_rows, integer},
     },
     row::{Head, head},
@@ -16,7 +16,7 @@ use concentric_core::{
     Str, ThreadId,
     store::{RunClaim, StoreError, Tenant, ThreadChange},
 };
-use rusqlite::{Row, Transaction, params};
+use rusqlite::{Transaction, params};
 
 /// A change of a conversation as it is written, which is made before the transaction.
 pub(super) struct NewChange {
@@ -83,8 +83,8 @@ pub(super) fn append(
 ) -> Result<u64, StoreError> {
     if let Some((claim, outcome)) = &change.ends {
         match set_end(tx, options, &claim.key, claim.fence, outcome) {
-            // It is in another store.
-            Err(StoreError::NotFound) => {}
+            // Otherwise it is in another store.
+            Err(StoreError::NotFound) if !is_deleted(tx, &claim.key)? => {}
             ended => ended?,
         }
     }
@@ -193,16 +193,13 @@ fn write(
 /// whether more may be left.
 pub(super) fn delete(
     tx: &Transaction<'_>,
+    options: &Options,
     tenant: &Tenant,
     thread: &ThreadId,
 ) -> Result<(bool, bool), StoreError> {
     let key = [tenant.0.as_str(), thread.as_str()];
-    let find = format!(
-        "SELECT tenant, thread, run FROM runs WHERE tenant = ?1 AND thread = ?2 LIMIT {BATCH}"
-    );
-    let runs = find_rows(tx, &find, key, names)?;
-    runs.iter().try_for_each(|run| remove(tx, run))?;
-    let mut has_more = runs.len() >= BATCH;
+    let runs = delete_runs(tx, options, "tenant = ?1 AND thread = ?2", &key)?;
+    let mut has_more = runs >= BATCH;
     for (table, key_of, which) in [
         ("effects", "key", "run IS NOT NULL"),
         ("decisions", "id", "span IN ('run', 'thread')"),
@@ -238,21 +235,20 @@ const CONVERSATIONS: usize = 10;
 /// may be left.
 pub(super) fn delete_some(
     tx: &Transaction<'_>,
+    options: &Options,
     tenant: &Tenant,
 ) -> Result<(u64, bool), StoreError> {
     let of = [tenant.0.as_str()];
-    let find = format!("SELECT tenant, thread, run FROM runs WHERE tenant = ?1 LIMIT {BATCH}");
-    let runs = find_rows(tx, &find, of, names)?;
-    runs.iter().try_for_each(|run| remove(tx, run))?;
-    if runs.len() >= BATCH {
+    let runs = delete_runs(tx, options, "tenant = ?1", &of)?;
+    if runs >= BATCH {
         return Ok((0, true));
     }
     let find = format!("SELECT thread FROM threads WHERE tenant = ?1 LIMIT {CONVERSATIONS}");
     let threads: Vec<String> = find_rows(tx, &find, of, |row| row.get(0))?;
-    let mut has_deleted = !runs.is_empty() || !threads.is_empty();
+    let mut has_deleted = runs > 0 || !threads.is_empty();
     let mut conversations = 0;
     for thread in threads {
-        let (existed, _) = delete(tx, tenant, &ThreadId::new(thread))?;
+        let (existed, _) = delete(tx, options, tenant, &ThreadId::new(thread))?;
         conversations += u64::from(existed);
     }
     for (table, key) in [
@@ -270,8 +266,4 @@ pub(super) fn delete_some(
         has_deleted |= execute(tx, &delete, of)? > 0;
     }
     Ok((conversations, has_deleted))
-}
-
-fn names(row: &Row<'_>) -> rusqlite::Result<[String; 3]> {
-    Ok([row.get(0)?, row.get(1)?, row.get(2)?])
 }

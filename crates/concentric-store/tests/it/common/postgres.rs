@@ -69,7 +69,7 @@ impl Drop for Emptied {
 }
 
 /// The tables of a schema, except that of its version.
-pub(crate) const TABLES: [&str; 12] = [
+pub(crate) const TABLES: [&str; 13] = [
     "runs",
     "leases",
     "questions",
@@ -82,6 +82,7 @@ pub(crate) const TABLES: [&str; 12] = [
     "decisions",
     "memories",
     "cache",
+    "deleted_runs",
 ];
 
 /// A store in an empty schema.

@@ -31,7 +31,7 @@ use concentric_core::{
     CancelReason, Outcome, Reply, RunId, Str, ThreadId,
     store::{
         EffectKey, Intent, Ledger, LedgerEntry, MAX_TAKEOVERS, Memories, RunClaim, RunKey,
-        RunRecord, RunStatus, RunStore, StoreError, StoredDecision, StoredScope,
+        RunRecord, RunStatus, RunStore, StoreError, StoredDecision, StoredScope, ThreadChange,
     },
 };
 use concentric_store::{Fault, Options};

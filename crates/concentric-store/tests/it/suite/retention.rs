@@ -15,6 +15,41 @@ suite! {
     a_used_key_may_be_used_again_after_its_time
     recently_used_keys_are_kept_after_their_time
     decisions_for_a_run_are_removed_with_it
+    deleted_runs_are_remembered_for_an_hour
+}
+
+async fn deleted_runs_are_remembered_for_an_hour<S: Store>(store: S, clock: ManualClock) {
+    let begin = async |run: &str| {
+        let begun = RunStore::begin(
+            &store,
+            key(run),
+            client(run),
+            running("hi").into(),
+            secs(30),
+        );
+        begun.await.unwrap()
+    };
+    let thread = || ThreadId::new("thread");
+    let append = async |run: &str, fence| {
+        let mut change = ThreadChange::default();
+        change.ends = Some((RunClaim::new(key(run), fence), Ok(Outcome::Completed)));
+        store.append(tenant("acme"), thread(), 0, change).await
+    };
+    // Its process can't be about to append the turn of a run that ended an hour ago.
+    let over = begin("over").await;
+    store
+        .end(key("over"), over, Ok(Outcome::Completed))
+        .await
+        .unwrap();
+    set(&clock, 3_600);
+    let driven = begin("driven").await;
+    assert!(!store.delete(tenant("acme"), thread()).await.unwrap());
+    append("over", over).await.unwrap();
+    assert!(store.delete(tenant("acme"), thread()).await.unwrap());
+    expire(&store, &clock, 7_199).await;
+    assert_eq!(code(append("driven", driven).await), "run_not_found");
+    expire(&store, &clock, 7_200).await;
+    append("driven", driven).await.unwrap();
 }
 
 async fn ended_runs_are_removed_after_their_retention<S: Store>(store: S, clock: ManualClock) {

@@ -40,7 +40,7 @@ fault! {
     ListsRunsOfOtherTenants CancelsRunsOfOtherTenants WithdrawsRunsOfOtherTenants
     ReleasesRunsOfOtherTenants SharesEffects DeletesConversationsOfOtherTenants SharesUsedKeys
     RevokesForOtherTenants SharesMemories BeginsEffectsWithoutAClaim BeginsEffectsTwice
-    RetractsFinishedEffects KeepsUsedKeysTooShort AppendsAtAnyVersion AppendsTwice ForgetsIdsOfChanges EndsNoRun AppendsForLostRuns
+    RetractsFinishedEffects KeepsUsedKeysTooShort AppendsAtAnyVersion AppendsTwice ForgetsIdsOfChanges EndsNoRun AppendsForLostRuns AppendsForDeletedRuns
     ForgetsOutcomes MergesKindsOfErrors KeepsTheLastOutcome ForgetsOutcomesOfWithdrawnRuns
     ForgetsOutcomesOfChanges FindsNoEndedRunOfAClient FindsTheOldestRunOfAClient FindsTheNewestRunOfAClient
     FindsRunsOfClientsOfOtherTenants
@@ -764,6 +764,13 @@ impl ThreadStore for FaultyStore {
                 }
                 Fault::AppendsForLostRuns => match append(version, change.clone()).await {
                     Err(StoreError::Stale) => {
+                        change.ends = None;
+                        append(version, change).await
+                    }
+                    appended => appended,
+                },
+                Fault::AppendsForDeletedRuns => match append(version, change.clone()).await {
+                    Err(StoreError::NotFound) => {
                         change.ends = None;
                         append(version, change).await
                     }

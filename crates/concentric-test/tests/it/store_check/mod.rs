@@ -213,6 +213,8 @@ faults! {
         says "must succeed, but failed with `thread_moved`";
     EndsNoRun: threads_of_runs::a_change_ends_its_run
         says "the status of a run after the change that ends it must be";
+    AppendsForDeletedRuns: threads_of_runs::a_deleted_run_does_not_bring_its_conversation_back
+        says "`append` of the run `driven 0` that was deleted with its conversation must fail with `run_not_found`";
     AppendsForLostRuns: threads_of_runs::a_change_of_a_lost_run_is_refused
         says "must fail with `stale_claim`";
     SkipsATurn: threads::pages_of_turns_cover_a_conversation
