@@ -1,11 +1,13 @@
-use concentric_core::{Context, Str, Transcript};
+use concentric_core::{Context, Media, Str, Transcript};
 
 /// What a classifier judges.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Subject {
-    /// The text to judge.
+    /// The text to judge; empty if there are only images.
     pub text: Str,
+    /// The images in the messages of the user to judge. A subject of an answer has none.
+    pub images: Vec<Media>,
     /// Whether the text is of an answer, rather than of a user.
     pub is_answer: bool,
     /// The conversation that the request continues, with the media of its messages.

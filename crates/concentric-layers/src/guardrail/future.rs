@@ -1,7 +1,7 @@
 use super::{GuardrailBody, Input, Subject, layer::Guard, verdict::Verdict};
 use concentric_core::{
-    Author, BoxError, ChatRequest, ChatResponse, Error, Event, Message, Phase, Role, Str, Turn,
-    capability::Region, context::EffectHold,
+    Author, BoxError, ChatRequest, ChatResponse, Error, Event, Media, Message, PartKind, Phase,
+    Role, Str, Turn, capability::Region, context::EffectHold,
 };
 use futures_core::Stream;
 use pin_project_lite::pin_project;
@@ -41,15 +41,18 @@ where
     S: Service<ChatRequest>,
 {
     pub(super) fn new(inner: S, mut request: ChatRequest, guard: &Arc<Guard>) -> Self {
-        let subject = |is_answer, text| Subject {
+        let subject = |is_answer, text, images| Subject {
             text,
+            images,
             is_answer,
             transcript: request.transcript.clone(),
             context: request.context.clone(),
         };
-        let input = guard.input.and_then(|_| input_text(&request));
-        let input = input.map(|text| guard.judge(subject(false, text)));
-        let answer = guard.output.map(|_| subject(true, Str::default()));
+        let input = guard.input.and_then(|_| input(&request));
+        let input = input.map(|(text, images)| guard.judge(subject(false, text, images)));
+        let answer = guard
+            .output
+            .map(|_| subject(true, Str::default(), Vec::new()));
         let is_parallel = input.is_some() && guard.input == Some(Input::Parallel);
         let hold = is_parallel.then(|| {
             if request.context.phase() == Phase::Run {
@@ -86,28 +89,34 @@ mod parallel {
     }
 }
 
-/// The text that the user adds with a request; `None` if there is none. Inside the loop, a later step follows
-/// the results of tools, unless a message was added to the run.
-fn input_text(request: &ChatRequest) -> Option<Str> {
-    let mut pieces = Vec::new();
+/// The text and the images that the user adds with a request; `None` if there are none. Inside the loop, a later
+/// step follows the results of tools, unless a message was added to the run.
+fn input(request: &ChatRequest) -> Option<(Str, Vec<Media>)> {
     let turns = request.transcript.rev().map(Turn::as_message);
     let new = turns.take_while(|message| message.role == Role::User);
-    pieces.extend(
-        new.filter(|message| !is_by_layer(message))
-            .map(Message::text),
-    );
-    pieces.reverse();
+    let mut messages: Vec<&Message> = new.filter(|message| !is_by_layer(message)).collect();
+    messages.reverse();
     if let Some(resume) = &request.resume {
-        pieces.extend(resume.messages().iter().map(Message::text));
-        if let Some((point, replies)) = resume.take() {
-            for payload in replies.iter().filter_map(|reply| reply.payload.as_ref()) {
-                collect_strings(payload, &mut pieces);
-            }
-            resume.give_back(point, replies);
+        messages.extend(resume.messages());
+    }
+    let mut pieces: Vec<String> = messages.iter().map(|message| message.text()).collect();
+    if let Some(resume) = &request.resume
+        && let Some((point, replies)) = resume.take()
+    {
+        for payload in replies.iter().filter_map(|reply| reply.payload.as_ref()) {
+            collect_strings(payload, &mut pieces);
         }
+        resume.give_back(point, replies);
     }
     pieces.retain(|piece| !piece.is_empty());
-    (!pieces.is_empty()).then(|| pieces.join("\n").into())
+    let parts = messages.iter().flat_map(|message| &message.parts);
+    let images = parts.filter_map(|part| match &part.kind {
+        PartKind::Image(image) => Some(image.clone()),
+        _ => None,
+    });
+    let images: Vec<Media> = images.collect();
+    let is_empty = pieces.is_empty() && images.is_empty();
+    (!is_empty).then(|| (pieces.join("\n").into(), images))
 }
 
 /// Whether a layer wrote all of a message, such as a summary in the place of earlier turns.

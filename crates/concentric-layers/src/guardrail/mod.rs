@@ -34,7 +34,7 @@
 //!
 //! | option | subject | before the verdict |
 //! |---|---|---|
-//! | [`Input::Blocking`] | the messages of the user since the last answer; on a resumed run, the text of the replies | the inner service is not called |
+//! | [`Input::Blocking`] | the text and the images in the messages of the user since the last answer; on a resumed run, the text of the replies | the inner service is not called |
 //! | [`Input::Parallel`] | the same | the inner service is called, and its body is not read: no event is emitted, and no tool starts ([`Context::hold_effects`](concentric_core::Context::hold_effects)) |
 //! | [`Output::Whole`] | all text of the answer | no event is emitted |
 //! | [`Output::Windows`] | pieces of the text, each with the end of the one before it | the text of the piece, and everything after it, is held |
@@ -43,7 +43,8 @@
 //! refusals, and the reasoning of each run are texts of their own, since consumers show them apart; a subject has
 //! the new text of each on lines of its own. Tool calls, tool results, the end of a step and the end of the answer
 //! wait until all text before them has passed, and cause its judgement. Custom events and the shared state do not:
-//! they are held with the text before them. An empty input or answer is not judged. Inside the loop, the input is
+//! they are held with the text before them. An answer without text is not judged, nor an input without text and
+//! images: audio and documents are judged by no classifier that does not find them in [`Subject::transcript`]. Inside the loop, the input is
 //! judged in the first step of a run, and in each before which messages were added to the run, as by
 //! [`Steering`](crate::Steering). Around an agent, such messages are not judged, since the layer receives the
 //! request alone. A message that a layer wrote, such as the summary of a

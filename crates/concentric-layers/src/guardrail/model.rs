@@ -18,7 +18,7 @@ use tower_service::Service;
 ///
 /// The model receives the text as a JSON string in a message of the user, after an instruction that
 /// states that it is data, and answers with the categories that apply. It blocks if there are any.
-/// The rest of the conversation is not sent. The call is a [child](concentric_core::Context::child) of the
+/// The rest of the conversation and images are not sent, and images without a text pass. The call is a [child](concentric_core::Context::child) of the
 /// run, so its usage counts; wrap the model in a model budget layer to charge it.
 ///
 /// # Errors
@@ -88,6 +88,9 @@ impl Service<Subject> for ModelClassifier {
 
     fn call(&mut self, subject: Subject) -> Self::Future {
         let length = subject.text.len();
+        if length == 0 {
+            return Box::pin(async { Ok(Assessment::Pass) });
+        }
         let is_too_long = length > self.max_bytes;
         let text = json!({ "text": subject.text }).to_string();
         let mut request = ChatRequest::user(text).with_context(subject.context.child().build());

@@ -1,9 +1,9 @@
 //! One test per statement of [`concentric_layers::guardrail`].
 
 use concentric_core::{
-    AgentLayer, BoxError, BoxModel, CancelReason, ChatRequest, CustomEvent, Error, ErrorKind,
-    Event, FinishReason, Message, MessageId, Outcome, Part, PartKind, Role, RunId, SideEffects,
-    StepStart, Str, SubAgentEvent, Turn, Usage,
+    AgentLayer, Author, BoxError, BoxModel, CancelReason, ChatRequest, CustomEvent, Error,
+    ErrorKind, Event, FinishReason, Media, MediaSource, Message, MessageId, Outcome, Part,
+    PartKind, Role, RunId, SideEffects, StepStart, Str, SubAgentEvent, Turn, Usage,
 };
 use concentric_layers::{
     CommitLayer, GuardrailLayer,
@@ -408,6 +408,55 @@ async fn the_input_is_what_the_user_added() {
     let agent = AgentLayer::new(tools).layer(layer.layer(model));
     assert_finishes(agent.oneshot(self::request()).await.unwrap().body).await;
     assert_eq!(*asked.lock().unwrap(), ["hello"]);
+}
+
+#[tokio::test]
+async fn images_are_judged_with_the_text_and_alone() {
+    let image = |url: &str| Media::new(MediaSource::Url(url.into()));
+    let part = |url| Part::new(PartKind::Image(image(url)));
+    let document = || Part::new(PartKind::File(Media::new(MediaSource::Id("report".into()))));
+    let layer = Author::Layer {
+        name: "a layer".into(),
+    };
+    let user = |parts| Turn::message(Message::new(Role::User, parts)).unwrap();
+    type Added = Vec<Vec<Part>>;
+    type Judged = Option<(&'static str, Vec<Media>)>;
+    let cases: [(Added, Judged); 5] = [
+        (vec![vec![part("1")]], Some(("", vec![image("1")]))),
+        (
+            vec![vec![part("1"), Part::text("a")], vec![part("2")]],
+            Some(("a", vec![image("1"), image("2")])),
+        ),
+        (vec![vec![document(), Part::text("a")]], Some(("a", vec![]))),
+        (vec![vec![document()]], None),
+        (vec![vec![part("1").by(layer)]], None),
+    ];
+    for (added, expected) in cases {
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&asked);
+        let classifier = service_fn(move |subject: Subject| {
+            seen.lock().unwrap().push((subject.text, subject.images));
+            async { Ok::<_, BoxError>(Assessment::Pass) }
+        });
+        let mut request = ChatRequest::user("before");
+        let earlier = vec![part("0")];
+        request.transcript.push(user(earlier));
+        let answer = Message::new(Role::Assistant, vec![Part::text("an answer")]);
+        request.transcript.push(Turn::message(answer).unwrap());
+        for parts in added {
+            request.transcript.push(user(parts));
+        }
+        let guarded = GuardrailLayer::new("test", classifier)
+            .input(Input::Blocking)
+            .output(Output::Whole)
+            .layer(ScriptedModel::new().text("hi"));
+        assert_finishes(guarded.oneshot(request).await.unwrap().body).await;
+        let mut asked = std::mem::take(&mut *asked.lock().unwrap());
+        // An answer has no images.
+        assert_eq!(asked.pop(), Some(("hi".into(), vec![])));
+        let expected = expected.map(|(text, images)| (Str::from(text), images));
+        assert_eq!(asked.pop(), expected);
+    }
 }
 
 #[cfg(feature = "compaction")]
@@ -963,6 +1012,17 @@ async fn a_model_classifies() {
         let (_, error) = consume(&guarded(&judge, bytes), ScriptedModel::new().text("hi")).await;
         assert_eq!(error.as_ref().and_then(Error::code), code, "{answer}");
     }
+
+    // Images without a text are not sent.
+    let unasked = judge("pass");
+    let image = Part::new(PartKind::Image(Media::new(MediaSource::Id("1".into()))));
+    let mut request = ChatRequest::user("");
+    let message = Message::new(Role::User, vec![image]);
+    request.transcript.push(Turn::message(message).unwrap());
+    let model = ScriptedModel::new().text("hi");
+    let response = guarded(&unasked, 100).layer(model).oneshot(request).await;
+    assert!(response.is_ok());
+    assert_eq!(unasked.calls(), 0);
 
     // The text is data: a string in JSON, in a message of the user.
     let judge = judge(r#"{"categories": []}"#);
