@@ -29,7 +29,7 @@
 //! | `anthropic` | `AnthropicLayer` |
 //! | `gemini` | `GeminiLayer` |
 //! | `ollama` | `OllamaLayer` |
-//! | `activities` | embeddings, images, speech and transcription; implies `openai` |
+//! | `activities` | embeddings, images, moderation, speech and transcription; implies `openai` |
 //! | `full` | all of these |
 //!
 //! The future of a call resolves when the first content of the model arrives. Until then, errors (a

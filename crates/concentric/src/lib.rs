@@ -65,7 +65,7 @@
 //! | `anthropic` | `providers` | Anthropic Messages |
 //! | `gemini` | `providers` | Gemini |
 //! | `ollama` | `providers` | Ollama |
-//! | `activities` | `providers` | embeddings, images, speech and transcription at services with OpenAI's API |
+//! | `activities` | `providers` | embeddings, images, moderation, speech and transcription at services with OpenAI's API |
 //! | `providers` | `providers` | the parts that all provider layers share; enabled by each of them |
 //! | `http` | `http` | AG-UI endpoints for agents, and a limit on concurrent runs |
 //! | `openai-server` | `http::openai` | a server for the clients of OpenAI's API; includes `http` |

@@ -23,6 +23,7 @@ mod faults;
 mod guard;
 mod hang_up;
 mod liveness;
+mod moderation;
 mod nested;
 mod nested_states;
 mod output;

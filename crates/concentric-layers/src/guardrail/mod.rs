@@ -68,7 +68,9 @@
 //!
 //! The layer has no thresholds, scores or rewriting: a classifier knows the scale of its scores, and blocks or
 //! flags by them. One that only observes flags all that it finds. The moderation of a provider is a service
-//! around its client, and finds images and files in [`Subject::transcript`]. Texts are changed by
+//! around its client: that of OpenAI, `OpenAiLayer::moderation` of `concentric-providers`, is a classifier with
+//! tower's `map_request` and `map_response`, as the [docs of its
+//! module](https://docs.rs/concentric-providers/latest/concentric_providers/activity/) show. Texts are changed by
 //! [rules](crate::GuardLayer), which need no other text than their own, or by a
 //! [`TransformLayer`](crate::TransformLayer). The kind of the error is that of a provider's filter, as callers
 //! treat both alike; the code tells them apart, and [`Blocked`] has the name.

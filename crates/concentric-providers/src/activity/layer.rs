@@ -1,6 +1,6 @@
 use super::{
     ActivityFuture, ActivityRequest, ActivityResponse, EmbeddingRequest, ImageRequest,
-    SpeechRequest, TranscriptionRequest,
+    ModerationRequest, SpeechRequest, TranscriptionRequest,
 };
 use crate::{
     OpenAiLayer,
@@ -38,6 +38,11 @@ impl OpenAiLayer {
 
     /// Converts the layer into one for images.
     pub fn images(self) -> ActivityLayer<ImageRequest> {
+        ActivityLayer::new(self)
+    }
+
+    /// Converts the layer into one for moderation.
+    pub fn moderation(self) -> ActivityLayer<ModerationRequest> {
         ActivityLayer::new(self)
     }
 

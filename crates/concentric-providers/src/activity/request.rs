@@ -1,3 +1,6 @@
+mod moderation;
+
+pub use self::moderation::Moderation;
 use crate::{
     api::Answer,
     failure::{Origin, has_error},
@@ -146,6 +149,18 @@ requests! {
         quality: Str,
         /// The format: `png`, `jpeg` or `webp`.
         output_format: Str,
+    }
+
+    /// A request for the moderation of texts and images.
+    ///
+    /// Without images, the output has a result for each text. Texts and images are judged together, with one
+    /// result. The texts have at most 1 MiB together: send a longer one in several requests, with pieces that
+    /// overlap. A service rejects a text that is longer than the context of its model.
+    ModerationRequest {
+        /// The texts. Those that are empty are left out if there are images.
+        inputs: Vec<Str>,
+        /// The images, as base64 or URLs.
+        images: Vec<Media>,
     }
 
     /// A request for speech.

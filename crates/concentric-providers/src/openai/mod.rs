@@ -79,12 +79,14 @@ pub(crate) mod schema;
 mod wire;
 
 pub(crate) use self::chat::Chat;
+#[cfg(any(feature = "activities", feature = "responses"))]
+pub(crate) use self::request::DataUrl;
 pub use self::{
     chat::OpenAiLayer,
     profile::{Prefill, Profile, Reasoning, Turns},
 };
 #[cfg(feature = "responses")]
 pub(crate) use self::{
-    request::{DataUrl, Format, Metadata},
+    request::{Format, Metadata},
     wire::Details,
 };

@@ -85,8 +85,8 @@ pub struct Profile {
     /// Whether `completion_tokens` does not include `reasoning_tokens`, even if the total does not
     /// show it.
     pub reasoning_apart: bool,
-    /// The activities besides chat that the service may have: `embeddings`, `images`, `speech` and
-    /// `transcription`.
+    /// The activities besides chat that the service may have: `embeddings`, `images`, `moderation`,
+    /// `speech` and `transcription`.
     pub activities: &'static [&'static str],
     /// The default timeouts, which [`timeouts`](crate::ProviderLayer::timeouts) replaces.
     pub timeouts: Timeouts,

@@ -5,7 +5,7 @@
 mod content;
 mod message;
 
-#[cfg(feature = "responses")]
+#[cfg(any(feature = "activities", feature = "responses"))]
 pub(crate) use self::content::DataUrl;
 
 use self::message::Messages;

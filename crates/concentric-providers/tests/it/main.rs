@@ -30,6 +30,7 @@ mod gemini_stream;
 mod hostile_schemas;
 mod invalid_requests;
 mod large_requests;
+mod moderation;
 mod ollama_errors;
 mod ollama_request;
 mod ollama_stream;
