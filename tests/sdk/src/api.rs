@@ -1,7 +1,8 @@
 use bytes::Bytes;
-use concentric_core::{Answer, BoxModel, ChatRequest, Error, ErrorKind};
+use concentric_core::{Answer, BoxModel, ChatRequest, Error, ErrorKind, PartKind};
 use concentric_providers::{
     AnthropicLayer, ApiKey, GeminiLayer, OllamaLayer, OpenAiLayer, OpenAiResponsesLayer,
+    activity::ModerationRequest,
 };
 use http_body_util::{BodyExt, Full};
 use serde_json::{Value, json};
@@ -18,8 +19,12 @@ pub(crate) const APIS: &[(&str, &str)] = &[
     ("gemini-generate", "gemini-3.5-flash"),
     ("ollama-chat", "qwen3"),
     ("openai-chat", "gpt-5.5"),
+    (MODERATIONS, "omni-moderation-latest"),
     ("openai-responses", "gpt-5.5"),
 ];
+
+/// An API that judges a conversation and does not continue it.
+pub(crate) const MODERATIONS: &str = "openai-moderations";
 
 /// The API key, which the vendor's SDK uses as well.
 const KEY: &str = "the-key";
@@ -71,6 +76,15 @@ pub(crate) async fn call(
             let layer = OpenAiResponsesLayer::new(name, key);
             BoxModel::new(layer.streaming(stream).layer(http))
         }
+        MODERATIONS => {
+            let service = OpenAiLayer::new(name, key).moderation().layer(http);
+            let error = match service.oneshot(to_moderate(&request)).await {
+                Ok(_) => Error::new(ErrorKind::Other, "moderation has no answer"),
+                Err(error) => error,
+            };
+            let sent = sent.lock().unwrap_or_else(PoisonError::into_inner).take();
+            return (Err(error), sent);
+        }
         _ => {
             return (
                 Err(Error::new(ErrorKind::Configuration, "no such API")),
@@ -84,6 +98,21 @@ pub(crate) async fn call(
     };
     let sent = sent.lock().unwrap_or_else(PoisonError::into_inner).take();
     (result, sent)
+}
+
+/// The texts and the images of a conversation.
+fn to_moderate(request: &ChatRequest) -> ModerationRequest {
+    let parts = (request.transcript.iter()).flat_map(|turn| &turn.as_message().parts);
+    let parts: Vec<&PartKind> = parts.map(|part| &part.kind).collect();
+    let texts = parts.iter().filter_map(|part| match part {
+        PartKind::Text(text) => Some(text.clone()),
+        _ => None,
+    });
+    let images = parts.iter().filter_map(|part| match part {
+        PartKind::Image(image) => Some(image.clone()),
+        _ => None,
+    });
+    ModerationRequest::new(texts).images(images)
 }
 
 /// Converts a request to JSON.

@@ -123,12 +123,17 @@ struct Output {
 
 impl Conversation {
     /// Returns `true` if `api` can express it: messages of an API's own model are only for that
-    /// API.
+    /// API. Moderation has only texts and images of the user.
     pub(crate) fn is_for(&self, api: &str) -> bool {
-        self.messages.iter().all(|said| match said {
-            Said::Answer(answers) => answers.contains_key(api),
-            _ => true,
-        })
+        let is_moderation = api == api::MODERATIONS;
+        let is_moderated = |piece: &Piece| piece.text.is_some() || piece.image.is_some();
+        let has_more = !(self.system.is_empty() && self.tools.is_empty());
+        !(is_moderation && has_more)
+            && self.messages.iter().all(|said| match said {
+                Said::Answer(answers) => answers.contains_key(api),
+                Said::User(pieces) => !is_moderation || pieces.iter().all(is_moderated),
+                _ => !is_moderation,
+            })
     }
 
     /// Creates the request to `api`.
