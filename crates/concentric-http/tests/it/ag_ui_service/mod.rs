@@ -307,7 +307,7 @@ async fn the_clients_tools_are_offered() {
     assert_eq!(tools.get("b").unwrap().input_schema["type"], "object");
 }
 
-const MANY: usize = 100_000;
+const MANY: usize = 20_000;
 
 fn many_calls() -> Value {
     let call = |n| {
