@@ -40,15 +40,15 @@
 //! | [`Output::Windows`] | pieces of the text, each with the end of the one before it | the text of the piece, and everything after it, is held |
 //!
 //! Text is that of text, reasoning and refusal events, also of nested runs. The answer of each run, with its
-//! refusals, and the reasoning of each run are texts of their own, since consumers show them apart; a subject has
-//! the new text of each on lines of its own. Tool calls, tool results, the end of a step and the end of the answer
-//! wait until all text before them has passed, and cause its judgement. Custom events and the shared state do not:
-//! they are held with the text before them. An answer without text is not judged, nor an input without text and
-//! images: audio and documents are judged by no classifier that does not find them in [`Subject::transcript`]. Inside the loop, the input is
-//! judged in the first step of a run, and in each before which messages were added to the run, as by
-//! [`Steering`](crate::Steering). Around an agent, such messages are not judged, since the layer receives the
-//! request alone. A message that a layer wrote, such as the summary of a
-//! [`CompactionLayer`](crate::CompactionLayer) in the place of earlier turns, is not one of the user.
+//! refusals, and the reasoning of each run are texts of their own, since consumers show them apart; a subject has the
+//! new text of each on lines of its own. Tool calls, tool results, the end of a step and the end of the answer wait
+//! until all text before them has passed, and cause its judgement. Custom events and the shared state do not: they
+//! are held with the text before them. An answer without text is not judged, nor an input without text and images:
+//! audio and documents are judged by no classifier that does not find them in [`Subject::transcript`]. Inside the
+//! loop, the input is judged in the first step of a run, and in each before which messages were added to the run, as
+//! by [`Steering`](crate::Steering). Around an agent, such messages are not judged, since the layer receives the
+//! request alone. A message that a layer wrote, such as the summary of a [`CompactionLayer`](crate::CompactionLayer)
+//! in the place of earlier turns, is not one of the user.
 //!
 //! An answer that fails or ends early loses the text that was not judged. The text of an interrupted run
 //! is judged like any other.

@@ -16,9 +16,9 @@ use tower_service::Service;
 
 /// A classifier that asks a model.
 ///
-/// The model receives the text as a JSON string in a message of the user, after an instruction that
-/// states that it is data, and answers with the categories that apply. It blocks if there are any.
-/// The rest of the conversation and images are not sent, and images without a text pass. The call is a [child](concentric_core::Context::child) of the
+/// The model receives the text as a JSON string in a message of the user, after an instruction that states that it is
+/// data, and answers with the categories that apply. It blocks if there are any. The rest of the conversation and
+/// images are not sent, and images without a text pass. The call is a [child](concentric_core::Context::child) of the
 /// run, so its usage counts; wrap the model in a model budget layer to charge it.
 ///
 /// # Errors

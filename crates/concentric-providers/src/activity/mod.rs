@@ -110,10 +110,10 @@
 //!
 //! # Errors
 //!
-//! A request that is invalid, or that the service is known not to
-//! [support](ActivityLayer::is_supported), fails before it is sent. So does a text to moderate of more than 1 MiB,
-//! with [`TooLarge`](concentric_core::ErrorKind::TooLarge): a part of a text is not judged in its place. Other errors are those of a model;
-//! the future resolves when the response is complete.
+//! A request that is invalid, or that the service is known not to [support](ActivityLayer::is_supported), fails
+//! before it is sent. So does a text to moderate of more than 1 MiB, with
+//! [`TooLarge`](concentric_core::ErrorKind::TooLarge): a part of a text is not judged in its place. Other errors are
+//! those of a model; the future resolves when the response is complete.
 //!
 //! # Cancel safety
 //!

@@ -27,10 +27,10 @@ use tokio::sync::{mpsc, oneshot};
 /// See the [docs of `concentric-store`](https://docs.rs/concentric-store) for durability, fences,
 /// limits and backups.
 ///
-/// Three threads do the work, each with its own connection and a queue: one writes, one reads, and
-/// one renews leases, all queued renewals in one transaction. Reads therefore do not delay the
-/// renewal of a lease, and writes do for the time of their statements: they are serialized before. Clones share the threads, which exit after the
-/// last clone is dropped and the queued work is done. An in-memory database has one thread.
+/// Three threads do the work, each with its own connection and a queue: one writes, one reads, and one renews leases,
+/// all queued renewals in one transaction. Reads therefore do not delay the renewal of a lease, and writes do for the
+/// time of their statements: they are serialized before. Clones share the threads, which exit after the last clone is
+/// dropped and the queued work is done. An in-memory database has one thread.
 #[derive(Clone)]
 pub struct SqliteStore {
     writer: mpsc::Sender<Job>,
