@@ -4,7 +4,8 @@
 //! cargo run --profile bench -p concentric-bench -- [--quick] [--json] [--check <work>] [--sdk <python>] [<work> ...]
 //! ```
 //!
-//! - `--quick` takes fewer samples of the times, as in CI; all other figures are exact anyway.
+//! - `--quick` takes fewer samples of the times, as in CI; all other figures are exact anyway. CI builds without LTO,
+//!   so its figures are not those of a release.
 //! - `--json` also prints the figures as JSON, on the last line.
 //! - `--check` exits with 1 if a work whose name begins with this prefix misses its goal, such as `idle`.
 //! - `--sdk` also measures the vendors' own SDKs for all works that decode a stream, and adds the

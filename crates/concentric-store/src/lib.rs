@@ -98,10 +98,11 @@
 //! A claim names the version of the run that it is based on. Of several claims of the same version,
 //! one succeeds; the others fail with [`StoreError::Taken`].
 //!
-//! A dedicated thread with its own connection renews leases, all queued renewals in one
-//! transaction, and before the next write of this process. Reads do not delay renewals. A write does for the time of
-//! its statements: states are serialized, and large ones get their checksums, before its transaction. In [`PostgresStore`], a task does, in one statement; in [`RedisStore`], each renewal is a
-//! request on a connection of their own. In both, a renewal does not change the version of a run.
+//! A dedicated thread with its own connection renews leases, all queued renewals in one transaction, and before
+//! the next write of this process. Reads do not delay renewals. A write does for the time of its statements: states
+//! are serialized, and large ones get their checksums, before its transaction. In [`PostgresStore`], a task does, in
+//! one statement; in [`RedisStore`], each renewal is a request on a connection of their own. In both, a renewal does
+//! not change the version of a run.
 //!
 //! # Turns
 //!
