@@ -86,7 +86,7 @@ fn send_by_all(request: impl Fn() -> ChatRequest + Clone + Send + 'static) {
     });
 }
 
-const MANY: usize = 100_000;
+const MANY: usize = 200_000;
 
 fn call(at: usize, name: &str) -> Part {
     let call = ToolCallPart::new(CallId::new(format!("call_{at}")), name.to_owned(), "{}");

@@ -218,7 +218,7 @@ fn in_time(events: Vec<Item>) -> Vec<Value> {
 
 #[test]
 fn many_messages_of_a_step_are_written() {
-    const MANY: usize = 20_000;
+    const MANY: usize = 50_000;
     let mut script = vec![Ok(step(0, "m"))];
     for _ in 0..MANY {
         script.push(Ok(Event::ReasoningDelta("a".into())));

@@ -186,7 +186,7 @@ async fn the_unmodified_client_reads_sub_agents() {
 
 #[test]
 fn many_sub_agents_run_concurrently() {
-    const MANY: usize = 10_000;
+    const MANY: usize = 30_000;
     let mut script: Vec<Item> = vec![Ok(step(0, "m"))];
     let name = |at: usize| (format!("run{at}"), format!("c{at}"));
     for _ in 0..2 {
