@@ -2,7 +2,7 @@
 
 use super::{
     tls::is_untrusted,
-    values::{Call, Of, Reply, escape, micros},
+    values::{Call, Method, Of, Reply, escape, micros},
 };
 use crate::{Fault, Options};
 use concentric_core::{
@@ -309,6 +309,13 @@ impl Db {
         self.call_with(&call, Repeat::Yes, true).await
     }
 
+    /// Pushes staged turns, and returns how many there are then; 0 if they are not staged any more. After a
+    /// connection was lost they may be there twice, which the script finds.
+    pub(super) async fn push(&self, call: Call<'_>) -> Result<i64, StoreError> {
+        let reply = self.execute(&call, Repeat::Yes, false, NEVER).await?;
+        reply.int(0)
+    }
+
     async fn call_with(
         &self,
         call: &Call<'_>,
@@ -460,12 +467,19 @@ impl Db {
     }
 
     fn command(&self, call: &Call<'_>, key: &str, listed: &str, with_text: bool) -> Cmd {
-        let mut command = redis::cmd(if with_text { "EVAL" } else { "EVALSHA" });
-        command.arg(if with_text { SCRIPT } else { &self.sha });
-        command.arg(1).arg(key).arg(call.method);
-        command.arg(listed);
-        let now = self.options.own_now().map(|now| micros(now).to_string());
-        command.arg(now.unwrap_or_default());
+        let mut command = Cmd::new();
+        match call.method {
+            Method::Push(id) => {
+                command.arg("RPUSHX").arg(format!("{key}:p:{id}"));
+            }
+            Method::Script(method) => {
+                command.arg(if with_text { "EVAL" } else { "EVALSHA" });
+                command.arg(if with_text { SCRIPT } else { &self.sha });
+                command.arg(1).arg(key).arg(method).arg(listed);
+                let now = self.options.own_now().map(|now| micros(now).to_string());
+                command.arg(now.unwrap_or_default());
+            }
+        }
         for argument in &call.arguments {
             command.arg(&**argument);
         }

@@ -7,6 +7,7 @@ mod runs;
 mod tenants;
 mod threads;
 mod tls;
+mod turns;
 mod values;
 
 use self::{

@@ -2,11 +2,12 @@ use super::{
     RedisStore,
     db::{Db, Repeat},
     tenants::{Due, Skipped, due, purge_after, purge_all, put_off, set_first},
-    threads::{read_turns, write_turns},
+    threads::read_turns,
+    turns::{Before, End, NewTurns},
     unknown,
     values::{
-        Call, Reply, attempt, bytes, chain_of, digest, fields, from_micros, int, keep, list,
-        optional_int, run_sum, span, text, total, unescape,
+        Call, Reply, attempt, bytes, digest, fields, from_micros, int, keep, list, optional_int,
+        run_sum, span, text, unescape,
     },
 };
 use crate::{
@@ -399,14 +400,16 @@ async fn begin(
 ) -> Result<u64, StoreError> {
     check_keep(0, change.keep)?;
     let max = db.options.max_state_bytes;
-    let turns = write_turns(&change.turns, max)?;
+    let turns = NewTurns::new(&change.turns, max).await?;
     let head = write_head(&change.head)?;
-    check_total(total(&turns, max)?.saturating_add(head.head.len()), max)?;
+    check_total(turns.bytes().saturating_add(head.head.len()), max)?;
     let (attempt, names) = (attempt(), names_digest(key));
     // If the run begins with the turns of its conversation, only the others are sent.
     let mut shared = shared(db, key, &turns).await?;
     loop {
-        let (len, chain) = shared.as_ref().map_or((0, ""), |it| (it.0, &*it.1));
+        let (len, chain) = shared.as_ref().map_or((0, ""), |it| (it.0, &*it.1.chain));
+        let before = shared.as_ref().map(|it| it.1.clone());
+        let before = before.map_or_else(Before::none, Before::Known);
         let call = of_run(key, "run_begin")
             .text(client_id.as_str())
             .text(&attempt)
@@ -418,9 +421,8 @@ async fn begin(
             .owned(digest(head.head.as_bytes()))
             .owned(digest(NO_REPLIES))
             .optional(head.message.as_ref().map(MessageId::as_str))
-            .list(head.asks.iter().map(|id| id.as_str().as_bytes()))
-            .turns(turns.get(len..).unwrap_or_default());
-        let reply = db.call(call, Repeat::Yes).await?;
+            .list(head.asks.iter().map(|id| id.as_str().as_bytes()));
+        let reply = turns.call(db, &key.tenant, len, before, call).await?;
         return match reply.code()? {
             "ok" => reply.number(1),
             "exists" => Err(StoreError::Exists),
@@ -432,23 +434,26 @@ async fn begin(
     }
 }
 
-/// The number of turns of a run's conversation, and its last checksum, if `turns` begin with them.
+/// The number of turns of a run's conversation, and their end, if `turns` begin with them.
 async fn shared(
     db: &Db,
     key: &RunKey,
-    turns: &[String],
-) -> Result<Option<(usize, String)>, StoreError> {
+    turns: &NewTurns,
+) -> Result<Option<(usize, End)>, StoreError> {
     let call = Call::of(&key.tenant, "thread_end").name(key.thread.as_str());
     let reply = db.call(call, Repeat::Yes).await?;
     if reply.code()? == "not_found" {
         return Ok(None);
     }
     let len = size(reply.int(1)?);
-    let Some(first) = turns.get(..len).filter(|first| !first.is_empty()) else {
+    let Some(chain) = turns.chain_of(len).await else {
         return Ok(None);
     };
-    let last = chain_of(first);
-    Ok((text(reply.get(2)?)? == last).then_some((len, last)))
+    if text(reply.get(2)?)? != chain {
+        return Ok(None);
+    }
+    let bytes = size(reply.int(3)?);
+    Ok(Some((len, End { chain, bytes })))
 }
 
 async fn claim(
@@ -668,24 +673,24 @@ async fn take(
 async fn write(db: &Db, key: &RunKey, next: Next, change: &RunChange) -> Result<u64, StoreError> {
     let options = &db.options;
     let max = options.max_state_bytes;
-    let turns = write_turns(&change.turns, max)?;
-    let new_bytes = total(&turns, max)?;
+    let turns = NewTurns::new(&change.turns, max).await?;
     let head = write_head(&change.head)?;
-    check_total(new_bytes.saturating_add(head.head.len()), max)?;
+    check_total(turns.bytes().saturating_add(head.head.len()), max)?;
     let (mode, fence, version, lease) = match next {
         Next::Runs(fence, lease) => ("save", fence, 0, span(lease)),
         Next::Waits(fence) => ("suspend", fence, 0, 0),
         Next::Claimable(version) => ("amend", 0, version, 0),
     };
-    let names = names_digest(key);
+    let (attempt, names) = (attempt(), names_digest(key));
+    let before = Before::Kept(of_run(key, "run_kept").int(position(change.keep)));
     let call = of_run(key, "run_write")
         .text(mode)
         .int(integer(fence))
         .int(integer(version))
-        .owned(attempt())
+        .text(&attempt)
         .int(lease)
         .int(position(change.keep))
-        .int(position(new_bytes))
+        .int(position(turns.bytes()))
         .int(position(max))
         .bytes(&names)
         .text(&head.head)
@@ -696,9 +701,8 @@ async fn write(db: &Db, key: &RunKey, next: Next, change: &RunChange) -> Result<
         .int(position(options.max_waiting_per_tenant))
         .optional_int(keep(options.keep_waiting))
         .int(MAX_TAKEOVERS.into())
-        .list(head.asks.iter().map(|id| id.as_str().as_bytes()))
-        .turns(&turns);
-    let reply = db.call(call, Repeat::Yes).await?;
+        .list(head.asks.iter().map(|id| id.as_str().as_bytes()));
+    let reply = turns.call(db, &key.tenant, 0, before, call).await?;
     let full = |limit, of_tenant| StoreError::TooManyWaiting { limit, of_tenant };
     Err(match reply.code()? {
         "ok" => return reply.number(1),

@@ -1,10 +1,11 @@
 use super::{
     RedisStore,
     db::{Db, Repeat},
-    tenants, unknown,
+    tenants,
+    turns::{Before, NewTurns},
+    unknown,
     values::{
         Call, ROOT, attempt, bytes, escape, fields, int, list, open_turns, optional_int, text,
-        total,
     },
 };
 use crate::{
@@ -12,7 +13,7 @@ use crate::{
     columns::{integer, number, position, size},
     rules::{
         MAX_TURNS, read_suspended, thread_name, unwritable, window, write_outcome, write_slot,
-        write_suspended, write_turn,
+        write_suspended,
     },
 };
 use concentric_core::{
@@ -220,10 +221,6 @@ fn read_range(
     Ok((turns.collect::<Result<_, _>>()?, chain))
 }
 
-pub(super) fn write_turns(turns: &[Turn], max: usize) -> Result<Vec<String>, StoreError> {
-    turns.iter().map(|turn| write_turn(turn, max)).collect()
-}
-
 /// Appends to a conversation; or, with `to`, to a new one that begins with its turns.
 async fn append(
     db: &Db,
@@ -234,8 +231,7 @@ async fn append(
     change: &ThreadChange,
 ) -> Result<u64, StoreError> {
     let max = db.options.max_state_bytes;
-    let turns = write_turns(&change.turns, max)?;
-    let new_bytes = total(&turns, max)?;
+    let turns = NewTurns::new(&change.turns, max).await?;
     let mut slots = Vec::new();
     for slot in &change.slots {
         let place = serde_json::to_string(&slot.place).map_err(StoreError::unwritable)?;
@@ -253,12 +249,16 @@ async fn append(
         .map(|(_, outcome)| write_outcome(outcome))
         .transpose()?;
     let to_name = to.map(|to| escape(to.as_str()));
+    let attempt = attempt();
+    let before = Call::of(tenant, "thread_kept")
+        .name(thread.as_str())
+        .int(position(change.keep));
     let call = Call::of(tenant, "thread_append")
         .name(thread.as_str())
         .optional(to_name.as_deref())
         .text(to.unwrap_or(thread).as_str())
         .int(integer(version))
-        .owned(attempt())
+        .text(&attempt)
         .optional(change.id.as_deref())
         .optional(change.session.as_ref().map(ThreadId::as_str))
         .flag(claim.is_some())
@@ -267,15 +267,16 @@ async fn append(
         .int(claim.map_or(0, |claim| integer(claim.fence)))
         .text(outcome.as_deref().unwrap_or_default())
         .int(position(change.keep))
-        .int(position(new_bytes))
+        .int(position(turns.bytes()))
         .int(position(max))
         .flag(change.clear_slots)
         .optional(state.as_deref())
         .text(suspended_slots.as_deref().unwrap_or_default())
         .int(suspended.map_or(0, |turn| position(turn.shared)))
-        .list(slots.iter().map(String::as_bytes))
-        .turns(&turns);
-    let reply = db.call(call, Repeat::Yes).await?;
+        .list(slots.iter().map(String::as_bytes));
+    let reply = turns
+        .call(db, tenant, 0, Before::Kept(before), call)
+        .await?;
     let n = match reply.code()? {
         "not_found" => return Err(StoreError::NotFound),
         _ => reply.number(1)?,

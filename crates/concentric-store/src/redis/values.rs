@@ -4,7 +4,7 @@ use super::db::database;
 use crate::{
     Fault,
     columns::{nanos, number, time},
-    rules::{LONGEST, check_total},
+    rules::LONGEST,
 };
 use concentric_core::{
     context::Environment,
@@ -23,12 +23,13 @@ pub(super) const ROOT: &str = "concentric/turns/1";
 
 /// The bytes before a stored turn: its checksum, and the size of the turns up to it.
 const CHAIN: usize = 40;
-const HEADER: usize = 56;
+pub(super) const HEADER: usize = 56;
 
-/// A call of a method of the script.
+/// A call of a method of the script, or of a command.
+#[derive(Clone)]
 pub(super) struct Call<'a> {
     pub(super) of: Of<'a>,
-    pub(super) method: &'static str,
+    pub(super) method: Method<'a>,
     pub(super) arguments: Vec<Cow<'a, [u8]>>,
 }
 
@@ -42,12 +43,27 @@ pub(super) enum Of<'a> {
     Store,
 }
 
+#[derive(Clone, Copy)]
+pub(super) enum Method<'a> {
+    Script(&'static str),
+    /// Pushes the arguments to staged turns with this id, if these exist.
+    Push(&'a str),
+}
+
 impl<'a> Call<'a> {
     pub(super) const fn new(of: Of<'a>, method: &'static str) -> Self {
         Self {
             of,
-            method,
+            method: Method::Script(method),
             arguments: Vec::new(),
+        }
+    }
+
+    pub(super) fn push(tenant: &'a Tenant, id: &'a str, entries: Vec<Vec<u8>>) -> Self {
+        Self {
+            of: Of::Tenant(tenant),
+            method: Method::Push(id),
+            arguments: entries.into_iter().map(Cow::Owned).collect(),
         }
     }
 
@@ -94,15 +110,6 @@ impl<'a> Call<'a> {
         let values: Vec<_> = values.into_iter().map(Into::into).collect();
         let mut call = self.owned(values.len().to_string());
         call.arguments.extend(values);
-        call
-    }
-
-    /// Turns, each with its digest.
-    pub(super) fn turns(self, turns: &'a [String]) -> Self {
-        let mut call = self.owned(turns.len().to_string());
-        for turn in turns {
-            call = call.owned(digest(turn.as_bytes())).text(turn);
-        }
         call
     }
 }
@@ -161,14 +168,8 @@ fn sha1(parts: &[&[u8]]) -> String {
 }
 
 /// The checksum of a turn and of those before it, whose last checksum is `before`.
-fn chain(before: &str, turn: &[u8]) -> String {
+pub(super) fn chain(before: &str, turn: &[u8]) -> String {
     sha1(&[before.as_bytes(), &digest(turn)])
-}
-
-/// The checksum of turns.
-pub(super) fn chain_of(turns: &[String]) -> String {
-    let turns = turns.iter();
-    turns.fold(ROOT.to_owned(), |last, turn| chain(&last, turn.as_bytes()))
 }
 
 /// The checksum of a run, from the digests of its names, its head and its replies, and that of its turns.
@@ -205,13 +206,6 @@ pub(super) fn open_turns<'a>(
             range.len()
         ))),
     }
-}
-
-/// The total size of `texts`, which is at most `max`.
-pub(super) fn total(texts: &[String], max: usize) -> Result<usize, StoreError> {
-    let bytes = texts.iter().map(String::len).sum();
-    check_total(bytes, max)?;
-    Ok(bytes)
 }
 
 /// Microseconds since 1970, which the numbers of the script can represent.
@@ -254,6 +248,8 @@ impl Reply {
     pub(super) fn new(value: Value) -> Result<Self, StoreError> {
         match value {
             Value::Array(values) => Ok(Self(values)),
+            // That of a command.
+            value @ Value::Int(_) => Ok(Self(vec![value])),
             _ => Err(database("the script returned no list").into()),
         }
     }

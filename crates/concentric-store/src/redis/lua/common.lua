@@ -12,6 +12,7 @@
 --   :n          the last version            :i      the time at which the tenant was listed
 --   :r:T:R      a run                       :q:T:R  the interrupts that it raised
 --   :g:LOG      a log of turns              :gt:LOG its turns          :gc:LOG the logs that begin with its turns
+--   :p:ID       turns that are staged for a write
 --   :t:T        a conversation              :s:T    its slots          :tz     the names of all conversations
 --   :f:EFFECT   an effect                   :fr:T:R those of a run     :fu :fn those without a run
 --   :y          runs that were deleted with their conversations, by time
@@ -29,6 +30,8 @@ local call = redis.call
 local base = KEYS[1]
 local methods = {}
 local cursor = 3
+-- The key of the staged turns of this call.
+local staged
 
 -- The next `n` arguments.
 local function take(n)

@@ -79,19 +79,71 @@ local function log_read(log, from, len)
   return entries
 end
 
--- Appends the turns that are the next arguments, each after its digest, to a log whose last checksum is `chain`.
--- Returns the last checksum, the number of turns and their bytes.
-local function log_append(log, chain, len, bytes)
-  local new = tonumber((take(1)))
-  local entries = {}
-  for n = 1, new do
-    local digest, body = take(2)
-    chain = redis.sha1hex(chain .. digest)
-    bytes = bytes + #body
-    entries[n] = chain .. string.format('%016.0f', bytes) .. body
+-- The seconds for which staged turns are kept.
+local STAGED = 600
+
+local function staged_key(id)
+  return base .. ':p:' .. id
+end
+
+-- Begins a list of staged turns, to which the caller pushes entries. It has a first entry, since the server deletes
+-- empty lists, and an entry is pushed only if the list exists, so that each list expires.
+function methods.stage()
+  local key = staged_key((take(1)))
+  call('UNLINK', key)
+  call('RPUSH', key, '')
+  call('EXPIRE', key, STAGED)
+  return {'ok'}
+end
+
+-- The new turns that are the next arguments: each after its digest; or, after their number and '+', the key of their
+-- staged entries, the checksum and the bytes of the turns before them, and those that they end with.
+local function take_turns()
+  local count, how = take(2)
+  local new = {count = tonumber(count)}
+  if how == '+' then
+    local id, before_chain, before_bytes, chain, bytes = take(5)
+    new.key = staged_key(id)
+    new.before_chain, new.before_bytes = before_chain, tonumber(before_bytes)
+    new.chain, new.bytes = chain, tonumber(bytes)
+    staged = new.key
+  else
+    new.first = cursor
+    cursor = cursor + 2 * new.count
   end
-  in_parts('RPUSH', turns_key(log), entries, 1)
-  return chain, len + new, bytes
+  return new
+end
+
+-- Whether new turns are complete, and follow turns with these bytes, the last of which has the checksum `chain`.
+local function may_append(new, chain, bytes)
+  return not new.key
+    or new.before_chain == chain and new.before_bytes == bytes and call('LLEN', new.key) == new.count + 1
+end
+
+-- Appends turns to a log that they may be appended to. Returns the last checksum, the number of turns and their bytes.
+local function log_append(log, chain, len, bytes, new)
+  local key = turns_key(log)
+  if not new.key then
+    local entries = {}
+    for n = 1, new.count do
+      local digest, body = ARGV[new.first + 2 * n - 1], ARGV[new.first + 2 * n]
+      chain = redis.sha1hex(chain .. digest)
+      bytes = bytes + #body
+      entries[n] = chain .. string.format('%016.0f', bytes) .. body
+    end
+    in_parts('RPUSH', key, entries, 1)
+    return chain, len + new.count, bytes
+  end
+  call('LPOP', new.key)
+  if call('EXISTS', key) == 0 then
+    call('PERSIST', new.key)
+    call('RENAME', new.key, key)
+  else
+    for _ = 1, new.count do
+      call('LMOVE', new.key, key, 'LEFT', 'RIGHT')
+    end
+  end
+  return new.chain, len + new.count, new.bytes
 end
 
 -- Creates a log that begins with the first `len` turns of a log, and has at most `depth` ancestors.
@@ -153,8 +205,8 @@ local function log_cut(log, len)
 end
 
 -- The code that rejects a change of a list of turns, and its number; or the checksum and the bytes of the turns
--- that the change keeps.
-local function log_check(list, keep, new_bytes, max)
+-- that the change keeps before the `new` ones.
+local function log_check(list, keep, new, new_bytes, max)
   if keep > list.len then
     return 'keep', list.len
   end
@@ -173,5 +225,21 @@ local function log_check(list, keep, new_bytes, max)
   if bytes + new_bytes > max then
     return 'too_large', bytes + new_bytes
   end
+  if not may_append(new, chain, bytes) then
+    return 'restage', 0
+  end
   return nil, chain, bytes
+end
+
+-- The checksum and the bytes of the first `keep` turns of a list, which new turns may follow.
+local function log_kept(list, keep)
+  if not list or keep > list.len then
+    return {'ok', ROOT, 0}
+  end
+  local chain, bytes = list.chain, list.bytes
+  if keep < list.len then
+    chain, bytes = log_end(list.log, keep)
+  end
+  -- A write finds that the last one is missing.
+  return {'ok', chain or ROOT, bytes or 0}
 end

@@ -217,4 +217,9 @@ function methods.mark()
   return {'ok'}
 end
 
-return methods[ARGV[1]]()
+local answer = methods[ARGV[1]]()
+-- The caller repeats this call after that answer, and stages turns again after others.
+if staged and answer[1] ~= 'unlisted' then
+  call('UNLINK', staged)
+end
+return answer

@@ -355,7 +355,7 @@ end
 -- Begins a run. Its first turns are the `shared` ones of its conversation, whose checksum is `chain`.
 function methods.run_begin()
   local T, R, client, attempt, lease, sum_names, shared, chain, head, hd, rd, message = take(12)
-  local asks = take_list()
+  local asks, turns = take_list(), take_turns()
   shared = tonumber(shared)
   local old = run_open(T, R)
   if old then
@@ -369,19 +369,22 @@ function methods.run_begin()
   if answer then
     return answer
   end
-  local log, bytes
+  local origin, bytes = nil, 0
   if shared > 0 then
     local thread = call('HMGET', base .. ':t:' .. T, 'log', 'len', 'chain', 'bytes')
     if tonumber(thread[2] or nil) ~= shared or thread[3] ~= chain then
       return {'moved'}
     end
-    log, bytes = log_fork(thread[1], shared, 17), tonumber(thread[4])
+    origin, bytes = thread[1], tonumber(thread[4])
   else
     chain = ROOT
-    log, bytes = log_new('', 0, 0), 0
   end
+  if not may_append(turns, chain, bytes) then
+    return {'restage'}
+  end
+  local log = origin and log_fork(origin, shared, 17) or log_new('', 0, 0)
   local len
-  chain, len, bytes = log_append(log, chain, shared, bytes)
+  chain, len, bytes = log_append(log, chain, shared, bytes, turns)
   local fence = next_version()
   local run = {key = run_key(T, R), T = T, R = R, status = 'running', client = client, n = fence, till = till,
     waited = false}
@@ -557,12 +560,19 @@ local function wait_code(T, max_thread, max_tenant)
   end
 end
 
+-- The end of the first turns of a run.
+function methods.run_kept()
+  local T, R, keep = take(3)
+  local run = run_open(T, R)
+  return log_kept(run and not run.is_damaged and run, tonumber(keep))
+end
+
 -- Changes the state of a run: 'save' of one that continues, 'suspend' of one that waits from now on, 'amend' of one
 -- with this version that can be claimed.
 function methods.run_write()
   local T, R, mode, fence, version, attempt, lease, keep, new_bytes, max, sum_names, head, hd, rd, message,
     max_thread, max_tenant, keep_waiting, max_takeovers = take(19)
-  local asks = take_list()
+  local asks, turns = take_list(), take_turns()
   keep, max_takeovers, keep_waiting = tonumber(keep), tonumber(max_takeovers), tonumber(keep_waiting)
   local run = run_open(T, R)
   if run and run.attempt == attempt then
@@ -583,7 +593,7 @@ function methods.run_write()
     return {code, run and run.len or 0}
   end
   -- The head counts towards the limit.
-  local rejected, chain, bytes = log_check(run, keep, tonumber(new_bytes), tonumber(max) - #head)
+  local rejected, chain, bytes = log_check(run, keep, turns, tonumber(new_bytes), tonumber(max) - #head)
   if rejected then
     return {rejected, rejected == 'too_large' and chain + #head or chain}
   end
@@ -612,7 +622,7 @@ function methods.run_write()
     log = log_cut(log, keep)
   end
   local len
-  chain, len, bytes = log_append(log, chain, keep, bytes)
+  chain, len, bytes = log_append(log, chain, keep, bytes, turns)
   version = next_version()
   if mode == 'amend' then
     rd = run.rd

@@ -19,7 +19,13 @@ function methods.thread_end()
   if not thread then
     return {'not_found'}
   end
-  return {'ok', thread.len, thread.chain}
+  return {'ok', thread.len, thread.chain, thread.bytes}
+end
+
+-- The end of the first turns of a conversation.
+function methods.thread_kept()
+  local T, keep = take(2)
+  return log_kept(thread_open(T), tonumber(keep))
 end
 
 -- A conversation; without its turns if they exceed `max` bytes.
@@ -81,6 +87,7 @@ function methods.thread_append()
   to, change, session = optional(to), optional(change), optional(session)
   keep = tonumber(keep)
   local slots = take_list()
+  local turns = take_turns()
   local target = to or T
   local old = thread_open(target)
   local run = ends == '1' and run_open(run_T, run_R)
@@ -114,7 +121,7 @@ function methods.thread_append()
     return {'not_found'}
   end
   local list = from or {len = 0, bytes = 0, chain = ROOT}
-  local rejected, chain, bytes = log_check(list, keep, tonumber(new_bytes), tonumber(max))
+  local rejected, chain, bytes = log_check(list, keep, turns, tonumber(new_bytes), tonumber(max))
   if rejected then
     return {rejected, chain}
   end
@@ -129,7 +136,7 @@ function methods.thread_append()
     log = from.log
   end
   local len
-  chain, len, bytes = log_append(log, chain, keep, bytes)
+  chain, len, bytes = log_append(log, chain, keep, bytes, turns)
 
   local slots_key = base .. ':s:' .. target
   if to and clears ~= '1' then

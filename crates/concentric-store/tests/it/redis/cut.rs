@@ -1,9 +1,11 @@
 //! A connection that is lost after a script was executed, and before its result is known.
 
 use super::*;
-use crate::common::{question, redis::schema};
+use crate::common::{question, redis::schema, running_after};
+use ::redis::Value;
 use concentric_core::{
-    Context, Reply, Str,
+    Context, Reply, Str, Transcript,
+    machine::RunState,
     store::{CacheKey, CacheStore, EffectKey, Intent, Ledger, LedgerEntry, Renewed},
 };
 use std::sync::{
@@ -18,6 +20,8 @@ use tokio::{
 /// A proxy that can drop a result, and its connection.
 struct Proxy {
     url: String,
+    // The name of the store behind it.
+    schema: String,
     // The number of results up to the one that is dropped; 0 if there is none.
     armed: Arc<AtomicUsize>,
     cuts: Arc<AtomicUsize>,
@@ -32,6 +36,7 @@ impl Proxy {
         let url = url.replacen(&server, &format!("127.0.0.1:{port}"), 1);
         let proxy = Self {
             url,
+            schema: schema(),
             armed: Arc::default(),
             cuts: Arc::default(),
         };
@@ -88,7 +93,7 @@ async fn forward(
 /// A store with one connection through a proxy, so that the next result is that of the next call.
 async fn proxied() -> Option<(Proxy, RedisStore)> {
     let proxy = Proxy::start(&direct()?).await;
-    let options = Options::new().schema(schema()).pool_size(1);
+    let options = Options::new().schema(&*proxy.schema).pool_size(1);
     let store = RedisStore::open_with(&proxy.url, options).await.unwrap();
     // Lists the tenant, and makes the connections.
     let change = running("hi").into();
@@ -200,6 +205,107 @@ async fn a_write_whose_result_is_lost_is_applied_once() {
     assert!(matches!(fault(&deleted), Fault::Database(_)), "{deleted:?}");
     assert!(store.load(tenant("acme"), id("u")).await.unwrap().is_none());
     assert_eq!(proxy.cuts.load(Ordering::SeqCst), 14);
+}
+
+/// The state of a run with so many turns that they are staged in several pieces.
+fn long() -> RunState {
+    let mut transcript = Transcript::new();
+    for n in 0..1_200 {
+        transcript.push_user(format!("message {n}"));
+    }
+    running_after(transcript)
+}
+
+/// The keys of staged turns of a store.
+async fn staged(schema: &str) -> Vec<String> {
+    let mut staged = keys(schema).await;
+    staged.retain(|key| key.contains(":p:"));
+    staged
+}
+
+#[tokio::test]
+async fn a_write_of_many_turns_whose_result_is_lost_is_applied_once() {
+    let Some((proxy, store)) = proxied().await else {
+        return;
+    };
+    // Each call of a write: its pieces, and those before and after them.
+    for nth in 1..=6 {
+        let run = nth.to_string();
+        proxy.cut(nth);
+        let begun = RunStore::begin(&store, key(&run), client(&run), long().into(), LEASE);
+        let fence = begun.await.unwrap();
+        assert_eq!(store.get(key(&run)).await.unwrap().state, long());
+        proxy.cut(nth);
+        let saved = store.save(key(&run), fence, long().into(), LEASE);
+        saved.await.unwrap();
+        assert_eq!(store.get(key(&run)).await.unwrap().state, long());
+
+        let texts: Vec<_> = (0..1_200).map(|n| n.to_string()).collect();
+        let mut version = 0;
+        for keep in [0, 1_200] {
+            proxy.cut(nth);
+            let appended = store.append(tenant("acme"), id(&run), version, add(keep, &texts));
+            version = appended.await.unwrap();
+        }
+        let stored = store.load(tenant("acme"), id(&run)).await.unwrap().unwrap();
+        let texts = texts
+            .iter()
+            .chain(&texts)
+            .map(|text| Turn::user(text.clone()));
+        assert!(stored.history.iter().cloned().eq(texts));
+    }
+    assert_eq!(proxy.cuts.load(Ordering::SeqCst), 24);
+    assert!(staged(&proxy.schema).await.is_empty());
+}
+
+#[tokio::test]
+async fn a_write_that_ends_between_its_pieces_leaves_nothing_that_is_read() {
+    let Some((store, schema)) = redis::store(Options::new()).await else {
+        return;
+    };
+    let mut database = connect(&direct().unwrap()).await;
+    for n in 0.. {
+        let run = n.to_string();
+        let begun = RunStore::begin(&store, key(&run), client(&run), long().into(), LEASE);
+        let after = Duration::from_micros(200 * n);
+        let ended = tokio::time::timeout(after, begun).await;
+        let left = staged(&schema).await;
+        if ended.is_err() && !left.is_empty() {
+            let read = store.get(key(&run)).await;
+            assert!(matches!(read, Err(StoreError::NotFound)), "{read:?}");
+            let expires = command(&mut database, &["TTL", &left[0]]).await;
+            assert!(matches!(expires, Value::Int(1..=600)), "{expires:?}");
+            break;
+        }
+    }
+}
+
+#[tokio::test]
+async fn turns_that_are_removed_before_they_are_written_are_staged_again() {
+    let Some((store, schema)) = redis::store(Options::new()).await else {
+        return;
+    };
+    let mut database = connect(&direct().unwrap()).await;
+    let remover = tokio::spawn(async move {
+        loop {
+            for key in staged(&schema).await {
+                let removed = command(&mut database, &["DEL", &key]).await;
+                if removed == Value::Int(1) {
+                    return;
+                }
+            }
+        }
+    });
+    for n in 0.. {
+        let run = n.to_string();
+        let begun = RunStore::begin(&store, key(&run), client(&run), long().into(), LEASE);
+        begun.await.unwrap();
+        assert_eq!(store.get(key(&run)).await.unwrap().state, long());
+        if remover.is_finished() {
+            break;
+        }
+    }
+    remover.await.unwrap();
 }
 
 #[tokio::test]
