@@ -15,6 +15,8 @@ use concentric_store::RedisStore;
 use concentric_store::SqliteStore;
 use concentric_store::{MemoryStore, Options};
 use concentric_test::{ManualClock, StoreHarness};
+#[cfg(feature = "sqlite")]
+use std::path::{Path, PathBuf};
 
 /// A store with its `purge`.
 pub(crate) trait Store:
@@ -95,7 +97,7 @@ macro_rules! for_each_kind {
 }
 
 macro_rules! harness {
-    ($kind:ty, $store:ty, |$self:ident| $open:expr) => {
+    ($kind:ty, $store:ty, |$self:ident| $open:expr $(, $shared:item)?) => {
         impl StoreHarness for $kind {
             type Store = $store;
 
@@ -110,6 +112,8 @@ macro_rules! harness {
             async fn purge(&self) {
                 self.open().await.expire().await;
             }
+
+            $($shared)?
         }
     };
 }
@@ -127,28 +131,54 @@ harness!(Memory, MemoryStore, |self| self.0.clone());
 /// A file.
 #[cfg(feature = "sqlite")]
 pub(crate) struct Sqlite {
-    dir: tempfile::TempDir,
+    dir: PathBuf,
     options: Options,
+    // Of the process that has made it.
+    _removed: Option<tempfile::TempDir>,
+}
+
+#[cfg(feature = "sqlite")]
+impl Sqlite {
+    /// A directory for the file. The contract has thousands of writes, which need not reach a disk.
+    fn parent() -> PathBuf {
+        let memory = Path::new("/dev/shm");
+        match memory.is_dir() {
+            true => memory.to_owned(),
+            false => std::env::temp_dir(),
+        }
+    }
 }
 
 #[cfg(feature = "sqlite")]
 impl Kind for Sqlite {
     async fn with(options: Options) -> Self {
-        // The contract has thousands of writes, which need not reach a disk.
-        let dir = match std::path::Path::new("/dev/shm") {
-            memory if memory.is_dir() => tempfile::tempdir_in(memory),
-            _ => tempfile::tempdir(),
-        };
-        let dir = dir.unwrap();
-        Self { dir, options }
+        let dir = tempfile::tempdir_in(Self::parent()).unwrap();
+        Self {
+            dir: dir.path().to_owned(),
+            options,
+            _removed: Some(dir),
+        }
     }
 }
 
 #[cfg(feature = "sqlite")]
-harness!(Sqlite, SqliteStore, |self| {
-    let path = self.dir.path().join("runs.db");
-    SqliteStore::open_with(path, self.options.clone()).unwrap()
-});
+harness!(
+    Sqlite,
+    SqliteStore,
+    |self| {
+        let path = self.dir.join("runs.db");
+        SqliteStore::open_with(path, self.options.clone()).unwrap()
+    },
+    async fn shared(name: &str, clock: ManualClock) -> Option<Self> {
+        let mut new = tempfile::Builder::new();
+        let new = new.prefix(name).rand_bytes(0).tempdir_in(Self::parent());
+        Some(Self {
+            dir: Self::parent().join(name),
+            options: Options::new().clock(clock),
+            _removed: new.ok(),
+        })
+    }
+);
 
 #[cfg(feature = "sqlite")]
 pub(crate) struct SqliteInMemory(SqliteStore);
@@ -168,7 +198,7 @@ harness!(SqliteInMemory, SqliteStore, |self| self.0.clone());
 pub(crate) struct Postgres<const POOLED: bool> {
     url: String,
     options: Options,
-    _schema: Emptied,
+    schema: Emptied,
 }
 
 #[cfg(feature = "postgres")]
@@ -179,6 +209,21 @@ impl<const POOLED: bool> Postgres<POOLED> {
             false => postgres::direct(),
         }
     }
+
+    fn of(schema: Emptied, options: Options) -> Self {
+        let options = options.pool_size(4).schema(schema.name());
+        // The name under which the connections are cut.
+        let url = format!(
+            "{}?application_name={}",
+            Self::url().unwrap(),
+            schema.name()
+        );
+        Self {
+            url,
+            options: options.prepared(!POOLED),
+            schema,
+        }
+    }
 }
 
 #[cfg(feature = "postgres")]
@@ -186,10 +231,16 @@ impl<const POOLED: bool> Kind for Postgres<POOLED> {
     async fn with(options: Options) -> Self {
         let (_, schema) = Emptied::new().await.unwrap();
         let options = options.pool_size(4).schema(schema.name());
+        // The name under which the connections are cut.
+        let url = format!(
+            "{}?application_name={}",
+            Self::url().unwrap(),
+            schema.name()
+        );
         Self {
-            url: Self::url().unwrap(),
+            url,
             options: options.prepared(!POOLED),
-            _schema: schema,
+            schema,
         }
     }
 }
@@ -214,6 +265,11 @@ impl<const POOLED: bool> StoreHarness for Postgres<POOLED> {
     async fn purge(&self) {
         self.open().await.expire().await;
     }
+
+    async fn shared(name: &str, clock: ManualClock) -> Option<Self> {
+        let schema = Emptied::named(name).await;
+        Some(Self::of(schema, Options::new().clock(clock)))
+    }
 }
 
 /// A server that `.ci/redis` starts, in a cluster if it is `CLUSTERED`.
@@ -232,17 +288,20 @@ impl<const CLUSTERED: bool> Redis<CLUSTERED> {
             false => redis::url("CONCENTRIC_REDIS"),
         }
     }
-}
 
-#[cfg(feature = "redis")]
-impl<const CLUSTERED: bool> Kind for Redis<CLUSTERED> {
-    async fn with(options: Options) -> Self {
-        let schema = redis::schema();
+    fn of(schema: String, options: Options) -> Self {
         Self {
             url: Self::url().unwrap(),
             options: options.pool_size(2).schema(schema.as_str()),
             schema,
         }
+    }
+}
+
+#[cfg(feature = "redis")]
+impl<const CLUSTERED: bool> Kind for Redis<CLUSTERED> {
+    async fn with(options: Options) -> Self {
+        Self::of(redis::schema(), options)
     }
 }
 
@@ -265,6 +324,10 @@ impl<const CLUSTERED: bool> StoreHarness for Redis<CLUSTERED> {
 
     async fn purge(&self) {
         self.open().await.expire().await;
+    }
+
+    async fn shared(name: &str, clock: ManualClock) -> Option<Self> {
+        Some(Self::of(name.to_owned(), Options::new().clock(clock)))
     }
 
     async fn cut_connections(&self) {

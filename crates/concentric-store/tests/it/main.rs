@@ -11,6 +11,8 @@ mod kinds;
 
 mod common;
 mod contract;
+#[cfg(feature = "sqlite")]
+mod crashes;
 mod holds;
 #[cfg(feature = "sqlite")]
 mod model;

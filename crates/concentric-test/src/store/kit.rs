@@ -70,17 +70,21 @@ where
         println!("skipped: the store is not available");
         return;
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build();
-    let runtime = runtime.unwrap_or_else(|error| panic!("no runtime: {error}"));
-    runtime.block_on(async {
+    block_on(async {
         let minutes = rounds() / ROUNDS + 1;
         let case = async { case(Test::start().await).await };
         let ended = tokio::time::timeout(secs(60 * minutes), case).await;
         ended.unwrap_or_else(|_| panic!("the store did not respond within {minutes} minutes"));
     });
+}
+
+pub(super) fn block_on(work: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build();
+    let runtime = runtime.unwrap_or_else(|error| panic!("no runtime: {error}"));
+    runtime.block_on(work);
 }
 
 const ROUNDS: u64 = 10;

@@ -8,15 +8,25 @@
 //!
 //! ```
 //! # use concentric_core::{Str, store::{Once, StoreFuture, Tenant}};
-//! # use std::{collections::HashSet, sync::{Arc, Mutex}};
-//! # #[derive(Clone, Default)]
-//! # struct MyStore(Arc<Mutex<HashSet<(Tenant, Str)>>>);
+//! # use std::{fs, path::PathBuf, sync::atomic::{AtomicUsize, Ordering}};
+//! # #[derive(Clone)]
+//! # struct MyStore(PathBuf);
 //! # impl MyStore {
-//! #     fn with_clock(_: ManualClock) -> Self { Self::default() }
+//! #     fn new(clock: ManualClock) -> Self {
+//! #         static NEXT: AtomicUsize = AtomicUsize::new(0);
+//! #         let n = NEXT.fetch_add(1, Ordering::Relaxed);
+//! #         Self::open(&format!("doc_{}_{n}", std::process::id()), clock)
+//! #     }
+//! #     fn open(name: &str, _: ManualClock) -> Self {
+//! #         let folder = std::env::temp_dir().join(name);
+//! #         let _ = fs::create_dir_all(&folder);
+//! #         Self(folder)
+//! #     }
 //! # }
 //! # impl Once for MyStore {
 //! #     fn once(&self, tenant: Tenant, key: Str, _: std::time::Duration) -> StoreFuture<bool> {
-//! #         let first = self.0.lock().is_ok_and(|mut used| used.insert((tenant, key)));
+//! #         let name: String = format!("{tenant:?}{key}").bytes().map(|it| format!("{it:x}")).collect();
+//! #         let first = fs::create_dir(self.0.join(name)).is_ok();
 //! #         Box::pin(async move { Ok(first) })
 //! #     }
 //! # }
@@ -26,14 +36,10 @@
 //!
 //! impl StoreHarness for Harness {
 //!     type Store = MyStore;
-//!
-//!     async fn start(clock: ManualClock) -> Self {
-//!         Self(MyStore::with_clock(clock))
-//!     }
-//!
-//!     async fn open(&self) -> MyStore {
-//!         self.0.clone()
-//!     }
+//!     async fn start(clock: ManualClock) -> Self { Self(MyStore::new(clock)) }
+//!     async fn open(&self) -> MyStore { self.0.clone() }
+//!     // For processes that share a store, and are killed while they write.
+//!     async fn shared(name: &str, clock: ManualClock) -> Option<Self> { Some(Self(MyStore::open(name, clock))) }
 //! }
 //!
 //! // Without `only`, the store must implement all traits.
@@ -64,15 +70,26 @@
 //! Random operations are compared with those of a [`MemoryStore`](crate::MemoryStore), and several handles of the store
 //! compete for one run, key or version. Failures print their seed.
 //!
+//! # Crashes
+//!
+//! If processes can share the store ([`StoreHarness::shared`]), the cases of crashes start their test again
+//! ([`std::env::current_exe`], with the arguments of Rust's test harness) and kill it while it writes, at a random time.
+//! Then the store must have each acknowledged write, and the write that was under way completely or not at all. These
+//! cases exist for runs, conversations, effects and used keys. They do not show what a store keeps when its server or
+//! machine crashes.
+//!
+//! # Variables
+//!
 //! | variable | default | effect |
 //! |---|---|---|
-//! | `CONCENTRIC_STORE_ROUNDS` | 10 | the number of races of each kind, and of random sequences |
+//! | `CONCENTRIC_STORE_ROUNDS` | 10 | the number of races of each kind, of killed processes, and of random sequences |
 //! | `CONCENTRIC_STORE_SEED` | 1 | the seed of the first random sequence; each next one has the next seed |
 
 #[macro_use]
 mod suite;
 
 mod cache;
+mod crashes;
 mod decisions;
 mod kit;
 mod leases;
@@ -95,6 +112,7 @@ pub mod cases {
 
     pub use super::{
         cache::{cache, cache_of_threads},
+        crashes::{crashes, crashes_of_ledger, crashes_of_once, crashes_of_threads},
         decisions::decisions,
         leases::leases,
         ledger::{ledger, ledger_of_runs},

@@ -27,6 +27,16 @@ pub trait StoreHarness: Sized {
         async {}
     }
 
+    /// Opens the store with this name, and creates it if there is none; by default `None`: several processes cannot use
+    /// the store, and the cases of crashes pass at once.
+    ///
+    /// A test calls it with a name that no other test has (of lower-case letters, digits and `_`), and starts processes
+    /// that call it with the same name, and are killed while they write.
+    fn shared(name: &str, clock: ManualClock) -> impl Future<Output = Option<Self>> {
+        let _ = (name, clock);
+        async { None }
+    }
+
     /// Closes the connections of all handles, which then connect again; by default none.
     ///
     /// The cases of races call it during writes, which may fail but must not be applied in part.
@@ -84,10 +94,12 @@ macro_rules! __store_group {
         $crate::__store_tenants_of_runs!($harness);
         $crate::__store_model!($harness);
         $crate::__store_races!($harness);
+        $crate::__store_crashes!($harness);
     };
     (ledger, $harness:ty, $all:tt) => {
         $crate::__store_ledger!($harness);
         $crate::__store_tenants_of_ledger!($harness);
+        $crate::__store_crashes_of_ledger!($harness);
         $crate::__store_with_runs!($all {
             $crate::__store_ledger_of_runs!($harness);
             $crate::__store_model_of_ledger!($harness);
@@ -97,6 +109,7 @@ macro_rules! __store_group {
     (once, $harness:ty, $all:tt) => {
         $crate::__store_once!($harness);
         $crate::__store_races_of_once!($harness);
+        $crate::__store_crashes_of_once!($harness);
     };
     (decisions, $harness:ty, $all:tt) => {
         $crate::__store_decisions!($harness);
@@ -106,6 +119,7 @@ macro_rules! __store_group {
         $crate::__store_tenants_of_threads!($harness);
         $crate::__store_model_of_threads!($harness);
         $crate::__store_races_of_threads!($harness);
+        $crate::__store_crashes_of_threads!($harness);
         $crate::__store_with_all!($all [] {
             $crate::__store_threads_of_runs!($harness);
             $crate::__store_tenants_of_all!($harness);
@@ -201,6 +215,39 @@ macro_rules! cases {
                     #[test]
                     fn $name() {
                         $crate::store::cases::$group::$name::<$d harness>();
+                    }
+                )+
+            };
+        }
+    };
+}
+
+/// Like `cases!`, for cases that start their test again, whose path is their argument.
+macro_rules! crashes {
+    (@case [$($bound:ident),+] $name:ident) => {
+        pub fn $name<H>(test: &str)
+        where
+            H: $crate::StoreHarness,
+            H::Store: $(concentric_core::store::$bound +)+,
+        {
+            super::$name::<H>(test);
+        }
+    };
+    ($d:tt $list:ident $group:ident $bounds:tt $($name:ident)+) => {
+        #[doc(hidden)]
+        pub mod $group {
+            $(crashes!(@case $bounds $name);)+
+        }
+
+        #[doc(hidden)]
+        #[macro_export]
+        macro_rules! $list {
+            ($d harness:ty) => {
+                $(
+                    #[test]
+                    fn $name() {
+                        let test = concat!(module_path!(), "::", stringify!($name));
+                        $crate::store::cases::$group::$name::<$d harness>(test);
                     }
                 )+
             };

@@ -45,6 +45,13 @@ impl Emptied {
         &self.0
     }
 
+    /// The schema with this name, also for other processes.
+    pub(crate) async fn named(name: &str) -> Self {
+        let migrated = PostgresStore::migrate(&direct().unwrap(), name).await;
+        migrated.unwrap();
+        Self(name.to_owned())
+    }
+
     pub(crate) async fn new() -> Option<(String, Self)> {
         let unused = UNUSED.lock().unwrap().pop();
         let Some(schema) = unused else {
