@@ -270,6 +270,12 @@ impl<const POOLED: bool> StoreHarness for Postgres<POOLED> {
         let schema = Emptied::named(name).await;
         Some(Self::of(schema, Options::new().clock(clock)))
     }
+
+    async fn cut_connections(&self) {
+        let cut = postgres::cut(self.schema.name()).await;
+        // Behind pgbouncer, the connections of this store may have the names of others.
+        assert!(POOLED || cut > 0, "no connection was cut");
+    }
 }
 
 /// A server that `.ci/redis` starts, in a cluster if it is `CLUSTERED`.

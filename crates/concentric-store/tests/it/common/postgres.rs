@@ -112,3 +112,13 @@ pub(crate) async fn number(client: &Client, query: &str) -> i64 {
     let row = client.query_one(query, &[]).await.unwrap();
     row.get::<_, i64>(0)
 }
+
+/// Closes the connections of the application with this name, and returns their number.
+pub(crate) async fn cut(application: &str) -> i64 {
+    let client = connect(&direct().unwrap()).await;
+    let cut = format!(
+        "SELECT count(*) FILTER (WHERE pg_terminate_backend(pid)) FROM pg_stat_activity
+         WHERE application_name = '{application}'"
+    );
+    number(&client, &cut).await
+}
