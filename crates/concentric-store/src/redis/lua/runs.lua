@@ -463,6 +463,10 @@ local function end_overdue(keep)
   return more
 end
 
+-- How many runs that cannot be claimed a call takes out of the index, which bounds its time. The next one finds those
+-- after them.
+local NOT_CLAIMABLE = 250
+
 -- Abandoned runs that may be claimed, those first whose leases ended first; without a fence if they are damaged.
 -- Ends some of the overdue ones.
 function methods.run_abandoned()
@@ -471,8 +475,8 @@ function methods.run_abandoned()
   end_overdue(keep)
   -- The others are left to the next call, so that this one does not read them all.
   local first = keep and '(' .. text(now - keep) or '-inf'
-  local found, count, at = {'ok'}, 0, 0
-  while count < limit do
+  local found, count, at, others = {'ok'}, 0, 0, 0
+  while count < limit and others < NOT_CLAIMABLE do
     local members = call('ZRANGEBYSCORE', base .. ':l', first, text(now), 'LIMIT', at, 100)
     if #members == 0 then
       break
@@ -480,6 +484,7 @@ function methods.run_abandoned()
     for _, member in ipairs(members) do
       local T, R = names(member)
       local run = run_open(T, R)
+      others = others + 1
       if not run then
         run_unindexed(T, R)
       elseif run.status ~= 'running' or run.till > now then
@@ -494,7 +499,7 @@ function methods.run_abandoned()
           found[#found + 1] = {T, R, false, run.till, run.n}
         end
       else
-        at = at + 1
+        at, others = at + 1, others - 1
         if count < limit then
           count = count + 1
           found[#found + 1] = {T, R, run.fence, run.till, run.n}

@@ -4,10 +4,14 @@ use super::{
     super::values::{find_row, find_rows},
     row::{outcome, read_key, standing, standing_of, stored},
 };
-use crate::{Options, rules::readable};
+use crate::{
+    Options,
+    columns::{nanos, number, position},
+    rules::readable,
+};
 use concentric_core::{
     InterruptId, MessageId, RunId, ThreadId,
-    store::{RunKey, RunRecord, RunSummary, StoreError, Tenant},
+    store::{MAX_TAKEOVERS, RunKey, RunRecord, RunSummary, StoreError, Tenant},
 };
 use rusqlite::{Row, Transaction, params};
 use std::time::SystemTime;
@@ -31,6 +35,26 @@ pub(super) fn get(
     key: &RunKey,
 ) -> Result<RunRecord, StoreError> {
     stored(tx, key)?.open(tx, options)
+}
+
+/// The keys and versions of abandoned runs. The quarantined ones before them are examined, too, so this is not done with
+/// the lock of a writer.
+pub(super) fn abandoned(
+    tx: &Transaction<'_>,
+    options: &Options,
+    limit: usize,
+) -> Result<Vec<(RunKey, u64)>, StoreError> {
+    let now = options.now();
+    let find = "SELECT tenant, thread, run, version FROM runs
+                WHERE status = 'running' AND lease_until <= ?1 AND lease_until > ?2 AND takeovers < ?3
+                ORDER BY lease_until, begun LIMIT ?4";
+    let overdue = now
+        .checked_sub(options.keep_waiting)
+        .map_or(i64::MIN, nanos);
+    let params = params![nanos(now), overdue, MAX_TAKEOVERS, position(limit)];
+    find_rows(tx, find, params, |row| {
+        Ok((read_key(row)?, number(row.get(3)?)))
+    })
 }
 
 /// A run that was claimed with this fence; `None` if it was changed in the meantime, or cannot be read.

@@ -77,8 +77,13 @@ impl RunStore for SqliteStore {
     fn claim_abandoned(&self, limit: usize, lease: Duration) -> StoreFuture<Vec<RunRecord>> {
         let store = self.clone();
         Box::pin(async move {
+            let abandoned = store.read(move |tx, options| find::abandoned(tx, options, limit));
+            let abandoned = abandoned.await?;
+            if abandoned.is_empty() {
+                return Ok(Vec::new());
+            }
             let claims = store
-                .write(move |tx, options| write::claim_abandoned(tx, options, limit, lease))
+                .write(move |tx, options| write::claim_abandoned(tx, options, abandoned, lease))
                 .await?;
             let mut claimed = Vec::new();
             // The states are read without the lock of a writer, and one by one, since one of them may be unreadable.

@@ -8,7 +8,7 @@ use super::{
     },
     find::is_live,
     purge::{purge, set_ended},
-    row::{checksum, names, read_key, standing, standing_of, stored, turns_of},
+    row::{checksum, names, standing_of, stored, turns_of},
 };
 use crate::{
     Options,
@@ -230,29 +230,23 @@ fn set_claimed(
     Ok(standing)
 }
 
-/// Claims abandoned runs, and returns their keys and fences.
+/// Claims those of these abandoned runs that still have these versions, and returns their keys and fences.
 pub(super) fn claim_abandoned(
     tx: &Transaction<'_>,
     options: &Options,
-    limit: usize,
+    abandoned: Vec<(RunKey, u64)>,
     lease: Duration,
 ) -> Result<Vec<(RunKey, u64)>, StoreError> {
     let now = options.now();
-    let find = "SELECT tenant, thread, run, status, version, fence, lease_until, since, takeovers
-                FROM runs
-                WHERE status = 'running' AND lease_until <= ?1 AND lease_until > ?2 AND takeovers < ?3
-                ORDER BY lease_until, begun LIMIT ?4";
-    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-    let overdue = now
-        .checked_sub(options.keep_waiting)
-        .map_or(i64::MIN, nanos);
-    let params = params![nanos(now), overdue, MAX_TAKEOVERS, limit];
     let mut claimed = Vec::new();
-    for (key, standing) in find_rows(tx, find, params, |row| {
-        Ok((read_key(row)?, standing(row, 3)?))
-    })? {
-        let standing = set_claimed(tx, &key, standing, now, lease)?;
-        claimed.push((key, standing.fence));
+    for (key, version) in abandoned {
+        let Some(standing) = standing_of(tx, &key)? else {
+            continue;
+        };
+        if standing.check_claim(version, options, now).is_ok() {
+            let standing = set_claimed(tx, &key, standing, now, lease)?;
+            claimed.push((key, standing.fence));
+        }
     }
     Ok(claimed)
 }

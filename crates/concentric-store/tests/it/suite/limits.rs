@@ -11,6 +11,7 @@ suite! {
     a_state_over_the_size_limit_is_not_written
     a_state_nested_too_deeply_is_not_written
     waiting_runs_are_limited
+    quarantined_runs_do_not_hide_an_abandoned_one
     a_conversation_over_the_size_limit_is_not_written
     an_owner_keeps_the_newest_thousand_memories
     a_large_memory_is_not_written
@@ -170,6 +171,33 @@ async fn append<S: Store>(
 
 async fn load<S: Store>(store: &S, thread: &str) -> Option<StoredThread> {
     store.load(tenant("acme"), id(thread)).await.unwrap()
+}
+
+async fn quarantined_runs_do_not_hide_an_abandoned_one<S: Store>(store: S, _: ManualClock) {
+    const QUARANTINED: usize = 260;
+    let begin = async |run: &str| {
+        let change = running("hi").into();
+        let begun = RunStore::begin(&store, key(run), client(run), change, Duration::ZERO);
+        begun.await.unwrap()
+    };
+    for n in 0..QUARANTINED {
+        begin(&n.to_string()).await;
+    }
+    for _ in 0..MAX_TAKEOVERS {
+        let claimed = store.claim_abandoned(QUARANTINED, Duration::ZERO).await;
+        assert_eq!(claimed.unwrap().len(), QUARANTINED);
+    }
+    begin("abandoned").await;
+    // A call may leave runs to the next one, which does not examine the same quarantined ones again.
+    for _ in 0..3 {
+        let claimed = store.claim_abandoned(1, Duration::ZERO).await.unwrap();
+        if let [record] = &*claimed {
+            assert_eq!(record.key, key("abandoned"));
+            return;
+        }
+        assert!(claimed.is_empty());
+    }
+    panic!("the abandoned run was not claimed");
 }
 
 async fn a_conversation_over_the_size_limit_is_not_written<S: Store>(store: S, _: ManualClock) {
