@@ -6,8 +6,9 @@
 //! ```
 //!
 //! The first command ends with exit code 3 and prints the interrupt. The run is stored in a SQLite
-//! file (`CONCENTRIC_DB`, or `target/.approval.db`). The second command resumes it, at any later
-//! time, on any machine that has the file. `--deny REASON` and `--edit ARGUMENTS` are other
+//! file (`CONCENTRIC_DB`, or `target/.approval.db`), or in the server whose URL is in `CONCENTRIC_DB`
+//! (`postgres://..`, `redis://..`). The second command resumes it, at any later
+//! time, on any machine that has the file or reaches the server. `--deny REASON` and `--edit ARGUMENTS` are other
 //! replies. Each takes the interrupt's id if several are open. Without arguments, the example lists
 //! the open interrupts.
 //!
@@ -23,7 +24,7 @@ use concentric::{
     prelude::*,
     store::{Tenant, waiting},
 };
-use concentric_examples::store;
+use concentric_examples::store::{self, Runs, Server};
 use quickstart::{files, model::model, terminal};
 use std::{process::ExitCode, sync::Arc, time::Duration};
 use tower::{ServiceBuilder, ServiceExt};
@@ -34,7 +35,7 @@ const COMMAND: &str = "cargo run --example approval --";
 /// The exit code of a run that is interrupted.
 const INTERRUPTED: u8 = 3;
 
-fn agent(store: &SqliteStore) -> Result<BoxModel, Error> {
+fn agent(store: &impl Runs) -> Result<BoxModel, Error> {
     let tools = files::tools(".")?
         .tool(files::write_file(".")?)
         .gate(Approval::for_tools("write_file").replies([
@@ -67,17 +68,24 @@ async fn main() -> ExitCode {
 }
 
 async fn act(args: &[&str]) -> Result<ExitCode, Error> {
-    let store = store::open("approval")?;
+    match store::server().await? {
+        Some(Server::Postgres(store)) => act_in(&store, args).await,
+        Some(Server::Redis(store)) => act_in(&store, args).await,
+        None => act_in(&store::open("approval")?, args).await,
+    }
+}
+
+async fn act_in(store: &impl Runs, args: &[&str]) -> Result<ExitCode, Error> {
     let request = match args {
-        [] => return list_interrupts(&store).await,
-        ["--continue"] => return continue_runs(&store).await,
-        ["--approve", id @ ..] => reply(Reply::approve(select(&store, id).await?)),
-        ["--deny", reason, id @ ..] => reply(Reply::deny(select(&store, id).await?, *reason)),
+        [] => return list_interrupts(store).await,
+        ["--continue"] => return continue_runs(store).await,
+        ["--approve", id @ ..] => reply(Reply::approve(select(store, id).await?)),
+        ["--deny", reason, id @ ..] => reply(Reply::deny(select(store, id).await?, *reason)),
         ["--edit", arguments, id @ ..] => {
             let arguments: serde_json::Value = serde_json::from_str(arguments).map_err(|e| {
                 Error::new(ErrorKind::InvalidRequest, "the arguments are not JSON").with_source(e)
             })?;
-            reply(Reply::approve_edited(select(&store, id).await?, arguments))
+            reply(Reply::approve_edited(select(store, id).await?, arguments))
         }
         [flag, ..] if flag.starts_with('-') => {
             terminal::status(format_args!(
@@ -88,7 +96,7 @@ async fn act(args: &[&str]) -> Result<ExitCode, Error> {
         }
         words => ChatRequest::user(words.join(" ")).with_context(context()),
     };
-    run(&store, request).await
+    run(store, request).await
 }
 
 /// The thread of all runs of this example.
@@ -106,7 +114,7 @@ fn reply(reply: Reply) -> ChatRequest {
 }
 
 /// Drives a run until it finishes or is interrupted.
-async fn run(store: &SqliteStore, request: ChatRequest) -> Result<ExitCode, Error> {
+async fn run(store: &impl Runs, request: ChatRequest) -> Result<ExitCode, Error> {
     let response = agent(store)?.oneshot(request).await?;
     let finish = terminal::show(response.body).await?;
     terminal::summary(&finish);
@@ -121,11 +129,11 @@ async fn run(store: &SqliteStore, request: ChatRequest) -> Result<ExitCode, Erro
 }
 
 /// Returns the open interrupts.
-async fn interrupts(store: &SqliteStore) -> Result<Vec<Interrupt>, Error> {
+async fn interrupts(store: &impl Runs) -> Result<Vec<Interrupt>, Error> {
     Ok(waiting(store, Tenant::default(), thread()).await?)
 }
 
-async fn list_interrupts(store: &SqliteStore) -> Result<ExitCode, Error> {
+async fn list_interrupts(store: &impl Runs) -> Result<ExitCode, Error> {
     let interrupts = interrupts(store).await?;
     for interrupt in &interrupts {
         terminal::interrupt(interrupt, COMMAND);
@@ -138,7 +146,7 @@ async fn list_interrupts(store: &SqliteStore) -> Result<ExitCode, Error> {
 }
 
 /// Returns the given id, or that of the only open interrupt.
-async fn select(store: &SqliteStore, id: &[&str]) -> Result<InterruptId, Error> {
+async fn select(store: &impl Runs, id: &[&str]) -> Result<InterruptId, Error> {
     if let [id] = id {
         return Ok(InterruptId::new(*id));
     }
@@ -151,7 +159,7 @@ async fn select(store: &SqliteStore, id: &[&str]) -> Result<InterruptId, Error> 
 }
 
 /// Resumes the runs of processes that were killed.
-async fn continue_runs(store: &SqliteStore) -> Result<ExitCode, Error> {
+async fn continue_runs(store: &impl Runs) -> Result<ExitCode, Error> {
     let layer = SuspendLayer::new(Arc::new(store.clone())).lease(LEASE);
     let environment = Environment::system();
     let mut code = None;
