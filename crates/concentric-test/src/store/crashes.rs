@@ -76,6 +76,10 @@ fn new_name() -> String {
 ///
 /// In the process that is killed, `write` makes the write with this number, beginning with 0, and `check` is not
 /// called. In the test, `check` is called in each round with the number of acknowledged writes.
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "the closures are made for the call"
+)]
 fn crash<H: StoreHarness, S>(
     test: &str,
     new: impl AsyncFn(&H::Store, u64) -> S,
