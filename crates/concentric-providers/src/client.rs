@@ -10,6 +10,7 @@
 //! | compression | not requested |
 //! | proxies | read from the environment; see [`proxy_from_env`](Builder::proxy_from_env) |
 //! | timeouts | 10 seconds to connect; see [`connect_timeout`](Builder::connect_timeout) |
+//! | addresses | any; see [`public_addresses_only`](Builder::public_addresses_only) |
 //!
 //! An error of a call that was not sent, since there was no connection, has the code `not_connected`: a
 //! `RateLimitLayer` returns what such a call has taken.
@@ -24,6 +25,9 @@
 //! provider explicitly. Without the feature `client`, no feature of rustls is enabled, and any
 //! `Service<http::Request<_>>` can replace this client.
 
+mod address;
+
+use self::address::{Resolver, is_public};
 use bytes::Bytes;
 use concentric_core::{BoxError, Error, ErrorKind};
 use http_body::Frame;
@@ -82,6 +86,7 @@ pub struct Builder {
     read_timeout: Option<Duration>,
     proxy_from_env: bool,
     http2: bool,
+    public_only: bool,
 }
 
 impl Builder {
@@ -123,6 +128,17 @@ impl Builder {
         self
     }
 
+    /// Sets whether to connect only to public addresses; disabled by default. Use it for URLs that
+    /// others supply, so that they cannot reach services of the local network.
+    ///
+    /// Each address that a connection would use is checked, after name resolution. A call to a
+    /// loopback, private, link-local or otherwise reserved address fails with
+    /// [`ErrorKind::Permission`]. Proxies are not used, since they resolve names themselves.
+    pub fn public_addresses_only(mut self, public_only: bool) -> Self {
+        self.public_only = public_only;
+        self
+    }
+
     /// Creates the client.
     ///
     /// # Errors
@@ -148,16 +164,18 @@ impl Builder {
         if self.http2 {
             tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         }
-        let mut http = HttpConnector::new();
+        let mut http = HttpConnector::new_with_resolver(Resolver::new(self.public_only));
         http.enforce_http(false);
         http.set_nodelay(true);
         http.set_keepalive(Some(Duration::from_secs(15)));
-        let proxies = self.proxy_from_env.then(|| Arc::new(Matcher::from_env()));
+        let uses_proxies = self.proxy_from_env && !self.public_only;
+        let proxies = uses_proxies.then(|| Arc::new(Matcher::from_env()));
         let connector = Connector {
             http,
             tls: Arc::new(tls),
             proxies: proxies.clone(),
             timeout: self.connect_timeout,
+            public_only: self.public_only,
         };
         let inner = legacy::Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
@@ -188,6 +206,7 @@ impl HttpClient {
             read_timeout: None,
             proxy_from_env: true,
             http2: false,
+            public_only: false,
         }
     }
 }
@@ -381,16 +400,24 @@ fn classify(error: legacy::Error) -> Error {
 /// Connects to a service, directly or through a proxy.
 #[derive(Clone)]
 struct Connector {
-    http: HttpConnector,
+    http: HttpConnector<Resolver>,
     tls: Arc<rustls::ClientConfig>,
     proxies: Option<Arc<Matcher>>,
     timeout: Duration,
+    public_only: bool,
 }
 
 type Connecting<T> = Pin<Box<dyn Future<Output = Result<T, BoxError>> + Send>>;
 
 impl Connector {
     fn connect(&self, to: http::Uri) -> Connecting<Stream> {
+        // An address in the URL is not resolved.
+        if self.public_only
+            && let Some(ip) = address::literal(&to)
+            && !is_public(ip)
+        {
+            return Box::pin(async move { Err(address::refused(ip).into()) });
+        }
         let (http, tls) = (self.http.clone(), Arc::clone(&self.tls));
         let Some(proxy) = intercept(self.proxies.as_deref(), &to) else {
             let direct = HttpsConnector::from((http, tls)).call(to);
