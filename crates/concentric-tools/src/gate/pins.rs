@@ -40,6 +40,12 @@ impl ToolPins {
         let drifted = specs.iter().filter(other);
         drifted.map(|spec| spec.name.clone()).collect()
     }
+
+    /// Whether the definition of `spec` is the pinned one. A tool without a pin does not match.
+    pub fn matches(&self, spec: &concentric_core::ToolSpec) -> bool {
+        let pinned = self.0.get(&spec.name);
+        pinned.is_some_and(|pinned| *pinned == Digest::of_spec(spec))
+    }
 }
 
 fn digest(spec: &concentric_core::ToolSpec) -> (Str, Digest) {
