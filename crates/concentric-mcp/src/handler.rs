@@ -1,0 +1,121 @@
+//! The messages that a server sends on its own.
+#![expect(deprecated, reason = "log messages, which servers still send")]
+
+use crate::{elicit, pending::PendingCalls, text, throttle::Throttle};
+use concentric_core::{InterruptId, Str};
+use rmcp::{
+    ClientHandler,
+    model::{
+        ClientCapabilities, ClientConfig, ElicitRequestParams, ElicitResult, ElicitationCapability,
+        ErrorData, FormElicitationCapability, Implementation, LoggingLevel,
+        LoggingMessageNotificationParam, ProgressNotificationParam,
+    },
+    service::{NotificationContext, RequestContext, RoleClient},
+};
+use serde_json::Value;
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+use tokio::sync::Notify;
+
+/// The text of a log record (bytes).
+const MAX_LOGGED: usize = 2048;
+
+/// Receives the notifications and requests of a server.
+pub(crate) struct Handler {
+    server: Str,
+    calls: Arc<PendingCalls>,
+    list_changed: Arc<Notify>,
+    answer_timeout: Duration,
+    throttle: Mutex<Throttle>,
+}
+
+impl Handler {
+    pub(crate) fn new(
+        server: Str,
+        calls: Arc<PendingCalls>,
+        list_changed: Arc<Notify>,
+        answer_timeout: Duration,
+    ) -> Self {
+        Self {
+            server,
+            calls,
+            list_changed,
+            answer_timeout,
+            throttle: Mutex::new(Throttle::new()),
+        }
+    }
+}
+
+impl ClientHandler for Handler {
+    fn get_info(&self) -> ClientConfig {
+        let mut capabilities = ClientCapabilities::default();
+        let form = FormElicitationCapability::default();
+        capabilities.elicitation = Some(ElicitationCapability::default().with_form(form));
+        let version = env!("CARGO_PKG_VERSION");
+        ClientConfig::new(capabilities, Implementation::new("concentric", version))
+    }
+
+    async fn create_elicitation(
+        &self,
+        question: ElicitRequestParams,
+        _: RequestContext<RoleClient>,
+    ) -> Result<ElicitResult, ErrorData> {
+        let Some(context) = self.calls.only_run() else {
+            return Ok(elicit::answer(None));
+        };
+        let id = InterruptId::new(context.new_id("elicitation_"));
+        let Some(mut interrupt) = elicit::interrupt(&self.server, id, &question) else {
+            return Ok(elicit::answer(None));
+        };
+        interrupt.call_id = context.call_id().cloned();
+        let reply = context.ask(interrupt, self.answer_timeout).await;
+        if let Err(error) = &reply {
+            let server = self.server.as_str();
+            tracing::debug!(target: "concentric::mcp", parent: None, server, %error, "a question of a server was not answered");
+        }
+        Ok(elicit::answer(reply.ok().as_ref()))
+    }
+
+    async fn on_progress(
+        &self,
+        progress: ProgressNotificationParam,
+        _: NotificationContext<RoleClient>,
+    ) {
+        self.calls.progress(progress);
+    }
+
+    async fn on_logging_message(
+        &self,
+        message: LoggingMessageNotificationParam,
+        _: NotificationContext<RoleClient>,
+    ) {
+        let mut throttle = self.throttle.lock().unwrap_or_else(PoisonError::into_inner);
+        if !throttle.allows() {
+            return;
+        }
+        let shown = match message.data {
+            Value::String(text) => text,
+            other => other.to_string(),
+        };
+        let text = text::cut(text::visible(&shown), MAX_LOGGED);
+        let (server, logger) = (self.server.as_str(), message.logger);
+        let logger = logger.map(|logger| text::cut(text::visible(&logger), 128));
+        macro_rules! log {
+            ($level:ident) => {
+                tracing::$level!(target: "concentric::mcp", parent: None, server, logger, text, "message of a server")
+            };
+        }
+        match message.level {
+            LoggingLevel::Debug => log!(debug),
+            LoggingLevel::Info | LoggingLevel::Notice => log!(info),
+            LoggingLevel::Warning => log!(warn),
+            _ => log!(error),
+        }
+    }
+
+    async fn on_tool_list_changed(&self, _: NotificationContext<RoleClient>) {
+        self.list_changed.notify_one();
+    }
+}

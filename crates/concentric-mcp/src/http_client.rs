@@ -1,0 +1,401 @@
+//! Servers behind HTTP: the requests of the transport, with limits on what the server sends.
+
+use bytes::Bytes;
+use concentric_core::{Error, ErrorKind};
+use concentric_providers::client::{Body, HttpClient};
+use futures_util::{Stream, StreamExt, TryStreamExt, future::poll_fn, stream::BoxStream};
+use http::{
+    HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, header,
+};
+use http_body_util::{BodyDataStream, BodyExt, Full, Limited};
+use rmcp::{
+    model::{ClientJsonRpcMessage, ClientRequest, ErrorData, JsonRpcMessage, ServerJsonRpcMessage},
+    transport::streamable_http_client::{
+        HttpStatusError, SseError, StreamableHttpClient, StreamableHttpError,
+        StreamableHttpPostResponse, StreamableHttpResponseLimits,
+    },
+};
+use secrecy::{ExposeSecret, SecretString};
+use sse_stream::{Sse, SseStream};
+use std::{collections::HashMap, error::Error as StdError, sync::Arc};
+use tower_service::Service;
+
+pub(crate) type Failed = StreamableHttpError<Error>;
+
+const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
+const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+const EVENT_STREAM: &str = "text/event-stream";
+const JSON: &str = "application/json";
+
+/// The redirects that are followed, all to the same origin.
+const MAX_REDIRECTS: usize = 3;
+
+/// An address of a server, and the secret that it requires.
+#[derive(Clone)]
+pub(crate) struct HttpServer {
+    client: HttpClient,
+    bearer: Option<HeaderValue>,
+    max_event: usize,
+}
+
+impl HttpServer {
+    pub(crate) fn new(
+        client: HttpClient,
+        bearer: Option<&SecretString>,
+        max_event: usize,
+    ) -> Result<Self, Error> {
+        let bearer = bearer.map(header_of).transpose()?;
+        Ok(Self {
+            client,
+            bearer,
+            max_event,
+        })
+    }
+
+    /// Sends a request. Redirects are followed only within the origin, since they would forward the
+    /// secret and the message.
+    async fn send(
+        &self,
+        method: Method,
+        uri: &str,
+        mut headers: HeaderMap,
+        body: Bytes,
+    ) -> Result<Response<Body>, Failed> {
+        if let Some(bearer) = &self.bearer {
+            headers.insert(header::AUTHORIZATION, bearer.clone());
+        }
+        let mut uri: Uri = uri.parse().map_err(|_| failed("the URL is invalid"))?;
+        for _ in 0..=MAX_REDIRECTS {
+            let mut request = Request::new(Full::new(body.clone()));
+            *request.method_mut() = method.clone();
+            *request.uri_mut() = uri.clone();
+            *request.headers_mut() = headers.clone();
+            let mut client = self.client.clone();
+            let ready = poll_fn(|cx| client.poll_ready(cx)).await;
+            ready.map_err(Failed::Client)?;
+            let response = client.call(request).await.map_err(Failed::Client)?;
+            if !matches!(
+                response.status(),
+                StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT
+            ) {
+                return Ok(response);
+            }
+            uri = redirected(&uri, response.headers()).ok_or_else(|| {
+                failed("the server redirects to another origin, which is not followed")
+            })?;
+        }
+        Err(failed("the server redirects too often"))
+    }
+}
+
+fn header_of(secret: &SecretString) -> Result<HeaderValue, Error> {
+    let value = HeaderValue::try_from(format!("Bearer {}", secret.expose_secret()));
+    // The source is dropped, since it must not expose the value.
+    let mut value = value.map_err(|_| {
+        let what = "the bearer token contains a character that is not allowed in a header";
+        Error::new(ErrorKind::Configuration, what)
+    })?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+/// The error of this client in an error of the transport.
+pub(crate) fn transport_error<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a Failed> {
+    let mut sources = std::iter::successors(Some(error), |&error| error.source());
+    sources.find_map(|it| it.downcast_ref())
+}
+
+fn failed(what: &'static str) -> Failed {
+    Failed::Client(Error::new(ErrorKind::Protocol, what))
+}
+
+/// The target of a redirect, if it has the same origin.
+fn redirected(from: &Uri, headers: &HeaderMap) -> Option<Uri> {
+    let to = headers.get(header::LOCATION)?.to_str().ok()?;
+    let mut parts = from.clone().into_parts();
+    if to.starts_with('/') && !to.starts_with("//") {
+        parts.path_and_query = Some(to.parse().ok()?);
+        return Uri::from_parts(parts).ok();
+    }
+    let to: Uri = to.parse().ok()?;
+    let authority = |uri: &Uri| uri.authority().map(|it| it.as_str().to_ascii_lowercase());
+    let is_same = to.scheme() == from.scheme() && authority(&to) == authority(from);
+    (is_same && to.authority().is_some()).then_some(to)
+}
+
+fn headers_with(
+    accept: &'static str,
+    session: Option<&str>,
+    custom: HashMap<HeaderName, HeaderValue>,
+) -> Result<HeaderMap, Failed> {
+    let mut headers: HeaderMap = custom.into_iter().collect();
+    headers.insert(header::ACCEPT, HeaderValue::from_static(accept));
+    if let Some(session) = session {
+        let session = session
+            .parse()
+            .map_err(|_| failed("the session id is invalid"))?;
+        headers.insert(SESSION_ID, session);
+    }
+    Ok(headers)
+}
+
+/// The media type of a response, without its parameters.
+fn media_type(headers: &HeaderMap) -> String {
+    let value = headers.get(header::CONTENT_TYPE);
+    let value = value
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or_default();
+    let essence = value.split(';').next().unwrap_or_default();
+    essence.trim().to_ascii_lowercase()
+}
+
+fn status_error(response: &Response<Body>) -> Failed {
+    let retry_after = response.headers().get(header::RETRY_AFTER);
+    let retry_after = retry_after
+        .and_then(|it| it.to_str().ok())
+        .map(str::to_owned);
+    match response.status() {
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+            let status = response.status().as_u16();
+            let what = format!("the server refused the request with status {status}");
+            Failed::Client(Error::new(ErrorKind::Authentication, what).with_status(status))
+        }
+        status => HttpStatusError::new(status.as_u16(), retry_after).into(),
+    }
+}
+
+impl StreamableHttpClient for HttpServer {
+    type Error = Error;
+
+    async fn post_message(
+        &self,
+        uri: Arc<str>,
+        message: ClientJsonRpcMessage,
+        session: Option<Arc<str>>,
+        auth: Option<String>,
+        headers: HashMap<HeaderName, HeaderValue>,
+    ) -> Result<StreamableHttpPostResponse, Failed> {
+        let mut limits = StreamableHttpResponseLimits::default();
+        limits.max_sse_event_size = self.max_event;
+        limits.max_json_response_size = self.max_event;
+        self.post_message_with_response_limits(uri, message, session, auth, headers, limits)
+            .await
+    }
+
+    async fn post_message_with_response_limits(
+        &self,
+        uri: Arc<str>,
+        message: ClientJsonRpcMessage,
+        session: Option<Arc<str>>,
+        _: Option<String>,
+        headers: HashMap<HeaderName, HeaderValue>,
+        limits: StreamableHttpResponseLimits,
+    ) -> Result<StreamableHttpPostResponse, Failed> {
+        let accept = "text/event-stream, application/json";
+        let mut headers = headers_with(accept, session.as_deref(), headers)?;
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(JSON));
+        let body = serde_json::to_vec(&message)?;
+        let response = self.send(Method::POST, &uri, headers, body.into()).await?;
+        let status = response.status();
+        if matches!(status, StatusCode::ACCEPTED | StatusCode::NO_CONTENT) {
+            return Ok(StreamableHttpPostResponse::Accepted);
+        }
+        if status == StatusCode::NOT_FOUND && session.is_some() {
+            return Err(Failed::SessionExpired);
+        }
+        let kind = media_type(response.headers());
+        let new_session = response.headers().get(SESSION_ID);
+        let new_session = new_session
+            .and_then(|it| it.to_str().ok())
+            .map(str::to_owned);
+        let awaits_response = matches!(message, JsonRpcMessage::Request(_));
+        if !status.is_success() {
+            let is_client_error = status.is_client_error()
+                && !matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
+            if !is_client_error {
+                return Err(status_error(&response));
+            }
+            let error = status_error(&response);
+            let is_json = kind == JSON;
+            let body = read(response, limits.max_json_response_size).await;
+            let parsed = body.ok().filter(|_| is_json);
+            let parsed = parsed.and_then(|body| serde_json::from_slice(&body).ok());
+            return rejection(&message, session.is_some(), status, parsed)
+                .map(|message| StreamableHttpPostResponse::Json(message, new_session))
+                .ok_or(error);
+        }
+        match kind.as_str() {
+            EVENT_STREAM => {
+                let events = events(response, limits.max_sse_event_size);
+                Ok(StreamableHttpPostResponse::Sse(events, new_session))
+            }
+            JSON => {
+                let body = read(response, limits.max_json_response_size).await?;
+                match serde_json::from_slice(&body) {
+                    Ok(message) => Ok(StreamableHttpPostResponse::Json(message, new_session)),
+                    Err(_) if !awaits_response => Ok(StreamableHttpPostResponse::Accepted),
+                    Err(error) => Err(error.into()),
+                }
+            }
+            _ if !awaits_response => Ok(StreamableHttpPostResponse::Accepted),
+            _ => Err(Failed::UnexpectedContentType(Some(kind))),
+        }
+    }
+
+    async fn delete_session(
+        &self,
+        uri: Arc<str>,
+        session: Arc<str>,
+        _: Option<String>,
+        headers: HashMap<HeaderName, HeaderValue>,
+    ) -> Result<(), Failed> {
+        let headers = headers_with(JSON, Some(&session), headers)?;
+        let response = self
+            .send(Method::DELETE, &uri, headers, Bytes::new())
+            .await?;
+        match response.status() {
+            StatusCode::METHOD_NOT_ALLOWED | StatusCode::NOT_FOUND => Ok(()),
+            status if status.is_success() => Ok(()),
+            _ => Err(status_error(&response)),
+        }
+    }
+
+    async fn get_stream(
+        &self,
+        uri: Arc<str>,
+        session: Option<Arc<str>>,
+        last_event: Option<String>,
+        _: Option<String>,
+        headers: HashMap<HeaderName, HeaderValue>,
+    ) -> Result<BoxStream<'static, Result<Sse, SseError>>, Failed> {
+        let mut headers = headers_with(EVENT_STREAM, session.as_deref(), headers)?;
+        if let Some(id) = last_event {
+            let id = id.parse().map_err(|_| failed("the event id is invalid"))?;
+            headers.insert(LAST_EVENT_ID, id);
+        }
+        let response = self.send(Method::GET, &uri, headers, Bytes::new()).await?;
+        match response.status() {
+            StatusCode::METHOD_NOT_ALLOWED => Err(Failed::ServerDoesNotSupportSse),
+            status if !status.is_success() => Err(status_error(&response)),
+            _ => match media_type(response.headers()).as_str() {
+                EVENT_STREAM => Ok(events(response, self.max_event)),
+                other => Err(Failed::UnexpectedContentType(Some(other.to_owned()))),
+            },
+        }
+    }
+}
+
+/// The message that stands for a rejected request: the error of its body, if it has one. A server
+/// that does not know `server/discover` may reject it in other ways, which is also an answer.
+fn rejection(
+    message: &ClientJsonRpcMessage,
+    in_session: bool,
+    status: StatusCode,
+    body: Option<ServerJsonRpcMessage>,
+) -> Option<ServerJsonRpcMessage> {
+    let JsonRpcMessage::Request(request) = message else {
+        return None;
+    };
+    let error = match body {
+        Some(JsonRpcMessage::Error(error)) => Some(error.error),
+        _ => None,
+    };
+    let is_discovery = matches!(request.request, ClientRequest::DiscoverRequest(_));
+    let error = match error {
+        None if is_discovery && !in_session => {
+            let what = format!("`server/discover` was rejected with status {status}");
+            ErrorData::invalid_request(what, None)
+        }
+        error => error?,
+    };
+    Some(ServerJsonRpcMessage::error(error, Some(request.id.clone())))
+}
+
+async fn read(response: Response<Body>, max: usize) -> Result<Bytes, Failed> {
+    match Limited::new(response.into_body(), max).collect().await {
+        Ok(body) => Ok(body.to_bytes()),
+        Err(error) => Err(match error.downcast::<Error>() {
+            Ok(error) => Failed::Client(*error),
+            Err(_) => Failed::ResponseBodyTooLarge { max_size: max },
+        }),
+    }
+}
+
+/// The events of a response, each of which may have `max` bytes.
+fn events(response: Response<Body>, max: usize) -> BoxStream<'static, Result<Sse, SseError>> {
+    let bytes = BodyDataStream::new(response.into_body());
+    SseStream::from_bytes_stream(limited(bytes, max)).boxed()
+}
+
+/// Fails once more than `max` bytes have passed without the empty line that ends an event.
+fn limited<S>(bytes: S, max: usize) -> impl Stream<Item = Result<Bytes, Error>>
+where
+    S: Stream<Item = Result<Bytes, Error>>,
+{
+    let (mut length, mut at_line_start) = (0_usize, true);
+    bytes.and_then(move |chunk| {
+        let mut is_too_long = false;
+        for byte in &chunk {
+            length += 1;
+            is_too_long |= length > max;
+            match byte {
+                b'\n' if at_line_start => length = 0,
+                b'\n' => at_line_start = true,
+                b'\r' => {}
+                _ => at_line_start = false,
+            }
+        }
+        std::future::ready(match is_too_long {
+            true => {
+                let what = format!("an event of the server has more than {max} bytes");
+                Err(Error::new(ErrorKind::TooLarge, what))
+            }
+            false => Ok(chunk),
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::stream;
+
+    fn to(location: &str) -> Option<String> {
+        let from = Uri::from_static("https://example.com/mcp");
+        let mut headers = HeaderMap::new();
+        headers.insert(header::LOCATION, location.parse().expect("a value"));
+        redirected(&from, &headers).map(|uri| uri.to_string())
+    }
+
+    #[test]
+    fn redirects_stay_within_the_origin() {
+        assert_eq!(to("/v2/mcp").as_deref(), Some("https://example.com/v2/mcp"));
+        let same = "https://EXAMPLE.com/other";
+        assert!(to(same).is_some());
+        for other in [
+            "http://example.com/mcp",
+            "https://example.com:8443/mcp",
+            "https://user@example.com/mcp",
+            "https://evil.example/mcp",
+            "//evil.example/mcp",
+            "mcp",
+        ] {
+            assert_eq!(to(other), None, "{other}");
+        }
+    }
+
+    #[tokio::test]
+    async fn an_event_over_the_limit_ends_the_stream() {
+        let chunks = |parts: &[&'static str]| {
+            let parts: Vec<_> = parts.iter().map(|part| Ok(Bytes::from(*part))).collect();
+            limited(stream::iter(parts), 12).try_collect::<Vec<_>>()
+        };
+        assert!(
+            chunks(&["data: 1\n\nda", "ta: 2\r\n\r\n", "data: 3\n\n"])
+                .await
+                .is_ok()
+        );
+        assert!(chunks(&["data: 12345", "67890\n\n"]).await.is_err());
+        assert!(chunks(&["data: 12345", "67", "890123"]).await.is_err());
+    }
+}

@@ -1,0 +1,169 @@
+//! One connection to a server.
+
+use crate::{
+    config::{Config, Place},
+    handler::Handler,
+    http_client::{HttpServer, transport_error},
+    pending::PendingCalls,
+    stdio::ChildGuard,
+};
+use concentric_core::{Error, ErrorKind};
+use concentric_providers::client::HttpClient;
+use rmcp::{
+    model::ProtocolVersion,
+    service::{
+        ClientInitializeError, ClientLifecycleMode, Peer, RoleClient, RunningService,
+        serve_client_with_lifecycle,
+    },
+    transport::{
+        async_rw::AsyncRwTransport,
+        streamable_http_client::{
+            StreamableHttpClientTransport, StreamableHttpClientTransportConfig, StreamableHttpError,
+        },
+    },
+};
+use std::{sync::Arc, time::Duration};
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+/// The part of a connection that calls use.
+pub(crate) struct Link {
+    pub(crate) peer: Peer<RoleClient>,
+    pub(crate) calls: Arc<PendingCalls>,
+    /// Cancelled once the connection cannot be used any more.
+    pub(crate) lost: CancellationToken,
+    /// Notified when the server reports other tools.
+    pub(crate) list_changed: Arc<Notify>,
+}
+
+/// A connection, with the parts that keep it open.
+pub(crate) struct OpenLink {
+    pub(crate) link: Arc<Link>,
+    running: RunningService<RoleClient, Handler>,
+    child: Option<ChildGuard>,
+}
+
+/// The time for the end of a connection, such as the deletion of a session.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
+
+impl OpenLink {
+    /// Connects to a server.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future ends the process of the server.
+    pub(crate) async fn open(config: &Config) -> Result<Self, Error> {
+        let calls = Arc::<PendingCalls>::default();
+        let list_changed = Arc::<Notify>::default();
+        let handler = Handler::new(
+            config.name.clone(),
+            Arc::clone(&calls),
+            Arc::clone(&list_changed),
+            config.answer_timeout,
+        );
+        let max = config.limits.max_message_bytes;
+        let (running, child) = match &config.place {
+            Place::Stdio(command) => {
+                let process = command.spawn(&config.name, max)?;
+                let transport = AsyncRwTransport::new_client(process.output, process.input);
+                // The limit of the process ends the connection first.
+                let transport = transport.with_max_line_length(max.saturating_add(1));
+                let serving = serve_client_with_lifecycle(handler, transport, lifecycle()).await;
+                (serving, Some(process.child))
+            }
+            Place::Http {
+                url,
+                bearer,
+                allow_private,
+            } => {
+                let client = HttpClient::builder()
+                    .connect_timeout(config.connect_timeout)
+                    .public_addresses_only(!allow_private)
+                    .build()?;
+                let client = HttpServer::new(client, bearer.as_ref(), max)?;
+                let mut settings =
+                    StreamableHttpClientTransportConfig::with_uri(url.as_str().to_owned());
+                settings.max_sse_event_size = max;
+                settings.max_json_response_size = max;
+                settings.max_concurrent_requests = MAX_REQUESTS;
+                // A call is not repeated in a new session, unless it may be.
+                settings.reinit_on_expired_session = false;
+                let transport = StreamableHttpClientTransport::with_client(client, settings);
+                let serving = serve_client_with_lifecycle(handler, transport, lifecycle()).await;
+                (serving, None)
+            }
+        };
+        let running = running.map_err(|error| not_connected(config, error))?;
+        let link = Link {
+            peer: running.peer().clone(),
+            calls,
+            lost: CancellationToken::new(),
+            list_changed,
+        };
+        Ok(Self {
+            link: Arc::new(link),
+            running,
+            child,
+        })
+    }
+
+    /// Waits until the connection ends or `stop` is cancelled, and ends it.
+    pub(crate) async fn run(self, stop: &CancellationToken) {
+        let Self {
+            link,
+            running,
+            child,
+        } = self;
+        let end = running.cancellation_token();
+        let mut ended = Box::pin(running.waiting());
+        tokio::select! {
+            _ = &mut ended => {}
+            () = link.lost.cancelled() => {
+                end.cancel();
+                let _ = tokio::time::timeout(CLOSE_TIMEOUT, ended).await;
+            }
+            () = stop.cancelled() => {
+                end.cancel();
+                let _ = tokio::time::timeout(CLOSE_TIMEOUT, ended).await;
+            }
+        }
+        link.lost.cancel();
+        if let Some(child) = child {
+            child.end().await;
+        }
+    }
+}
+
+/// The requests in progress over HTTP; others wait.
+const MAX_REQUESTS: usize = 64;
+
+fn lifecycle() -> ClientLifecycleMode {
+    ClientLifecycleMode::Auto {
+        preferred_versions: vec![ProtocolVersion::V_2026_07_28],
+        legacy_version: None,
+    }
+}
+
+fn not_connected(config: &Config, error: ClientInitializeError) -> Error {
+    let what = format!("cannot connect to the MCP server `{}`", config.name);
+    // The client's own error has the reason, and less noise.
+    let ours = match client_error(&error) {
+        Some(StreamableHttpError::Client(ours)) => Some(ours.clone()),
+        _ => None,
+    };
+    match ours {
+        Some(ours) => Error::new(ours.kind(), what).with_source(ours),
+        None => Error::new(ErrorKind::Connection, what).with_source(error),
+    }
+}
+
+/// The error of the HTTP client that failed the initialization.
+fn client_error(error: &ClientInitializeError) -> Option<&StreamableHttpError<Error>> {
+    match error {
+        ClientInitializeError::TransportError { error, .. } => transport_error(&*error.error),
+        ClientInitializeError::LegacyFallbackFailed { discover, fallback } => {
+            client_error(fallback).or_else(|| client_error(discover))
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,77 @@
+//! Toolsets as MCP servers.
+//!
+//! [`serve_stdio`] serves a [`Toolset`] to the process that started this
+//! one, [`McpService`] over streamable HTTP. A call runs like a call of an agent: with the gates, the
+//! layers, the hooks, the ledger and the limits of the toolset.
+//!
+//! ```no_run
+//! use concentric_mcp::McpService;
+//! use concentric_tools::{NoArguments, Toolset, tool};
+//!
+//! let tools = Toolset::new().tool(tool("now", "Returns the time.", async |NoArguments {}| "noon").read_only());
+//! let service = McpService::new("clock", tools).allow_hosts(["mcp.example.com"]);
+//! // axum::Router::new().route_service("/mcp", service)
+//! # let _ = service;
+//! ```
+//!
+//! # When
+//!
+//! | event | the client receives |
+//! |---|---|
+//! | the tool succeeds | its parts, and its data as structured content |
+//! | it fails, or its outcome is unknown | a result with `isError` and the text |
+//! | a tool or a layer emits a progress event (`mcp.progress`) | a progress notification, if it requested them |
+//! | a gate requires an approval | a form to approve or deny, if the client can show forms; otherwise a result with `isError` that names the tool and the approval |
+//! | a call is cancelled, or the client disconnects | nothing; the call is dropped |
+//! | a request names a foreign host or origin | status 403 |
+//!
+//! Clients of the revision 2026-07-28 cannot be asked during a call, so that calls which require an
+//! approval fail for them.
+
+mod convert;
+mod handler;
+mod http;
+
+pub use self::http::McpService;
+
+use self::handler::ToolHandler;
+use concentric_core::{Error, ErrorKind, Str};
+use concentric_tools::Toolset;
+use rmcp::{service::serve_server, transport::async_rw::AsyncRwTransport};
+
+/// Serves a toolset over the standard input and output of this process, until the input ends.
+///
+/// Nothing else may write to the standard output.
+///
+/// ```no_run
+/// use concentric_mcp::serve_stdio;
+/// use concentric_tools::{NoArguments, Toolset, tool};
+///
+/// #[tokio::main(flavor = "current_thread")]
+/// async fn main() -> Result<(), concentric_core::Error> {
+///     let now = tool("now", "Returns the time.", async |NoArguments {}| "noon").read_only();
+///     serve_stdio("clock", Toolset::new().tool(now)).await
+/// }
+/// ```
+///
+/// # Errors
+///
+/// [`ErrorKind::Configuration`]: the toolset [is invalid](Toolset::check).
+/// [`ErrorKind::Protocol`]: the client does not speak MCP.
+///
+/// # Cancel safety
+///
+/// Dropping the future ends the connection and its calls.
+pub async fn serve_stdio(name: impl Into<Str>, tools: Toolset) -> Result<(), Error> {
+    tools.check()?;
+    let transport = AsyncRwTransport::new_server(tokio::io::stdin(), tokio::io::stdout());
+    let protocol = |error| {
+        let what = "the connection to the MCP client failed";
+        Error::new(ErrorKind::Protocol, what).with_source(error)
+    };
+    let handler = ToolHandler::new(name.into(), tools);
+    let running = serve_server(handler, transport).await;
+    let running = running.map_err(|error| protocol(concentric_core::BoxError::from(error)))?;
+    let ended = running.waiting().await;
+    ended.map(drop).map_err(|error| protocol(error.into()))
+}

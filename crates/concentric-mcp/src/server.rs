@@ -1,0 +1,245 @@
+//! The settings of an MCP server.
+
+use crate::{
+    config::{Config, Place},
+    connection::McpConnection,
+    limits::McpLimits,
+    stdio::StdioCommand,
+};
+use concentric_core::{Annotations, Error, ErrorKind, Str, ToolSpec};
+use concentric_tools::ToolPins;
+use secrecy::SecretString;
+use std::{ffi::OsString, fmt, process::Command, sync::Arc, time::Duration};
+
+/// An MCP server whose tools an agent may call.
+///
+/// A server, its definitions and its results are not trusted; see the [crate docs](crate). A server
+/// is connected once for each clone that is [connected](Self::connect): to keep tenants apart,
+/// connect a clone per tenant.
+///
+/// ```no_run
+/// use concentric_core::{Annotations, Error};
+/// use concentric_mcp::McpServer;
+/// use concentric_tools::{Approval, Matcher, Toolset};
+/// use std::process::Command;
+///
+/// # async fn connect(token: String) -> Result<Toolset, Error> {
+/// let mut command = Command::new("/usr/bin/github-mcp-server");
+/// command.arg("stdio").env("TOKEN", token);
+/// let github = McpServer::stdio("github", &command)
+///     .annotations(|tool| {
+///         let is_read = tool.name.starts_with("github__list_");
+///         is_read.then(Annotations::read_only)
+///     })
+///     .connect()
+///     .await?;
+/// let tools = Toolset::new()
+///     .tools(github.tools())
+///     .gate(Approval::for_tools(Matcher::effects()));
+/// # Ok(tools)
+/// # }
+/// ```
+#[derive(Clone)]
+#[must_use = "a server is not used unless it is connected"]
+pub struct McpServer(Config);
+
+/// The longest name of a server, which leaves room for those of its tools.
+const MAX_NAME: usize = 32;
+
+impl McpServer {
+    /// Creates a server that is a child process.
+    ///
+    /// Only the program, the arguments, the directory and the variables that are set on `command` are
+    /// used. The process does not inherit the environment of this process, which may contain
+    /// secrets; see [`inherit_env`](Self::inherit_env). Its standard error is logged.
+    ///
+    /// `name` has 1 to 32 ASCII letters, digits, `-` or `_`. The tools are named `{name}__{tool}`, and
+    /// are in the [group](concentric_tools::Matcher::group) `name`.
+    pub fn stdio(name: impl Into<Str>, command: &Command) -> Self {
+        Self::new(name.into(), Place::Stdio(StdioCommand::new(command)))
+    }
+
+    /// Creates a server behind streamable HTTP. For `name`, see [`stdio`](Self::stdio).
+    ///
+    /// Redirects are followed only within the origin of `url`. Proxies of the environment are used
+    /// only with [`allow_private_addresses`](Self::allow_private_addresses).
+    pub fn http(name: impl Into<Str>, url: impl Into<Str>) -> Self {
+        let place = Place::Http {
+            url: url.into(),
+            bearer: None,
+            allow_private: false,
+        };
+        Self::new(name.into(), place)
+    }
+
+    fn new(name: Str, place: Place) -> Self {
+        Self(Config {
+            name,
+            place,
+            annotate: None,
+            pins: None,
+            accept_changes: false,
+            limits: McpLimits::default(),
+            connect_timeout: Duration::from_secs(20),
+            call_timeout: Duration::from_secs(120),
+            idle_timeout: Duration::from_secs(120),
+            answer_timeout: Duration::from_secs(60),
+        })
+    }
+
+    /// Passes variables of this process to the process of the server, unless its command sets them.
+    /// No effect over HTTP.
+    pub fn inherit_env<N>(mut self, names: impl IntoIterator<Item = N>) -> Self
+    where
+        N: Into<OsString>,
+    {
+        if let Place::Stdio(command) = &mut self.0.place {
+            command.inherit(names.into_iter().map(Into::into));
+        }
+        self
+    }
+
+    /// Sets the bearer token of each HTTP request. It requires an `https` URL, unless [private
+    /// addresses](Self::allow_private_addresses) are allowed. No effect over stdio.
+    pub fn bearer(mut self, token: impl Into<String>) -> Self {
+        if let Place::Http { bearer, .. } = &mut self.0.place {
+            *bearer = Some(SecretString::from(token.into()));
+        }
+        self
+    }
+
+    /// Allows loopback, private and otherwise reserved addresses over HTTP. By default they are
+    /// refused, so that a URL from a configuration or a user cannot reach the local network.
+    pub fn allow_private_addresses(mut self) -> Self {
+        if let Place::Http { allow_private, .. } = &mut self.0.place {
+            *allow_private = true;
+        }
+        self
+    }
+
+    /// Sets the annotations of tools, which decide about approvals and about calls that are repeated
+    /// after a failure.
+    ///
+    /// `annotate` receives the definition of a tool, whose annotations are the claims of the server.
+    /// For `None`, the tool has the [most restrictive](Annotations::default) annotations. To trust a
+    /// server, return its claims: `|tool| Some(tool.annotations.clone())`.
+    pub fn annotations<F>(mut self, annotate: F) -> Self
+    where
+        F: Fn(&ToolSpec) -> Option<Annotations> + Send + Sync + 'static,
+    {
+        self.0.annotate = Some(Arc::new(annotate));
+        self
+    }
+
+    /// Accepts only definitions with these pins. By default, the definitions of the first listing are
+    /// accepted. Others are held until they are [accepted](McpConnection::accept).
+    pub fn pins(mut self, pins: ToolPins) -> Self {
+        self.0.pins = Some(pins);
+        self
+    }
+
+    /// Accepts every new and changed definition at once, also without a pin. Only for servers that
+    /// are as trusted as the application itself.
+    pub fn accept_changes(mut self) -> Self {
+        self.0.accept_changes = true;
+        self
+    }
+
+    /// Sets the limits on the data of the server.
+    pub fn limits(mut self, limits: McpLimits) -> Self {
+        self.0.limits = limits;
+        self
+    }
+
+    /// Limits the time to connect and to list the tools; 20 seconds by default. Also the time that a
+    /// call waits for a connection.
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.0.connect_timeout = timeout;
+        self
+    }
+
+    /// Limits the time of a call; 120 seconds by default. The server is notified, and the outcome is
+    /// unknown unless the call [may be repeated](ToolSpec::may_run_again).
+    pub fn call_timeout(mut self, timeout: Duration) -> Self {
+        self.0.call_timeout = timeout;
+        self
+    }
+
+    /// Limits the time of a call without progress; 120 seconds by default.
+    pub fn idle_timeout(mut self, timeout: Duration) -> Self {
+        self.0.idle_timeout = timeout;
+        self
+    }
+
+    /// Limits the time until a question that the server asks during a call is answered; 60 seconds by
+    /// default.
+    pub fn answer_timeout(mut self, timeout: Duration) -> Self {
+        self.0.answer_timeout = timeout;
+        self
+    }
+
+    /// Connects to the server and lists its tools.
+    ///
+    /// The connection is kept in the background. When it ends, it is established again after a random
+    /// delay of at most half a second, which doubles with each attempt up to a minute. After 10
+    /// attempts, the next one is made once a call needs the server.
+    ///
+    /// # Errors
+    ///
+    /// - [`ErrorKind::Configuration`]: a setting is invalid, or the program cannot be started.
+    /// - [`ErrorKind::Permission`]: the address is not public.
+    /// - [`ErrorKind::Authentication`]: the server refuses the bearer token.
+    /// - [`ErrorKind::Timeout`], [`ErrorKind::Connection`], [`ErrorKind::Protocol`]: the server does not
+    ///   answer as required.
+    /// - [`ErrorKind::TooLarge`]: the listing exceeds the [limits](McpLimits).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future ends the connection, and the process of the server.
+    pub async fn connect(self) -> Result<McpConnection, Error> {
+        self.check()?;
+        McpConnection::open(self.0).await
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        let invalid = |what: &'static str| Err(Error::new(ErrorKind::Configuration, what));
+        let (name, place) = (&self.0.name, &self.0.place);
+        let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
+        if name.is_empty() || name.len() > MAX_NAME || !name.bytes().all(is_allowed) {
+            return invalid(
+                "the name of an MCP server must have 1 to 32 ASCII letters, digits, `-` or `_`",
+            );
+        }
+        let Place::Http {
+            url,
+            bearer,
+            allow_private,
+        } = place
+        else {
+            return Ok(());
+        };
+        let Ok(url) = url.parse::<http::Uri>() else {
+            return invalid("the URL of an MCP server is invalid");
+        };
+        let has_user = url.authority().is_none_or(|it| it.as_str().contains('@'));
+        match url.scheme_str() {
+            Some("http") if bearer.is_some() && !allow_private => {
+                invalid("a bearer token requires an `https` URL of the MCP server")
+            }
+            Some("http" | "https") if !has_user => Ok(()),
+            _ => invalid(
+                "the URL of an MCP server must be an absolute HTTP URL without user information",
+            ),
+        }
+    }
+}
+
+impl fmt::Debug for McpServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The command and the URL may contain secrets.
+        f.debug_struct("McpServer")
+            .field("name", &self.0.name)
+            .field("limits", &self.0.limits)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,88 @@
+"""Calls the toolset that `mcp_tools_server` serves with the client of the Python SDK."""
+
+import asyncio
+import subprocess
+import sys
+
+from mcp import Client, StdioServerParameters
+from mcp_types import ElicitResult
+
+COMMAND = sys.argv[1]
+
+
+def equal(one, other):
+    if one != other:
+        raise AssertionError(f"{str(one)[:500]!r} instead of {str(other)[:500]!r}")
+
+
+async def check(server, mode, name):
+    asked = []
+
+    async def approve(_, params):
+        asked.append(params.message)
+        return ElicitResult(action="accept", content={"approved": len(asked) == 1})
+
+    async with Client(server, mode=mode, elicitation_callback=approve) as client:
+        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+        equal(sorted(tools), ["add", "broken", "count", "forever", "pixel", "refund"])
+        equal(tools["add"].annotations.read_only_hint, True)
+        equal(tools["refund"].annotations.destructive_hint, True)
+        sum_ = await client.call_tool("add", {"a": 2, "b": 3})
+        equal((sum_.is_error, sum_.structured_content, sum_.content[0].text), (False, {"sum": 5}, "5"))
+        invalid = await client.call_tool("add", {"a": "two"})
+        equal(invalid.is_error, True)
+        failed = await client.call_tool("broken", {})
+        equal((failed.is_error, failed.content[0].text), (True, "It is broken."))
+        pixel = await client.call_tool("pixel", {})
+        equal([part.type for part in pixel.content], ["text", "image"])
+        steps = []
+
+        async def progress(done, total, message):
+            steps.append((done, total, message))
+
+        counted = await client.call_tool("count", {"steps": 5}, progress_callback=progress)
+        equal(counted.content[0].text, "counted")
+        equal(steps[:1], [(1.0, 5.0, "counting")])
+        try:
+            await client.call_tool("unknown", {})
+            raise AssertionError("an unknown tool was called")
+        except Exception as error:
+            if isinstance(error, AssertionError):
+                raise
+        try:
+            await client.call_tool("forever", {}, read_timeout_seconds=0.3)
+            raise AssertionError("the call has ended")
+        except Exception as error:
+            if isinstance(error, AssertionError):
+                raise
+        refund = await client.call_tool("refund", {})
+        if mode == "legacy":
+            equal((refund.is_error, refund.content[0].text), (False, "refunded"))
+            equal(len(asked), 1)
+            denied = await client.call_tool("refund", {})
+            equal(denied.is_error, True)
+        else:
+            # Clients of this revision cannot be asked during a call.
+            equal((refund.is_error, len(asked)), (True, 0))
+            equal("requires an approval" in refund.content[0].text, True)
+    async with Client(server, mode=mode) as client:
+        refund = await client.call_tool("refund", {})
+        equal(refund.is_error, True)
+        equal("the client cannot ask" in refund.content[0].text, True)
+    print(f"{name}, {mode}: done")
+
+
+async def main():
+    for mode in ("legacy", "auto"):
+        await check(StdioServerParameters(command=COMMAND, args=["stdio"]), mode, "stdio")
+    process = subprocess.Popen([COMMAND, "http"], stdout=subprocess.PIPE, text=True)
+    try:
+        url = process.stdout.readline().strip()
+        for mode in ("legacy", "auto"):
+            await check(url, mode, "http")
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+asyncio.run(main())

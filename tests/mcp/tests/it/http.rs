@@ -1,0 +1,210 @@
+//! The service and the client over HTTP.
+
+use axum::{
+    Router,
+    extract::Request,
+    http::{HeaderMap, StatusCode, header},
+    middleware::Next,
+    response::{IntoResponse, Redirect, Response},
+    routing::any,
+};
+use concentric_core::{ErrorKind, ToolStatus};
+use concentric_mcp::{McpConnection, McpServer, McpService};
+use concentric_mcp_tests::{Called, call, served};
+use concentric_tools::Toolset;
+use serde_json::{Value, json};
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+/// Serves an application, and returns its origin.
+async fn serve(app: Router) -> String {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let origin = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move { axum::serve(listener, app).await });
+    origin
+}
+
+fn service() -> McpService {
+    McpService::new("concentric", served())
+}
+
+async fn connected(url: String) -> McpConnection {
+    let server = McpServer::http("web", url).allow_private_addresses();
+    server.connect().await.unwrap()
+}
+
+async fn called(server: &McpConnection, tool: &str, arguments: Value, answer: Value) -> Called {
+    let tools = Toolset::new().tools(server.tools());
+    let name = format!("web__{tool}");
+    call(&tools, &name, &arguments, &answer).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_served_toolset_can_be_called() {
+    let origin = serve(Router::new().route_service("/mcp", service())).await;
+    let server = connected(format!("{origin}/mcp")).await;
+    let sum = called(&server, "add", json!({"a": 2, "b": 3}), Value::Null).await;
+    assert_eq!(sum.outcome.status, ToolStatus::Done, "{sum:?}");
+    assert_eq!(sum.outcome.data.as_deref(), Some(&json!({"sum": 5})));
+    let broken = called(&server, "broken", json!({}), Value::Null).await;
+    assert_eq!(broken.outcome.status, ToolStatus::Failed);
+    assert!(broken.text().ends_with("It is broken."));
+    // A client of the newest revision cannot be asked.
+    let refund = called(&server, "refund", json!({}), Value::Null).await;
+    assert_eq!(refund.outcome.status, ToolStatus::Failed);
+    assert!(
+        refund.text().contains("requires an approval"),
+        "{}",
+        refund.text()
+    );
+}
+
+#[tokio::test]
+async fn private_addresses_are_refused() {
+    let origin = serve(Router::new().route_service("/mcp", service())).await;
+    for url in [
+        format!("{origin}/mcp"),
+        origin.replace("127.0.0.1", "localhost"),
+    ] {
+        let error = McpServer::http("web", url).connect().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Permission, "{error:#}");
+    }
+}
+
+#[tokio::test]
+async fn redirects_are_followed_within_the_origin_only() {
+    let reached = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&reached);
+    let other = serve(Router::new().fallback(any(move || async move {
+        count.fetch_add(1, Ordering::Relaxed);
+    })))
+    .await;
+    let redirect = |to: String| any(move || async move { Redirect::temporary(&to) });
+    let app = Router::new()
+        .route_service("/mcp", service())
+        .route("/moved", redirect("/mcp".to_owned()))
+        .route("/away", redirect(format!("{other}/mcp")))
+        .route("/loop", redirect("/loop".to_owned()));
+    let origin = serve(app).await;
+    let moved = connected(format!("{origin}/moved")).await;
+    assert_eq!(moved.tools().len(), 6);
+    for path in ["away", "loop"] {
+        let server = McpServer::http("web", format!("{origin}/{path}"));
+        let error = server
+            .allow_private_addresses()
+            .connect()
+            .await
+            .unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Protocol, "{path}: {error:#}");
+    }
+    assert_eq!(reached.load(Ordering::Relaxed), 0);
+}
+
+#[tokio::test]
+async fn a_bearer_token_is_sent_and_required() {
+    let check = async |headers: HeaderMap, request: Request, next: Next| -> Response {
+        match headers.get(header::AUTHORIZATION) {
+            Some(token) if token == "Bearer secret" => next.run(request).await,
+            _ => StatusCode::UNAUTHORIZED.into_response(),
+        }
+    };
+    let app = Router::new().route_service("/mcp", service());
+    let origin = serve(app.layer(axum::middleware::from_fn(check))).await;
+    let server = McpServer::http("web", format!("{origin}/mcp")).allow_private_addresses();
+    let error = server.clone().connect().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Authentication, "{error:#}");
+    assert!(server.bearer("secret").connect().await.is_ok());
+    // Without TLS, a token is sent to private addresses only.
+    let error = McpServer::http("web", "http://example.com/mcp")
+        .bearer("secret")
+        .connect()
+        .await;
+    assert_eq!(error.unwrap_err().kind(), ErrorKind::Configuration);
+}
+
+#[tokio::test]
+async fn foreign_hosts_and_origins_are_refused() {
+    let origin = serve(Router::new().route_service("/mcp", service())).await;
+    let address = origin.trim_start_matches("http://").to_owned();
+    let status = async |headers: &str| {
+        let mut stream = tokio::net::TcpStream::connect(&address).await.unwrap();
+        let body = json!({"jsonrpc": "2.0", "id": 1, "method": "ping"}).to_string();
+        let request = format!(
+            "POST /mcp HTTP/1.1\r\n{headers}connection: close\r\naccept: application/json, text/event-stream\r\n\
+             content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        let mut answer = String::new();
+        tokio::io::AsyncWriteExt::write_all(&mut stream, request.as_bytes())
+            .await
+            .unwrap();
+        tokio::io::AsyncReadExt::read_to_string(&mut stream, &mut answer)
+            .await
+            .unwrap();
+        answer.split(' ').nth(1).unwrap().to_owned()
+    };
+    assert_eq!(status("host: evil.example\r\n").await, "403");
+    let host = format!("host: {address}\r\n");
+    assert_eq!(
+        status(&format!("{host}origin: https://evil.example\r\n")).await,
+        "403"
+    );
+    assert_ne!(status(&host).await, "403");
+}
+
+#[tokio::test]
+async fn a_call_is_not_repeated_after_an_error_of_the_server() {
+    let mode = Arc::new(AtomicUsize::new(0));
+    let lost = Arc::clone(&mode);
+    let fail = move |request: Request, next: Next| {
+        let lost = Arc::clone(&lost);
+        async move {
+            // Once, for the next request.
+            if lost
+                .compare_exchange(1, 0, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok()
+            {
+                return StatusCode::INTERNAL_SERVER_ERROR.into_response();
+            }
+            next.run(request).await
+        }
+    };
+    let app = Router::new().route_service("/mcp", service());
+    let origin = serve(app.layer(axum::middleware::from_fn(fail))).await;
+    let server = connected(format!("{origin}/mcp")).await;
+    mode.store(1, Ordering::Relaxed);
+    let broken = called(&server, "broken", json!({}), Value::Null).await;
+    assert_eq!(broken.outcome.status, ToolStatus::Unknown, "{broken:?}");
+    let sum = called(&server, "add", json!({"a": 1, "b": 1}), Value::Null).await;
+    assert_eq!(sum.text(), "2");
+}
+
+#[tokio::test]
+async fn endless_responses_are_refused() {
+    let endless = any(|| async {
+        let part = "x".repeat(1 << 20);
+        let parts = futures_util::stream::repeat(Ok::<_, std::convert::Infallible>(part));
+        let kind = [(header::CONTENT_TYPE, "text/event-stream")];
+        (kind, axum::body::Body::from_stream(parts))
+    });
+    let json = any(|| async {
+        let parts =
+            futures_util::stream::repeat(Ok::<_, std::convert::Infallible>("[".repeat(1 << 20)));
+        let kind = [(header::CONTENT_TYPE, "application/json")];
+        (kind, axum::body::Body::from_stream(parts))
+    });
+    let origin = serve(Router::new().route("/sse", endless).route("/json", json)).await;
+    for path in ["sse", "json"] {
+        let mut limits = concentric_mcp::McpLimits::default();
+        limits.max_message_bytes = 4 << 20;
+        let server = McpServer::http("web", format!("{origin}/{path}")).limits(limits);
+        let server = server.allow_private_addresses();
+        let limit = std::time::Duration::from_secs(5);
+        assert!(
+            server.connect_timeout(limit).connect().await.is_err(),
+            "{path}"
+        );
+    }
+}

@@ -1,0 +1,16 @@
+//! Calls of a server that does not behave.
+#![expect(
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "tests"
+)]
+
+mod calls;
+mod changes;
+mod common;
+mod http;
+mod listing;
+mod processes;
+mod questions;
+mod streams;
