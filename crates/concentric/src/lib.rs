@@ -69,6 +69,8 @@
 //! | `providers` | `providers` | the parts that all provider layers share; enabled by each of them |
 //! | `http` | `http` | AG-UI endpoints for agents, and a limit on concurrent runs |
 //! | `openai-server` | `http::openai` | a server for the clients of OpenAI's API; includes `http` |
+//! | `mcp` | `mcp` | servers of the Model Context Protocol as tools; includes `tools` and `schema-validation` |
+//! | `mcp-server` | `mcp::serve` | toolsets as MCP servers; includes `mcp` |
 //! | `layers` | [`layers`] | the built-in layers: suspended and detached runs, sessions, budgets, stop conditions, steering, retries, fallbacks, a limit on calls in flight, spans and metrics, stacks from configuration |
 //! | `store` | [`store`] | SQLite and in-memory stores for runs, tool effects and decisions |
 //! | `postgres` | [`store`] | PostgreSQL store, which several machines share; includes `store` |
@@ -102,6 +104,9 @@ pub use concentric_core::{
 pub use concentric_http as http;
 #[doc(inline)]
 pub use concentric_layers as layers;
+#[cfg(feature = "mcp")]
+#[doc(inline)]
+pub use concentric_mcp as mcp;
 #[cfg(feature = "providers")]
 #[doc(inline)]
 pub use concentric_providers as providers;
