@@ -18,7 +18,14 @@ pub mod openai;
 mod percent;
 mod policy;
 mod refused;
+#[cfg_attr(
+    not(feature = "ui_messages"),
+    allow(dead_code, unused_imports, reason = "parts for `ui_messages` only")
+)]
+mod run;
+mod settings;
 mod shutdown;
+mod sse;
 mod upload;
 
 pub use self::{policy::ClientPolicy, shutdown::Shutdown};

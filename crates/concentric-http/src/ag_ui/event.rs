@@ -3,7 +3,8 @@
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::{Metadata, stream::Operation};
+use super::stream::Operation;
+use crate::run::Metadata;
 
 /// One event of a run, according to `https://ag-ui.com/spec/1.0/schema.json`.
 ///

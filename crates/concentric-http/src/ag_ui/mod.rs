@@ -199,36 +199,23 @@
 //! `resume`, since the client's history contains the messages of sub-agents but the agent's
 //! conversation does not.
 
-mod body;
-mod content;
-mod edit;
 pub mod encode;
 mod event;
-mod future;
 mod input;
 mod layer;
 mod log;
-mod map;
-mod message;
-mod output;
 mod policy;
-mod resume;
 mod service;
-mod state;
 mod stream;
 mod threads;
 
-pub use self::body::ResponseBody;
-pub use self::future::ResponseFuture;
-pub use self::input::Context;
-pub use self::layer::AgUiLayer;
-pub use self::log::{EventLog, EventLogLayer};
-pub use self::service::AgUi;
-pub use self::state::{AgUiContext, AgUiState, StateError};
-pub use self::threads::{Threads, ThreadsBody, ThreadsFuture};
+pub use self::{
+    layer::AgUiLayer,
+    log::{EventLog, EventLogLayer},
+    service::AgUi,
+    threads::{Threads, ThreadsBody, ThreadsFuture},
+};
+pub use crate::run::{AgUiContext, AgUiState, Context, ResponseBody, ResponseFuture, StateError};
 
 /// The version of the protocol that this endpoint follows.
 const PROTOCOL_VERSION: &str = "1.0";
-
-/// Extra information on an event, a message or a resume entry, of any JSON values.
-type Metadata = serde_json::Map<String, serde_json::Value>;

@@ -1,13 +1,12 @@
 //! The limits on the input of a run.
 
-use super::{
-    content::Content,
-    input::RunAgentInput,
-    message::{Message, MessageKind},
+use crate::{
+    policy::ClientPolicy,
+    refused::Refused,
+    run::{Content, Message, MessageKind, RunInput},
 };
-use crate::{policy::ClientPolicy, refused::Refused};
 
-pub(super) fn check(policy: &ClientPolicy, input: &RunAgentInput) -> Result<(), Refused> {
+pub(super) fn check(policy: &ClientPolicy, input: &RunInput) -> Result<(), Refused> {
     policy.check_messages("messages", input.messages.len())?;
     policy.check_tools(input.tools.len())?;
     policy.check_context(input.context.len())?;
@@ -15,9 +14,13 @@ pub(super) fn check(policy: &ClientPolicy, input: &RunAgentInput) -> Result<(), 
     policy.check_replies(resume.len())?;
 
     policy.check_id(|| "threadId".to_owned(), &input.thread_id)?;
-    policy.check_id(|| "runId".to_owned(), &input.run_id)?;
-    if let Some(id) = &input.parent_run_id {
-        policy.check_id(|| "parentRunId".to_owned(), id)?;
+    for (field, id) in [
+        ("runId", &input.run_id),
+        ("parentRunId", &input.parent_run_id),
+    ] {
+        if let Some(id) = id {
+            policy.check_id(|| field.to_owned(), id)?;
+        }
     }
     for (at, reply) in resume.iter().enumerate() {
         let field = || format!("resume[{at}].interruptId");

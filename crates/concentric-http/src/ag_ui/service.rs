@@ -11,7 +11,7 @@ use http_body::Body;
 use tower::BoxError;
 use tower_service::Service;
 
-use super::{ResponseBody, ResponseFuture, layer::Config};
+use crate::run::{Config, ResponseBody, ResponseFuture};
 
 /// An agent as an AG-UI endpoint.
 #[derive(Clone)]

@@ -68,8 +68,8 @@ where
 fn request_id<RB>(config: &Config, request: &http::Request<RB>) -> RequestId {
     let given = request.headers().get("x-request-id");
     let given = given.and_then(|id| id.to_str().ok());
-    let given = given.filter(|id| !id.is_empty() && config.policy.is_id(id));
-    let new = || config.environment.ids().next("req_");
+    let given = given.filter(|id| !id.is_empty() && config.settings.policy.is_id(id));
+    let new = || config.settings.environment.ids().next("req_");
     RequestId::new(given.map_or_else(new, Str::from))
 }
 
@@ -109,26 +109,30 @@ where
     RB: Body,
     RB::Error: Into<BoxError>,
 {
-    if config.shutdown.as_ref().is_some_and(|it| it.is_begun()) {
+    if config
+        .settings
+        .shutdown
+        .as_ref()
+        .is_some_and(|it| it.is_begun())
+    {
         return Err(Refused::shutting_down().into());
     }
-    upload::check(&request, config.body_limit)?;
+    upload::check(&request, config.settings.body_limit)?;
     let (parts, body) = request.into_parts();
     let mut body = pin!(body);
     let (mut bytes, mut timeout) = (BytesMut::new(), None::<Sleep>);
-    let clock = config.environment.clock();
-    let read =
-        poll_fn(
-            |cx| match upload::poll_read(body.as_mut(), &mut bytes, config.body_limit, cx) {
-                Poll::Ready(read) => Poll::Ready(read),
-                Poll::Pending => {
-                    upload::poll_timeout(&mut timeout, clock, config.upload_timeout, cx)
-                        .map(|()| Err(Refused::upload_timeout()))
-                }
-            },
-        );
+    let clock = config.settings.environment.clock();
+    let read = poll_fn(|cx| {
+        match upload::poll_read(body.as_mut(), &mut bytes, config.settings.body_limit, cx) {
+            Poll::Ready(read) => Poll::Ready(read),
+            Poll::Pending => {
+                upload::poll_timeout(&mut timeout, clock, config.settings.upload_timeout, cx)
+                    .map(|()| Err(Refused::upload_timeout()))
+            }
+        }
+    });
     read.await?;
-    config.policy.check_body(&bytes)?;
+    config.settings.policy.check_body(&bytes)?;
     Ok((bytes, parts))
 }
 
@@ -158,15 +162,15 @@ async fn run<I: Input>(
     let model = config.model(&name);
     let model = model.ok_or_else(|| Failure::unknown_model(&name))?.clone();
 
-    let run_id = config.environment.ids().next("run_");
+    let run_id = config.settings.environment.ids().next("run_");
     let opening = Opening {
         run: run_id.clone(),
         model: name,
-        created: seconds(&config.environment),
+        created: seconds(&config.settings.environment),
     };
-    let mut job = input.job(&config.policy, opening)?;
+    let mut job = input.job(&config.settings.policy, opening)?;
     let mut context = Run::builder()
-        .environment(config.environment.clone())
+        .environment(config.settings.environment.clone())
         .run_id(RunId::new(run_id))
         .request_id(id.clone())
         .extensions(parts.extensions)
@@ -174,12 +178,12 @@ async fn run<I: Input>(
     context.set_stateless_caller();
     job.request.context = context;
 
-    let guard = match &config.shutdown {
+    let guard = match &config.settings.shutdown {
         Some(shutdown) => Some(shutdown.enter().ok_or_else(Refused::shutting_down)?),
         None => None,
     };
     let is_streamed = job.is_streamed;
-    let run = Answering::new(model, job, guard, config.error_message.clone());
+    let run = Answering::new(model, job, guard, config.settings.error_message.clone());
     match is_streamed {
         true => stream(config, run).await,
         false => whole(run).await,
@@ -212,7 +216,7 @@ async fn stream(config: &Config, mut run: Answering) -> Result<Response, Failure
     if let Some(failure) = run.take_failure() {
         return Err(failure);
     }
-    let keep_alive = config.keep_alive.map(KeepAlive::new);
+    let keep_alive = config.settings.keep_alive.map(KeepAlive::new);
     Ok(event_stream(ResponseBody::stream(run, keep_alive)))
 }
 

@@ -6,20 +6,18 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
-    time::{Duration, SystemTime},
+    time::SystemTime,
 };
 
-use concentric_core::{BoxModel, Environment, Error, Str, service::SharedModel};
+use concentric_core::{BoxModel, Environment, Str, service::SharedModel};
 use http_body::Body;
 use tower::BoxError;
 use tower_service::Service;
 
 use super::{ResponseBody, respond::respond};
 use crate::{
-    describe::{ErrorMessage, describe},
-    keep_alive::KeepAlive,
     policy::ClientPolicy,
-    shutdown::Shutdown,
+    settings::{Settings, setters},
 };
 
 /// Service that answers requests of OpenAI's clients with models and agents.
@@ -35,13 +33,7 @@ pub(super) struct Config {
     pub(super) models: BTreeMap<Str, Stack>,
     pub(super) default_model: Option<Str>,
     pub(super) created: u64,
-    pub(super) environment: Environment,
-    pub(super) body_limit: usize,
-    pub(super) upload_timeout: Option<Duration>,
-    pub(super) policy: ClientPolicy,
-    pub(super) keep_alive: Option<Duration>,
-    pub(super) shutdown: Option<Shutdown>,
-    pub(super) error_message: ErrorMessage,
+    pub(super) settings: Settings,
 }
 
 /// What a model's name refers to.
@@ -56,19 +48,14 @@ impl OpenAi {
     /// 30 seconds, the strict [`ClientPolicy`] with system messages, and a comment after 15 seconds
     /// of silence.
     pub fn new() -> Self {
-        let environment = Environment::system();
+        let policy = ClientPolicy::new().system_messages(true);
+        let settings = Settings::new(20 << 20, policy);
         Self {
             config: Arc::new(Config {
                 models: BTreeMap::new(),
                 default_model: None,
-                created: seconds(&environment),
-                environment,
-                body_limit: 20 << 20,
-                upload_timeout: Some(Duration::from_secs(30)),
-                policy: ClientPolicy::new().system_messages(true),
-                keep_alive: Some(Duration::from_secs(15)),
-                shutdown: None,
-                error_message: Arc::new(describe),
+                created: seconds(&settings.environment),
+                settings,
             }),
         }
     }
@@ -76,6 +63,13 @@ impl OpenAi {
     fn with(mut self, set: impl FnOnce(&mut Config)) -> Self {
         set(Arc::make_mut(&mut self.config));
         self
+    }
+
+    fn settings(self, set: impl FnOnce(&mut Settings)) -> Self {
+        self.with(|config| {
+            set(&mut config.settings);
+            config.created = seconds(&config.settings.environment);
+        })
     }
 
     /// Adds a model or an agent, with its layers. A later one replaces an earlier one of the same
@@ -106,68 +100,13 @@ impl OpenAi {
         self.with(|config| config.default_model = Some(name.into()))
     }
 
-    /// Sets the source of time, ids and randomness for the runs; the default is the system.
-    #[must_use]
-    pub fn environment(self, environment: Environment) -> Self {
-        self.with(|config| {
-            config.created = seconds(&environment);
-            config.environment = environment;
-        })
-    }
+    setters! {
+        body_limit: "20 MiB",
+        client_policy: "[`ClientPolicy::new`] with system messages.
 
-    /// Sets the maximum size of a request body in bytes; the default is 20 MiB.
-    #[must_use]
-    pub fn body_limit(self, bytes: usize) -> Self {
-        self.with(|config| config.body_limit = bytes)
-    }
-
-    /// Sets how long a request body may take to arrive, measured from the call of the service; the
-    /// default is 30 seconds.
-    ///
-    /// A later body is answered with `408`. `None` sets no limit; with zero, the body must be
-    /// available immediately.
-    #[must_use]
-    pub fn upload_timeout(self, timeout: impl Into<Option<Duration>>) -> Self {
-        let timeout = timeout.into();
-        self.with(|config| config.upload_timeout = timeout)
-    }
-
-    /// Sets the limits on client input; the default is [`ClientPolicy::new`] with system messages.
-    ///
-    /// Images and files at URLs are rejected unless their hosts are listed
-    /// ([`ClientPolicy::media_host`]), and inline ones are accepted.
-    #[must_use]
-    pub fn client_policy(self, policy: ClientPolicy) -> Self {
-        self.with(|config| config.policy = policy)
-    }
-
-    /// Sets the silence after which a stream has a comment, so that proxies keep the connection
-    /// open; the default is 15 seconds.
-    ///
-    /// `None` or zero disables comments. The minimum is one second; shorter times are raised to it.
-    #[must_use]
-    pub fn keep_alive(self, silence: impl Into<Option<Duration>>) -> Self {
-        let silence = KeepAlive::silence(silence.into());
-        self.with(|config| config.keep_alive = silence)
-    }
-
-    /// Sets the handle that ends the runs when the server shuts down.
-    #[must_use]
-    pub fn shutdown(self, shutdown: Shutdown) -> Self {
-        self.with(|config| config.shutdown = Some(shutdown))
-    }
-
-    /// Sets the function that makes the `message` of an error response from the error of a run.
-    ///
-    /// The default is one sentence for each [`ErrorKind`](concentric_core::ErrorKind), since the
-    /// text of an error may reveal part of a key, an address or a stack. Errors are logged in full
-    /// with `tracing`.
-    #[must_use]
-    pub fn error_message(
-        self,
-        describe: impl Fn(&Error) -> String + Send + Sync + 'static,
-    ) -> Self {
-        self.with(|config| config.error_message = Arc::new(describe))
+Images and files at URLs are rejected unless their hosts are listed
+([`ClientPolicy::media_host`]), and inline ones are accepted.",
+        error_message: "the `message` of an error response"
     }
 }
 

@@ -2,14 +2,12 @@
 
 mod interrupt;
 mod lane;
-mod names;
 mod state;
 mod subagents;
 mod translate;
 
 pub(super) use self::{
-    lane::{STATUS, WireIds, push_turn},
-    names::{KnownCall, Names, RunIds, original},
+    lane::{WireIds, push_turn},
     state::Operation,
-    translate::{Translator, conflict, name_taken, stopped},
+    translate::{FORMAT, Translator, stopped_as},
 };

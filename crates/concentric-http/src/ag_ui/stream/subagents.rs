@@ -6,10 +6,9 @@ use concentric_core::{
 
 use super::{
     super::event::Event as Wire,
-    interrupt::subagent_of,
     lane::{Lane, Out, status},
-    names::{KnownCall, Names},
 };
+use crate::run::{KnownCall, Names, subagent_of};
 use serde_json::json;
 
 /// The number of a sub-agent in this stream. A sub-agent's number is greater than its parent's.

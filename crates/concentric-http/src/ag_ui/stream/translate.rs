@@ -2,25 +2,26 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use concentric_core::{
-    CancelReason, Context, Error, ErrorKind, Event, Finish, Interrupt, OpenRound, Outcome, Phase,
-    ResponseHead, Str, ToolCallPart, ToolNameTaken, ToolResult, ToolSpecs, Transcript, Usage,
-    interrupt::{CLIENT_TOOL, TOOL_CALL},
-    machine::RunState,
-    panic::{CaughtPanic, catch},
-    store::Resumable,
+    CancelReason, Context, Error, ErrorKind, Event, Finish, Interrupt, OpenRound, Outcome,
+    ResponseHead, Str, ToolCallPart, ToolResult, Transcript, Usage, interrupt::CLIENT_TOOL,
+    machine::RunState, panic::CaughtPanic, store::Resumable,
 };
 use serde_json::{Value, json};
-use tracing::field::display;
 
 use super::{
-    super::{Metadata, PROTOCOL_VERSION, encode, event::Event as Wire, resume::TOKEN},
-    RunIds,
-    interrupt::{interrupt, object, subagent_of},
+    super::{PROTOCOL_VERSION, encode, event::Event as Wire},
+    interrupt::interrupt,
     lane::{Lane, Open, Out},
     state::State,
     subagents::{End, Subagents},
 };
-use crate::describe::{ErrorMessage, describe, refusal, source};
+use crate::{
+    describe::{ErrorMessage, describe, refusal},
+    run::{
+        Cut, Format, Metadata, RunIds, Translate, accepts_reply, message, name_taken, object,
+        stopped, subagent_of, unanswerable, undecidable,
+    },
+};
 
 /// The largest integer that a client accepts, a safe integer of JavaScript.
 const MAX_COUNT: u64 = (1 << 53) - 1;
@@ -88,28 +89,6 @@ impl Translator {
         Self::new(run.clone(), ids, Arc::new(describe))
     }
 
-    /// Writes `RUN_STARTED`, in place of what is in the buffer.
-    pub(in crate::ag_ui) fn restart(&mut self) {
-        let Out { buffer, ids, .. } = &mut self.out;
-        buffer.clear();
-        started(ids, buffer);
-    }
-
-    /// Writes the conversation, and the round that the run resumes.
-    pub(in crate::ag_ui) fn snapshot(&mut self, history: &Transcript, open: Option<&OpenRound>) {
-        if !history.is_empty() {
-            self.lane.replace(history, &mut self.out);
-        }
-        if let Some(open) = open {
-            self.lane.missed(open, &mut self.out);
-        }
-    }
-
-    /// The buffer.
-    pub(in crate::ag_ui) const fn buffer(&mut self) -> &mut BytesMut {
-        &mut self.out.buffer
-    }
-
     /// The last event in the buffer.
     pub(in crate::ag_ui) fn last_event(&self) -> Value {
         let lines = self.out.buffer[..].split(|byte| *byte == b'\n');
@@ -117,35 +96,6 @@ impl Translator {
         let last = frames.next_back().unwrap_or_default();
         // A frame is always JSON.
         serde_json::from_slice(last).unwrap_or_default()
-    }
-
-    /// The number of buffered bytes.
-    pub(in crate::ag_ui) fn len(&self) -> usize {
-        self.out.buffer.len()
-    }
-
-    /// Takes the buffered bytes; `None` if there are none.
-    pub(in crate::ag_ui) fn take(&mut self) -> Option<Bytes> {
-        (!self.out.buffer.is_empty()).then(|| self.out.buffer.split().freeze())
-    }
-
-    /// Records the provider and model, and whether the run can be resumed from a store.
-    pub(in crate::ag_ui) fn head(&mut self, head: &ResponseHead, extensions: &http::Extensions) {
-        self.resumable = extensions.get::<Resumable>().is_some();
-        self.provider.clone_from(&head.provider);
-        self.model.clone_from(&head.model);
-    }
-
-    /// Writes the protocol events for `event`.
-    #[inline]
-    pub(in crate::ag_ui) fn event(&mut self, event: Event) {
-        if let (Event::TextDelta(text), Open::Text { head, .. }) = (&event, &self.lane.open)
-            && !text.is_empty()
-        {
-            encode::text_message_more(head, text, &mut self.out.buffer);
-            return;
-        }
-        self.other_event(event);
     }
 
     fn other_event(&mut self, event: Event) {
@@ -177,39 +127,6 @@ impl Translator {
 
     // ---- the end ----
 
-    /// Ends the stream of a run that has an outcome.
-    pub(in crate::ag_ui) fn finish(&mut self, finish: &Finish) {
-        // A resumed run is a new run for the client, which got the earlier usage before.
-        self.usage = finish.attempt_usage();
-        let mut pending = Vec::new();
-        match &finish.outcome {
-            Outcome::Completed => pending = self.lane.left(),
-            Outcome::Interrupted => {
-                let interrupts = finish.interrupts();
-                if interrupts.is_empty() {
-                    return self.fail(&undecidable());
-                }
-                self.lane.step_finish(&mut self.out);
-                self.round_so_far(finish);
-                if let Some(interrupt) = interrupts.iter().find(|it| !self.accepts_reply(it)) {
-                    return self.fail(&unanswerable(interrupt));
-                }
-                let (outcome, metadata) = self.interrupted(&interrupts);
-                return self.finished(outcome, metadata, End::Waiting(&interrupts));
-            }
-            Outcome::Aborted { reason } => return self.cancelled(reason),
-            _ => {}
-        }
-        let end = match finish.outcome {
-            Outcome::Completed => End::Success,
-            _ => End::Error {
-                message: "The run was stopped.",
-                code: "stopped",
-            },
-        };
-        self.finished(success(pending), stopped(&finish.outcome).1, end);
-    }
-
     /// Writes the missing parts of an open round's message, and the outcomes of its finished calls.
     ///
     /// The run emits these results only when the round is closed, possibly in another process that
@@ -225,17 +142,6 @@ impl Translator {
                 self.tool_result(&ToolResult::new(id.clone(), name.clone(), outcome));
             }
         }
-    }
-
-    /// Returns whether a later request can answer `interrupt`: its run is stored, the interrupt has
-    /// a token, or the history will contain the result of a client tool.
-    ///
-    /// An interrupt of a sub-agent needs the state of the run around it, which a token does not
-    /// contain.
-    fn accepts_reply(&self, interrupt: &Interrupt) -> bool {
-        self.resumable
-            || subagent_of(interrupt).is_none()
-                && (interrupt.reason == CLIENT_TOOL || interrupt.metadata.contains_key(TOKEN))
     }
 
     /// The outcome of a run that waits for client tools or for replies, and its metadata.
@@ -270,18 +176,6 @@ impl Translator {
         (json!({"type": "interrupt", "interrupts": asked}), metadata)
     }
 
-    /// Ends the stream of a run that was cancelled.
-    pub(in crate::ag_ui) fn cancelled(&mut self, reason: &CancelReason) {
-        let (kind, metadata) = stopped(&Outcome::Aborted {
-            reason: reason.clone(),
-        });
-        let end = End::Error {
-            message: "The run was cancelled.",
-            code: "cancelled",
-        };
-        self.finished(json!({"type": kind}), metadata, end);
-    }
-
     /// Ends the stream of a run that did not fail.
     fn finished(&mut self, outcome: Value, metadata: Metadata, end: End<'_>) {
         self.close(end);
@@ -296,37 +190,6 @@ impl Translator {
         encode::event(&finished, &mut self.out.buffer);
     }
 
-    /// Ends the stream of a run that failed.
-    pub(in crate::ag_ui) fn fail(&mut self, error: &Error) {
-        if error.kind() == ErrorKind::Cancelled
-            && let Some(reason) = self.out.context.cancel_reason()
-        {
-            return self.cancelled(&reason);
-        }
-        if name_taken(error, &self.out.ids.tools, &self.out.context).is_some() {
-            return self.write_error(error, "tool_name_taken");
-        }
-        let code = refusal(error);
-        let RunIds { thread, run, .. } = &self.out.ids;
-        match code {
-            Some(code) => {
-                tracing::warn!(thread_id = %thread, run_id = %run, code, "AG-UI run rejected");
-            }
-            None => {
-                tracing::error!(thread_id = %thread, run_id = %run, error = ?error, "AG-UI run failed");
-            }
-        }
-        self.write_error(error, code.unwrap_or(error.kind().as_str()));
-    }
-
-    /// Ends the stream of a run that panicked.
-    pub(in crate::ag_ui) fn panicked(&mut self, panic: &CaughtPanic) {
-        let RunIds { thread, run, .. } = &self.out.ids;
-        tracing::error!(thread_id = %thread, run_id = %run, panic = panic.text(), "AG-UI run panicked");
-        let error = Error::new(ErrorKind::Other, "a layer or a model of the run panicked");
-        self.write_error(&error, error.kind().as_str());
-    }
-
     fn write_error(&mut self, error: &Error, code: &str) {
         self.close(End::Error {
             message: "The run failed.",
@@ -337,14 +200,6 @@ impl Translator {
             code,
             usage: self.token_usage(),
         });
-    }
-
-    /// Ends the stream of a run whose body ended without a terminal event.
-    pub(in crate::ag_ui) fn truncated(&mut self) {
-        self.fail(&Error::new(
-            ErrorKind::Truncated,
-            "the response body ended before its terminal event",
-        ));
     }
 
     /// The tokens that the run used.
@@ -368,44 +223,151 @@ impl Translator {
     }
 }
 
-/// The message of an error for the client.
-fn message(describe_by: &ErrorMessage, error: &Error) -> String {
-    // The host's function may panic.
-    catch(|| describe_by(error)).unwrap_or_else(|_| describe(error))
-}
-
-/// The name conflict between a tool of the client and an agent's tool, if that is the cause of
-/// `error`.
-pub(in crate::ag_ui) fn name_taken<'a>(
-    error: &'a Error,
-    tools: &ToolSpecs,
-    run: &Context,
-) -> Option<&'a ToolNameTaken> {
-    let taken = source::<ToolNameTaken>(error)?;
-    // The conflict may also be with a tool that a layer of the host added to the request.
-    tools.get(&taken.name)?;
-    let thread = run.thread_id().map(display);
-    tracing::info!(
-        thread_id = thread, run_id = %run.run_id(), tool = taken.name.as_str(),
-        "AG-UI client tool has the name of an agent's tool"
-    );
-    Some(taken)
-}
-
-/// The code and message of a conflict between a new run and another run.
-pub(in crate::ag_ui) fn conflict<'a>(
-    error: &'a Error,
-    describe_by: &ErrorMessage,
-    run: &Context,
-) -> Option<(&'a str, String)> {
-    // A conflict in the model phase comes from the provider.
-    if error.kind() != ErrorKind::Conflict || error.phase() == Some(Phase::Model) {
-        return None;
+impl Translate for Translator {
+    fn format(&self) -> &'static Format {
+        &FORMAT
     }
-    let code = refusal(error)?;
-    let thread = run.thread_id().map(display);
-    tracing::warn!(thread_id = thread, run_id = %run.run_id(), code, "AG-UI run rejected");
-    Some((code, message(describe_by, error)))
+
+    fn restart(&mut self) {
+        let Out { buffer, ids, .. } = &mut self.out;
+        buffer.clear();
+        started(ids, buffer);
+    }
+
+    fn snapshot(&mut self, history: &Transcript, open: Option<&OpenRound>) {
+        if !history.is_empty() {
+            self.lane.replace(history, &mut self.out);
+        }
+        if let Some(open) = open {
+            self.lane.missed(open, &mut self.out);
+        }
+    }
+
+    fn buffer(&mut self) -> &mut BytesMut {
+        &mut self.out.buffer
+    }
+
+    fn len(&self) -> usize {
+        self.out.buffer.len()
+    }
+
+    fn head(&mut self, head: &ResponseHead, extensions: &http::Extensions) {
+        self.resumable = extensions.get::<Resumable>().is_some();
+        self.provider.clone_from(&head.provider);
+        self.model.clone_from(&head.model);
+    }
+
+    #[inline]
+    fn event(&mut self, event: Event) {
+        if let (Event::TextDelta(text), Open::Text { head, .. }) = (&event, &self.lane.open)
+            && !text.is_empty()
+        {
+            encode::text_message_more(head, text, &mut self.out.buffer);
+            return;
+        }
+        self.other_event(event);
+    }
+
+    fn finish(&mut self, finish: &Finish) {
+        // A resumed run is a new run for the client, which got the earlier usage before.
+        self.usage = finish.attempt_usage();
+        let mut pending = Vec::new();
+        match &finish.outcome {
+            Outcome::Completed => pending = self.lane.left(),
+            Outcome::Interrupted => {
+                let interrupts = finish.interrupts();
+                if interrupts.is_empty() {
+                    return self.fail(&undecidable());
+                }
+                self.lane.step_finish(&mut self.out);
+                self.round_so_far(finish);
+                if let Some(interrupt) = interrupts
+                    .iter()
+                    .find(|it| !accepts_reply(self.resumable, it))
+                {
+                    return self.fail(&unanswerable(interrupt));
+                }
+                let (outcome, metadata) = self.interrupted(&interrupts);
+                return self.finished(outcome, metadata, End::Waiting(&interrupts));
+            }
+            Outcome::Aborted { reason } => return self.cancelled(reason),
+            _ => {}
+        }
+        let end = match finish.outcome {
+            Outcome::Completed => End::Success,
+            _ => End::Error {
+                message: "The run was stopped.",
+                code: "stopped",
+            },
+        };
+        self.finished(success(pending), stopped(&finish.outcome), end);
+    }
+
+    fn cancelled(&mut self, reason: &CancelReason) {
+        let outcome = Outcome::Aborted {
+            reason: reason.clone(),
+        };
+        let end = End::Error {
+            message: "The run was cancelled.",
+            code: "cancelled",
+        };
+        let kind = stopped_as(&outcome);
+        self.finished(json!({"type": kind}), stopped(&outcome), end);
+    }
+
+    fn fail(&mut self, error: &Error) {
+        if error.kind() == ErrorKind::Cancelled
+            && let Some(reason) = self.out.context.cancel_reason()
+        {
+            return self.cancelled(&reason);
+        }
+        if name_taken(error, &self.out.ids.tools, &self.out.context).is_some() {
+            return self.write_error(error, "tool_name_taken");
+        }
+        let code = refusal(error);
+        let RunIds { thread, run, .. } = &self.out.ids;
+        match code {
+            Some(code) => {
+                tracing::warn!(thread_id = %thread, run_id = %run, code, "run rejected");
+            }
+            None => {
+                tracing::error!(thread_id = %thread, run_id = %run, error = ?error, "run failed");
+            }
+        }
+        self.write_error(error, code.unwrap_or(error.kind().as_str()));
+    }
+
+    fn panicked(&mut self, panic: &CaughtPanic) {
+        let RunIds { thread, run, .. } = &self.out.ids;
+        tracing::error!(thread_id = %thread, run_id = %run, panic = panic.text(), "run panicked");
+        let error = Error::new(ErrorKind::Other, "a layer or a model of the run panicked");
+        self.write_error(&error, error.kind().as_str());
+    }
+}
+
+/// The frames of AG-UI.
+pub(in crate::ag_ui) static FORMAT: Format = Format {
+    name: "ag-ui",
+    cut: cut_off,
+};
+
+/// The last frame of a stream that ends before its run. It has no id, since the run continues.
+fn cut_off(cut: Cut) -> Bytes {
+    let (code, message) = match cut {
+        Cut::Gap => (
+            "events_lost",
+            "The connection was too slow for the events of the run.",
+        ),
+        Cut::Shutdown => ("shutting_down", "The server is shutting down."),
+    };
+    let mut frame = BytesMut::new();
+    let error = Wire::RunError {
+        message,
+        code,
+        usage: None,
+    };
+    encode::event(&error, &mut frame);
+    frame.freeze()
 }
 
 fn started(ids: &RunIds, buffer: &mut BytesMut) {
@@ -418,53 +380,15 @@ fn started(ids: &RunIds, buffer: &mut BytesMut) {
     encode::event(&started, buffer);
 }
 
-/// The type of the outcome of a run that does not wait, and the metadata of its terminal event.
-pub(in crate::ag_ui) fn stopped(outcome: &Outcome) -> (&'static str, Metadata) {
-    let (kind, stopped, reason) = match outcome {
-        Outcome::Aborted { reason } => ("cancelled", None, Some(reason_of(reason))),
-        Outcome::Halted { reason } => ("success", Some("halted"), Some(reason.as_str())),
-        Outcome::StepLimit => ("success", Some("step_limit"), None),
-        Outcome::CallLimit => ("success", Some("call_limit"), None),
-        _ => ("success", None, None),
-    };
-    let fields = [("outcome", stopped), ("reason", reason)];
-    let set = |(name, value): (&str, Option<&str>)| Some((name.to_owned(), value?.into()));
-    (kind, fields.into_iter().filter_map(set).collect())
-}
-
-fn reason_of(reason: &CancelReason) -> &str {
-    match reason {
-        CancelReason::User => "user",
-        CancelReason::Disconnected => "disconnected",
-        CancelReason::Shutdown => "shutdown",
-        CancelReason::Other(reason) => reason.as_str(),
-        _ => "other",
+/// The type of the outcome of a run that does not wait.
+pub(in crate::ag_ui) const fn stopped_as(outcome: &Outcome) -> &'static str {
+    match outcome {
+        Outcome::Aborted { .. } => "cancelled",
+        _ => "success",
     }
 }
 
 fn success(pending: Vec<String>) -> Value {
     let pending = (!pending.is_empty()).then(|| Value::from(pending));
     object([("type", Some("success".into())), (PENDING, pending)])
-}
-
-/// The error of a run that ends with an interrupt whose reply could not be accepted.
-fn unanswerable(interrupt: &Interrupt) -> Error {
-    let add = match subagent_of(interrupt) {
-        None if interrupt.reason == TOOL_CALL => {
-            "add `SuspendLayer` around the agent, or `Toolset::tokens`"
-        }
-        _ => "add `SuspendLayer` around the agent",
-    };
-    let message = format!(
-        "no reply to interrupt `{}` can be accepted, since the run is not stored: {add}",
-        interrupt.id
-    );
-    Error::new(ErrorKind::Configuration, message).with_code("not_resumable")
-}
-
-fn undecidable() -> Error {
-    Error::new(
-        ErrorKind::Configuration,
-        "the run waits for a decision that this endpoint cannot accept",
-    )
 }

@@ -6,17 +6,13 @@ use std::{
 };
 
 use bytes::Bytes;
-use concentric_core::context::Context as Run;
 use http_body::{Body, Frame, SizeHint};
 
-use super::{
-    super::{
-        log::Reader,
-        output::{Cut, LogStream},
-    },
-    service::Config,
+use super::service::Config;
+use crate::{
+    run::{Events, Reader},
+    shutdown::Guard,
 };
-use crate::{keep_alive::KeepAlive, shutdown::Guard};
 
 /// Response body of [`Threads`](crate::ag_ui::Threads): JSON, or the events of a run.
 ///
@@ -29,15 +25,6 @@ enum Kind {
     Events(Box<Events>),
 }
 
-/// A stream of the events of a run.
-struct Events {
-    log: LogStream,
-    // Has the clock, and is not the context of the run, which may outlive the stream.
-    context: Run,
-    keep_alive: Option<KeepAlive>,
-    shutdown: Option<Guard>,
-}
-
 impl ThreadsBody {
     pub(super) fn whole(bytes: Bytes) -> Self {
         Self(Kind::Whole((!bytes.is_empty()).then_some(bytes)))
@@ -45,32 +32,8 @@ impl ThreadsBody {
 
     pub(super) fn events(reader: Reader, config: &Config, shutdown: Option<Guard>) -> Self {
         let environment = config.environment.clone();
-        Self(Kind::Events(Box::new(Events {
-            log: LogStream::Open(reader),
-            context: Run::builder().environment(environment).build(),
-            keep_alive: config.keep_alive.map(KeepAlive::new),
-            shutdown,
-        })))
-    }
-}
-
-impl Events {
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
-        if let Some(shutdown) = &mut self.shutdown
-            && shutdown.poll_over(&self.context, cx).is_ready()
-        {
-            self.log.cut(Cut::Shutdown);
-            self.shutdown = None;
-        }
-        match self.log.poll(true, cx) {
-            Poll::Ready(chunk) => {
-                if let Some(keep_alive) = &mut self.keep_alive {
-                    keep_alive.sent(self.context.environment().clock().monotonic());
-                }
-                Poll::Ready(chunk)
-            }
-            Poll::Pending => KeepAlive::poll(&mut self.keep_alive, &self.context, cx).map(Some),
-        }
+        let events = Events::new(reader, environment, config.keep_alive, shutdown);
+        Self(Kind::Events(Box::new(events)))
     }
 }
 
@@ -92,7 +55,7 @@ impl Body for ThreadsBody {
     fn is_end_stream(&self) -> bool {
         match &self.0 {
             Kind::Whole(bytes) => bytes.is_none(),
-            Kind::Events(events) => events.log.is_over(),
+            Kind::Events(events) => events.is_over(),
         }
     }
 

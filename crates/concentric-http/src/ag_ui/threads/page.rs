@@ -9,14 +9,11 @@ use concentric_core::{
 use serde_json::{Value, json};
 
 use super::{
-    super::{
-        Metadata,
-        stream::{WireIds, push_turn},
-    },
+    super::stream::{WireIds, push_turn},
     query::Query,
     respond::{failed, unknown_thread},
 };
-use crate::refused::Refused;
+use crate::{refused::Refused, run::Metadata};
 
 /// The maximum number of threads in a page, and the default.
 const THREADS: (usize, usize) = (100, 50);

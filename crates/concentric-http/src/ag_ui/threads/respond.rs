@@ -10,10 +10,7 @@ use http::{HeaderMap, HeaderValue, Method, StatusCode, header, request::Parts};
 use serde_json::{Value, json};
 
 use super::{
-    super::{
-        Metadata,
-        log::{After, Reader, RunLog, Unreadable},
-    },
+    super::stream::FORMAT,
     ThreadsBody, page,
     query::{Query, Resource},
     run,
@@ -21,6 +18,7 @@ use super::{
 };
 use crate::{
     refused::Refused,
+    run::{After, Metadata, Reader, RunLog, Unreadable},
     upload::{event_stream, is_json},
 };
 
@@ -149,7 +147,12 @@ impl Request {
             }
             return Ok(self.json(StatusCode::OK, Value::from(status).to_string()));
         }
-        let logged = log.and_then(|log| log.terminal());
+        // The events of another protocol tell only that the run has ended.
+        let is_readable = |log: &Arc<RunLog>| log.format().name == FORMAT.name;
+        let logged = log.and_then(|log| match is_readable(&log) {
+            true => log.terminal(),
+            false => log.is_ended().then(Vec::new),
+        });
         if stored.is_none() && logged.is_none() {
             return Err(unknown_run());
         }
@@ -192,6 +195,10 @@ impl Request {
             _ => self.stored(thread, run).await?,
         };
         if let (Some(log), None) = (log, &stored) {
+            if log.format().name != FORMAT.name {
+                let why = "the run was started by an endpoint with another protocol";
+                return Err(Refused::conflict("other_protocol", why));
+            }
             return match log.read(&after) {
                 Ok(reader) => self.stream(reader),
                 Err(Unreadable::Over) => Ok(empty(StatusCode::NO_CONTENT)),

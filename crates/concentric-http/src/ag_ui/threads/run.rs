@@ -7,13 +7,13 @@ use concentric_core::{
 use serde_json::{Value, json};
 
 use super::{
-    super::{
-        Metadata,
-        stream::{Translator, stopped},
-    },
+    super::stream::{Translator, stopped_as},
     respond::failed,
 };
-use crate::refused::Refused;
+use crate::{
+    refused::Refused,
+    run::{Metadata, Translate, stopped},
+};
 
 /// The maximum number of a thread's unfinished runs that are listed.
 const RUNS: usize = 1000;
@@ -89,7 +89,7 @@ pub(super) fn end(event: &[u8]) -> Metadata {
     if event.contains_key("outcome") {
         event.retain(|name, _| name == "outcome" || name == "metadata");
         end = event;
-    } else {
+    } else if event.contains_key("code") {
         event.retain(|name, _| name == "code" || name == "message");
         end.insert("error".to_owned(), event.into());
     }
@@ -114,8 +114,8 @@ pub(super) fn stored_end(outcome: &Result<Outcome, ErrorKind>) -> Metadata {
     if let Some(kind) = error {
         end.insert("error".to_owned(), json!({"code": kind.as_str()}));
     } else if let Ok(outcome) = outcome {
-        let (kind, metadata) = stopped(outcome);
-        end.insert("outcome".to_owned(), json!({"type": kind}));
+        let metadata = stopped(outcome);
+        end.insert("outcome".to_owned(), json!({"type": stopped_as(outcome)}));
         if !metadata.is_empty() {
             end.insert("metadata".to_owned(), metadata.into());
         }

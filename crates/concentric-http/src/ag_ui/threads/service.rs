@@ -15,12 +15,8 @@ use concentric_core::{
 };
 use tower_service::Service;
 
-use super::{
-    super::{EventLogLayer, log::Hub},
-    ThreadsBody,
-    respond::respond,
-};
-use crate::{keep_alive::KeepAlive, refused::Refused, shutdown::Shutdown};
+use super::{super::EventLogLayer, ThreadsBody, respond::respond};
+use crate::{keep_alive::KeepAlive, refused::Refused, run::Hub, shutdown::Shutdown};
 
 /// Service that lists, shows and deletes the threads of a tenant, and shows and cancels runs.
 ///

@@ -6,10 +6,11 @@ use concentric_core::{
 use serde_json::Value;
 
 use super::{
-    Lane, Metadata, Out, STATUS, Wire,
+    Lane, Out, Wire,
     convert::{content, status},
     encode,
 };
+use crate::run::{Metadata, STATUS};
 
 /// A tool call that is known to the client.
 #[derive(Debug)]

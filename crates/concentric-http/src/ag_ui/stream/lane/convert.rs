@@ -3,7 +3,7 @@
 use concentric_core::{Media, MediaSource, Message, Part, PartKind, ToolContent, ToolStatus};
 use serde_json::{Value, json};
 
-use super::super::interrupt::object;
+use crate::run::object;
 
 pub(in super::super) fn status(status: ToolStatus) -> &'static str {
     match status {

@@ -19,15 +19,12 @@ use serde_json::{Value, json};
 use self::{calls::Call, convert::media_part};
 use super::{
     super::{
-        Metadata, encode,
+        encode,
         event::{Attributed, Event as Wire},
     },
-    KnownCall, RunIds,
     state::{State, Update},
 };
-
-/// The metadata key of a tool result's status.
-pub(in crate::ag_ui) const STATUS: &str = "status";
+use crate::run::{KnownCall, Metadata, RunIds};
 
 /// The stream and ids that all agents of a run share.
 pub(super) struct Out {

@@ -5,11 +5,11 @@ use serde_json::{Value, json};
 use std::collections::{HashMap, HashSet};
 
 use super::{
-    super::interrupt::object,
     Lane, Out, Wire,
     calls::{arguments, metadata},
     convert::{content, user_content},
 };
+use crate::run::object;
 
 /// The ids under which a client knows messages and calls.
 pub(in crate::ag_ui) trait WireIds {

@@ -13,20 +13,18 @@ use concentric_core::{CallId, InterruptId, Reply, ReplyStatus, Str};
 use serde_json::Value;
 
 use super::{
-    Metadata,
-    input::{ResumeEntry, ResumeStatus},
-    message::{Assistant, Message, MessageKind, ToolCall},
-    stream::{KnownCall, original},
+    Assistant, KnownCall, Message, MessageKind, Metadata, ResumeEntry, ResumeStatus, ToolCall,
+    original,
 };
 
 /// The key of the approval token in the payload or the metadata of a resume entry.
-pub(super) const TOKEN: &str = "token";
+pub(crate) const TOKEN: &str = "token";
 
 /// The key under which `@tanstack/ai-client` returns the data of the interrupt's binding, in the
 /// metadata of a resume entry.
 const CONTINUATION: &str = "tanstack:interruptContinuation";
 
-pub(super) fn replies(entries: Option<Vec<ResumeEntry>>) -> Vec<Reply> {
+pub(crate) fn replies(entries: Option<Vec<ResumeEntry>>) -> Vec<Reply> {
     entries.into_iter().flatten().map(reply).collect()
 }
 
@@ -69,7 +67,7 @@ fn token_of(metadata: &Metadata) -> Option<&Value> {
 
 /// Restores the last assistant message to its original form, and returns its calls. `theirs` are
 /// the messages of sub-agents.
-pub(super) fn restore(
+pub(crate) fn restore(
     messages: &mut Vec<Message>,
     theirs: &[Message],
     replies: &[Reply],
@@ -98,7 +96,7 @@ pub(super) fn restore(
 
 /// Removes and returns the messages of the user and the application after the last assistant
 /// message, which accompany the replies. Without an assistant message, only the user's messages.
-pub(super) fn take_new_messages(messages: &mut Vec<Message>) -> Vec<Message> {
+pub(crate) fn take_new_messages(messages: &mut Vec<Message>) -> Vec<Message> {
     let last = messages
         .iter()
         .rposition(|message| matches!(message.kind, MessageKind::Assistant(_)));

@@ -19,10 +19,9 @@ use tower::{BoxError, util::Oneshot};
 use tower_service::Service;
 
 use super::{
-    layer::Config,
-    map::Start,
+    Config, Events, Start,
+    ending::{conflict, name_taken},
     output::{End, Output},
-    stream::{Translator, conflict, name_taken},
 };
 use crate::{
     describe::ErrorMessage,
@@ -35,10 +34,11 @@ use crate::{
 /// The maximum time that the response head is held back.
 const HELD: Duration = Duration::from_secs(5);
 
-/// Response body of [`AgUi`](super::AgUi): a run as server-sent events, or a JSON error.
+/// Response body of an endpoint: a run as server-sent events, or a JSON error.
 ///
 /// Polling the body drives the run, and dropping the body drops the run. A panic of the agent ends
-/// the stream with `RUN_ERROR`; the agent is not polled again.
+/// the stream with the error of the protocol, such as `RUN_ERROR`; the agent is not polled again. The
+/// body of a client that has joined a run does not affect it.
 ///
 /// Events that are ready together are returned as one chunk, up to 16 KiB. While yielding to the
 /// other tasks of the thread brings further events, the body does so for up to 10 ms before it
@@ -56,6 +56,8 @@ where
     A: Service<ChatRequest>,
 {
     Whole { bytes: Option<Bytes> },
+    // The run of another request.
+    Joined(Box<Events>),
     // Boxed, since it is polled, and therefore pinned, before the body is returned.
     Run(Pin<Box<RunParts<A, B>>>),
 }
@@ -116,9 +118,15 @@ impl<A, B> ResponseBody<A, B>
 where
     A: Service<ChatRequest>,
 {
-    pub(super) const fn whole(bytes: Bytes) -> Self {
+    pub(crate) const fn whole(bytes: Bytes) -> Self {
         Self {
             kind: Kind::Whole { bytes: Some(bytes) },
+        }
+    }
+
+    pub(crate) fn joined(events: Events) -> Self {
+        Self {
+            kind: Kind::Joined(Box::new(events)),
         }
     }
 
@@ -131,15 +139,18 @@ where
         let context = request.context.clone();
         let is_new = request.resume.is_none();
         let tools = ids.tools.clone();
-        let translator = Translator::new(context.clone(), ids, config.error_message.clone());
+        let error_message = config.settings.error_message.clone();
+        let translator = config
+            .protocol
+            .translator(context.clone(), ids, error_message.clone());
         Self {
             kind: Kind::Run(Box::pin(RunParts {
                 head: RunHead {
                     output: Output::new(offer, translator),
                     tools,
-                    error_message: config.error_message.clone(),
+                    error_message,
                     merge: Merge::new(),
-                    keep_alive: config.keep_alive.map(KeepAlive::new),
+                    keep_alive: config.settings.keep_alive.map(KeepAlive::new),
                     context,
                     is_new,
                     shutdown,
@@ -213,6 +224,7 @@ where
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         let piece = match &mut self.kind {
             Kind::Whole { bytes } => bytes.take(),
+            Kind::Joined(events) => ready!(events.poll(cx)),
             Kind::Run(run) => {
                 let run = run.as_mut().project();
                 ready!(run.head.poll_piece(run.work, cx))
@@ -224,6 +236,7 @@ where
     fn is_end_stream(&self) -> bool {
         match &self.kind {
             Kind::Whole { bytes } => bytes.is_none(),
+            Kind::Joined(events) => events.is_over(),
             Kind::Run(run) => matches!(run.work, Work::Done) && run.head.output.is_over(),
         }
     }
@@ -233,7 +246,7 @@ where
             Kind::Whole { bytes } => {
                 SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
             }
-            Kind::Run(_) => SizeHint::default(),
+            Kind::Joined(_) | Kind::Run(_) => SizeHint::default(),
         }
     }
 }
@@ -427,7 +440,7 @@ where
     // `set` writes the new value even if the drop of the old one panics.
     if let Err(panic) = catch(|| work.set(next)) {
         let thread = context.thread_id().map(tracing::field::display);
-        tracing::error!(thread_id = thread, run_id = %context.run_id(), panic = panic.text(), "AG-UI run panicked while it was dropped");
+        tracing::error!(thread_id = thread, run_id = %context.run_id(), panic = panic.text(), "run panicked while it was dropped");
     }
 }
 

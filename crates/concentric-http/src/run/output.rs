@@ -1,40 +1,41 @@
 //! The destination of a run's events, and the source of the response's chunks.
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use concentric_core::{CancelReason, Error, ErrorKind, Event, ResponseHead, panic::CaughtPanic};
-use std::task::{Context, Poll};
+use std::{
+    mem,
+    task::{Context, Poll},
+};
 
 use super::{
-    encode,
-    event::Event as Wire,
-    log::{After, Ending, Offer, Offered, Read, Reader},
-    stream::Translator,
+    After, Offer, Reader, Translate,
+    log::{Ending, Offered, Read, take},
 };
 
 /// The destination of a run's events.
-pub(super) enum Output {
+pub(crate) enum Output {
     /// The response head is not known yet, and a log inside may take the translator.
     Offered {
         offer: Offer,
-        // Whether `RUN_STARTED` is sent.
+        // Whether the first event is sent.
         is_begun: bool,
     },
     /// Events are translated here.
-    Own(Box<Translator>),
+    Own(Box<dyn Translate>),
     /// A log inside translates the events.
     Log(LogStream),
 }
 
 /// A stream that reads a log.
-pub(super) enum LogStream {
+pub(crate) enum LogStream {
     Open(Reader),
     /// The stream ends before its run.
-    Cut(Cut),
+    Cut(Bytes),
     Over,
 }
 
 /// The end of a run, other than its outcome.
-pub(super) enum End<'a> {
+pub(crate) enum End<'a> {
     Failed(&'a Error),
     Panicked(&'a CaughtPanic),
     Truncated,
@@ -42,8 +43,8 @@ pub(super) enum End<'a> {
 }
 
 impl Output {
-    pub(super) fn new(offer: Offer, translator: Translator) -> Self {
-        offer.set(Box::new(translator));
+    pub(crate) fn new(offer: Offer, translator: Box<dyn Translate>) -> Self {
+        offer.set(translator);
         Self::Offered {
             offer,
             is_begun: false,
@@ -63,14 +64,14 @@ impl Output {
             Offered::Translator(translator) => Self::Own(translator),
             Offered::Log(log) => Self::Log(match log.read(&after) {
                 Ok(reader) => LogStream::Open(reader),
-                Err(_) => LogStream::Cut(Cut::Gap),
+                Err(_) => LogStream::Cut((log.format().cut)(Cut::Gap)),
             }),
             Offered::Nothing => Self::Log(LogStream::Over),
         };
     }
 
     /// Notices that a log has taken the translator.
-    pub(super) fn notice(&mut self) {
+    pub(crate) fn notice(&mut self) {
         if let Self::Offered { offer, .. } = self
             && offer.is_accepted()
         {
@@ -78,7 +79,7 @@ impl Output {
         }
     }
 
-    pub(super) fn head(&mut self, head: &ResponseHead, extensions: &http::Extensions) {
+    pub(crate) fn head(&mut self, head: &ResponseHead, extensions: &http::Extensions) {
         self.settle();
         if let Self::Own(translator) = self {
             translator.head(head, extensions);
@@ -86,14 +87,14 @@ impl Output {
     }
 
     #[inline]
-    pub(super) fn event(&mut self, event: Event) {
+    pub(crate) fn event(&mut self, event: Event) {
         if let Self::Own(translator) = self {
             translator.event(event);
         }
     }
 
     /// The number of bytes that are ready.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         match self {
             Self::Own(translator) => translator.len(),
             Self::Offered { offer, .. } => offer.len(),
@@ -102,7 +103,7 @@ impl Output {
     }
 
     /// Returns whether nothing follows if the run is over.
-    pub(super) fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         match self {
             Self::Log(log) => log.is_over(),
             _ => self.len() == 0,
@@ -110,9 +111,9 @@ impl Output {
     }
 
     /// Takes the bytes that are ready.
-    pub(super) fn take(&mut self) -> Option<Bytes> {
+    pub(crate) fn take(&mut self) -> Option<Bytes> {
         match self {
-            Self::Own(translator) => translator.take(),
+            Self::Own(translator) => take(translator.buffer()),
             Self::Offered { offer, is_begun } => {
                 let bytes = offer.take_bytes();
                 *is_begun |= bytes.is_some();
@@ -123,7 +124,7 @@ impl Output {
     }
 
     /// The stream that reads the log, if there is a log.
-    pub(super) const fn log(&mut self) -> Option<&mut LogStream> {
+    pub(crate) const fn log(&mut self) -> Option<&mut LogStream> {
         match self {
             Self::Log(log) => Some(log),
             _ => None,
@@ -131,7 +132,7 @@ impl Output {
     }
 
     /// Ends the stream. `drop_run` drops the run, so that its resources are free when the client reads the end.
-    pub(super) fn end(&mut self, end: &End<'_>, drop_run: impl FnOnce()) {
+    pub(crate) fn end(&mut self, end: &End<'_>, drop_run: impl FnOnce()) {
         self.settle();
         if let Self::Log(LogStream::Open(reader)) = self {
             // Written when the run is dropped.
@@ -150,7 +151,7 @@ impl Output {
     }
 
     /// Removes the log of a run whose request is answered with a status.
-    pub(super) fn discard(&mut self) {
+    pub(crate) fn discard(&mut self) {
         self.settle();
         if let Self::Log(LogStream::Open(reader)) = self {
             reader.log().discard();
@@ -183,59 +184,36 @@ impl End<'_> {
 
 /// The reason why a stream ends before its run.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Cut {
+pub(crate) enum Cut {
     Gap,
     Shutdown,
 }
 
-impl Cut {
-    /// The last frame of the stream. It has no id, since the run continues.
-    pub(super) fn frame(self) -> Bytes {
-        let (code, message) = match self {
-            Self::Gap => (
-                "events_lost",
-                "The connection was too slow for the events of the run.",
-            ),
-            Self::Shutdown => ("shutting_down", "The server is shutting down."),
-        };
-        let mut frame = BytesMut::new();
-        let error = Wire::RunError {
-            message,
-            code,
-            usage: None,
-        };
-        encode::event(&error, &mut frame);
-        frame.freeze()
-    }
-}
-
 impl LogStream {
     /// Ends the stream before the run.
-    pub(super) fn cut(&mut self, cut: Cut) {
-        if !self.is_over() {
-            *self = Self::Cut(cut);
+    pub(crate) fn cut(&mut self, cut: Cut) {
+        if let Self::Open(reader) = self {
+            *self = Self::Cut((reader.log().format().cut)(cut));
         }
     }
 
-    pub(super) const fn is_over(&self) -> bool {
+    pub(crate) const fn is_over(&self) -> bool {
         matches!(self, Self::Over)
     }
 
     /// Returns the next chunk. The stream ends once the run is dropped, too (`is_done`).
-    pub(super) fn poll(&mut self, is_done: bool, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+    pub(crate) fn poll(&mut self, is_done: bool, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
         if let Self::Open(reader) = self {
             match reader.poll(cx) {
                 Poll::Ready(Read::Frames(frames)) => return Poll::Ready(Some(frames)),
-                Poll::Ready(Read::Gap) => *self = Self::Cut(Cut::Gap),
+                Poll::Ready(Read::Gap) => self.cut(Cut::Gap),
                 Poll::Ready(Read::End) if is_done => *self = Self::Over,
                 Poll::Ready(Read::End) | Poll::Pending => return Poll::Pending,
             }
         }
-        let cut = match self {
-            Self::Cut(cut) => Some(cut.frame()),
-            _ => None,
-        };
-        *self = Self::Over;
-        Poll::Ready(cut)
+        match mem::replace(self, Self::Over) {
+            Self::Cut(frame) => Poll::Ready(Some(frame)),
+            _ => Poll::Ready(None),
+        }
     }
 }

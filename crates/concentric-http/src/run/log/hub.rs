@@ -9,29 +9,33 @@ use std::{
     time::Duration,
 };
 
-use concentric_core::{Environment, Str, store::Tenant};
+use concentric_core::{Context as Run, Environment, Str, store::Tenant};
 
-use super::run_log::RunLog;
+use super::{super::Translate, run_log::RunLog};
 
 /// The limits of the logs.
 #[derive(Clone, Debug)]
-pub(super) struct Limits {
+pub(crate) struct Limits {
     /// Per run.
-    pub(super) events: usize,
-    pub(super) bytes: usize,
+    pub(crate) events: usize,
+    pub(crate) bytes: usize,
     /// Of all runs.
-    pub(super) total: usize,
+    pub(crate) total: usize,
     /// How long the log of an ended run is kept.
-    pub(super) linger: Duration,
+    pub(crate) linger: Duration,
 }
 
+/// Makes the translator of a run that no endpoint has started.
+pub(crate) type WithoutClient = fn(&Run) -> Box<dyn Translate>;
+
 /// The name by which clients find a run: its tenant, thread and run.
-pub(in crate::ag_ui) type Name = (Str, Str, Str);
+pub(crate) type Name = (Str, Str, Str);
 
 /// The logs of the runs that a process drives, and of those that have ended recently.
-pub(in crate::ag_ui) struct Hub {
-    pub(super) limits: Limits,
-    pub(super) environment: Environment,
+pub(crate) struct Hub {
+    pub(crate) limits: Limits,
+    pub(crate) environment: Environment,
+    pub(crate) without_client: WithoutClient,
     // The bytes of all logs.
     bytes: AtomicUsize,
     logs: Mutex<Logs>,
@@ -45,10 +49,15 @@ struct Logs {
 }
 
 impl Hub {
-    pub(super) fn new(limits: Limits, environment: Environment) -> Self {
+    pub(crate) fn new(
+        limits: Limits,
+        environment: Environment,
+        without_client: WithoutClient,
+    ) -> Self {
         Self {
             limits,
             environment,
+            without_client,
             bytes: AtomicUsize::new(0),
             logs: Mutex::default(),
         }
@@ -63,7 +72,7 @@ impl Hub {
     }
 
     /// Makes a log known under its name, unless that of a live run is.
-    pub(super) fn add(&self, log: &Arc<RunLog>) {
+    pub(crate) fn add(&self, log: &Arc<RunLog>) {
         let now = self.now();
         let mut logs = self.lock();
         let expired = logs.expire(now, self.limits.linger);
@@ -76,7 +85,7 @@ impl Hub {
     }
 
     /// Notes that the run of a log has ended.
-    pub(super) fn ended(&self, log: &Arc<RunLog>) {
+    pub(crate) fn ended(&self, log: &Arc<RunLog>) {
         let now = self.now();
         let mut logs = self.lock();
         logs.ended.push_back((now, Arc::clone(log)));
@@ -84,18 +93,13 @@ impl Hub {
     }
 
     /// Removes a log.
-    pub(super) fn remove(&self, log: &Arc<RunLog>) {
+    pub(crate) fn remove(&self, log: &Arc<RunLog>) {
         self.lock().forget(log);
         log.clear();
     }
 
     /// Returns the log of a run.
-    pub(in crate::ag_ui) fn find(
-        &self,
-        tenant: &Tenant,
-        thread: &str,
-        run: &str,
-    ) -> Option<Arc<RunLog>> {
+    pub(crate) fn find(&self, tenant: &Tenant, thread: &str, run: &str) -> Option<Arc<RunLog>> {
         let now = self.now();
         let mut logs = self.lock();
         let expired = logs.expire(now, self.limits.linger);
@@ -107,7 +111,7 @@ impl Hub {
     }
 
     /// Returns the logs of a thread's runs.
-    pub(in crate::ag_ui) fn of_thread(&self, tenant: &Tenant, thread: &str) -> Vec<Arc<RunLog>> {
+    pub(crate) fn of_thread(&self, tenant: &Tenant, thread: &str) -> Vec<Arc<RunLog>> {
         let now = self.now();
         let mut logs = self.lock();
         let expired = logs.expire(now, self.limits.linger);
@@ -124,7 +128,7 @@ impl Hub {
     /// Counts bytes that a log has added.
     ///
     /// Returns whether all logs together are too large, although the logs of ended runs were removed.
-    pub(super) fn grown(&self, bytes: usize) -> bool {
+    pub(crate) fn grown(&self, bytes: usize) -> bool {
         let total = self.bytes.fetch_add(bytes, Relaxed).saturating_add(bytes);
         if total <= self.limits.total {
             return false;
@@ -141,16 +145,16 @@ impl Hub {
         false
     }
 
-    pub(super) fn shrunk(&self, bytes: usize) {
+    pub(crate) fn shrunk(&self, bytes: usize) {
         self.bytes.fetch_sub(bytes, Relaxed);
     }
 
-    pub(super) fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.bytes.load(Relaxed) > self.limits.total
     }
 
     /// Returns the number of logs, and their bytes.
-    pub(super) fn counts(&self) -> (usize, usize) {
+    pub(crate) fn counts(&self) -> (usize, usize) {
         (self.lock().by_name.len(), self.bytes.load(Relaxed))
     }
 }

@@ -12,7 +12,10 @@ use bytes::{BufMut, Bytes, BytesMut};
 use concentric_core::{CancelReason, Context as Run, Error, Str};
 use memchr::{memchr, memmem};
 
-use super::hub::{Hub, Name};
+use super::{
+    super::Cut,
+    hub::{Hub, Name},
+};
 
 /// How many times the limits may be exceeded while a reader lacks the events.
 const BEHIND: usize = 8;
@@ -30,13 +33,22 @@ const LOG: usize = 1024;
 /// The size up to which a reader returns pieces as one.
 const JOINED: usize = 16 << 10;
 
+/// The form of the frames of a log.
+pub(crate) struct Format {
+    /// The name of the protocol.
+    pub(crate) name: &'static str,
+    /// Makes the last frame of a stream that ends before its run.
+    pub(crate) cut: fn(Cut) -> Bytes,
+}
+
 /// The events of one run as frames, of which the oldest are removed.
 ///
 /// Events are numbered from 1. Their ids are the number and the tag of the log, since another log of a run with the
 /// same name, in this process or in another one, has other events.
-pub(in crate::ag_ui) struct RunLog {
+pub(crate) struct RunLog {
     hub: Arc<Hub>,
     name: Name,
+    format: &'static Format,
     tag: Str,
     state: Mutex<State>,
 }
@@ -77,22 +89,22 @@ struct Place {
 
 /// The end of a run that does not end by itself.
 #[derive(Clone, Debug)]
-pub(in crate::ag_ui) enum Ending {
+pub(crate) enum Ending {
     Failed(Error),
     Cancelled(CancelReason),
 }
 
 /// The position after which a client needs the events of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(in crate::ag_ui) struct After {
-    pub(in crate::ag_ui) number: u64,
+pub(crate) struct After {
+    pub(crate) number: u64,
     /// The tag of the log, if the client knows it.
-    pub(in crate::ag_ui) tag: Option<Str>,
+    pub(crate) tag: Option<Str>,
 }
 
 impl After {
     /// Parses the id of an event, or its number alone.
-    pub(in crate::ag_ui) fn parse(id: &str) -> Option<Self> {
+    pub(crate) fn parse(id: &str) -> Option<Self> {
         let (number, tag) = match id.split_once('-') {
             Some((number, tag)) => (number, Some(tag.into())),
             None => (id, None),
@@ -106,7 +118,7 @@ impl After {
 
 /// The reason why events can't be read.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(in crate::ag_ui) enum Unreadable {
+pub(crate) enum Unreadable {
     /// The log does not have them any more, or did never.
     Gone,
     /// The run has ended, and there are no more.
@@ -116,7 +128,7 @@ pub(in crate::ag_ui) enum Unreadable {
 }
 
 impl RunLog {
-    pub(super) fn new(hub: &Arc<Hub>, name: Name, run: &Run) -> Arc<Self> {
+    pub(crate) fn new(hub: &Arc<Hub>, name: Name, format: &'static Format, run: &Run) -> Arc<Self> {
         let state = State {
             next: 1,
             bytes: LOG,
@@ -129,41 +141,46 @@ impl RunLog {
         Arc::new(Self {
             hub: Arc::clone(hub),
             name,
+            format,
             tag,
             state: Mutex::new(state),
         })
     }
 
-    pub(in crate::ag_ui) const fn name(&self) -> &Name {
+    pub(crate) const fn name(&self) -> &Name {
         &self.name
+    }
+
+    pub(crate) const fn format(&self) -> &'static Format {
+        self.format
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(in crate::ag_ui) fn is_ended(&self) -> bool {
+    pub(crate) fn is_ended(&self) -> bool {
         self.lock().run.is_none()
     }
 
     /// Whether the run has ended with an error. Another process may continue it, if it is stored.
-    pub(in crate::ag_ui) fn is_failed(&self) -> bool {
+    pub(crate) fn is_failed(&self) -> bool {
         self.lock().is_failed
     }
 
     /// Notes that the run ends with an error, before its end is appended.
-    pub(super) fn set_failed(&self) {
+    pub(crate) fn set_failed(&self) {
         self.lock().is_failed = true;
     }
 
     /// The id of the last event.
-    pub(in crate::ag_ui) fn last_id(&self) -> String {
+    pub(crate) fn last_id(&self) -> String {
         let last = self.lock().next - 1;
         format!("{last}-{}", self.tag)
     }
 
     /// The JSON of the terminal event of an ended run; `None` if the run is live or its events are removed.
-    pub(in crate::ag_ui) fn terminal(&self) -> Option<Vec<u8>> {
+    pub(crate) fn terminal(&self) -> Option<Vec<u8>> {
         let state = self.lock();
         if state.run.is_some() {
             return None;
@@ -175,7 +192,7 @@ impl RunLog {
     }
 
     /// Cancels the run. Returns `false` if it has ended.
-    pub(in crate::ag_ui) fn cancel(&self, reason: CancelReason) -> bool {
+    pub(crate) fn cancel(&self, reason: CancelReason) -> bool {
         let run = self.lock().run.clone();
         run.is_some_and(|run| {
             run.cancel(reason);
@@ -184,12 +201,12 @@ impl RunLog {
     }
 
     /// Sets the end of the run for the case that it is dropped before its end.
-    pub(in crate::ag_ui) fn set_ending(&self, ending: Ending) {
+    pub(crate) fn set_ending(&self, ending: Ending) {
         self.lock().ending.get_or_insert(ending);
     }
 
     /// Takes the end of the run that was dropped before its end.
-    pub(super) fn take_ending(&self) -> Ending {
+    pub(crate) fn take_ending(&self) -> Ending {
         let mut state = self.lock();
         let ending = state.ending.take();
         let cancelled = || state.run.as_ref().and_then(Run::cancel_reason);
@@ -198,7 +215,7 @@ impl RunLog {
     }
 
     /// Appends frames without ids, and wakes the readers. `woken` is an empty buffer.
-    pub(super) fn append(self: &Arc<Self>, frames: &[u8], is_end: bool, woken: &mut Vec<Waker>) {
+    pub(crate) fn append(self: &Arc<Self>, frames: &[u8], is_end: bool, woken: &mut Vec<Waker>) {
         let mut state = self.lock();
         let run = match is_end {
             true => state.run.take(),
@@ -238,12 +255,12 @@ impl RunLog {
     }
 
     /// Removes the log, and all of its events.
-    pub(in crate::ag_ui) fn discard(self: &Arc<Self>) {
+    pub(crate) fn discard(self: &Arc<Self>) {
         self.hub.remove(self);
     }
 
     /// Removes all events. Later ones are not kept.
-    pub(in crate::ag_ui) fn clear(&self) {
+    pub(crate) fn clear(&self) {
         let mut state = self.lock();
         state.is_cleared = true;
         let pieces = mem::take(&mut state.pieces);
@@ -261,7 +278,7 @@ impl RunLog {
     }
 
     /// Returns a reader of the events after `after`.
-    pub(in crate::ag_ui) fn read(self: &Arc<Self>, after: &After) -> Result<Reader, Unreadable> {
+    pub(crate) fn read(self: &Arc<Self>, after: &After) -> Result<Reader, Unreadable> {
         let mut state = self.lock();
         // The events of another log have other numbers.
         let is_other = after.tag.as_ref().is_some_and(|tag| *tag != self.tag);
@@ -353,13 +370,13 @@ impl Drop for RunLog {
 }
 
 /// A reader of a run's events.
-pub(in crate::ag_ui) struct Reader {
+pub(crate) struct Reader {
     log: Arc<RunLog>,
     reader: u64,
 }
 
 /// The result of a read.
-pub(in crate::ag_ui) enum Read {
+pub(crate) enum Read {
     /// Whole frames.
     Frames(Bytes),
     /// The log has removed the next events, since the reader is too far behind.
@@ -369,12 +386,12 @@ pub(in crate::ag_ui) enum Read {
 }
 
 impl Reader {
-    pub(in crate::ag_ui) const fn log(&self) -> &Arc<RunLog> {
+    pub(crate) const fn log(&self) -> &Arc<RunLog> {
         &self.log
     }
 
     /// Returns the next events.
-    pub(in crate::ag_ui) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Read> {
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Read> {
         let mut state = self.log.lock();
         let State {
             pieces,

@@ -16,14 +16,8 @@ use pin_project_lite::pin_project;
 use tower::BoxError;
 use tower_service::Service;
 
-use super::{
-    ResponseBody,
-    input::RunAgentInput,
-    layer::Config,
-    map::{self, Start},
-};
+use super::{Config, ResponseBody, RunInput, Start, Unparsed, map};
 use crate::{
-    json::parse_with_paths,
     refused::Refused,
     upload::{self, event_stream},
 };
@@ -33,11 +27,11 @@ use crate::{
 const LARGE: usize = 64 << 10;
 
 pin_project! {
-    /// Response future for [`AgUi`](super::AgUi).
+    /// Response future of an endpoint.
     ///
     /// The future reads the request body, polls the agent once, and resolves without waiting for
     /// the agent's response. A timeout around the service therefore bounds the upload, like
-    /// [`upload_timeout`](super::AgUiLayer::upload_timeout), and not the run. While a layer of the
+    /// `upload_timeout` of the layer, and not the run. While a layer of the
     /// agent [holds back](concentric_core::Context::hold_head) the response head, the future polls
     /// the agent for up to 5 seconds. For a body of 64 KiB or more, the future yields to other
     /// tasks before and after parsing the body, and again before polling the agent.
@@ -69,8 +63,10 @@ pin_project! {
         // Taken when the agent is polled.
         Prepared { run: Option<Box<Prepared<A>>> },
         // Taken when the request is accepted or rejected.
-        Begun { body: Option<ResponseBody<A, B>>, limit: Option<Sleep> },
+        Begun { body: Option<ResponseBody<A, B>>, limit: Option<Sleep>, config: Arc<Config> },
         Refused { refused: Option<Refused> },
+        // Taken when the future resolves.
+        Ready { response: Option<http::Response<ResponseBody<A, B>>> },
     }
 }
 
@@ -93,8 +89,8 @@ enum Stage {
     Body { bytes: BytesMut, parts: Parts },
     // A second attempt, which returns the reason.
     Invalid { bytes: BytesMut, parts: Parts },
-    Input { input: RunAgentInput, parts: Parts },
-    Start(Start),
+    Input { input: Box<RunInput>, parts: Parts },
+    Start(Box<Start>),
 }
 
 /// The result of a stage.
@@ -103,8 +99,8 @@ where
     A: Service<ChatRequest>,
 {
     Stage(Box<Prepared<A>>),
-    Begin(ResponseBody<A, B>),
-    Answer(ResponseBody<A, B>),
+    Begin(ResponseBody<A, B>, Arc<Config>),
+    Answer(http::Response<ResponseBody<A, B>>),
 }
 
 impl<A, B, RB> ResponseFuture<A, B, RB>
@@ -112,7 +108,16 @@ where
     A: Service<ChatRequest>,
     RB: Body,
 {
-    pub(super) fn new(agent: &A, config: Arc<Config>, request: http::Request<RB>) -> Self
+    /// A response that needs no agent.
+    pub(crate) const fn ready(response: http::Response<ResponseBody<A, B>>) -> Self {
+        Self {
+            state: State::Ready {
+                response: Some(response),
+            },
+        }
+    }
+
+    pub(crate) fn new(agent: &A, config: Arc<Config>, request: http::Request<RB>) -> Self
     where
         A: Clone,
     {
@@ -145,10 +150,15 @@ fn check<RB: Body>(config: &Config, request: &http::Request<RB>) -> Result<(), R
     if request.method() != Method::POST {
         return Err(Refused::method());
     }
-    if config.shutdown.as_ref().is_some_and(|s| s.is_begun()) {
+    if config
+        .settings
+        .shutdown
+        .as_ref()
+        .is_some_and(|s| s.is_begun())
+    {
         return Err(Refused::shutting_down());
     }
-    upload::check(request, config.body_limit)
+    upload::check(request, config.settings.body_limit)
 }
 
 impl<A, B, RB> Future for ResponseFuture<A, B, RB>
@@ -169,13 +179,17 @@ where
                     // Polled after it resolved.
                     None => return Poll::Pending,
                 },
+                StateProj::Ready { response } => match response.take() {
+                    Some(response) => Ok(Next::Answer(response)),
+                    None => return Poll::Pending,
+                },
                 StateProj::Read {
                     run,
                     bytes,
                     body,
                     timeout,
                 } => {
-                    let Some(config) = run.as_ref().map(|run| &run.config) else {
+                    let Some(config) = run.as_ref().map(|run| &run.config.settings) else {
                         return Poll::Pending;
                     };
                     let read = match upload::poll_read(body, bytes, config.body_limit, cx) {
@@ -204,13 +218,21 @@ where
                     Some(run) => caught(|| advance(*run)),
                     None => return Poll::Pending,
                 },
-                StateProj::Begun { body, limit } => {
+                StateProj::Begun {
+                    body,
+                    limit,
+                    config,
+                } => {
                     // Taken while it is polled, so that it is not polled again after a panic.
                     let Some(mut begun) = body.take() else {
                         return Poll::Pending;
                     };
                     match catch(|| begun.poll_accepted(limit, cx)) {
-                        Ok(Poll::Ready(accepted)) => accepted.map(|()| Next::Answer(begun)),
+                        Ok(Poll::Ready(accepted)) => accepted.map(|()| {
+                            let mut response = event_stream(begun);
+                            config.protocol.headers(response.headers_mut());
+                            Next::Answer(response)
+                        }),
                         Ok(Poll::Pending) => {
                             *body = Some(begun);
                             return Poll::Pending;
@@ -228,11 +250,12 @@ where
                         return Poll::Pending;
                     }
                 }
-                Ok(Next::Begin(body)) => this.state.set(State::Begun {
+                Ok(Next::Begin(body, config)) => this.state.set(State::Begun {
                     body: Some(body),
                     limit: None,
+                    config,
                 }),
-                Ok(Next::Answer(body)) => break Ok(event_stream(body)),
+                Ok(Next::Answer(response)) => break Ok(response),
                 Err(refused) => break Err(refused),
             }
         };
@@ -256,7 +279,7 @@ fn received<A>(run: Pending<A>, bytes: BytesMut) -> Result<Box<Prepared<A>>, Ref
         config,
         parts,
     } = run;
-    config.policy.check_body(&bytes)?;
+    config.settings.policy.check_body(&bytes)?;
     Ok(Box::new(Prepared {
         agent,
         config,
@@ -277,17 +300,24 @@ where
         mut stage,
         is_large,
     } = run;
+    let (protocol, policy) = (&config.protocol, &config.settings.policy);
     let start = loop {
         stage = match stage {
-            Stage::Body { bytes, parts } => match serde_json::from_slice(&bytes).ok() {
-                Some(input) => Stage::Input { input, parts },
-                None => Stage::Invalid { bytes, parts },
+            Stage::Body { bytes, parts } => match protocol.parse(&bytes, policy) {
+                Ok(input) => Stage::Input {
+                    input: Box::new(input),
+                    parts,
+                },
+                Err(Unparsed::Invalid) => Stage::Invalid { bytes, parts },
+                Err(Unparsed::Refused(refused)) => return Err(refused),
             },
             Stage::Invalid { bytes, parts } => Stage::Input {
-                input: parse_with_paths(&bytes)?,
+                input: Box::new(protocol.explain(&bytes, policy)?),
                 parts,
             },
-            Stage::Input { input, parts } => Stage::Start(map::start(input, parts, &config)?),
+            Stage::Input { input, parts } => {
+                Stage::Start(Box::new(map::start(*input, parts, &config)?))
+            }
             Stage::Start(start) => break start,
         };
         if is_large {
@@ -299,12 +329,12 @@ where
             })));
         }
     };
-    let guard = match &config.shutdown {
+    let guard = match &config.settings.shutdown {
         Some(shutdown) => Some(shutdown.enter().ok_or_else(Refused::shutting_down)?),
         None => None,
     };
-    let body = ResponseBody::run(agent, start, &config, guard);
-    Ok(Next::Begin(body))
+    let body = ResponseBody::run(agent, *start, &config, guard);
+    Ok(Next::Begin(body, config))
 }
 
 impl<A, B, RB> fmt::Debug for ResponseFuture<A, B, RB>

@@ -1,36 +1,49 @@
 use std::collections::HashMap;
 
+use bytes::Bytes;
 use concentric_core::{CallId, Str, ToolSpecs};
 use serde_json::Value;
 
 /// The client's ids of a run, and the ids that are already in use.
 #[derive(Debug)]
-pub(in crate::ag_ui) struct RunIds {
-    pub(in crate::ag_ui) thread: String,
-    pub(in crate::ag_ui) run: String,
-    pub(in crate::ag_ui) parent: Option<String>,
+pub(crate) struct RunIds {
+    pub(crate) thread: String,
+    pub(crate) run: String,
+    pub(crate) parent: Option<String>,
     /// The client's tools.
-    pub(in crate::ag_ui) tools: ToolSpecs,
-    pub(in crate::ag_ui) messages: Names,
-    pub(in crate::ag_ui) calls: Names,
+    pub(crate) tools: ToolSpecs,
+    pub(crate) messages: Names,
+    pub(crate) calls: Names,
     /// The client's system messages at the start of the history, which are not part of the
     /// conversation.
-    pub(in crate::ag_ui) system: Vec<Value>,
+    pub(crate) system: Vec<Value>,
     /// The calls of the last message of the history, whose results the run may produce.
-    pub(in crate::ag_ui) known: Vec<KnownCall>,
+    pub(crate) known: Vec<KnownCall>,
     /// The calls of sub-agents in the history without a result, by run, with the client's ids: a
     /// resumed sub-agent produces their results.
-    pub(in crate::ag_ui) subagent_calls: HashMap<String, HashMap<CallId, Str>>,
+    pub(crate) subagent_calls: HashMap<String, HashMap<CallId, Str>>,
+    /// The message of the client that the answer continues, if a message has several steps.
+    pub(crate) continued: Option<Continued>,
+}
+
+/// A message of the client that an answer continues.
+#[derive(Debug)]
+pub(crate) struct Continued {
+    pub(crate) id: String,
+    /// The client's ids of its calls, and whether the client has their results.
+    pub(crate) calls: HashMap<String, bool>,
+    /// The frames that create the message, without the first.
+    pub(crate) frames: Bytes,
 }
 
 /// A call that the client knows from an earlier run.
 #[derive(Debug)]
-pub(in crate::ag_ui) struct KnownCall {
-    pub(in crate::ag_ui) id: CallId,
+pub(crate) struct KnownCall {
+    pub(crate) id: CallId,
     /// The client's id of the call.
-    pub(in crate::ag_ui) wire: Str,
+    pub(crate) wire: Str,
     /// Whether the client has the result.
-    pub(in crate::ag_ui) answered: bool,
+    pub(crate) answered: bool,
 }
 
 /// The ids of one kind that are in use.
@@ -38,21 +51,21 @@ pub(in crate::ag_ui) struct KnownCall {
 /// A client ignores a message or call with a known id, and models and scripts repeat their ids.
 #[derive(Debug, Default)]
 // The last appended number; 0 for an id of the conversation that the client has.
-pub(in crate::ag_ui) struct Names(HashMap<Str, u32>);
+pub(crate) struct Names(HashMap<Str, u32>);
 
 impl Names {
     /// Marks `id` as used by the conversation that the client has.
-    pub(in crate::ag_ui) fn take(&mut self, id: &str) {
+    pub(crate) fn take(&mut self, id: &str) {
         self.0.entry(id.into()).or_insert(0);
     }
 
     /// Returns whether no output of this run has `id`, which a sub-agent's output may have.
-    pub(super) fn is_free(&self, id: &str) -> bool {
+    pub(crate) fn is_free(&self, id: &str) -> bool {
         self.0.get(id).is_none_or(|count| *count == 0)
     }
 
     /// Returns an unused id, and marks it as used: `wanted`, with a number appended if necessary.
-    pub(super) fn unique(&mut self, wanted: &str) -> Str {
+    pub(crate) fn unique(&mut self, wanted: &str) -> Str {
         let Some(count) = self.0.get_mut(wanted) else {
             let id = Str::from(wanted);
             self.0.insert(id.clone(), 1);
@@ -77,7 +90,7 @@ impl Names {
 const MARK: char = '~';
 
 /// The id without an appended [number](Names::unique); `None` if it has none.
-pub(in crate::ag_ui) fn original(id: &str) -> Option<&str> {
+pub(crate) fn original(id: &str) -> Option<&str> {
     let (original, number) = id.rsplit_once(MARK)?;
     let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
     is_number.then_some(original)

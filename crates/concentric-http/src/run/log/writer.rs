@@ -6,26 +6,27 @@ use std::{
     task::Waker,
 };
 
+use bytes::{Bytes, BytesMut};
 use concentric_core::{
     Context as Run, Error, Event, Finish, OpenRound, ResponseHead, Str, Transcript, store::Tenant,
 };
 
 use super::{
-    super::stream::Translator,
+    super::Translate,
     hub::Hub,
-    run_log::{Ending, RunLog},
+    run_log::{Ending, Format, RunLog},
 };
 
 /// The translator of a request, which the endpoint offers to the log: an extension of the run's context.
 ///
 /// The log takes it, if there is one, so that the ids in the events are those of the client.
 #[derive(Clone, Default)]
-pub(in crate::ag_ui) struct Offer(Arc<Mutex<Offered>>);
+pub(crate) struct Offer(Arc<Mutex<Offered>>);
 
 #[derive(Default)]
-pub(in crate::ag_ui) enum Offered {
+pub(crate) enum Offered {
     /// No log has taken the translator.
-    Translator(Box<Translator>),
+    Translator(Box<dyn Translate>),
     /// The log of the run, which the endpoint reads.
     Log(Arc<RunLog>),
     /// The endpoint has not made the offer yet, or has taken it back.
@@ -35,17 +36,17 @@ pub(in crate::ag_ui) enum Offered {
 
 impl Offer {
     /// Makes the offer.
-    pub(in crate::ag_ui) fn set(&self, translator: Box<Translator>) {
+    pub(crate) fn set(&self, translator: Box<dyn Translate>) {
         *self.lock() = Offered::Translator(translator);
     }
 
     /// Returns whether a log has taken the translator.
-    pub(in crate::ag_ui) fn is_accepted(&self) -> bool {
+    pub(crate) fn is_accepted(&self) -> bool {
         matches!(*self.lock(), Offered::Log(_))
     }
 
     /// The number of bytes that the translator has written.
-    pub(in crate::ag_ui) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         match &*self.lock() {
             Offered::Translator(translator) => translator.len(),
             _ => 0,
@@ -53,9 +54,9 @@ impl Offer {
     }
 
     /// Takes the bytes that the translator has written.
-    pub(in crate::ag_ui) fn take_bytes(&self) -> Option<bytes::Bytes> {
+    pub(crate) fn take_bytes(&self) -> Option<Bytes> {
         match &mut *self.lock() {
-            Offered::Translator(translator) => translator.take(),
+            Offered::Translator(translator) => take(translator.buffer()),
             _ => None,
         }
     }
@@ -65,17 +66,20 @@ impl Offer {
     }
 
     /// Takes what is left: the translator, or the log.
-    pub(in crate::ag_ui) fn take(&self) -> Offered {
+    pub(crate) fn take(&self) -> Offered {
         mem::replace(&mut self.lock(), Offered::Nothing)
     }
 
     /// Takes the translator for a log of `run`; `None` if there is no translator.
-    fn accept(&self, log: impl FnOnce() -> Arc<RunLog>) -> Option<(Box<Translator>, Arc<RunLog>)> {
+    fn accept(
+        &self,
+        log: impl FnOnce(&'static Format) -> Arc<RunLog>,
+    ) -> Option<(Box<dyn Translate>, Arc<RunLog>)> {
         let mut offered = self.lock();
-        let Offered::Translator(_) = *offered else {
+        let Offered::Translator(translator) = &*offered else {
             return None;
         };
-        let log = log();
+        let log = log(translator.format());
         match mem::replace(&mut *offered, Offered::Log(Arc::clone(&log))) {
             Offered::Translator(translator) => Some((translator, log)),
             _ => None,
@@ -84,8 +88,8 @@ impl Offer {
 }
 
 /// The writer of a run's log. It ends the log, on drop at the latest.
-pub(super) struct Writer {
-    translator: Box<Translator>,
+pub(crate) struct Writer {
+    translator: Box<dyn Translate>,
     log: Arc<RunLog>,
     has_client: bool,
     is_ended: bool,
@@ -94,17 +98,20 @@ pub(super) struct Writer {
 
 impl Writer {
     /// Begins the log of a run; `None` if another log has taken the translator of its request.
-    pub(super) fn begin(hub: &Arc<Hub>, offer: Option<&Offer>, run: &Run) -> Option<Self> {
+    pub(crate) fn begin(hub: &Arc<Hub>, offer: Option<&Offer>, run: &Run) -> Option<Self> {
         let id = run.run_id().as_str();
         let thread = run
             .thread_id()
             .map(|thread| thread.as_str())
             .unwrap_or_default();
         let name = (Tenant::of(run).0, Str::from(thread), Str::from(id));
-        let new_log = || RunLog::new(hub, name, run);
         let (translator, log) = match offer {
-            Some(offer) => offer.accept(new_log)?,
-            None => (Box::new(Translator::without_client(run)), new_log()),
+            Some(offer) => offer.accept(|format| RunLog::new(hub, name, format, run))?,
+            None => {
+                let translator = (hub.without_client)(run);
+                let log = RunLog::new(hub, name, translator.format(), run);
+                (translator, log)
+            }
         };
         hub.add(&log);
         let mut writer = Self {
@@ -120,33 +127,33 @@ impl Writer {
     }
 
     /// Returns whether an endpoint reads the log.
-    pub(super) const fn has_client(&self) -> bool {
+    pub(crate) const fn has_client(&self) -> bool {
         self.has_client
     }
 
     /// Writes what a client without the history needs: the conversation, and the round that the run resumes.
-    pub(super) fn snapshot(&mut self, transcript: &Transcript, open: Option<&OpenRound>) {
+    pub(crate) fn snapshot(&mut self, transcript: &Transcript, open: Option<&OpenRound>) {
         self.translator.snapshot(transcript, open);
         self.publish();
     }
 
-    pub(super) fn head(&mut self, head: &ResponseHead, extensions: &http::Extensions) {
+    pub(crate) fn head(&mut self, head: &ResponseHead, extensions: &http::Extensions) {
         self.translator.head(head, extensions);
     }
 
     /// Translates an event, without publishing it.
     #[inline]
-    pub(super) fn event(&mut self, event: Event) {
+    pub(crate) fn event(&mut self, event: Event) {
         self.translator.event(event);
     }
 
     /// The number of bytes that are not published.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.translator.len()
     }
 
     /// Publishes the translated events.
-    pub(super) fn publish(&mut self) {
+    pub(crate) fn publish(&mut self) {
         self.append(false);
     }
 
@@ -160,23 +167,23 @@ impl Writer {
 
     // ---- the end ----
 
-    pub(super) fn finish(&mut self, finish: &Finish) {
+    pub(crate) fn finish(&mut self, finish: &Finish) {
         self.end(|translator| translator.finish(finish));
     }
 
-    pub(super) fn fail(&mut self, error: &Error) {
+    pub(crate) fn fail(&mut self, error: &Error) {
         self.log.set_failed();
         self.end(|translator| translator.fail(error));
     }
 
-    pub(super) fn truncated(&mut self) {
+    pub(crate) fn truncated(&mut self) {
         self.log.set_failed();
-        self.end(Translator::truncated);
+        self.end(|translator| translator.truncated());
     }
 
-    fn end(&mut self, write: impl FnOnce(&mut Translator)) {
+    fn end(&mut self, write: impl FnOnce(&mut dyn Translate)) {
         if !mem::replace(&mut self.is_ended, true) {
-            write(&mut self.translator);
+            write(&mut *self.translator);
             self.append(true);
         }
     }
@@ -192,4 +199,9 @@ impl Drop for Writer {
             Ending::Cancelled(reason) => self.end(|translator| translator.cancelled(&reason)),
         }
     }
+}
+
+/// Takes the frames of a translator; `None` if there are none.
+pub(crate) fn take(frames: &mut BytesMut) -> Option<Bytes> {
+    (!frames.is_empty()).then(|| frames.split().freeze())
 }

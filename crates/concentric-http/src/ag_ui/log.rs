@@ -7,19 +7,16 @@ use std::{
 };
 
 use concentric_core::{
-    BoxModel, ChatRequest, ChatResponse, Environment, Error, EventStream, ModelService, OpenRound,
-    Phase,
+    BoxModel, ChatRequest, ChatResponse, Context, Environment, Error, EventStream, ModelService,
+    OpenRound, Phase,
     capability::{Declares, Encloses, InLoop, Outside, Region, SessionTurn, StoredRun},
     service::{BoxFuture, SharedModel},
 };
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::{
-    body::LogBody,
-    hub::{Hub, Limits},
-    writer::{Offer, Writer},
-};
+use super::stream::Translator;
+use crate::run::{Hub, Limits, LogBody, Offer, Translate, Writer};
 
 /// [`Layer`] that keeps the events of runs in memory, so that clients can join them ([`EventLog`]).
 ///
@@ -108,18 +105,19 @@ impl EventLogLayer {
             total: 256 << 20,
             linger: Duration::from_secs(300),
         };
+        Self::of(limits, Environment::system())
+    }
+
+    fn of(limits: Limits, environment: Environment) -> Self {
         Self {
-            hub: Arc::new(Hub::new(limits, Environment::system())),
+            hub: Arc::new(Hub::new(limits, environment, without_client)),
         }
     }
 
     fn with(self, set: impl FnOnce(&mut Limits)) -> Self {
         let mut limits = self.hub.limits.clone();
         set(&mut limits);
-        let environment = self.hub.environment.clone();
-        Self {
-            hub: Arc::new(Hub::new(limits, environment)),
-        }
+        Self::of(limits, self.hub.environment.clone())
     }
 
     /// Sets the number of events that are kept of a run; the default is 4,096. With 0, only the newest ones are
@@ -156,15 +154,16 @@ impl EventLogLayer {
     /// Sets the source of time and randomness of the logs; the default is the system.
     #[must_use]
     pub fn environment(self, environment: Environment) -> Self {
-        let limits = self.hub.limits.clone();
-        Self {
-            hub: Arc::new(Hub::new(limits, environment)),
-        }
+        Self::of(self.hub.limits.clone(), environment)
     }
 
-    pub(in crate::ag_ui) const fn hub(&self) -> &Arc<Hub> {
+    pub(crate) const fn hub(&self) -> &Arc<Hub> {
         &self.hub
     }
+}
+
+fn without_client(run: &Context) -> Box<dyn Translate> {
+    Box::new(Translator::without_client(run))
 }
 
 impl Default for EventLogLayer {

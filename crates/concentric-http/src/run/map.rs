@@ -15,27 +15,21 @@ use http::request::Parts;
 use serde_json::{Value, json};
 
 use super::{
-    AgUiContext, AgUiState, Metadata,
-    content::Content,
-    input::{RunAgentInput, Tool},
-    layer::Config,
-    log::Offer,
-    message::{Assistant, Message as WireMessage, MessageKind, ToolMessage},
-    policy, resume,
-    stream::{Names, RunIds, STATUS, original},
+    AgUiContext, AgUiState, Assistant, Config, Content, Message as WireMessage, MessageKind,
+    Metadata, Names, Offer, RunIds, RunInput, STATUS, Tool, ToolMessage, original, resume,
 };
 use crate::refused::Refused;
 
 /// A validated run.
-pub(super) struct Start {
-    pub(super) request: ChatRequest,
-    pub(super) ids: RunIds,
+pub(crate) struct Start {
+    pub(crate) request: ChatRequest,
+    pub(crate) ids: RunIds,
     /// An empty offer, which is an extension of the context.
-    pub(super) offer: Offer,
+    pub(crate) offer: Offer,
 }
 
-pub(super) fn start(input: RunAgentInput, parts: Parts, config: &Config) -> Result<Start, Refused> {
-    policy::check(&config.policy, &input)?;
+pub(super) fn start(input: RunInput, parts: Parts, config: &Config) -> Result<Start, Refused> {
+    let (environment, policy) = (&config.settings.environment, &config.settings.policy);
     let tools = tools(input.tools)?;
     // A client sends an empty `resume` if it may have missed the interrupts.
     let open_questions = match &input.resume {
@@ -43,12 +37,17 @@ pub(super) fn start(input: RunAgentInput, parts: Parts, config: &Config) -> Resu
         _ => OpenInterrupts::Withdraw,
     };
     let replies = resume::replies(input.resume);
+    let run_id = input.run_id.unwrap_or_else(|| {
+        let id = environment.ids().next("run_");
+        id.as_str().to_owned()
+    });
     let mut ids = RunIds::new(
         input.thread_id,
-        input.run_id,
+        run_id,
         input.parent_run_id,
         &input.messages,
     );
+    ids.continued = input.continued;
     let mut messages = input.messages;
     // Messages of sub-agents are not part of this agent's conversation.
     let theirs = messages.extract_if(.., |message| message.subagent_run_id.is_some());
@@ -75,7 +74,7 @@ pub(super) fn start(input: RunAgentInput, parts: Parts, config: &Config) -> Resu
             .and_then(Turn::as_round)
             .map_or(0, |round| clients(round.message()).count()),
     };
-    config.policy.check_client_results(results)?;
+    policy.check_client_results(results)?;
 
     // The run waits again for missing results of client tools.
     let is_owed = |open: &OpenRound| {
@@ -113,7 +112,6 @@ pub(super) fn start(input: RunAgentInput, parts: Parts, config: &Config) -> Resu
     request.tools = tools;
 
     let mut extensions = parts.extensions;
-    let environment = &config.environment;
     let mut builder = Context::builder()
         .environment(environment.clone())
         .thread_id(ThreadId::new(ids.thread.as_str()))
@@ -124,7 +122,7 @@ pub(super) fn start(input: RunAgentInput, parts: Parts, config: &Config) -> Resu
     }
     let request_id = parts.headers.get("x-request-id");
     if let Some(Ok(id)) = request_id.map(|id| id.to_str())
-        && config.policy.is_id(id)
+        && policy.is_id(id)
     {
         builder = builder.request_id(RequestId::new(id));
     }
@@ -323,7 +321,7 @@ fn content(content: Content, author: &Author) -> Vec<Part> {
 }
 
 impl RunIds {
-    pub(super) fn new(
+    pub(crate) fn new(
         thread: String,
         run: String,
         parent: Option<String>,
@@ -355,6 +353,7 @@ impl RunIds {
             system: system.collect(),
             known: Vec::new(),
             subagent_calls: HashMap::new(),
+            continued: None,
         }
     }
 }

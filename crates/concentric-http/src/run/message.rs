@@ -6,21 +6,23 @@
 use serde::Deserialize;
 use serde::de::{self, Deserializer};
 
-use super::Metadata;
-use super::content::{Content, WireContent};
+use super::{
+    Metadata,
+    content::{Content, WireContent},
+};
 
 /// One message of a conversation.
 #[derive(Debug)]
-pub(super) struct Message {
+pub(crate) struct Message {
     /// The message's identifier, unique in its thread.
-    pub(super) id: String,
+    pub(crate) id: String,
     /// The sub-agent that produced the message, if any.
-    pub(super) subagent_run_id: Option<String>,
-    pub(super) kind: MessageKind,
+    pub(crate) subagent_run_id: Option<String>,
+    pub(crate) kind: MessageKind,
 }
 
 #[derive(Debug)]
-pub(super) enum MessageKind {
+pub(crate) enum MessageKind {
     /// Instructions of the application, with the role `system` or `developer`.
     System {
         role: &'static str,
@@ -35,28 +37,28 @@ pub(super) enum MessageKind {
 
 /// The agent's text and tool calls.
 #[derive(Debug, Default)]
-pub(super) struct Assistant {
-    pub(super) text: Option<String>,
-    pub(super) tool_calls: Vec<ToolCall>,
+pub(crate) struct Assistant {
+    pub(crate) text: Option<String>,
+    pub(crate) tool_calls: Vec<ToolCall>,
 }
 
 /// The result of a tool call.
 #[derive(Debug)]
-pub(super) struct ToolMessage {
-    pub(super) tool_call_id: String,
-    pub(super) content: Content,
+pub(crate) struct ToolMessage {
+    pub(crate) tool_call_id: String,
+    pub(crate) content: Content,
     /// The error of a failed call.
-    pub(super) error: Option<String>,
-    pub(super) metadata: Option<Metadata>,
+    pub(crate) error: Option<String>,
+    pub(crate) metadata: Option<Metadata>,
 }
 
 /// A tool call by the agent.
 #[derive(Debug, Deserialize)]
-pub(super) struct ToolCall {
-    pub(super) id: String,
+pub(crate) struct ToolCall {
+    pub(crate) id: String,
     #[serde(rename = "type", default)]
     _kind: ToolCallType,
-    pub(super) function: FunctionCall,
+    pub(crate) function: FunctionCall,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -68,9 +70,9 @@ enum ToolCallType {
 
 /// A function's name and its arguments, a string of JSON.
 #[derive(Debug, Deserialize)]
-pub(super) struct FunctionCall {
-    pub(super) name: String,
-    pub(super) arguments: String,
+pub(crate) struct FunctionCall {
+    pub(crate) name: String,
+    pub(crate) arguments: String,
 }
 
 /// The fields of all roles.

@@ -22,7 +22,7 @@ const ITEMS: usize = 64;
 type Item = Option<Result<Event, Error>>;
 
 /// The body of a run.
-pub(super) enum LogBody {
+pub(crate) enum LogBody {
     /// The client reads the log, so that a task drives the run, however slowly the client reads. The body has only
     /// the terminal item.
     Task(Task),
@@ -32,13 +32,13 @@ pub(super) enum LogBody {
 }
 
 /// The task that drives a run. Dropping this value drops the run.
-pub(super) struct Task {
+pub(crate) struct Task {
     last: oneshot::Receiver<Item>,
     task: AbortHandle,
 }
 
 impl LogBody {
-    pub(super) fn new(body: EventStream, writer: Writer) -> Self {
+    pub(crate) fn new(body: EventStream, writer: Writer) -> Self {
         let writer = Box::new(writer);
         match Handle::try_current() {
             Ok(runtime) if writer.has_client() => {
@@ -112,7 +112,7 @@ async fn drive(mut body: EventStream, mut writer: Box<Writer>, sender: oneshot::
         match polled {
             Ok(last) => last,
             Err(panic) => {
-                tracing::error!(panic = panic.text(), "AG-UI run panicked");
+                tracing::error!(panic = panic.text(), "run panicked");
                 Poll::Ready(Some(Err(panic.error())))
             }
         }

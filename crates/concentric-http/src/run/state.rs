@@ -96,7 +96,7 @@ struct Current {
 }
 
 impl AgUiState {
-    pub(super) fn new(value: Value, limit: usize, context: concentric_core::Context) -> Self {
+    pub(crate) fn new(value: Value, limit: usize, context: concentric_core::Context) -> Self {
         Self(Arc::new(Inner {
             current: Mutex::new(Current {
                 value: Arc::new(value),
@@ -125,7 +125,7 @@ impl AgUiState {
     /// # Errors
     ///
     /// The new state exceeds the limit
-    /// ([`AgUiLayer::state_limit`](super::AgUiLayer::state_limit)), it cannot be sent
+    /// ([`AgUiLayer::state_limit`](crate::ag_ui::AgUiLayer::state_limit)), it cannot be sent
     /// ([`Context::emit`](concentric_core::Context::emit)), or the state was changed during each of
     /// 1,024 attempts. This call then leaves the state unchanged.
     pub fn update(&self, change: impl FnMut(&mut Value)) -> Result<Arc<Value>, StateError> {

@@ -9,20 +9,20 @@ use serde_json::{Map, Value};
 
 /// The content of a message or a result.
 #[derive(Debug)]
-pub(super) enum Content {
+pub(crate) enum Content {
     Text(String),
     Parts(Vec<PartKind>),
 }
 
 /// The field `content`, before it is checked against the role.
-pub(super) enum WireContent {
+pub(crate) enum WireContent {
     Text(String),
     Parts(Vec<WirePart>),
     Object,
 }
 
 impl WireContent {
-    pub(super) fn text<E: de::Error>(self) -> Result<String, E> {
+    pub(crate) fn text<E: de::Error>(self) -> Result<String, E> {
         match self {
             Self::Text(text) => Ok(text),
             // Several clients send text as parts for every role.
@@ -37,7 +37,7 @@ impl WireContent {
         }
     }
 
-    pub(super) fn content<E: de::Error>(self) -> Result<Content, E> {
+    pub(crate) fn content<E: de::Error>(self) -> Result<Content, E> {
         match self {
             Self::Text(text) => Ok(Content::Text(text)),
             Self::Parts(parts) => Ok(Content::Parts(
@@ -50,7 +50,7 @@ impl WireContent {
         }
     }
 
-    pub(super) fn object<E: de::Error>(self) -> Result<(), E> {
+    pub(crate) fn object<E: de::Error>(self) -> Result<(), E> {
         match self {
             Self::Object => Ok(()),
             _ => Err(invalid_field("content", "expected an object")),
@@ -98,7 +98,7 @@ impl<'de> Deserialize<'de> for WireContent {
 }
 
 /// One part of a multimodal message or result.
-pub(super) struct WirePart(PartKind);
+pub(crate) struct WirePart(PartKind);
 
 impl<'de> Deserialize<'de> for WirePart {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
