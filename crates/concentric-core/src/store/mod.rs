@@ -23,7 +23,7 @@ pub use self::{
     ledger::{EffectKey, Intent, Ledger, LedgerEntry},
     memory::{Memories, Memory},
     run::{LEASE, MAX_TAKEOVERS, Renewed, RunRecord, RunStatus, RunStore, RunSummary, waiting},
-    run_context::{OpenInterrupts, Resumable},
+    run_context::{OpenInterrupts, Regenerate, Resumable},
     thread::{StoredThread, SuspendedTurn, ThreadChange, ThreadStore, ThreadSummary},
 };
 pub use crate::{

@@ -94,6 +94,23 @@ pub enum OpenInterrupts {
     Show,
 }
 
+/// States that the answer of a run replaces the answers to the last message of its request: an extension of its
+/// [`Context`].
+///
+/// A layer that keeps the history reads it, such as `ConversationLayer` of `concentric-layers`; `UiMessagesLayer` of
+/// `concentric-http` inserts it. Without such a layer, the request has the history without those answers.
+///
+/// ```
+/// use concentric_core::{ChatRequest, Context, ThreadId, store::Regenerate};
+///
+/// let mut context = Context::builder().thread_id(ThreadId::new("thread_1")).build();
+/// context.extensions_mut().insert(Regenerate);
+/// let request = ChatRequest::user("What is the weather?").with_context(context);
+/// # let _ = request;
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Regenerate;
+
 // An extension of a context.
 #[derive(Clone)]
 struct StatelessCaller;

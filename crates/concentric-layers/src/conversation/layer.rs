@@ -24,6 +24,9 @@ pub enum Merge {
     ///
     /// Messages that the conversation has, of runs that have failed, are not appended again: equal ones with an
     /// id, and equal ones without an id that nothing has followed.
+    ///
+    /// With [`Regenerate`](concentric_core::store::Regenerate), the last message of the request replaces the stored one
+    /// of the same id, and everything after it.
     ServerWins,
     /// The request has the whole history, which replaces the stored one at the end of the run.
     ClientOverwrites,

@@ -7,7 +7,9 @@ use concentric_core::{
     SideEffects, Str, ThreadId, Transcript, Turn as Entry,
     context::{ClosedTranscript, Sleep},
     state::{Durable, Scope, Slot, SlotError, SlotPlace, Slots, StoredSlot},
-    store::{RunClaim, RunKey, StoreError, StoreFuture, StoredThread, Tenant, ThreadStore},
+    store::{
+        Regenerate, RunClaim, RunKey, StoreError, StoreFuture, StoredThread, Tenant, ThreadStore,
+    },
 };
 use serde::{Deserialize, Serialize};
 use std::{
@@ -103,6 +105,21 @@ impl Saving {
             Err(StoreError::failed(why))
         })
     }
+}
+
+/// The history up to the last message of `new` by the user, in place of the stored one; `None` if it is not stored.
+fn replaced(history: &Transcript, new: &Transcript) -> Option<Transcript> {
+    let asked = new.last()?;
+    let message = asked.as_message();
+    let is_same = |turn: &Entry| match &message.id {
+        Some(id) => turn.as_message().id.as_ref() == Some(id),
+        None => turn == asked,
+    };
+    let is_asked = |turn: &Entry| turn.as_message().role == Role::User && is_same(turn);
+    let after = history.rev().position(is_asked)?;
+    let mut replaced = history.prefix(history.len() - after - 1);
+    replaced.push(asked.clone());
+    (message.role == Role::User).then_some(replaced)
 }
 
 fn warn(thread: &ThreadId, run: &RunId, error: &Error) {
@@ -202,6 +219,11 @@ impl Turn {
         };
         match self.settings.merge {
             Merge::ClientOverwrites => return new.clone(),
+            _ if self.context.extensions().get::<Regenerate>().is_some()
+                && let Some(replaced) = replaced(&merged, new) =>
+            {
+                return replaced;
+            }
             Merge::Append => merged.extend(new.iter().cloned()),
             Merge::ServerWins => merged.extend(self.unseen(new).into_iter().cloned()),
         }
