@@ -7,25 +7,33 @@
 //! ```
 //!
 //! The argument is the number of text deltas of 20 bytes (default 1000). The count includes the
-//! rest of the run. The goal is 500 instructions per delta.
+//! rest of the run. The goal is 500 instructions per delta. `--ui-messages`, with that feature,
+//! selects the protocol of `useChat` in place of AG-UI.
 
 use bytes::Bytes;
 use concentric_core::{
     ChatRequest, ChatResponse, Error, Event, FinishReason, MessageId, StepStart, Usage,
 };
 use concentric_http::ag_ui::AgUiLayer;
+#[cfg(feature = "ui_messages")]
+use concentric_http::ui_messages::UiMessagesLayer;
 use futures_util::{FutureExt, stream};
 use http_body::Body;
 use http_body_util::Full;
 use std::{
+    convert::Infallible,
     hint::black_box,
     pin::Pin,
     task::{Context, Poll, Waker},
 };
-use tower::{Layer, ServiceExt, service_fn};
+use tower::{Layer, Service, ServiceExt, service_fn};
 
 const INPUT: &str =
     r#"{"threadId":"t","runId":"r","messages":[{"id":"u","role":"user","content":"hi"}]}"#;
+
+#[cfg(feature = "ui_messages")]
+const CHAT: &str =
+    r#"{"id":"c","messages":[{"id":"u","role":"user","parts":[{"type":"text","text":"hi"}]}]}"#;
 
 #[inline(never)]
 fn measured<B: Body<Data = Bytes>>(mut body: Pin<&mut B>) -> usize {
@@ -49,10 +57,21 @@ fn main() {
         script.push(Ok(Event::finish(FinishReason::Stop, Usage::new(3, 2))));
         std::future::ready(Ok::<_, Error>(ChatResponse::new(stream::iter(script))))
     });
-    let service = AgUiLayer::new().layer(agent);
+    #[cfg(feature = "ui_messages")]
+    if std::env::args().any(|arg| arg == "--ui-messages") {
+        return run(UiMessagesLayer::new().layer(agent), CHAT, count);
+    }
+    run(AgUiLayer::new().layer(agent), INPUT, count);
+}
+
+fn run<S, B>(service: S, input: &'static str, count: usize)
+where
+    S: Service<http::Request<Full<Bytes>>, Response = http::Response<B>, Error = Infallible>,
+    B: Body<Data = Bytes>,
+{
     let request = http::Request::post("/")
         .header("content-type", "application/json")
-        .body(Full::new(Bytes::from_static(INPUT.as_bytes())))
+        .body(Full::new(Bytes::from_static(input.as_bytes())))
         .expect("a request");
     let response = service.oneshot(request).now_or_never().expect("at once");
     let body = response.expect("infallible").into_body();

@@ -4,6 +4,7 @@
 //! the response is a stream of server-sent events. [`AgUiLayer`](ag_ui::AgUiLayer) turns an agent
 //! into a service for any tower-based HTTP server, such as axum. Existing clients (`@ag-ui/client`,
 //! `@tanstack/ai-client`) work with it unchanged.
+//! `ui_messages` (feature `ui_messages`) serves an agent to `useChat` of the Vercel AI SDK.
 //! `openai` (feature `openai`) serves models and agents to the clients of OpenAI's API.
 //! [`AdmissionLayer`](admission::AdmissionLayer) limits the number of concurrent runs.
 
@@ -12,6 +13,8 @@ pub mod ag_ui;
 mod describe;
 mod json;
 mod keep_alive;
+#[cfg(any(feature = "openai", feature = "ui_messages"))]
+mod media_url;
 mod merge;
 #[cfg(feature = "openai")]
 pub mod openai;
@@ -26,6 +29,8 @@ mod run;
 mod settings;
 mod shutdown;
 mod sse;
+#[cfg(feature = "ui_messages")]
+pub mod ui_messages;
 mod upload;
 
 pub use self::{policy::ClientPolicy, shutdown::Shutdown};

@@ -90,6 +90,13 @@ impl Refused {
         )
     }
 
+    /// A `429`: the events of a run have the maximum number of readers.
+    pub(crate) fn too_many_readers() -> Self {
+        let why = "the run has too many readers; close one, or try again later";
+        let status = StatusCode::TOO_MANY_REQUESTS;
+        Self::new(status, "too_many_readers", why, None)
+    }
+
     /// A `404`.
     pub(crate) fn not_found(code: &str, message: &str) -> Self {
         Self::new(StatusCode::NOT_FOUND, code, message, None)

@@ -18,6 +18,21 @@ pub(crate) fn json<B: BufMut>(value: &impl Serialize, buffer: &mut B) {
     serde_json::to_writer((&mut *buffer).writer(), value).expect("an event is always JSON");
 }
 
+/// Appends a frame from its prefix, which ends within a JSON string, and the rest of the string: a third less work than
+/// with the prefix in parts.
+#[inline]
+pub(crate) fn delta<B: BufMut>(head: &[u8], delta: &str, buffer: &mut B) {
+    buffer.put_slice(head);
+    string_end(delta, buffer);
+}
+
+/// Appends the rest of a string that ends an event, and the end of the frame.
+#[inline]
+pub(crate) fn string_end<B: BufMut>(text: &str, buffer: &mut B) {
+    escape(text, buffer);
+    buffer.put_slice(b"\"}\n\n");
+}
+
 /// Appends the content of a JSON string, with quotes, backslashes and control characters escaped.
 pub(crate) fn escape<B: BufMut>(text: &str, buffer: &mut B) {
     let mut rest = text.as_bytes();

@@ -13,8 +13,8 @@
 use bytes::BufMut;
 use serde_json::Value;
 
-pub(super) use crate::sse::event;
-use crate::sse::{escape, json};
+pub(super) use crate::sse::{delta as text_message_more, event};
+use crate::sse::{escape, json, string_end};
 
 /// Appends a frame with a delta of a text message (`TEXT_MESSAGE_CONTENT`).
 pub fn text_message_content<B: BufMut>(message_id: &str, delta: &str, buffer: &mut B) {
@@ -55,7 +55,7 @@ pub(super) fn state_snapshot<B: BufMut>(state: &Value, run: Option<&str>, buffer
     buffer.put_slice(b"}\n\n");
 }
 
-/// The constant prefix of all deltas of one text message, for [`text_message_more`]; `run` is the
+/// The constant prefix of all deltas of one text message, for `text_message_more`; `run` is the
 /// sub-agent's run, if any.
 pub(super) fn text_message_head(message_id: &str, run: Option<&str>) -> Vec<u8> {
     let mut buffer = Vec::with_capacity(TEXT.len() + message_id.len() + DELTA.len());
@@ -69,18 +69,8 @@ pub(super) fn text_message_head(message_id: &str, run: Option<&str>) -> Vec<u8> 
     buffer
 }
 
-/// Appends a frame like [`text_message_content`], from a prefix with the escaped id: a third less
-/// work.
-#[inline]
-pub(super) fn text_message_more<B: BufMut>(head: &[u8], delta: &str, buffer: &mut B) {
-    buffer.put_slice(head);
-    escape(delta, buffer);
-    buffer.put_slice(TAIL);
-}
-
 const TEXT: &[u8] = br#"data: {"type":"TEXT_MESSAGE_CONTENT","messageId":""#;
 const DELTA: &[u8] = br#"","delta":""#;
-const TAIL: &[u8] = b"\"}\n\n";
 
 fn head<B: BufMut>(start: &[u8], id: &str, buffer: &mut B) {
     buffer.put_slice(start);
@@ -90,6 +80,5 @@ fn head<B: BufMut>(start: &[u8], id: &str, buffer: &mut B) {
 
 fn piece<B: BufMut>(start: &[u8], id: &str, delta: &str, buffer: &mut B) {
     head(start, id, buffer);
-    escape(delta, buffer);
-    buffer.put_slice(TAIL);
+    string_end(delta, buffer);
 }

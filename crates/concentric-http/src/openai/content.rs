@@ -11,6 +11,8 @@ use serde::{
     },
 };
 
+use crate::media_url::media;
+
 /// The content of a message: text or parts.
 #[derive(Debug)]
 pub(super) enum Content {
@@ -137,7 +139,7 @@ impl<'de> Deserialize<'de> for WirePart {
             PartType::Refusal => PartKind::Refusal(part.refusal.ok_or_else(|| missing("refusal"))?),
             PartType::ImageUrl | PartType::InputImage => {
                 PartKind::Image(match (part.image_url, part.file_id) {
-                    (Some(ImageUrl(url)), _) => of_url(&url),
+                    (Some(ImageUrl(url)), _) => media(&url),
                     (None, Some(id)) => Media::new(MediaSource::Id(id)),
                     (None, None) => return Err(missing("image_url")),
                 })
@@ -160,9 +162,9 @@ impl<'de> Deserialize<'de> for WirePart {
                     filename: part.filename,
                 });
                 let mut media = match (file.file_data, file.file_url, file.file_id) {
-                    (Some(data), _, _) if data.starts_with("data:") => of_url(&data),
+                    (Some(data), _, _) if data.starts_with("data:") => media(&data),
                     (Some(data), _, _) => Media::new(MediaSource::Base64(data.into())),
-                    (None, Some(url), _) => of_url(&url),
+                    (None, Some(url), _) => media(&url),
                     (None, None, Some(id)) => Media::new(MediaSource::Id(id)),
                     (None, None, None) => return Err(missing("file_data")),
                 };
@@ -211,18 +213,5 @@ impl<'de> Deserialize<'de> for ImageUrl {
         }
 
         deserializer.deserialize_any(UrlVisitor)
-    }
-}
-
-/// The medium at a URL, which may contain the data itself.
-fn of_url(url: &str) -> Media {
-    let data = url
-        .strip_prefix("data:")
-        .and_then(|data| data.split_once(";base64,"));
-    match data {
-        Some((media_type, data)) if !media_type.is_empty() => {
-            Media::new(MediaSource::Base64(data.into())).with_media_type(media_type)
-        }
-        _ => Media::new(MediaSource::Url(url.into())),
     }
 }

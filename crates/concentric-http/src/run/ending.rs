@@ -1,13 +1,14 @@
 //! The ends of runs.
 
 use concentric_core::{
-    CancelReason, Context, Error, ErrorKind, Interrupt, Outcome, Phase, ToolNameTaken, ToolSpecs,
+    CancelReason, Context, Error, ErrorKind, Interrupt, Outcome, Phase, Str, ToolNameTaken,
+    ToolSpecs, Usage,
     interrupt::{CLIENT_TOOL, TOOL_CALL},
     panic::catch,
 };
 use tracing::field::display;
 
-use super::{Metadata, TOKEN, subagent_of};
+use super::{Metadata, TOKEN, object, subagent_of};
 use crate::describe::{ErrorMessage, describe, refusal, source};
 
 /// The message of an error for the client.
@@ -73,6 +74,32 @@ pub(crate) fn stopped(outcome: &Outcome) -> Metadata {
     let fields = [("outcome", stopped), ("reason", reason)];
     let set = |(name, value): (&str, Option<&str>)| Some((name.to_owned(), value?.into()));
     fields.into_iter().filter_map(set).collect()
+}
+
+/// The largest integer that a client accepts, a safe integer of JavaScript.
+const MAX_COUNT: u64 = (1 << 53) - 1;
+
+/// The tokens that a run used; `None` if there are none.
+pub(crate) fn token_usage(
+    usage: &Usage,
+    provider: Option<&Str>,
+    model: Option<&Str>,
+) -> Option<Metadata> {
+    if *usage == Usage::default() {
+        return None;
+    }
+    let name = |name: Option<&Str>| name.map(|name| name.as_str().into());
+    let count = |count: Option<u64>| count.map(|count| count.min(MAX_COUNT).into());
+    Some(object([
+        ("provider", name(provider)),
+        ("model", name(model)),
+        ("inputTokens", count(usage.input_tokens())),
+        ("outputTokens", count(usage.output_tokens())),
+        ("totalTokens", count(usage.total_tokens())),
+        ("reasoningTokens", count(usage.reasoning_tokens())),
+        ("cachedInputTokens", count(usage.cached_input_tokens())),
+        ("cacheWriteInputTokens", count(usage.cache_write_tokens())),
+    ]))
 }
 
 /// Returns whether a later request can answer `interrupt`: its run is stored, the interrupt has

@@ -9,7 +9,7 @@ use concentric_core::{
     Author, CallId, ChatRequest, Context, Executor, Message, MessageId, OpenRound, Part, PartKind,
     Repair, RequestId, Resume, ResumePoint, Role, RunId, Str, StreamId, SystemSegment, ThreadId,
     ToolCallPart, ToolContent, ToolOutcome, ToolResult, ToolSpec, ToolSpecs, Transcript, Turn,
-    store::OpenInterrupts,
+    store::{OpenInterrupts, Regenerate},
 };
 use http::request::Parts;
 use serde_json::{Value, json};
@@ -135,6 +135,9 @@ pub(super) fn start(input: RunInput, parts: Parts, config: &Config) -> Result<St
         forwarded_props: input.forwarded_props.map(Arc::new),
     });
     extensions.insert(open_questions);
+    if input.is_regenerated {
+        extensions.insert(Regenerate);
+    }
     let offer = Offer::default();
     extensions.insert(offer.clone());
     if config.keep_headers {

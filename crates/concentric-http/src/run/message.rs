@@ -61,6 +61,17 @@ pub(crate) struct ToolCall {
     pub(crate) function: FunctionCall,
 }
 
+impl ToolCall {
+    pub(crate) fn new(id: String, function: FunctionCall) -> Self {
+        let _kind = ToolCallType::Function;
+        Self {
+            id,
+            _kind,
+            function,
+        }
+    }
+}
+
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum ToolCallType {

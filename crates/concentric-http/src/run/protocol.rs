@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use concentric_core::{
     CancelReason, Context, Error, ErrorKind, Event, Finish, OpenRound, ResponseHead, Str,
     Transcript, panic::CaughtPanic,
@@ -133,6 +133,11 @@ pub(crate) trait Translate: Send {
 
     /// Writes the first frame, in place of what is in the buffer.
     fn restart(&mut self);
+
+    /// The frames of what the client had before, which follow the first frame for a client that has lost it.
+    fn earlier(&self) -> Bytes {
+        Bytes::new()
+    }
 
     /// Writes the conversation, and the round that the run resumes, for clients without the history.
     fn snapshot(&mut self, history: &Transcript, open: Option<&OpenRound>);

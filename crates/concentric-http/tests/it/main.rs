@@ -25,3 +25,5 @@ mod ag_ui_verify;
 mod openai;
 mod settings;
 mod support;
+#[cfg(feature = "ui_messages")]
+mod ui_messages;

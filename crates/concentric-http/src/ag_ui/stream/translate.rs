@@ -19,12 +19,9 @@ use crate::{
     describe::{ErrorMessage, describe, refusal},
     run::{
         Cut, Format, Metadata, RunIds, Translate, accepts_reply, message, name_taken, object,
-        stopped, subagent_of, unanswerable, undecidable,
+        stopped, subagent_of, token_usage, unanswerable, undecidable,
     },
 };
-
-/// The largest integer that a client accepts, a safe integer of JavaScript.
-const MAX_COUNT: u64 = (1 << 53) - 1;
 
 /// The metadata key of the calls that the client must execute, in an interrupted run's terminal
 /// event; a `success` outcome has a field of the same name.
@@ -184,10 +181,15 @@ impl Translator {
             thread_id: thread,
             run_id: run,
             outcome,
-            usage: self.token_usage(),
+            usage: self.tokens(),
             metadata,
         };
         encode::event(&finished, &mut self.out.buffer);
+    }
+
+    fn tokens(&self) -> Option<[Metadata; 1]> {
+        let (provider, model) = (self.provider.as_ref(), self.model.as_ref());
+        token_usage(&self.usage, provider, model).map(|usage| [usage])
     }
 
     fn write_error(&mut self, error: &Error, code: &str) {
@@ -198,28 +200,8 @@ impl Translator {
         self.out.write(&Wire::RunError {
             message: &message(&self.error_message, error),
             code,
-            usage: self.token_usage(),
+            usage: self.tokens(),
         });
-    }
-
-    /// The tokens that the run used.
-    fn token_usage(&self) -> Option<[Metadata; 1]> {
-        let usage = &self.usage;
-        if *usage == Usage::default() {
-            return None;
-        }
-        let name = |name: &Option<Str>| name.as_ref().map(|name| name.as_str().into());
-        let count = |count: Option<u64>| count.map(|count| count.min(MAX_COUNT).into());
-        Some([object([
-            ("provider", name(&self.provider)),
-            ("model", name(&self.model)),
-            ("inputTokens", count(usage.input_tokens())),
-            ("outputTokens", count(usage.output_tokens())),
-            ("totalTokens", count(usage.total_tokens())),
-            ("reasoningTokens", count(usage.reasoning_tokens())),
-            ("cachedInputTokens", count(usage.cached_input_tokens())),
-            ("cacheWriteInputTokens", count(usage.cache_write_tokens())),
-        ])])
     }
 }
 

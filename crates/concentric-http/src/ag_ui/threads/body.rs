@@ -32,7 +32,8 @@ impl ThreadsBody {
 
     pub(super) fn events(reader: Reader, config: &Config, shutdown: Option<Guard>) -> Self {
         let environment = config.environment.clone();
-        let events = Events::new(reader, environment, config.keep_alive, shutdown);
+        let (earlier, keep_alive) = (Bytes::new(), config.keep_alive);
+        let events = Events::new(reader, earlier, environment, keep_alive, shutdown);
         Self(Kind::Events(Box::new(events)))
     }
 }

@@ -202,11 +202,7 @@ impl Request {
             return match log.read(&after) {
                 Ok(reader) => self.stream(reader),
                 Err(Unreadable::Over) => Ok(empty(StatusCode::NO_CONTENT)),
-                Err(Unreadable::Busy) => {
-                    let why = "the run has too many readers; close one, or try again later";
-                    let status = StatusCode::TOO_MANY_REQUESTS;
-                    Err(Refused::new(status, "too_many_readers", why, None))
-                }
+                Err(Unreadable::Busy) => Err(Refused::too_many_readers()),
                 Err(Unreadable::Gone) => {
                     let why = "the events after this one are not kept; read the thread and the run";
                     Err(Refused::new(StatusCode::GONE, "events_gone", why, None))

@@ -4,14 +4,17 @@ use std::{
     collections::{BTreeMap, VecDeque},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicUsize, Ordering::Relaxed},
+        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
     time::Duration,
 };
 
 use concentric_core::{Context as Run, Environment, Str, store::Tenant};
 
-use super::{super::Translate, run_log::RunLog};
+use super::{
+    super::Translate,
+    run_log::{Format, RunLog},
+};
 
 /// The limits of the logs.
 #[derive(Clone, Debug)]
@@ -38,6 +41,8 @@ pub(crate) struct Hub {
     pub(crate) without_client: WithoutClient,
     // The bytes of all logs.
     bytes: AtomicUsize,
+    // The number of logs so far.
+    serial: AtomicU64,
     logs: Mutex<Logs>,
 }
 
@@ -59,6 +64,7 @@ impl Hub {
             environment,
             without_client,
             bytes: AtomicUsize::new(0),
+            serial: AtomicU64::new(0),
             logs: Mutex::default(),
         }
     }
@@ -123,6 +129,23 @@ impl Hub {
         drop(logs);
         clear(expired);
         found
+    }
+
+    /// Returns the log of the newest live run of a thread in this format.
+    pub(crate) fn newest(
+        &self,
+        tenant: &Tenant,
+        thread: &str,
+        format: &Format,
+    ) -> Option<Arc<RunLog>> {
+        let logs = self.of_thread(tenant, thread).into_iter();
+        logs.filter(|log| log.format().name == format.name && !log.is_ended())
+            .max_by_key(|log| log.serial())
+    }
+
+    /// The number of the next log.
+    pub(super) fn serial(&self) -> u64 {
+        self.serial.fetch_add(1, Relaxed)
     }
 
     /// Counts bytes that a log has added.

@@ -13,7 +13,7 @@ use concentric_core::{CancelReason, Context as Run, Error, Str};
 use memchr::{memchr, memmem};
 
 use super::{
-    super::Cut,
+    super::{Cut, Translate},
     hub::{Hub, Name},
 };
 
@@ -49,12 +49,16 @@ pub(crate) struct RunLog {
     hub: Arc<Hub>,
     name: Name,
     format: &'static Format,
+    // The order in which the logs of a process began.
+    serial: u64,
     tag: Str,
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
+    // What the client had before the run.
+    earlier: Bytes,
     pieces: VecDeque<Piece>,
     // The number of the next event.
     next: u64,
@@ -128,20 +132,29 @@ pub(crate) enum Unreadable {
 }
 
 impl RunLog {
-    pub(crate) fn new(hub: &Arc<Hub>, name: Name, format: &'static Format, run: &Run) -> Arc<Self> {
+    pub(crate) fn new(
+        hub: &Arc<Hub>,
+        name: Name,
+        translator: &dyn Translate,
+        run: &Run,
+    ) -> Arc<Self> {
+        let earlier = translator.earlier();
+        let bytes = LOG + earlier.len();
         let state = State {
+            earlier,
             next: 1,
-            bytes: LOG,
+            bytes,
             run: Some(run.clone()),
             ..State::default()
         };
-        hub.grown(LOG);
+        hub.grown(bytes);
         // Distinguishes two logs, and keeps nothing secret.
         let tag = format!("{:08x}", hub.environment.random().next_u64() as u32).into();
         Arc::new(Self {
             hub: Arc::clone(hub),
             name,
-            format,
+            format: translator.format(),
+            serial: hub.serial(),
             tag,
             state: Mutex::new(state),
         })
@@ -161,6 +174,15 @@ impl RunLog {
 
     pub(crate) fn is_ended(&self) -> bool {
         self.lock().run.is_none()
+    }
+
+    pub(crate) const fn serial(&self) -> u64 {
+        self.serial
+    }
+
+    /// The frames of what the client had before the run, which follow the first frame.
+    pub(crate) fn earlier(&self) -> Bytes {
+        self.lock().earlier.clone()
     }
 
     /// Whether the run has ended with an error. Another process may continue it, if it is stored.
@@ -265,6 +287,7 @@ impl RunLog {
         state.is_cleared = true;
         let pieces = mem::take(&mut state.pieces);
         let block = mem::take(&mut state.block);
+        state.earlier = Bytes::new();
         let bytes = mem::take(&mut state.bytes);
         let woken: Vec<Waker> = state
             .readers

@@ -14,7 +14,7 @@ use concentric_core::{
 use super::{
     super::Translate,
     hub::Hub,
-    run_log::{Ending, Format, RunLog},
+    run_log::{Ending, RunLog},
 };
 
 /// The translator of a request, which the endpoint offers to the log: an extension of the run's context.
@@ -73,13 +73,13 @@ impl Offer {
     /// Takes the translator for a log of `run`; `None` if there is no translator.
     fn accept(
         &self,
-        log: impl FnOnce(&'static Format) -> Arc<RunLog>,
+        log: impl FnOnce(&dyn Translate) -> Arc<RunLog>,
     ) -> Option<(Box<dyn Translate>, Arc<RunLog>)> {
         let mut offered = self.lock();
         let Offered::Translator(translator) = &*offered else {
             return None;
         };
-        let log = log(translator.format());
+        let log = log(&**translator);
         match mem::replace(&mut *offered, Offered::Log(Arc::clone(&log))) {
             Offered::Translator(translator) => Some((translator, log)),
             _ => None,
@@ -106,10 +106,10 @@ impl Writer {
             .unwrap_or_default();
         let name = (Tenant::of(run).0, Str::from(thread), Str::from(id));
         let (translator, log) = match offer {
-            Some(offer) => offer.accept(|format| RunLog::new(hub, name, format, run))?,
+            Some(offer) => offer.accept(|translator| RunLog::new(hub, name, translator, run))?,
             None => {
                 let translator = (hub.without_client)(run);
-                let log = RunLog::new(hub, name, translator.format(), run);
+                let log = RunLog::new(hub, name, &*translator, run);
                 (translator, log)
             }
         };

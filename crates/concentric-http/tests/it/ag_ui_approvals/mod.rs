@@ -38,7 +38,7 @@ use tower::{Layer, Service, ServiceExt, service_fn};
 
 /// The executed tools, with their arguments.
 #[derive(Clone, Default)]
-struct Ran(Arc<Mutex<Vec<String>>>);
+pub struct Ran(Arc<Mutex<Vec<String>>>);
 
 impl Ran {
     fn tool(&self, name: &'static str) -> Tool {
@@ -50,7 +50,7 @@ impl Ran {
         })
     }
 
-    fn lines(&self) -> Vec<String> {
+    pub fn lines(&self) -> Vec<String> {
         self.0.lock().unwrap().clone()
     }
 }
@@ -67,7 +67,7 @@ impl Once for Used {
 }
 
 /// `refund` and `mail` require approval, `note` and `look` do not; `look` is read-only.
-fn tools(ran: &Ran) -> Toolset {
+pub fn tools(ran: &Ran) -> Toolset {
     Toolset::new()
         .tool(ran.tool("refund"))
         .tool(ran.tool("mail"))
@@ -81,12 +81,12 @@ fn tools(ran: &Ran) -> Toolset {
         ]))
 }
 
-fn with_tokens(ran: &Ran) -> Toolset {
+pub fn with_tokens(ran: &Ran) -> Toolset {
     let keys = TokenKeys::new("k", vec![7; 32]).unwrap();
     tools(ran).tokens(ApprovalTokens::new(keys, "test", Used::default()))
 }
 
-type Calls = Vec<(&'static str, &'static str, Value)>;
+pub type Calls = Vec<(&'static str, &'static str, Value)>;
 
 /// A model that makes `calls`, and then writes their outcomes as text.
 fn model(
@@ -124,11 +124,11 @@ fn model(
     })
 }
 
-fn agent(tools: Toolset, calls: Calls) -> BoxModel {
+pub fn agent(tools: Toolset, calls: Calls) -> BoxModel {
     BoxModel::new(AgentLayer::new(tools).layer(model(calls)))
 }
 
-fn refund() -> Calls {
+pub fn refund() -> Calls {
     vec![("call_0", "refund", json!({"order": 7}))]
 }
 
@@ -148,14 +148,14 @@ async fn interrupted(agent: &BoxModel) -> Client {
 }
 
 /// The agent with a store for its runs.
-fn stored(agent: BoxModel) -> (BoxModel, MemoryStore) {
+pub fn stored(agent: BoxModel) -> (BoxModel, MemoryStore) {
     let store = MemoryStore::new();
     let layer = SuspendLayer::new(Arc::new(store.clone()));
     (BoxModel::new(layer.layer(agent)), store)
 }
 
 /// Each kind of store.
-fn stores() -> Vec<(tempfile::TempDir, Arc<dyn RunStore>)> {
+pub fn stores() -> Vec<(tempfile::TempDir, Arc<dyn RunStore>)> {
     let file = tempfile::tempdir().unwrap();
     let sqlite = SqliteStore::open(file.path().join("runs.db")).unwrap();
     vec![
@@ -164,7 +164,7 @@ fn stores() -> Vec<(tempfile::TempDir, Arc<dyn RunStore>)> {
     ]
 }
 
-fn kept(agent: BoxModel, store: &Arc<dyn RunStore>) -> BoxModel {
+pub fn kept(agent: BoxModel, store: &Arc<dyn RunStore>) -> BoxModel {
     BoxModel::new(SuspendLayer::new(Arc::clone(store)).layer(agent))
 }
 

@@ -1,7 +1,7 @@
 //! Translation of a run's events to protocol events.
 
 mod ends;
-mod random;
+pub mod random;
 mod snapshot;
 
 use crate::support::{

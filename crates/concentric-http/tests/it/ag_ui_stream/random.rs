@@ -34,7 +34,7 @@ fn any_json() -> impl Strategy<Value = Value> {
 
 /// An event of the agent, of a sub-agent, or of a nested sub-agent. Events of a hostile agent come
 /// in any order, and use few ids so that they collide.
-fn any_event() -> impl Strategy<Value = Event> {
+pub fn any_event() -> impl Strategy<Value = Event> {
     let id = || prop_oneof![Just("u"), Just("c"), Just("s")];
     let sub = move |event| {
         let of = (id(), prop::option::of(id()), event);
@@ -96,7 +96,7 @@ fn own_event() -> impl Strategy<Value = Event> {
     ]
 }
 
-fn any_end() -> impl Strategy<Value = Option<Item>> {
+pub fn any_end() -> impl Strategy<Value = Option<Item>> {
     prop_oneof![
         Just(None),
         Just(Some(Err(Error::new(ErrorKind::Server, "x")))),
@@ -109,7 +109,7 @@ fn any_end() -> impl Strategy<Value = Option<Item>> {
     ]
 }
 
-fn block_on<T>(future: impl Future<Output = T>) -> T {
+pub fn block_on<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

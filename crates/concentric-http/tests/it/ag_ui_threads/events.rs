@@ -73,7 +73,7 @@ impl Server {
 }
 
 /// A response that is read step by step.
-pub(super) struct Stream {
+pub struct Stream {
     status: u16,
     body: std::pin::Pin<
         Box<dyn http_body::Body<Data = Bytes, Error = std::convert::Infallible> + Send>,
@@ -82,7 +82,7 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    pub(super) fn new<B>(response: http::Response<B>) -> Self
+    pub fn new<B>(response: http::Response<B>) -> Self
     where
         B: http_body::Body<Data = Bytes, Error = std::convert::Infallible> + Send + 'static,
     {
@@ -93,8 +93,12 @@ impl Stream {
         }
     }
 
+    pub const fn status(&self) -> u16 {
+        self.status
+    }
+
     /// Reads until `text` was received.
-    pub(super) async fn until(&mut self, text: &str) {
+    pub async fn until(&mut self, text: &str) {
         while !self.read.contains(text) {
             let frame = self.body.frame().await.expect("no end").unwrap();
             let bytes = frame.into_data().unwrap();
@@ -103,12 +107,17 @@ impl Stream {
     }
 
     /// Reads to the end, and returns the frames.
-    pub(super) async fn end(&mut self) -> Vec<String> {
+    pub async fn end(&mut self) -> Vec<String> {
+        frames(&self.body().await)
+    }
+
+    /// Reads to the end.
+    pub async fn body(&mut self) -> String {
         while let Some(frame) = self.body.frame().await {
             let bytes = frame.unwrap().into_data().unwrap();
             self.read.push_str(std::str::from_utf8(&bytes).unwrap());
         }
-        frames(&self.read)
+        self.read.clone()
     }
 }
 

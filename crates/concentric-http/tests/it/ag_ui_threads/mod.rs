@@ -1,6 +1,6 @@
 //! Threads and their runs over HTTP.
 
-mod events;
+pub mod events;
 mod outcome;
 mod pages;
 mod requests;
