@@ -1,4 +1,5 @@
 //! The quickstart's agent as an AG-UI endpoint over HTTP, with approval before it writes a file.
+//! `/chat` is an endpoint for `useChat` of the Vercel AI SDK 7, and `/chat6` for version 6.
 //!
 //! ```console
 //! $ cargo run --example serve
@@ -25,6 +26,7 @@ use concentric::{
     http::{
         Shutdown,
         ag_ui::{AgUiLayer, EventLogLayer, Threads},
+        ui_messages::{Sdk, UiMessagesLayer},
     },
     layers::{
         ConversationLayer, DetachLayer, RequestDefaultsLayer, SuspendLayer, conversation::Merge,
@@ -71,7 +73,7 @@ async fn serve() -> Result<(), Error> {
         .runs(store)
         .events(&log)
         .shutdown(shutdown.clone());
-    let app = app(agent, threads, &shutdown);
+    let app = app(&agent, threads, &log, &shutdown);
     let listener = listen(&address()).await?;
     let url = format!("http://{}/agent", listener.local_addr()?);
     terminal::status(format_args!(
@@ -95,14 +97,20 @@ async fn serve() -> Result<(), Error> {
     }
 }
 
-fn app(agent: BoxModel, threads: Threads, shutdown: &Shutdown) -> Router {
-    let agent = AgUiLayer::new()
+fn app(agent: &BoxModel, threads: Threads, log: &EventLogLayer, shutdown: &Shutdown) -> Router {
+    let ag_ui = AgUiLayer::new()
         .agent("files")
         .shutdown(shutdown.clone())
-        .layer(agent);
+        .layer(agent.clone());
+    let chat = UiMessagesLayer::new()
+        .agent("files")
+        .events(log)
+        .shutdown(shutdown.clone());
     Router::new()
-        .route_service("/agent", agent)
+        .route_service("/agent", ag_ui)
         .nest_service("/agent/threads", threads)
+        .nest_service("/chat", chat.layer(agent.clone()))
+        .nest_service("/chat6", chat.sdk(Sdk::V6).layer(agent.clone()))
         .route("/health", get(|| async { "ok" }))
         .layer(
             ServiceBuilder::new()

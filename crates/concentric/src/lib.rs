@@ -69,6 +69,7 @@
 //! | `providers` | `providers` | the parts that all provider layers share; enabled by each of them |
 //! | `http` | `http` | AG-UI endpoints for agents, and a limit on concurrent runs |
 //! | `openai-server` | `http::openai` | a server for the clients of OpenAI's API; includes `http` |
+//! | `ui-messages` | `http::ui_messages` | endpoints for `useChat` of the Vercel AI SDK; includes `http` |
 //! | `mcp` | `mcp` | servers of the Model Context Protocol as tools; includes `tools` and `schema-validation` |
 //! | `mcp-server` | `mcp::serve` | toolsets as MCP servers; includes `mcp` |
 //! | `layers` | [`layers`] | the built-in layers: suspended and detached runs, sessions, budgets, stop conditions, steering, retries, fallbacks, a limit on calls in flight, spans and metrics, stacks from configuration |
