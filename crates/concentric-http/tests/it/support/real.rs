@@ -26,7 +26,8 @@ pub fn clients() -> Option<PathBuf> {
         eprintln!("skipped: node is not installed");
         return None;
     }
-    if !dir.join("node_modules/@ag-ui/client").exists() {
+    let packages = ["@ag-ui/client", "ai", "ai6"].map(|name| dir.join("node_modules").join(name));
+    if !packages.iter().all(|package| package.exists()) {
         eprintln!("skipped: run `npm ci` in {}", dir.display());
         return None;
     }
