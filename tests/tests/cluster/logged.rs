@@ -158,4 +158,8 @@ impl RunStore for Logged {
     ) -> StoreFuture<Vec<RunSummary>> {
         self.inner.list_by_thread(tenant, thread, message, limit)
     }
+
+    fn list_waiting(&self, tenant: Tenant, limit: usize) -> StoreFuture<Vec<RunSummary>> {
+        self.inner.list_waiting(tenant, limit)
+    }
 }

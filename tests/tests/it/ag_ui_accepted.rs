@@ -160,6 +160,10 @@ impl RunStore for Never {
     ) -> StoreFuture<Vec<RunSummary>> {
         never()
     }
+
+    fn list_waiting(&self, _: Tenant, _: usize) -> StoreFuture<Vec<RunSummary>> {
+        never()
+    }
 }
 
 // The clock advances when all tasks wait.

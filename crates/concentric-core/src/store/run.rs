@@ -297,6 +297,10 @@ shared! {
             message: Option<MessageId>,
             limit: usize,
         ) -> StoreFuture<Vec<RunSummary>>;
+
+        /// Returns at most `limit` runs of a tenant that wait for replies, of all conversations, those first
+        /// that have waited longest. States are not loaded.
+        fn list_waiting(&self, tenant: Tenant, limit: usize) -> StoreFuture<Vec<RunSummary>>;
     }
 }
 

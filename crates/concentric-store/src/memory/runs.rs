@@ -474,4 +474,21 @@ impl RunStore for MemoryStore {
             Ok(rows.map(summary).collect())
         })
     }
+
+    fn list_waiting(&self, tenant: Tenant, limit: usize) -> StoreFuture<Vec<RunSummary>> {
+        let options = self.options.clone();
+        self.work(move |kept| {
+            let mut rows: Vec<_> = kept
+                .runs
+                .iter()
+                .filter(|(key, row)| {
+                    key.tenant == tenant && row.standing.status == RunStatus::Suspended
+                })
+                .collect();
+            rows.sort_by_key(|(_, row)| (row.standing.since, row.begun));
+            let rows = rows.into_iter().take(limit);
+            let summary = |(key, row): (&RunKey, &Row)| row.summary(key.clone(), options.now());
+            Ok(rows.map(summary).collect())
+        })
+    }
 }

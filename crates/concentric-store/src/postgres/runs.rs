@@ -232,6 +232,33 @@ impl RunStore for PostgresStore {
             summaries.collect()
         })
     }
+
+    fn list_waiting(&self, tenant: Tenant, limit: usize) -> StoreFuture<Vec<RunSummary>> {
+        let db = Arc::clone(&self.db);
+        Box::pin(async move {
+            let params = params![
+                TEXT: tenant.0.as_str(),
+                INT8: now(&db.options),
+                INT8: position(limit),
+            ];
+            // Not a function, so that it needs no new version of the schema. `waited` selects the index.
+            let schema = db.schema();
+            let find = format!(
+                "SELECT r.run, r.client_id, r.status, r.version, r.fence, l.until, l.takeovers, r.since,
+                     {schema}.now_or($2), r.thread
+                 FROM {schema}.runs r JOIN {schema}.leases l ON l.run = r.id
+                 WHERE r.tenant = $1 AND r.waited AND r.status = 'suspended'
+                 ORDER BY r.since, r.id
+                 LIMIT $3"
+            );
+            let rows = db.query(&find, params).await?;
+            let summaries = rows.iter().map(|row| {
+                let thread = ThreadId::new(column::<String>(row, 9)?);
+                summary(row, &tenant, &thread)
+            });
+            summaries.collect()
+        })
+    }
 }
 
 fn max_takeovers() -> i32 {

@@ -224,6 +224,24 @@ impl RunStore for RedisStore {
             summaries.filter_map(Result::transpose).collect()
         })
     }
+
+    fn list_waiting(&self, tenant: Tenant, limit: usize) -> StoreFuture<Vec<RunSummary>> {
+        let db = Arc::clone(&self.db);
+        Box::pin(async move {
+            let call = Call::of(&tenant, "run_waiting").int(position(limit));
+            let reply = db.call(call, Repeat::Yes).await?;
+            let now = from_micros(reply.int(1)?);
+            let runs = reply.rest().get(1..).unwrap_or_default();
+            let summaries = runs.chunks(2).map(|pair| match pair {
+                [thread, run] => {
+                    let thread = ThreadId::new(unescape(bytes(thread)?)?);
+                    readable(summary(&tenant, &thread, now, run))
+                }
+                _ => Err(Fault::corrupt("a list of runs", "a run has no thread").into()),
+            });
+            summaries.filter_map(Result::transpose).collect()
+        })
+    }
 }
 
 /// A call for a run.

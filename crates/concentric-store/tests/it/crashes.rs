@@ -99,6 +99,7 @@ impl<const FAULT: u8> RunStore for FaultyStore<FAULT> {
         find_by_client_id(tenant: Tenant, thread: ThreadId, client_id: RunId) -> RunSummary;
         list_by_thread(tenant: Tenant, thread: ThreadId, message: Option<MessageId>, limit: usize)
             -> Vec<RunSummary>;
+        list_waiting(tenant: Tenant, limit: usize) -> Vec<RunSummary>;
     }
 }
 

@@ -48,6 +48,7 @@ cases! {
     a_run_is_found_by_its_client_id
     of_runs_with_one_client_id_the_live_one_is_found
     the_runs_of_a_conversation_are_listed_in_order
+    waiting_runs_are_listed_by_their_time
 }
 
 async fn a_key_identifies_one_run<H: Runs>(test: Test<H>) {
@@ -113,6 +114,12 @@ async fn an_unknown_run_is_not_found<H: Runs>(test: Test<H>) {
         done(listed, "`list_by_thread` without runs"),
         [],
         "the list of runs",
+    );
+    let waiting = store.list_waiting(tenant("acme"), 9).await;
+    same(
+        done(waiting, "`list_waiting` without runs"),
+        [],
+        "the waiting runs",
     );
     let claimed = store.claim_abandoned(9, secs(30)).await;
     same(
@@ -1357,6 +1364,36 @@ async fn of_runs_with_one_client_id_the_live_one_is_found<H: Runs>(test: Test<H>
     found("b", "of one that is abandoned and two newer ones").await;
     test.end("b", claimed.fence).await;
     found("a", "of three that have ended, the newest").await;
+}
+
+async fn waiting_runs_are_listed_by_their_time<H: Runs>(test: Test<H>) {
+    test.begin("driven", secs(30)).await;
+    for (now, run) in [(1, "b"), (2, "c"), (3, "a")] {
+        test.set(now);
+        test.waiting(run, run).await;
+    }
+    let waiting = async |limit| {
+        let found = test.store.list_waiting(tenant("acme"), limit).await;
+        let found = done(found, "`list_waiting`").into_iter();
+        found
+            .map(|run| (run.key, run.client_id, run.status))
+            .collect::<Vec<_>>()
+    };
+    let all = ["b", "c", "a"].map(|run| (key(run), client(run), RunStatus::Suspended));
+    same(waiting(9).await, all.clone(), "the waiting runs");
+    same(
+        waiting(2).await,
+        all.iter().take(2).cloned().collect::<Vec<_>>(),
+        "at most 2 waiting runs",
+    );
+    same(waiting(0).await, [], "at most 0 waiting runs");
+    done(test.claim("c", secs(30)).await, "`claim`");
+    let left: Vec<_> = all.into_iter().filter(|(of, ..)| *of != key("c")).collect();
+    same(
+        waiting(usize::MAX).await,
+        left,
+        "the waiting runs without one that is driven",
+    );
 }
 
 async fn the_runs_of_a_conversation_are_listed_in_order<H: Runs>(test: Test<H>) {

@@ -114,6 +114,12 @@ async fn another_tenant_reads_and_writes_no_run<H: Runs>(test: Test<H>) {
         [],
         "the runs that another tenant lists",
     );
+    let waiting = store.list_waiting(tenant("other"), 9).await;
+    same(
+        done(waiting, "`list_waiting`"),
+        [],
+        "the waiting runs that another tenant lists",
+    );
     let found = store
         .find_by_interrupt(tenant("other"), thread(), vec![question("q")])
         .await;

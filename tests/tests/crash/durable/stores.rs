@@ -166,6 +166,10 @@ impl RunStore for Pointed {
     ) -> StoreFuture<Vec<RunSummary>> {
         self.inner.list_by_thread(tenant, thread, message, limit)
     }
+
+    fn list_waiting(&self, tenant: Tenant, limit: usize) -> StoreFuture<Vec<RunSummary>> {
+        self.inner.list_waiting(tenant, limit)
+    }
 }
 
 impl Ledger for Pointed {

@@ -314,6 +314,10 @@ impl RunStore for Flaky {
         let found = self.inner.list_by_thread(tenant, thread, message, limit);
         self.read("of_thread", found)
     }
+
+    fn list_waiting(&self, tenant: Tenant, limit: usize) -> StoreFuture<Vec<RunSummary>> {
+        self.read("waiting", self.inner.list_waiting(tenant, limit))
+    }
 }
 
 /// A process with an agent that pays when it may.

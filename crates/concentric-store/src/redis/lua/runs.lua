@@ -352,6 +352,32 @@ function methods.run_list()
   return found
 end
 
+-- The runs of all conversations that wait, each after its conversation.
+function methods.run_waiting()
+  local limit = tonumber((take(1)))
+  local found = {'ok', now}
+  for _, member in ipairs(call('ZRANGE', base .. ':w', 0, -1)) do
+    if limit <= 0 then
+      break
+    end
+    local T, R = names(member)
+    local run = run_open(T, R)
+    if not run then
+      run_unindexed(T, R)
+    elseif run.status ~= 'suspended' then
+      run_indexed(run)
+    else
+      -- The caller omits damaged ones.
+      if not run.is_damaged then
+        limit = limit - 1
+      end
+      found[#found + 1] = T
+      found[#found + 1] = summary(run)
+    end
+  end
+  return found
+end
+
 -- Begins a run. Its first turns are the `shared` ones of its conversation, whose checksum is `chain`.
 function methods.run_begin()
   local T, R, client, attempt, lease, sum_names, shared, chain, head, hd, rd, message = take(12)

@@ -148,6 +148,25 @@ pub(super) fn list_by_thread(
     find_rows(tx, find, params, |row| summary(row, now))
 }
 
+pub(super) fn list_waiting(
+    tx: &Transaction<'_>,
+    tenant: &Tenant,
+    limit: usize,
+    now: SystemTime,
+) -> Result<Vec<RunSummary>, StoreError> {
+    let find =
+        "SELECT tenant, thread, run, status, version, fence, lease_until, since, takeovers, client_id,
+                       outcome
+                FROM runs
+                WHERE tenant = ?1 AND status = 'suspended'
+                ORDER BY since, begun
+                LIMIT ?2";
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    find_rows(tx, find, params![tenant.0.as_str(), limit], |row| {
+        summary(row, now)
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

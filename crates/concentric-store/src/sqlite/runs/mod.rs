@@ -232,4 +232,8 @@ impl RunStore for SqliteStore {
             find::list_by_thread(tx, &tenant, &thread, message.as_ref(), limit, now)
         })
     }
+
+    fn list_waiting(&self, tenant: Tenant, limit: usize) -> StoreFuture<Vec<RunSummary>> {
+        self.read(move |tx, options| find::list_waiting(tx, &tenant, limit, options.now()))
+    }
 }

@@ -37,7 +37,7 @@ fault! {
     IgnoresQuarantine SweepsQuarantinedRuns ResetsTakeoversAtRenewals CountsEachClaimAsATakeover
     ReleasesAnyRun ForgetsACancellationAtATakeover ForgetsACancellationOnceSeen KeepsACancellationForever
     CancelsAnyRun RemovesRunsTooEarly ReadsRunsOfOtherTenants FindsRunsOfOtherTenants
-    ListsRunsOfOtherTenants CancelsRunsOfOtherTenants WithdrawsRunsOfOtherTenants
+    ListsRunsOfOtherTenants ListsWaitingRunsOfOtherTenants CancelsRunsOfOtherTenants WithdrawsRunsOfOtherTenants
     ReleasesRunsOfOtherTenants SharesEffects DeletesConversationsOfOtherTenants SharesUsedKeys
     RevokesForOtherTenants SharesMemories BeginsEffectsWithoutAClaim BeginsEffectsTwice
     RetractsFinishedEffects KeepsUsedKeysTooShort AppendsAtAnyVersion AppendsTwice ForgetsIdsOfChanges EndsNoRun AppendsForLostRuns AppendsForDeletedRuns
@@ -505,6 +505,11 @@ impl RunStore for FaultyStore {
             _ => message,
         };
         self.inner.list_by_thread(tenant, thread, message, limit)
+    }
+
+    fn list_waiting(&self, tenant: Tenant, limit: usize) -> StoreFuture<Vec<RunSummary>> {
+        let tenant = self.tenant(Fault::ListsWaitingRunsOfOtherTenants, tenant);
+        self.inner.list_waiting(tenant, limit)
     }
 }
 

@@ -175,6 +175,8 @@ faults! {
         says "`find_by_interrupt` by another tenant must fail with `run_not_found`";
     ListsRunsOfOtherTenants: tenants_of_runs::another_tenant_reads_and_writes_no_run
         says "the runs that another tenant lists must be []";
+    ListsWaitingRunsOfOtherTenants: tenants_of_runs::another_tenant_reads_and_writes_no_run
+        says "the waiting runs that another tenant lists must be []";
     CancelsRunsOfOtherTenants: tenants_of_runs::another_tenant_reads_and_writes_no_run
         says "the result of `cancel` of the run `driven` by another tenant must be false";
     WithdrawsRunsOfOtherTenants: tenants_of_runs::another_tenant_reads_and_writes_no_run
