@@ -6,10 +6,13 @@
 //! `@tanstack/ai-client`) work with it unchanged.
 //! `ui_messages` (feature `ui_messages`) serves an agent to `useChat` of the Vercel AI SDK.
 //! `openai` (feature `openai`) serves models and agents to the clients of OpenAI's API.
+//! `console` (feature `console`) shows runs and pending approvals to operators.
 //! [`AdmissionLayer`](admission::AdmissionLayer) limits the number of concurrent runs.
 
 pub mod admission;
 pub mod ag_ui;
+#[cfg(feature = "console")]
+pub mod console;
 mod describe;
 mod json;
 mod keep_alive;

@@ -68,6 +68,7 @@
 //! | `activities` | `providers` | embeddings, images, moderation, speech and transcription at services with OpenAI's API |
 //! | `providers` | `providers` | the parts that all provider layers share; enabled by each of them |
 //! | `http` | `http` | AG-UI endpoints for agents, and a limit on concurrent runs |
+//! | `console` | `http::console` | a console for operators: runs as they go, approvals, stacks; includes `http` |
 //! | `openai-server` | `http::openai` | a server for the clients of OpenAI's API; includes `http` |
 //! | `ui-messages` | `http::ui_messages` | endpoints for `useChat` of the Vercel AI SDK; includes `http` |
 //! | `mcp` | `mcp` | servers of the Model Context Protocol as tools; includes `tools` and `schema-validation` |

@@ -49,7 +49,7 @@ pub(crate) fn object<V: From<Metadata>>(
 
 /// Formats a time as RFC 3339, in UTC with milliseconds. Later times are clamped to the end of the
 /// year 9999, the last that the format supports.
-fn rfc3339(time: SystemTime) -> String {
+pub(crate) fn rfc3339(time: SystemTime) -> String {
     let since = time
         .duration_since(SystemTime::UNIX_EPOCH)
         .unwrap_or_default();

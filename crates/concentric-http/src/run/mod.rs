@@ -42,6 +42,9 @@ pub(crate) use self::{
     resume::TOKEN,
 };
 
+#[cfg(feature = "console")]
+pub(crate) use self::{interrupt::rfc3339, log::Read};
+
 /// Extra information on an event, a message or a reply, of any JSON values.
 pub(crate) type Metadata = serde_json::Map<String, serde_json::Value>;
 

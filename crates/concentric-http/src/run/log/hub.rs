@@ -148,6 +148,24 @@ impl Hub {
         self.serial.fetch_add(1, Relaxed)
     }
 
+    /// Returns the logs of the tenants, those of a tenant together.
+    #[cfg(feature = "console")]
+    pub(crate) fn of_tenants(&self, tenants: &[Tenant]) -> Vec<Arc<RunLog>> {
+        let now = self.now();
+        let mut logs = self.lock();
+        let expired = logs.expire(now, self.limits.linger);
+        let mut found = Vec::new();
+        for tenant in tenants {
+            let first = (tenant.0.clone(), Str::default(), Str::default());
+            let of = logs.by_name.range(first..);
+            let of = of.take_while(|((of, ..), _)| *of == tenant.0);
+            found.extend(of.map(|(_, log)| Arc::clone(log)));
+        }
+        drop(logs);
+        clear(expired);
+        found
+    }
+
     /// Counts bytes that a log has added.
     ///
     /// Returns whether all logs together are too large, although the logs of ended runs were removed.

@@ -8,10 +8,10 @@ mod writer;
 pub(crate) use self::{
     body::LogBody,
     hub::{Hub, Limits},
-    run_log::{After, Format, Reader, RunLog, Unreadable},
+    run_log::{After, Format, Read, Reader, RunLog, Unreadable},
     writer::{Offer, Writer},
 };
 pub(super) use self::{
-    run_log::{Ending, Read},
+    run_log::Ending,
     writer::{Offered, take},
 };

@@ -1,5 +1,7 @@
 //! The events of one run.
 
+#[cfg(feature = "console")]
+use std::time::SystemTime;
 use std::{
     collections::VecDeque,
     fmt::Write,
@@ -52,7 +54,16 @@ pub(crate) struct RunLog {
     // The order in which the logs of a process began.
     serial: u64,
     tag: Str,
+    #[cfg(feature = "console")]
+    about: About,
     state: Mutex<State>,
+}
+
+/// What is known of a run from its beginning on.
+#[cfg(feature = "console")]
+pub(crate) struct About {
+    pub(crate) agent: Option<Str>,
+    pub(crate) begun: SystemTime,
 }
 
 #[derive(Default)]
@@ -156,8 +167,35 @@ impl RunLog {
             format: translator.format(),
             serial: hub.serial(),
             tag,
+            #[cfg(feature = "console")]
+            about: About {
+                agent: run.agent().cloned(),
+                begun: run.now(),
+            },
             state: Mutex::new(state),
         })
+    }
+
+    #[cfg(feature = "console")]
+    pub(crate) const fn about(&self) -> &About {
+        &self.about
+    }
+
+    /// The frames that are kept, and the position after them.
+    #[cfg(feature = "console")]
+    pub(crate) fn frames(&self) -> (Vec<Bytes>, After) {
+        let state = self.lock();
+        let frames = state.pieces.iter().map(|piece| piece.frames.clone());
+        let after = After {
+            number: state.next - 1,
+            tag: Some(self.tag.clone()),
+        };
+        (frames.collect(), after)
+    }
+
+    #[cfg(feature = "console")]
+    pub(crate) const fn tag(&self) -> &Str {
+        &self.tag
     }
 
     pub(crate) const fn name(&self) -> &Name {

@@ -1,0 +1,351 @@
+//! The questions of waiting runs, and the forms of their replies.
+
+use std::time::SystemTime;
+
+use concentric_core::{
+    Interrupt, ReplyKind,
+    digest::Digest,
+    interrupt::{CLIENT_TOOL, TOOL_CALL, UNKNOWN_EFFECT},
+    store::{RunRecord, RunStatus, StoreError},
+};
+use serde_json::Value;
+
+use super::{
+    config::{Config, ago},
+    form::{encoded, link},
+    html::{Html, html, visible_json},
+    layout::{Page, Place},
+    listing::{Listing, RunName, Show, between, failed, waiting},
+    operator::Operator,
+    runs::changes,
+};
+use crate::{refused::Refused, run::rfc3339};
+
+/// The number of runs whose questions are on a page.
+const RUNS: usize = 20;
+
+pub(super) async fn page(
+    config: &Config,
+    operator: &Operator,
+    listing: &Listing,
+    number: usize,
+) -> Result<Page, Refused> {
+    let mut page = Page::new(Place::Approvals, "Approvals");
+    page.is_live = true;
+    let content = &mut page.content;
+    changes(content, config, listing, Show::Waiting);
+    let mut keys = Vec::new();
+    for tenant in &operator.tenants {
+        keys.extend(waiting(config, tenant).await?);
+    }
+    let pages = keys.len().div_ceil(RUNS).max(1);
+    let number = number.min(pages);
+    let mut shown = 0;
+    for run in keys.iter().skip((number - 1) * RUNS).take(RUNS) {
+        let Some(record) = record(config, &run.key).await? else {
+            continue;
+        };
+        let name = RunName::of_stored(run);
+        shown += 1;
+        let to = link(&config.path, "/run", &name.fields());
+        html!(content;
+            "<section class=\"run\" aria-label=\"Run " (&name.run) "\"><h2>Run <a href=\"" (&to) "\">"
+            (&name.run) "</a></h2>"
+        );
+        questions(content, config, operator, &name, &record);
+        content.markup("</section>");
+    }
+    if shown == 0 {
+        content.markup("<p class=\"empty\">No run waits for a reply.</p>");
+    }
+    if pages > 1 {
+        content.markup("<nav aria-label=\"Pages of the list\" class=\"paging\">");
+        for (name, to, exists) in [
+            ("Older", number - 1, number > 1),
+            ("Newer", number + 1, number < pages),
+        ] {
+            let to = link(&config.path, "/approvals", &[("page", &to.to_string())]);
+            if exists {
+                html!(content; "<a href=\"" (&to) "\">" (name) "</a> ");
+            }
+        }
+        html!(content; "<span>Page " (&number.to_string()) " of " (&pages.to_string()) "</span></nav>");
+    }
+    Ok(page)
+}
+
+/// The stored run, if it waits.
+pub(super) async fn record(
+    config: &Config,
+    key: &concentric_core::store::RunKey,
+) -> Result<Option<RunRecord>, Refused> {
+    let Some(store) = &config.runs else {
+        return Ok(None);
+    };
+    match store.get(key.clone()).await {
+        Ok(record) if record.status == RunStatus::Suspended => Ok(Some(record)),
+        Ok(_) | Err(StoreError::NotFound) => Ok(None),
+        Err(error) => Err(failed(&error)),
+    }
+}
+
+/// The digest of what an interrupt is about, by which a form notices that this is another call.
+pub(super) fn digest(interrupt: &Interrupt) -> String {
+    let arguments = interrupt.arguments().unwrap_or(&Value::Null);
+    let tool = interrupt.tool().unwrap_or_default();
+    let arguments = Digest::of_value(arguments);
+    let fields: [&[u8]; 3] = [
+        interrupt.reason.as_bytes(),
+        tool.as_bytes(),
+        arguments.as_bytes(),
+    ];
+    Digest::of_fields("concentric/console/call/v1", &fields).to_string()
+}
+
+/// What a form for these interrupts does, for its token.
+pub(super) fn purpose(name: &RunName, asked: &[(&str, &str)]) -> String {
+    format!("{:?}", ("reply", name.fields(), asked))
+}
+
+/// The kinds of reply that the console can give to an interrupt.
+pub(super) fn accepted(interrupt: &Interrupt, now: SystemTime) -> Vec<ReplyKind> {
+    let kinds: &[ReplyKind] = match &interrupt.reason {
+        reason if *reason == UNKNOWN_EFFECT => &[ReplyKind::Answer],
+        // The client executes the call.
+        reason if *reason == CLIENT_TOOL => &[],
+        reason if *reason == TOOL_CALL => &[
+            ReplyKind::Approve,
+            ReplyKind::Deny,
+            ReplyKind::Edit,
+            ReplyKind::Answer,
+        ],
+        _ => &[ReplyKind::Approve, ReplyKind::Deny],
+    };
+    let is_late = interrupt.expires_at.is_some_and(|at| at <= now);
+    let kinds = kinds.iter().filter(|kind| interrupt.accepts(**kind));
+    let kinds = kinds.filter(|kind| !is_late || **kind == ReplyKind::Deny);
+    kinds.copied().collect()
+}
+
+/// Writes the questions of a waiting run, with their forms.
+pub(super) fn questions(
+    content: &mut Html,
+    config: &Config,
+    operator: &Operator,
+    name: &RunName,
+    record: &RunRecord,
+) {
+    let now = config.environment.clock().now();
+    let asked = record.state.interrupts();
+    let is_together = record.state.asks_together() && asked.len() > 1;
+    for (n, interrupt) in asked.iter().enumerate() {
+        let id = format!("{}-{n}", record.key.run);
+        html!(content; "<section class=\"card\" aria-labelledby=\"q-" (&id) "\"><h3 id=\"q-" (&id) "\">");
+        match interrupt.tool() {
+            Some(tool) => html!(content; "Call of <code>" (tool) "</code>"),
+            None => html!(content; "Question: " (&interrupt.reason)),
+        }
+        content.markup("</h3>");
+        facts(content, operator, interrupt, now);
+        if operator.may_decide() && !is_together {
+            let form = Form {
+                config,
+                operator,
+                name,
+                interrupt,
+                id: &id,
+            };
+            form.write(content, now);
+        }
+        content.markup("</section>");
+    }
+    match () {
+        () if !operator.may_decide() => {
+            content.markup("<p class=\"note\">You can't decide: that needs the rights to read content and to decide.</p>");
+        }
+        () if config.agent.is_none() => {
+            content
+                .markup("<p class=\"note\">This console has no agent that receives replies.</p>");
+        }
+        () if is_together => together(content, config, operator, name, &asked, now),
+        () => {}
+    }
+}
+
+fn facts(content: &mut Html, operator: &Operator, interrupt: &Interrupt, now: SystemTime) {
+    html!(content; "<dl><dt>Reason</dt><dd>" (&interrupt.reason) "</dd>");
+    if let Some(expires) = interrupt.expires_at {
+        let exact = rfc3339(expires);
+        html!(content; "<dt>Expires</dt><dd><time datetime=\"" (&exact) "\">");
+        match expires <= now {
+            true => content.markup("expired: it can be denied only"),
+            false => {
+                let left = ago(between(now, expires).as_secs());
+                html!(content; "in " (&left) " (" (&exact) ")");
+            }
+        }
+        content.markup("</time></dd>");
+    }
+    if !operator.content {
+        content.markup("</dl><p class=\"note\">The content is hidden.</p>");
+        return;
+    }
+    if let Some(message) = &interrupt.message {
+        html!(content; "<dt>Question</dt><dd>" (message) "</dd>");
+    }
+    if let Some(arguments) = interrupt.arguments() {
+        let digest = Digest::of_value(arguments).to_string();
+        html!(content;
+            "<dt>SHA-256 of the arguments</dt><dd><code>" (&digest) "</code></dd></dl>"
+            "<h4>Arguments</h4><pre tabindex=\"0\" aria-label=\"Arguments\">" (&pretty(arguments)) "</pre>"
+        );
+    } else {
+        content.markup("</dl>");
+    }
+}
+
+/// JSON as it is executed, except for white space.
+fn pretty(value: &Value) -> String {
+    // A value always serializes.
+    let json = serde_json::to_string_pretty(value).unwrap_or_default();
+    visible_json(&json)
+}
+
+/// The forms of one question.
+struct Form<'a> {
+    config: &'a Config,
+    operator: &'a Operator,
+    name: &'a RunName,
+    interrupt: &'a Interrupt,
+    id: &'a str,
+}
+
+impl Form<'_> {
+    fn write(&self, content: &mut Html, now: SystemTime) {
+        if self.config.agent.is_none() {
+            return;
+        }
+        content.markup("<div class=\"forms\">");
+        // Each decision is a form of its own, so that no key in a field sends another one.
+        for kind in accepted(self.interrupt, now) {
+            match kind {
+                ReplyKind::Approve => {
+                    self.begin(content, now);
+                    content.markup("<button name=\"decision\" value=\"approve\" class=\"approve\">Approve</button></form>");
+                }
+                ReplyKind::Deny => {
+                    self.begin(content, now);
+                    html!(content;
+                        "<label for=\"reason-" (self.id) "\">Reason, which the model reads</label>"
+                        "<input id=\"reason-" (self.id) "\" name=\"reason\" autocomplete=\"off\">"
+                        "<button name=\"decision\" value=\"deny\" class=\"deny\">Deny</button></form>"
+                    );
+                }
+                ReplyKind::Edit => {
+                    content.markup("<details><summary>Edit the arguments</summary>");
+                    self.begin(content, now);
+                    let arguments = self.interrupt.arguments().map(pretty).unwrap_or_default();
+                    html!(content;
+                        "<label for=\"edit-" (self.id) "\">Arguments as a JSON object</label>"
+                        "<textarea id=\"edit-" (self.id) "\" name=\"arguments\" rows=\"8\" spellcheck=\"false\" required>\n"
+                        (&arguments) "</textarea>"
+                        "<button name=\"decision\" value=\"edit\" class=\"approve\">Approve with these arguments</button></form>"
+                    );
+                    if let Some(schema) = self.interrupt.metadata.get("argumentsSchema") {
+                        html!(content;
+                            "<h4>Schema</h4><pre tabindex=\"0\" aria-label=\"Schema\">" (&pretty(schema)) "</pre>"
+                        );
+                    }
+                    content.markup("</details>");
+                }
+                ReplyKind::Answer => {
+                    content.markup("<details><summary>Supply the result</summary>");
+                    self.begin(content, now);
+                    html!(content;
+                        "<label for=\"result-" (self.id) "\">Result, instead of running the call: text or JSON</label>"
+                        "<textarea id=\"result-" (self.id) "\" name=\"result\" rows=\"4\" required></textarea>"
+                        "<button name=\"decision\" value=\"answer\">Use this result</button></form></details>"
+                    );
+                }
+                _ => {}
+            }
+        }
+        self.begin(content, now);
+        content.markup("<button name=\"decision\" value=\"cancel\">Dismiss without a decision</button></form></div>");
+    }
+
+    /// Begins a form, with its hidden fields.
+    fn begin(&self, content: &mut Html, now: SystemTime) {
+        let digest = digest(self.interrupt);
+        let asked = [(self.interrupt.id.as_str(), digest.as_str())];
+        begin(content, self.config, self.operator, self.name, &asked, now);
+        about(content, self.interrupt.id.as_str(), &digest);
+    }
+}
+
+fn begin(
+    content: &mut Html,
+    config: &Config,
+    operator: &Operator,
+    name: &RunName,
+    asked: &[(&str, &str)],
+    now: SystemTime,
+) {
+    let to = link(&config.path, "/approvals/reply", &[]);
+    let token = config.forms.token(operator, &purpose(name, asked), now);
+    html!(content;
+        "<form method=\"post\" action=\"" (&to) "\" autocomplete=\"off\"><input type=\"hidden\" name=\"token\" value=\"" (&token) "\">"
+    );
+    for (field, value) in name.fields() {
+        html!(content; "<input type=\"hidden\" name=\"" (field) "\" value=\"" (&encoded(value)) "\">");
+    }
+}
+
+fn about(content: &mut Html, interrupt: &str, digest: &str) {
+    html!(content;
+        "<input type=\"hidden\" name=\"interrupt\" value=\"" (&encoded(interrupt)) "\">"
+        "<input type=\"hidden\" name=\"digest\" value=\"" (digest) "\">"
+    );
+}
+
+/// One form for all questions of a run, which must be replied to together.
+fn together(
+    content: &mut Html,
+    config: &Config,
+    operator: &Operator,
+    name: &RunName,
+    asked: &[&Interrupt],
+    now: SystemTime,
+) {
+    let digests: Vec<String> = asked.iter().map(|interrupt| digest(interrupt)).collect();
+    let pairs = asked.iter().zip(&digests);
+    let pairs: Vec<(&str, &str)> = pairs
+        .map(|(interrupt, digest)| (interrupt.id.as_str(), digest.as_str()))
+        .collect();
+    content.markup("<section class=\"card\"><h3>Reply to all questions of this run together</h3>");
+    begin(content, config, operator, name, &pairs, now);
+    for (n, (interrupt, (id, digest))) in asked.iter().zip(&pairs).enumerate() {
+        let at = format!("{}-{n}", name.run);
+        let number = (n + 1).to_string();
+        let tool = interrupt.tool().unwrap_or(&interrupt.reason);
+        html!(content; "<fieldset><legend>" (&number) ". " (tool) "</legend>");
+        about(content, id, digest);
+        html!(content;
+            "<label for=\"decision-" (&at) "\">Decision</label>"
+            "<select id=\"decision-" (&at) "\" name=\"decision\" required><option value=\"\">Select</option>"
+        );
+        for kind in accepted(interrupt, now) {
+            match kind {
+                ReplyKind::Approve => content.markup("<option value=\"approve\">Approve</option>"),
+                ReplyKind::Deny => content.markup("<option value=\"deny\">Deny</option>"),
+                _ => {}
+            }
+        }
+        html!(content;
+            "<option value=\"cancel\">Dismiss</option></select>"
+            "<label for=\"reason-" (&at) "\">Reason of a denial</label>"
+            "<input id=\"reason-" (&at) "\" name=\"reason\"></fieldset>"
+        );
+    }
+    content.markup("<button>Send all replies</button></form></section>");
+}

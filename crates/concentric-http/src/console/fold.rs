@@ -1,0 +1,444 @@
+//! The events of a run, as a console shows them.
+
+use std::collections::HashMap;
+
+use memchr::memmem;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::html::visible;
+
+/// The number of entries of a run that a page shows, the newest.
+pub(super) const ENTRIES: usize = 500;
+
+/// An entry of a run: a text, a call, a result, or another event.
+pub(super) struct Entry {
+    /// The kind, which is also the class of its element.
+    pub(super) kind: &'static str,
+    pub(super) title: String,
+    pub(super) text: String,
+}
+
+/// A change of what a page shows.
+#[derive(Debug, PartialEq)]
+pub(super) enum Op {
+    /// Adds an entry. Later changes refer to it by its key; one without a key does not change.
+    Add {
+        key: Option<String>,
+        kind: &'static str,
+        title: String,
+        text: String,
+    },
+    /// Adds text to an entry.
+    Append { key: String, text: String },
+    /// The run has ended.
+    End(End),
+}
+
+/// The end of a run, as far as its events have it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct End {
+    /// `ended`, `waiting`, `cancelled` or `failed`.
+    pub(super) status: &'static str,
+    /// The outcome of a run that ended early, or the code of its error.
+    pub(super) outcome: Option<String>,
+    pub(super) usage: Vec<(String, u64)>,
+}
+
+/// The fields of events that the console reads.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+#[derive(Default)]
+struct Event {
+    #[serde(rename = "type")]
+    kind: String,
+    message_id: String,
+    tool_call_id: String,
+    tool_call_name: String,
+    step_name: String,
+    role: String,
+    delta: Value,
+    content: Value,
+    messages: Vec<Value>,
+    name: String,
+    value: Value,
+    snapshot: Value,
+    metadata: Value,
+    outcome: Value,
+    usage: Vec<Value>,
+    code: String,
+    message: String,
+    subagent_run_id: Option<String>,
+}
+
+/// Reads the changes from frames of a log. Without the right to read it, content is omitted.
+pub(super) fn ops(frames: &[u8], content: bool) -> Vec<Op> {
+    let mut ops: Vec<Op> = Vec::new();
+    for json in events(frames) {
+        // The frames are ours.
+        let Ok(event) = serde_json::from_slice::<Event>(json) else {
+            continue;
+        };
+        for op in event.ops(content) {
+            match (ops.last_mut(), op) {
+                (
+                    Some(Op::Append { key, text }),
+                    Op::Append {
+                        key: of,
+                        text: more,
+                    },
+                ) if *key == of => {
+                    text.push_str(&more);
+                }
+                (_, op) => ops.push(op),
+            }
+        }
+    }
+    ops
+}
+
+/// The JSON of each event in frames.
+fn events(frames: &[u8]) -> impl Iterator<Item = &[u8]> {
+    const DATA: &[u8] = b"data: ";
+    let lines = frames.split(|byte| *byte == b'\n');
+    lines.filter_map(|line| line.strip_prefix(DATA))
+}
+
+/// The id of the last event in frames.
+pub(super) fn last_id(frames: &[u8]) -> Option<&str> {
+    let at = memmem::rfind(frames, b"id: ")
+        .filter(|at| *at == 0 || frames.get(at - 1) == Some(&b'\n'))?;
+    let line = frames.get(at + 4..)?.split(|byte| *byte == b'\n').next()?;
+    std::str::from_utf8(line).ok()
+}
+
+/// The end of a run that a log has.
+pub(super) fn end(terminal: &[u8]) -> Option<End> {
+    let event: Event = serde_json::from_slice(terminal).ok()?;
+    event.ops(false).into_iter().find_map(|op| match op {
+        Op::End(end) => Some(end),
+        _ => None,
+    })
+}
+
+/// What the changes result in.
+#[derive(Default)]
+pub(super) struct Entries {
+    pub(super) all: Vec<Entry>,
+    pub(super) end: Option<End>,
+    by_key: HashMap<String, usize>,
+}
+
+impl Entries {
+    pub(super) fn apply(&mut self, ops: Vec<Op>) {
+        for op in ops {
+            match op {
+                Op::Add {
+                    key,
+                    kind,
+                    title,
+                    text,
+                } => {
+                    if let Some(key) = key {
+                        self.by_key.insert(key, self.all.len());
+                    }
+                    self.all.push(Entry { kind, title, text });
+                }
+                Op::Append { key, text } => {
+                    let at = self.by_key.get(&key);
+                    if let Some(entry) = at.and_then(|at| self.all.get_mut(*at)) {
+                        entry.text.push_str(&text);
+                    }
+                }
+                Op::End(end) => self.end = Some(end),
+            }
+        }
+    }
+
+    /// The keys of the entries that a page shows, whose texts may continue.
+    pub(super) fn keys(&self) -> HashMap<usize, &str> {
+        self.by_key
+            .iter()
+            .map(|(key, at)| (*at, key.as_str()))
+            .collect()
+    }
+}
+
+impl Op {
+    /// The form that the script of the page reads.
+    pub(super) fn to_json(&self) -> Value {
+        match self {
+            Self::Add {
+                key,
+                kind,
+                title,
+                text,
+            } => json!(["add", key, kind, visible(title), visible(text)]),
+            Self::Append { key, text } => json!(["append", key, visible(text)]),
+            Self::End(end) => json!(["end", end.status, end.describe()]),
+        }
+    }
+}
+
+impl End {
+    /// The end in words.
+    pub(super) fn describe(&self) -> String {
+        let mut text = match &self.outcome {
+            Some(outcome) => format!("{}: {outcome}", self.status),
+            None => self.status.to_owned(),
+        };
+        for (name, count) in &self.usage {
+            text.push_str(&format!(", {count} {name}"));
+        }
+        visible(&text)
+    }
+}
+
+impl Event {
+    fn ops(self, content: bool) -> Vec<Op> {
+        let shown = |text: String| if content { text } else { String::new() };
+        let of = self.subagent_run_id.as_deref();
+        let title = |title: &str| match of {
+            Some(run) => format!("{title} (sub-agent {run})"),
+            None => title.to_owned(),
+        };
+        let key = |kind: &str, id: &str| format!("{kind} {} {id}", of.unwrap_or_default());
+        let add = |key: Option<String>, kind, title: String, text: String| Op::Add {
+            key,
+            kind,
+            title,
+            text,
+        };
+        let append = |key: String, text: String| match text.is_empty() {
+            true => Vec::new(),
+            false => vec![Op::Append { key, text }],
+        };
+        match self.kind.as_str() {
+            "RUN_STARTED" => vec![add(None, "event", title("Run started"), String::new())],
+            "STEP_STARTED" => {
+                let step = format!("Step {}", self.step_name);
+                vec![add(None, "event", title(&step), String::new())]
+            }
+            "TEXT_MESSAGE_START" => {
+                let key = key("text", &self.message_id);
+                vec![add(
+                    Some(key),
+                    "text",
+                    title(&role(&self.role)),
+                    hidden(content),
+                )]
+            }
+            "TEXT_MESSAGE_CONTENT" => {
+                append(key("text", &self.message_id), shown(text(&self.delta)))
+            }
+            "REASONING_MESSAGE_START" => {
+                let key = key("reasoning", &self.message_id);
+                vec![add(
+                    Some(key),
+                    "reasoning",
+                    title("Reasoning"),
+                    hidden(content),
+                )]
+            }
+            "REASONING_MESSAGE_CONTENT" => {
+                append(key("reasoning", &self.message_id), shown(text(&self.delta)))
+            }
+            "TOOL_CALL_START" => {
+                let key = key("call", &self.tool_call_id);
+                let call = format!("Call of {}", self.tool_call_name);
+                vec![add(Some(key), "call", title(&call), hidden(content))]
+            }
+            "TOOL_CALL_ARGS" => append(key("call", &self.tool_call_id), shown(text(&self.delta))),
+            "TOOL_CALL_RESULT" => {
+                let status = self.metadata["status"].as_str().unwrap_or("done");
+                let result = format!("Result of {}: {status}", self.tool_call_id);
+                let text = shown(text(&self.content)) + &hidden(content);
+                vec![add(None, "result", title(&result), text)]
+            }
+            "MESSAGES_SNAPSHOT" => {
+                let messages = self.messages.iter();
+                messages
+                    .flat_map(|message| snapshot(message, content))
+                    .collect()
+            }
+            "STATE_SNAPSHOT" | "STATE_DELTA" => {
+                let value = match self.snapshot.is_null() {
+                    true => &self.delta,
+                    false => &self.snapshot,
+                };
+                let value = shown(value.to_string()) + &hidden(content);
+                vec![add(None, "event", title("State changed"), value)]
+            }
+            "CUSTOM" => {
+                let value = shown(self.value.to_string()) + &hidden(content);
+                vec![add(None, "event", title(&self.name), value)]
+            }
+            "SUBAGENT_STARTED" => {
+                let name = format!("Sub-agent {} started", self.name);
+                vec![add(None, "event", title(&name), String::new())]
+            }
+            "SUBAGENT_FINISHED" => {
+                vec![add(None, "event", title("Sub-agent ended"), String::new())]
+            }
+            "SUBAGENT_ERROR" => {
+                let failed = format!("Sub-agent failed: {}", self.code);
+                vec![add(None, "error", title(&failed), shown(self.message))]
+            }
+            "RUN_FINISHED" => {
+                let status = match self.outcome["type"].as_str() {
+                    Some("interrupt") => "waiting",
+                    Some("cancelled") => "cancelled",
+                    _ => "ended",
+                };
+                let field = |name: &str| self.metadata[name].as_str().map(str::to_owned);
+                let end = End {
+                    status,
+                    outcome: field("reason").or_else(|| field("outcome")),
+                    usage: usage(&self.usage),
+                };
+                let entry = add(
+                    None,
+                    "event",
+                    format!("Run {}", end.describe()),
+                    String::new(),
+                );
+                vec![entry, Op::End(end)]
+            }
+            "RUN_ERROR" => {
+                let end = End {
+                    status: "failed",
+                    outcome: Some(self.code),
+                    usage: usage(&self.usage),
+                };
+                let entry = add(
+                    None,
+                    "error",
+                    format!("Run {}", end.describe()),
+                    shown(self.message),
+                );
+                vec![entry, Op::End(end)]
+            }
+            _ => Vec::new(),
+        }
+    }
+}
+
+fn hidden(content: bool) -> String {
+    match content {
+        true => String::new(),
+        false => "(content hidden)".to_owned(),
+    }
+}
+
+/// The changes of a message in a snapshot.
+fn snapshot(message: &Value, content: bool) -> Vec<Op> {
+    let role = role(message["role"].as_str().unwrap_or_default());
+    let add = |kind, title: String, text: String| Op::Add {
+        key: None,
+        kind,
+        title,
+        text: if content { text } else { hidden(false) },
+    };
+    let mut ops = Vec::new();
+    let shown = text(&message["content"]);
+    match message["toolCallId"].as_str() {
+        Some(call) => ops.push(add("result", format!("Result of {call}"), shown)),
+        None if !shown.is_empty() => ops.push(add("text", role, shown)),
+        None => {}
+    }
+    for call in message["toolCalls"].as_array().into_iter().flatten() {
+        let call = &call["function"];
+        let title = format!("Call of {}", call["name"].as_str().unwrap_or_default());
+        ops.push(add("call", title, text(&call["arguments"])));
+    }
+    ops
+}
+
+fn role(role: &str) -> String {
+    match role {
+        "assistant" => "Assistant".to_owned(),
+        "user" => "User".to_owned(),
+        "system" => "System".to_owned(),
+        "developer" => "Developer".to_owned(),
+        other => other.to_owned(),
+    }
+}
+
+fn text(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Null => String::new(),
+        // Content parts: their texts, and the other ones as JSON.
+        Value::Array(parts) if parts.iter().all(|part| part["type"].is_string()) => {
+            let parts = parts.iter().map(|part| match part["text"].as_str() {
+                Some(text) => text.to_owned(),
+                None => part.to_string(),
+            });
+            parts.collect::<Vec<_>>().join("\n")
+        }
+        value => value.to_string(),
+    }
+}
+
+fn usage(usage: &[Value]) -> Vec<(String, u64)> {
+    let names = [
+        ("inputTokens", "input tokens"),
+        ("outputTokens", "output tokens"),
+        ("reasoningTokens", "reasoning tokens"),
+        ("cachedInputTokens", "cached input tokens"),
+    ];
+    let count = |name: &str| {
+        let counts = usage.iter().filter_map(|of| of[name].as_u64());
+        counts.fold(0, u64::saturating_add)
+    };
+    let all = names
+        .iter()
+        .map(|(name, words)| ((*words).to_owned(), count(name)));
+    all.filter(|(_, count)| *count > 0).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FRAMES: &[u8] = b"id: 1-aa\ndata: {\"type\":\"TEXT_MESSAGE_START\",\"messageId\":\"m\",\"role\":\"assistant\"}\n\n\
+        id: 2-aa\ndata: {\"type\":\"TEXT_MESSAGE_CONTENT\",\"messageId\":\"m\",\"delta\":\"sec\"}\n\n\
+        id: 3-aa\ndata: {\"type\":\"TEXT_MESSAGE_CONTENT\",\"messageId\":\"m\",\"delta\":\"ret\"}\n\n";
+
+    #[test]
+    fn deltas_are_joined() {
+        assert_eq!(last_id(FRAMES), Some("3-aa"));
+        let all = ops(FRAMES, true);
+        let key = "text  m".to_owned();
+        let text = "secret".to_owned();
+        assert_eq!(all.len(), 2);
+        assert_eq!(all.last(), Some(&Op::Append { key, text }));
+    }
+
+    #[test]
+    fn content_is_omitted_without_the_right() {
+        let event =
+            br#"data: {"type":"MESSAGES_SNAPSHOT","messages":[{"role":"user","content":"secret"},
+            {"role":"assistant","toolCalls":[{"function":{"name":"pay","arguments":"secret"}}]}]}"#;
+        let event: Vec<u8> = event
+            .iter()
+            .copied()
+            .filter(|byte| *byte != b'\n')
+            .collect();
+        let others: [&[u8]; 5] = [
+            br#"data: {"type":"TOOL_CALL_ARGS","toolCallId":"c","delta":"secret"}"#,
+            br#"data: {"type":"TOOL_CALL_RESULT","toolCallId":"c","content":"secret"}"#,
+            br#"data: {"type":"CUSTOM","name":"n","value":{"a":"secret"}}"#,
+            br#"data: {"type":"STATE_SNAPSHOT","snapshot":{"a":"secret"}}"#,
+            br#"data: {"type":"RUN_ERROR","code":"server","message":"secret"}"#,
+        ];
+        for event in others.into_iter().chain([FRAMES, &event[..]]) {
+            let shown = |content| {
+                let all: Vec<Value> = ops(event, content).iter().map(Op::to_json).collect();
+                Value::from(all).to_string()
+            };
+            assert!(shown(true).contains("secret"), "{}", shown(true));
+            assert!(!shown(false).contains("secret"), "{}", shown(false));
+        }
+    }
+}
