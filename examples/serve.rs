@@ -18,26 +18,31 @@
 //! joins it with `GET /agent/threads/{threadId}/runs/{runId}/events`; see
 //! [`Threads`](concentric::http::ag_ui::Threads) for the other routes.
 //!
+//! `http://127.0.0.1:8080/console` shows the runs, and approves their calls; see
+//! [`Console`](concentric::http::console::Console). It accepts requests from this machine only.
+//!
 //! The model is selected as in the quickstart.
 
-use axum::{Router, http::StatusCode, http::header, routing::get};
+use axum::{Router, extract::ConnectInfo, http::StatusCode, http::header, routing::get};
 use concentric::{
     AgentLayer, BoxModel, Error, ErrorKind,
+    describe::describe,
     http::{
         Shutdown,
         ag_ui::{AgUiLayer, EventLogLayer, Threads},
+        console::{Console, Operator},
         ui_messages::{Sdk, UiMessagesLayer},
     },
     layers::{
         ConversationLayer, DetachLayer, RequestDefaultsLayer, SuspendLayer, conversation::Merge,
         suspend::Sweeper,
     },
-    store::SqliteStore,
+    store::{SqliteStore, Tenant},
     tools::Approval,
 };
 use concentric_examples::{local, store};
 use quickstart::{files, model::model, terminal};
-use std::{env, process::ExitCode, sync::Arc, time::Duration};
+use std::{env, net::SocketAddr, process::ExitCode, sync::Arc, time::Duration};
 use tokio::net::TcpListener;
 use tower::{Layer, ServiceBuilder};
 use tower_http::{
@@ -65,22 +70,35 @@ async fn serve() -> Result<(), Error> {
     let store = store::open("serve")?;
     // The time after which the runs of a killed process are resumed.
     let suspend = SuspendLayer::new(Arc::new(store.clone())).lease(Duration::from_secs(5));
-    let agent = agent(&store, &log, &suspend)?;
+    let (agent, layers) = agent(&store, &log, &suspend)?;
     let sweeper = Sweeper::new(&suspend, agent.clone()).every(Duration::from_secs(1));
     tokio::spawn(sweeper.run(std::future::pending()));
     let threads = Threads::new()
         .threads(store.clone())
-        .runs(store)
+        .runs(store.clone())
         .events(&log)
         .shutdown(shutdown.clone());
-    let app = app(&agent, threads, &log, &shutdown);
+    let me = Operator::new("local", [Tenant::default()]);
+    let console = Console::loopback_only(
+        |request| Some(request.extensions.get::<ConnectInfo<SocketAddr>>()?.0),
+        me.content().decide().cancel(),
+    )
+    .runs(store)
+    .events(&log)
+    .stack("files", layers)
+    .replies(agent.clone())
+    .shutdown(shutdown.clone());
+    // Outside the layers of the endpoints, which allow other pages of this machine to read responses.
+    let app = app(&agent, threads, &log, &shutdown).nest_service("/console", console);
     let listener = listen(&address()).await?;
-    let url = format!("http://{}/agent", listener.local_addr()?);
+    let address = listener.local_addr()?;
+    let url = format!("http://{address}/agent");
     terminal::status(format_args!(
-        "Listening on {url}\nTry it:\n\n  {}\n",
+        "Listening on {url}\nTry it:\n\n  {}\n\nWatch it: http://{address}/console\n",
         local::curl(&url)
     ));
 
+    let app = app.into_make_service_with_connect_info::<SocketAddr>();
     let server = axum::serve(listener, app).with_graceful_shutdown(async move {
         local::stop_signal().await;
         // Runs in progress may complete within 10 seconds, and are then cancelled, not cut off.
@@ -137,7 +155,7 @@ fn agent(
     store: &SqliteStore,
     log: &EventLogLayer,
     suspend: &SuspendLayer<SqliteStore>,
-) -> Result<BoxModel, Error> {
+) -> Result<(BoxModel, String), Error> {
     let tools = files::tools(".")?
         .tool(files::write_file(".")?)
         .gate(Approval::for_tools("write_file"))
@@ -153,7 +171,8 @@ fn agent(
         ))
         .layer(AgentLayer::new(tools).step_limit(16))
         .service(model()?);
-    Ok(BoxModel::new(agent))
+    let layers = describe(&agent);
+    Ok((BoxModel::new(agent), layers))
 }
 
 async fn listen(address: &str) -> Result<TcpListener, Error> {

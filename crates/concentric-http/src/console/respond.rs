@@ -14,6 +14,7 @@ use super::{
     body::ResponseBody,
     config::Config,
     form::{Form, link},
+    html::html,
     layout::{Page, Place, asset},
     listing::{Listing, RunName, Show, failed, log, stored},
     live::{Changes, RunEvents, Source, Stream},
@@ -61,7 +62,7 @@ where
     let mut operator = None;
     let answered = answer(&config, &parts, body, &mut operator).await;
     let mut response =
-        answered.unwrap_or_else(|refused| problem(&config, operator.as_ref(), &refused));
+        answered.unwrap_or_else(|refused| problem(&config, operator.as_ref(), refused));
     secure(&mut response);
     if is_head {
         *response.body_mut() = ResponseBody::whole("");
@@ -71,7 +72,7 @@ where
 
 /// The response to a request whose handling panicked.
 pub(super) fn panicked(config: &Config, panic: &CaughtPanic) -> Response {
-    let mut response = problem(config, None, &Refused::panicked(panic));
+    let mut response = problem(config, None, Refused::panicked(panic));
     secure(&mut response);
     response
 }
@@ -363,15 +364,19 @@ fn see_other(config: &Config, name: &RunName) -> Response {
     response
 }
 
-fn problem(config: &Config, operator: Option<&Operator>, refused: &Refused) -> Response {
-    let mut page = Page::new(
-        Place::Other,
-        refused.status.canonical_reason().unwrap_or("Error"),
-    );
-    super::html::html!(&mut page.content; "<p class=\"problem\" role=\"alert\">" (&refused.message) "</p>");
+/// The page of a request that was refused, with the headers of its status.
+fn problem(config: &Config, operator: Option<&Operator>, refused: Refused) -> Response {
+    let title = refused.status.canonical_reason().unwrap_or("Error");
+    let mut page = Page::new(Place::Other, title);
+    let content = &mut page.content;
+    html!(content; "<p class=\"problem\" role=\"alert\">" (&refused.message) "</p>");
     if operator.is_some() {
         let to = link(&config.path, "/approvals", &[]);
-        super::html::html!(&mut page.content; "<p><a href=\"" (&to) "\">Open the approvals</a></p>");
+        html!(content; "<p><a href=\"" (&to) "\">Open the approvals</a></p>");
     }
-    whole(refused.status, HTML, page.render(config, operator))
+    let body = ResponseBody::whole(page.render(config, operator));
+    let mut response = refused.into_response().map(|_| body);
+    let kind = HeaderValue::from_static(HTML);
+    response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    response
 }

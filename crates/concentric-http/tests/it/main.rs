@@ -21,6 +21,8 @@ mod ag_ui_stream;
 mod ag_ui_subagents;
 mod ag_ui_threads;
 mod ag_ui_verify;
+#[cfg(feature = "console")]
+mod console;
 #[cfg(feature = "openai")]
 mod openai;
 mod settings;

@@ -1,0 +1,201 @@
+//! Replies of operators.
+
+use super::*;
+use concentric_core::store::{RunStatus, RunStore};
+
+/// The status of the run `r`.
+async fn status(site: &Site) -> RunStatus {
+    let (thread, run) = ("t".to_owned(), "r".to_owned());
+    let found = site.store.find_by_client_id(
+        Tenant::default(),
+        concentric_core::ThreadId::new(thread),
+        concentric_core::RunId::new(run),
+    );
+    found.await.unwrap().status
+}
+
+/// Posts the form that has this decision, with a field, and follows the run to its end.
+async fn decide(decision: &str, field: Option<(&str, &str)>) -> (Site, String) {
+    let site = Site::new(Model::pays(&json!({"amount": 5})));
+    site.start("", "r").await;
+    let ann = all("ann");
+    let page = site.page(&ann, "/approvals").await;
+    let mut form = Form::deciding(&page, decision);
+    if let Some((name, value)) = field {
+        form.set(name, value);
+    }
+    let answer = site.post(&ann, &form).await;
+    assert_eq!(answer.status, 303, "{}", answer.body);
+    assert_eq!(
+        answer.headers["location"],
+        "/console/run?tenant=&thread=t&run=r"
+    );
+    let events = site.follow(&ann).await;
+    assert_eq!(status(&site).await, RunStatus::Ended);
+    assert!(site.page(&ann, "/approvals").await.contains("No run waits"));
+    (site, events)
+}
+
+#[tokio::test]
+async fn an_approval_resumes_the_run() {
+    let (site, events) = decide("approve", None).await;
+    assert_eq!(*site.paid.lock().unwrap(), [r#"{"amount":5}"#]);
+    assert!(events.contains("[Done: paid"), "{events}");
+    assert!(site.page(&all("ann"), RUN).await.contains("[Done: paid"));
+}
+
+#[tokio::test]
+async fn a_denial_tells_the_model_its_reason() {
+    let (site, events) = decide("deny", Some(("reason", " too much "))).await;
+    assert!(site.paid.lock().unwrap().is_empty());
+    assert!(
+        events.contains("[Denied: ") && events.contains("too much"),
+        "{events}"
+    );
+    let (site, _) = decide("deny", Some(("reason", ""))).await;
+    assert!(site.paid.lock().unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn an_edited_call_runs_with_its_arguments() {
+    let (site, _) = decide("edit", Some(("arguments", r#"{"amount": 4}"#))).await;
+    assert_eq!(*site.paid.lock().unwrap(), [r#"{"amount":4}"#]);
+}
+
+#[tokio::test]
+async fn a_supplied_result_replaces_the_call() {
+    let (site, events) = decide("answer", Some(("result", "by cheque"))).await;
+    assert!(site.paid.lock().unwrap().is_empty());
+    assert!(events.contains("by cheque"), "{events}");
+}
+
+#[tokio::test]
+async fn a_dismissed_call_does_not_run() {
+    let (site, _) = decide("cancel", None).await;
+    assert!(site.paid.lock().unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn an_invalid_reply_leaves_the_question_open() {
+    let site = Site::new(Model::pays(&json!({"amount": 5})));
+    site.start("", "r").await;
+    let ann = all("ann");
+    let page = site.page(&ann, "/approvals").await;
+    let edit = Form::deciding(&page, "edit");
+    for arguments in ["", "{", "[]", "5", "{\"a\": 1} x"] {
+        let answer = site
+            .post(&ann, &edit.clone().and("arguments", arguments))
+            .await;
+        assert_eq!(answer.status, 400, "{}", answer.body);
+    }
+    for decision in ["", "other"] {
+        let answer = site
+            .post(&ann, &edit.clone().and("decision", decision))
+            .await;
+        assert_eq!(answer.status, 400, "{}", answer.body);
+    }
+    assert_eq!(status(&site).await, RunStatus::Suspended);
+    assert!(site.paid.lock().unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_decision_that_the_gate_excludes_is_not_offered() {
+    let model = Model::pays(&json!({"amount": 5}));
+    let site = Site::with(model, |tools| tools.gate(Approval::for_tools(["pay"])));
+    site.start("", "r").await;
+    let ann = all("ann");
+    let page = site.page(&ann, "/approvals").await;
+    assert!(!page.contains("value=\"edit\"") && !page.contains("value=\"answer\""));
+    let form = Form::deciding(&page, "approve").and("arguments", "{}");
+    let answer = site.post(&ann, &form.and("decision", "edit")).await;
+    assert_eq!(answer.status, 422, "{}", answer.body);
+    assert_eq!(status(&site).await, RunStatus::Suspended);
+}
+
+#[tokio::test]
+async fn the_second_of_two_operators_is_told() {
+    let site = Site::new(Model::pays(&json!({"amount": 5})));
+    site.start("", "r").await;
+    let (ann, bob) = (all("ann"), all("bob"));
+    let (of_ann, of_bob) = (
+        site.page(&ann, "/approvals").await,
+        site.page(&bob, "/approvals").await,
+    );
+    let (approve, deny) = (
+        Form::deciding(&of_ann, "approve"),
+        Form::deciding(&of_bob, "deny"),
+    );
+    // At once: one of them claims the run.
+    let (first, second) = tokio::join!(site.post(&ann, &approve), site.post(&bob, &deny));
+    let mut answers = [first, second];
+    answers.sort_by_key(|answer| answer.status);
+    let [first, second] = answers;
+    assert_eq!((first.status, second.status), (303, 409), "{}", second.body);
+    assert!(
+        second.body.contains("has been answered already"),
+        "{}",
+        second.body
+    );
+    site.follow(&ann).await;
+    // And later.
+    let late = site.post(&ann, &approve).await;
+    assert_eq!(late.status, 409, "{}", late.body);
+    assert!(late.body.contains("has been answered already"));
+    assert!(site.paid.lock().unwrap().len() <= 1);
+}
+
+#[tokio::test]
+async fn questions_that_belong_together_have_one_form() {
+    let (one, two) = (json!({"amount": 1}), json!({"amount": 2}));
+    let site = Site::with(Model::calls(&[&one, &two]), Toolset::all_at_once);
+    site.start("", "r").await;
+    let ann = all("ann");
+    let page = site.page(&ann, "/approvals").await;
+    let form = Form::with(&page, "<fieldset>");
+    let mut fields = Vec::new();
+    let mut decisions = ["approve", "deny"].into_iter();
+    for (name, value) in form.fields {
+        let is_last = name == "digest";
+        fields.push((name, value));
+        if is_last {
+            fields.push(("decision".to_owned(), decisions.next().unwrap().to_owned()));
+            fields.push(("reason".to_owned(), "no".to_owned()));
+        }
+    }
+    let action = form.action;
+    let answer = site.post(&ann, &Form { action, fields }).await;
+    assert_eq!(answer.status, 303, "{}", answer.body);
+    site.follow(&ann).await;
+    assert_eq!(*site.paid.lock().unwrap(), [r#"{"amount":1}"#]);
+}
+
+#[tokio::test]
+async fn a_reply_needs_both_rights() {
+    let site = Site::new(Model::pays(&json!({"amount": 5})));
+    site.start("", "r").await;
+    let page = site.page(&all("ann"), "/approvals").await;
+    let form = Form::deciding(&page, "approve");
+    let ann = || Operator::new("ann", [Tenant::default()]);
+    for operator in [ann(), ann().content(), ann().decide(), ann().cancel()] {
+        let page = site.page(&operator, "/approvals").await;
+        assert!(!page.contains("<form"), "{page}");
+        assert_eq!(site.post(&operator, &form).await.status, 403);
+    }
+    assert_eq!(status(&site).await, RunStatus::Suspended);
+}
+
+#[tokio::test]
+async fn a_run_is_cancelled_by_those_who_may() {
+    let site = Site::new(Model::writes("Hello.").endless());
+    let run = site.start_endless("", "r").await;
+    let ann = all("ann");
+    let form = Form::with(&site.page(&ann, RUN).await, "Cancel the run");
+    let viewer = Operator::new("ann", [Tenant::default()]).content().decide();
+    assert!(!site.page(&viewer, RUN).await.contains("Cancel the run"));
+    assert_eq!(site.post(&viewer, &form).await.status, 403);
+    assert_eq!(site.post(&ann, &form).await.status, 303);
+    let events = site.follow(&ann).await;
+    assert!(events.contains("cancelled: user"), "{events}");
+    assert_eq!(site.post(&ann, &form).await.status, 409);
+    drop(run);
+}
