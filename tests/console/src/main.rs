@@ -25,12 +25,16 @@ use concentric_tools::{Approval, ToolError, Toolset, tool};
 use futures_util::{StreamExt, stream};
 use serde_json::{Map, Value, json};
 use std::{sync::Arc, time::Duration};
+use tokio::sync::Notify;
 use tower::{Layer, ServiceBuilder, ServiceExt, service_fn};
 
 type Item = Result<Event, Error>;
 
 /// What tries to leave the text of a page.
 const HOSTILE: &str = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>]]>javascript:alert(1)\u{202e}evil\u{200b}\u{1b}[31mred</pre></textarea></script>";
+
+/// Lets the run that floods its readers continue.
+static FLOOD: Notify = Notify::const_new();
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -74,6 +78,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let endpoint = AgUiLayer::new().agent("clerk").layer(agent.clone());
     let app = Router::new()
         .route("/live/{count}", post(start_live))
+        .route("/flood", post(async || FLOOD.notify_one()))
         .with_state(agent)
         .route_service("/agent", endpoint)
         .nest_service("/console", console);
@@ -140,16 +145,18 @@ fn answer(request: &ChatRequest) -> ChatResponse<EventStream> {
             text(HOSTILE),
             call(&json!({"to": HOSTILE, HOSTILE: [HOSTILE]})),
         ]),
-        "long" => whole(vec![text(&"x <b>y</b> ".repeat(100_000))]),
+        "long" => whole(vec![text(&"x <b>y</b> ".repeat(90_000))]),
         "forever" => {
             let events = stream::iter([text("I am working on it.")]).chain(stream::pending());
             ChatResponse::new(EventStream::new(events))
         }
         "flood" => {
             let events = stream::iter(0..100_000_u32).then(async |n| {
-                // Faster than any model, and slower than what a loaded machine reads.
-                if n % 250 == 0 {
-                    tokio::time::sleep(Duration::from_millis(20)).await;
+                match n {
+                    1 => FLOOD.notified().await,
+                    // Faster than any model, and slower than what a loaded machine reads.
+                    n if n % 100 == 0 => tokio::time::sleep(Duration::from_millis(10)).await,
+                    _ => {}
                 }
                 match n % 2 {
                     0 => text("Some words of a long answer. "),

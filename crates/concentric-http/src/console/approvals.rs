@@ -140,7 +140,7 @@ pub(super) fn questions(
     let is_together = record.state.asks_together() && asked.len() > 1;
     for (n, interrupt) in asked.iter().enumerate() {
         let id = format!("{}-{n}", record.key.run);
-        html!(content; "<section class=\"card\" aria-labelledby=\"q-" (&id) "\"><h3 id=\"q-" (&id) "\">");
+        html!(content; "<div class=\"card\" role=\"group\" aria-labelledby=\"q-" (&id) "\"><h3 id=\"q-" (&id) "\">");
         match interrupt.tool() {
             Some(tool) => html!(content; "Call of <code>" (tool) "</code>"),
             None => html!(content; "Question: " (&interrupt.reason)),
@@ -157,7 +157,7 @@ pub(super) fn questions(
             };
             form.write(content, now);
         }
-        content.markup("</section>");
+        content.markup("</div>");
     }
     match () {
         () if !operator.may_decide() => {
@@ -197,7 +197,7 @@ fn facts(content: &mut Html, operator: &Operator, interrupt: &Interrupt, now: Sy
         let digest = Digest::of_value(arguments).to_string();
         html!(content;
             "<dt>SHA-256 of the arguments</dt><dd><code>" (&digest) "</code></dd></dl>"
-            "<h4>Arguments</h4><pre tabindex=\"0\" aria-label=\"Arguments\">" (&pretty(arguments)) "</pre>"
+            "<h4>Arguments</h4><pre tabindex=\"0\" role=\"group\" aria-label=\"Arguments\">" (&pretty(arguments)) "</pre>"
         );
     } else {
         content.markup("</dl>");
@@ -253,7 +253,7 @@ impl Form<'_> {
                     );
                     if let Some(schema) = self.interrupt.metadata.get("argumentsSchema") {
                         html!(content;
-                            "<h4>Schema</h4><pre tabindex=\"0\" aria-label=\"Schema\">" (&pretty(schema)) "</pre>"
+                            "<h4>Schema</h4><pre tabindex=\"0\" role=\"group\" aria-label=\"Schema\">" (&pretty(schema)) "</pre>"
                         );
                     }
                     content.markup("</details>");
@@ -322,7 +322,7 @@ fn together(
     let pairs: Vec<(&str, &str)> = pairs
         .map(|(interrupt, digest)| (interrupt.id.as_str(), digest.as_str()))
         .collect();
-    content.markup("<section class=\"card\"><h3>Reply to all questions of this run together</h3>");
+    content.markup("<div class=\"card\"><h3>Reply to all questions of this run together</h3>");
     begin(content, config, operator, name, &pairs, now);
     for (n, (interrupt, (id, digest))) in asked.iter().zip(&pairs).enumerate() {
         let at = format!("{}-{n}", name.run);
@@ -347,5 +347,5 @@ fn together(
             "<input id=\"reason-" (&at) "\" name=\"reason\"></fieldset>"
         );
     }
-    content.markup("<button>Send all replies</button></form></section>");
+    content.markup("<button>Send all replies</button></form></div>");
 }

@@ -215,10 +215,7 @@ impl Event {
         };
         match self.kind.as_str() {
             "RUN_STARTED" => vec![add(None, "event", title("Run started"), String::new())],
-            "STEP_STARTED" => {
-                let step = format!("Step {}", self.step_name);
-                vec![add(None, "event", title(&step), String::new())]
-            }
+            "STEP_STARTED" => vec![add(None, "event", title(&self.step_name), String::new())],
             "TEXT_MESSAGE_START" => {
                 let key = key("text", &self.message_id);
                 vec![add(

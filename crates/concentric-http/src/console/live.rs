@@ -34,7 +34,7 @@ const EVERY: Duration = Duration::from_secs(1);
 
 /// What all streams have.
 pub(super) struct Stream {
-    // Has the clock.
+    // For its clock.
     context: Run,
     keep_alive: Option<KeepAlive>,
     shutdown: Option<Guard>,

@@ -30,7 +30,7 @@
 //! # let _ = app;
 //! ```
 //!
-//! Nobody reaches a console without the host's decision: there is no constructor without one.
+//! No constructor leaves the host's decision out:
 //!
 //! ```compile_fail,E0599
 //! # use concentric_http::console::Console;
@@ -47,7 +47,7 @@
 //! | `/stacks` | the layers of each [stack](Console::stack), as rings and as a list | |
 //!
 //! A reply resumes the run: the agent that [`replies`](Console::replies) sets is called with it, and driven to the end
-//! of the run whether or not the operator stays connected. Of two operators who answer at once, one is told that the
+//! of the run whether or not the operator stays connected. Of two operators who answer at once, the second reads that the
 //! question is answered. Decisions, cancellations and each access to content are events of `tracing`, with the target
 //! `concentric::console` and the operator's name.
 //!

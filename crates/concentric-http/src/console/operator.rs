@@ -51,14 +51,14 @@ impl Operator {
         self
     }
 
-    /// Lets the operator read content: texts, arguments, results and questions.
+    /// Grants the right to read content: texts, arguments, results and questions.
     #[must_use]
     pub const fn content(mut self) -> Self {
         self.content = true;
         self
     }
 
-    /// Lets the operator reply to questions. It needs the right to read content, too: a call that can't be read can't
+    /// Grants the right to reply to questions. It needs the right to read content, too: a call that can't be read can't
     /// be decided about.
     #[must_use]
     pub const fn decide(mut self) -> Self {
@@ -66,7 +66,7 @@ impl Operator {
         self
     }
 
-    /// Lets the operator cancel runs.
+    /// Grants the right to cancel runs.
     #[must_use]
     pub const fn cancel(mut self) -> Self {
         self.cancel = true;

@@ -24,7 +24,7 @@ use super::{
     approvals::{digest, purpose},
     config::Config,
     form::Form,
-    listing::{RunName, failed, stored},
+    listing::{RunName, failed, log, stored},
     operator::Operator,
     run::unknown,
 };
@@ -129,8 +129,12 @@ pub(super) async fn reply(
     let mut context = Context::builder()
         .environment(config.environment.clone())
         .run_id(record.client_id.clone())
-        .thread_id(record.key.thread.clone())
-        .build();
+        .thread_id(record.key.thread.clone());
+    // The store does not have the name of the agent.
+    if let Some(agent) = log(config, name).and_then(|log| log.about().agent.clone()) {
+        context = context.agent(agent);
+    }
+    let mut context = context.build();
     context.extensions_mut().insert(record.key.tenant);
     let request = ChatRequest::replying(replies).with_context(context);
     let guard = match &config.shutdown {

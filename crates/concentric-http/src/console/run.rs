@@ -45,9 +45,11 @@ pub(super) async fn page(
     let live = log.as_ref().filter(|log| !log.is_ended());
     let mut entries = Entries::default();
     let mut after = None;
+    let mut lost = 0;
     match (&log, &record) {
         (Some(log), _) => {
-            let (frames, position) = log.frames();
+            let (first, frames, position) = log.frames();
+            lost = first - 1;
             for frames in frames {
                 entries.apply(ops(&frames, operator.content));
             }
@@ -89,6 +91,9 @@ pub(super) async fn page(
     content.markup("<h2 id=\"events\">Events</h2>");
     if log.is_none() {
         content.markup("<p class=\"note\">This process has no events of the run; these are its stored messages.</p>");
+    }
+    if lost > 0 {
+        html!(content; "<p class=\"note\">The first " (&lost.to_string()) " events are not kept any more.</p>");
     }
     write_entries(content, &entries);
     if let (Some(_), Some((number, tag))) = (live, after) {

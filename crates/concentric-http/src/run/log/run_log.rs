@@ -181,16 +181,16 @@ impl RunLog {
         &self.about
     }
 
-    /// The frames that are kept, and the position after them.
+    /// The number of the first event that is kept, the frames, and the position after them.
     #[cfg(feature = "console")]
-    pub(crate) fn frames(&self) -> (Vec<Bytes>, After) {
+    pub(crate) fn frames(&self) -> (u64, Vec<Bytes>, After) {
         let state = self.lock();
         let frames = state.pieces.iter().map(|piece| piece.frames.clone());
         let after = After {
             number: state.next - 1,
             tag: Some(self.tag.clone()),
         };
-        (frames.collect(), after)
+        (state.first(), frames.collect(), after)
     }
 
     #[cfg(feature = "console")]
