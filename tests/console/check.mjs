@@ -81,11 +81,11 @@ const ofRun = (page, id) => page.getByRole("region", { name: `Run ${id}`, exact:
 /** Waits until a text is in the page, which reloads itself where no script runs. */
 async function shows(page, text, reload) {
   for (let n = 0; n < 200; n++) {
-    if ((await page.locator("body").innerText()).includes(text)) return;
+    if ((await page.locator("body").textContent()).includes(text)) return;
     await new Promise((resolve) => setTimeout(resolve, 100));
     if (reload) await page.reload();
   }
-  throw new Error(`no ${text} in ${await page.locator("body").innerText()}`);
+  throw new Error(`no ${text} in ${await page.locator("body").textContent()}`);
 }
 
 async function decides() {
@@ -135,7 +135,7 @@ async function watches() {
   const id = await start("write", "word5 ");
   const page = await open("ann");
   await page.goto(runPage(id));
-  const words = async () => (await page.locator("#entries").innerText()).match(/word\d+/g) ?? [];
+  const words = async () => (await page.locator("#entries").textContent()).match(/word\d+/g) ?? [];
   const first = (await words()).length;
   check(first > 0, "the page has the words so far");
   await shows(page, "word100", false);
@@ -176,7 +176,7 @@ async function keyboard() {
   await page.keyboard.type("no");
   await page.keyboard.press("Enter");
   await shows(page, ": denied", false);
-  check(!(await page.locator("#entries").innerText()).includes("paid"), "Enter denies");
+  check(!(await page.locator("#entries").textContent()).includes("paid"), "Enter denies");
   await page.context().close();
   console.log(`an approval is ${stops} stops away`);
 }
@@ -188,7 +188,7 @@ async function hostile() {
     for (const at of [`${url}/console/approvals`, runPage(id)]) {
       await page.goto(at);
       check((await page.locator("img").count()) === 0, "no markup of a model");
-      const text = await page.locator("body").innerText();
+      const text = await page.locator("body").textContent();
       check(text.includes("⟦U+202E⟧") || text.includes("\\u202e"), "bidi is visible");
       check(!text.includes("\u202e"), "bidi has no effect");
     }
@@ -204,7 +204,7 @@ async function hostile() {
 
   const eve = await open("eve");
   await eve.goto(runPage(id));
-  check(!(await eve.locator("body").innerText()).includes("javascript:"), "eve reads no content");
+  check(!(await eve.locator("body").textContent()).includes("javascript:"), "eve reads no content");
   await eve.context().close();
   const none = await open("nobody");
   check((await none.goto(`${url}/console/`)).status() === 403, "no operator");

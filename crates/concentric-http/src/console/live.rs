@@ -30,7 +30,7 @@ use crate::{
 };
 
 /// The time between two looks at a list.
-const EVERY: Duration = Duration::from_secs(1);
+const EVERY: Duration = Duration::from_secs(2);
 
 /// What all streams have.
 pub(super) struct Stream {
