@@ -247,7 +247,7 @@ impl Event {
             }
             "TOOL_CALL_ARGS" => append(key("call", &self.tool_call_id), shown(text(&self.delta))),
             "TOOL_CALL_RESULT" => {
-                let status = self.metadata["status"].as_str().unwrap_or("done");
+                let status = field(&self.metadata, "status").unwrap_or("done");
                 let result = format!("Result of {}: {status}", self.tool_call_id);
                 let text = shown(text(&self.content)) + &hidden(content);
                 vec![add(None, "result", title(&result), text)]
@@ -282,15 +282,15 @@ impl Event {
                 vec![add(None, "error", title(&failed), shown(self.message))]
             }
             "RUN_FINISHED" => {
-                let status = match self.outcome["type"].as_str() {
+                let status = match field(&self.outcome, "type") {
                     Some("interrupt") => "waiting",
                     Some("cancelled") => "cancelled",
                     _ => "ended",
                 };
-                let field = |name: &str| self.metadata[name].as_str().map(str::to_owned);
+                let metadata = |name: &str| field(&self.metadata, name).map(str::to_owned);
                 let end = End {
                     status,
-                    outcome: field("reason").or_else(|| field("outcome")),
+                    outcome: metadata("reason").or_else(|| metadata("outcome")),
                     usage: usage(&self.usage),
                 };
                 let entry = add(
@@ -359,6 +359,11 @@ fn role(role: &str) -> String {
         "developer" => "Developer".to_owned(),
         other => other.to_owned(),
     }
+}
+
+/// A text in an object.
+fn field<'a>(value: &'a Value, name: &str) -> Option<&'a str> {
+    value.get(name)?.as_str()
 }
 
 fn text(value: &Value) -> String {

@@ -198,7 +198,7 @@ fn turn_ops(turn: &Turn, content: bool) -> Vec<Op> {
     let mut ops = Vec::new();
     let text = message.text();
     if !text.is_empty() {
-        ops.push(add("text", role.to_owned(), text.to_string()));
+        ops.push(add("text", role.to_owned(), text));
     }
     for part in &message.parts {
         if let PartKind::ToolCall(call) = &part.kind {

@@ -182,6 +182,11 @@ impl Site {
         body
     }
 
+    /// The arguments of the first payment.
+    fn paid(&self) -> Value {
+        serde_json::from_str(&self.paid.lock().unwrap()[0]).unwrap()
+    }
+
     async fn send(&self, operator: Option<&Operator>, mut request: Request) -> Answer {
         if let Some(operator) = operator {
             request.extensions_mut().insert(operator.clone());
