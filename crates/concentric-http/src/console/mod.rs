@@ -62,6 +62,7 @@
 //! | with the token of another operator, session, run, question or form, or one that is older than 12 hours | `403` |
 //! | that decides or cancels, without the right | `403` |
 //! | with a reply to a question that is answered, or about another call than the page had | `409` |
+//! | with a form that is incomplete, or arguments that are no JSON object | `400` |
 //! | with a reply that the question does not accept, such as arguments that the schema forbids | `422`, or the error of the run |
 //!
 //! Texts of models, tools and users are never markup. Controls and characters that are invisible or change the
