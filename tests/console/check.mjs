@@ -251,7 +251,7 @@ async function accessible() {
   const pages = [`${url}/console/`, `${url}/console/?show=waiting`, `${url}/console/?show=ended`, `${url}/console/approvals`,
     `${url}/console/stacks`, runPage(waits), runPage(ended), runPage(live), `${url}/console/none`];
   let rules = 0;
-  const looks = [["light", 1440], ["light", 375], ["dark", 1440], ["dark", 320]];
+  const looks = [["light", 1440], ["dark", 375], ["light", 320]];
   for (const [colorScheme, width] of looks) {
     const page = await open("ann", { colorScheme, viewport: { width, height: 900 }, bypassCSP: true });
     for (const at of pages) {

@@ -155,7 +155,7 @@ fn answer(request: &ChatRequest) -> ChatResponse<EventStream> {
                 match n {
                     1 => FLOOD.notified().await,
                     // Faster than any model, and slower than what a loaded machine reads.
-                    n if n % 100 == 0 => tokio::time::sleep(Duration::from_millis(10)).await,
+                    n if n % 200 == 0 => tokio::time::sleep(Duration::from_millis(10)).await,
                     _ => {}
                 }
                 match n % 2 {
