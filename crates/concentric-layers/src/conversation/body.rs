@@ -1,6 +1,6 @@
 use super::turn::{Saving, Turn};
 use crate::{
-    body::is_event,
+    body::{Passed, body, is_event},
     end::{Last, replace_end},
 };
 use concentric_core::{Error, Event, store::StoreError};
@@ -11,12 +11,32 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-pin_project! {
+body! {
     /// Response body for [`Conversation`](super::Conversation): the items of the inner body.
     ///
     /// The turn is stored before it yields [`Event::Finish`].
-    #[must_use = "streams do nothing unless polled"]
-    pub struct ConversationBody<B> {
+    pub struct ConversationBody<B>(Passed<B, KeptBody<B>>);
+}
+
+impl<B> ConversationBody<B> {
+    pub(super) fn new(body: B, turn: Option<Box<Turn>>) -> Self {
+        let inner = match turn {
+            None => Passed::Inner { body },
+            Some(turn) => Passed::Other {
+                body: KeptBody {
+                    inner: body,
+                    turn: Some(turn),
+                    saving: None,
+                },
+            },
+        };
+        Self { inner }
+    }
+}
+
+pin_project! {
+    /// A body whose turn is stored.
+    pub(crate) struct KeptBody<B> {
         #[pin]
         inner: B,
         // Taken at the terminal item.
@@ -25,7 +45,7 @@ pin_project! {
         saving: Option<(Saving, Last)>,
     }
 
-    impl<B> PinnedDrop for ConversationBody<B> {
+    impl<B> PinnedDrop for KeptBody<B> {
         fn drop(this: Pin<&mut Self>) {
             let this = this.project();
             let Some(turn) = this.turn.take() else {
@@ -39,17 +59,7 @@ pin_project! {
     }
 }
 
-impl<B> ConversationBody<B> {
-    pub(super) const fn new(inner: B, turn: Option<Box<Turn>>) -> Self {
-        Self {
-            inner,
-            turn,
-            saving: None,
-        }
-    }
-}
-
-impl<B> Stream for ConversationBody<B>
+impl<B> Stream for KeptBody<B>
 where
     B: Stream<Item = Result<Event, Error>>,
 {
@@ -135,5 +145,3 @@ fn delivered(turn: &mut Option<Box<Turn>>, stored: Result<(), Error>, last: Last
         }
     }
 }
-
-concentric_core::opaque_debug!(ConversationBody<B>);
