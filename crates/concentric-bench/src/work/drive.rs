@@ -41,15 +41,16 @@ where
             let request = ChatRequest::user("hi");
             let response = agent.ready().await?.call(request).await?;
             let mut body = pin!(response.body);
-            read(body.as_mut()).await
+            read::<S>(body.as_mut()).await
         });
         assert_eq!(seen.expect("the run must not fail"), expected);
     }
 }
 
-async fn read<B>(mut body: Pin<&mut B>) -> Result<Seen, Error>
+/// Generic in the service, so that it has one caller: a body is inlined into it as into a layer.
+async fn read<S>(mut body: Pin<&mut S::Body>) -> Result<Seen, Error>
 where
-    B: Stream<Item = Result<Event, Error>>,
+    S: ModelService,
 {
     let mut seen = Seen::default();
     loop {

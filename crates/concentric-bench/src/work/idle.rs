@@ -148,15 +148,12 @@ fn twelve_rules() -> Rules {
     RULES.clone()
 }
 
-/// The layers of a run and of its model calls, with a limit.
+/// The layers of a run and of its model calls, with a limit. No loop is between them, which would be compiled again
+/// for what is inside it.
 fn budget_of<const N: usize>(limits: Limits, count: u64) {
     let budget = BudgetPlugin::new(limits);
     let model = budget.model().layer(model(N));
-    run(
-        budget.run().layer(AgentLayer::new(NoTools).layer(model)),
-        N,
-        count,
-    );
+    run(budget.run().layer(model), N, count);
 }
 
 /// A limit that no event counts for. The call is settled at the end of the answer, for which the layer looks.
@@ -199,9 +196,13 @@ pub(crate) fn busy_conversation<const N: usize>(count: u64) {
 /// A layer around a nested run, whose conversation is that of the run around it.
 pub(crate) fn conversation<const N: usize>(count: u64) {
     let agent = ConversationLayer::new(MemoryStore::new()).layer(agent(N));
+    run(agent.map_request(in_run()), N, count);
+}
+
+/// Makes each run a nested one.
+fn in_run() -> impl FnMut(ChatRequest) -> ChatRequest + Clone {
     let outer = Context::new();
-    let nested = move |request: ChatRequest| request.with_context(outer.child().build());
-    run(agent.map_request(nested), N, count);
+    move |request: ChatRequest| request.with_context(outer.child().build())
 }
 
 /// A layer that stores each answer.

@@ -595,7 +595,7 @@ pub(crate) const ALL: &[Work] = {
             "event, StaticMemoryLayer with a document; bare: none",
             both!(static_memory),
         ),
-        idle_around(
+        idle(
             "idle-budget",
             "event, idle budget of run and model; bare: none",
             both!(budget),
@@ -636,7 +636,7 @@ pub(crate) const ALL: &[Work] = {
             "event, idle SuspendLayer; bare: none",
             both!(suspend),
         ),
-        idle_around(
+        idle(
             "busy-budget",
             "event, budget of output tokens; bare: none",
             both!(budget_of_tokens),
