@@ -69,6 +69,15 @@ struct Event {
     code: String,
     message: String,
     subagent_run_id: Option<String>,
+    // Those of `useChat`.
+    id: String,
+    tool_name: String,
+    input: Value,
+    output: Value,
+    data: Value,
+    error_text: String,
+    reason: String,
+    finish_reason: String,
 }
 
 /// Reads the changes from frames of a log. Without the right to read it, content is omitted.
@@ -315,7 +324,89 @@ impl Event {
                 );
                 vec![entry, Op::End(end)]
             }
-            _ => Vec::new(),
+            _ => self.chunk(content),
+        }
+    }
+
+    /// The changes of an event in the format of `useChat`.
+    fn chunk(self, content: bool) -> Vec<Op> {
+        let shown = |text: String| if content { text } else { hidden(false) };
+        let add = |key: Option<String>, kind, title: String, text: String| {
+            vec![Op::Add {
+                key,
+                kind,
+                title,
+                text,
+            }]
+        };
+        let key = |kind: &str| format!("{kind} {}", self.id);
+        let append = |key: String| match content && self.delta != "" {
+            true => vec![Op::Append {
+                key,
+                text: text(&self.delta),
+            }],
+            false => Vec::new(),
+        };
+        let result = |status: &str, text: String| {
+            let title = format!("Result of {}: {status}", self.tool_call_id);
+            add(None, "result", title, shown(text))
+        };
+        let end = |status, outcome: &str, kind| {
+            let end = End {
+                status,
+                outcome: Some(outcome.to_owned()).filter(|it| !it.is_empty()),
+                usage: Vec::new(),
+            };
+            let mut ops = add(
+                None,
+                kind,
+                format!("Run {}", end.describe()),
+                shown(self.error_text.clone()),
+            );
+            ops.push(Op::End(end));
+            ops
+        };
+        match self.kind.as_str() {
+            "start" => add(None, "event", "Run started".to_owned(), String::new()),
+            "start-step" => add(None, "event", "Step".to_owned(), String::new()),
+            "reset-step" | "data-reset" => add(
+                None,
+                "event",
+                "The entries of the step are invalid".to_owned(),
+                String::new(),
+            ),
+            "text-start" => add(
+                Some(key("text")),
+                "text",
+                role("assistant"),
+                hidden(content),
+            ),
+            "text-delta" => append(key("text")),
+            "reasoning-start" => add(
+                Some(key("reasoning")),
+                "reasoning",
+                "Reasoning".to_owned(),
+                hidden(content),
+            ),
+            "reasoning-delta" => append(key("reasoning")),
+            "tool-input-available" | "tool-input-error" => {
+                let title = format!("Call of {} ({})", self.tool_name, self.tool_call_id);
+                add(None, "call", title, shown(text(&self.input)))
+            }
+            "tool-output-available" => result("done", text(&self.output)),
+            "tool-output-error" => result("failed", self.error_text.clone()),
+            "tool-output-denied" => result("denied", String::new()),
+            "tool-approval-request" => {
+                let title = format!("Approval required for {}", self.tool_call_id);
+                add(None, "event", title, shown(self.reason.clone()))
+            }
+            "finish" => end("ended", &self.finish_reason, "event"),
+            "abort" => end("cancelled", &self.reason, "event"),
+            "error" => end("failed", "", "error"),
+            kind => match kind.strip_prefix("data-") {
+                Some(name) => add(None, "event", name.to_owned(), shown(self.data.to_string())),
+                None => Vec::new(),
+            },
         }
     }
 }
@@ -406,6 +497,31 @@ mod tests {
     const FRAMES: &[u8] = b"id: 1-aa\ndata: {\"type\":\"TEXT_MESSAGE_START\",\"messageId\":\"m\",\"role\":\"assistant\"}\n\n\
         id: 2-aa\ndata: {\"type\":\"TEXT_MESSAGE_CONTENT\",\"messageId\":\"m\",\"delta\":\"sec\"}\n\n\
         id: 3-aa\ndata: {\"type\":\"TEXT_MESSAGE_CONTENT\",\"messageId\":\"m\",\"delta\":\"ret\"}\n\n";
+
+    #[test]
+    fn the_events_of_use_chat_are_shown() {
+        let frames = b"id: 1-aa\ndata: {\"type\":\"start\",\"messageId\":\"m\"}\n\n\
+            id: 2-aa\ndata: {\"type\":\"text-start\",\"id\":\"t\"}\n\n\
+            id: 3-aa\ndata: {\"type\":\"text-delta\",\"id\":\"t\",\"delta\":\"se\"}\n\n\
+            id: 4-aa\ndata: {\"type\":\"text-delta\",\"id\":\"t\",\"delta\":\"cret\"}\n\n\
+            id: 5-aa\ndata: {\"type\":\"tool-input-available\",\"toolCallId\":\"c\",\"toolName\":\"pay\",\"input\":{\"to\":\"secret\"}}\n\n\
+            id: 6-aa\ndata: {\"type\":\"tool-output-available\",\"toolCallId\":\"c\",\"output\":\"secret\"}\n\n\
+            id: 7-aa\ndata: {\"type\":\"data-note\",\"data\":\"secret\"}\n\n\
+            id: 8-aa\ndata: {\"type\":\"tool-approval-request\",\"toolCallId\":\"c\",\"reason\":\"secret\"}\n\n\
+            id: 9-aa\ndata: {\"type\":\"error\",\"errorText\":\"secret\"}\n\n\
+            id: 10-aa\ndata: [DONE]\n\n";
+        let mut entries = Entries::default();
+        entries.apply(ops(frames, true));
+        let texts: Vec<_> = entries.all.iter().map(|it| it.text.as_str()).collect();
+        let call = "{\"to\":\"secret\"}";
+        let rest = ["secret"; 4];
+        assert_eq!(texts.first(), Some(&""));
+        assert_eq!(texts.get(1..3), Some(&["secret", call][..]));
+        assert_eq!(texts.get(3..), Some(&rest[..]));
+        assert_eq!(entries.end.map(|end| end.status), Some("failed"));
+        let hidden = format!("{:?}", ops(frames, false));
+        assert!(!hidden.contains("secret"), "{hidden}");
+    }
 
     #[test]
     fn deltas_are_joined() {
