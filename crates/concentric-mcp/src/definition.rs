@@ -1,6 +1,6 @@
 //! Checks the definitions of a server's tools.
 
-use crate::{limits::McpLimits, text};
+use crate::{limits::McpLimits, references, text};
 use concentric_core::{Annotations, Str, ToolSpec, digest::Digest};
 use rmcp::model;
 use serde_json::Value;
@@ -98,6 +98,7 @@ fn schema(schema: &model::JsonObject, limits: &McpLimits) -> Result<Value, Strin
         }
     }
     check(&mut schema, limits.max_schema_depth)?;
+    references::check(&schema)?;
     Ok(schema)
 }
 
@@ -197,6 +198,23 @@ mod tests {
                 "{to}"
             );
         }
+    }
+
+    #[test]
+    fn schemas_whose_references_multiply_are_refused() {
+        let mut definitions = serde_json::Map::new();
+        for at in 0..40 {
+            let next = json!({"$ref": format!("#/$defs/d{}", at + 1)});
+            definitions.insert(format!("d{at}"), json!({"allOf": [next, next]}));
+        }
+        definitions.insert("d40".to_owned(), json!({}));
+        let schema = json!({"type": "object", "$ref": "#/$defs/d0", "$defs": definitions});
+        let why = convert_schema(&schema).unwrap_err();
+        assert!(why.starts_with("input schema"), "{why}");
+        let mut tool = tool("t", &json!({"type": "object"}));
+        tool.output_schema = schema.as_object().cloned().map(Arc::new);
+        let why = convert("s", &tool, &McpLimits::default()).unwrap_err();
+        assert!(why.starts_with("output schema"), "{why}");
     }
 
     #[test]

@@ -26,7 +26,7 @@
 //! |---|---|
 //! | the server claims that a tool is read-only | none; the application [sets the annotations](McpServer::annotations), and until then a tool counts as destructive |
 //! | a name has characters that providers reject, or is too long | it is changed, and a digest keeps it unique |
-//! | a schema is too large or too deep, refers to another document, or has a pattern that takes more than linear time | the tool is [refused](McpConnection::refused); the others are offered |
+//! | a schema is too large or too deep, refers to another document, has references that multiply or form a cycle, or has a pattern that takes more than linear time | the tool is [refused](McpConnection::refused); the others are offered |
 //! | two tools have one name | both are refused |
 //! | a description is too long, or has hidden characters | it is cut, and they are removed |
 //! | a listing is too long, or repeats a page | connecting fails; a later listing is ignored |
@@ -62,6 +62,7 @@ mod limits;
 mod link;
 mod listing;
 mod pending;
+mod references;
 mod result;
 #[cfg(feature = "server")]
 pub mod serve;
