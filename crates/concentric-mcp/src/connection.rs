@@ -79,9 +79,25 @@ impl McpConnection {
         self.server.drift()
     }
 
-    /// Accepts the current definitions of the tools, after a review of the [drift](Self::drift).
-    pub fn accept(&self) {
-        self.server.accept();
+    /// Accepts differences that were reviewed, all or some of the [drift](Self::drift).
+    ///
+    /// Returns `false` if the server has changed some of them since the review. These are not
+    /// accepted, and are in the next drift.
+    ///
+    /// ```no_run
+    /// use concentric_mcp::{Drift, McpConnection};
+    ///
+    /// fn review(server: &McpConnection, is_harmless: impl Fn(&Drift) -> bool) {
+    ///     let mut drift = server.drift();
+    ///     drift.retain(is_harmless);
+    ///     if !server.accept(&drift) {
+    ///         eprintln!("{} has changed its tools again", server.name());
+    ///     }
+    /// }
+    /// ```
+    #[must_use = "a difference that has changed since the review is not accepted"]
+    pub fn accept(&self, reviewed: &[Drift]) -> bool {
+        self.server.accept(reviewed)
     }
 
     /// The pins of the accepted definitions, to be stored and passed to

@@ -98,10 +98,30 @@ impl Server {
         drift(&state.accepted, &state.offered)
     }
 
-    /// Accepts the current definitions.
-    pub(crate) fn accept(&self) {
+    /// Accepts the differences that are still current. Returns whether all are.
+    pub(crate) fn accept(&self, reviewed: &[Drift]) -> bool {
         let mut state = self.state();
-        state.accepted = state.offered.clone();
+        let State {
+            accepted, offered, ..
+        } = &mut *state;
+        let mut are_all = true;
+        for drift in reviewed {
+            match drift {
+                Drift::Added(spec) | Drift::Changed { current: spec, .. } => {
+                    match offered.get(&spec.name) {
+                        Some(current) if current.spec == *spec => {
+                            accepted.insert(spec.name.clone(), current.clone());
+                        }
+                        _ => are_all = false,
+                    }
+                }
+                Drift::Removed(spec) if !offered.contains_key(&spec.name) => {
+                    accepted.remove(&spec.name);
+                }
+                Drift::Removed(_) => are_all = false,
+            }
+        }
+        are_all
     }
 
     /// Receives a value after each listing.

@@ -56,7 +56,7 @@ async fn changed_definitions_are_held() {
 async fn accepted_definitions_can_be_called() {
     let server = changed().await;
     let before = Toolset::new().tools(server.tools());
-    server.accept();
+    assert!(server.accept(&server.drift()));
     assert!(server.drift().is_empty());
     let after = server.tools();
     assert_eq!(names(&after), ["hostile__changed", "hostile__new"]);
@@ -65,6 +65,29 @@ async fn accepted_definitions_can_be_called() {
     // A toolset with the earlier definition must be rebuilt.
     let (outcome, _) = crate::common::call_with(before, "hostile__changed", json!({})).await;
     assert_eq!(outcome.status, ToolStatus::Failed);
+}
+
+#[tokio::test]
+async fn only_what_was_reviewed_and_is_current_is_accepted() {
+    let server = changed().await;
+    let drift = server.drift();
+    let [Drift::Changed { accepted, .. }, Drift::Added(new), removed] = &drift[..] else {
+        panic!("{drift:?}");
+    };
+    // Reviews of other states of the server.
+    let mut other = (**new).clone();
+    other.description = "Does what was reviewed.".into();
+    for outdated in [
+        Drift::Added(other.into()),
+        Drift::Removed(std::sync::Arc::clone(new)),
+        Drift::Added(std::sync::Arc::clone(accepted)),
+    ] {
+        assert!(!server.accept(&[outdated]));
+        assert_eq!(server.drift(), drift);
+    }
+    assert!(server.accept(std::slice::from_ref(removed)));
+    assert_eq!(names(&server.tools()), ["hostile__changed"]);
+    assert_eq!(server.drift(), drift[..2]);
 }
 
 #[tokio::test]
