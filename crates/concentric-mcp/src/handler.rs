@@ -17,10 +17,13 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 
 /// The text of a log record (bytes).
 const MAX_LOGGED: usize = 2048;
+
+/// The questions that wait for an answer at once; further ones are cancelled.
+const MAX_QUESTIONS: usize = 4;
 
 /// Receives the notifications and requests of a server.
 pub(crate) struct Handler {
@@ -29,6 +32,7 @@ pub(crate) struct Handler {
     list_changed: Arc<Notify>,
     answer_timeout: Duration,
     throttle: Mutex<Throttle>,
+    questions: Semaphore,
 }
 
 impl Handler {
@@ -44,6 +48,7 @@ impl Handler {
             list_changed,
             answer_timeout,
             throttle: Mutex::new(Throttle::new()),
+            questions: Semaphore::new(MAX_QUESTIONS),
         }
     }
 }
@@ -60,8 +65,11 @@ impl ClientHandler for Handler {
     async fn create_elicitation(
         &self,
         question: ElicitRequestParams,
-        _: RequestContext<RoleClient>,
+        request: RequestContext<RoleClient>,
     ) -> Result<ElicitResult, ErrorData> {
+        let Ok(_permit) = self.questions.try_acquire() else {
+            return Ok(elicit::answer(None));
+        };
         let Some(context) = self.calls.only_run() else {
             return Ok(elicit::answer(None));
         };
@@ -70,6 +78,8 @@ impl ClientHandler for Handler {
             return Ok(elicit::answer(None));
         };
         interrupt.call_id = context.call_id().cloned();
+        // The answer may take long, and the interrupt has all that is needed.
+        drop((question, request));
         let reply = context.ask(interrupt, self.answer_timeout).await;
         if let Err(error) = &reply {
             let server = self.server.as_str();

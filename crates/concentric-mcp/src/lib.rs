@@ -34,7 +34,7 @@
 //! | a call is dropped | the server is notified, and not awaited |
 //! | the server reports progress | an event `mcp.progress` of the call, at most 10 per second |
 //! | it sends a log record | a record of `tracing` with the target `concentric::mcp`, at most 64 per second |
-//! | it requests input during a call | an interrupt of the run that waits for the call; without a consumer that answers, the server reads that the request was cancelled |
+//! | it requests input during a call | an interrupt of the run that waits for the call; without a consumer that answers, the server reads that the request was cancelled, as it does for more than 4 at once |
 //! | it requires input to continue (revision 2026-07-28) | the call is suspended until all its interrupts are answered, in this process or another |
 //! | it reports an error | the call fails; the model reads the text as the server's |
 //! | the structured result does not match the schema | the call fails |

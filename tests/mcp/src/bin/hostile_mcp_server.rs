@@ -162,6 +162,19 @@ fn call(how: &str, id: &Value, params: &Value) {
             let reply = next_message();
             answer(id, &text(&reply["result"].to_string()));
         }
+        "asks-often" => {
+            for at in 0..20 {
+                send(
+                    &json!({"jsonrpc": "2.0", "id": format!("ask-{at}"), "method": "elicitation/create", "params": {
+                        "message": "Which row?",
+                        "requestedSchema": {"type": "object", "properties": {"row": {"type": "integer"}}},
+                    }}),
+                );
+            }
+            // Those that are refused; the others wait for an answer.
+            let refused = (0..16).map(|_| next_message()["result"]["action"].clone());
+            answer(id, &text(&Value::from_iter(refused).to_string()));
+        }
         "nonsense" => {
             send(&json!({"jsonrpc": "2.0", "id": id, "result": {"nonsense": true}}));
             send(&json!([1, 2, 3]));

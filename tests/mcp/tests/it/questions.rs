@@ -69,3 +69,11 @@ async fn a_question_without_an_answer_is_cancelled() {
     let answer = asked(&server, |_, _| None).await;
     assert_eq!(answer, json!({"action": "cancel"}));
 }
+
+#[tokio::test]
+async fn a_flood_of_questions_is_refused_at_once() {
+    let server = connect("asks-often").await;
+    let outcome = crate::common::call(&server, "hostile__call", json!({})).await;
+    let answers: Vec<String> = serde_json::from_str(&outcome.content.text()).unwrap();
+    assert_eq!(answers, vec!["cancel"; 16]);
+}
