@@ -34,6 +34,8 @@ enum Sent {
     Answered(Box<CallToolResponse>),
     /// The server reports an error of the protocol.
     Rejected(String),
+    /// The server has not executed the call.
+    NotSent,
     /// There is no answer, so that the server may have executed the call.
     Lost(String),
 }
@@ -45,32 +47,37 @@ pub(crate) async fn call(
     spec: &ToolSpec,
     call: ToolCall,
 ) -> Result<ToolOutcome, Error> {
-    if let Err(why) = server.check(spec) {
-        return Ok(ToolOutcome::failed(why));
-    }
     let may_run_again = call.spec().is_some_and(|spec| spec.may_run_again());
     let (params, rounds) = params(remote, &call)?;
-    let mut is_repeated = false;
+    let unanswered = |why: String| match may_run_again {
+        true => ToolOutcome::failed(why),
+        false => ToolOutcome::failed(why).into_indeterminate(),
+    };
+    let (mut is_repeated, mut loss) = (false, None);
     loop {
+        // The outcome of an attempt that was lost is still that of the call.
         let link = match server.link().await {
             Ok(link) => link,
-            Err(error) => return Ok(unavailable(server, &error)),
+            Err(error) => {
+                return Ok(loss.map_or_else(|| unavailable(server, &error), unanswered));
+            }
         };
+        // The tools may have been listed again with this connection.
+        if let Err(why) = server.check(spec) {
+            return Ok(loss.map_or_else(|| ToolOutcome::failed(why), unanswered));
+        }
         let name = server.config.name.as_str();
         match send(server, &link, params.clone(), &call.context).await {
             Sent::Answered(answer) => return answered(server, &call, *answer, rounds),
             Sent::Rejected(why) => return Ok(result::failed(name, &why)),
-            Sent::Lost(_) if may_run_again && !is_repeated && link.lost.is_cancelled() => {
-                is_repeated = true;
+            Sent::NotSent if !is_repeated => {}
+            Sent::NotSent => return Ok(loss.map_or_else(|| not_run(name), unanswered)),
+            Sent::Lost(why) if may_run_again && !is_repeated && link.lost.is_cancelled() => {
+                loss = Some(why);
             }
-            Sent::Lost(why) => {
-                let outcome = ToolOutcome::failed(why);
-                return Ok(match may_run_again {
-                    true => outcome,
-                    false => outcome.into_indeterminate(),
-                });
-            }
+            Sent::Lost(why) => return Ok(unanswered(why)),
         }
+        is_repeated = true;
     }
 }
 
@@ -95,6 +102,10 @@ fn unavailable(server: &Server, error: &Error) -> ToolOutcome {
     let name = server.config.name.as_str();
     let error = error.to_string();
     tracing::warn!(target: "concentric::mcp", parent: None, server = name, error, "a server is not available");
+    not_run(name)
+}
+
+fn not_run(name: &str) -> ToolOutcome {
     ToolOutcome::failed(format!(
         "The call was not run: the MCP server `{name}` is not available. Try again later."
     ))
@@ -201,7 +212,9 @@ async fn send(
     let options = PeerRequestOptions::no_options();
     let sent = link.peer.send_request_with_option(request, options).await;
     let Ok(mut handle) = sent else {
-        return lost(link);
+        // The connection did not take it.
+        link.lost.cancel();
+        return Sent::NotSent;
     };
     let token = handle.progress_token.clone();
     let mut progress = link.calls.add(token.clone(), context.clone());
@@ -266,9 +279,11 @@ fn not_answered(link: &Link, error: &(dyn StdError + 'static)) -> Sent {
     match transport_error(error) {
         Some(StreamableHttpError::SessionExpired) => {
             link.lost.cancel();
-            lost(link)
+            Sent::NotSent
         }
-        Some(StreamableHttpError::HttpStatus(error)) if error.status < 500 => {
+        Some(StreamableHttpError::HttpStatus(error))
+            if (400..500).contains(&error.status) && error.status != 408 =>
+        {
             Sent::Rejected(format!("it refused the call with status {}.", error.status))
         }
         Some(StreamableHttpError::Client(error)) => match (error.kind(), error.code()) {

@@ -211,7 +211,10 @@ impl StreamableHttpClient for HttpServer {
         let awaits_response = matches!(message, JsonRpcMessage::Request(_));
         if !status.is_success() {
             let is_client_error = status.is_client_error()
-                && !matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
+                && !matches!(
+                    status,
+                    StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::REQUEST_TIMEOUT
+                );
             if !is_client_error {
                 return Err(status_error(&response));
             }

@@ -208,3 +208,81 @@ async fn endless_responses_are_refused() {
         );
     }
 }
+
+/// The calls that reach a server whose first `tools/call` is answered with `status`, and the outcome.
+async fn first_call_answered_with(status: StatusCode) -> (usize, Called) {
+    let calls = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&calls);
+    let fail = move |request: Request, next: Next| {
+        let count = Arc::clone(&count);
+        async move {
+            let (parts, body) = request.into_parts();
+            let body = axum::body::to_bytes(body, 1 << 20).await.unwrap();
+            let is_call = body.windows(12).any(|part| part == b"\"tools/call\"");
+            if is_call && count.fetch_add(1, Ordering::Relaxed) == 0 {
+                return status.into_response();
+            }
+            next.run(Request::from_parts(parts, body.into())).await
+        }
+    };
+    let app = Router::new().route_service("/mcp", service());
+    let origin = serve(app.layer(axum::middleware::from_fn(fail))).await;
+    let server = connected(format!("{origin}/mcp")).await;
+    // It is not idempotent.
+    let broken = called(&server, "broken", json!({}), Value::Null).await;
+    (calls.load(Ordering::Relaxed), broken)
+}
+
+#[tokio::test]
+async fn the_status_tells_whether_a_call_was_executed() {
+    for (status, expected) in [
+        (StatusCode::BAD_REQUEST, ToolStatus::Failed),
+        (StatusCode::CONFLICT, ToolStatus::Failed),
+        (StatusCode::FOUND, ToolStatus::Unknown),
+        (StatusCode::REQUEST_TIMEOUT, ToolStatus::Unknown),
+        (StatusCode::BAD_GATEWAY, ToolStatus::Unknown),
+    ] {
+        let (calls, broken) = first_call_answered_with(status).await;
+        assert_eq!((calls, broken.outcome.status), (1, expected), "{status}");
+    }
+}
+
+#[tokio::test]
+async fn a_call_is_sent_again_if_its_session_has_expired() {
+    let calls = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&calls);
+    let answer = move |body: axum::body::Bytes| {
+        let body: Value = serde_json::from_slice(&body).unwrap();
+        let count = Arc::clone(&count);
+        async move {
+            let method = body["method"].as_str().unwrap_or_default();
+            let result = match method {
+                "initialize" => json!({
+                    "protocolVersion": "2025-06-18",
+                    "capabilities": {"tools": {}},
+                    "serverInfo": {"name": "sessions", "version": "1"},
+                }),
+                "tools/list" => {
+                    json!({"tools": [{"name": "pay", "inputSchema": {"type": "object"}}]})
+                }
+                "tools/call" if count.fetch_add(1, Ordering::Relaxed) == 0 => {
+                    return StatusCode::NOT_FOUND.into_response();
+                }
+                "tools/call" => json!({"content": [{"type": "text", "text": "paid"}]}),
+                "server/discover" => return StatusCode::BAD_REQUEST.into_response(),
+                _ => return StatusCode::ACCEPTED.into_response(),
+            };
+            let message = json!({"jsonrpc": "2.0", "id": body["id"], "result": result});
+            let headers = [
+                ("mcp-session-id", "one"),
+                ("content-type", "application/json"),
+            ];
+            (headers, message.to_string()).into_response()
+        }
+    };
+    let app = Router::new().route("/mcp", axum::routing::post(answer));
+    let server = connected(format!("{}/mcp", serve(app).await)).await;
+    let paid = called(&server, "pay", json!({}), Value::Null).await;
+    assert_eq!(paid.outcome.status, ToolStatus::Done, "{paid:?}");
+    assert_eq!(calls.load(Ordering::Relaxed), 2);
+}
