@@ -13,7 +13,7 @@ pub struct McpLimits {
     pub max_tools: usize,
     /// The pages of a listing; 100 by default.
     pub max_pages: usize,
-    /// The definitions of a listing together (bytes); 4 MiB by default.
+    /// The definitions and the cursors of a listing together (bytes); 4 MiB by default.
     pub max_listing_bytes: usize,
     /// The schema of the arguments or the result of a tool (bytes); 64 KiB by default. A tool with a
     /// larger schema is refused.

@@ -10,6 +10,7 @@ use crate::{
 use concentric_core::{Error, ErrorKind};
 use concentric_providers::client::HttpClient;
 use rmcp::{
+    ClientCacheConfig,
     model::ProtocolVersion,
     service::{
         ClientInitializeError, ClientLifecycleMode, Peer, RoleClient, RunningService,
@@ -86,7 +87,7 @@ impl OpenLink {
                 settings.max_sse_event_size = max;
                 settings.max_json_response_size = max;
                 settings.max_concurrent_requests = MAX_REQUESTS;
-                // A call is not repeated in a new session, unless it may be.
+                // The call decides whether it is sent again in a new session.
                 settings.reinit_on_expired_session = false;
                 let transport = StreamableHttpClientTransport::with_client(client, settings);
                 let serving = serve_client_with_lifecycle(handler, transport, lifecycle()).await;
@@ -94,6 +95,9 @@ impl OpenLink {
             }
         };
         let running = running.map_err(|error| not_connected(config, error))?;
+        // A listing must be the server's current one, and a cache would keep each page.
+        let no_cache = ClientCacheConfig::disabled();
+        running.peer().set_response_cache_config(no_cache).await;
         let link = Link {
             peer: running.peer().clone(),
             calls,

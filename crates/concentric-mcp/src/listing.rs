@@ -94,6 +94,9 @@ fn check(spec: &ToolSpec) -> Result<(), String> {
     checked.map_err(|error| text::cut(text::visible(&error.to_string()), 512))
 }
 
+/// The longest cursor (bytes); all are kept until the listing ends.
+const MAX_CURSOR: usize = 4 << 10;
+
 /// Reads all pages of a listing.
 async fn pages(link: &Link, config: &Config) -> Result<Vec<model::Tool>, Error> {
     let limits = &config.limits;
@@ -126,8 +129,14 @@ async fn pages(link: &Link, config: &Config) -> Result<Vec<model::Tool>, Error> 
             return Err(too_long(format!("are more than {}", limits.max_tools)));
         }
         cursor = page.next_cursor;
+        bytes += cursor.as_ref().map_or(0, String::len);
         match &cursor {
             None => return Ok(tools),
+            Some(next) if next.len() > MAX_CURSOR => {
+                return Err(too_long(format!(
+                    "have a cursor of more than {MAX_CURSOR} bytes"
+                )));
+            }
             Some(next) if !seen.insert(next.clone()) => {
                 let what = format!(
                     "the MCP server `{}` repeats a page of its tools",

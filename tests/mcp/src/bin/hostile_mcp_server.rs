@@ -48,6 +48,7 @@ fn page(how: &str, cursor: Option<&str>, listings: u32) -> Value {
                 .collect();
             json!({"tools": tools, "nextCursor": (from + 100).to_string()})
         }
+        "long-cursor" => json!({"tools": [], "nextCursor": "x".repeat(5 << 10)}),
         "cursor-loop" => json!({"tools": [], "nextCursor": "again"}),
         "many-pages" => {
             let at: usize = cursor.and_then(|it| it.parse().ok()).unwrap_or_default();

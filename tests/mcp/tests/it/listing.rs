@@ -8,7 +8,7 @@ async fn error_of(how: &str) -> concentric_core::Error {
 
 #[tokio::test]
 async fn a_listing_beyond_the_limits_is_an_error() {
-    for how in ["many-tools", "many-pages", "large-listing"] {
+    for how in ["many-tools", "many-pages", "large-listing", "long-cursor"] {
         let error = error_of(how).await;
         assert_eq!(error.kind(), ErrorKind::TooLarge, "{how}: {error}");
     }
