@@ -17,7 +17,13 @@ use rmcp::{
 };
 use secrecy::{ExposeSecret, SecretString};
 use sse_stream::{Sse, SseStream};
-use std::{collections::HashMap, error::Error as StdError, sync::Arc};
+use std::{
+    collections::HashMap,
+    error::Error as StdError,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+use tokio::time::{Instant, sleep_until};
 use tower_service::Service;
 
 pub(crate) type Failed = StreamableHttpError<Error>;
@@ -36,6 +42,7 @@ pub(crate) struct HttpServer {
     client: HttpClient,
     bearer: Option<HeaderValue>,
     max_event: usize,
+    spacing: Arc<Mutex<Spacing>>,
 }
 
 impl HttpServer {
@@ -49,6 +56,7 @@ impl HttpServer {
             client,
             bearer,
             max_event,
+            spacing: Arc::default(),
         })
     }
 
@@ -229,7 +237,8 @@ impl StreamableHttpClient for HttpServer {
         }
         match kind.as_str() {
             EVENT_STREAM => {
-                let events = events(response, limits.max_sse_event_size);
+                let body = BodyDataStream::new(response.into_body());
+                let events = events(body, limits.max_sse_event_size);
                 Ok(StreamableHttpPostResponse::Sse(events, new_session))
             }
             JSON => {
@@ -276,12 +285,20 @@ impl StreamableHttpClient for HttpServer {
             let id = id.parse().map_err(|_| failed("the event id is invalid"))?;
             headers.insert(LAST_EVENT_ID, id);
         }
+        let at = {
+            let mut spacing = self.spacing.lock().unwrap_or_else(PoisonError::into_inner);
+            spacing.next(Instant::now())
+        };
+        sleep_until(at).await;
         let response = self.send(Method::GET, &uri, headers, Bytes::new()).await?;
         match response.status() {
             StatusCode::METHOD_NOT_ALLOWED => Err(Failed::ServerDoesNotSupportSse),
             status if !status.is_success() => Err(status_error(&response)),
             _ => match media_type(response.headers()).as_str() {
-                EVENT_STREAM => Ok(events(response, self.max_event)),
+                EVENT_STREAM => {
+                    let body = BodyDataStream::new(response.into_body());
+                    Ok(events(body, self.max_event))
+                }
                 other => Err(Failed::UnexpectedContentType(Some(other.to_owned()))),
             },
         }
@@ -324,10 +341,49 @@ async fn read(response: Response<Body>, max: usize) -> Result<Bytes, Failed> {
     }
 }
 
-/// The events of a response, each of which may have `max` bytes.
-fn events(response: Response<Body>, max: usize) -> BoxStream<'static, Result<Sse, SseError>> {
-    let bytes = BodyDataStream::new(response.into_body());
-    SseStream::from_bytes_stream(limited(bytes, max)).boxed()
+/// The events of a body, each of which may have `max` bytes.
+fn events<S>(bytes: S, max: usize) -> BoxStream<'static, Result<Sse, SseError>>
+where
+    S: Stream<Item = Result<Bytes, Error>> + Send + 'static,
+{
+    let events = SseStream::from_bytes_stream(limited(bytes, max));
+    let clamped = events.map_ok(|mut event| {
+        event.retry = event.retry.map(|ms| ms.clamp(MIN_RETRY_MS, MAX_RETRY_MS));
+        event
+    });
+    clamped.boxed()
+}
+
+/// The bounds of the time that a server sets from the end of a stream to the next request.
+const MIN_RETRY_MS: u64 = 1_000;
+const MAX_RETRY_MS: u64 = 60_000;
+
+/// The bounds of the time between two requests for event streams.
+const MIN_SPACING: Duration = Duration::from_secs(1);
+const MAX_SPACING: Duration = Duration::from_secs(30);
+
+/// Spaces the requests for event streams, whatever the server does: the time between two of them
+/// doubles while streams end early. Streams that end together are requested together.
+#[derive(Default)]
+struct Spacing {
+    /// The time of the last request, which may be to come, and the time until the next one.
+    last: Option<(Instant, Duration)>,
+}
+
+impl Spacing {
+    /// The time of the next request.
+    fn next(&mut self, now: Instant) -> Instant {
+        let (at, spacing) = match self.last {
+            Some((last, _)) if now < last => return last,
+            Some((last, spacing)) if now < last + spacing + MAX_SPACING => {
+                let doubled = spacing.saturating_mul(2).min(MAX_SPACING);
+                (now.max(last + spacing), doubled)
+            }
+            _ => (now, MIN_SPACING),
+        };
+        self.last = Some((at, spacing));
+        at
+    }
 }
 
 /// Fails once more than `max` bytes have passed without the empty line that ends an event.
@@ -368,6 +424,33 @@ mod tests {
         let mut headers = HeaderMap::new();
         headers.insert(header::LOCATION, location.parse().expect("a value"));
         redirected(&from, &headers).map(|uri| uri.to_string())
+    }
+
+    #[test]
+    fn streams_that_end_early_are_requested_less_often() {
+        let (mut spacing, mut now) = (Spacing::default(), Instant::now());
+        let mut waits = Vec::new();
+        for _ in 0..8 {
+            let at = spacing.next(now);
+            waits.push((at - now).as_secs());
+            // Another stream that ended meanwhile is requested with it.
+            assert!(at == now || spacing.next(now) == at);
+            now = at;
+        }
+        assert_eq!(waits, [0, 1, 2, 4, 8, 16, 30, 30]);
+        now += Duration::from_secs(61);
+        assert_eq!(spacing.next(now), now);
+        assert_eq!(spacing.next(now), now + MIN_SPACING);
+    }
+
+    #[tokio::test]
+    async fn the_time_to_the_next_request_has_bounds() {
+        for (sent, expected) in [("0", 1_000), ("5000", 5_000), ("99999999999", 60_000)] {
+            let text = Bytes::from(format!("retry: {sent}\ndata: x\n\n"));
+            let mut events = events(stream::iter([Ok(text)]), 1024);
+            let event = events.next().await.expect("an event").expect("valid");
+            assert_eq!(event.retry, Some(expected));
+        }
     }
 
     #[test]
