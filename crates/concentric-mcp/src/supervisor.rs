@@ -324,7 +324,8 @@ fn not_listed(server: &Server, error: &str) {
     tracing::warn!(target: "concentric::mcp", parent: None, server = name, error, "the changed tools of a server were not listed");
 }
 
-/// Subscribes to changes of the tools, which servers of 2026-07-28 do not report otherwise.
+/// Subscribes to changes of the tools, which servers of 2026-07-28 do not report otherwise. A
+/// subscription that ends is renewed.
 async fn subscribe(link: &Link) {
     let Some(info) = link.peer.peer_info() else {
         return;
@@ -334,13 +335,25 @@ async fn subscribe(link: &Link) {
     if !reports || info.protocol_version < ProtocolVersion::V_2026_07_28 {
         return;
     }
-    let filter = SubscriptionFilter::builder().tools_list_changed().build();
-    let Ok(mut subscription) = link.peer.listen(filter).await else {
-        return;
-    };
-    while let Ok(Some(notification)) = subscription.next().await {
-        if let ServerNotification::ToolListChangedNotification(_) = notification {
-            link.list_changed.notify_one();
+    let mut attempt = 0_u32;
+    loop {
+        let filter = SubscriptionFilter::builder().tools_list_changed().build();
+        if let Ok(mut subscription) = link.peer.listen(filter).await {
+            if attempt > 0 {
+                // Changes in between were not reported.
+                link.list_changed.notify_one();
+            }
+            while let Ok(Some(notification)) = subscription.next().await {
+                if let ServerNotification::ToolListChangedNotification(_) = notification {
+                    attempt = 0;
+                    link.list_changed.notify_one();
+                }
+            }
         }
+        attempt = attempt.saturating_add(1);
+        sleep(RENEWAL + delay(attempt)).await;
     }
 }
+
+/// The shortest time from the end of a subscription to the next one.
+const RENEWAL: Duration = Duration::from_secs(1);
