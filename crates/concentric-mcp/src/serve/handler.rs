@@ -18,8 +18,8 @@ use rmcp::{
     service::{Peer, RequestContext, RoleServer},
 };
 use serde_json::{Value, json};
-use std::time::Duration;
-use tokio::sync::mpsc;
+use std::{sync::Arc, time::Duration};
+use tokio::sync::{Semaphore, mpsc};
 
 /// The rounds of approvals in one call.
 const MAX_APPROVALS: usize = 8;
@@ -28,16 +28,25 @@ const APPROVAL_TIMEOUT: Duration = Duration::from_secs(300);
 /// The progress notifications that wait for the client; further ones are dropped.
 const MAX_PROGRESS: usize = 16;
 
+/// The calls that run at once; further ones are refused.
+const MAX_CALLS: usize = 256;
+
 /// Serves a toolset to one client.
 #[derive(Clone)]
 pub(super) struct ToolHandler {
-    name: Str,
-    tools: Toolset,
+    pub(super) name: Str,
+    pub(super) tools: Toolset,
+    /// Shared by all clients.
+    running: Arc<Semaphore>,
 }
 
 impl ToolHandler {
-    pub(super) const fn new(name: Str, tools: Toolset) -> Self {
-        Self { name, tools }
+    pub(super) fn new(name: Str, tools: Toolset) -> Self {
+        Self {
+            name,
+            tools,
+            running: Arc::new(Semaphore::new(MAX_CALLS)),
+        }
     }
 
     async fn execute(
@@ -239,6 +248,10 @@ impl ServerHandler for ToolHandler {
                 None,
             ));
         }
+        let Ok(_permit) = self.running.try_acquire() else {
+            let why = "The call was not run: too many calls are running. Try again later.";
+            return Ok(failed(why).into());
+        };
         let name = request.name.clone();
         let result = tokio::select! {
             result = self.execute(request, &context) => result,

@@ -32,8 +32,7 @@ const IDLE: Duration = Duration::from_secs(30 * 60);
 /// [context](concentric_core::Context::extensions) of its calls.
 #[derive(Clone)]
 pub struct McpService {
-    name: Str,
-    tools: Toolset,
+    handler: ToolHandler,
     config: StreamableHttpServerConfig,
     sessions: Arc<LocalSessionManager>,
     inner: StreamableHttpService<ToolHandler, LocalSessionManager>,
@@ -45,28 +44,29 @@ impl McpService {
     /// It accepts requests for the local machine only, and none that a web page sends: see
     /// [`allow_hosts`](Self::allow_hosts) and [`allow_origins`](Self::allow_origins). An invalid
     /// [toolset](Toolset::check) fails each call.
+    ///
+    /// At most 256 calls of all clients run at once; the result of a further one is an error.
     pub fn new(name: impl Into<Str>, tools: Toolset) -> Self {
         let config = StreamableHttpServerConfig::default().enforce_origin_validation();
         let mut sessions = LocalSessionManager::default();
         sessions.session_config.keep_alive = Some(IDLE);
-        Self::build(name.into(), tools, config, Arc::new(sessions))
+        let handler = ToolHandler::new(name.into(), tools);
+        Self::build(handler, config, Arc::new(sessions))
     }
 
     fn build(
-        name: Str,
-        tools: Toolset,
+        handler: ToolHandler,
         config: StreamableHttpServerConfig,
         sessions: Arc<LocalSessionManager>,
     ) -> Self {
-        let handler = ToolHandler::new(name.clone(), tools.clone());
+        let served = handler.clone();
         let inner = StreamableHttpService::new(
-            move || Ok(handler.clone()),
+            move || Ok(served.clone()),
             Arc::clone(&sessions),
             config.clone(),
         );
         Self {
-            name,
-            tools,
+            handler,
             config,
             sessions,
             inner,
@@ -74,15 +74,19 @@ impl McpService {
     }
 
     /// Sets the values of the `Host` header that are accepted, with or without a port. By default
-    /// those of the local machine, so that a page whose name was rebound to it cannot reach it.
+    /// those of the local machine, so that a page whose name was rebound to it cannot reach it. An
+    /// empty list changes nothing: the check cannot be turned off.
     #[must_use]
     pub fn allow_hosts<H>(self, hosts: impl IntoIterator<Item = H>) -> Self
     where
         H: Into<String>,
     {
         let hosts: Vec<String> = hosts.into_iter().map(Into::into).collect();
+        if hosts.is_empty() {
+            return self;
+        }
         let config = self.config.with_allowed_hosts(hosts);
-        Self::build(self.name, self.tools, config, self.sessions)
+        Self::build(self.handler, config, self.sessions)
     }
 
     /// Sets the origins of web pages whose requests are accepted, such as
@@ -95,7 +99,7 @@ impl McpService {
     {
         let origins: Vec<String> = origins.into_iter().map(Into::into).collect();
         let config = self.config.with_allowed_origins(origins);
-        Self::build(self.name, self.tools, config, self.sessions)
+        Self::build(self.handler, config, self.sessions)
     }
 }
 
@@ -130,8 +134,8 @@ where
 impl fmt::Debug for McpService {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("McpService")
-            .field("name", &self.name)
-            .field("tools", &self.tools)
+            .field("name", &self.handler.name)
+            .field("tools", &self.handler.tools)
             .finish_non_exhaustive()
     }
 }

@@ -22,7 +22,10 @@
 //! | it fails, or its outcome is unknown | a result with `isError` and the text |
 //! | a tool or a layer emits a progress event (`mcp.progress`) | a progress notification, if it requested them |
 //! | a gate requires an approval | a form to approve or deny, if the client can show forms; otherwise a result with `isError` that names the tool and the approval |
-//! | a call is cancelled, or the client disconnects | nothing; the call is dropped |
+//! | a call is cancelled | nothing; the call is dropped |
+//! | the client disconnects without a session, or closes the input | nothing; its calls are dropped |
+//! | it disconnects in a session | nothing; its calls go on until they are cancelled or the session ends |
+//! | more than 256 calls would run at once | a result with `isError`, at once |
 //! | a request names a foreign host or origin | status 403 |
 //!
 //! Clients of the revision 2026-07-28 cannot be asked during a call, so that calls which require an

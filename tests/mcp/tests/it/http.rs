@@ -11,7 +11,7 @@ use axum::{
 use concentric_core::{ErrorKind, ToolStatus};
 use concentric_mcp::{McpConnection, McpServer, McpService};
 use concentric_mcp_tests::{Called, call, served};
-use concentric_tools::Toolset;
+use concentric_tools::{NoArguments, Toolset, tool};
 use serde_json::{Value, json};
 use std::sync::{
     Arc,
@@ -126,7 +126,9 @@ async fn a_bearer_token_is_sent_and_required() {
 
 #[tokio::test]
 async fn foreign_hosts_and_origins_are_refused() {
-    let origin = serve(Router::new().route_service("/mcp", service())).await;
+    // An empty list does not turn the check off.
+    let service = service().allow_hosts([""; 0]);
+    let origin = serve(Router::new().route_service("/mcp", service)).await;
     let address = origin.trim_start_matches("http://").to_owned();
     let status = async |headers: &str| {
         let mut stream = tokio::net::TcpStream::connect(&address).await.unwrap();
@@ -285,4 +287,37 @@ async fn a_call_is_sent_again_if_its_session_has_expired() {
     let paid = called(&server, "pay", json!({}), Value::Null).await;
     assert_eq!(paid.outcome.status, ToolStatus::Done, "{paid:?}");
     assert_eq!(calls.load(Ordering::Relaxed), 2);
+}
+
+#[tokio::test]
+async fn only_a_number_of_calls_run_at_once() {
+    let gate = Arc::new(tokio::sync::Semaphore::new(0));
+    let opened = Arc::clone(&gate);
+    let wait = tool("wait", "Waits.", move |NoArguments {}| {
+        let gate = Arc::clone(&gate);
+        async move {
+            let _open = gate.acquire().await;
+            "waited"
+        }
+    });
+    let service = McpService::new("busy", Toolset::new().tool(wait.read_only()));
+    let origin = serve(Router::new().route_service("/mcp", service)).await;
+    let mut calls = tokio::task::JoinSet::new();
+    for _ in 0..5 {
+        // Each connection sends at most 64 requests at once.
+        let server = connected(format!("{origin}/mcp")).await;
+        for _ in 0..60 {
+            let server = server.clone();
+            calls.spawn(async move { called(&server, "wait", json!({}), Value::Null).await });
+        }
+    }
+    for _ in 0..300 - 256 {
+        let refused = calls.join_next().await.unwrap().unwrap();
+        assert_eq!(refused.outcome.status, ToolStatus::Failed, "{refused:?}");
+        assert!(refused.text().contains("too many calls"), "{refused:?}");
+    }
+    opened.add_permits(1);
+    while let Some(waited) = calls.join_next().await {
+        assert_eq!(waited.unwrap().text(), "waited");
+    }
 }
