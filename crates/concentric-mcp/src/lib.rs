@@ -40,7 +40,7 @@
 //! | the structured result does not match the schema | the call fails |
 //! | a result is too long | the middle is cut |
 //! | a message is too long, the process ends, or the connection breaks | all pending calls fail; the outcome of a call that may not be repeated is unknown |
-//! | the last handle is dropped | the process receives SIGTERM, and after 3 seconds SIGKILL |
+//! | the last handle is dropped | the process and its children receive SIGTERM, and SIGKILL once it has ended or after 3 seconds |
 //!
 //! With the feature `server`, `serve` does the reverse: it serves a toolset to MCP clients.
 //!

@@ -16,6 +16,7 @@ use tokio::{
     io::{AsyncBufReadExt, AsyncRead, BufReader, ReadBuf},
     process::{Child, ChildStderr, ChildStdin, ChildStdout, Command},
 };
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 /// The command of a child process, with its whole environment.
 #[derive(Clone)]
@@ -75,13 +76,17 @@ impl StdioCommand {
         let no_pipe = || failed("the process has no pipes".into());
         let input = child.stdin.take().ok_or_else(no_pipe)?;
         let output = child.stdout.take().ok_or_else(no_pipe)?;
+        let ended = CancellationToken::new();
         if let Some(errors) = child.stderr.take() {
-            tokio::spawn(log(server.to_owned(), errors));
+            tokio::spawn(log(server.to_owned(), errors, ended.clone()));
         }
         Ok(Process {
             output: LineLimit::new(output, max_line),
             input,
-            child: ChildGuard(Some(child)),
+            child: ChildGuard {
+                child: Some(child),
+                _ended: ended.drop_guard(),
+            },
         })
     }
 }
@@ -94,25 +99,47 @@ pub(crate) struct Process {
 }
 
 /// Kills the process and its group on drop, unless they have ended.
-pub(crate) struct ChildGuard(Option<Child>);
+pub(crate) struct ChildGuard {
+    child: Option<Child>,
+    /// Ends the log.
+    _ended: DropGuard,
+}
 
 /// The time from the request to end until the process is killed.
 const GRACE: Duration = Duration::from_secs(3);
 
 impl ChildGuard {
-    /// Ends the process and waits until it has ended: by SIGTERM, and by SIGKILL after a while.
+    /// Ends the process and waits until it has ended: by SIGTERM, and by SIGKILL after a while. The
+    /// rest of its group is killed once the process itself has ended.
     pub(crate) async fn end(mut self) {
-        let Some(child) = &mut self.0 else {
+        let Some(child) = &mut self.child else {
             return;
         };
         #[cfg(unix)]
-        signal(child, rustix::process::Signal::TERM);
-        if tokio::time::timeout(GRACE, child.wait()).await.is_err() {
-            #[cfg(unix)]
+        {
+            signal(child, rustix::process::Signal::TERM);
+            let _ = tokio::time::timeout(GRACE, exited(child)).await;
+            // Before the process is reaped, since its id may be another's afterwards.
             signal(child, rustix::process::Signal::KILL);
-            let _ = child.kill().await;
         }
-        self.0 = None;
+        #[cfg(not(unix))]
+        let _ = tokio::time::timeout(GRACE, child.wait()).await;
+        let _ = child.kill().await;
+        self.child = None;
+    }
+}
+
+/// Waits until a process has ended, without reaping it.
+#[cfg(unix)]
+async fn exited(child: &Child) {
+    use rustix::process::{WaitId, WaitIdOptions, waitid};
+    const INTERVAL: Duration = Duration::from_millis(10);
+    let Some(id) = group(child) else {
+        return;
+    };
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    while let Ok(None) = waitid(WaitId::Pid(id), options) {
+        tokio::time::sleep(INTERVAL).await;
     }
 }
 
@@ -120,17 +147,22 @@ impl Drop for ChildGuard {
     fn drop(&mut self) {
         // tokio kills and reaps the process itself, and knows nothing of its group.
         #[cfg(unix)]
-        if let Some(child) = &self.0 {
+        if let Some(child) = &self.child {
             signal(child, rustix::process::Signal::KILL);
         }
     }
 }
 
-/// Sends a signal to the group of a process that was not reaped yet, so that its id is still its own.
+/// The group of a process that was not reaped yet, so that its id is still its own.
+#[cfg(unix)]
+fn group(child: &Child) -> Option<rustix::process::Pid> {
+    let id = i32::try_from(child.id()?).ok()?;
+    rustix::process::Pid::from_raw(id)
+}
+
 #[cfg(unix)]
 fn signal(child: &Child, signal: rustix::process::Signal) {
-    let id = child.id().and_then(|id| i32::try_from(id).ok());
-    if let Some(group) = id.and_then(rustix::process::Pid::from_raw) {
+    if let Some(group) = group(child) {
         let _ = rustix::process::kill_process_group(group, signal);
     }
 }
@@ -138,8 +170,23 @@ fn signal(child: &Child, signal: rustix::process::Signal) {
 /// The bytes of a line of a server's standard error that are logged.
 const MAX_LOGGED: usize = 2048;
 
-/// Logs the standard error of a server.
-async fn log(server: String, errors: ChildStderr) {
+/// The time that is left to read the last lines of a server.
+const LOG_GRACE: Duration = Duration::from_millis(500);
+
+/// Logs the standard error of a server until its process has `ended`, also if another one keeps the
+/// pipe open.
+async fn log(server: String, errors: ChildStderr, ended: CancellationToken) {
+    let late = async {
+        ended.cancelled().await;
+        tokio::time::sleep(LOG_GRACE).await;
+    };
+    tokio::select! {
+        () = log_lines(server, errors) => {}
+        () = late => {}
+    }
+}
+
+async fn log_lines(server: String, errors: ChildStderr) {
     let mut errors = BufReader::new(errors);
     let mut throttle = Throttle::new();
     let mut line = Vec::new();

@@ -202,6 +202,11 @@ fn main() {
         // A process of its own, which must end as well.
         let _ = std::process::Command::new("/bin/sleep").arg("3600").spawn();
     }
+    if how == "stubborn-child" {
+        let script = "trap '' TERM; sleep 3601";
+        let mut command = std::process::Command::new("/bin/sh");
+        let _ = command.args(["-c", script]).spawn();
+    }
     let mut listings = 0;
     loop {
         let message = next_message();

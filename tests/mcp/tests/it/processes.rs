@@ -70,6 +70,17 @@ async fn closing_waits_for_the_end_of_the_process() {
 }
 
 #[tokio::test]
+async fn a_child_that_ignores_the_request_to_end_is_killed() {
+    let server = marked("stubborn-child", "mark-stubborn")
+        .connect()
+        .await
+        .unwrap();
+    assert_ne!(processes("3601"), 0);
+    server.close().await;
+    until(async || processes("3601") == 0).await;
+}
+
+#[tokio::test]
 async fn no_process_outlives_a_connection_that_is_not_established() {
     let mark = "mark-connect";
     for wait in [0, 1, 5, 20, 60] {
