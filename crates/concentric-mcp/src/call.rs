@@ -35,7 +35,7 @@ enum Sent {
     /// The server reports an error of the protocol.
     Rejected(String),
     /// The server has not executed the call.
-    NotSent,
+    NotTaken,
     /// There is no answer, so that the server may have executed the call.
     Lost(String),
 }
@@ -70,8 +70,8 @@ pub(crate) async fn call(
         match send(server, &link, params.clone(), &call.context).await {
             Sent::Answered(answer) => return answered(server, &call, *answer, rounds),
             Sent::Rejected(why) => return Ok(result::failed(name, &why)),
-            Sent::NotSent if !is_repeated => {}
-            Sent::NotSent => return Ok(loss.map_or_else(|| not_run(name), unanswered)),
+            Sent::NotTaken if !is_repeated => {}
+            Sent::NotTaken => return Ok(loss.map_or_else(|| not_run(name), unanswered)),
             Sent::Lost(why) if may_run_again && !is_repeated && link.lost.is_cancelled() => {
                 loss = Some(why);
             }
@@ -214,7 +214,7 @@ async fn send(
     let Ok(mut handle) = sent else {
         // The connection did not take it.
         link.lost.cancel();
-        return Sent::NotSent;
+        return Sent::NotTaken;
     };
     let token = handle.progress_token.clone();
     let mut progress = link.calls.add(token.clone(), context.clone());
@@ -279,7 +279,7 @@ fn not_answered(link: &Link, error: &(dyn StdError + 'static)) -> Sent {
     match transport_error(error) {
         Some(StreamableHttpError::SessionExpired) => {
             link.lost.cancel();
-            Sent::NotSent
+            Sent::NotTaken
         }
         Some(StreamableHttpError::HttpStatus(error))
             if (400..500).contains(&error.status) && error.status != 408 =>
