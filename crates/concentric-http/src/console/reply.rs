@@ -102,7 +102,7 @@ pub(super) async fn reply(
             "This console receives no replies.",
         ));
     };
-    let record = read(config, &**store, name).await?;
+    let record = read(config, &**store, name, &answers).await?;
     let mut replies = Vec::new();
     for answer in &answers {
         let open = record.state.interrupts();
@@ -111,8 +111,7 @@ pub(super) async fn reply(
             .find(|it| it.id.as_str() == answer.interrupt);
         let open = open.ok_or_else(answered)?;
         if digest(open) != answer.digest {
-            let why = "The call has changed since this page was opened. Open the page again.";
-            return Err(Refused::conflict("call_changed", why));
+            return Err(changed());
         }
         let reply = answer.reply(open)?;
         open.check(&reply, now).map_err(|error| invalid(&error))?;
@@ -154,9 +153,23 @@ pub(super) async fn reply(
     }
 }
 
-async fn read(config: &Config, store: &dyn RunStore, name: &RunName) -> Result<RunRecord, Refused> {
+/// The run that the agent resumes, if it is the one that the form shows.
+///
+/// Ids of interrupts may repeat within a conversation, and the agent finds the newest run that raised them.
+async fn read(
+    config: &Config,
+    store: &dyn RunStore,
+    name: &RunName,
+    answers: &[Answer],
+) -> Result<RunRecord, Refused> {
     let summary = stored(config, name).await?.ok_or_else(unknown)?;
-    match store.get(summary.key).await {
+    let (tenant, thread) = (summary.key.tenant.clone(), summary.key.thread.clone());
+    let asked = answers.iter().map(|it| InterruptId::new(&*it.interrupt));
+    match store
+        .find_by_interrupt(tenant, thread, asked.collect())
+        .await
+    {
+        Ok(record) if record.key != summary.key => Err(changed()),
         Ok(record) if record.status == RunStatus::Suspended => Ok(record),
         Ok(_) => Err(answered()),
         Err(StoreError::NotFound) => Err(unknown()),
@@ -272,6 +285,11 @@ async fn drive(
 fn answered() -> Refused {
     let why = "This question has been answered already, by another operator or by the user.";
     Refused::conflict("already_answered", why)
+}
+
+fn changed() -> Refused {
+    let why = "The call has changed since this page was opened, or a newer run has asked under the same id. Open the page again.";
+    Refused::conflict("call_changed", why)
 }
 
 /// The response to a reply that the interrupt does not accept.

@@ -1,7 +1,7 @@
 //! Replies of operators.
 
 use super::*;
-use concentric_core::store::{RunStatus, RunStore};
+use concentric_core::store::{RunKey, RunStatus, RunStore};
 
 /// The status of the run `r`.
 async fn status(site: &Site) -> RunStatus {
@@ -142,6 +142,30 @@ async fn the_second_of_two_operators_is_told() {
     assert_eq!(late.status, 409, "{}", late.body);
     assert!(late.body.contains("has been answered already"));
     assert!(site.paid.lock().unwrap().len() <= 1);
+}
+
+#[tokio::test]
+async fn an_approval_does_not_resume_a_newer_run_that_asks_under_the_same_id() {
+    let site = Site::new(Model::pays(&json!({"amount": 5})));
+    site.start("", "r").await;
+    let ann = all("ann");
+    let form = Form::deciding(&site.page(&ann, "/approvals").await, "approve");
+    let thread = || concentric_core::ThreadId::new("t");
+    let run = || concentric_core::RunId::new("r");
+    let key = site
+        .store
+        .find_by_client_id(Tenant::default(), thread(), run());
+    let older = site.store.get(key.await.unwrap().key).await.unwrap();
+    let newer = concentric_core::RunId::new("s");
+    let key = RunKey::new(Tenant::default(), thread(), newer.clone());
+    let (state, lease) = (older.state, std::time::Duration::from_secs(60));
+    let begun = RunStore::begin(&site.store, key.clone(), newer, state.clone().into(), lease);
+    let fence = begun.await.unwrap();
+    site.store.suspend(key, fence, state.into()).await.unwrap();
+    let answer = site.post(&ann, &form).await;
+    assert_eq!(answer.status, 409, "{}", answer.body);
+    assert!(site.paid.lock().unwrap().is_empty());
+    assert_eq!(status(&site).await, RunStatus::Suspended);
 }
 
 #[tokio::test]
