@@ -290,6 +290,11 @@ impl ClientPolicy {
         within("tool_calls", Some(field), count, self.tool_calls)
     }
 
+    /// Checks the number of parts of one message, in `field`.
+    pub(crate) fn check_part_count(&self, field: &str, count: usize) -> Result<(), Refused> {
+        within("parts", Some(field), count, self.parts)
+    }
+
     /// Checks the parts of a message, in `field`; the source of a part's media is in `source` of the
     /// part, or in the part itself.
     pub(crate) fn check_parts<'a>(
@@ -298,7 +303,7 @@ impl ClientPolicy {
         source: &str,
         parts: impl ExactSizeIterator<Item = &'a PartKind>,
     ) -> Result<(), Refused> {
-        within("parts", Some(field), parts.len(), self.parts)?;
+        self.check_part_count(field, parts.len())?;
         for (at, part) in parts.enumerate() {
             let (PartKind::Image(media) | PartKind::Audio(media) | PartKind::File(media)) = part
             else {

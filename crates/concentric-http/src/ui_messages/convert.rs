@@ -36,6 +36,7 @@ pub(super) fn check(policy: &ClientPolicy, input: &ChatInput) -> Result<(), Refu
     }
     for (at, message) in input.messages.iter().enumerate() {
         policy.check_id(|| format!("messages[{at}].id"), &message.id)?;
+        policy.check_part_count(&format!("messages[{at}].parts"), message.parts.len())?;
         match message.role {
             Role::System => policy.check_system(&format!("messages[{at}].role"), "system")?,
             Role::User => {
@@ -244,8 +245,8 @@ fn continued(message: &UiMessage) -> Continued {
 fn frames(message: &UiMessage) -> Bytes {
     let mut out = BytesMut::new();
     for (at, part) in message.parts.iter().enumerate() {
-        let id = format!("{}~{at}", message.id);
-        write_part(part, &id, &mut out);
+        // The chunks repeat the id, so it is short: a part may be small, and there may be many.
+        write_part(part, &at.to_string(), &mut out);
     }
     out.freeze()
 }

@@ -135,7 +135,7 @@
 //! |---|---|
 //! | has a live run in this process | `200`, all chunks; those of an answer that continues follow its earlier parts |
 //! | has none | `204`: the client reads the conversation |
-//! | has a run whose first chunks are [not kept](crate::ag_ui::EventLogLayer::events) | `410`, `events_gone` |
+//! | has a run whose first chunks are [not kept](crate::ag_ui::EventLogLayer::events), or whose answer began with parts that take more than its [log](crate::ag_ui::EventLogLayer::bytes) | `410`, `events_gone` |
 //! | has a run with 256 readers | `429`, `too_many_readers` |
 //!
 //! `stop` of `useChat` closes the connection, like a lost one. To stop a run that a `DetachLayer` continues, the client

@@ -77,28 +77,24 @@ impl<A: Service<ChatRequest>> UiMessages<A> {
     /// Replays the stream of a run.
     fn join<B>(&self, log: &Arc<RunLog>) -> Result<Response<A, B>, Refused> {
         let settings = &self.config.settings;
+        let gone = || {
+            let why = "the first chunks are not kept; read the chat when the run has ended";
+            Refused::new(StatusCode::GONE, "events_gone", why, None)
+        };
         let reader = match log.read(&After::default()) {
             Ok(reader) => reader,
             // It has ended meanwhile.
             Err(Unreadable::Over) => return Ok(empty(StatusCode::NO_CONTENT)),
             Err(Unreadable::Busy) => return Err(Refused::too_many_readers()),
-            Err(Unreadable::Gone) => {
-                let why = "the first chunks are not kept; read the chat when the run has ended";
-                return Err(Refused::new(StatusCode::GONE, "events_gone", why, None));
-            }
+            Err(Unreadable::Gone) => return Err(gone()),
         };
+        let earlier = log.earlier().ok_or_else(gone)?;
         let guard = match &settings.shutdown {
             Some(shutdown) => Some(shutdown.enter().ok_or_else(Refused::shutting_down)?),
             None => None,
         };
         let environment = settings.environment.clone();
-        let events = Events::new(
-            reader,
-            log.earlier(),
-            environment,
-            settings.keep_alive,
-            guard,
-        );
+        let events = Events::new(reader, earlier, environment, settings.keep_alive, guard);
         let mut response = event_stream(ResponseBody::joined(events));
         add_version(response.headers_mut());
         Ok(response)

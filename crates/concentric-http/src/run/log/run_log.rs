@@ -68,8 +68,8 @@ pub(crate) struct About {
 
 #[derive(Default)]
 struct State {
-    // What the client had before the run.
-    earlier: Bytes,
+    // What the client had before the run; `None` if it is too large, or is removed.
+    earlier: Option<Bytes>,
     pieces: VecDeque<Piece>,
     // The number of the next event.
     next: u64,
@@ -149,8 +149,8 @@ impl RunLog {
         translator: &dyn Translate,
         run: &Run,
     ) -> Arc<Self> {
-        let earlier = translator.earlier();
-        let bytes = LOG + earlier.len();
+        let earlier = Some(translator.earlier()).filter(|it| it.len() <= hub.limits.bytes);
+        let bytes = LOG + earlier.as_ref().map_or(0, Bytes::len);
         let state = State {
             earlier,
             next: 1,
@@ -218,8 +218,8 @@ impl RunLog {
         self.serial
     }
 
-    /// The frames of what the client had before the run, which follow the first frame.
-    pub(crate) fn earlier(&self) -> Bytes {
+    /// The frames of what the client had before the run, which follow the first frame; `None` if they are not kept.
+    pub(crate) fn earlier(&self) -> Option<Bytes> {
         self.lock().earlier.clone()
     }
 
@@ -325,7 +325,7 @@ impl RunLog {
         state.is_cleared = true;
         let pieces = mem::take(&mut state.pieces);
         let block = mem::take(&mut state.block);
-        state.earlier = Bytes::new();
+        state.earlier = None;
         let bytes = mem::take(&mut state.bytes);
         let woken: Vec<Waker> = state
             .readers

@@ -213,7 +213,9 @@ async fn the_policy_limits_requests() {
     let two = input(&[user("a", "x"), user("b", "x")]);
     let replies = input(&[json!({"id": "m", "role": "assistant",
         "parts": [call("a", "i"), call("b", "j")]})]);
-    for (input, limit) in [(two, "messages"), (replies, "replies")] {
+    let parts: Vec<Value> = (0..1025).map(|_| json!({"type": "text"})).collect();
+    let parts = input(&[json!({"id": "m", "role": "assistant", "parts": parts})]);
+    for (input, limit) in [(two, "messages"), (replies, "replies"), (parts, "parts")] {
         let answer = ask(&layer, agent(vec![]), &input).await;
         assert_eq!(answer.json()["error"]["limit"], limit, "{}", answer.body);
     }

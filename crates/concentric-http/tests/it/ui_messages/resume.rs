@@ -170,6 +170,23 @@ async fn chunks_that_are_not_kept_are_gone() {
 }
 
 #[tokio::test]
+async fn an_earlier_answer_that_is_too_large_is_gone() {
+    let text = json!({"type": "text", "text": "x".repeat(10_000)});
+    let answer = json!({"id": "m", "role": "assistant", "parts": [text]});
+    let body = input(&[user("u", "hi"), answer]);
+    for (bytes, status) in [(1 << 20, 200), (8 << 10, 410)] {
+        let gate = Gate::new();
+        let log = EventLogLayer::new().bytes(bytes);
+        let server = Server::new(&log, pieces(std::slice::from_ref(&gate)));
+        let mut first = server.request(post(&body)).await;
+        first.until("piece 0 ").await;
+        assert_eq!(server.resume().await.status(), status);
+        gate.open();
+        first.end().await;
+    }
+}
+
+#[tokio::test]
 async fn a_continued_answer_is_replayed_with_its_earlier_parts() {
     let gate = Gate::new();
     let ran = Ran::default();
