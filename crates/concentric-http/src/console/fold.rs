@@ -115,9 +115,11 @@ fn events(frames: &[u8]) -> impl Iterator<Item = &[u8]> {
 
 /// The id of the last event in frames.
 pub(super) fn last_id(frames: &[u8]) -> Option<&str> {
-    let at = memmem::rfind(frames, b"id: ")
-        .filter(|at| *at == 0 || frames.get(at - 1) == Some(&b'\n'))?;
-    let line = frames.get(at + 4..)?.split(|byte| *byte == b'\n').next()?;
+    let rest = match memmem::rfind(frames, b"\nid: ") {
+        Some(at) => frames.get(at + 5..)?,
+        None => frames.strip_prefix(b"id: ")?,
+    };
+    let line = rest.split(|byte| *byte == b'\n').next()?;
     std::str::from_utf8(line).ok()
 }
 
@@ -521,6 +523,14 @@ mod tests {
         assert_eq!(entries.end.map(|end| end.status), Some("failed"));
         let hidden = format!("{:?}", ops(frames, false));
         assert!(!hidden.contains("secret"), "{hidden}");
+    }
+
+    #[test]
+    fn an_id_begins_a_line() {
+        let frame = b"id: 7-aa\ndata: {\"type\":\"TEXT_MESSAGE_CONTENT\",\"delta\":\"id: 3\"}\n\n";
+        assert_eq!(last_id(frame), Some("7-aa"));
+        assert_eq!(last_id(&[FRAMES, frame].concat()), Some("7-aa"));
+        assert_eq!(last_id(b"data: id: 3\n\n"), None);
     }
 
     #[test]
