@@ -19,7 +19,10 @@ use super::{
     operator::Operator,
     runs::changes,
 };
-use crate::{refused::Refused, run::rfc3339};
+use crate::{
+    refused::Refused,
+    run::{TOKEN, rfc3339},
+};
 
 /// The number of runs whose questions are on a page.
 const RUNS: usize = 20;
@@ -89,22 +92,32 @@ pub(super) async fn record(
     }
 }
 
-/// The digest of what an interrupt is about, by which a form notices that this is another call.
+/// The digest of what an interrupt is about, by which a form notices that this is another question.
 pub(super) fn digest(interrupt: &Interrupt) -> String {
-    let arguments = interrupt.arguments().unwrap_or(&Value::Null);
-    let tool = interrupt.tool().unwrap_or_default();
-    let arguments = Digest::of_value(arguments);
-    let fields: [&[u8]; 3] = [
-        interrupt.reason.as_bytes(),
-        tool.as_bytes(),
-        arguments.as_bytes(),
+    let text = |text: Option<&str>| Digest::of_value(&text.into());
+    let schema = interrupt.response_schema.as_deref();
+    let fields = [
+        text(Some(&interrupt.reason)),
+        text(interrupt.message.as_deref()),
+        text(interrupt.call_id.as_ref().map(|id| id.as_str())),
+        Digest::of_value(schema.unwrap_or(&Value::Null)),
+        Digest::of_value(&metadata(interrupt, &[TOKEN])),
     ];
-    Digest::of_fields("concentric/console/call/v1", &fields).to_string()
+    let fields = fields.each_ref().map(|field| &field.as_bytes()[..]);
+    Digest::of_fields("concentric/console/question/v1", &fields).to_string()
 }
 
-/// What a form for these interrupts does, for its token.
-pub(super) fn purpose(name: &RunName, asked: &[(&str, &str)]) -> String {
-    format!("{:?}", ("reply", name.fields(), asked))
+/// The metadata of an interrupt without these.
+fn metadata(interrupt: &Interrupt, without: &[&str]) -> Value {
+    let all = interrupt.metadata.iter();
+    let shown = all.filter(|(name, _)| !without.contains(&name.as_str()));
+    let shown = shown.map(|(name, value)| (name.clone(), value.clone()));
+    shown.collect::<serde_json::Map<_, _>>().into()
+}
+
+/// What a form for these interrupts of a stored run does, for its token.
+pub(super) fn purpose(name: &RunName, key: &str, asked: &[(&str, &str)]) -> String {
+    format!("{:?}", ("reply", name.fields(), key, asked))
 }
 
 /// The kinds of reply that the console can give to an interrupt.
@@ -152,6 +165,7 @@ pub(super) fn questions(
                 config,
                 operator,
                 name,
+                key: record.key.run.as_str(),
                 interrupt,
                 id: &id,
             };
@@ -167,7 +181,7 @@ pub(super) fn questions(
             content
                 .markup("<p class=\"note\">This console has no agent that receives replies.</p>");
         }
-        () if is_together => together(content, config, operator, name, &asked, now),
+        () if is_together => together(content, config, operator, name, record, now),
         () => {}
     }
 }
@@ -202,6 +216,18 @@ fn facts(content: &mut Html, operator: &Operator, interrupt: &Interrupt, now: Sy
     } else {
         content.markup("</dl>");
     }
+    // What is shown elsewhere, and the token, which is a secret.
+    let is_call = interrupt.arguments().is_some();
+    let known: &[&str] = match is_call {
+        true => &[TOKEN, "tool", "arguments", "argumentsSchema"],
+        false => &[TOKEN],
+    };
+    let metadata = metadata(interrupt, known);
+    if metadata.as_object().is_some_and(|it| !it.is_empty()) {
+        html!(content;
+            "<h4>Metadata</h4><pre tabindex=\"0\" role=\"group\" aria-label=\"Metadata\">" (&pretty(&metadata)) "</pre>"
+        );
+    }
 }
 
 /// JSON as it is executed, except for white space.
@@ -216,6 +242,8 @@ struct Form<'a> {
     config: &'a Config,
     operator: &'a Operator,
     name: &'a RunName,
+    /// The id of the stored run.
+    key: &'a str,
     interrupt: &'a Interrupt,
     id: &'a str,
 }
@@ -278,7 +306,15 @@ impl Form<'_> {
     fn begin(&self, content: &mut Html, now: SystemTime) {
         let digest = digest(self.interrupt);
         let asked = [(self.interrupt.id.as_str(), digest.as_str())];
-        begin(content, self.config, self.operator, self.name, &asked, now);
+        begin(
+            content,
+            self.config,
+            self.operator,
+            self.name,
+            self.key,
+            &asked,
+            now,
+        );
         about(content, self.interrupt.id.as_str(), &digest);
     }
 }
@@ -288,15 +324,18 @@ fn begin(
     config: &Config,
     operator: &Operator,
     name: &RunName,
+    key: &str,
     asked: &[(&str, &str)],
     now: SystemTime,
 ) {
     let to = link(&config.path, "/approvals/reply", &[]);
-    let token = config.forms.token(operator, &purpose(name, asked), now);
+    let token = config
+        .forms
+        .token(operator, &purpose(name, key, asked), now);
     html!(content;
         "<form method=\"post\" action=\"" (&to) "\" autocomplete=\"off\"><input type=\"hidden\" name=\"token\" value=\"" (&token) "\">"
     );
-    for (field, value) in name.fields() {
+    for (field, value) in name.fields().into_iter().chain([("key", key)]) {
         html!(content; "<input type=\"hidden\" name=\"" (field) "\" value=\"" (&encoded(value)) "\">");
     }
 }
@@ -314,16 +353,18 @@ fn together(
     config: &Config,
     operator: &Operator,
     name: &RunName,
-    asked: &[&Interrupt],
+    record: &RunRecord,
     now: SystemTime,
 ) {
+    let asked = record.state.interrupts();
     let digests: Vec<String> = asked.iter().map(|interrupt| digest(interrupt)).collect();
     let pairs = asked.iter().zip(&digests);
     let pairs: Vec<(&str, &str)> = pairs
         .map(|(interrupt, digest)| (interrupt.id.as_str(), digest.as_str()))
         .collect();
     content.markup("<div class=\"card\"><h3>Reply to all questions of this run together</h3>");
-    begin(content, config, operator, name, &pairs, now);
+    let key = record.key.run.as_str();
+    begin(content, config, operator, name, key, &pairs, now);
     for (n, (interrupt, (id, digest))) in asked.iter().zip(&pairs).enumerate() {
         let at = format!("{}-{n}", name.run);
         let number = (n + 1).to_string();
@@ -348,4 +389,28 @@ fn together(
         );
     }
     content.markup("<button>Send all replies</button></form></div>");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use concentric_core::InterruptId;
+    use serde_json::json;
+
+    #[test]
+    fn a_digest_is_of_the_whole_question() {
+        let asked = || Interrupt::new(InterruptId::new("q"), "budget").with_message("Pay 5?");
+        let known = digest(&asked());
+        assert_eq!(digest(&asked()), known);
+        assert_ne!(digest(&asked().with_message("Pay 500?")), known);
+        let mut other = asked();
+        other.metadata.insert("amount".to_owned(), json!(500));
+        assert_ne!(digest(&other), known);
+        let mut other = asked();
+        other.response_schema = Some(json!({"type": "object"}).into());
+        assert_ne!(digest(&other), known);
+        let mut same = asked();
+        same.metadata.insert(TOKEN.to_owned(), json!("secret"));
+        assert_eq!(digest(&same), known);
+    }
 }

@@ -8,7 +8,7 @@ use std::{
 };
 
 use concentric_core::{
-    ChatRequest, Context, Error, Interrupt, InterruptId, Reply, ReplyError,
+    ChatRequest, Context, Error, Interrupt, InterruptId, Reply, ReplyError, ThreadId,
     context::Sleep,
     interrupt::TOOL_CALL,
     panic::catch,
@@ -24,7 +24,7 @@ use super::{
     approvals::{digest, purpose},
     config::Config,
     form::Form,
-    listing::{RunName, failed, log, stored},
+    listing::{RunName, failed, log},
     operator::Operator,
     run::unknown,
 };
@@ -90,7 +90,8 @@ pub(super) async fn reply(
         .map(|answer| (answer.interrupt.as_str(), answer.digest.as_str()))
         .collect();
     let token = form.get("token");
-    let purpose = purpose(name, &asked);
+    let key = form.id("key").unwrap_or_default();
+    let purpose = purpose(name, &key, &asked);
     config.forms.check(token, operator, &purpose, now)?;
     if !operator.may_decide() {
         let why = "You may not decide.";
@@ -102,7 +103,7 @@ pub(super) async fn reply(
             "This console receives no replies.",
         ));
     };
-    let record = read(config, &**store, name, &answers).await?;
+    let record = read(&**store, name, &key, &answers).await?;
     let mut replies = Vec::new();
     for answer in &answers {
         let open = record.state.interrupts();
@@ -153,23 +154,19 @@ pub(super) async fn reply(
     }
 }
 
-/// The run that the agent resumes, if it is the one that the form shows.
+/// The run that the agent resumes, if it is the one that the form shows, whose stored id is `key`.
 ///
 /// Ids of interrupts may repeat within a conversation, and the agent finds the newest run that raised them.
 async fn read(
-    config: &Config,
     store: &dyn RunStore,
     name: &RunName,
+    key: &str,
     answers: &[Answer],
 ) -> Result<RunRecord, Refused> {
-    let summary = stored(config, name).await?.ok_or_else(unknown)?;
-    let (tenant, thread) = (summary.key.tenant.clone(), summary.key.thread.clone());
     let asked = answers.iter().map(|it| InterruptId::new(&*it.interrupt));
-    match store
-        .find_by_interrupt(tenant, thread, asked.collect())
-        .await
-    {
-        Ok(record) if record.key != summary.key => Err(changed()),
+    let (asked, thread) = (asked.collect(), ThreadId::new(&*name.thread));
+    match store.find_by_interrupt(name.tenant(), thread, asked).await {
+        Ok(record) if record.key.run.as_str() != key => Err(changed()),
         Ok(record) if record.status == RunStatus::Suspended => Ok(record),
         Ok(_) => Err(answered()),
         Err(StoreError::NotFound) => Err(unknown()),
