@@ -245,10 +245,20 @@ impl RunLog {
         if state.run.is_some() {
             return None;
         }
-        let frames = &state.pieces.back()?.frames;
-        let at = memmem::rfind(frames, b"\ndata: ")?;
-        let data = frames.get(at..)?.trim_ascii();
-        data.strip_prefix(b"data: ").map(<[u8]>::to_vec)
+        // A piece may have only the mark that follows the terminal event.
+        for piece in state.pieces.iter().rev().take(2) {
+            let mut rest = &piece.frames[..];
+            while let Some(at) = memmem::rfind(rest, b"\ndata: ") {
+                let (before, line) = rest.split_at(at);
+                let line = line.get(b"\ndata: ".len()..)?;
+                let data = line.split(|byte| *byte == b'\n').next()?;
+                if data != b"[DONE]" {
+                    return Some(data.to_vec());
+                }
+                rest = before;
+            }
+        }
+        None
     }
 
     /// Cancels the run. Returns `false` if it has ended.

@@ -1,6 +1,7 @@
 //! Lists, runs and stacks.
 
 use super::*;
+use concentric_http::ui_messages::UiMessagesLayer;
 use http_body_util::BodyExt;
 
 #[tokio::test]
@@ -183,4 +184,15 @@ async fn a_console_without_stores_has_empty_pages() {
     let put = send(console, request).await;
     assert_eq!(put.status, 405);
     assert_eq!(put.headers["allow"], "GET, HEAD");
+}
+
+#[tokio::test]
+async fn a_run_of_use_chat_has_an_outcome() {
+    let site = Site::new(Model::writes("Hello."));
+    let input = json!({"id": "t", "messages": [
+        {"id": "u", "role": "user", "parts": [{"type": "text", "text": "hi"}]}]});
+    let service = UiMessagesLayer::new().layer(site.agent.clone());
+    send(service, post(input.to_string())).await;
+    let page = site.page(&all("ann"), "/?show=ended").await;
+    assert!(page.contains("ended: stop"), "{page}");
 }
