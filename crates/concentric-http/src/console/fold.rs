@@ -402,6 +402,8 @@ impl Event {
                 let title = format!("Approval required for {}", self.tool_call_id);
                 add(None, "event", title, shown(self.reason.clone()))
             }
+            // The client has to reply, or to run the calls.
+            "finish" if self.finish_reason == "tool-calls" => end("waiting", "", "event"),
             "finish" => end("ended", &self.finish_reason, "event"),
             "abort" => end("cancelled", &self.reason, "event"),
             "error" => end("failed", "", "error"),
@@ -523,6 +525,16 @@ mod tests {
         assert_eq!(entries.end.map(|end| end.status), Some("failed"));
         let hidden = format!("{:?}", ops(frames, false));
         assert!(!hidden.contains("secret"), "{hidden}");
+    }
+
+    #[test]
+    fn a_run_of_use_chat_that_asks_is_waiting() {
+        let end = |reason: &str| {
+            let event = format!("{{\"type\":\"finish\",\"finishReason\":\"{reason}\"}}");
+            end(event.as_bytes()).map(|end| end.status)
+        };
+        assert_eq!(end("tool-calls"), Some("waiting"));
+        assert_eq!(end("stop"), Some("ended"));
     }
 
     #[test]
