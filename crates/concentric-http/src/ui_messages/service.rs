@@ -63,7 +63,9 @@ impl<A: Service<ChatRequest>> UiMessages<A> {
         // The caller is authenticated by the host.
         let tenant: Tenant = request.extensions().get().cloned().unwrap_or_default();
         let hub = self.hub.as_deref();
-        let log = hub.and_then(|hub| hub.newest(&tenant, &chat, &FORMAT));
+        // A run may be stopped in any format: one that an operator has resumed has that of AG-UI.
+        let format = (request.method() != Method::DELETE).then_some(&FORMAT);
+        let log = hub.and_then(|hub| hub.newest(&tenant, &chat, format));
         match (request.method(), log) {
             (&Method::GET, Some(log)) => self.join(&log),
             (&Method::DELETE, Some(log)) if log.cancel(CancelReason::User) => {

@@ -131,15 +131,16 @@ impl Hub {
         found
     }
 
-    /// Returns the log of the newest live run of a thread in this format.
+    /// Returns the log of the newest live run of a thread, in this format or in any.
     pub(crate) fn newest(
         &self,
         tenant: &Tenant,
         thread: &str,
-        format: &Format,
+        format: Option<&Format>,
     ) -> Option<Arc<RunLog>> {
         let logs = self.of_thread(tenant, thread).into_iter();
-        logs.filter(|log| log.format().name == format.name && !log.is_ended())
+        let is_in = |log: &RunLog| format.is_none_or(|it| it.name == log.format().name);
+        logs.filter(|log| is_in(log) && !log.is_ended())
             .max_by_key(|log| log.serial())
     }
 

@@ -8,7 +8,7 @@ use crate::{
 use concentric_core::{AgentLayer, BoxModel, store::Tenant};
 use concentric_http::{
     Shutdown,
-    ag_ui::{EventLogLayer, Threads},
+    ag_ui::{AgUiLayer, EventLogLayer, Threads},
 };
 use concentric_layers::DetachLayer;
 use concentric_test::{Gate, ScriptedModel, ScriptedTools};
@@ -149,6 +149,20 @@ async fn a_run_is_stopped_by_its_chat() {
         json!({"type": "abort", "reason": "user"})
     );
     assert_eq!(server.resume().await.status(), 204);
+}
+
+#[tokio::test]
+async fn a_run_in_another_format_is_stopped_by_its_chat() {
+    let gate = Gate::new();
+    let server = Server::new(&EventLogLayer::new(), pieces(std::slice::from_ref(&gate)));
+    let input = json!({"threadId": "chat", "runId": "r",
+        "messages": [{"id": "u", "role": "user", "content": "hi"}]});
+    let other = AgUiLayer::new().layer(server.agent.clone());
+    let mut run = Stream::new(other.oneshot(post(&input)).await.unwrap());
+    run.until("piece 0 ").await;
+    assert_eq!(server.resume().await.status(), 204);
+    assert_eq!(server.stream("DELETE", "chat").await.status(), 202);
+    assert!(run.end().await.join("").contains("cancelled"));
 }
 
 #[tokio::test]
