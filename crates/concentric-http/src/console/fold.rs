@@ -84,11 +84,21 @@ struct Event {
 pub(super) fn ops(frames: &[u8], content: bool) -> Vec<Op> {
     let mut ops: Vec<Op> = Vec::new();
     for json in events(frames) {
-        // The frames are ours.
-        let Ok(event) = serde_json::from_slice::<Event>(json) else {
+        // The mark at the end of a stream of `useChat` is no event.
+        if json == b"[DONE]" {
             continue;
+        }
+        // The frames are ours, but a value in them may be nested too deeply.
+        let changes = match serde_json::from_slice::<Event>(json) {
+            Ok(event) => event.ops(content),
+            Err(_) => vec![Op::Add {
+                key: None,
+                kind: "event",
+                title: "An event that cannot be shown".to_owned(),
+                text: String::new(),
+            }],
         };
-        for op in event.ops(content) {
+        for op in changes {
             match (ops.last_mut(), op) {
                 (
                     Some(Op::Append { key, text }),
@@ -535,6 +545,16 @@ mod tests {
         };
         assert_eq!(end("tool-calls"), Some("waiting"));
         assert_eq!(end("stop"), Some("ended"));
+    }
+
+    #[test]
+    fn an_event_that_cannot_be_parsed_is_visible() {
+        let deep = format!("{}{}", "[".repeat(200), "]".repeat(200));
+        let frame =
+            format!("id: 1-aa\ndata: {{\"type\":\"CUSTOM\",\"name\":\"n\",\"value\":{deep}}}\n\n");
+        let shown = format!("{:?}", ops(frame.as_bytes(), true));
+        assert!(shown.contains("An event that cannot be shown"), "{shown}");
+        assert_eq!(ops(b"id: 1-aa\ndata: [DONE]\n\n", true), []);
     }
 
     #[test]
