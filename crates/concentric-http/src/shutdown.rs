@@ -150,6 +150,12 @@ enum Stage {
 }
 
 impl Guard {
+    /// Returns whether the shutdown has begun.
+    #[cfg(feature = "console")]
+    pub(crate) fn is_begun(&self) -> bool {
+        self.shutdown.is_begun()
+    }
+
     /// Cancels the run when the grace period ends; resolves when the run must be dropped.
     pub(crate) fn poll_over(&mut self, context: &Context, cx: &mut task::Context<'_>) -> Poll<()> {
         let clock = context.environment().clock();

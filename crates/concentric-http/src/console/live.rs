@@ -32,12 +32,16 @@ use crate::{
 /// The time between two looks at a list.
 const EVERY: Duration = Duration::from_secs(2);
 
+/// The time after which a stream ends. The browser connects again, and the operator is found again.
+const LONGEST: Duration = Duration::from_secs(5 * 60);
+
 /// What all streams have.
 pub(super) struct Stream {
     // For its clock.
     context: Run,
     keep_alive: Option<KeepAlive>,
     shutdown: Option<Guard>,
+    until: Sleep,
     _permit: OwnedSemaphorePermit,
     source: Option<Source>,
 }
@@ -77,10 +81,12 @@ impl Stream {
         permit: OwnedSemaphorePermit,
     ) -> Self {
         let environment = config.environment.clone();
+        let until = environment.clock().sleep(LONGEST);
         Self {
             context: Run::builder().environment(environment).build(),
             keep_alive: config.keep_alive.map(KeepAlive::new),
             shutdown,
+            until,
             _permit: permit,
             source: Some(source),
         }
@@ -91,11 +97,19 @@ impl Stream {
     }
 
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        if self.source.is_none() {
+            return Poll::Ready(None);
+        }
+        let is_list = matches!(self.source, Some(Source::List(_)));
         if let Some(shutdown) = &mut self.shutdown
-            && shutdown.poll_over(&self.context, cx).is_ready()
+            && (shutdown.poll_over(&self.context, cx).is_ready()
+                // A list has no end of its own to wait for.
+                || (is_list && shutdown.is_begun()))
         {
             self.source = None;
             self.shutdown = None;
+        } else if self.until.as_mut().poll(cx).is_ready() {
+            self.source = None;
         }
         let polled = match &mut self.source {
             None => return Poll::Ready(None),

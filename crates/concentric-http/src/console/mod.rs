@@ -79,7 +79,8 @@
 //! # Backpressure
 //!
 //! The service is always ready. At most 200 streams follow runs and lists at a time; a reader that is too slow loses
-//! its stream, and never slows a run down.
+//! its stream, and never slows a run down. A stream ends after 5 minutes, and the browser opens it again where it ended,
+//! so that an operator who has lost a right follows no run for longer.
 
 mod access;
 mod approvals;

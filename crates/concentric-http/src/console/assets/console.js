@@ -53,13 +53,21 @@ function follow(url) {
   let isScheduled = false;
 
   const source = new EventSource(url);
+  let isLost = false;
+  source.onopen = () => {
+    if (isLost) say("The connection is restored.");
+    isLost = false;
+  };
   source.onmessage = (message) => {
     for (const op of JSON.parse(message.data)) queue.push(op);
     schedule();
   };
   source.onerror = () => {
     if (source.readyState === EventSource.CLOSED) say("The connection has ended. Load the page again.");
-    else say("The connection is lost. It is being restored.");
+    else {
+      isLost = true;
+      say("The connection is lost. It is being restored.");
+    }
   };
 
   function schedule() {
