@@ -14,6 +14,16 @@ use http::{HeaderMap, HeaderValue, StatusCode, Uri, header, request::Parts, uri:
 use super::operator::Operator;
 use crate::refused::Refused;
 
+/// The headers that proxies add.
+const FORWARDED: [&str; 6] = [
+    "forwarded",
+    "via",
+    "x-forwarded-for",
+    "x-forwarded-host",
+    "x-forwarded-proto",
+    "x-real-ip",
+];
+
 /// Finds the operator of a request.
 #[derive(Clone)]
 pub(super) struct Access(Arc<dyn Fn(Parts) -> Finding + Send + Sync>);
@@ -36,7 +46,7 @@ impl Access {
         Self(Arc::new(move |parts| {
             let is_local = peer(&parts).is_some_and(|peer| is_loopback(peer.ip()));
             // A proxy on this machine sends requests of others.
-            let is_forwarded = ["forwarded", "x-forwarded-for", "x-real-ip"]
+            let is_forwarded = FORWARDED
                 .iter()
                 .any(|name| parts.headers.contains_key(*name));
             let operator = (is_local && !is_forwarded).then(|| operator.clone());

@@ -56,7 +56,11 @@ impl Console {
     /// Creates a console for development: each request from this machine is one of `operator`.
     ///
     /// `peer` returns the address of the connection, which the server knows. Requests from other addresses, of an
-    /// unknown address, or through a proxy (`Forwarded`, `X-Forwarded-For`, `X-Real-IP`) are answered with `403`.
+    /// unknown address, or through a proxy (`Forwarded`, `Via`, `X-Forwarded-For`, `X-Forwarded-Host`,
+    /// `X-Forwarded-Proto`, `X-Real-IP`) are answered with `403`.
+    ///
+    /// A proxy or a tunnel on this machine that adds none of these headers is not noticed: whoever reaches it is
+    /// `operator`. Use [`authorize`](Self::authorize) if there may be one.
     ///
     /// ```
     /// use axum::extract::ConnectInfo;
