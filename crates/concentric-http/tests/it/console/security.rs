@@ -1,6 +1,7 @@
 //! Requests that must be refused.
 
 use super::*;
+use concentric_http::Shutdown;
 use concentric_test::TestEnvironment;
 use http::HeaderMap;
 use std::{net::SocketAddr, time::Duration};
@@ -352,7 +353,14 @@ async fn only_this_machine_reaches_a_loopback_console() {
         assert_eq!(status(Some(far), None).await, 403, "{far}");
     }
     assert_eq!(status(None, None).await, 403);
-    for header in ["forwarded", "x-forwarded-for", "x-real-ip"] {
+    for header in [
+        "forwarded",
+        "via",
+        "x-forwarded-for",
+        "x-forwarded-host",
+        "x-forwarded-proto",
+        "x-real-ip",
+    ] {
         assert_eq!(
             status(Some("127.0.0.1:9"), Some(header)).await,
             403,
@@ -375,4 +383,28 @@ async fn a_panic_of_the_host_is_an_error_page() {
     assert_eq!(answer.status, 500);
     assert!(!answer.body.contains("secret"));
     is_secure(&answer.headers);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_ends_so_that_its_operator_is_found_again() {
+    let site = Site::new(Model::writes("Hello.").endless());
+    let run = site.start_endless("", "r").await;
+    let ann = all("ann");
+    assert!(site.follow(&ann).await.contains("Hello."));
+    assert!(site.page(&ann, "/changes").await.contains("counts"));
+    drop(run);
+}
+
+#[tokio::test]
+async fn the_stream_of_a_list_ends_when_a_shutdown_begins() {
+    let mut site = Site::new(Model::writes("Hello."));
+    let shutdown = Shutdown::new();
+    site.console = site.console.clone().shutdown(shutdown.clone());
+    let mut request = get("/changes");
+    request.extensions_mut().insert(all("ann"));
+    let body = site.console.clone().oneshot(request).await.unwrap();
+    shutdown.begin(Duration::from_secs(3600));
+    let body = body.into_body();
+    http_body_util::BodyExt::collect(body).await.unwrap();
+    shutdown.drained().await;
 }
