@@ -135,7 +135,10 @@ pub(super) async fn reply(
         context = context.agent(agent);
     }
     let mut context = context.build();
-    context.extensions_mut().insert(record.key.tenant);
+    let extensions = context.extensions_mut();
+    extensions.insert(record.key.tenant.clone());
+    // A run that asks under the same id meanwhile is not resumed.
+    extensions.insert(record.key);
     let request = ChatRequest::replying(replies).with_context(context);
     let guard = match &config.shutdown {
         Some(shutdown) => Some(shutdown.enter().ok_or_else(Refused::shutting_down)?),

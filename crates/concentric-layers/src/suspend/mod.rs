@@ -203,6 +203,11 @@
 //! | an unknown interrupt, without a history | [`NotFound`](concentric_core::ErrorKind::NotFound), `run_not_found` |
 //! | nothing, because there are no replies | the waiting or abandoned run of the conversation is resumed, and is interrupted again; `ambiguous_resume` if there are several |
 //!
+//! Interrupts of several runs of a conversation may have the same id, if a client chooses it; the newest run is resumed.
+//! A caller that has shown one of them to a person adds its [`RunKey`](concentric_core::store::RunKey) to the
+//! [extensions](concentric_core::Context::extensions_mut) of the request's context: then replies that would resume
+//! another run fail with [`Conflict`](concentric_core::ErrorKind::Conflict), `already_resumed`.
+//!
 //! Results of the client's own tools need no reply: the layer reads them from the history.
 //!
 //! | the history | effect |

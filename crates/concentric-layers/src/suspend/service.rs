@@ -8,8 +8,9 @@ use super::{
 };
 use crate::rest::{Erased, erase};
 use concentric_core::{
-    ChatRequest, ChatResponse, Error, ModelService, Phase, ResumePoint, service::SharedModel,
-    store::RunStore,
+    ChatRequest, ChatResponse, Error, ModelService, Phase, ResumePoint,
+    service::SharedModel,
+    store::{RunKey, RunStore},
 };
 use std::{
     fmt,
@@ -104,6 +105,7 @@ where
         let kept = Arc::new(kept);
         let extensions = request.context.extensions_mut();
         let abandoned = extensions.remove::<Abandoned<St>>();
+        let run = extensions.remove::<RunKey>();
         kept.show_claim(&mut request.context);
         request.checkpoint = Some(Kept::checkpoint(&kept));
         let mut drive = Drive::new(kept, context, self.buffer);
@@ -115,7 +117,7 @@ where
                     return ResponseFuture::fail(Error::from(error).with_phase(Phase::Run));
                 }
             }
-            let lookup = Lookup::new(&drive, abandoned);
+            let lookup = Lookup::new(&drive, abandoned, run);
             let open = request.context.extensions().get().copied();
             let found = take_up::begin(lookup, request.transcript.clone(), open);
             return ResponseFuture::find(found, inner, request, drive, self.spawn);
@@ -128,7 +130,7 @@ where
                 ResponseFuture::call(inner, request, drive, self.spawn)
             }
             Some(taken) => {
-                let lookup = Lookup::new(&drive, abandoned);
+                let lookup = Lookup::new(&drive, abandoned, run);
                 let found = take_up::take_up(lookup, resume.clone(), taken);
                 ResponseFuture::find(found, inner, request, drive, self.spawn)
             }

@@ -26,16 +26,23 @@ where
 {
     kept: Arc<Kept<St>>,
     abandoned: Option<Abandoned<St>>,
+    /// The only run that the replies are for.
+    run: Option<RunKey>,
 }
 
 impl<St> Lookup<St>
 where
     St: RunStore + ?Sized,
 {
-    pub(super) fn new(drive: &Drive<St>, abandoned: Option<Abandoned<St>>) -> Self {
+    pub(super) fn new(
+        drive: &Drive<St>,
+        abandoned: Option<Abandoned<St>>,
+        run: Option<RunKey>,
+    ) -> Self {
         Self {
             kept: Arc::clone(&drive.kept),
             abandoned,
+            run,
         }
     }
 }
@@ -344,6 +351,9 @@ where
             _ => Ok(None),
         };
     };
+    if lookup.run.as_ref().is_some_and(|run| *run != record.key) {
+        return Err(StoreError::Taken.into());
+    }
     let mut all = replies.to_vec();
     if let ResumePoint::UnverifiedHistory(open) = suspended {
         // The history contains the results of the client's tools.

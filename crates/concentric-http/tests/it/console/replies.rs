@@ -1,7 +1,10 @@
 //! Replies of operators.
 
 use super::*;
-use concentric_core::store::{RunKey, RunStatus, RunStore};
+use concentric_core::{
+    Context, ErrorKind, Reply,
+    store::{RunKey, RunStatus, RunStore},
+};
 
 /// The status of the run `r`.
 async fn status(site: &Site) -> RunStatus {
@@ -156,14 +159,22 @@ async fn an_approval_does_not_resume_a_newer_run_that_asks_under_the_same_id() {
         .store
         .find_by_client_id(Tenant::default(), thread(), run());
     let older = site.store.get(key.await.unwrap().key).await.unwrap();
+    let question = older.state.interrupts()[0].id.clone();
     let newer = concentric_core::RunId::new("s");
     let key = RunKey::new(Tenant::default(), thread(), newer.clone());
-    let (state, lease) = (older.state, std::time::Duration::from_secs(60));
+    let (asked, state, lease) = (older.key, older.state, std::time::Duration::from_secs(60));
     let begun = RunStore::begin(&site.store, key.clone(), newer, state.clone().into(), lease);
     let fence = begun.await.unwrap();
     site.store.suspend(key, fence, state.into()).await.unwrap();
     let answer = site.post(&ann, &form).await;
     assert_eq!(answer.status, 409, "{}", answer.body);
+    // Nor one that asks after the form was checked.
+    let mut context = Context::builder().thread_id(thread()).build();
+    context.extensions_mut().insert(Tenant::default());
+    context.extensions_mut().insert(asked);
+    let request = ChatRequest::replying(vec![Reply::approve(question)]).with_context(context);
+    let error = site.agent.clone().oneshot(request).await.err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
     assert!(site.paid.lock().unwrap().is_empty());
     assert_eq!(status(&site).await, RunStatus::Suspended);
 }
