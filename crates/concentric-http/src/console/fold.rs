@@ -528,7 +528,8 @@ mod tests {
         entries.apply(ops(frames, true));
         let texts: Vec<_> = entries.all.iter().map(|it| it.text.as_str()).collect();
         let call = "{\"to\":\"secret\"}";
-        let rest = ["secret"; 4];
+        // Data is shown as JSON.
+        let rest = ["secret", "\"secret\"", "secret", "secret"];
         assert_eq!(texts.first(), Some(&""));
         assert_eq!(texts.get(1..3), Some(&["secret", call][..]));
         assert_eq!(texts.get(3..), Some(&rest[..]));
