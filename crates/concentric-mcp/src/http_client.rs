@@ -1,5 +1,6 @@
 //! Servers behind HTTP: the requests of the transport, with limits on what the server sends.
 
+use crate::spacing::Spacing;
 use bytes::Bytes;
 use concentric_core::{Error, ErrorKind};
 use concentric_providers::client::{Body, HttpClient};
@@ -21,7 +22,6 @@ use std::{
     collections::HashMap,
     error::Error as StdError,
     sync::{Arc, Mutex, PoisonError},
-    time::Duration,
 };
 use tokio::time::{Instant, sleep_until};
 use tower_service::Service;
@@ -358,34 +358,6 @@ where
 const MIN_RETRY_MS: u64 = 1_000;
 const MAX_RETRY_MS: u64 = 60_000;
 
-/// The bounds of the time between two requests for event streams.
-const MIN_SPACING: Duration = Duration::from_secs(1);
-const MAX_SPACING: Duration = Duration::from_secs(30);
-
-/// Spaces the requests for event streams, whatever the server does: the time between two of them
-/// doubles while streams end early. Streams that end together are requested together.
-#[derive(Default)]
-struct Spacing {
-    /// The time of the last request, which may be to come, and the time until the next one.
-    last: Option<(Instant, Duration)>,
-}
-
-impl Spacing {
-    /// The time of the next request.
-    fn next(&mut self, now: Instant) -> Instant {
-        let (at, spacing) = match self.last {
-            Some((last, _)) if now < last => return last,
-            Some((last, spacing)) if now < last + spacing + MAX_SPACING => {
-                let doubled = spacing.saturating_mul(2).min(MAX_SPACING);
-                (now.max(last + spacing), doubled)
-            }
-            _ => (now, MIN_SPACING),
-        };
-        self.last = Some((at, spacing));
-        at
-    }
-}
-
 /// Fails once more than `max` bytes have passed without the empty line that ends an event.
 fn limited<S>(bytes: S, max: usize) -> impl Stream<Item = Result<Bytes, Error>>
 where
@@ -424,23 +396,6 @@ mod tests {
         let mut headers = HeaderMap::new();
         headers.insert(header::LOCATION, location.parse().expect("a value"));
         redirected(&from, &headers).map(|uri| uri.to_string())
-    }
-
-    #[test]
-    fn streams_that_end_early_are_requested_less_often() {
-        let (mut spacing, mut now) = (Spacing::default(), Instant::now());
-        let mut waits = Vec::new();
-        for _ in 0..8 {
-            let at = spacing.next(now);
-            waits.push((at - now).as_secs());
-            // Another stream that ended meanwhile is requested with it.
-            assert!(at == now || spacing.next(now) == at);
-            now = at;
-        }
-        assert_eq!(waits, [0, 1, 2, 4, 8, 16, 30, 30]);
-        now += Duration::from_secs(61);
-        assert_eq!(spacing.next(now), now);
-        assert_eq!(spacing.next(now), now + MIN_SPACING);
     }
 
     #[tokio::test]

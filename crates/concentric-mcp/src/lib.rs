@@ -67,6 +67,7 @@ mod result;
 #[cfg(feature = "server")]
 pub mod serve;
 mod server;
+mod spacing;
 mod stdio;
 mod supervisor;
 mod text;

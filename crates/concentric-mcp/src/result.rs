@@ -4,7 +4,7 @@ use crate::text;
 use concentric_core::{Author, Media, MediaSource, Part, PartKind, Str, ToolContent, ToolOutcome};
 use rmcp::model::{CallToolResult, ContentBlock, ResourceContents};
 
-/// Converts a result. Its texts are data for the model, whoever wrote them.
+/// Converts a result. Its texts are data for the model, and never instructions.
 pub(crate) fn outcome(server: &str, tool: &Str, result: CallToolResult) -> ToolOutcome {
     let is_error = result.is_error == Some(true);
     let parts: Vec<PartKind> = result.content.into_iter().map(part).collect();

@@ -26,10 +26,7 @@ pub use self::{
 };
 pub(crate) use self::{
     content::Content,
-    ending::{
-        accepts_reply, message, name_taken, reason_of, stopped, token_usage, unanswerable,
-        undecidable,
-    },
+    ending::{accepts_reply, message, reason_of, stopped, token_usage, unanswerable, undecidable},
     events::Events,
     input::{ResumeEntry, ResumeStatus, RunInput, Tool},
     interrupt::{interrupt, object, subagent_of},

@@ -9,8 +9,13 @@ use concentric_core::{
 };
 use http::HeaderMap;
 
-use super::{Format, RunIds, RunInput};
-use crate::{describe::ErrorMessage, policy::ClientPolicy, refused::Refused, settings::Settings};
+use super::{Format, RunIds, RunInput, ending::name_taken};
+use crate::{
+    describe::{ErrorMessage, refusal},
+    policy::ClientPolicy,
+    refused::Refused,
+    settings::Settings,
+};
 
 /// The configuration that the services of one layer share.
 #[derive(Clone)]
@@ -153,9 +158,43 @@ pub(crate) trait Translate: Send {
 
     fn cancelled(&mut self, reason: &CancelReason);
 
-    fn fail(&mut self, error: &Error);
+    /// Ends the stream with an error, which has been logged.
+    fn write_error(&mut self, error: &Error, code: &str);
 
-    fn panicked(&mut self, panic: &CaughtPanic);
+    /// The context and the ids of the run.
+    fn run(&self) -> (&Context, &RunIds);
+
+    fn fail(&mut self, error: &Error) {
+        let (
+            context,
+            RunIds {
+                thread, run, tools, ..
+            },
+        ) = self.run();
+        if error.kind() == ErrorKind::Cancelled
+            && let Some(reason) = context.cancel_reason()
+        {
+            return self.cancelled(&reason);
+        }
+        if name_taken(error, tools, context).is_some() {
+            return self.write_error(error, "tool_name_taken");
+        }
+        let code = refusal(error);
+        match code {
+            Some(code) => tracing::warn!(thread_id = %thread, run_id = %run, code, "run rejected"),
+            None => {
+                tracing::error!(thread_id = %thread, run_id = %run, error = ?error, "run failed");
+            }
+        }
+        self.write_error(error, code.unwrap_or(error.kind().as_str()));
+    }
+
+    fn panicked(&mut self, panic: &CaughtPanic) {
+        let (_, RunIds { thread, run, .. }) = self.run();
+        tracing::error!(thread_id = %thread, run_id = %run, panic = panic.text(), "run panicked");
+        let error = Error::new(ErrorKind::Other, "a layer or a model of the run panicked");
+        self.write_error(&error, error.kind().as_str());
+    }
 
     fn truncated(&mut self) {
         self.fail(&Error::new(

@@ -4,12 +4,11 @@ use std::{borrow::Cow, collections::HashSet};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use concentric_core::{
-    CancelReason, Context, Error, ErrorKind, Event, Finish, FinishReason, Interrupt, Media,
-    MediaSource, OpenRound, Outcome, Part, PartKind, ResponseHead, Str, ToolCallPart, ToolResult,
-    Transcript, Usage,
+    CancelReason, Context, Error, Event, Finish, FinishReason, Interrupt, Media, MediaSource,
+    OpenRound, Outcome, Part, PartKind, ResponseHead, Str, ToolCallPart, ToolResult, Transcript,
+    Usage,
     interrupt::{CLIENT_TOOL, TOOL_CALL},
     machine::RunState,
-    panic::CaughtPanic,
     store::Resumable,
 };
 use serde_json::{Value, json};
@@ -22,10 +21,10 @@ use super::{
     layer::{Options, Sdk},
 };
 use crate::{
-    describe::{ErrorMessage, refusal},
+    describe::ErrorMessage,
     run::{
         Cut, Format, Metadata, RunIds, TOKEN, Translate, accepts_reply, interrupt, message,
-        name_taken, reason_of, stopped, subagent_of, token_usage, unanswerable, undecidable,
+        reason_of, stopped, subagent_of, token_usage, unanswerable, undecidable,
     },
     sse,
 };
@@ -420,15 +419,6 @@ impl Translator {
         self.calls.withdraw(&mut self.out);
         self.agents.end_all("stopped", &mut self.out);
     }
-
-    fn write_error(&mut self, error: &Error, code: &str) {
-        self.end_all();
-        // The protocol has no code, and ends the answer at the error.
-        self.out.data("error", None, &json!({"code": code}), true);
-        let text = message(&self.error_message, error);
-        self.out.write(&Chunk::Error { error_text: &text });
-        self.out.buffer.put_slice(DONE);
-    }
 }
 
 impl Translate for Translator {
@@ -503,31 +493,17 @@ impl Translate for Translator {
         self.out.buffer.put_slice(DONE);
     }
 
-    fn fail(&mut self, error: &Error) {
-        if error.kind() == ErrorKind::Cancelled
-            && let Some(reason) = self.out.context.cancel_reason()
-        {
-            return self.cancelled(&reason);
-        }
-        if name_taken(error, &self.out.ids.tools, &self.out.context).is_some() {
-            return self.write_error(error, "tool_name_taken");
-        }
-        let code = refusal(error);
-        let RunIds { thread, run, .. } = &self.out.ids;
-        match code {
-            Some(code) => tracing::warn!(thread_id = %thread, run_id = %run, code, "run rejected"),
-            None => {
-                tracing::error!(thread_id = %thread, run_id = %run, error = ?error, "run failed");
-            }
-        }
-        self.write_error(error, code.unwrap_or(error.kind().as_str()));
+    fn write_error(&mut self, error: &Error, code: &str) {
+        self.end_all();
+        // The protocol has no code, and ends the answer at the error.
+        self.out.data("error", None, &json!({"code": code}), true);
+        let text = message(&self.error_message, error);
+        self.out.write(&Chunk::Error { error_text: &text });
+        self.out.buffer.put_slice(DONE);
     }
 
-    fn panicked(&mut self, panic: &CaughtPanic) {
-        let RunIds { thread, run, .. } = &self.out.ids;
-        tracing::error!(thread_id = %thread, run_id = %run, panic = panic.text(), "run panicked");
-        let error = Error::new(ErrorKind::Other, "a layer or a model of the run panicked");
-        self.write_error(&error, error.kind().as_str());
+    fn run(&self) -> (&Context, &RunIds) {
+        (&self.out.context, &self.out.ids)
     }
 }
 

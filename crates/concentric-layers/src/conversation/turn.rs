@@ -111,6 +111,9 @@ impl Saving {
 fn replaced(history: &Transcript, new: &Transcript) -> Option<Transcript> {
     let asked = new.last()?;
     let message = asked.as_message();
+    if message.role != Role::User {
+        return None;
+    }
     let is_same = |turn: &Entry| match &message.id {
         Some(id) => turn.as_message().id.as_ref() == Some(id),
         None => turn == asked,
@@ -119,7 +122,7 @@ fn replaced(history: &Transcript, new: &Transcript) -> Option<Transcript> {
     let after = history.rev().position(is_asked)?;
     let mut replaced = history.prefix(history.len() - after - 1);
     replaced.push(asked.clone());
-    (message.role == Role::User).then_some(replaced)
+    Some(replaced)
 }
 
 fn warn(thread: &ThreadId, run: &RunId, error: &Error) {

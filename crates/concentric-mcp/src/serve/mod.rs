@@ -24,7 +24,7 @@
 //! | a gate requires an approval | a form to approve or deny, if the client can show forms; otherwise a result with `isError` that names the tool and the approval |
 //! | a call is cancelled | nothing; the call is dropped |
 //! | the client disconnects without a session, or closes the input | nothing; its calls are dropped |
-//! | it disconnects in a session | nothing; its calls go on until they are cancelled or the session ends |
+//! | it disconnects in a session | nothing; its calls continue until they are cancelled or the session ends |
 //! | more than 256 calls would run at once | a result with `isError`, at once |
 //! | a request names a foreign host or origin | status 403 |
 //!

@@ -230,18 +230,7 @@ impl<const POOLED: bool> Postgres<POOLED> {
 impl<const POOLED: bool> Kind for Postgres<POOLED> {
     async fn with(options: Options) -> Self {
         let (_, schema) = Emptied::new().await.unwrap();
-        let options = options.pool_size(4).schema(schema.name());
-        // The name under which the connections are cut.
-        let url = format!(
-            "{}?application_name={}",
-            Self::url().unwrap(),
-            schema.name()
-        );
-        Self {
-            url,
-            options: options.prepared(!POOLED),
-            schema,
-        }
+        Self::of(schema, options)
     }
 }
 

@@ -2,9 +2,9 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use concentric_core::{
-    CancelReason, Context, Error, ErrorKind, Event, Finish, Interrupt, OpenRound, Outcome,
-    ResponseHead, Str, ToolCallPart, ToolResult, Transcript, Usage, interrupt::CLIENT_TOOL,
-    machine::RunState, panic::CaughtPanic, store::Resumable,
+    CancelReason, Context, Error, Event, Finish, Interrupt, OpenRound, Outcome, ResponseHead, Str,
+    ToolCallPart, ToolResult, Transcript, Usage, interrupt::CLIENT_TOOL, machine::RunState,
+    store::Resumable,
 };
 use serde_json::{Value, json};
 
@@ -16,10 +16,10 @@ use super::{
     subagents::{End, Subagents},
 };
 use crate::{
-    describe::{ErrorMessage, describe, refusal},
+    describe::{ErrorMessage, describe},
     run::{
-        Cut, Format, Metadata, RunIds, Translate, accepts_reply, message, name_taken, object,
-        stopped, subagent_of, token_usage, unanswerable, undecidable,
+        Cut, Format, Metadata, RunIds, Translate, accepts_reply, message, object, stopped,
+        subagent_of, token_usage, unanswerable, undecidable,
     },
 };
 
@@ -191,18 +191,6 @@ impl Translator {
         let (provider, model) = (self.provider.as_ref(), self.model.as_ref());
         token_usage(&self.usage, provider, model).map(|usage| [usage])
     }
-
-    fn write_error(&mut self, error: &Error, code: &str) {
-        self.close(End::Error {
-            message: "The run failed.",
-            code: "failed",
-        });
-        self.out.write(&Wire::RunError {
-            message: &message(&self.error_message, error),
-            code,
-            usage: self.tokens(),
-        });
-    }
 }
 
 impl Translate for Translator {
@@ -297,33 +285,20 @@ impl Translate for Translator {
         self.finished(json!({"type": kind}), stopped(&outcome), end);
     }
 
-    fn fail(&mut self, error: &Error) {
-        if error.kind() == ErrorKind::Cancelled
-            && let Some(reason) = self.out.context.cancel_reason()
-        {
-            return self.cancelled(&reason);
-        }
-        if name_taken(error, &self.out.ids.tools, &self.out.context).is_some() {
-            return self.write_error(error, "tool_name_taken");
-        }
-        let code = refusal(error);
-        let RunIds { thread, run, .. } = &self.out.ids;
-        match code {
-            Some(code) => {
-                tracing::warn!(thread_id = %thread, run_id = %run, code, "run rejected");
-            }
-            None => {
-                tracing::error!(thread_id = %thread, run_id = %run, error = ?error, "run failed");
-            }
-        }
-        self.write_error(error, code.unwrap_or(error.kind().as_str()));
+    fn write_error(&mut self, error: &Error, code: &str) {
+        self.close(End::Error {
+            message: "The run failed.",
+            code: "failed",
+        });
+        self.out.write(&Wire::RunError {
+            message: &message(&self.error_message, error),
+            code,
+            usage: self.tokens(),
+        });
     }
 
-    fn panicked(&mut self, panic: &CaughtPanic) {
-        let RunIds { thread, run, .. } = &self.out.ids;
-        tracing::error!(thread_id = %thread, run_id = %run, panic = panic.text(), "run panicked");
-        let error = Error::new(ErrorKind::Other, "a layer or a model of the run panicked");
-        self.write_error(&error, error.kind().as_str());
+    fn run(&self) -> (&Context, &RunIds) {
+        (&self.out.context, &self.out.ids)
     }
 }
 
