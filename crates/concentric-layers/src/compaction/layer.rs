@@ -88,7 +88,7 @@ impl CompactionLayer {
     }
 
     /// Sets the instruction of the model that summarises. The user message that follows it is a JSON object with
-    /// `previous_summary` and `conversation`.
+    /// `previous_summary` and `conversation`, a list of objects with one field each: the role or the tool, and the text.
     #[must_use]
     pub fn prompt(mut self, text: impl Into<Str>) -> Self {
         self.0.prompt = text.into();
@@ -104,7 +104,7 @@ impl CompactionLayer {
     }
 
     /// Sets the length of the text that is summarised; the default is 256 KiB. Of a longer one, the middle is
-    /// left out. Each text of a message and each result is limited to 8 KiB in the same way.
+    /// left out. Each text of a message and each result is limited to 8 KiB, or an eighth of `bytes`, in the same way.
     #[must_use]
     pub fn max_input(mut self, bytes: usize) -> Self {
         self.0.max_input = bytes;

@@ -1,14 +1,10 @@
 //! The call of the model that summarises.
 
-use super::{
-    layer::Settings,
-    render::{Rendered, shortened},
-};
+use super::{layer::Settings, render::Rendered};
 use concentric_core::{
     Answer, ChatOptions, ChatRequest, Context, Error, ErrorKind, FinishReason, Outcome, Str,
     SystemSegment, Transcript, panic::caught,
 };
-use serde_json::json;
 use std::{
     future::{Future, poll_fn},
     pin::pin,
@@ -41,16 +37,9 @@ pub(super) async fn summarise(
     previous: Option<&Str>,
     turns: &Transcript,
 ) -> Result<Option<Str>, Error> {
-    let mut rendered = Rendered::default();
-    if let Some(previous) = previous {
-        rendered.summaries.push_str(previous);
-    }
+    let mut rendered = Rendered::new(previous.map(Str::as_str), settings.max_input);
     turns.iter().for_each(|turn| rendered.push(turn));
-    let value = json!({
-        "previous_summary": rendered.summaries,
-        "conversation": shortened(&rendered.text, settings.max_input),
-    });
-    let mut request = ChatRequest::user(value.to_string()).with_context(context.child().build());
+    let mut request = ChatRequest::user(rendered.into_json()).with_context(context.child().build());
     request
         .system
         .push(SystemSegment::new(settings.prompt.clone()));

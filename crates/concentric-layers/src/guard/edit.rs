@@ -248,14 +248,17 @@ impl<'a> Edit<'a> {
     /// A part of a message; `None` if it is removed. Its text is of the kind `text`.
     pub(super) fn part(&mut self, part: &mut Part, text: Parts) -> Option<bool> {
         let mut is_changed = match &mut part.kind {
-            PartKind::Text(of) if text == Parts::RESULTS => match self.json(of, text) {
-                Some(by) => {
-                    *of = by.into();
-                    true
-                }
-                None => false,
-            },
-            PartKind::Text(of) => self.text(of, text),
+            PartKind::Text(of) => {
+                let by = match text {
+                    Parts::RESULTS => self.json(of, text).map(Str::from),
+                    // A whole object or array, as of a layer that has a conversation summarised.
+                    Parts::USER => self.field(None, of, text),
+                    _ => self.replaced(of, text),
+                };
+                let is_changed = by.is_some();
+                *of = by.unwrap_or_else(|| std::mem::take(of));
+                is_changed
+            }
             PartKind::Reasoning(of) => self.text(of, Parts::REASONING),
             PartKind::Refusal(of) => self.text(of, Parts::REFUSAL),
             PartKind::Image(media) | PartKind::Audio(media) | PartKind::File(media) => {

@@ -71,7 +71,7 @@
 //!
 //! In JSON, rules apply to each string without its escapes, to numbers, and to names of fields; for
 //! `"password": "..."`, also to the name and the value together. A string that is itself a JSON object or array
-//! is edited likewise, up to 8 of them inside of each other. What replaces a number is a string, so the text
+//! is edited likewise, up to 8 of them inside of each other, as is a text of a user that is one. What replaces a number is a string, so the text
 //! remains JSON. Of several names in one object that are replaced by the same one, each further one gets a
 //! number, so that no field is lost. Unchanged values keep their exact form. Arguments that are not JSON are a
 //! text, which is changed rather than blocked: no tool accepts them, and the model sees its mistake.

@@ -6,6 +6,7 @@ mod rules;
 mod secrets;
 mod stream;
 mod streams;
+mod summaries;
 mod tables;
 mod values;
 
