@@ -1,7 +1,6 @@
 use super::{Detach, runs::DetachedRuns};
-use concentric_core::{
-    ModelService,
-    capability::{Around, Declares, Encloses, InLoop, Outside, Region, SessionTurn, StoredRun},
+use concentric_core::capability::{
+    Around, Declares, Encloses, InLoop, Outside, Region, SessionTurn, StoredRun,
 };
 use std::time::Duration;
 use tower_layer::Layer;
@@ -89,11 +88,7 @@ impl Default for DetachLayer {
     }
 }
 
-// The inner service is erased here, except for its body, because its futures must be boxed to be moved.
-impl<S> Layer<S> for DetachLayer
-where
-    S: ModelService<Body: Send + 'static, Future: Send + 'static> + Clone + Send + Sync + 'static,
-{
+impl<S> Layer<S> for DetachLayer {
     type Service = Detach<S>;
 
     fn layer(&self, inner: S) -> Self::Service {

@@ -100,8 +100,7 @@
 //! # Cost
 //!
 //! The rest of a run is moved into a task, so each run needs two boxes: one for the future and one
-//! for the body. The inner service is erased once, when the layer is applied; the body is not, so that its
-//! events are not moved through memory.
+//! for the body.
 
 mod body;
 mod consumer;

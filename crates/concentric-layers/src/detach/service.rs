@@ -1,13 +1,9 @@
-use super::{
-    Consumer, DetachLayer, ResponseFuture,
-    hold::{Continue, Hold},
-    runs::DetachedRuns,
-};
-use crate::rest::{Erased, erase};
+use super::{Consumer, DetachLayer, ResponseFuture, hold::Hold, runs::DetachedRuns};
 #[cfg(feature = "guardrail")]
 use concentric_core::capability::CapabilityError;
 use concentric_core::{
-    ChatRequest, ChatResponse, Error, ModelService, Phase, service::SharedModel,
+    ChatRequest, ChatResponse, Error, Phase,
+    service::{BoxFuture, SharedModel},
 };
 use std::{
     fmt,
@@ -17,57 +13,36 @@ use std::{
 use tower_service::Service;
 
 /// Middleware that continues a run to its end after its consumer disconnects.
-pub struct Detach<S>
-where
-    S: ModelService,
-{
-    inner: Erased<S::Body>,
+#[derive(Clone)]
+pub struct Detach<S> {
+    inner: S,
     runs: DetachedRuns,
     within: Duration,
-    continue_run: Continue<S::Body>,
 }
 
-impl<S> Detach<S>
-where
-    S: ModelService,
-{
-    pub(super) fn new(inner: S, runs: DetachedRuns, within: Duration) -> Self
-    where
-        S: SharedModel,
-    {
+impl<S> Detach<S> {
+    pub(super) const fn new(inner: S, runs: DetachedRuns, within: Duration) -> Self {
         Self {
-            inner: erase(inner),
+            inner,
             runs,
             within,
-            continue_run: Hold::detach,
         }
     }
 }
 
-impl<S> Clone for Detach<S>
-where
-    S: ModelService,
-{
-    fn clone(&self) -> Self {
-        Self {
-            inner: self.inner.clone(),
-            runs: self.runs.clone(),
-            within: self.within,
-            continue_run: self.continue_run,
-        }
-    }
-}
-
+// The bounds are not those of the layer: the compiler would prove them once for each layer of the stack.
 impl<S> Service<ChatRequest> for Detach<S>
 where
-    S: ModelService<Body: 'static>,
+    S: SharedModel,
 {
     type Response = ChatResponse<super::DetachBody<S::Body>>;
     type Error = Error;
     type Future = ResponseFuture<S::Body>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        self.inner.poll_ready(cx)
+        self.inner
+            .poll_ready(cx)
+            .map_err(|error| Error::from(error.into()))
     }
 
     fn call(&mut self, mut request: ChatRequest) -> Self::Future {
@@ -77,7 +52,7 @@ where
         if context.phase() != Phase::Run || context.parent().is_some() {
             // Cannot fail: it only declares that an agent must be inside, which is checked later.
             let _ = context.enter::<in_loop::DetachLayer>();
-            return ResponseFuture::new(self.inner.call(request), None, self.continue_run);
+            return ResponseFuture::new(call(&mut self.inner, request), None, Hold::detach);
         }
         // An outer layer would treat the drop of its body as the end of the run.
         let entered = context.enter::<DetachLayer>();
@@ -91,13 +66,19 @@ where
         };
         if let Err(fault) = entered {
             let failed = Box::pin(async move { Err(fault.into()) });
-            return ResponseFuture::new(failed, None, self.continue_run);
+            return ResponseFuture::new(failed, None, Hold::detach);
         }
         let consumer = Consumer::new();
         context.extensions_mut().insert(consumer.clone());
         let hold = Hold::new(context.clone(), consumer, self.runs.clone(), self.within);
-        ResponseFuture::new(self.inner.call(request), Some(hold), self.continue_run)
+        ResponseFuture::new(call(&mut self.inner, request), Some(hold), Hold::detach)
     }
+}
+
+/// The call, in a box in which it can move into a task.
+fn call<S: SharedModel>(service: &mut S, request: ChatRequest) -> BoxFuture<ChatResponse<S::Body>> {
+    let call = service.call(request);
+    Box::pin(async move { call.await.map_err(|error| Error::from(error.into())) })
 }
 
 /// The declaration of the layer where it has no effect, with the layer's name for errors.
@@ -111,10 +92,7 @@ mod in_loop {
     }
 }
 
-impl<S> fmt::Debug for Detach<S>
-where
-    S: ModelService,
-{
+impl<S> fmt::Debug for Detach<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Detach")
             .field("runs", &self.runs)

@@ -1,6 +1,5 @@
 use super::{Suspend, live::LiveRuns};
 use concentric_core::{
-    ModelService,
     capability::{Declares, Encloses, InLoop, Outside, StoredRun},
     store::{LEASE, RunStore},
 };
@@ -58,10 +57,8 @@ where
     }
 }
 
-// The inner service is erased here, except for its body, because its futures move into a separate task.
 impl<S, St> Layer<S> for SuspendLayer<St>
 where
-    S: ModelService<Body: Send + 'static, Future: Send + 'static> + Clone + Send + Sync + 'static,
     St: RunStore + ?Sized,
 {
     type Service = Suspend<S, St>;

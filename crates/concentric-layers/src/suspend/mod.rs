@@ -309,8 +309,7 @@
 //!
 //! # Cost
 //!
-//! The inner service is erased once, when the layer is applied, except for its body: each run has a
-//! boxed future and a boxed body. A run that calls no tool has no task and needs one read of the store, or two if it
+//! Each run has a boxed service, a boxed future and a boxed body. A run that calls no tool has no task and needs one read of the store, or two if it
 //! withdraws interrupts.
 
 mod body;

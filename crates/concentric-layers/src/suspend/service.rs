@@ -4,11 +4,11 @@ use super::{
     recover::Abandoned,
     run::{Drive, Kept},
     take_up::{self, Lookup},
-    task::{Spawn, Task},
+    task::Task,
 };
-use crate::rest::{Erased, erase};
+use crate::rest::erase;
 use concentric_core::{
-    ChatRequest, ChatResponse, Error, ModelService, Phase, ResumePoint,
+    ChatRequest, ChatResponse, Error, Phase, ResumePoint,
     service::SharedModel,
     store::{RunKey, RunStore},
 };
@@ -23,46 +23,39 @@ use tower_service::Service;
 /// Middleware that stores runs.
 pub struct Suspend<S, St>
 where
-    S: ModelService,
     St: RunStore + ?Sized,
 {
-    inner: Erased<S::Body>,
+    inner: S,
     store: Arc<St>,
     lease: Duration,
     buffer: usize,
     live: LiveRuns,
-    spawn: Spawn<S::Body, St>,
 }
 
 impl<S, St> Suspend<S, St>
 where
-    S: ModelService,
     St: RunStore + ?Sized,
 {
-    pub(super) fn new(
+    pub(super) const fn new(
         inner: S,
         store: Arc<St>,
         lease: Duration,
         buffer: usize,
         live: LiveRuns,
-    ) -> Self
-    where
-        S: SharedModel,
-    {
+    ) -> Self {
         Self {
-            inner: erase(inner),
+            inner,
             store,
             lease,
             buffer,
             live,
-            spawn: Task::spawn,
         }
     }
 }
 
 impl<S, St> Clone for Suspend<S, St>
 where
-    S: ModelService,
+    S: Clone,
     St: RunStore + ?Sized,
 {
     fn clone(&self) -> Self {
@@ -72,14 +65,14 @@ where
             lease: self.lease,
             buffer: self.buffer,
             live: self.live.clone(),
-            spawn: self.spawn,
         }
     }
 }
 
+// The bounds are not those of the layer: the compiler would prove them once for each layer of the stack.
 impl<S, St> Service<ChatRequest> for Suspend<S, St>
 where
-    S: ModelService<Body: 'static>,
+    S: SharedModel,
     St: RunStore + ?Sized,
 {
     type Response = ChatResponse<SuspendBody<S::Body, St>>;
@@ -92,7 +85,7 @@ where
     }
 
     fn call(&mut self, mut request: ChatRequest) -> Self::Future {
-        let inner = self.inner.clone();
+        let inner = erase(self.inner.clone());
         // In an agent that is used as a tool, the state is part of the calling run's state.
         if request.context.phase() == Phase::Run && request.context.parent().is_some() {
             return ResponseFuture::pass(inner, request);
@@ -120,19 +113,19 @@ where
             let lookup = Lookup::new(&drive, abandoned, run);
             let open = request.context.extensions().get().copied();
             let found = take_up::begin(lookup, request.transcript.clone(), open);
-            return ResponseFuture::find(found, inner, request, drive, self.spawn);
+            return ResponseFuture::find(found, inner, request, drive, Task::spawn);
         };
         match resume.take() {
             // Another attempt has taken the replies; the agent returns the error.
-            None => ResponseFuture::call(inner, request, drive, self.spawn),
+            None => ResponseFuture::call(inner, request, drive, Task::spawn),
             Some((state @ ResumePoint::State(_), replies)) => {
                 resume.give_back(state, replies);
-                ResponseFuture::call(inner, request, drive, self.spawn)
+                ResponseFuture::call(inner, request, drive, Task::spawn)
             }
             Some(taken) => {
                 let lookup = Lookup::new(&drive, abandoned, run);
                 let found = take_up::take_up(lookup, resume.clone(), taken);
-                ResponseFuture::find(found, inner, request, drive, self.spawn)
+                ResponseFuture::find(found, inner, request, drive, Task::spawn)
             }
         }
     }
@@ -140,7 +133,6 @@ where
 
 impl<S, St> fmt::Debug for Suspend<S, St>
 where
-    S: ModelService,
     St: RunStore + ?Sized,
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
