@@ -402,6 +402,15 @@ pub(crate) fn write_outcome(outcome: &Result<Outcome, ErrorKind>) -> Result<Stri
     serde_json::to_string(outcome).map_err(StoreError::unwritable)
 }
 
+/// Serializes the outcome of a run that ends with a change; `None` for one that waits, which does not end.
+#[cfg(any(feature = "postgres", feature = "redis", feature = "sqlite"))]
+pub(crate) fn write_end(
+    outcome: &Result<Outcome, ErrorKind>,
+) -> Result<Option<String>, StoreError> {
+    let ends = *outcome != Ok(Outcome::Interrupted);
+    ends.then(|| write_outcome(outcome)).transpose()
+}
+
 /// Reads an outcome. One that only a later release knows does not make the run unreadable.
 #[cfg(any(feature = "postgres", feature = "redis", feature = "sqlite"))]
 pub(crate) fn read_outcome(text: &str) -> Option<Result<Outcome, ErrorKind>> {

@@ -181,7 +181,8 @@ pub struct ThreadChange {
     ///
     /// A store that has the run [ends](super::RunStore::end) it in the same write, so that a run whose turn is
     /// stored is not resumed, and refuses the change if the claim is lost, or the run was
-    /// [deleted](ThreadStore::delete). Other stores, and forks, ignore it.
+    /// [deleted](ThreadStore::delete). With [`Outcome::Interrupted`], it refuses the change in the same cases, and the
+    /// run does not end. Other stores, and forks, ignore it.
     pub ends: Option<(RunClaim, Result<Outcome, ErrorKind>)>,
     /// The number of turns that the conversation keeps. Further stored turns are removed.
     pub keep: usize,

@@ -4,7 +4,7 @@ use crate::{
     rules::{may_append, read_suspended, window, write_slot, write_suspended},
 };
 use concentric_core::{
-    Str, ThreadId, Turn,
+    Outcome, Str, ThreadId, Turn,
     state::{SlotPlace, StoredSlot},
     store::{
         RunClaim, RunKey, StoreError, StoreFuture, StoredScope, StoredThread, Tenant, ThreadChange,
@@ -175,6 +175,7 @@ impl Kept {
         }
         let version = self.append_turns(key, version, change, options)?;
         if let Some((RunClaim { key, fence, .. }, outcome)) = ends
+            && outcome != Ok(Outcome::Interrupted)
             && self.runs.contains_key(&key)
         {
             self.end(&key, fence, options.now(), outcome)?;

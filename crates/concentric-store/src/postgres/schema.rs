@@ -10,7 +10,11 @@ use concentric_core::store::StoreError;
 use tokio_postgres::{Client, GenericClient};
 
 /// The migrations from version `n` to version `n + 1`, in order.
-const MIGRATIONS: &[&str] = &[include_str!("schema1.sql"), include_str!("schema2.sql")];
+const MIGRATIONS: &[&str] = &[
+    include_str!("schema1.sql"),
+    include_str!("schema2.sql"),
+    include_str!("schema3.sql"),
+];
 
 /// The newest schema version.
 const VERSION: i64 = MIGRATIONS.len() as i64;

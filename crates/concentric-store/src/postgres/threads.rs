@@ -8,7 +8,7 @@ use crate::{
     Fault,
     columns::{ROOT, chain, integer, names, number, position, size},
     rules::{
-        MAX_TURNS, read_suspended, thread_name, unwritable, window, write_outcome, write_slot,
+        MAX_TURNS, read_suspended, thread_name, unwritable, window, write_end, write_slot,
         write_suspended, write_turn,
     },
 };
@@ -276,9 +276,8 @@ async fn append(
     // A fork begins a conversation, and ends no run.
     let ends = change.ends.as_ref().filter(|_| to.is_none());
     let run = ends.map(|(claim, _)| names(&claim.key).to_vec());
-    let outcome = ends
-        .map(|(_, outcome)| write_outcome(outcome))
-        .transpose()?;
+    let outcome = ends.map(|(_, outcome)| write_end(outcome)).transpose()?;
+    let outcome = outcome.flatten();
     let params = params![
         TEXT: tenant.0.as_str(),
         TEXT: thread.as_str(),

@@ -12,7 +12,7 @@ use crate::{
     Fault,
     columns::{integer, number, position, size},
     rules::{
-        MAX_TURNS, read_suspended, thread_name, unwritable, window, write_outcome, write_slot,
+        MAX_TURNS, read_suspended, thread_name, unwritable, window, write_end, write_slot,
         write_suspended,
     },
 };
@@ -245,9 +245,8 @@ async fn append(
     let ends = change.ends.as_ref();
     let ends = ends.filter(|(claim, _)| to.is_none() && claim.key.tenant == *tenant);
     let claim = ends.map(|(claim, _)| claim);
-    let outcome = ends
-        .map(|(_, outcome)| write_outcome(outcome))
-        .transpose()?;
+    let outcome = ends.map(|(_, outcome)| write_end(outcome)).transpose()?;
+    let outcome = outcome.flatten();
     let to_name = to.map(|to| escape(to.as_str()));
     let attempt = attempt();
     let before = Call::of(tenant, "thread_kept")

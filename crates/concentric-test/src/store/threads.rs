@@ -54,6 +54,7 @@ cases! {
     a_change_ends_its_run
     a_change_records_the_outcome_of_its_run
     a_change_of_a_lost_run_is_refused
+    a_change_of_an_interrupted_run_does_not_end_it
 }
 
 pub(super) fn id(thread: &str) -> ThreadId {
@@ -1168,6 +1169,51 @@ async fn a_change_ends_its_run<H: All>(test: Test<H>) {
     let version = test.append("t", version, last("c", 2, "none", fence)).await;
     let texts = test.texts("t").await;
     same(texts, ("a b c".to_owned(), version), "the conversation");
+}
+
+/// The turn of a run that waits from now on.
+fn waits(name: &str, keep: usize, run: &str, fence: u64) -> ThreadChange {
+    let mut change = last(name, keep, run, fence);
+    change.ends = Some((RunClaim::new(key(run), fence), Ok(Outcome::Interrupted)));
+    change
+}
+
+async fn a_change_of_an_interrupted_run_does_not_end_it<H: All>(test: Test<H>) {
+    let fence = test.begin("run", secs(30)).await;
+    let version = test.append("t", 0, waits("a", 0, "run", fence)).await;
+    let what = "the status of a run after the change with which it is interrupted";
+    same(test.status("run").await, RunStatus::Running, what);
+    let again = test.append("t", 0, waits("a", 0, "run", fence)).await;
+    same(again, version, "the version that a repeated change returns");
+    let what = "the status of a run after a repeated change";
+    same(test.status("run").await, RunStatus::Running, what);
+    test.suspend("run", fence, "q").await;
+    let late = test.try_append("t", version, waits("b", 1, "run", fence));
+    let what = "`append` with the claim of a run that waits";
+    fails(late.await, "stale_claim", what);
+    let claimed = test.claim("run", secs(30)).await;
+    let new = done(claimed, "`claim` of a run that waits").fence;
+    let late = test.try_append("t", version, waits("b", 1, "run", fence));
+    let what = "`append` with an earlier claim of a run";
+    fails(late.await, "stale_claim", what);
+    let version = test.append("t", version, waits("b", 1, "run", new)).await;
+    let version = test.append("t", version, last("c", 2, "run", new)).await;
+    let outcome = test.get("run").await.outcome;
+    let what = "the outcome of a run that was interrupted twice";
+    same(outcome, Some(Ok(Outcome::Completed)), what);
+    // Another store may have the run.
+    let version = test.append("t", version, waits("d", 3, "none", 1)).await;
+    let texts = test.texts("t").await;
+    same(texts, ("a b c d".to_owned(), version), "the conversation");
+
+    // A deleted run does not bring its conversation back.
+    let fence = test.begin("deleted", secs(30)).await;
+    test.delete("thread").await;
+    let late = test.try_append("thread", 0, waits("late", 0, "deleted", fence));
+    let what = "`append` of a run that was deleted with its conversation";
+    fails(late.await, "run_not_found", what);
+    let is_gone = test.load("thread").await.is_none();
+    same(is_gone, true, "that a deleted conversation stays deleted");
 }
 
 async fn a_change_of_a_lost_run_is_refused<H: All>(test: Test<H>) {

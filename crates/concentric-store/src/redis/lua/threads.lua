@@ -80,7 +80,8 @@ function methods.thread_list()
 end
 
 -- Appends to a conversation; or, with `to`, to a new one that begins with its first turns. If `ends`, the run of
--- these names ends with it, unless its claim is lost, it was deleted, or another store has it.
+-- these names ends with it, unless it has no outcome, or another store has it. If its claim is lost, or it was deleted,
+-- nothing is appended.
 function methods.thread_append()
   local T, to, name, version, attempt, change, session, ends, run_T, run_R, fence, outcome, keep, new_bytes, max,
     clears, suspended, suspended_slots, shared = take(19)
@@ -97,7 +98,7 @@ function methods.thread_append()
   if run and fence_code(run, tonumber(fence)) == 'stale' then
     return {'stale', 0}
   end
-  if run and run.status ~= 'running' then
+  if run and (run.status ~= 'running' or outcome == '') then
     run = nil
   end
   if old and (old.attempt == attempt or change and old.change == change) then

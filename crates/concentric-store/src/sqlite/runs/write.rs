@@ -399,23 +399,23 @@ pub(super) fn end(
     fence: u64,
     outcome: &str,
 ) -> Result<(), StoreError> {
-    set_end(tx, options, key, fence, outcome)?;
+    set_end(tx, options, key, fence, Some(outcome))?;
     purge(tx, options, options.now()).map(drop)
 }
 
-/// Ends a run, unless this claim has already ended it.
+/// Ends a run, unless this claim has already ended it. Without an outcome, only checks the claim.
 pub(in crate::sqlite) fn set_end(
     tx: &Transaction<'_>,
     options: &Options,
     key: &RunKey,
     fence: u64,
-    outcome: &str,
+    outcome: Option<&str>,
 ) -> Result<(), StoreError> {
     let standing = standing_of(tx, key)?.ok_or(StoreError::NotFound)?;
     standing.check_end(fence)?;
-    match standing.status {
-        RunStatus::Ended => Ok(()),
-        _ => set_ended(tx, names(key), options.now(), outcome),
+    match (standing.status, outcome) {
+        (RunStatus::Ended, _) | (_, None) => Ok(()),
+        (_, Some(outcome)) => set_ended(tx, names(key), options.now(), outcome),
     }
 }
 

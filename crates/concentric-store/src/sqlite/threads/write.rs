@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     Options,
-    rules::{may_append, write_outcome, write_slot, write_suspended},
+    rules::{may_append, write_end, write_slot, write_suspended},
 };
 use concentric_core::{
     Str, ThreadId,
@@ -21,7 +21,8 @@ use rusqlite::{Transaction, params};
 /// A change of a conversation as it is written, which is made before the transaction.
 pub(super) struct NewChange {
     id: Option<Str>,
-    ends: Option<(RunClaim, String)>,
+    // The outcome is that of a run that ends.
+    ends: Option<(RunClaim, Option<String>)>,
     keep: usize,
     turns: NewTurns,
     clear_slots: bool,
@@ -43,10 +44,9 @@ impl NewChange {
         turns: NewTurns,
         max: usize,
     ) -> Result<Self, StoreError> {
-        let ends = change.ends.map(|(claim, outcome)| {
-            let outcome = write_outcome(&outcome)?;
-            Ok::<_, StoreError>((claim, outcome))
-        });
+        let ends = change
+            .ends
+            .map(|(claim, outcome)| Ok::<_, StoreError>((claim, write_end(&outcome)?)));
         let slots = change.slots.iter().map(|slot| {
             let place = serde_json::to_string(&slot.place).map_err(StoreError::unwritable)?;
             Ok([slot.slot.to_string(), place, write_slot(slot, max)?])
@@ -82,7 +82,7 @@ pub(super) fn append(
     change: &NewChange,
 ) -> Result<u64, StoreError> {
     if let Some((claim, outcome)) = &change.ends {
-        match set_end(tx, options, &claim.key, claim.fence, outcome) {
+        match set_end(tx, options, &claim.key, claim.fence, outcome.as_deref()) {
             // Otherwise it is in another store.
             Err(StoreError::NotFound) if !is_deleted(tx, &claim.key)? => {}
             ended => ended?,

@@ -42,7 +42,7 @@ fault! {
     RevokesForOtherTenants SharesMemories BeginsEffectsWithoutAClaim BeginsEffectsTwice
     RetractsFinishedEffects KeepsUsedKeysTooShort AppendsAtAnyVersion AppendsTwice ForgetsIdsOfChanges EndsNoRun AppendsForLostRuns AppendsForDeletedRuns
     ForgetsOutcomes MergesKindsOfErrors KeepsTheLastOutcome ForgetsOutcomesOfWithdrawnRuns
-    ForgetsOutcomesOfChanges FindsNoEndedRunOfAClient FindsTheOldestRunOfAClient FindsTheNewestRunOfAClient
+    ForgetsOutcomesOfChanges EndsWaitingRuns FindsNoEndedRunOfAClient FindsTheOldestRunOfAClient FindsTheNewestRunOfAClient
     FindsRunsOfClientsOfOtherTenants
     SkipsATurn ReadsTheOldestTurns ReadsNoSharedTurns FailsBeyondTheEnd ReadsAtLeastOneTurn ReadsTooManyTurns
     ReadsTurnsOfOtherTenants DeletesOnlyConversationsOfTenants DeletesAllTenants
@@ -764,6 +764,12 @@ impl ThreadStore for FaultyStore {
                 Fault::ForgetsOutcomesOfChanges => {
                     if let Some((claim, _)) = &change.ends {
                         store.note_outcome(&claim.key, None);
+                    }
+                    append(version, change).await
+                }
+                Fault::EndsWaitingRuns => {
+                    if let Some((_, outcome)) = &mut change.ends {
+                        *outcome = Ok(Outcome::Completed);
                     }
                     append(version, change).await
                 }

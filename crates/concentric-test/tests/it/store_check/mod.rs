@@ -112,6 +112,8 @@ faults! {
         says "the outcome of a withdrawn run must be Some(Ok(Aborted { reason: User })), but is None";
     ForgetsOutcomesOfChanges: threads_of_runs::a_change_records_the_outcome_of_its_run
         says "the outcome of a run that ended with a change must be Some(Ok(StepLimit)), but is None";
+    EndsWaitingRuns: threads_of_runs::a_change_of_an_interrupted_run_does_not_end_it
+        says "the status of a run after the change with which it is interrupted must be Running, but is Ended";
     FindsNoEndedRunOfAClient: runs::an_ended_run_keeps_its_outcome
         says "`find_by_client_id` must succeed, but failed with `run_not_found`";
     FindsTheOldestRunOfAClient: runs::of_runs_with_one_client_id_the_live_one_is_found
