@@ -1,4 +1,7 @@
-use super::turn::{Saving, Turn};
+use super::{
+    change::{Appended, Saving},
+    turn::{Turn, is_interrupted},
+};
 use crate::{
     body::{Passed, body, is_event},
     end::{Last, replace_end},
@@ -104,7 +107,7 @@ fn end(
             *saving = Some((work, last));
             poll_saving(saving, turn, cx)
         }
-        Ok(None) => Poll::Ready(delivered(turn, Ok(()), last)),
+        Ok(None) => Poll::Ready(delivered(turn, Ok(None), last)),
         Err(error) => Poll::Ready(delivered(turn, Err(error), last)),
     }
 }
@@ -120,21 +123,35 @@ fn poll_saving(
         return Poll::Pending;
     };
     let stored = ready!(work.poll(cx));
-    if let (Some(turn), Err(StoreError::Failed(_))) = (&turn, &stored) {
+    let last = saving.take().map_or(Last::Truncated, |(_, last)| last);
+    let waits = matches!(&last, Last::Finished(finish) if is_interrupted(finish));
+    if let (Some(turn), Err(StoreError::Failed(_)), false) = (&turn, &stored, waits) {
         turn.report_unstored();
     }
-    let stored = stored.map_err(Error::from);
-    let last = saving.take().map_or(Last::Truncated, |(_, last)| last);
+    let stored = stored.map(Some).map_err(Error::from);
     Poll::Ready(delivered(turn, stored, last))
 }
 
 /// The end, after the turn was stored or not.
-fn delivered(turn: &mut Option<Box<Turn>>, stored: Result<(), Error>, last: Last) -> Last {
-    let (Some(turn), Err(error)) = (turn.take(), stored) else {
+fn delivered(
+    turn: &mut Option<Box<Turn>>,
+    stored: Result<Option<Appended>, Error>,
+    mut last: Last,
+) -> Last {
+    let Some(turn) = turn.take() else {
+        return last;
+    };
+    let stored = match (stored, &mut last) {
+        (Ok(Some(appended)), Last::Finished(finish)) if is_interrupted(finish) => {
+            turn.suspend(finish, Some(appended))
+        }
+        (stored, _) => stored.map(drop),
+    };
+    let Err(error) = stored else {
         return last;
     };
     match last {
-        Last::Finished(finish) => match turn.refuse(error) {
+        Last::Finished(finish) => match turn.refuse(error, &finish) {
             Some(error) => Last::Failed(error),
             None => Last::Finished(finish),
         },

@@ -87,14 +87,15 @@ impl ConversationLayer {
     }
 
     /// Fails a run whose turn can't be stored, in place of its finish. By default, the failure is
-    /// logged.
+    /// logged. An interrupted run waits although the store fails, and stores its turn when it is resumed.
     #[must_use]
     pub const fn required(mut self) -> Self {
         self.0.is_required = true;
         self
     }
 
-    /// Yields the finish without waiting for the store, and stores the turn in a task of the tokio runtime. A
+    /// Yields the finish, except that of an interrupted run, without waiting for the store, and stores the turn in a task
+    /// of the tokio runtime. A
     /// turn that can't be stored is then logged, also with [`required`](Self::required) and if the conversation has
     /// changed. A run that starts before the turn is stored does not have it, and is a
     /// [concurrent one](super#concurrent-runs).

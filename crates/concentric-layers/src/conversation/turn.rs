@@ -1,26 +1,19 @@
 //! One run of a conversation: its base, and the turn that it stores.
 
-use super::layer::{Merge, NO_THREAD, Settings, UNKNOWN_THREAD};
+use super::{
+    change::{Appended, Change, Saving, changed},
+    layer::{Merge, NO_THREAD, Settings, UNKNOWN_THREAD},
+};
 use crate::turn::{TurnOfRun, failed};
 use concentric_core::{
     ChatRequest, Context as RunContext, Error, ErrorKind, Finish, Outcome, Role, RunId,
-    SideEffects, Str, ThreadId, Transcript, Turn as Entry,
-    context::{ClosedTranscript, Sleep},
+    SideEffects, ThreadId, Transcript, Turn as Entry,
+    context::ClosedTranscript,
     state::{Durable, Scope, Slot, SlotError, SlotPlace, Slots, StoredSlot},
-    store::{
-        Regenerate, RunClaim, RunKey, StoreError, StoreFuture, StoredThread, Tenant, ThreadStore,
-    },
+    store::{Regenerate, RunClaim, RunKey, StoreError, StoreFuture, StoredThread, Tenant},
 };
 use serde::{Deserialize, Serialize};
-use std::{
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll},
-    time::Duration,
-};
-
-/// The time that the store may take to append a turn.
-const STORED_WITHIN: Duration = Duration::from_secs(30);
+use std::sync::Arc;
 
 /// The base of a run, in the run's own state.
 struct Base;
@@ -34,12 +27,18 @@ impl Slot for Base {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Started {
-    /// The version of the conversation.
-    version: u64,
+    /// The version of the conversation when the run has loaded it, or appended to it.
+    pub(super) version: u64,
     /// The number of its entries that precede the transcript of the run.
     #[serde(default)]
-    earlier: usize,
-    /// The conversation's slots as a suspended run has left them; `None` before it is suspended.
+    pub(super) earlier: usize,
+    /// The number of leading entries of that transcript that it had then.
+    #[serde(default)]
+    pub(super) written: usize,
+    /// Whether turns of other runs are among those of the run.
+    #[serde(default)]
+    pub(super) is_apart: bool,
+    /// The conversation's slots that a suspended run has changed; `None` before it is suspended.
     slots: Option<Vec<StoredSlot>>,
 }
 
@@ -52,59 +51,13 @@ pub(super) struct Turn {
     // The number of the run's effects before it was called.
     effects: u64,
     is_resumed: bool,
+    // Whether the run has begun in an earlier request, with a base in its state.
+    continues: bool,
+    // The transcript with which the run begins or resumes.
+    begun: Transcript,
     closed: ClosedTranscript,
     stored: StoredThread,
     slots: Slots,
-}
-
-/// The change that a turn makes, without the transcript. It holds no handle to the run.
-struct Change {
-    store: Arc<dyn ThreadStore>,
-    tenant: Tenant,
-    thread: ThreadId,
-    stored: StoredThread,
-    version: u64,
-    earlier: usize,
-    id: Option<Str>,
-    ends: Option<(RunClaim, Result<Outcome, ErrorKind>)>,
-    slots: Slots,
-}
-
-impl Change {
-    fn append(self, transcript: &Transcript) -> Result<StoreFuture<u64>, SlotError> {
-        let slots = self.slots.snapshot()?;
-        let mut change = match self.earlier {
-            0 => self.stored.change_to(transcript, &slots),
-            earlier => {
-                let mut all = self.stored.history.prefix(earlier);
-                all.extend(transcript.iter().cloned());
-                self.stored.change_to(&all, &slots)
-            }
-        };
-        change.session = self.stored.session;
-        change.id = self.id;
-        change.ends = self.ends;
-        let (tenant, thread) = (self.tenant, self.thread);
-        Ok(self.store.append(tenant, thread, self.version, change))
-    }
-}
-
-/// A turn that is being stored.
-pub(super) struct Saving {
-    work: StoreFuture<u64>,
-    limit: Sleep,
-}
-
-impl Saving {
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), StoreError>> {
-        if let Poll::Ready(stored) = Pin::new(&mut self.work).poll(cx) {
-            return Poll::Ready(stored.map(drop));
-        }
-        self.limit.as_mut().poll(cx).map(|()| {
-            let why = "the store did not append the turn within 30 seconds";
-            Err(StoreError::failed(why))
-        })
-    }
 }
 
 /// The history up to the last message of `new` by the user, in place of the stored one; `None` if it is not stored.
@@ -145,6 +98,8 @@ impl Turn {
             thread,
             effects: context.effect_count(),
             is_resumed: false,
+            continues: false,
+            begun: Transcript::new(),
             closed: context.keep_closed_transcript(),
             stored: StoredThread::default(),
             slots: Slots::new(),
@@ -166,6 +121,7 @@ impl Turn {
             let why = format!("the conversation `{}` does not exist", self.thread);
             return Err(Error::new(ErrorKind::NotFound, why).with_code(UNKNOWN_THREAD));
         }
+        let exists = loaded.is_some();
         self.stored = loaded.unwrap_or_default();
         self.is_resumed = request.resume.is_some();
         // An earlier attempt of a new run may have left its base.
@@ -173,21 +129,36 @@ impl Turn {
             Some(_) => self.started()?,
             None => None,
         };
-        let slots = started.as_ref().and_then(|started| started.slots.clone());
-        self.slots = Slots::restore(slots.unwrap_or_else(|| self.stored.slots.clone()));
+        self.continues = started.is_some();
+        if let Some(Started {
+            version: expected @ 1..,
+            ..
+        }) = started
+            && !exists
+        {
+            // Before the run has effects: it must not create a conversation again that was deleted.
+            return Err(StoreError::Moved { expected, found: 0 }.into());
+        }
+        let changed = started.as_ref().and_then(|started| started.slots.clone());
+        let stored = self.stored.slots.iter().cloned();
+        self.slots = Slots::restore(stored.chain(changed.unwrap_or_default()));
+        let visible = self.visible();
+        if request.resume.is_none() {
+            request.transcript = self.merged(visible.clone(), &request.transcript);
+        }
         if started.is_none() {
             let start = Started {
                 version: self.stored.version,
                 earlier: self.earlier(),
+                written: request.transcript.common_len(&visible),
+                is_apart: false,
                 slots: None,
             };
             self.context
                 .update_state::<Base>(|_| Some(start.clone()))
                 .map_err(Error::from)?;
         }
-        if request.resume.is_none() {
-            request.transcript = self.merged(&request.transcript);
-        }
+        self.begun = request.transcript.clone();
         let session = self.stored.session.as_ref().unwrap_or(&self.thread);
         request.context.set_session_id(session.clone());
         request.context.set_thread_slots(self.slots.clone());
@@ -213,13 +184,17 @@ impl Turn {
         }
     }
 
-    fn merged(&self, new: &Transcript) -> Transcript {
+    /// The stored entries with which a new run starts.
+    fn visible(&self) -> Transcript {
         let history = &self.stored.history;
-        let mut merged = match self.earlier() {
+        match self.earlier() {
             // Shares the stored turns, so that neither a store nor a change compares them by value.
             0 => history.clone(),
             earlier => history.turns_after(earlier).into_iter().collect(),
-        };
+        }
+    }
+
+    fn merged(&self, mut merged: Transcript, new: &Transcript) -> Transcript {
         match self.settings.merge {
             Merge::ClientOverwrites => return new.clone(),
             _ if self.context.extensions().get::<Regenerate>().is_some()
@@ -259,11 +234,22 @@ impl Turn {
             .map(|started| (*started).clone())
     }
 
+    /// The base of the run, also if a layer inside has removed it.
+    fn base(&self) -> Result<Started, SlotError> {
+        let started = self.started()?;
+        Ok(started.unwrap_or_else(|| Started {
+            version: self.stored.version,
+            earlier: self.earlier(),
+            written: self.begun.common_len(&self.visible()),
+            is_apart: false,
+            slots: None,
+        }))
+    }
+
     /// Starts to store the result of the run; `None` if there is nothing to store.
     pub(super) fn finish(&self, finish: &mut Finish) -> Result<Option<Saving>, Error> {
         if finish.outcome == Outcome::Interrupted {
-            self.suspend(finish)?;
-            return Ok(None);
+            return self.interrupt(finish);
         }
         match &finish.transcript {
             Some(transcript) if self.settings.is_lazy => {
@@ -278,6 +264,22 @@ impl Turn {
             }
             Some(transcript) => self.save(transcript, Ok(finish.outcome.clone())).map(Some),
             None => Ok(None),
+        }
+    }
+
+    /// Starts to store the message of the user and the closed rounds of a run that waits from now on; `None` if the
+    /// conversation has them.
+    fn interrupt(&self, finish: &mut Finish) -> Result<Option<Saving>, Error> {
+        // Without the version, in case that the turn can't be stored.
+        self.suspend(finish, None)?;
+        let closed = closed(finish).filter(|_| !TurnOfRun::is_elsewhere(&self.context));
+        let Some(closed) = closed else {
+            return Ok(None);
+        };
+        // Another version would be a conflict for the other runs of the conversation.
+        match closed.len() > self.base()?.written {
+            true => self.save(&closed, Ok(Outcome::Interrupted)).map(Some),
+            false => Ok(None),
         }
     }
 
@@ -301,24 +303,22 @@ impl Turn {
             && (!self.is_resumed || self.context.effect_count() != self.effects)
     }
 
-    /// The change of a run that ends with this outcome.
+    /// The change of a run that ends, or waits, with this outcome.
     fn change(&self, outcome: Result<Outcome, ErrorKind>) -> Result<Change, SlotError> {
-        let started = self.started()?;
-        let (version, earlier) = started.map_or((self.stored.version, self.earlier()), |started| {
-            (started.version, started.earlier)
-        });
         Ok(Change {
             store: Arc::clone(&self.settings.store),
             tenant: self.tenant.clone(),
             thread: self.thread.clone(),
             stored: self.stored.clone(),
-            version,
-            earlier,
+            base: self.base()?,
+            begun: self.begun.clone(),
+            continues: self.continues,
             // A stored run may be resumed after its turn was appended. The key of its storage is unique,
             // unlike the id that a client has chosen.
-            id: RunKey::of(&self.context).map(|key| key.run.as_str().into()),
+            run: RunKey::of(&self.context).map(|key| key.run),
             // Another process may have taken the run over.
-            ends: RunClaim::of(&self.context).map(|claim| (claim, outcome)),
+            claim: RunClaim::of(&self.context),
+            outcome,
             slots: self.slots.clone(),
         })
     }
@@ -328,11 +328,8 @@ impl Turn {
         transcript: &Transcript,
         outcome: Result<Outcome, ErrorKind>,
     ) -> Result<Saving, Error> {
-        let clock = self.context.environment().clock();
-        Ok(Saving {
-            work: self.change(outcome)?.append(transcript)?,
-            limit: clock.sleep(STORED_WITHIN),
-        })
+        let work = self.change(outcome)?.append(transcript)?;
+        Ok(Saving::new(work, self.context.environment()))
     }
 
     /// Stores the turns so far of a run whose body is dropped, once the agent inside is dropped as well.
@@ -354,7 +351,7 @@ impl Turn {
     /// Continues to store a turn whose body is dropped.
     pub(super) fn save_later(&self, saving: Saving) {
         self.store_later(async move {
-            saving.work.await?;
+            saving.finish().await?;
             Ok(())
         });
     }
@@ -379,20 +376,23 @@ impl Turn {
         warn(&self.thread, self.context.run_id(), error);
     }
 
-    /// Adds the slots of the conversation to the state of a suspended run.
-    fn suspend(&self, finish: &mut Finish) -> Result<(), Error> {
+    /// Adds the base of a suspended run to its state: the slots of the conversation that it has changed, and the
+    /// result if its turn was `appended`.
+    pub(super) fn suspend(
+        &self,
+        finish: &mut Finish,
+        appended: Option<Appended>,
+    ) -> Result<(), Error> {
         if finish.state.is_none() {
             return Ok(());
         }
-        let slots = Some(self.slots.snapshot()?);
-        let started = match self.started()? {
-            Some(started) => Started { slots, ..started },
-            None => Started {
-                version: self.stored.version,
-                earlier: self.earlier(),
-                slots,
-            },
-        };
+        let mut started = self.base()?;
+        started.slots = Some(changed(self.slots.snapshot()?, &self.stored.slots));
+        if let (Some(appended), Some(closed)) = (appended, closed(finish)) {
+            started.version = appended.version;
+            started.written = closed.len();
+            started.is_apart = appended.is_apart;
+        }
         let value = serde_json::to_value(Some(started));
         let value = value.map_err(|error| {
             Error::new(ErrorKind::Other, "can't serialize the conversation's slots")
@@ -415,9 +415,11 @@ impl Turn {
     }
 
     /// Returns the error in place of a finish whose turn could not be stored, if the run must fail.
-    pub(super) fn refuse(&self, error: Error) -> Option<Error> {
+    pub(super) fn refuse(&self, error: Error, finish: &Finish) -> Option<Error> {
         let is_moved = error.kind() == ErrorKind::Conflict;
-        if !is_moved && !self.settings.is_required {
+        // When it is resumed, a run that waits stores its turn.
+        let is_later = error.kind() == ErrorKind::Server && is_interrupted(finish);
+        if !is_moved && (is_later || !self.settings.is_required) {
             self.warn(&error);
             return None;
         }
@@ -427,4 +429,17 @@ impl Turn {
         };
         Some(error.with_effects(effects))
     }
+}
+
+pub(super) fn is_interrupted(finish: &Finish) -> bool {
+    finish.outcome == Outcome::Interrupted
+}
+
+/// The transcript of a run that waits, without an answer at its end, which may still be rejected.
+fn closed(finish: &Finish) -> Option<Transcript> {
+    let transcript = finish.state.as_ref()?.transcript();
+    let is_answer =
+        |turn: &&Entry| turn.as_round().is_none() && turn.as_message().role == Role::Assistant;
+    let answers = transcript.rev().take_while(is_answer).count();
+    Some(transcript.prefix(transcript.len() - answers))
 }

@@ -1,5 +1,6 @@
 //! Interrupts and replies, between a client that stores the history and an agent with approvals.
 
+mod history;
 mod ids;
 mod messages;
 mod overwritten;

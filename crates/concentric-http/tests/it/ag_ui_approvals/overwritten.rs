@@ -16,7 +16,7 @@ fn overwritten(calls: Calls) -> (BoxModel, MemoryStore) {
 }
 
 /// The texts of the messages and results of the stored conversation.
-async fn texts(store: &MemoryStore) -> Vec<String> {
+pub(super) async fn texts(store: &MemoryStore) -> Vec<String> {
     let stored = store.load(Tenant::default(), ThreadId::new("t"));
     let history = stored.await.unwrap().unwrap_or_default().history;
     let turns = history.iter().flat_map(|turn| {
@@ -28,7 +28,7 @@ async fn texts(store: &MemoryStore) -> Vec<String> {
 }
 
 /// The texts that the client shows.
-fn shown(client: &Client) -> Vec<&str> {
+pub(super) fn shown(client: &Client) -> Vec<&str> {
     let contents = client.messages.iter().map(|it| it["content"].as_str());
     contents.flatten().filter(|it| !it.is_empty()).collect()
 }
@@ -65,7 +65,7 @@ async fn a_client_edits_the_stored_conversation() {
 async fn an_approved_run_is_stored_once() {
     let (agent, store) = overwritten(refund());
     let mut client = interrupted(&agent).await;
-    assert!(texts(&store).await.is_empty());
+    assert_eq!(texts(&store).await, ["hi"]);
     let resume = client.answers(&approved());
     client.run(&agent, resume).await;
     assert_eq!(shown(&client), ["hi", "refund is done", "refund is done"]);

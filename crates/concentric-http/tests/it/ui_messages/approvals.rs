@@ -4,7 +4,10 @@ use super::*;
 use crate::ag_ui_approvals::{
     Calls, Ran, agent as approving, kept, refund, stores, tools, with_tokens,
 };
-use concentric_core::{BoxModel, ToolSpec};
+use concentric_core::{
+    BoxModel, Role, ThreadId, ToolSpec,
+    store::{Tenant, ThreadStore},
+};
 use concentric_http::ui_messages::UiMessagesLayer;
 use concentric_layers::ConversationLayer;
 use concentric_layers::conversation::Merge;
@@ -236,6 +239,41 @@ async fn the_client_executes_its_tools() {
         part[field] = value;
         let (chunks, message) = client.send(&agent).await;
         assert_eq!(message.text(), text, "{chunks:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_history_has_a_message_once_its_approval_waits() {
+    // The client sends all messages, as `useChat` does by default.
+    for approves in [true, false] {
+        let store = MemoryStore::new();
+        let agent = approving(tools(&Ran::default()), refund());
+        let agent = tower::ServiceBuilder::new()
+            .layer(concentric_layers::SuspendLayer::new(std::sync::Arc::new(
+                store.clone(),
+            )))
+            .layer(ConversationLayer::new(store.clone()).history(Merge::ServerWins))
+            .service(agent);
+        let agent = BoxModel::new(agent);
+        let history = || async {
+            let stored = store.load(Tenant::default(), ThreadId::new("chat"));
+            let history = stored.await.unwrap().unwrap_or_default().history;
+            let roles = history.iter().map(|turn| turn.as_message().role);
+            roles.collect::<Vec<_>>()
+        };
+        let mut client = Client::new();
+        client.send(&agent).await;
+        assert_eq!(history().await, [Role::User]);
+        client.decide(approves);
+        client.send(&agent).await;
+        let whole = [Role::User, Role::Assistant, Role::Assistant];
+        assert_eq!(history().await, whole, "{approves}");
+        client.messages.push(user("u2", "thanks"));
+        client.send(&agent).await;
+        assert_eq!(
+            history().await[..4],
+            [whole.as_slice(), &[Role::User]].concat()
+        );
     }
 }
 
