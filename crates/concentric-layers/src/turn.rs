@@ -1,8 +1,12 @@
 //! What the layers that store runs and turns know of each other.
 
-use concentric_core::{CancelReason, Context, Error, ErrorKind, Outcome, Str};
+use concentric_core::{
+    CancelReason, Context, Error, ErrorKind, Outcome, Str,
+    machine::RunState,
+    store::{RunClaim, StoreFuture},
+};
 use std::sync::{
-    Arc,
+    Arc, OnceLock,
     atomic::{AtomicBool, Ordering::Relaxed},
 };
 
@@ -31,7 +35,11 @@ pub(crate) struct TurnOfRun(Arc<Flags>);
 struct Flags {
     is_refused: AtomicBool,
     is_unstored: AtomicBool,
+    begin: OnceLock<Begin>,
 }
+
+/// Stores a run, unless it is stored.
+type Begin = Box<dyn Fn(RunState) -> StoreFuture<RunClaim> + Send + Sync>;
 
 #[cfg(feature = "suspend")]
 impl TurnOfRun {
@@ -43,6 +51,14 @@ impl TurnOfRun {
 
     pub(crate) fn is_refused(&self) -> bool {
         self.0.is_refused.load(Relaxed)
+    }
+
+    /// Sets how the run is stored before a turn of it is. `begin` must not own this value.
+    pub(crate) fn begin_with(
+        &self,
+        begin: impl Fn(RunState) -> StoreFuture<RunClaim> + Send + Sync + 'static,
+    ) {
+        let _ = self.0.begin.set(Box::new(begin));
     }
 
     /// Whether the store failed to write the turn. The run must not end without it.
@@ -57,6 +73,14 @@ impl TurnOfRun {
         if let Some(Self(flags)) = context.extensions().get() {
             flags.is_unstored.store(true, Relaxed);
         }
+    }
+
+    /// Stores a run that waits in `state`, unless it is stored; `None` if no layer stores it.
+    ///
+    /// A turn without its run would remain if the process dies, and the client would send the message again.
+    pub(crate) fn begin(context: &Context, state: RunState) -> Option<StoreFuture<RunClaim>> {
+        let Self(flags) = context.extensions().get()?;
+        flags.begin.get().map(|begin| begin(state))
     }
 
     /// Whether the run is not that of this process, so that it stores no turn.

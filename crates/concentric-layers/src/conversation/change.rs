@@ -37,13 +37,14 @@ pub(super) struct Change {
 }
 
 impl Change {
-    /// Appends the turn of the run, whose transcript is `transcript`.
+    /// Appends the turn of the run, whose transcript is `transcript`, once `begin` has stored the run.
     ///
     /// A run that has waited, or was abandoned, follows the turns that other runs have stored meanwhile; any other
     /// one conflicts with them.
     pub(super) fn append(
-        self,
+        mut self,
         transcript: &Transcript,
+        begin: Option<StoreFuture<RunClaim>>,
     ) -> Result<StoreFuture<Appended>, SlotError> {
         let slots = match self.outcome {
             // The state of a run that waits has them.
@@ -52,6 +53,9 @@ impl Change {
         };
         let transcript = transcript.clone();
         Ok(Box::pin(async move {
+            if let Some(begin) = begin {
+                self.claim = Some(begin.await?);
+            }
             if !self.base.is_apart {
                 match self.append_to_base(&transcript, &slots).await {
                     Err(StoreError::Moved { .. }) if self.continues => {}

@@ -76,8 +76,8 @@
 //! [`SuspendLayer`](crate::SuspendLayer), and inside a [`DetachLayer`](crate::DetachLayer). If both layers have
 //! the same store, the turn and the end of the run are one write: a run whose turn is stored is not resumed, and
 //! a process that has lost its run to another one stores no turn. With two stores, a run whose process dies
-//! between the writes is resumed and does not append its turn again. So it is if the process dies after an interrupted
-//! run has appended, and before the run is stored as waiting: the resumed run replaces the part that it has
+//! between the writes is resumed and does not append its turn again. An interrupted run is stored before it appends, and
+//! is stored as waiting after that. If its process dies in between, the resumed run replaces the part that it has
 //! appended, or, if another run has followed, adds what is missing. Layers around it receive only the new turns.
 //! Inside a loop, inside a session, or inside another one, the first call fails with [`Configuration`](concentric_core::ErrorKind::Configuration). In an agent that is used as a
 //! tool, the layer has no effect.

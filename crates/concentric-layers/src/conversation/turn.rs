@@ -255,7 +255,7 @@ impl Turn {
             Some(transcript) if self.settings.is_lazy => {
                 let work = self
                     .change(Ok(finish.outcome.clone()))?
-                    .append(transcript)?;
+                    .append(transcript, None)?;
                 self.store_later(async move {
                     work.await?;
                     Ok(())
@@ -277,10 +277,15 @@ impl Turn {
             return Ok(None);
         };
         // Another version would be a conflict for the other runs of the conversation.
-        match closed.len() > self.base()?.written {
-            true => self.save(&closed, Ok(Outcome::Interrupted)).map(Some),
-            false => Ok(None),
+        if closed.len() <= self.base()?.written {
+            return Ok(None);
         }
+        let state = finish.state.as_deref().cloned();
+        let begin = state.and_then(|state| TurnOfRun::begin(&self.context, state));
+        let work = self
+            .change(Ok(Outcome::Interrupted))?
+            .append(&closed, begin)?;
+        Ok(Some(Saving::new(work, self.context.environment())))
     }
 
     /// Starts to store the turns so far of a run that has failed, or was truncated without an error; `None` if
@@ -328,7 +333,7 @@ impl Turn {
         transcript: &Transcript,
         outcome: Result<Outcome, ErrorKind>,
     ) -> Result<Saving, Error> {
-        let work = self.change(outcome)?.append(transcript)?;
+        let work = self.change(outcome)?.append(transcript, None)?;
         Ok(Saving::new(work, self.context.environment()))
     }
 
@@ -342,7 +347,7 @@ impl Turn {
         let closed = self.closed.clone();
         self.store_later(async move {
             if let Some(transcript) = closed.get() {
-                change?.append(&transcript)?.await?;
+                change?.append(&transcript, None)?.await?;
             }
             Ok(())
         });

@@ -67,6 +67,7 @@
 //! | calls no tool | never | |
 //! | is about to execute its first tools | with a claim, which tools can read ([`RunClaim::of`](concentric_core::store::RunClaim::of)) | the run fails, and no tool is executed |
 //! | is about to execute further tools | in its new state, with all calls marked as started | the run fails, no further tool is executed, and the run is abandoned: it is resumed from its last stored state |
+//! | is interrupted before it has executed a tool, in a conversation of a [`ConversationLayer`](crate::ConversationLayer) | with a claim, before its turn is | the turn is stored when the run is resumed, if the run can be stored as waiting |
 //! | is driven | with a renewed lease, every third of the [lease](SuspendLayer::lease), even if its body is not read | the run continues for four fifths of the lease, counted from before the last write or renewal that succeeded, and then fails, also if a renewal has no answer yet |
 //! | was claimed by another process, or could not be driven for four fifths of the lease, for example because its process was stopped | | the run is cancelled, its tools are dropped before they continue, and its last item is an error ([`Conflict`](concentric_core::ErrorKind::Conflict), `stale_claim`) |
 //!

@@ -92,8 +92,19 @@ where
     }
 
     /// Makes the claim available to the run's tools and layers.
-    pub(super) fn show_claim(&self, context: &mut Context) {
+    pub(super) fn show_claim(self: &Arc<Self>, context: &mut Context) {
         context.set_run_claim(self.key.clone(), Arc::clone(&self.claim));
+        let kept = Arc::downgrade(self);
+        self.turn.begin_with(move |state| {
+            let kept = kept.upgrade();
+            Box::pin(async move {
+                let kept = kept.ok_or(StoreError::Stale)?;
+                match kept.claim.get().cloned() {
+                    Some(claim) => Ok(claim),
+                    None => kept.begin(Arc::new(state)).await,
+                }
+            })
+        });
         context.extensions_mut().insert(self.turn.clone());
     }
 

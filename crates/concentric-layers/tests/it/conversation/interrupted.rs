@@ -404,7 +404,7 @@ fn shape(history: &Transcript) -> String {
 #[test]
 fn a_crash_at_any_operation_loses_and_repeats_no_round() {
     for operations in 0..=4 {
-        for is_applied in [false, true] {
+        for (is_applied, reads) in [(false, false), (true, false), (false, true), (true, true)] {
             for talks in [false, true] {
                 let world = TestEnvironment::new();
                 let options = Options::new().clock(world.clock().clone());
@@ -417,9 +417,12 @@ fn a_crash_at_any_operation_loses_and_repeats_no_round() {
                         .build();
                     runtime.unwrap()
                 };
-                // Reads a value, asks for an approval, and answers.
+                // May read a value, asks for an approval, and answers.
                 let model = || {
-                    let model = ScriptedModel::new().tool_call("read", json!({})).then();
+                    let model = match reads {
+                        true => ScriptedModel::new().tool_call("read", json!({})).then(),
+                        false => ScriptedModel::new(),
+                    };
                     model.tool_call("pay", json!({})).then().text("Paid.")
                 };
                 let mut read = ToolSpec::new("read", "", json!({"type": "object"}));
@@ -453,7 +456,7 @@ fn a_crash_at_any_operation_loses_and_repeats_no_round() {
                 drop(dies);
                 world.advance(LEASE);
                 let threads = first.restart();
-                let case = format!("{operations} {is_applied} {talks}");
+                let case = format!("{operations} {is_applied} {reads} {talks}");
                 runtime().block_on(async {
                     if talks {
                         talk(&threads, "hi").await;
@@ -464,7 +467,7 @@ fn a_crash_at_any_operation_loses_and_repeats_no_round() {
                     let mut is_over = left.is_empty();
                     for request in left {
                         let continues = request.transcript.len() > 1;
-                        let model = match continues {
+                        let model = match continues || !reads {
                             true => ScriptedModel::new().text("Paid."),
                             false => ScriptedModel::new()
                                 .tool_call("pay", json!({}))
@@ -494,7 +497,8 @@ fn a_crash_at_any_operation_loses_and_repeats_no_round() {
                 let begun = usize::from(operations > 0);
                 // The model of the resumed run answers again, after the turns of another run.
                 let again = usize::from((operations, is_applied, talks) == (3, true, true));
-                assert_eq!((rounds, paid), (begun, begun + again), "{case}: {history}");
+                let read = if reads { begun } else { 0 };
+                assert_eq!((rounds, paid), (read, begun + again), "{case}: {history}");
                 assert_eq!(
                     history.matches("pay").count(),
                     2 * begun,
