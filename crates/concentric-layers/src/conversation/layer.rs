@@ -94,11 +94,10 @@ impl ConversationLayer {
         self
     }
 
-    /// Yields the finish, except that of an interrupted run, without waiting for the store, and stores the turn in a task
-    /// of the tokio runtime. A
+    /// Yields the finish without waiting for the store, and stores the turn in a task of the tokio runtime. A
     /// turn that can't be stored is then logged, also with [`required`](Self::required) and if the conversation has
     /// changed. A run that starts before the turn is stored does not have it, and is a
-    /// [concurrent one](super#concurrent-runs).
+    /// [concurrent one](super#concurrent-runs). The finish of an interrupted run waits for the store all the same.
     #[must_use]
     pub const fn lazy(mut self) -> Self {
         self.0.is_lazy = true;

@@ -2,10 +2,10 @@
 
 use super::*;
 use concentric_core::{
-    Interrupt,
-    agent::{FinishDecision, StepDraft, StepGate},
+    Interrupt, Message,
+    agent::{FinishDecision, StepDecision, StepDraft, StepGate},
     machine::RunState,
-    store::{RunStatus, RunStore},
+    store::{Regenerate, RunStatus, RunStore},
 };
 
 /// Pays in the first step.
@@ -157,6 +157,81 @@ async fn the_rest_of_a_turn_follows_later_turns() {
             let expected = format!("{before} hi Yes.  Paid.");
             assert_eq!(texts(&stored(&threads)), expected, "{merge:?} {max_turns}");
         }
+    }
+}
+
+#[tokio::test]
+async fn the_rest_of_a_turn_follows_an_answer_that_was_regenerated() {
+    let (threads, runs) = (Threads::default(), Arc::new(MemoryStore::new()));
+    talk(&threads, "hi").await;
+    let request = |text: &'static str| {
+        let message = Message::user(text).with_id(MessageId::new("u2"));
+        let turns = [Turn::message(message).unwrap()];
+        ChatRequest::new(turns.into_iter().collect()).with_context(in_thread("t"))
+    };
+    let agent = |model: &ScriptedModel| {
+        let layer = ConversationLayer::new(threads.clone()).history(Merge::ServerWins);
+        let agent = ServiceBuilder::new()
+            .layer(SuspendLayer::new(Arc::clone(&runs)))
+            .layer(layer)
+            .layer(AgentLayer::new(counting()))
+            .service(model.clone());
+        BoxModel::new(agent)
+    };
+    let paying = agent(&pays());
+    let state = interrupted(&paying, request("pay")).await;
+    // The client edits the message, which the run has not answered yet.
+    let model = yes();
+    let mut edited = request("talk");
+    edited.context.extensions_mut().insert(Regenerate);
+    send(&agent(&model), edited).await.unwrap();
+    assert_eq!(texts(&model.request(0).transcript), "hi Yes. talk");
+    send(&paying, reply(&state)).await.unwrap();
+    assert_eq!(texts(&stored(&threads)), "hi Yes. talk Yes.  Paid.");
+}
+
+#[tokio::test]
+async fn the_rest_of_a_turn_is_found_after_a_rewrite() {
+    /// Replaces all turns once the run has a round.
+    struct Shortens;
+
+    impl StepGate for Shortens {
+        fn name(&self) -> &str {
+            "shortens"
+        }
+
+        async fn before_step(&self, step: &mut StepDraft) -> Result<StepDecision, BoxError> {
+            let turns = step.transcript.len();
+            if step.transcript.last().unwrap().as_round().is_some() {
+                step.rewrite(turns - 1, vec![Turn::user("summary")])?;
+            }
+            Ok(StepDecision::Continue)
+        }
+    }
+
+    for talks in [false, true] {
+        let (threads, runs) = (Threads::default(), Arc::new(MemoryStore::new()));
+        for text in ["one", "two", "three"] {
+            talk(&threads, text).await;
+        }
+        let model = pays();
+        let agent = ServiceBuilder::new()
+            .layer(SuspendLayer::new(Arc::clone(&runs)))
+            .layer(ConversationLayer::new(threads.clone()))
+            .layer(AgentLayer::new(counting()).gate(Shortens))
+            .service(model.clone());
+        let agent = BoxModel::new(agent);
+        let state = interrupted(&agent, user("pay")).await;
+        if talks {
+            talk(&threads, "hi").await;
+        }
+        send(&agent, reply(&state)).await.unwrap();
+        assert_eq!(texts(&model.request(1).transcript), "summary pay ");
+        let expected = match talks {
+            true => "one Yes. two Yes. three Yes. pay hi Yes.  Paid.",
+            false => "summary pay  Paid.",
+        };
+        assert_eq!(texts(&stored(&threads)), expected);
     }
 }
 
