@@ -1,14 +1,11 @@
 //! What a client of AG-UI sends, through the agent to each provider's request.
 //!
 //! An input that begins with `{` is a body; any other describes one.
-#![no_main]
-
 use arbitrary::{Arbitrary, Unstructured};
 use concentric_fuzz::{Input, Provider, events, served, strict};
-use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
 
-fuzz_target!(|bytes: &[u8]| {
+pub(crate) fn run(bytes: &[u8]) {
     let body = match bytes.first() {
         Some(b'{') => bytes.to_vec(),
         _ => match Input::arbitrary_take_rest(Unstructured::new(bytes)) {
@@ -42,4 +39,4 @@ fuzz_target!(|bytes: &[u8]| {
             assert!(faults.is_empty(), "{provider:?}: {faults:?}\n{asked}");
         }
     }
-});
+}

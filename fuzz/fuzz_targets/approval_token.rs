@@ -1,17 +1,14 @@
 //! Tokens: what was signed counts, for what it was signed for, and nothing else does.
-#![no_main]
-
 use arbitrary::Arbitrary;
 use concentric_core::{CallId, InterruptId, MessageId, RunId, store::Tenant};
 use concentric_tools::{
     Digest,
     token::{Claims, TokenKeys, TokenSubject},
 };
-use libfuzzer_sys::fuzz_target;
 use std::time::{Duration, SystemTime};
 
 #[derive(Arbitrary, Clone, Debug, PartialEq)]
-struct Fields {
+pub(crate) struct Fields {
     tenant: String,
     audience: String,
     message: Option<String>,
@@ -36,7 +33,7 @@ enum Change {
 }
 
 #[derive(Arbitrary, Debug)]
-struct Case {
+pub(crate) struct Case {
     fields: Fields,
     run: String,
     step: u32,
@@ -66,7 +63,7 @@ fn subject(fields: &Fields) -> TokenSubject {
     }
 }
 
-fuzz_target!(|case: Case| {
+pub(crate) fn run(case: Case) {
     let keys = |byte| TokenKeys::new("k", vec![byte; 32]).expect("a key");
     let issued = SystemTime::UNIX_EPOCH + Duration::from_secs(case.issued.into());
     let lifetime = Duration::from_secs(case.lifetime.into());
@@ -103,4 +100,4 @@ fuzz_target!(|case: Case| {
     if let Ok(verified) = verified {
         assert_eq!(verified, claims);
     }
-});
+}

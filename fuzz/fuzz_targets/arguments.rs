@@ -1,13 +1,10 @@
 //! Arguments of tool calls, which come in pieces, of several calls at once.
-#![no_main]
-
 use arbitrary::Arbitrary;
 use concentric_core::Event;
 use concentric_fuzz::{Cut, Script, ask, check};
-use libfuzzer_sys::fuzz_target;
 
 #[derive(Arbitrary, Debug)]
-struct Calls {
+pub(crate) struct Calls {
     api: u8,
     calls: Vec<(u8, Vec<String>)>,
     order: Vec<u8>,
@@ -16,7 +13,7 @@ struct Calls {
     early: Option<u16>,
 }
 
-fuzz_target!(|answer: Calls| {
+pub(crate) fn run(answer: Calls) {
     let script = Script::pick(answer.api);
     let calls: Vec<(String, Vec<String>)> = answer
         .calls
@@ -60,7 +57,7 @@ fuzz_target!(|answer: Calls| {
         Some(_) => Vec::new(),
     };
     assert_eq!(made, expected);
-});
+}
 
 /// An API may say that there are no arguments where it was said nothing of them.
 fn written_or_none(arguments: &str) -> String {

@@ -1,12 +1,9 @@
 //! Texts in an array of JSON objects, in pieces.
-#![no_main]
-
 use arbitrary::Arbitrary;
 use concentric_fuzz::{Cut, Script, Style, ask, check};
-use libfuzzer_sys::fuzz_target;
 
 #[derive(Arbitrary, Debug)]
-struct Stream {
+pub(crate) struct Stream {
     api: u8,
     bom: bool,
     texts: Vec<(String, Style, Gap)>,
@@ -35,7 +32,7 @@ impl Gap {
     }
 }
 
-fuzz_target!(|stream: Stream| {
+pub(crate) fn run(stream: Stream) {
     let script = Script::pick(stream.api);
     let texts = stream.texts.iter().map(|(text, ..)| text.as_str());
     let expected: String = texts.clone().collect();
@@ -62,4 +59,4 @@ fuzz_target!(|stream: Stream| {
     check(&observed, bytes);
     assert!(observed.error.is_none(), "{:?}", observed.error);
     assert_eq!(observed.text(), expected);
-});
+}

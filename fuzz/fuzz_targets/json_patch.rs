@@ -1,17 +1,14 @@
 //! The state that a run shows: a client that applies what it is sent has the run's.
-#![no_main]
-
 use bytes::Bytes;
 use concentric_core::{ChatRequest, ChatResponse, Error, Event, FinishReason, Usage};
 use concentric_fuzz::{Json, block_on, events};
 use concentric_http::ag_ui::AgUiLayer;
 use http_body_util::{BodyExt, Full};
-use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
 use std::{future::ready, sync::Arc};
 use tower::{Layer, ServiceExt, service_fn};
 
-fuzz_target!(|states: Vec<Json>| {
+pub(crate) fn run(states: Vec<Json>) {
     let states: Vec<Value> = states.iter().take(16).map(Json::value).collect();
     let agent = {
         let states = states.clone();
@@ -58,4 +55,4 @@ fuzz_target!(|states: Vec<Json>| {
     if let Some(last) = states.last() {
         assert_eq!(client, *last);
     }
-});
+}

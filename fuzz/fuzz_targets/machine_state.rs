@@ -2,8 +2,6 @@
 //! with it ends, and runs no call twice.
 //!
 //! An input that begins with `{` is a state; any other changes one of those that are kept.
-#![no_main]
-
 use arbitrary::{Arbitrary, Unstructured};
 use concentric_core::{
     AgentLayer, BoxModel, ChatRequest, ChatResponse, Error, Event, FinishReason, Interrupt, Reply,
@@ -13,7 +11,6 @@ use concentric_core::{
 use concentric_fuzz::{Json, block_on};
 use concentric_tools::{Approval, Tool, Toolset};
 use futures_util::StreamExt;
-use libfuzzer_sys::fuzz_target;
 use serde_json::{Value, json};
 use std::{
     collections::HashMap,
@@ -138,7 +135,7 @@ fn reply(asked: &Interrupt, answer: &Answer) -> Option<Reply> {
     })
 }
 
-fuzz_target!(|bytes: &[u8]| {
+pub(crate) fn run(bytes: &[u8]) {
     let (json, changed, answers) = match bytes.first() {
         Some(b'{') => (
             String::from_utf8_lossy(bytes).into_owned(),
@@ -214,4 +211,4 @@ fuzz_target!(|bytes: &[u8]| {
     });
     let ran = ran.lock().expect("no panic");
     assert!(ran.values().all(|times| *times == 1), "ran twice: {ran:?}");
-});
+}

@@ -1,14 +1,11 @@
 //! Patterns of tool names, beside a matcher that is slow and plain; and what combines them.
-#![no_main]
-
 use arbitrary::Arbitrary;
 use concentric_core::{CallId, Context, ToolCall, ToolCallPart};
 use concentric_fuzz::block_on;
 use concentric_tools::Matcher;
-use libfuzzer_sys::fuzz_target;
 
 #[derive(Arbitrary, Clone, Debug)]
-enum Tree {
+pub(crate) enum Tree {
     All,
     Name(String),
     Pattern(String),
@@ -71,11 +68,11 @@ fn fits(pattern: &str, name: &str) -> bool {
     starts[name.len()]
 }
 
-fuzz_target!(|case: (Tree, Vec<u8>, Option<String>)| {
+pub(crate) fn run(case: (Tree, Vec<u8>, Option<String>)) {
     let (tree, bytes, name) = case;
     let name = name.unwrap_or_else(|| few(&bytes).replace('*', "a"));
     let call = ToolCallPart::new(CallId::new("c"), name.as_str(), "{}");
     let call = ToolCall::new(call, Context::new());
     let matched = block_on(tree.matcher().matches(&call));
     assert_eq!(matched.ok(), Some(tree.fits(&name)), "{tree:?} {name:?}");
-});
+}

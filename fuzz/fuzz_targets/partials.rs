@@ -1,12 +1,9 @@
 //! A value of a schema, shown while it is written.
-#![no_main]
-
 use concentric_core::{CustomEvent, Event, FinishReason, StepFinish, Usage};
 use concentric_tools::output::{VALUE_FOLLOWS, output};
-use libfuzzer_sys::fuzz_target;
 use serde_json::{Value, json};
 
-fuzz_target!(|input: (String, Vec<u8>)| {
+pub(crate) fn run(input: (String, Vec<u8>)) {
     let (text, lengths) = input;
     let mut partials = output::<Value>("value").partials::<Value>();
     let follows = CustomEvent::new(VALUE_FOLLOWS, json!({"schema": "value"}));
@@ -32,4 +29,4 @@ fuzz_target!(|input: (String, Vec<u8>)| {
     if let Ok(value @ Value::Object(_)) = serde_json::from_str::<Value>(&text) {
         assert_eq!(shown, Some(value));
     }
-});
+}

@@ -1,11 +1,8 @@
 //! A `SKILL.md`: what is read keeps to the limits, and reads the same when it is written again.
-#![no_main]
-
 use concentric_tools::Skill;
-use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
 
-fuzz_target!(|text: &str| {
+pub(crate) fn run(text: &str) {
     let Ok(skill) = Skill::parse(text) else {
         return;
     };
@@ -40,4 +37,4 @@ fuzz_target!(|text: &str| {
         assert_eq!(again.compatibility(), skill.compatibility());
         assert_eq!(again.instructions(), skill.instructions());
     }
-});
+}

@@ -1,12 +1,9 @@
 //! Texts in an event stream, written in all the ways that one may be, in pieces.
-#![no_main]
-
 use arbitrary::Arbitrary;
 use concentric_fuzz::{Cut, Script, Style, ask, check};
-use libfuzzer_sys::fuzz_target;
 
 #[derive(Arbitrary, Debug)]
-struct Stream {
+pub(crate) struct Stream {
     api: u8,
     bom: bool,
     texts: Vec<(String, Event)>,
@@ -19,7 +16,7 @@ struct Stream {
 }
 
 #[derive(Arbitrary, Debug)]
-struct Event {
+pub(crate) struct Event {
     style: Style,
     end: End,
     /// What stands before the data, and behind it.
@@ -86,7 +83,7 @@ impl Event {
     }
 }
 
-fuzz_target!(|stream: Stream| {
+pub(crate) fn run(stream: Stream) {
     let script = Script::pick(stream.api);
     let texts = stream.texts.iter().map(|(text, _)| text.as_str());
     let expected: String = texts.clone().collect();
@@ -114,4 +111,4 @@ fuzz_target!(|stream: Stream| {
     check(&observed, bytes);
     assert!(observed.error.is_none(), "{:?}", observed.error);
     assert_eq!(observed.text(), expected);
-});
+}

@@ -1,4 +1,0 @@
-//! Any bytes as an answer of chat completions.
-#![no_main]
-
-libfuzzer_sys::fuzz_target!(|input: &[u8]| concentric_fuzz::raw("openai-chat", input));
