@@ -54,6 +54,22 @@ impl OpenLink {
     ///
     /// Dropping the future ends the process of the server.
     pub(crate) async fn open(config: &Config) -> Result<Self, Error> {
+        let mut opened = Self::open_as(config, newest()).await?;
+        // Some servers of earlier revisions have a result for each method.
+        if let Err(
+            ClientInitializeError::ExpectedInitResult(_)
+            | ClientInitializeError::NoCompatibleProtocolVersion { .. },
+        ) = opened
+        {
+            opened = Self::open_as(config, ClientLifecycleMode::Initialize).await?;
+        }
+        opened.map_err(|error| not_connected(config, error))
+    }
+
+    async fn open_as(
+        config: &Config,
+        lifecycle: ClientLifecycleMode,
+    ) -> Result<Result<Self, ClientInitializeError>, Error> {
         let calls = Arc::<PendingCalls>::default();
         let list_changed = Arc::<Notify>::default();
         let handler = Handler::new(
@@ -69,7 +85,7 @@ impl OpenLink {
                 let transport = AsyncRwTransport::new_client(process.output, process.input);
                 // The limit of the process ends the connection first.
                 let transport = transport.with_max_line_length(max.saturating_add(1));
-                let serving = serve_client_with_lifecycle(handler, transport, lifecycle()).await;
+                let serving = serve_client_with_lifecycle(handler, transport, lifecycle).await;
                 (serving, Some(process.child))
             }
             Place::Http {
@@ -90,11 +106,14 @@ impl OpenLink {
                 // The call decides whether it is sent again in a new session.
                 settings.reinit_on_expired_session = false;
                 let transport = StreamableHttpClientTransport::with_client(client, settings);
-                let serving = serve_client_with_lifecycle(handler, transport, lifecycle()).await;
+                let serving = serve_client_with_lifecycle(handler, transport, lifecycle).await;
                 (serving, None)
             }
         };
-        let running = running.map_err(|error| not_connected(config, error))?;
+        let running = match running {
+            Ok(running) => running,
+            Err(error) => return Ok(Err(error)),
+        };
         // A listing must be the server's current one, and a cache would keep each page.
         let no_cache = ClientCacheConfig::disabled();
         running.peer().set_response_cache_config(no_cache).await;
@@ -104,11 +123,11 @@ impl OpenLink {
             lost: CancellationToken::new(),
             list_changed,
         };
-        Ok(Self {
+        Ok(Ok(Self {
             link: Arc::new(link),
             running,
             child,
-        })
+        }))
     }
 
     /// Waits until the connection ends or `stop` is cancelled, and ends it.
@@ -141,7 +160,8 @@ impl OpenLink {
 /// The requests in progress over HTTP; others wait.
 const MAX_REQUESTS: usize = 64;
 
-fn lifecycle() -> ClientLifecycleMode {
+/// The newest revision, or an earlier one if the server rejects it.
+fn newest() -> ClientLifecycleMode {
     ClientLifecycleMode::Auto {
         preferred_versions: vec![ProtocolVersion::V_2026_07_28],
         legacy_version: None,

@@ -13,6 +13,13 @@ async fn a_call_is_answered() {
 }
 
 #[tokio::test]
+async fn a_server_with_a_result_for_each_method_is_connected() {
+    let server = connect("results").await;
+    let outcome = call(&server, "hostile__call", json!({})).await;
+    assert_eq!(outcome.content.text(), "called");
+}
+
+#[tokio::test]
 async fn the_outcome_of_a_call_whose_server_dies_is_unknown() {
     let server = connect("dies").await;
     for _ in 0..2 {
