@@ -139,7 +139,10 @@ fn params(remote: &str, call: &ToolCall) -> Result<(CallToolRequestParams, u64),
             .replies
             .iter()
             .find(|reply| reply.interrupt_id.as_str() == id);
-        let answer = serde_json::to_value(elicit::answer(reply)).unwrap_or_default();
+        let mut asked = resumed.on.interrupts.iter();
+        let asked = asked.find(|interrupt| interrupt.id.as_str() == id);
+        let form = asked.and_then(|it| it.response_schema.as_deref());
+        let answer = serde_json::to_value(elicit::answer(reply, form)).unwrap_or_default();
         responses.insert(key.as_str().unwrap_or_default().to_owned(), answer);
     }
     params = params.with_input_responses(responses);

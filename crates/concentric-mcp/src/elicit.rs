@@ -3,7 +3,7 @@
 use crate::text;
 use concentric_core::{Interrupt, InterruptId, Reply, Str, interrupt::ReplyStatus};
 use rmcp::model::{ElicitRequestParams, ElicitResult, ElicitationAction};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 /// The [reason](Interrupt::reason) of an interrupt for which a server requests input. The payload of the
 /// reply is an object that matches the schema of the interrupt.
@@ -43,17 +43,30 @@ pub(crate) fn interrupt(
     Some(interrupt)
 }
 
-/// The answer to a question. The payload of a reply is the content of the form; a cancellation is a
-/// refusal to answer.
-pub(crate) fn answer(reply: Option<&Reply>) -> ElicitResult {
+/// The answer to a question with this form. The payload of a reply is the content of the form, where
+/// fields that are missing have their defaults; a cancellation is a refusal to answer.
+pub(crate) fn answer(reply: Option<&Reply>, form: Option<&Value>) -> ElicitResult {
     match reply {
         Some(reply) if reply.status == ReplyStatus::Resolved => match &reply.payload {
-            Some(content @ Value::Object(_)) => {
-                ElicitResult::new(ElicitationAction::Accept).with_content(content.clone())
+            Some(Value::Object(content)) => {
+                let content = with_defaults(content.clone(), form);
+                ElicitResult::new(ElicitationAction::Accept).with_content(Value::Object(content))
             }
             _ => ElicitResult::new(ElicitationAction::Decline),
         },
         Some(_) => ElicitResult::new(ElicitationAction::Decline),
         None => ElicitResult::new(ElicitationAction::Cancel),
     }
+}
+
+fn with_defaults(mut content: Map<String, Value>, form: Option<&Value>) -> Map<String, Value> {
+    let fields = form.and_then(|form| form.get("properties")?.as_object());
+    for (name, field) in fields.into_iter().flatten() {
+        if let Some(default) = field.get("default")
+            && !content.contains_key(name)
+        {
+            content.insert(name.clone(), default.clone());
+        }
+    }
+    content
 }

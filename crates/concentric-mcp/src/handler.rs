@@ -68,16 +68,17 @@ impl ClientHandler for Handler {
         request: RequestContext<RoleClient>,
     ) -> Result<ElicitResult, ErrorData> {
         let Ok(_permit) = self.questions.try_acquire() else {
-            return Ok(elicit::answer(None));
+            return Ok(elicit::answer(None, None));
         };
         let Some(context) = self.calls.only_run() else {
-            return Ok(elicit::answer(None));
+            return Ok(elicit::answer(None, None));
         };
         let id = InterruptId::new(context.new_id("elicitation_"));
         let Some(mut interrupt) = elicit::interrupt(&self.server, id, &question) else {
-            return Ok(elicit::answer(None));
+            return Ok(elicit::answer(None, None));
         };
         interrupt.call_id = context.call_id().cloned();
+        let form = interrupt.response_schema.clone();
         // The answer may take long, and the interrupt has all that is needed.
         drop((question, request));
         let reply = context.ask(interrupt, self.answer_timeout).await;
@@ -85,7 +86,7 @@ impl ClientHandler for Handler {
             let server = self.server.as_str();
             tracing::debug!(target: "concentric::mcp", parent: None, server, %error, "a question of a server was not answered");
         }
-        Ok(elicit::answer(reply.ok().as_ref()))
+        Ok(elicit::answer(reply.ok().as_ref(), form.as_deref()))
     }
 
     async fn on_progress(

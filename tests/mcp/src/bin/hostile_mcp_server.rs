@@ -157,7 +157,11 @@ fn call(how: &str, id: &Value, params: &Value) {
             send(
                 &json!({"jsonrpc": "2.0", "id": "ask-1", "method": "elicitation/create", "params": {
                     "message": "Which\u{202e} row?",
-                    "requestedSchema": {"type": "object", "properties": {"row": {"type": "integer"}}, "required": ["row"]},
+                    "requestedSchema": {
+                        "type": "object",
+                        "properties": {"row": {"type": "integer"}, "side": {"type": "string", "default": "left"}},
+                        "required": ["row"],
+                    },
                 }}),
             );
             let reply = next_message();

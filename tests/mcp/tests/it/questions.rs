@@ -56,7 +56,10 @@ async fn a_question_is_an_interrupt_of_the_run() {
         Some(Reply::resolve(it.id.clone(), json!({"row": 7})))
     })
     .await;
-    assert_eq!(answer, json!({"action": "accept", "content": {"row": 7}}));
+    assert_eq!(
+        answer,
+        json!({"action": "accept", "content": {"row": 7, "side": "left"}})
+    );
     let answer = asked(&server, |it, _| Some(Reply::cancel(it.id.clone()))).await;
     assert_eq!(answer, json!({"action": "decline"}));
 }
