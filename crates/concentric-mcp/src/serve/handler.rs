@@ -1,32 +1,31 @@
 //! Executes the calls of MCP clients.
+#![expect(deprecated, reason = "log messages, which clients still request")]
 
-use super::convert::{definition, failed, result};
-use crate::pending::PROGRESS;
+use super::{
+    convert::{definition, failed, result},
+    events::{channel, forward},
+    question::{Asked, ask, is_before_2026_07_28},
+    waiting::{WaitingCall, WaitingCalls},
+};
 use concentric_core::{
-    CallId, Context, Error, Event, Interrupt, Message, Part, PartKind, Reply, Role, Str,
-    ToolCallPart, ToolSource, interrupt::TOOL_CALL, machine::RunState,
+    CallId, Context, Error, Message, Part, PartKind, Role, RunId, Str, ToolCallPart, ToolSource,
 };
 use concentric_tools::{RoundEnd, ToolLifecycle, Toolset};
 use rmcp::{
     ServerHandler,
     model::{
-        CallToolRequestParams, CallToolResponse, CallToolResult, ElicitRequestParams,
-        ElicitationAction, ElicitationSchema, ErrorData, Implementation, ListToolsResult,
-        PaginatedRequestParams, ProgressNotificationParam, ProgressToken, ProtocolVersion,
-        ServerCapabilities, ServerConfig, Tool,
+        CallToolRequestParams, CallToolResponse, ErrorData, Implementation, InputRequiredResult,
+        ListToolsResult, LoggingLevel, PaginatedRequestParams, ServerCapabilities, ServerConfig,
+        SetLevelRequestMethod, SetLevelRequestParams, Tool,
     },
-    service::{Peer, RequestContext, RoleServer},
+    service::{RequestContext, RoleServer},
 };
-use serde_json::{Value, json};
-use std::{sync::Arc, time::Duration};
-use tokio::sync::{Semaphore, mpsc};
+use serde_json::Value;
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::Semaphore;
 
-/// The rounds of approvals in one call.
-const MAX_APPROVALS: usize = 8;
-/// The time until an approval must be answered.
-const APPROVAL_TIMEOUT: Duration = Duration::from_secs(300);
-/// The progress notifications that wait for the client; further ones are dropped.
-const MAX_PROGRESS: usize = 16;
+/// The times that one call is suspended and resumed.
+const MAX_ROUNDS: usize = 8;
 
 /// The calls that run at once; further ones are refused.
 const MAX_CALLS: usize = 256;
@@ -38,6 +37,10 @@ pub(super) struct ToolHandler {
     pub(super) tools: Toolset,
     /// Shared by all clients.
     running: Arc<Semaphore>,
+    /// Shared by all clients.
+    waiting: Arc<WaitingCalls>,
+    /// The level that a client of a revision before 2026-07-28 has requested.
+    level: Arc<Mutex<Option<LoggingLevel>>>,
 }
 
 impl ToolHandler {
@@ -46,42 +49,77 @@ impl ToolHandler {
             name,
             tools,
             running: Arc::new(Semaphore::new(MAX_CALLS)),
+            waiting: Arc::default(),
+            level: Arc::default(),
+        }
+    }
+
+    /// The handler for another client.
+    pub(super) fn for_client(&self) -> Self {
+        Self {
+            level: Arc::default(),
+            ..self.clone()
         }
     }
 
     async fn execute(
         &self,
         request: CallToolRequestParams,
-        context: &RequestContext<RoleServer>,
-    ) -> Result<CallToolResult, Error> {
-        let arguments = Value::Object(request.arguments.unwrap_or_default()).to_string();
-        let run = run_context(context);
-        let call = CallId::new(run.new_id("call_"));
-        let call = ToolCallPart::new(call, &*request.name, arguments);
-        let message = Message::new(Role::Assistant, vec![Part::new(PartKind::ToolCall(call))]);
-        let (progress, received) = mpsc::channel(MAX_PROGRESS);
+        client: &RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        let resumed = match &request.request_state {
+            Some(name) => {
+                let waiting = self.waiting.take(name, &request);
+                Some(waiting.ok_or_else(|| {
+                    let what = "the request state is unknown, expired, used, or of another call";
+                    ErrorData::invalid_params(what, None)
+                })?)
+            }
+            None => None,
+        };
+        let run = run_context(client, resumed.as_ref().map(|it| it.run.clone()));
+        let (take, events) = channel(run.clone());
         let mut lifecycle = ToolLifecycle::new(self.tools.clone())
-            .with_context(run)
-            .on_event(move |event| {
-                if let Event::Custom(event) = event
-                    && event.name == PROGRESS
-                {
-                    // The client misses progress that it does not read in time.
-                    let _ = progress.try_send(event.value);
-                }
-            });
+            .with_context(run.clone())
+            .on_event(take);
+        let mut answers = request.input_responses.unwrap_or_default();
+        let internal = |error: Error| {
+            // The error may contain what the client must not read.
+            tracing::error!(target: "concentric::mcp", parent: None, tool = %request.name, error = format!("{error:#}"), "a call of an MCP client failed");
+            ErrorData::internal_error("the call failed", None)
+        };
         let running = async {
-            let mut end = lifecycle.execute_round(message).await?;
-            for _ in 0..MAX_APPROVALS {
+            let mut end = match resumed {
+                Some(waiting) => RoundEnd::Suspended(waiting.state),
+                None => {
+                    let arguments = request.arguments.unwrap_or_default();
+                    let call = CallId::new(run.new_id("call_"));
+                    let arguments = Value::Object(arguments).to_string();
+                    let call = ToolCallPart::new(call, &*request.name, arguments);
+                    let parts = vec![Part::new(PartKind::ToolCall(call))];
+                    let message = Message::new(Role::Assistant, parts);
+                    lifecycle.execute_round(message).await.map_err(internal)?
+                }
+            };
+            for _ in 0..MAX_ROUNDS {
                 let RoundEnd::Suspended(state) = end else {
                     break;
                 };
-                let replies = match replies(&state, context).await {
-                    Ok(replies) => replies,
-                    Err(why) => return Ok(failed(why)),
+                let replies = match ask(&state, &mut answers, client).await? {
+                    Asked::Replied(replies) => replies,
+                    Asked::Unanswered(why) => return Ok(failed(why).into()),
+                    Asked::Required(requests) => {
+                        let run = run.run_id().clone();
+                        let waiting = WaitingCall { state, run };
+                        return Ok(match self.waiting.insert(waiting) {
+                            Ok(name) => InputRequiredResult::new(Some(requests), Some(name)).into(),
+                            Err(why) => failed(why).into(),
+                        });
+                    }
                 };
-                end = lifecycle.resume(*state, replies).await?;
+                end = lifecycle.resume(*state, replies).await.map_err(internal)?;
             }
+            // Ends the events.
             drop(lifecycle);
             Ok(match end {
                 RoundEnd::Closed(round) | RoundEnd::Ended { round, .. } => {
@@ -89,129 +127,42 @@ impl ToolHandler {
                     let outcome = results.first().map(|it| &it.outcome);
                     outcome.map_or_else(|| failed("The call has no result."), result)
                 }
-                _ => failed("The call was not run: it requires too many approvals."),
-            })
+                _ => failed("The call was not run: it requires too many replies."),
+            }
+            .into())
         };
-        let reporting = report(received, context.meta.get_progress_token(), &context.peer);
-        let (result, ()) = tokio::join!(running, reporting);
-        result
+        let level = self.level(client);
+        let (response, ()) = tokio::join!(running, forward(events, client, level, &run));
+        response
     }
-}
 
-/// The context of a call, with the extensions of its HTTP request.
-fn run_context(context: &RequestContext<RoleServer>) -> Context {
-    let parts = context.extensions.get::<http::request::Parts>();
-    let builder = Context::builder();
-    match parts {
-        Some(parts) => builder.extensions(parts.extensions.clone()).build(),
-        None => builder.build(),
-    }
-}
-
-/// Sends progress to the client. Ends with the call.
-async fn report(
-    mut progress: mpsc::Receiver<Value>,
-    token: Option<ProgressToken>,
-    client: &Peer<RoleServer>,
-) {
-    let mut last = 0.0;
-    while let Some(value) = progress.recv().await {
-        let Some(token) = &token else {
-            continue;
-        };
-        let number = |name: &str| value.get(name).and_then(Value::as_f64);
-        // It must increase with each notification.
-        last = number("progress")
-            .filter(|it| *it > last)
-            .unwrap_or(last + 1.0);
-        let mut notification = ProgressNotificationParam::new(token.clone(), last);
-        notification.total = number("total");
-        let message = value.get("message").and_then(Value::as_str);
-        notification.message = message.map(str::to_owned);
-        if client.notify_progress(notification).await.is_err() {
-            return;
+    /// The level from which on the client has requested log messages.
+    fn level(&self, client: &RequestContext<RoleServer>) -> Option<LoggingLevel> {
+        match is_before_2026_07_28(client) {
+            true => *self.level.lock().unwrap_or_else(PoisonError::into_inner),
+            false => client.meta.log_level(),
         }
     }
 }
 
-/// Requests the approvals that a call waits for.
-///
-/// # Errors
-///
-/// The text of the result, if the client cannot be asked or does not answer.
-async fn replies(
-    state: &RunState,
-    context: &RequestContext<RoleServer>,
-) -> Result<Vec<Reply>, String> {
-    let mut replies = Vec::new();
-    for interrupt in state.interrupts() {
-        replies.push(reply(interrupt, context).await?);
+/// The context of a call, with the extensions of its HTTP request.
+fn run_context(client: &RequestContext<RoleServer>, resumed: Option<RunId>) -> Context {
+    let mut builder = Context::builder();
+    if let Some(parts) = client.extensions.get::<http::request::Parts>() {
+        builder = builder.extensions(parts.extensions.clone());
     }
-    Ok(replies)
-}
-
-async fn reply(
-    interrupt: &Interrupt,
-    context: &RequestContext<RoleServer>,
-) -> Result<Reply, String> {
-    let tool = interrupt.tool().unwrap_or("the tool");
-    let message = interrupt.message.as_deref().unwrap_or("Approve the call?");
-    let not_run = |why: &str| {
-        format!("The call was not run: `{tool}` requires an approval, and {why}. ({message})")
-    };
-    if interrupt.reason != TOOL_CALL {
-        let reason = &interrupt.reason;
-        return Err(format!(
-            "The call waits for a reply of the kind `{reason}`, which cannot be given over MCP."
-        ));
+    if let Some(run) = resumed {
+        builder = builder.run_id(run);
     }
-    let can_show = context.client_capabilities().is_some_and(|client| {
-        let forms = client.elicitation;
-        forms.is_some_and(|it| it.form.is_some() || it.url.is_none())
-    });
-    let version = context.protocol_version();
-    let can_ask = version.is_some_and(|version| version < ProtocolVersion::V_2026_07_28);
-    if !can_show || !can_ask {
-        return Err(not_run("the client cannot ask for it"));
-    }
-    let arguments = interrupt
-        .arguments()
-        .map(Value::to_string)
-        .unwrap_or_default();
-    let message = format!("{message}\n{tool} {arguments}");
-    let schema = json!({
-        "type": "object",
-        "properties": {"approved": {"type": "boolean", "title": "Approve the call"}},
-        "required": ["approved"],
-    });
-    let schema: ElicitationSchema =
-        serde_json::from_value(schema).map_err(|_| not_run("the form is invalid"))?;
-    let form = ElicitRequestParams::FormElicitationParams {
-        meta: None,
-        message,
-        requested_schema: schema,
-    };
-    let limit = Some(APPROVAL_TIMEOUT);
-    let answer = context
-        .peer
-        .create_elicitation_with_timeout(form, limit)
-        .await;
-    let answer = answer.map_err(|_| not_run("the client did not answer"))?;
-    let approved = answer.content.as_ref().and_then(|it| it.get("approved"));
-    let is_approved = answer.action == ElicitationAction::Accept
-        && approved.and_then(Value::as_bool) == Some(true);
-    Ok(match is_approved {
-        true => Reply::approve(interrupt.id.clone()),
-        false => Reply::deny(
-            interrupt.id.clone(),
-            "The user of the client denied the call.",
-        ),
-    })
+    builder.build()
 }
 
 impl ServerHandler for ToolHandler {
     fn get_info(&self) -> ServerConfig {
-        let capabilities = ServerCapabilities::builder().enable_tools().build();
+        let capabilities = ServerCapabilities::builder()
+            .enable_tools()
+            .enable_logging()
+            .build();
         let mut config = ServerConfig::new(capabilities);
         config.server_info = Implementation::new(self.name.as_str(), env!("CARGO_PKG_VERSION"));
         config
@@ -252,18 +203,22 @@ impl ServerHandler for ToolHandler {
             let why = "The call was not run: too many calls are running. Try again later.";
             return Ok(failed(why).into());
         };
-        let name = request.name.clone();
-        let result = tokio::select! {
-            result = self.execute(request, &context) => result,
-            () = context.ct.cancelled() => return Ok(failed("The call was cancelled.").into()),
-        };
-        match result {
-            Ok(result) => Ok(result.into()),
-            Err(error) => {
-                // The error may contain what the client must not read.
-                tracing::error!(target: "concentric::mcp", parent: None, tool = %name, error = format!("{error:#}"), "a call of an MCP client failed");
-                Err(ErrorData::internal_error("the call failed", None))
-            }
+        tokio::select! {
+            response = self.execute(request, &context) => response,
+            () = context.ct.cancelled() => Ok(failed("The call was cancelled.").into()),
         }
+    }
+
+    async fn set_level(
+        &self,
+        request: SetLevelRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        if !is_before_2026_07_28(&context) {
+            return Err(ErrorData::method_not_found::<SetLevelRequestMethod>());
+        }
+        let mut level = self.level.lock().unwrap_or_else(PoisonError::into_inner);
+        *level = Some(request.level);
+        Ok(())
     }
 }

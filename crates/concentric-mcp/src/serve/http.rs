@@ -61,7 +61,7 @@ impl McpService {
     ) -> Self {
         let served = handler.clone();
         let inner = StreamableHttpService::new(
-            move || Ok(served.clone()),
+            move || Ok(served.for_client()),
             Arc::clone(&sessions),
             config.clone(),
         );

@@ -21,19 +21,27 @@
 //! | the tool succeeds | its parts, and its data as structured content |
 //! | it fails, or its outcome is unknown | a result with `isError` and the text |
 //! | a tool or a layer emits a progress event (`mcp.progress`) | a progress notification, if it requested them |
-//! | a gate requires an approval | a form to approve or deny, if the client can show forms; otherwise a result with `isError` that names the tool and the approval |
+//! | one of them emits an event `mcp.log`, with the fields `level`, `data` and optionally `logger` | a log message, if it requested this level |
+//! | a gate requires an approval | a form to approve or deny |
+//! | a tool raises an [`ELICITATION`](crate::ELICITATION) interrupt, or is suspended by one | the form of the interrupt |
+//! | the client cannot show forms | a result with `isError` that names the tool and the approval, or in the revision 2026-07-28 the error that this revision requires |
 //! | a call is cancelled | nothing; the call is dropped |
 //! | the client disconnects without a session, or closes the input | nothing; its calls are dropped |
 //! | it disconnects in a session | nothing; its calls continue until they are cancelled or the session ends |
 //! | more than 256 calls would run at once | a result with `isError`, at once |
 //! | a request names a foreign host or origin | status 403 |
 //!
-//! Clients of the revision 2026-07-28 cannot be asked during a call, so that calls which require an
-//! approval fail for them.
+//! A client of the revision 2026-07-28 repeats a call with the answers: the call is suspended for at most
+//! 15 minutes in this process, and resumed once. Such a client cannot be asked while a call runs, so that
+//! [`Context::ask`](concentric_core::Context::ask) is cancelled. Clients of earlier revisions answer
+//! within 5 minutes, while the call runs.
 
 mod convert;
+mod events;
 mod handler;
 mod http;
+mod question;
+mod waiting;
 
 pub use self::http::McpService;
 

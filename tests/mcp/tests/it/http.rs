@@ -51,14 +51,18 @@ async fn a_served_toolset_can_be_called() {
     let broken = called(&server, "broken", json!({}), Value::Null).await;
     assert_eq!(broken.outcome.status, ToolStatus::Failed);
     assert!(broken.text().ends_with("It is broken."));
-    // A client of the newest revision cannot be asked.
-    let refund = called(&server, "refund", json!({}), Value::Null).await;
-    assert_eq!(refund.outcome.status, ToolStatus::Failed);
-    assert!(
-        refund.text().contains("requires an approval"),
-        "{}",
-        refund.text()
+    let answer = json!({"approved": true});
+    let refund = called(&server, "refund", json!({}), answer).await;
+    assert_eq!(refund.outcome.status, ToolStatus::Done, "{refund:?}");
+    assert_eq!(
+        (refund.text().as_str(), refund.suspensions),
+        ("refunded", 1)
     );
+    for answer in [json!({"approved": false}), Value::Null] {
+        let refund = called(&server, "refund", json!({}), answer).await;
+        assert_eq!(refund.outcome.status, ToolStatus::Failed);
+        assert!(refund.text().contains("denied"), "{}", refund.text());
+    }
 }
 
 #[tokio::test]
