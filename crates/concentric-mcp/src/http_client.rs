@@ -22,8 +22,12 @@ use std::{
     collections::HashMap,
     error::Error as StdError,
     sync::{Arc, Mutex, PoisonError},
+    time::Duration,
 };
-use tokio::time::{Instant, sleep_until};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep_until, timeout},
+};
 use tower_service::Service;
 
 pub(crate) type Failed = StreamableHttpError<Error>;
@@ -43,7 +47,13 @@ pub(crate) struct HttpServer {
     bearer: Option<HeaderValue>,
     max_event: usize,
     spacing: Arc<Mutex<Spacing>>,
+    /// Whether the server has answered the first request for the event stream of the session.
+    has_stream: watch::Sender<bool>,
 }
+
+/// The time that the first call in a session waits for this answer, which some servers send with the
+/// first event only.
+const STREAM_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl HttpServer {
     pub(crate) fn new(
@@ -57,7 +67,18 @@ impl HttpServer {
             bearer,
             max_event,
             spacing: Arc::default(),
+            has_stream: watch::Sender::new(false),
         })
+    }
+
+    /// Waits until the server can send what belongs to no response. Otherwise it may discard a question
+    /// about a call, which then never ends.
+    async fn wait_for_stream(&self) {
+        let mut has_stream = self.has_stream.subscribe();
+        let answered = has_stream.wait_for(|has_stream| *has_stream);
+        if timeout(STREAM_TIMEOUT, answered).await.is_err() {
+            self.has_stream.send_replace(true);
+        }
     }
 
     /// Sends a request. Redirects are followed only within the origin, since they would forward the
@@ -199,6 +220,14 @@ impl StreamableHttpClient for HttpServer {
         headers: HashMap<HeaderName, HeaderValue>,
         limits: StreamableHttpResponseLimits,
     ) -> Result<StreamableHttpPostResponse, Failed> {
+        let is_call = matches!(
+            &message,
+            JsonRpcMessage::Request(request)
+                if matches!(request.request, ClientRequest::CallToolRequest(_))
+        );
+        if is_call && session.is_some() {
+            self.wait_for_stream().await;
+        }
         let accept = "text/event-stream, application/json";
         let mut headers = headers_with(accept, session.as_deref(), headers)?;
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(JSON));
@@ -290,7 +319,9 @@ impl StreamableHttpClient for HttpServer {
             spacing.next(Instant::now())
         };
         sleep_until(at).await;
-        let response = self.send(Method::GET, &uri, headers, Bytes::new()).await?;
+        let response = self.send(Method::GET, &uri, headers, Bytes::new()).await;
+        self.has_stream.send_replace(true);
+        let response = response?;
         match response.status() {
             StatusCode::METHOD_NOT_ALLOWED => Err(Failed::ServerDoesNotSupportSse),
             status if !status.is_success() => Err(status_error(&response)),

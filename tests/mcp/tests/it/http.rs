@@ -15,7 +15,7 @@ use concentric_tools::{NoArguments, Toolset, tool};
 use serde_json::{Value, json};
 use std::sync::{
     Arc,
-    atomic::{AtomicUsize, Ordering},
+    atomic::{AtomicBool, AtomicUsize, Ordering},
 };
 
 /// Serves an application, and returns its origin.
@@ -291,6 +291,44 @@ async fn a_call_is_sent_again_if_its_session_has_expired() {
     let paid = called(&server, "pay", json!({}), Value::Null).await;
     assert_eq!(paid.outcome.status, ToolStatus::Done, "{paid:?}");
     assert_eq!(calls.load(Ordering::Relaxed), 2);
+}
+
+#[tokio::test]
+async fn a_call_is_sent_once_the_server_can_ask() {
+    let is_open = Arc::new(AtomicBool::new(false));
+    let (opened, read) = (Arc::clone(&is_open), is_open);
+    let stream = move || async move {
+        tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+        opened.store(true, Ordering::Relaxed);
+        StatusCode::METHOD_NOT_ALLOWED
+    };
+    let answer = move |body: axum::body::Bytes| async move {
+        let body: Value = serde_json::from_slice(&body).unwrap();
+        let result = match body["method"].as_str().unwrap_or_default() {
+            "initialize" => json!({
+                "protocolVersion": "2025-06-18",
+                "capabilities": {"tools": {}},
+                "serverInfo": {"name": "sessions", "version": "1"},
+            }),
+            "tools/list" => json!({"tools": [{"name": "ask", "inputSchema": {"type": "object"}}]}),
+            "tools/call" => {
+                let is_open = read.load(Ordering::Relaxed).to_string();
+                json!({"content": [{"type": "text", "text": is_open}]})
+            }
+            "server/discover" => return StatusCode::BAD_REQUEST.into_response(),
+            _ => return StatusCode::ACCEPTED.into_response(),
+        };
+        let message = json!({"jsonrpc": "2.0", "id": body["id"], "result": result});
+        let headers = [
+            ("mcp-session-id", "one"),
+            ("content-type", "application/json"),
+        ];
+        (headers, message.to_string()).into_response()
+    };
+    let app = Router::new().route("/mcp", axum::routing::get(stream).post(answer));
+    let server = connected(format!("{}/mcp", serve(app).await)).await;
+    let called = called(&server, "ask", json!({}), Value::Null).await;
+    assert_eq!(called.text(), "true");
 }
 
 #[tokio::test]
