@@ -1,5 +1,7 @@
 //! Calls of MCP tools, and a toolset that is served, for the tests of `concentric-mcp`.
 
+pub mod conformance;
+
 use concentric_core::{
     CallId, Context, CustomEvent, Error, Event, Interrupt, Message, Part, PartKind, Reply, Role,
     ToolCallPart, ToolOutcome, machine::RunState,

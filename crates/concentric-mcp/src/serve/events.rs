@@ -17,7 +17,7 @@ const LOG: &str = "mcp.log";
 
 /// The events that wait for the client; further progress and log messages are dropped.
 const MAX_EVENTS: usize = 16;
-/// The questions that a call asks at once while it runs; further ones are cancelled.
+/// The open questions of a call that runs; further ones are cancelled.
 const MAX_QUESTIONS: usize = 4;
 
 pub(super) enum CallEvent {

@@ -28,7 +28,7 @@
 //! | a call is cancelled | nothing; the call is dropped |
 //! | the client disconnects without a session, or closes the input | nothing; its calls are dropped |
 //! | it disconnects in a session | nothing; its calls continue until they are cancelled or the session ends |
-//! | more than 256 calls would run at once | a result with `isError`, at once |
+//! | more than 256 calls would run at once, or 1,000 wait for answers | a result with `isError`, at once |
 //! | a request names a foreign host or origin | status 403 |
 //!
 //! A client of the revision 2026-07-28 repeats a call with the answers: the call is suspended for at most

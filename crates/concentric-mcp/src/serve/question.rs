@@ -25,7 +25,7 @@ pub(super) enum Asked {
     Unanswered(String),
 }
 
-/// Asks the user of the client about all interrupts of a call. A client of the revision 2026-07-28
+/// Requests the replies to all interrupts of a call from the client. A client of the revision 2026-07-28
 /// has sent its `answers` with the call.
 ///
 /// # Errors
@@ -81,7 +81,7 @@ pub(super) async fn ask(
     Ok(Asked::Replied(replies))
 }
 
-/// Asks the user of the client about an interrupt, during the call.
+/// Requests the reply to an interrupt from the client, during the call.
 ///
 /// # Errors
 ///
@@ -126,7 +126,7 @@ fn not_run(interrupt: &Interrupt, why: &str) -> String {
     }
 }
 
-/// The form that asks for the reply to an interrupt.
+/// The form of the reply to an interrupt.
 ///
 /// # Errors
 ///
