@@ -213,6 +213,7 @@ async fn send(
 ) -> Sent {
     let request = ClientRequest::CallToolRequest(CallToolRequest::new(params));
     let options = PeerRequestOptions::no_options();
+    let sending = link.calls.sending(context.clone());
     let sent = link.peer.send_request_with_option(request, options).await;
     let Ok(mut handle) = sent else {
         // The connection did not take it.
@@ -221,6 +222,7 @@ async fn send(
     };
     let token = handle.progress_token.clone();
     let mut progress = link.calls.add(token.clone(), context.clone());
+    drop(sending);
     let mut open = OpenCall {
         link,
         id: Some(handle.id.clone()),
