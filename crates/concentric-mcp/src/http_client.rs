@@ -53,7 +53,7 @@ pub(crate) struct HttpServer {
 
 /// The time that the first call in a session waits for this answer, which some servers send with the
 /// first event only.
-const STREAM_TIMEOUT: Duration = Duration::from_secs(1);
+const STREAM_TIMEOUT: Duration = Duration::from_secs(3);
 
 impl HttpServer {
     pub(crate) fn new(
