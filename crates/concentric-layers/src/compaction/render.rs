@@ -71,12 +71,13 @@ impl Rendered {
         if bytes(&self.lines) > self.max {
             let end = self.lines.len() - fitting(self.lines.iter().rev(), self.max / 2);
             let start = fitting(self.lines.iter(), self.max / 2);
-            let bytes = bytes(&self.lines[start..end]);
-            let line = Line {
+            let after = self.lines.split_off(end);
+            let bytes = bytes(&self.lines.split_off(start));
+            self.lines.push(Line {
                 name: "left out".to_owned(),
                 text: Text::Plain(format!("{bytes} bytes")),
-            };
-            self.lines.splice(start..end, [line]);
+            });
+            self.lines.extend(after);
         }
         let object = Object {
             previous_summary: &self.summaries,
