@@ -41,8 +41,8 @@ pub(super) struct Kept<St: ?Sized> {
     // The monotonic time, in milliseconds, just before the request that the store granted the lease for.
     leased: AtomicU64,
     // The first write of the run, and the state that it stores. Kept here so that its result is not lost
-    // if the waiting future is dropped.
-    begin: Mutex<Option<Begin>>,
+    // if the waiting future is dropped. Several futures may wait for it, one of which polls it.
+    begin: tokio::sync::Mutex<Option<Begin>>,
     // The stored state, on which the next change is based. `None` while a write is under way or if its
     // result is unknown: the next one then writes the whole state.
     stored: Mutex<Option<Arc<RunState>>>,
@@ -71,7 +71,7 @@ where
             client_id: context.run_id().clone(),
             lease,
             environment: context.environment().clone(),
-            begin: Mutex::default(),
+            begin: tokio::sync::Mutex::default(),
             stored: Mutex::default(),
             is_kept: AtomicBool::new(false),
             turn: TurnOfRun::default(),
@@ -138,10 +138,6 @@ where
         self.environment.clock().sleep(left)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Begin>> {
-        self.begin.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn stored(&self) -> MutexGuard<'_, Option<Arc<RunState>>> {
         self.stored.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -197,12 +193,15 @@ where
     /// Stores the run for the first time.
     async fn begin(&self, state: Arc<RunState>) -> Result<RunClaim, StoreError> {
         {
-            let (key, client_id) = (self.key.clone(), self.client_id.clone());
-            let change = RunChange::new(&state);
-            let since = self.monotonic();
-            let begin = self.store.begin(key, client_id, change, self.lease);
-            *self.lock() = Some((begin, state, since));
-            self.is_kept.store(true, Release);
+            let mut pending = self.begin.lock().await;
+            if pending.is_none() && self.claim.get().is_none() {
+                let (key, client_id) = (self.key.clone(), self.client_id.clone());
+                let change = RunChange::new(&state);
+                let since = self.monotonic();
+                let begin = self.store.begin(key, client_id, change, self.lease);
+                *pending = Some((begin, state, since));
+                self.is_kept.store(true, Release);
+            }
         }
         match self.begun().await {
             Some(claim) => claim,
@@ -212,19 +211,17 @@ where
 
     /// Waits until the run is stored. Returns `None` if it is not stored and no write is pending.
     async fn begun(&self) -> Option<Result<RunClaim, StoreError>> {
+        let mut pending = self.begin.lock().await;
+        if let Some(claim) = self.claim.get() {
+            return Some(Ok(claim.clone()));
+        }
         poll_fn(|cx| {
-            let mut pending = self.lock();
-            if let Some(claim) = self.claim.get() {
-                return Poll::Ready(Some(Ok(claim.clone())));
-            }
-            // Taken while it is polled, because the code of a store must not run under the lock. A
-            // future that panicked is not polled again.
+            // Taken while it is polled: a future that panicked is not polled again.
             let Some((mut begin, state, since)) = pending.take() else {
                 return Poll::Ready(None);
             };
-            drop(pending);
             let Poll::Ready(begun) = begin.as_mut().poll(cx) else {
-                *self.lock() = Some((begin, state, since));
+                *pending = Some((begin, state, since));
                 return Poll::Pending;
             };
             self.is_kept.store(begun.is_ok(), Release);
