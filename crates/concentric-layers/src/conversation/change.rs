@@ -93,6 +93,10 @@ impl Change {
             }
         };
         change.session = self.stored.session.clone();
+        let is_unchanged = self.is_unchanged(&change) && change.keep == self.stored.history.len();
+        if is_unchanged && self.stored.version == version {
+            return Ok(version);
+        }
         let outcome = || self.outcome.clone();
         let first = self.send(version, change.clone(), outcome()).await;
         if !self.continues || self.stored.version == version {
@@ -108,6 +112,9 @@ impl Change {
             }
             first => return first,
         };
+        if is_unchanged {
+            return Ok(version);
+        }
         self.send(version, change, outcome()).await
     }
 
@@ -129,6 +136,10 @@ impl Change {
             change.keep = now.history.len();
             change.turns = self.rest(transcript, &now.history);
             change.slots.clone_from(&slots);
+            self.replace(&mut change, transcript, &now.history);
+            if self.is_unchanged(&change) && change.keep == now.history.len() {
+                return Ok(now.version);
+            }
             match self.send(now.version, change, self.outcome.clone()).await {
                 Err(StoreError::Moved { .. }) => {}
                 appended => return appended,
@@ -146,7 +157,7 @@ impl Change {
         let common = pairs.take_while(|(own, known)| own == known).count();
         let begun = self.begun.prefix(written);
         let mut rest = match common >= written
-            || (transcript.len() >= written && transcript.extends(&begun))
+            || (self.begun.len() >= written && transcript.extends(&begun))
         {
             true => transcript.turns_after(common.max(written)),
             // The run has rewritten its transcript, so positions in it have changed.
@@ -158,6 +169,33 @@ impl Change {
         };
         rest.retain(|own| !is_known(own));
         rest
+    }
+
+    /// Replaces the rounds that an earlier attempt of the run has appended before its process died, and that had
+    /// other outcomes since.
+    fn replace(&self, change: &mut ThreadChange, transcript: &Transcript, history: &Transcript) {
+        if !transcript.extends(&self.begun) {
+            return;
+        }
+        let own = transcript.turns_after(self.begun.len());
+        let of = |known: &Entry| {
+            own.iter()
+                .find(|own| id(own).is_some() && id(own) == id(known))
+        };
+        let known = history.turns_after(self.base.earlier);
+        let is_replaced = |known: &Entry| of(known).is_some_and(|own| own != known);
+        if let Some(first) = known.iter().position(is_replaced) {
+            change.keep = history.len() - known.len() + first;
+            let later = known.iter().skip(first);
+            let later = later.map(|known| of(known).unwrap_or(known).clone());
+            let rest = std::mem::take(&mut change.turns);
+            change.turns = later.chain(rest).collect();
+        }
+    }
+
+    /// Whether a run that waits has nothing to append: another version would be a conflict for other runs.
+    fn is_unchanged(&self, change: &ThreadChange) -> bool {
+        self.outcome == Ok(Outcome::Interrupted) && change.turns.is_empty()
     }
 
     fn send(

@@ -13,7 +13,9 @@ use concentric_core::{
     store::{Regenerate, RunClaim, RunKey, StoreError, StoreFuture, StoredThread, Tenant},
 };
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use std::sync::Arc;
+use tower::BoxError;
 
 /// The base of a run, in the run's own state.
 struct Base;
@@ -23,6 +25,16 @@ impl Slot for Base {
     type Keep = Durable;
     const NAME: &'static str = "concentric/conversation";
     const SCOPE: Scope = Scope::Run;
+    /// A release that knows version 1 only would take `slots` for all slots, and delete the others.
+    const VERSION: u32 = 2;
+
+    fn migrate(_: u32, value: Value) -> Result<Self::Value, BoxError> {
+        let mut started: Self::Value = serde_json::from_value(value)?;
+        if let Some(started) = &mut started {
+            started.has_all_slots = true;
+        }
+        Ok(started)
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -40,6 +52,9 @@ pub(super) struct Started {
     pub(super) is_apart: bool,
     /// The conversation's slots that a suspended run has changed; `None` before it is suspended.
     slots: Option<Vec<StoredSlot>>,
+    /// Whether `slots` has those that the run has not changed, as in version 1.
+    #[serde(skip)]
+    has_all_slots: bool,
 }
 
 /// One run of a conversation.
@@ -139,7 +154,18 @@ impl Turn {
             // Before the run has effects: it must not create a conversation again that was deleted.
             return Err(StoreError::Moved { expected, found: 0 }.into());
         }
-        let changed = started.as_ref().and_then(|started| started.slots.clone());
+        let mut changed = started.as_ref().and_then(|started| started.slots.clone());
+        if let (Some(changed), Some(started)) = (&mut changed, &started)
+            && started.has_all_slots
+            && started.version != self.stored.version
+        {
+            // Perhaps another run has changed them, and this one has not.
+            let is_stored = |slot: &StoredSlot| {
+                let mut stored = self.stored.slots.iter();
+                stored.any(|it| it.slot == slot.slot && it.place == slot.place)
+            };
+            changed.retain(|slot| !is_stored(slot));
+        }
         let stored = self.stored.slots.iter().cloned();
         self.slots = Slots::restore(stored.chain(changed.unwrap_or_default()));
         let visible = self.visible();
@@ -153,6 +179,7 @@ impl Turn {
                 written: request.transcript.common_len(&visible),
                 is_apart: false,
                 slots: None,
+                has_all_slots: false,
             };
             self.context
                 .update_state::<Base>(|_| Some(start.clone()))
@@ -243,6 +270,7 @@ impl Turn {
             written: self.begun.common_len(&self.visible()),
             is_apart: false,
             slots: None,
+            has_all_slots: false,
         }))
     }
 
@@ -277,7 +305,7 @@ impl Turn {
             return Ok(None);
         };
         // Another version would be a conflict for the other runs of the conversation.
-        if closed.len() <= self.base()?.written {
+        if closed.len() <= self.base()?.written && self.begun.extends(&closed) {
             return Ok(None);
         }
         let state = finish.state.as_deref().cloned();

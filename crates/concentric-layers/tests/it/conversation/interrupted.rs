@@ -2,7 +2,7 @@
 
 use super::*;
 use concentric_core::{
-    Interrupt, Message,
+    Interrupt, Message, ToolStatus,
     agent::{FinishDecision, StepDecision, StepDraft, StepGate},
     machine::RunState,
     store::{Regenerate, RunStatus, RunStore},
@@ -233,6 +233,78 @@ async fn the_rest_of_a_turn_is_found_after_a_rewrite() {
         };
         assert_eq!(texts(&stored(&threads)), expected);
     }
+}
+
+#[tokio::test]
+async fn a_run_that_was_rewritten_before_it_waits_stores_all_rounds() {
+    /// Replaces the earlier turns in the first step.
+    struct Shortens;
+
+    impl StepGate for Shortens {
+        fn name(&self) -> &str {
+            "shortens"
+        }
+
+        async fn before_step(&self, step: &mut StepDraft) -> Result<StepDecision, BoxError> {
+            let turns = step.transcript.len();
+            if turns > 2 && step.transcript.last().unwrap().as_round().is_none() {
+                step.rewrite(turns - 1, vec![Turn::user("summary")])?;
+            }
+            Ok(StepDecision::Continue)
+        }
+    }
+
+    for talks in [false, true] {
+        let (threads, runs) = (Threads::default(), Arc::new(MemoryStore::new()));
+        for text in ["one", "two", "three"] {
+            talk(&threads, text).await;
+        }
+        let mut model = ScriptedModel::new().tool_call("pay", json!({})).then();
+        for _ in 0..4 {
+            model = model.tool_call("count", json!({})).then();
+        }
+        let agent = ServiceBuilder::new()
+            .layer(SuspendLayer::new(Arc::clone(&runs)))
+            .layer(ConversationLayer::new(threads.clone()))
+            .layer(AgentLayer::new(counting()).gate(Shortens))
+            .service(model.text("Paid."));
+        let agent = BoxModel::new(agent);
+        let state = interrupted(&agent, user("pay")).await;
+        assert_eq!(texts(&stored(&threads)), "summary pay");
+        if talks {
+            talk(&threads, "hi").await;
+        }
+        send(&agent, reply(&state)).await.unwrap();
+        let expected = match talks {
+            true => "summary pay hi Yes.      Paid.",
+            false => "summary pay      Paid.",
+        };
+        assert_eq!(texts(&stored(&threads)), expected);
+    }
+}
+
+#[tokio::test]
+async fn a_round_with_another_outcome_replaces_that_of_a_lost_attempt() {
+    let threads = Threads::default();
+    let layer = ConversationLayer::new(threads.clone());
+    let tools = counting();
+    let asks_again = ScriptedModel::new().tool_call("pay", json!({})).then();
+    let first = agent(&layer, &asks_again.tool_call("pay", json!({})), &tools);
+    let state = interrupted(&first, user("pay")).await;
+    // This attempt denies the call, asks again, and is lost before its state is stored.
+    let denied = state.interrupts().into_iter();
+    let denied = denied.map(|asked| Reply::deny(asked.id.clone(), "no"));
+    let denied = ChatRequest::resume(state.clone(), denied.collect());
+    interrupted(&first, denied.with_context(in_thread("t"))).await;
+    talk(&threads, "hi").await;
+
+    let second = agent(&layer, &ScriptedModel::new().text("Paid."), &tools);
+    send(&second, resume(state)).await.unwrap();
+    let history = stored(&threads);
+    assert_eq!(texts(&history), "pay  hi Yes. Paid.");
+    let round = history.iter().find_map(Turn::as_round).unwrap();
+    let result = &round.results()[0];
+    assert_eq!((result.outcome.status, tools.done()), (ToolStatus::Done, 1));
 }
 
 #[tokio::test]
