@@ -21,12 +21,12 @@ use sse_stream::{Sse, SseStream};
 use std::{
     collections::HashMap,
     error::Error as StdError,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
     time::Duration,
 };
 use tokio::{
     sync::watch,
-    time::{Instant, sleep_until, timeout},
+    time::{Instant, sleep_until, timeout_at},
 };
 use tower_service::Service;
 
@@ -49,6 +49,7 @@ pub(crate) struct HttpServer {
     spacing: Arc<Mutex<Spacing>>,
     /// Whether the server has answered the first request for the event stream of the session.
     has_stream: watch::Sender<bool>,
+    stream_due: Arc<OnceLock<Instant>>,
 }
 
 /// The time that the first call in a session waits for this answer, which some servers send with the
@@ -68,6 +69,7 @@ impl HttpServer {
             max_event,
             spacing: Arc::default(),
             has_stream: watch::Sender::new(false),
+            stream_due: Arc::default(),
         })
     }
 
@@ -76,7 +78,11 @@ impl HttpServer {
     async fn wait_for_stream(&self) {
         let mut has_stream = self.has_stream.subscribe();
         let answered = has_stream.wait_for(|has_stream| *has_stream);
-        if timeout(STREAM_TIMEOUT, answered).await.is_err() {
+        // One for all calls, each of which may have less time.
+        let due = self
+            .stream_due
+            .get_or_init(|| Instant::now() + STREAM_TIMEOUT);
+        if timeout_at(*due, answered).await.is_err() {
             self.has_stream.send_replace(true);
         }
     }

@@ -9,6 +9,7 @@ use super::{
 };
 use concentric_core::{
     CallId, Context, Error, Message, Part, PartKind, Role, RunId, Str, ToolCallPart, ToolSource,
+    store::Tenant,
 };
 use concentric_tools::{RoundEnd, ToolLifecycle, Toolset};
 use rmcp::{
@@ -69,7 +70,8 @@ impl ToolHandler {
     ) -> Result<CallToolResponse, ErrorData> {
         let resumed = match &request.request_state {
             Some(name) => {
-                let waiting = self.waiting.take(name, &request);
+                let tenant = Tenant::of(&run_context(client, None));
+                let waiting = self.waiting.take(name, &tenant, &request);
                 Some(waiting.ok_or_else(|| {
                     let what = "the request state is unknown, expired, used, or of another call";
                     ErrorData::invalid_params(what, None)
@@ -82,7 +84,9 @@ impl ToolHandler {
         let mut lifecycle = ToolLifecycle::new(self.tools.clone())
             .with_context(run.clone())
             .on_event(take);
-        let mut answers = request.input_responses.unwrap_or_default();
+        // Answers without a question would be those of one that the client has not seen.
+        let answers = request.input_responses.filter(|_| resumed.is_some());
+        let mut answers = answers.unwrap_or_default();
         let internal = |error: Error| {
             // The error may contain what the client must not read.
             tracing::error!(target: "concentric::mcp", parent: None, tool = %request.name, error = format!("{error:#}"), "a call of an MCP client failed");
@@ -109,8 +113,8 @@ impl ToolHandler {
                     Asked::Replied(replies) => replies,
                     Asked::Unanswered(why) => return Ok(failed(why).into()),
                     Asked::Required(requests) => {
-                        let run = run.run_id().clone();
-                        let waiting = WaitingCall { state, run };
+                        let (run, tenant) = (run.run_id().clone(), Tenant::of(&run));
+                        let waiting = WaitingCall { state, run, tenant };
                         return Ok(match self.waiting.insert(waiting) {
                             Ok(name) => InputRequiredResult::new(Some(requests), Some(name)).into(),
                             Err(why) => failed(why).into(),

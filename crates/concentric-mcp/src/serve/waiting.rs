@@ -1,6 +1,6 @@
 //! Calls that wait until the client repeats them with answers.
 
-use concentric_core::{RunId, machine::RunState};
+use concentric_core::{RunId, machine::RunState, store::Tenant};
 use rmcp::model::{CallToolRequestParams, JsonObject};
 use std::{
     collections::HashMap,
@@ -20,6 +20,7 @@ const MAX_BYTES: usize = 64 << 20;
 pub(super) struct WaitingCall {
     pub(super) state: Box<RunState>,
     pub(super) run: RunId,
+    pub(super) tenant: Tenant,
 }
 
 /// The suspended calls by their request state. This is a random name, so that a client neither
@@ -57,11 +58,16 @@ impl WaitingCalls {
         Ok(name)
     }
 
-    /// Removes and returns a call, if `repeated` has the same tool and arguments.
-    pub(super) fn take(&self, name: &str, repeated: &CallToolRequestParams) -> Option<WaitingCall> {
+    /// Removes and returns a call of `tenant`, if `repeated` has the same tool and arguments.
+    pub(super) fn take(
+        &self,
+        name: &str,
+        tenant: &Tenant,
+        repeated: &CallToolRequestParams,
+    ) -> Option<WaitingCall> {
         let mut calls = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let entry = calls.get(name)?;
-        if entry.until <= Instant::now() || !is_same(&entry.call.state, repeated) {
+        let Entry { call, until, .. } = calls.get(name)?;
+        if *until <= Instant::now() || call.tenant != *tenant || !is_same(&call.state, repeated) {
             return None;
         }
         calls.remove(name).map(|entry| entry.call)
@@ -107,23 +113,28 @@ mod tests {
         let Ok(RoundEnd::Suspended(state)) = end else {
             unreachable!("{end:?}");
         };
-        let run = Context::new().run_id().clone();
-        WaitingCall { state, run }
+        let context = Context::new();
+        let (run, tenant) = (context.run_id().clone(), Tenant::of(&context));
+        WaitingCall { state, run, tenant }
     }
 
     #[tokio::test]
     async fn a_call_is_taken_once_and_by_itself_only() {
         let waiting = WaitingCalls::default();
-        let name = waiting.insert(suspended().await).expect("room");
+        let call = suspended().await;
+        let tenant = call.tenant.clone();
+        let foreign = Tenant::new("other");
+        let name = waiting.insert(call).expect("room");
         let erase = CallToolRequestParams::new("erase");
         let other = CallToolRequestParams::new("other");
         let arguments = JsonObject::from_iter([("all".to_owned(), true.into())]);
         let changed = erase.clone().with_arguments(arguments);
-        assert!(waiting.take(&name, &other).is_none());
-        assert!(waiting.take(&name, &changed).is_none());
-        assert!(waiting.take("unknown", &erase).is_none());
-        assert!(waiting.take(&name, &erase).is_some());
-        assert!(waiting.take(&name, &erase).is_none());
+        assert!(waiting.take(&name, &tenant, &other).is_none());
+        assert!(waiting.take(&name, &tenant, &changed).is_none());
+        assert!(waiting.take(&name, &foreign, &erase).is_none());
+        assert!(waiting.take("unknown", &tenant, &erase).is_none());
+        assert!(waiting.take(&name, &tenant, &erase).is_some());
+        assert!(waiting.take(&name, &tenant, &erase).is_none());
     }
 
     #[tokio::test]
