@@ -4,7 +4,8 @@ use super::NAME;
 use crate::window::media;
 use concentric_core::{Author, Part, PartKind, Role, ToolContent, ToolResult, Turn};
 use serde::{Serialize, Serializer, ser::SerializeMap};
-use serde_json::value::RawValue;
+use serde_json::{Value, value::RawValue};
+use std::fmt::Write;
 
 /// The limit of each text, in bytes.
 const TEXT: usize = 8 << 10;
@@ -100,7 +101,7 @@ impl Rendered {
                     self.summaries.push('\n');
                 }
                 PartKind::Text(text) | PartKind::Refusal(text) => {
-                    self.text(role.to_owned(), text);
+                    self.line(role.to_owned(), text);
                 }
                 PartKind::ToolCall(call) => {
                     let name = format!("call of {}", call.name);
@@ -124,11 +125,16 @@ impl Rendered {
         let name = format!("result of {name} ({status:?})");
         match &result.outcome.content {
             ToolContent::Parts(parts) => {
-                let texts = parts.iter().filter_map(|part| match &part.kind {
-                    PartKind::Text(text) => Some(text.as_str()),
-                    _ => media(part),
-                });
-                self.line(name, &texts.collect::<Vec<_>>().join(" "));
+                for part in parts {
+                    match &part.kind {
+                        PartKind::Text(text) => self.line(name.clone(), text),
+                        _ => {
+                            if let Some(media) = media(part) {
+                                self.text(name.clone(), media);
+                            }
+                        }
+                    }
+                }
             }
             content => self.line(name, &content.text()),
         }
@@ -136,10 +142,20 @@ impl Rendered {
 
     /// Adds a text that may be JSON.
     fn line(&mut self, name: String, text: &str) {
-        if text.len() <= self.max_text()
-            && text.trim_start().starts_with(['{', '['])
-            && let Ok(json) = serde_json::from_str(text)
-        {
+        let is_json = text.trim_start().starts_with(['{', '[']);
+        if !is_json {
+            self.text(name, text);
+        } else if text.len() > self.max_text() {
+            // A part of it would be a text with escapes.
+            match serde_json::from_str(text) {
+                Ok(value) => {
+                    let mut decoded = String::new();
+                    decode(&value, &mut decoded);
+                    self.text(name, &decoded);
+                }
+                Err(_) => self.text(name, text),
+            }
+        } else if let Ok(json) = serde_json::from_str(text) {
             let text = Text::Json(json);
             self.lines.push(Line { name, text });
         } else {
@@ -155,6 +171,27 @@ impl Rendered {
     /// Some lines fit on either side of what is left out.
     fn max_text(&self) -> usize {
         TEXT.min(self.max / 8)
+    }
+}
+
+/// Writes the strings and numbers of a value, without escapes.
+fn decode(value: &Value, into: &mut String) {
+    match value {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                into.push_str(name);
+                into.push_str(": ");
+                decode(value, into);
+            }
+        }
+        Value::Array(values) => values.iter().for_each(|value| decode(value, into)),
+        Value::String(text) => {
+            into.push_str(text);
+            into.push('\n');
+        }
+        other => {
+            let _ = writeln!(into, "{other}");
+        }
     }
 }
 

@@ -251,8 +251,13 @@ impl<'a> Edit<'a> {
             PartKind::Text(of) => {
                 let by = match text {
                     Parts::RESULTS => self.json(of, text).map(Str::from),
-                    // A whole object or array, as of a layer that has a conversation summarised.
-                    Parts::USER => self.field(None, of, text),
+                    // As of a layer that has a conversation summarised.
+                    Parts::USER if json::is_json(of) && of.trim_start().starts_with(['{', '[']) => {
+                        let by = self.json(of, text).map(Str::from);
+                        // Rules may match the text as it is.
+                        let rest = self.replaced(by.as_ref().unwrap_or(of), text);
+                        rest.or(by)
+                    }
                     _ => self.replaced(of, text),
                 };
                 let is_changed = by.is_some();

@@ -26,10 +26,12 @@ async fn the_model_that_summarises_gets_no_secret() {
         .head(0)
         .keep(20);
     let result = json!({ "text": SECRET }).to_string();
+    // Longer than the limit of a text.
+    let large = json!({ "text": format!("{SECRET} {}", "-".repeat(20_000)) }).to_string();
     let long = "-".repeat(800);
     let conversation: Transcript = [
         user(format!("{SECRET} {long}")),
-        round("hunter4", &[&result, SECRET]),
+        round("hunter4", &[&result, SECRET, &large]),
         assistant(long),
         user("Now?".to_owned()),
     ]
@@ -43,7 +45,7 @@ async fn the_model_that_summarises_gets_no_secret() {
 
     let request = summarizer.request(0).transcript;
     let text = request.iter().next().unwrap().as_message().text();
-    assert_eq!(text.matches("[password]").count(), 7, "{text}");
+    assert_eq!(text.matches("[password]").count(), 10, "{text}");
     assert!(!text.contains("hunter"), "{text}");
     let compacted = format!("{:?}", model.request(0).transcript);
     assert!(compacted.contains("They said a password."), "{compacted}");
