@@ -123,7 +123,7 @@ mod tests {
         let waiting = WaitingCalls::default();
         let call = suspended().await;
         let tenant = call.tenant.clone();
-        let foreign = Tenant::new("other");
+        let foreign = Tenant("other".into());
         let name = waiting.insert(call).expect("room");
         let erase = CallToolRequestParams::new("erase");
         let other = CallToolRequestParams::new("other");
