@@ -24,7 +24,7 @@ async def check(server, mode, name):
 
     async with Client(server, mode=mode, elicitation_callback=approve) as client:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
-        equal(sorted(tools), ["add", "broken", "count", "forever", "pixel", "refund"])
+        equal(sorted(tools), ["add", "broken", "count", "forever", "pixel", "refund", "release"])
         equal(tools["add"].annotations.read_only_hint, True)
         equal(tools["refund"].annotations.destructive_hint, True)
         sum_ = await client.call_tool("add", {"a": 2, "b": 3})
@@ -59,6 +59,8 @@ async def check(server, mode, name):
         equal((refund.is_error, refund.content[0].text, len(asked)), (False, "refunded", 1))
         denied = await client.call_tool("refund", {})
         equal(denied.is_error, True)
+        released = await client.call_tool("release", {})
+        equal((released.is_error, len(asked)), (True, 2))
     async with Client(server, mode=mode) as client:
         # The revision 2026-07-28 has an error for it.
         try:

@@ -3,8 +3,8 @@
 pub mod conformance;
 
 use concentric_core::{
-    CallId, Context, CustomEvent, Error, Event, Interrupt, Message, Part, PartKind, Reply, Role,
-    ToolCallPart, ToolOutcome, machine::RunState,
+    CallId, Context, CustomEvent, Error, Event, Interrupt, InterruptHub, Message, Part, PartKind,
+    Reply, Role, ToolCallPart, ToolOutcome, machine::RunState,
 };
 use concentric_tools::{
     Approval, Json, NoArguments, RoundEnd, ToolError, ToolLifecycle, Toolset, tool,
@@ -169,8 +169,16 @@ pub fn served() -> Toolset {
     let forever = tool("forever", "Never ends.", async |NoArguments {}| {
         std::future::pending::<String>().await
     });
+    let release = tool(
+        "release",
+        "Needs an operator, who does not reply.",
+        async |NoArguments {}| "released",
+    );
+    let operators = Approval::for_tools("release");
     Toolset::new()
+        .gate(operators.live(&InterruptHub::new(), Duration::from_millis(100)))
         .tools([
+            release,
             add.read_only().output_schema::<Sum>(),
             broken,
             refund,

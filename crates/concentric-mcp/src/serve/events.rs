@@ -3,7 +3,7 @@
 
 use super::question::ask_now;
 use crate::pending::PROGRESS;
-use concentric_core::{Context, Event, Interrupt, Reply};
+use concentric_core::{Context, Event, Interrupt, Reply, store::Tenant};
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use rmcp::{
     model::{LoggingLevel, LoggingMessageNotificationParam, ProgressNotificationParam},
@@ -97,6 +97,11 @@ pub(super) async fn forward(
                 }
             }
             Some(CallEvent::Question(interrupt)) => {
+                let open = run.live().interrupts(&Tenant::of(run));
+                if !open.iter().any(|it| it.id == interrupt.id) {
+                    // It has ended, or waits in another hub, such as that of operators.
+                    continue;
+                }
                 let is_refused = questions.len() >= MAX_QUESTIONS;
                 questions.push(async move {
                     let reply = match is_refused {

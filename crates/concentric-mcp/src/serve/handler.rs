@@ -84,9 +84,7 @@ impl ToolHandler {
         let mut lifecycle = ToolLifecycle::new(self.tools.clone())
             .with_context(run.clone())
             .on_event(take);
-        // Answers without a question would be those of one that the client has not seen.
-        let answers = request.input_responses.filter(|_| resumed.is_some());
-        let mut answers = answers.unwrap_or_default();
+        let mut answers = request.input_responses.unwrap_or_default();
         let internal = |error: Error| {
             // The error may contain what the client must not read.
             tracing::error!(target: "concentric::mcp", parent: None, tool = %request.name, error = format!("{error:#}"), "a call of an MCP client failed");
