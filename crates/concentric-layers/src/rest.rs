@@ -1,25 +1,13 @@
 //! The rest of a run, which can be moved into a task.
 
 use crate::body::Polled;
-use concentric_core::{
-    ChatRequest, ChatResponse, Error, Event, ModelService,
-    service::{BoxFuture, SharedModel},
-};
+use concentric_core::{ChatResponse, Error, Event, service::BoxFuture};
 use futures_core::Stream;
 use std::{
     mem,
     pin::Pin,
     task::{Context, Poll},
 };
-use tower::{ServiceExt, util::BoxCloneSyncService};
-
-/// A service whose type is erased, except for its body: an erased body would move each event through
-/// memory.
-pub(crate) type Erased<B> = BoxCloneSyncService<ChatRequest, ChatResponse<B>, Error>;
-
-pub(crate) fn erase<S: SharedModel>(service: S) -> Erased<<S as ModelService>::Body> {
-    BoxCloneSyncService::new(service.map_err(|error| Error::from(error.into())))
-}
 
 /// The rest of a run. Boxed, since it is moved into a task.
 pub(crate) enum Rest<B> {

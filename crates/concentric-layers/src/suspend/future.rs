@@ -1,13 +1,11 @@
 use super::{
     SuspendBody,
     run::{Drive, Origin},
+    service::Erased,
     take_up::Found,
     task::{Run, Source, Spawn, Step},
 };
-use crate::{
-    rest::{Erased, Rest},
-    wait::Stop,
-};
+use crate::{rest::Rest, wait::Stop};
 use concentric_core::{
     ChatRequest, ChatResponse, Error, Event, Finish, OpenRound, Phase, Resume, ResumePoint,
     context::HeadHold,

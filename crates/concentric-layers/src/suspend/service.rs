@@ -6,9 +6,8 @@ use super::{
     take_up::{self, Lookup},
     task::Task,
 };
-use crate::rest::erase;
 use concentric_core::{
-    ChatRequest, ChatResponse, Error, Phase, ResumePoint,
+    ChatRequest, ChatResponse, Error, ModelService, Phase, ResumePoint,
     service::SharedModel,
     store::{RunKey, RunStore},
 };
@@ -18,7 +17,16 @@ use std::{
     task::{Context, Poll},
     time::Duration,
 };
+use tower::{ServiceExt, util::BoxCloneSyncService};
 use tower_service::Service;
+
+/// A service whose type is erased, except for its body: an erased body would move each event through
+/// memory.
+pub(super) type Erased<B> = BoxCloneSyncService<ChatRequest, ChatResponse<B>, Error>;
+
+fn erase<S: SharedModel>(service: S) -> Erased<<S as ModelService>::Body> {
+    BoxCloneSyncService::new(service.map_err(|error| Error::from(error.into())))
+}
 
 /// Middleware that stores runs.
 pub struct Suspend<S, St>
