@@ -142,22 +142,18 @@ impl Rendered {
 
     /// Adds a text that may be JSON.
     fn line(&mut self, name: String, text: &str) {
-        let is_json = text.trim_start().starts_with(['{', '[']);
-        if !is_json {
-            self.text(name, text);
-        } else if text.len() > self.max_text() {
-            // A part of it would be a text with escapes.
-            match serde_json::from_str(text) {
-                Ok(value) => {
-                    let mut decoded = String::new();
-                    decode(&value, &mut decoded);
-                    self.text(name, &decoded);
-                }
-                Err(_) => self.text(name, text),
-            }
-        } else if let Ok(json) = serde_json::from_str(text) {
+        let may_be_json = text.trim_start().starts_with(['{', '[']);
+        if may_be_json
+            && text.len() <= self.max_text()
+            && let Ok(json) = serde_json::from_str(text)
+        {
             let text = Text::Json(json);
             self.lines.push(Line { name, text });
+        } else if may_be_json && let Ok(value) = serde_json::from_str(text) {
+            // A part of the JSON would be a text with escapes.
+            let mut decoded = String::new();
+            decode(&value, &mut decoded);
+            self.text(name, &decoded);
         } else {
             self.text(name, text);
         }

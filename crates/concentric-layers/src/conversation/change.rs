@@ -93,7 +93,7 @@ impl Change {
             }
         };
         change.session = self.stored.session.clone();
-        let is_unchanged = self.is_unchanged(&change) && change.keep == self.stored.history.len();
+        let is_unchanged = self.is_unchanged(&change, &self.stored.history);
         if is_unchanged && self.stored.version == version {
             return Ok(version);
         }
@@ -137,7 +137,7 @@ impl Change {
             change.turns = self.rest(transcript, &now.history);
             change.slots.clone_from(&slots);
             self.replace(&mut change, transcript, &now.history);
-            if self.is_unchanged(&change) && change.keep == now.history.len() {
+            if self.is_unchanged(&change, &now.history) {
                 return Ok(now.version);
             }
             match self.send(now.version, change, self.outcome.clone()).await {
@@ -151,7 +151,7 @@ impl Change {
     fn rest(&self, transcript: &Transcript, history: &Transcript) -> Vec<Entry> {
         let (written, known) = (self.base.written, history.turns_after(self.base.earlier));
         let ids: HashSet<&MessageId> = known.iter().filter_map(id).collect();
-        // A round may have other outcomes since its process died.
+        // A round that has other outcomes since its process died is replaced in its place.
         let is_known = |own: &Entry| id(own).is_some_and(|id| ids.contains(id));
         let pairs = transcript.iter().zip(&known);
         let common = pairs.take_while(|(own, known)| own == known).count();
@@ -194,8 +194,10 @@ impl Change {
     }
 
     /// Whether a run that waits has nothing to append: another version would be a conflict for other runs.
-    fn is_unchanged(&self, change: &ThreadChange) -> bool {
-        self.outcome == Ok(Outcome::Interrupted) && change.turns.is_empty()
+    fn is_unchanged(&self, change: &ThreadChange, history: &Transcript) -> bool {
+        self.outcome == Ok(Outcome::Interrupted)
+            && change.turns.is_empty()
+            && change.keep == history.len()
     }
 
     fn send(

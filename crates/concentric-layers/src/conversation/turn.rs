@@ -172,20 +172,13 @@ impl Turn {
         if request.resume.is_none() {
             request.transcript = self.merged(visible.clone(), &request.transcript);
         }
+        self.begun = request.transcript.clone();
         if started.is_none() {
-            let start = Started {
-                version: self.stored.version,
-                earlier: self.earlier(),
-                written: request.transcript.common_len(&visible),
-                is_apart: false,
-                slots: None,
-                has_all_slots: false,
-            };
+            let start = self.initial(&visible);
             self.context
                 .update_state::<Base>(|_| Some(start.clone()))
                 .map_err(Error::from)?;
         }
-        self.begun = request.transcript.clone();
         let session = self.stored.session.as_ref().unwrap_or(&self.thread);
         request.context.set_session_id(session.clone());
         request.context.set_thread_slots(self.slots.clone());
@@ -264,14 +257,19 @@ impl Turn {
     /// The base of the run, also if a layer inside has removed it.
     fn base(&self) -> Result<Started, SlotError> {
         let started = self.started()?;
-        Ok(started.unwrap_or_else(|| Started {
+        Ok(started.unwrap_or_else(|| self.initial(&self.visible())))
+    }
+
+    /// The base of a run that starts with the stored entries `visible`.
+    fn initial(&self, visible: &Transcript) -> Started {
+        Started {
             version: self.stored.version,
             earlier: self.earlier(),
-            written: self.begun.common_len(&self.visible()),
+            written: self.begun.common_len(visible),
             is_apart: false,
             slots: None,
             has_all_slots: false,
-        }))
+        }
     }
 
     /// Starts to store the result of the run; `None` if there is nothing to store.

@@ -361,6 +361,34 @@ async fn a_resumed_run_keeps_the_slots_of_later_turns() {
 }
 
 #[tokio::test]
+async fn a_run_of_the_release_before_keeps_the_slots_of_later_turns() {
+    let (threads, tools) = (Threads::default(), counting());
+    let layer = ConversationLayer::new(threads.clone());
+    let counts = || {
+        let model = ScriptedModel::new().tool_call("count", json!({})).then();
+        agent(&layer, &model.text("Yes."), &tools)
+    };
+    send(&counts(), user("count")).await.unwrap();
+    let waits = agent(&layer, &pays(), &tools);
+    let mut state = interrupted(&waits, user("pay")).await;
+    // That release has stored all slots of the conversation, and refuses the version of this one.
+    let now = threads.get("t").unwrap();
+    let mut slots = state.take_slots();
+    let mut all = slots.iter_mut();
+    let base = all.find(|slot| slot.slot == "concentric/conversation");
+    let base = base.unwrap();
+    assert_eq!(base.version, 2);
+    base.version = 1;
+    base.value = json!({"version": now.version, "slots": now.slots});
+    let state = state.with_slots(slots);
+    send(&counts(), user("count")).await.unwrap();
+    send(&waits, resume(state)).await.unwrap();
+    let slots = threads.get("t").unwrap().slots;
+    let values: Vec<_> = slots.iter().map(|slot| &slot.value).collect();
+    assert_eq!(values, [&json!(2)]);
+}
+
+#[tokio::test]
 async fn the_turn_of_a_run_that_is_not_resumed_stays_valid() {
     let (threads, runs) = (Threads::default(), Arc::new(MemoryStore::new()));
     let model = ScriptedModel::new()
