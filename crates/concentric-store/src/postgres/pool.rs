@@ -179,7 +179,7 @@ impl Db {
         let limit = self.options.statement_timeout;
         let cancel = client.cancel_token();
         match timeout(limit, self.run(&client, statement, params)).await {
-            Ok(done) => done.map_err(Failure::Statement),
+            Ok(done) => done.map_err(Failure::of_statement),
             Err(_) => {
                 // The connection is in use until the server has noticed.
                 drop(Object::take(client));
@@ -253,7 +253,22 @@ pub(super) fn connection(error: Error) -> Fault {
     }
 }
 
+/// The message of pgbouncer if a server ends a connection before the statement of a client is sent to it.
+const NOT_FORWARDED: &str = "invalid server parameter";
+
+fn is_not_forwarded(error: &Error) -> bool {
+    let error = error.as_db_error();
+    error.is_some_and(|error| error.message() == NOT_FORWARDED)
+}
+
 impl Failure {
+    fn of_statement(error: Error) -> Self {
+        match is_not_forwarded(&error) {
+            true => Self::NotSent(Fault::Database(Box::new(error))),
+            false => Self::Statement(error),
+        }
+    }
+
     /// Returns whether the server was not reached, or is starting. Attempts to connect have no effects, so their
     /// number is limited by the time only.
     fn is_of_connection(&self) -> bool {
@@ -261,7 +276,9 @@ impl Failure {
             return false;
         };
         error.downcast_ref::<Error>().is_some_and(|error| {
-            error.code() == Some(&SqlState::CANNOT_CONNECT_NOW) || is_lost(error)
+            error.code() == Some(&SqlState::CANNOT_CONNECT_NOW)
+                || is_lost(error)
+                || is_not_forwarded(error)
         })
     }
 
