@@ -1,6 +1,6 @@
-"""Starts a collector, exports the spans and metrics of `concentric-otel` to it, and checks what arrived.
+"""Starts a collector, exports the spans and metrics of two programs to it, and checks what arrived.
 
-`check.py PROGRAM`. The collector is Rotel, which receives OTLP over gRPC and sends on, in batches, what it has
+`check.py PROGRAM EXAMPLE`: `concentric-otel` and the example `otel`. The collector is Rotel, which receives OTLP over gRPC and sends on, in batches, what it has
 received. It sends to a server in this script, which decodes it with the package `opentelemetry-proto`.
 """
 
@@ -166,8 +166,29 @@ def check_metrics():
     print(f"{len(counts)} histograms by name and subject, each with one value per operation")
 
 
+def check_example(example, environment):
+    """The example has the same answer with the collector and without one."""
+    for received in (spans, metrics, bodies):
+        received.clear()
+    command = [example, "which files are here?"]
+    answers = []
+    for endpoint in (environment["OTEL_EXPORTER_OTLP_ENDPOINT"], f"http://127.0.0.1:{free_port()}"):
+        answer = subprocess.run(
+            command, env={**environment, "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "CONCENTRIC_PROVIDER": "offline"},
+            check=True, timeout=SECONDS, capture_output=True, text=True)
+        answers.append(answer.stdout)
+        equal(f"the loss at {endpoint}", "Telemetry was lost" in answer.stderr, len(answers) == 2)
+    equal("the answer without a collector", answers[1], answers[0])
+    wait_for("the run of the example has not arrived", lambda: any(not it.parent_span_id for it in spans))
+    wait_for("its metrics have not arrived", lambda: any(it.name == "gen_ai.invoke_agent.duration" for it in metrics))
+    lines = list(tree())
+    equal("the first line of the tree", lines[0], "invoke_agent files (internal): completed")
+    equal("the kinds of its other spans", {line.split()[0] for line in lines[1:]}, {"chat", "execute_tool"})
+    print("\n".join(lines))
+
+
 def main():
-    program = pathlib.Path(sys.argv[1]).resolve()
+    program, example = (pathlib.Path(it).resolve() for it in sys.argv[1:3])
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Received)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     grpc, http_port = free_port(), free_port()
@@ -191,6 +212,7 @@ def main():
                  lambda: sum(it.name == "gen_ai.invoke_agent.duration" for it in metrics) == 2)
         check_spans()
         check_metrics()
+        check_example(example, environment)
     finally:
         collector.terminate()
         collector.wait()
