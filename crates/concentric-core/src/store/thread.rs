@@ -1,12 +1,13 @@
 use super::{RunClaim, StoreFuture, Tenant, shared};
 use crate::state::StoredSlot;
 use concentric_proto::{ErrorKind, Outcome, Str, ThreadId, Transcript, Turn, run_state::RunState};
+use std::time::SystemTime;
 
 shared! {
     /// Stores conversations.
     ///
-    /// A conversation has a version, which each write changes. Versions are unique in a store, even if
-    /// the id of a deleted conversation is used again. The bytes that a write stores depend on its
+    /// A conversation has a version, which each write changes: to a greater one than all that the conversations of
+    /// the tenant have had, also those that are deleted. Versions are unique in a store. The bytes that a write stores depend on its
     /// [change](ThreadChange) only, not on the length of the conversation.
     pub trait ThreadStore: Send + Sync + 'static {
         /// Returns a conversation; `None` if it does not exist.
@@ -66,12 +67,15 @@ shared! {
             change: ThreadChange,
         ) -> StoreFuture<u64>;
 
-        /// Returns at most `limit` conversations of a tenant with ids greater than `after`, in the
-        /// order of their ids. Turns are not loaded.
+        /// Returns at most `limit` conversations of a tenant: those that were written last, the newest first, or
+        /// with `before`, those among the ones with lower versions. Turns are not loaded.
+        ///
+        /// With the version of the last one as `before`, a further call returns the next page, whether that
+        /// conversation still exists or not. A conversation that is written meanwhile moves before the first page.
         fn list_threads(
             &self,
             tenant: Tenant,
-            after: Option<ThreadId>,
+            before: Option<u64>,
             limit: usize,
         ) -> StoreFuture<Vec<ThreadSummary>>;
 
@@ -263,16 +267,25 @@ pub struct ThreadSummary {
     pub version: u64,
     /// The number of finished turns.
     pub turns: usize,
+    /// The time of the last write.
+    pub at: SystemTime,
 }
 
 impl ThreadSummary {
     /// Creates a summary.
-    pub const fn new(thread: ThreadId, session: ThreadId, version: u64, turns: usize) -> Self {
+    pub const fn new(
+        thread: ThreadId,
+        session: ThreadId,
+        version: u64,
+        turns: usize,
+        at: SystemTime,
+    ) -> Self {
         Self {
             thread,
             session,
             version,
             turns,
+            at,
         }
     }
 }

@@ -143,10 +143,10 @@ impl ThreadStore for Threads {
     fn list_threads(
         &self,
         tenant: Tenant,
-        after: Option<ThreadId>,
+        before: Option<u64>,
         limit: usize,
     ) -> StoreFuture<Vec<ThreadSummary>> {
-        self.at_pace(self.kept.list_threads(tenant, after, limit))
+        self.at_pace(self.kept.list_threads(tenant, before, limit))
     }
 
     fn delete(&self, tenant: Tenant, thread: ThreadId) -> StoreFuture<bool> {

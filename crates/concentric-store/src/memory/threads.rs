@@ -11,11 +11,13 @@ use concentric_core::{
         ThreadStore, ThreadSummary,
     },
 };
+use std::{cmp::Reverse, time::SystemTime};
 
 /// A stored conversation.
 #[derive(Clone)]
 pub(super) struct Thread {
     version: u64,
+    at: SystemTime,
     session: ThreadId,
     turns: Turns,
     slots: Vec<StoredSlot>,
@@ -86,20 +88,17 @@ impl ThreadStore for MemoryStore {
     fn list_threads(
         &self,
         tenant: Tenant,
-        after: Option<ThreadId>,
+        before: Option<u64>,
         limit: usize,
     ) -> StoreFuture<Vec<ThreadSummary>> {
         self.work(move |kept| {
-            let is_after = |thread: &ThreadId| {
-                let after = after.as_ref().map(ThreadId::as_str);
-                after.is_none_or(|after| thread.as_str() > after)
-            };
+            let is_before = |version| before.is_none_or(|before| version < before);
             let threads = kept.threads.iter();
-            let found = threads.filter(|((of, thread), _)| *of == tenant && is_after(thread));
+            let found = threads.filter(|((of, _), it)| *of == tenant && is_before(it.version));
             let mut found: Vec<_> = found
                 .map(|((_, thread), found)| found.summary(thread.clone()))
                 .collect();
-            found.sort_by(|a, b| a.thread.as_str().cmp(b.thread.as_str()));
+            found.sort_by_key(|it| Reverse(it.version));
             found.truncate(limit);
             Ok(found)
         })
@@ -201,7 +200,7 @@ impl Kept {
             Thread::new(session)
         });
         let next = base.changed(change, options)?;
-        Ok(self.put(key, next))
+        Ok(self.put(key, next, options.now()))
     }
 
     fn fork(
@@ -226,12 +225,17 @@ impl Kept {
             base.session = session.clone();
         }
         let next = base.changed(change, options)?;
-        Ok(self.put(key, next))
+        Ok(self.put(key, next, options.now()))
     }
 
-    fn put(&mut self, key: Key, thread: Thread) -> u64 {
+    fn put(&mut self, key: Key, thread: Thread, at: SystemTime) -> u64 {
         let version = self.count();
-        self.threads.insert(key, Thread { version, ..thread });
+        let thread = Thread {
+            version,
+            at,
+            ..thread
+        };
+        self.threads.insert(key, thread);
         version
     }
 }
@@ -240,6 +244,7 @@ impl Thread {
     fn new(session: ThreadId) -> Self {
         Self {
             version: 0,
+            at: SystemTime::UNIX_EPOCH,
             session,
             turns: Turns::default(),
             slots: Vec::new(),
@@ -250,7 +255,7 @@ impl Thread {
 
     fn summary(&self, thread: ThreadId) -> ThreadSummary {
         let (session, turns) = (self.session.clone(), self.turns.list.len());
-        ThreadSummary::new(thread, session, self.version, turns)
+        ThreadSummary::new(thread, session, self.version, turns, self.at)
     }
 
     fn read(&self, thread: &ThreadId, options: &Options) -> Result<StoredThread, StoreError> {

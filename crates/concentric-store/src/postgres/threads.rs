@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     Fault,
-    columns::{ROOT, chain, integer, names, number, position, size},
+    columns::{ROOT, chain, integer, names, number, position, size, time},
     rules::{
         MAX_TURNS, read_suspended, thread_name, unwritable, window, write_end, write_slot,
         write_suspended, write_turn,
@@ -64,25 +64,22 @@ impl ThreadStore for PostgresStore {
     fn list_threads(
         &self,
         tenant: Tenant,
-        after: Option<ThreadId>,
+        before: Option<u64>,
         limit: usize,
     ) -> StoreFuture<Vec<ThreadSummary>> {
         let db = Arc::clone(&self.db);
         Box::pin(async move {
-            // A text cannot contain the character 0. No id follows the part before it and not the whole.
-            let after = after
-                .as_ref()
-                .and_then(|after| after.as_str().split('\0').next());
             let params = params![
                 TEXT: tenant.0.as_str(),
-                TEXT: after,
+                INT8: before.map(integer),
                 INT8: position(limit),
             ];
             let rows = db.call("thread_list", params, Repeat::Yes).await?;
             let summaries = rows.iter().map(|row| {
                 let id = |at| column::<String>(row, at).map(ThreadId::new);
                 let (version, len) = (number(column(row, 2)?), size(column(row, 3)?));
-                Ok(ThreadSummary::new(id(0)?, id(1)?, version, len))
+                let at = time(column(row, 4)?);
+                Ok(ThreadSummary::new(id(0)?, id(1)?, version, len, at))
             });
             summaries.collect()
         })
@@ -184,7 +181,7 @@ async fn turns(
         INT8: start.map(position),
         INT8: position(limit.min(MAX_TURNS)),
     ];
-    let rows = db.call("thread_turns", params, Repeat::Yes).await?;
+    let rows = db.call("thread_page", params, Repeat::Yes).await?;
     let Some(row) = rows.first() else {
         return Ok(None);
     };
@@ -197,7 +194,7 @@ async fn turns(
     let window = window(len, start, limit);
     let (turns, _) = read_range(&name, window, before, &chains, &bodies)?;
     let session = ThreadId::new(column::<String>(row, 1)?);
-    let summary = ThreadSummary::new(thread, session, version, len);
+    let summary = ThreadSummary::new(thread, session, version, len, time(column(row, 6)?));
     Ok(Some((summary, turns)))
 }
 

@@ -5,7 +5,8 @@ use super::{
     turns::{Before, NewTurns},
     unknown,
     values::{
-        Call, ROOT, attempt, bytes, escape, fields, int, list, open_turns, optional_int, text,
+        Call, ROOT, attempt, bytes, escape, fields, from_micros, int, list, open_turns,
+        optional_int, text,
     },
 };
 use crate::{
@@ -69,20 +70,27 @@ impl ThreadStore for RedisStore {
     fn list_threads(
         &self,
         tenant: Tenant,
-        after: Option<ThreadId>,
+        before: Option<u64>,
         limit: usize,
     ) -> StoreFuture<Vec<ThreadSummary>> {
         let db = Arc::clone(&self.db);
         Box::pin(async move {
             let call = Call::of(&tenant, "thread_list")
-                .optional(after.as_ref().map(ThreadId::as_str))
+                .owned(before.map_or_else(|| "+inf".to_owned(), |before| before.to_string()))
                 .int(position(limit));
             let reply = db.call(call, Repeat::Yes).await?;
             let summaries = reply.rest().iter().map(|found| {
-                let [thread, session, version, len] = fields(found)?;
+                let [thread, session, version, len, at] = fields(found)?;
                 let id = |value| text(value).map(|id| ThreadId::new(id.to_owned()));
                 let (version, len) = (number(int(version)?), size(int(len)?));
-                Ok(ThreadSummary::new(id(thread)?, id(session)?, version, len))
+                let at = from_micros(int(at)?);
+                Ok(ThreadSummary::new(
+                    id(thread)?,
+                    id(session)?,
+                    version,
+                    len,
+                    at,
+                ))
             });
             summaries.collect()
         })
@@ -189,7 +197,8 @@ async fn turns(
     let window = window(len, start, limit);
     let (turns, _) = read_range(&name, window, before, list(reply.get(5)?)?)?;
     let session = ThreadId::new(text(reply.get(2)?)?.to_owned());
-    let summary = ThreadSummary::new(thread, session, version, len);
+    let at = from_micros(reply.int(6)?);
+    let summary = ThreadSummary::new(thread, session, version, len, at);
     Ok(Some((summary, turns)))
 }
 

@@ -410,9 +410,8 @@ async fn tenants_and_names_with_any_characters_are_separate() {
             .await
             .unwrap();
         let listed: Vec<_> = listed.iter().map(|it| it.thread.as_str()).collect();
-        let mut sorted = names;
-        sorted.sort_unstable();
-        assert_eq!(listed, sorted);
+        let newest_first: Vec<_> = names.into_iter().rev().collect();
+        assert_eq!(listed, newest_first);
     }
 }
 

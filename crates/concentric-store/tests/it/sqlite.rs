@@ -9,7 +9,8 @@ use concentric_core::{
     MessageId, Outcome, Reply, ThreadId, ToolOutcome, Turn,
     store::{
         CacheKey, CacheStore, Decisions, EffectKey, Ledger, LedgerEntry, Memories, Once, Renewed,
-        RunChange, RunStatus, RunStore, StoreError, StoreFuture, ThreadChange, ThreadStore,
+        RunChange, RunClaim, RunKey, RunStatus, RunStore, StoreError, StoreFuture, ThreadChange,
+        ThreadStore,
     },
 };
 use concentric_store::{Fault, Options, SqliteStore};
@@ -21,7 +22,7 @@ use std::{
     pin::pin,
     sync::atomic::{AtomicUsize, Ordering},
     task::{Context, Waker},
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 fn fault(error: StoreError) -> String {
@@ -252,7 +253,7 @@ async fn a_file_of_a_newer_version_is_rejected() {
             error,
             Fault::Newer {
                 found: 99,
-                known: 7
+                known: 8
             }
         ),
         "{error:?}"
@@ -841,6 +842,61 @@ async fn a_file_of_the_sixth_version_is_migrated() {
     let found = store.get_entry(cached()).await.unwrap().unwrap();
     assert_eq!((&*found.value, found.age), (&b"answer"[..], secs(1)));
     assert_eq!(count(&path, "cache"), 1);
+}
+
+/// A dump of a file written by schema version 7.
+const SEVENTH: &str = include_str!("../golden/schema_7.sql");
+
+#[tokio::test]
+async fn a_file_of_the_seventh_version_is_migrated() {
+    let (_dir, path) = file();
+    let old = Connection::open(&path).unwrap();
+    old.execute_batch(SEVENTH).unwrap();
+    old.pragma_update(None, "journal_mode", "WAL").unwrap();
+    drop(old);
+
+    let before = SystemTime::now();
+    let (store, clock) = open(&path);
+    set(&clock, 29);
+    let over = store.get(key("over")).await.unwrap();
+    assert_eq!(over.outcome, Some(Ok(Outcome::Completed)));
+    let waits = store.get(key("waits")).await.unwrap();
+    assert_eq!(waits.state, waiting("hi", "q"));
+    let found = store.get_entry(CacheKey::new(tenant("acme"), None, "model", [1; 32]));
+    assert_eq!(&*found.await.unwrap().unwrap().value, b"answer");
+
+    // The order of the writes is known, and not their times.
+    let listed = store.list_threads(tenant("acme"), None, 9).await.unwrap();
+    let found: Vec<_> = listed
+        .iter()
+        .map(|it| (it.thread.as_str(), it.turns))
+        .collect();
+    assert_eq!(found, [("thread", 4), ("fork", 2)]);
+    // SQLite counts milliseconds.
+    let since = before - secs(1)..=SystemTime::now();
+    assert!(listed.iter().all(|it| since.contains(&it.at)), "{listed:?}");
+    let mut change = ThreadChange::default();
+    (change.id, change.keep) = (Some("next".into()), 2);
+    let append = store.append(
+        tenant("acme"),
+        ThreadId::new("fork"),
+        listed[1].version,
+        change,
+    );
+    let version = append.await.unwrap();
+    let listed = store.list_threads(tenant("acme"), None, 1).await.unwrap();
+    assert_eq!(
+        (listed[0].thread.as_str(), listed[0].version),
+        ("fork", version)
+    );
+    assert_eq!(listed[0].at, at(29));
+
+    // The run whose conversation was deleted does not bring it back.
+    let mut change = ThreadChange::default();
+    let gone = RunKey::new(tenant("acme"), ThreadId::new("gone"), key("left").run);
+    change.ends = Some((RunClaim::new(gone, 1), Ok(Outcome::Completed)));
+    let append = store.append(tenant("acme"), ThreadId::new("gone"), 0, change);
+    assert!(matches!(append.await, Err(StoreError::NotFound)));
 }
 
 #[tokio::test]

@@ -39,7 +39,6 @@ cases! {
     forks_survive_the_deletion_of_their_origin
     a_deleted_conversation_gets_new_versions
     conversations_are_listed_in_pages
-    a_page_of_conversations_begins_after_any_id
     another_process_reads_a_conversation
     all_conversations_of_a_tenant_are_deleted
 }
@@ -403,7 +402,7 @@ async fn pages_of_turns_cover_a_conversation<H: WithThreads>(test: Test<H>) {
     for limit in [1, 2, 7, 8] {
         same_pages(&test, "t", &all, limit, "").await;
     }
-    let expected = ThreadSummary::new(id("t"), id("t"), version, 7);
+    let expected = ThreadSummary::new(id("t"), id("t"), version, 7, at(0));
     let summary = test.page("t", Some(2), 3).await.map(|(summary, _)| summary);
     same(summary, Some(expected), "the summary of a conversation");
     let other = test.harness.open().await;
@@ -448,7 +447,7 @@ async fn a_page_beyond_the_end_is_empty<H: WithThreads>(test: Test<H>) {
     let empty = test.append("empty", 0, add(0, &[])).await;
     let version = test.append("t", 0, add(0, &["a", "b"])).await;
     for (thread, version, turns) in [("empty", empty, 0), ("t", version, 2)] {
-        let summary = ThreadSummary::new(id(thread), id(thread), version, turns);
+        let summary = ThreadSummary::new(id(thread), id(thread), version, turns, at(0));
         let expected = Some((summary, Vec::new()));
         for start in [2, 3, usize::MAX] {
             for limit in [1, usize::MAX] {
@@ -783,71 +782,71 @@ async fn a_deleted_conversation_gets_new_versions<H: WithThreads>(test: Test<H>)
 }
 
 async fn conversations_are_listed_in_pages<H: WithThreads>(test: Test<H>) {
-    for thread in ["c", "a", "d", "b", "B", "ä"] {
-        test.append(thread, 0, add(0, &["x", "y"])).await;
+    let mut versions = Vec::new();
+    for (n, thread) in (0..).zip(["c", "a", "d", "b", "B", "ä"]) {
+        test.set(n);
+        versions.push(test.append(thread, 0, add(0, &["x", "y"])).await);
     }
-    let list = async |after: Option<&str>, limit| {
-        let page = test
-            .store
-            .list_threads(tenant("acme"), after.map(id), limit)
-            .await;
+    same(
+        versions.is_sorted_by(|a, b| a < b),
+        true,
+        format!("that later versions are greater: {versions:?}"),
+    );
+    // The threads of a page with the seconds of their last writes, and the version of the last one.
+    let list = async |before: Option<u64>, limit| {
+        let page = test.store.list_threads(tenant("acme"), before, limit).await;
         let page = done(page, "`list_threads`");
         for it in &page {
-            let is_whole = it.turns == 2 && it.version > 0 && it.session == it.thread;
+            let is_whole = it.turns == 2 && it.session == it.thread;
             same(
                 is_whole,
                 true,
                 format!("that the summary of `{}` is right: {it:?}", it.thread),
             );
         }
-        let threads = page.iter().map(|it| it.thread.as_str().to_owned());
-        threads.collect::<Vec<_>>().join(" ")
+        let threads = page.iter().map(|it| {
+            let since = it.at.duration_since(at(0)).unwrap_or_default();
+            format!("{}:{}", it.thread, since.as_secs())
+        });
+        let threads: Vec<_> = threads.collect();
+        (threads.join(" "), page.last().map(|it| it.version))
     };
-    // In the order of their bytes.
-    let same = |found: String, expected: &str, what| same(found.as_str(), expected, what);
-    same(list(None, 9).await, "B a b c d ä", "all conversations");
-    same(list(None, 2).await, "B a", "the first page");
-    // A page continues even if its mark is gone.
-    test.delete("b").await;
-    test.append("bb", 0, add(0, &["x", "y"])).await;
+    let (all, _) = list(None, 9).await;
+    same(&*all, "ä:5 B:4 b:3 d:2 a:1 c:0", "all conversations");
+    let (first, last) = list(None, 2).await;
+    same(&*first, "ä:5 B:4", "the first page");
     same(
-        list(Some("b"), 9).await,
-        "bb c d ä",
-        "the conversations after a deleted one",
+        last,
+        versions.get(4).copied(),
+        "the version of a listed conversation",
     );
+    // A page continues even if the last conversation of the one before is gone, or is written again.
+    test.delete("B").await;
+    let (second, last) = list(last, 1).await;
+    same(&*second, "b:3", "the second page");
+    test.set(7);
+    let old = versions.get(2).copied().unwrap_or_default();
+    let version = test.append("d", old, add(2, &[])).await;
+    let (third, last) = list(last, 9).await;
+    same(&*third, "a:1 c:0", "the third page, after `d` was written");
+    let (none, _) = list(last, 9).await;
+    same(&*none, "", "the conversations after the last one");
+    let (newest, last) = list(None, 1).await;
     same(
-        list(Some("ä"), 9).await,
-        "",
-        "the conversations after the last one",
+        (&*newest, last),
+        ("d:7", Some(version)),
+        "the conversation that was written last",
     );
-    same(list(None, 0).await, "", "a page of at most 0");
-    same(
-        list(None, usize::MAX).await,
-        "B a bb c d ä",
-        "all conversations",
-    );
-}
-
-async fn a_page_of_conversations_begins_after_any_id<H: WithThreads>(test: Test<H>) {
-    for thread in ["a", "ab", "b"] {
-        test.append(thread, 0, add(0, &["hi"])).await;
-    }
-    for (after, expected) in [
-        ("\0", "a ab b"),
-        ("a\0", "ab b"),
-        ("a\0b", "ab b"),
-        ("ac", "b"),
+    for (before, limit, expected) in [
+        (None, 0, ""),
+        (Some(0), 9, ""),
+        (Some(u64::MAX), usize::MAX, "d:7 ä:5 b:3 a:1 c:0"),
     ] {
-        let listed = test
-            .store
-            .list_threads(tenant("acme"), Some(id(after)), 9)
-            .await;
-        let listed = done(listed, format!("`list_threads` after {after:?}"));
-        let listed: Vec<_> = listed.iter().map(|it| it.thread.as_str()).collect();
+        let (found, _) = list(before, limit).await;
         same(
-            listed.join(" "),
+            &*found,
             expected,
-            format!("the conversations after {after:?}"),
+            format!("at most {limit} before {before:?}"),
         );
     }
 }

@@ -1,6 +1,6 @@
 //! Pages of threads, and of the turns of a thread.
 
-use std::collections::HashSet;
+use std::{collections::HashSet, time::SystemTime};
 
 use concentric_core::{
     CallId, Str, ThreadId, Turn,
@@ -31,9 +31,8 @@ pub(super) async fn threads(
     query: &Query<'_>,
 ) -> Result<Value, Refused> {
     let limit = query.limit(THREADS.1, THREADS.0)?;
-    let after = query.get("after")?;
-    let after = after.map(|id| ThreadId::new(&*id));
-    let found = store.list_threads(tenant, after, limit + 1).await;
+    let before = query.number("before")?;
+    let found = store.list_threads(tenant, before, limit + 1).await;
     let mut found = found.map_err(|error| failed(&error))?;
     let has_more = found.len() > limit;
     found.truncate(limit);
@@ -41,13 +40,16 @@ pub(super) async fn threads(
     let threads: Vec<Value> = found.iter().map(summary).collect();
     page.insert("threads".to_owned(), threads.into());
     if let Some(last) = found.last().filter(|_| has_more) {
-        page.insert("next".to_owned(), last.thread.as_str().into());
+        // A text: numbers of JavaScript are exact up to 2^53 only.
+        page.insert("next".to_owned(), last.version.to_string().into());
     }
     Ok(page.into())
 }
 
 fn summary(thread: &ThreadSummary) -> Value {
-    json!({"threadId": thread.thread.as_str(), "turns": thread.turns})
+    let at = thread.at.duration_since(SystemTime::UNIX_EPOCH);
+    let at = at.unwrap_or_default().as_millis();
+    json!({"threadId": thread.thread.as_str(), "turns": thread.turns, "updatedAt": at})
 }
 
 /// The page of the turns of a thread that `query` asks for, as JSON.

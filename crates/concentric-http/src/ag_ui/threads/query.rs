@@ -1,6 +1,6 @@
 //! The path and the query of a request.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, str::FromStr};
 
 use http::{StatusCode, Uri};
 
@@ -100,7 +100,7 @@ impl<'a> Query<'a> {
         }
     }
 
-    pub(super) fn number(&self, name: &str) -> Result<Option<usize>, Refused> {
+    pub(super) fn number<T: FromStr>(&self, name: &str) -> Result<Option<T>, Refused> {
         let Some(value) = self.get(name)? else {
             return Ok(None);
         };

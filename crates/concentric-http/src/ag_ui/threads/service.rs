@@ -41,8 +41,8 @@ use crate::{keep_alive::KeepAlive, refused::Refused, run::Hub, shutdown::Shutdow
 ///
 /// | request | response |
 /// |---|---|
-/// | `GET /` | `{"threads": [{"threadId", "turns"}], "next"?}`, in the order of their ids |
-/// | `GET /?after=ID&limit=N` | the threads after `ID`, which is `next` of the page before; at most 100, by default 50 |
+/// | `GET /` | `{"threads": [{"threadId", "turns", "updatedAt"}], "next"?}`: those that were written last, the newest first. `updatedAt` is in milliseconds since 1970 |
+/// | `GET /?before=NEXT&limit=N` | the threads after those of the page with this `next`; at most 100, by default 50. A thread that is written meanwhile moves to the first page |
 /// | `GET /THREAD` | `{"threadId", "turns", "start", "end", "messages"}`: the messages of the turns from position `start` to before `end`, which are the newest ones, and the number of all turns |
 /// | `GET /THREAD?before=N`, `?after=N`, `&limit=N` | the turns before position `N`, such as `start` of a page, or those from it on, such as `end`; at most 500, by default 50, and fewer if they have more than 4 MiB. A position beyond the end is that of the end |
 /// | `DELETE /THREAD` | `204`; the store [also deletes](ThreadStore::delete) the runs that it has of the thread. Then those that this process drives are cancelled, and their events are removed; if the store fails, nothing is changed |

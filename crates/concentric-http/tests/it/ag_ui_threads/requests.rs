@@ -95,6 +95,10 @@ async fn invalid_parameters_name_their_field() {
         );
         assert_eq!(answer.json()["error"]["field"], field, "{query}");
     }
+    for before in ["x", "-1", "99999999999999999999999"] {
+        let answer = send(service(), get(&format!("/?before={before}"))).await;
+        assert_eq!(answer.json()["error"]["field"], "before", "{before}");
+    }
     // Unknown parameters are ignored.
     assert_eq!(
         send(service(), get("/?x&y=%zz&=&limit=1")).await.status,
@@ -178,7 +182,7 @@ impl ThreadStore for Broken {
     fn list_threads(
         &self,
         _: Tenant,
-        _: Option<ThreadId>,
+        _: Option<u64>,
         _: usize,
     ) -> StoreFuture<Vec<concentric_core::store::ThreadSummary>> {
         self.fail()

@@ -208,10 +208,10 @@ impl ThreadStore for Threads {
     fn list_threads(
         &self,
         tenant: Tenant,
-        after: Option<ThreadId>,
+        before: Option<u64>,
         limit: usize,
     ) -> StoreFuture<Vec<ThreadSummary>> {
-        self.inner.list_threads(tenant, after, limit)
+        self.inner.list_threads(tenant, before, limit)
     }
 
     fn delete(&self, tenant: Tenant, thread: ThreadId) -> StoreFuture<bool> {

@@ -13,7 +13,7 @@
 --   :r:T:R      a run                       :q:T:R  the interrupts that it raised
 --   :g:LOG      a log of turns              :gt:LOG its turns          :gc:LOG the logs that begin with its turns
 --   :p:ID       turns that are staged for a write
---   :t:T        a conversation              :s:T    its slots          :tz     the names of all conversations
+--   :t:T        a conversation              :s:T    its slots          :tz     the names of all conversations by version
 --   :f:EFFECT   an effect                   :fr:T:R those of a run     :fu :fn those without a run
 --   :y          runs that were deleted with their conversations, by time
 --   :u          used keys                   :uz     by time            :un     the number of used keys

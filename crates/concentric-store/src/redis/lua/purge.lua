@@ -107,7 +107,7 @@ function methods.tenant_delete()
     has_deleted = true
   end
   if #runs < BATCH then
-    for _, name in ipairs(call('ZRANGEBYLEX', base .. ':tz', '-', '+', 'LIMIT', 0, 10)) do
+    for _, name in ipairs(call('ZRANGE', base .. ':tz', 0, 9)) do
       conversations = conversations + thread_remove(escape(name), name)
       has_deleted = true
     end

@@ -5,12 +5,13 @@ local function thread_key(T)
 end
 
 local function thread_open(T)
-  local f = call('HMGET', thread_key(T), 'version', 'session', 'attempt', 'change', 'log', 'len', 'bytes', 'chain')
+  local f = call('HMGET', thread_key(T), 'version', 'session', 'attempt', 'change', 'log', 'len', 'bytes', 'chain',
+    'at')
   if not f[1] then
     return nil
   end
   return {version = tonumber(f[1]), session = f[2], attempt = f[3], change = f[4], log = f[5],
-    len = tonumber(f[6]), bytes = tonumber(f[7]), chain = f[8]}
+    len = tonumber(f[6]), bytes = tonumber(f[7]), chain = f[8], at = f[9] or '0'}
 end
 
 -- The end of a conversation, which a run may begin with.
@@ -60,18 +61,17 @@ function methods.thread_turns()
     before = log_end(thread.log, lo) or false
     entries = log_read(thread.log, lo, hi)
   end
-  return {'ok', thread.version, thread.session, thread.len, before, entries}
+  return {'ok', thread.version, thread.session, thread.len, before, entries, thread.at}
 end
 
+-- At most `limit` conversations with versions below `before`, the newest first.
 function methods.thread_list()
-  local after, limit = take(2)
-  after = optional(after)
-  local from = after and '(' .. after or '-'
+  local before, limit = take(2)
   local found = {'ok'}
-  for _, name in ipairs(call('ZRANGEBYLEX', base .. ':tz', from, '+', 'LIMIT', 0, limit)) do
+  for _, name in ipairs(call('ZREVRANGEBYSCORE', base .. ':tz', '(' .. before, '-inf', 'LIMIT', 0, limit)) do
     local thread = thread_open(escape(name))
     if thread then
-      found[#found + 1] = {name, thread.session, thread.version, thread.len}
+      found[#found + 1] = {name, thread.session, thread.version, thread.len, thread.at}
     else
       call('ZREM', base .. ':tz', name)
     end
@@ -150,10 +150,10 @@ function methods.thread_append()
   local new = next_version()
   local key = thread_key(target)
   call('HSET', key, 'version', text(new), 'attempt', attempt, 'log', log, 'len', text(len), 'bytes', text(bytes),
-    'chain', chain)
+    'chain', chain, 'at', text(now))
+  call('ZADD', base .. ':tz', text(new), name)
   if not old then
     call('HSET', key, 'session', session or from and from.session or name)
-    call('ZADD', base .. ':tz', 0, name)
   end
   if change then
     call('HSET', key, 'change', change)

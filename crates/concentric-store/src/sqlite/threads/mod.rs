@@ -83,10 +83,10 @@ impl ThreadStore for SqliteStore {
     fn list_threads(
         &self,
         tenant: Tenant,
-        after: Option<ThreadId>,
+        before: Option<u64>,
         limit: usize,
     ) -> StoreFuture<Vec<ThreadSummary>> {
-        self.read(move |tx, _| row::list(tx, &tenant, after.as_ref(), limit))
+        self.read(move |tx, _| row::list(tx, &tenant, before, limit))
     }
 
     fn delete(&self, tenant: Tenant, thread: ThreadId) -> StoreFuture<bool> {

@@ -2,7 +2,7 @@
 
 use super::super::{
     log::{Turns, size},
-    values::{find_row, find_rows, integer, number},
+    values::{find_row, find_rows, integer, number, time},
 };
 use crate::{
     Fault, Options,
@@ -14,6 +14,7 @@ use concentric_core::{
     store::{StoreError, StoredThread, Tenant, ThreadSummary},
 };
 use rusqlite::{Row, Transaction};
+use std::time::SystemTime;
 
 /// A row of the table `threads`, without its suspended turn.
 pub(super) struct Head {
@@ -21,6 +22,7 @@ pub(super) struct Head {
     pub(super) session: String,
     pub(super) turns: Turns,
     pub(super) change: Option<String>,
+    pub(super) at: SystemTime,
 }
 
 pub(super) fn head(
@@ -28,7 +30,7 @@ pub(super) fn head(
     tenant: &Tenant,
     thread: &ThreadId,
 ) -> Result<Option<Head>, StoreError> {
-    let find = "SELECT version, session, log, len, bytes, change FROM threads
+    let find = "SELECT version, session, log, len, bytes, change, at FROM threads
                 WHERE tenant = ?1 AND thread = ?2";
     find_row(tx, find, [tenant.0.as_str(), thread.as_str()], |row| {
         Ok(Head {
@@ -40,6 +42,7 @@ pub(super) fn head(
                 bytes: size(row.get(4)?),
             },
             change: row.get(5)?,
+            at: time(row.get(6)?),
         })
     })
 }
@@ -104,7 +107,7 @@ pub(super) fn turns(
     let window = window(head.turns.len, start, limit);
     let turns = head.turns.read_range(tx, &thread_name(&thread), window)?;
     let session = ThreadId::new(head.session);
-    let summary = ThreadSummary::new(thread, session, head.version, head.turns.len);
+    let summary = ThreadSummary::new(thread, session, head.version, head.turns.len, head.at);
     Ok(Some((summary, turns)))
 }
 
@@ -118,16 +121,22 @@ where
 pub(super) fn list(
     tx: &Transaction<'_>,
     tenant: &Tenant,
-    after: Option<&ThreadId>,
+    before: Option<u64>,
     limit: usize,
 ) -> Result<Vec<ThreadSummary>, StoreError> {
-    let find = "SELECT thread, session, version, len FROM threads
-                WHERE tenant = ?1 AND (?2 IS NULL OR thread > ?2) ORDER BY thread LIMIT ?3";
+    let find = "SELECT thread, session, version, len, at FROM threads
+                WHERE tenant = ?1 AND version < ?2 ORDER BY version DESC LIMIT ?3";
     let limit = integer(u64::try_from(limit).unwrap_or(u64::MAX));
-    let after = after.map(ThreadId::as_str);
-    find_rows(tx, find, (tenant.0.as_str(), after, limit), |row| {
+    let before = integer(before.unwrap_or(u64::MAX));
+    find_rows(tx, find, (tenant.0.as_str(), before, limit), |row| {
         let id = |at| row.get::<_, String>(at).map(Str::from).map(ThreadId::new);
         let (version, len) = (number(row.get(2)?), size(row.get(3)?));
-        Ok(ThreadSummary::new(id(0)?, id(1)?, version, len))
+        Ok(ThreadSummary::new(
+            id(0)?,
+            id(1)?,
+            version,
+            len,
+            time(row.get(4)?),
+        ))
     })
 }

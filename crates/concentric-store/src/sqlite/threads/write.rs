@@ -4,7 +4,7 @@ use super::{
     super::{
         log::{self, NewTurns, Turns, position},
         runs::{BATCH, delete_runs, is_deleted, set_end},
-        values::{count, execute, find_rows, integer},
+        values::{count, execute, find_rows, integer, nanos},
     },
     row::{Head, head},
 };
@@ -17,6 +17,7 @@ use concentric_core::{
     store::{RunClaim, StoreError, Tenant, ThreadChange},
 };
 use rusqlite::{Transaction, params};
+use std::time::SystemTime;
 
 /// A change of a conversation as it is written, which is made before the transaction.
 pub(super) struct NewChange {
@@ -100,6 +101,7 @@ pub(super) fn append(
             session: change.session.as_ref().unwrap_or(thread).to_string(),
             turns: Turns::new(tx)?,
             change: None,
+            at: SystemTime::UNIX_EPOCH,
         },
     };
     let key = [tenant.0.as_str(), thread.as_str()];
@@ -165,13 +167,14 @@ fn write(
     let suspended = change.suspended.as_ref();
     let version = count(tx)?;
     let insert = "INSERT INTO threads (tenant, thread, session, version, log, len, bytes, change,
-                                       suspended, suspended_slots, shared)
-                  VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
+                                       suspended, suspended_slots, shared, at)
+                  VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)
                   ON CONFLICT (tenant, thread) DO UPDATE SET
                       version = excluded.version, log = excluded.log, len = excluded.len,
                       bytes = excluded.bytes, change = excluded.change,
                       suspended = excluded.suspended,
-                      suspended_slots = excluded.suspended_slots, shared = excluded.shared";
+                      suspended_slots = excluded.suspended_slots, shared = excluded.shared,
+                      at = excluded.at";
     let row = params![
         tenant,
         thread,
@@ -184,6 +187,7 @@ fn write(
         suspended.map(|turn| &turn.state),
         suspended.map(|turn| &turn.slots),
         suspended.map(|turn| position(turn.shared)),
+        nanos(options.now()),
     ];
     execute(tx, insert, row)?;
     Ok(version)

@@ -14,7 +14,7 @@ use concentric_test::{ManualClock, MemoryStore, StoreHarness};
 use std::{
     collections::{HashMap, HashSet},
     sync::{Arc, Mutex},
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 macro_rules! fault {
@@ -46,7 +46,7 @@ fault! {
     FindsRunsOfClientsOfOtherTenants
     SkipsATurn ReadsTheOldestTurns ReadsNoSharedTurns FailsBeyondTheEnd ReadsAtLeastOneTurn ReadsTooManyTurns
     ReadsTurnsOfOtherTenants DeletesOnlyConversationsOfTenants DeletesAllTenants
-    KeepsDeletedConversations RepeatsAPage KeepsRunsOfDeletedConversations RecallsAllDecisions
+    KeepsDeletedConversations RepeatsAPage ListsById ListsWithoutTimes KeepsRunsOfDeletedConversations RecallsAllDecisions
     ForgetsAllMemories SharesCachedValues KeepsTheFirstCachedValue ServesExpiredValues ExtendsCachedValues
     TruncatesCachedValues IgnoresSpaces RemovesAllSpaces KeepsCachedValuesOfDeletedConversations
     ClaimsAfterACheck AppendsAfterACheck UsesAKeyAfterACheck SweepsAfterACheck
@@ -827,11 +827,25 @@ impl ThreadStore for FaultyStore {
     fn list_threads(
         &self,
         tenant: Tenant,
-        after: Option<ThreadId>,
+        before: Option<u64>,
         limit: usize,
     ) -> StoreFuture<Vec<ThreadSummary>> {
-        let after = after.filter(|_| !self.has(Fault::RepeatsAPage));
-        self.inner.list_threads(tenant, after, limit)
+        let before = before.filter(|_| !self.has(Fault::RepeatsAPage));
+        let by_id = self.has(Fault::ListsById);
+        let without_times = self.has(Fault::ListsWithoutTimes);
+        let listed = self.inner.list_threads(tenant, before, limit);
+        Box::pin(async move {
+            let mut listed = listed.await?;
+            if by_id {
+                listed.sort_by(|a, b| a.thread.as_str().cmp(b.thread.as_str()));
+            }
+            if without_times {
+                listed
+                    .iter_mut()
+                    .for_each(|it| it.at = SystemTime::UNIX_EPOCH);
+            }
+            Ok(listed)
+        })
     }
 
     fn delete(&self, tenant: Tenant, thread: ThreadId) -> StoreFuture<bool> {

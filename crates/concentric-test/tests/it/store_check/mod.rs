@@ -238,7 +238,11 @@ faults! {
     KeepsDeletedConversations: threads::forks_survive_the_deletion_of_their_origin
         says "the result of a second `delete` must be false, but is true";
     RepeatsAPage: threads::conversations_are_listed_in_pages
-        says "the conversations after a deleted one must be";
+        says "the second page must be \"b:3\"";
+    ListsById: threads::conversations_are_listed_in_pages
+        says "all conversations must be";
+    ListsWithoutTimes: threads::conversations_are_listed_in_pages
+        says "all conversations must be";
     KeepsRunsOfDeletedConversations: threads_of_runs::a_deleted_conversation_takes_its_runs_with_it
         says "`get` of the run `run` of a deleted conversation must fail with `run_not_found`";
     // Decisions and memories.
