@@ -74,7 +74,10 @@ pub(super) struct Tokens {
     pub(super) output: u64,
     pub(super) total: u64,
     pub(super) cached: u64,
+    pub(super) cache_write: u64,
+    pub(super) input_audio: u64,
     pub(super) reasoning: u64,
+    pub(super) output_audio: u64,
 }
 
 impl Tokens {
@@ -90,7 +93,10 @@ impl Tokens {
             output,
             total: usage.total_tokens().unwrap_or(sum),
             cached: usage.cached_input_tokens().unwrap_or(0),
+            cache_write: usage.cache_write_tokens().unwrap_or(0),
+            input_audio: usage.input_audio_tokens().unwrap_or(0),
             reasoning: usage.reasoning_tokens().unwrap_or(0),
+            output_audio: usage.output_audio_tokens().unwrap_or(0),
         })
     }
 }

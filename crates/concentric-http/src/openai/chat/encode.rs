@@ -110,11 +110,14 @@ struct Usage {
 
 #[derive(Serialize)]
 struct PromptDetails {
+    audio_tokens: u64,
+    cache_write_tokens: u64,
     cached_tokens: u64,
 }
 
 #[derive(Serialize)]
 struct CompletionDetails {
+    audio_tokens: u64,
     reasoning_tokens: u64,
 }
 
@@ -126,9 +129,12 @@ impl Usage {
             completion_tokens: tokens.output,
             total_tokens: tokens.total,
             prompt_tokens_details: PromptDetails {
+                audio_tokens: tokens.input_audio,
+                cache_write_tokens: tokens.cache_write,
                 cached_tokens: tokens.cached,
             },
             completion_tokens_details: CompletionDetails {
+                audio_tokens: tokens.output_audio,
                 reasoning_tokens: tokens.reasoning,
             },
         })

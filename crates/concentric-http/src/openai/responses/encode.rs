@@ -166,6 +166,7 @@ struct Usage {
 
 #[derive(Serialize)]
 struct InputDetails {
+    cache_write_tokens: u64,
     cached_tokens: u64,
 }
 
@@ -179,6 +180,7 @@ impl From<Tokens> for Usage {
         Self {
             input_tokens: tokens.input,
             input_tokens_details: InputDetails {
+                cache_write_tokens: tokens.cache_write,
                 cached_tokens: tokens.cached,
             },
             output_tokens: tokens.output,

@@ -205,3 +205,32 @@ async fn requests_that_need_stored_responses_name_the_parameter() {
     let reply = send(&api, response(json!({"background": false, "store": false}))).await;
     assert_eq!(reply.status, 200);
 }
+
+#[tokio::test]
+async fn all_counts_of_a_usage_are_passed_on() {
+    let mut usage = Usage::new(10, 5);
+    usage.set_cached_input_tokens(Some(1));
+    usage.set_cache_write_tokens(Some(2));
+    usage.set_input_audio_tokens(Some(3));
+    usage.set_reasoning_tokens(Some(4));
+    usage.set_output_audio_tokens(Some(5));
+    let api = api(ok([Event::finish(FinishReason::Stop, usage)]));
+    let answer = send(&api, response(json!({}))).await.json();
+    let expected = json!({
+        "input_tokens": 10,
+        "input_tokens_details": {"cache_write_tokens": 2, "cached_tokens": 1},
+        "output_tokens": 5,
+        "output_tokens_details": {"reasoning_tokens": 4},
+        "total_tokens": 15,
+    });
+    assert_eq!(answer["usage"], expected);
+    let answer = send(&api, chat(json!({}))).await.json();
+    let expected = json!({
+        "prompt_tokens": 10,
+        "prompt_tokens_details": {"audio_tokens": 3, "cache_write_tokens": 2, "cached_tokens": 1},
+        "completion_tokens": 5,
+        "completion_tokens_details": {"audio_tokens": 5, "reasoning_tokens": 4},
+        "total_tokens": 15,
+    });
+    assert_eq!(answer["usage"], expected);
+}
