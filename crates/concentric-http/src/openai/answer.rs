@@ -43,7 +43,16 @@ pub(super) enum Item {
 /// The text of one step.
 pub(super) struct Message {
     pub(super) parts: Vec<Piece>,
-    is_open: bool,
+    pub(super) status: Status,
+}
+
+/// The status of an item.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Status {
+    InProgress,
+    Completed,
+    /// The answer has ended within the item.
+    Incomplete,
 }
 
 /// Text or a refusal.
@@ -59,7 +68,7 @@ pub(super) struct Call {
     pub(super) id: Str,
     pub(super) name: Str,
     pub(super) arguments: String,
-    pub(super) is_complete: bool,
+    pub(super) status: Status,
 }
 
 struct Preview {
@@ -135,7 +144,7 @@ impl Answer {
                 _ => Ok(()),
             },
             Event::StepStart(_) => {
-                self.close_message(sink);
+                self.close_message(Status::Completed, sink);
                 self.is_agent = true;
                 self.step = (self.items.len(), self.open.len());
                 Ok(())
@@ -194,7 +203,6 @@ impl Answer {
                 self.call(&call, sink)?;
             }
         }
-        self.close_message(sink);
         let has_calls = self.calls > 0;
         let reason = match &finish.reason {
             FinishReason::Length => Reason::Length,
@@ -202,6 +210,14 @@ impl Answer {
             _ if has_calls && stopped.is_none() => Reason::ToolCalls,
             _ => Reason::Stop,
         };
+        let status = match reason {
+            Reason::Length | Reason::ContentFilter => Status::Incomplete,
+            Reason::Stop | Reason::ToolCalls => Status::Completed,
+        };
+        self.close_message(status, sink);
+        for preview in std::mem::take(&mut self.previews) {
+            self.end_call(preview.item, Status::Incomplete, sink);
+        }
         Ok(Ending {
             reason,
             usage: finish.usage,
@@ -214,14 +230,14 @@ impl Answer {
             return Ok(());
         }
         self.grow(text.len())?;
-        let is_open = matches!(self.items.last(), Some(Item::Message(message)) if message.is_open);
+        let is_open = matches!(self.items.last(), Some(Item::Message(message)) if message.is_open());
         if !is_open {
             if let Some((encoder, out)) = sink {
                 encoder.message_start(self.items.len(), out);
             }
             self.items.push(Item::Message(Message {
                 parts: Vec::new(),
-                is_open: true,
+                status: Status::InProgress,
             }));
         }
         let item = self.items.len().saturating_sub(1);
@@ -252,14 +268,16 @@ impl Answer {
         Ok(())
     }
 
-    fn close_message(&mut self, sink: &mut Sink<'_>) {
+    /// Ends the open message.
+    fn close_message(&mut self, status: Status, sink: &mut Sink<'_>) {
         let item = self.items.len().saturating_sub(1);
         let Some(Item::Message(message)) = self.items.last_mut() else {
             return;
         };
-        if !std::mem::replace(&mut message.is_open, false) {
+        if !message.is_open() {
             return;
         }
+        message.status = status;
         if let Some((encoder, out)) = sink {
             if let Some(last) = message.parts.last() {
                 encoder.piece_end(item, message.parts.len() - 1, last, out);
@@ -290,29 +308,33 @@ impl Answer {
             if let Some(Item::Call(preview)) = self.items.get_mut(item) {
                 preview.name = call.name.clone();
                 preview.arguments = call.arguments.as_str().to_owned();
-                preview.is_complete = true;
+                preview.status = Status::Completed;
             }
             return self.grow(call.arguments.as_str().len());
         };
         self.arguments(item, rest, sink)?;
+        self.end_call(item, Status::Completed, sink);
+        Ok(())
+    }
+
+    fn end_call(&mut self, item: usize, status: Status, sink: &mut Sink<'_>) {
         if let Some(Item::Call(call)) = self.items.get_mut(item) {
-            call.is_complete = true;
+            call.status = status;
             if let Some((encoder, out)) = sink {
                 encoder.call_end(item, call, out);
             }
         }
-        Ok(())
     }
 
     fn start_call(&mut self, id: &CallId, name: &Str, sink: &mut Sink<'_>) -> Result<usize, Error> {
         self.grow(name.len())?;
-        self.close_message(sink);
+        self.close_message(Status::Completed, sink);
         let call = Call {
             number: self.calls,
             id: self.unused_id(id),
             name: name.clone(),
             arguments: String::new(),
-            is_complete: false,
+            status: Status::InProgress,
         };
         let item = self.items.len();
         if let Some((encoder, out)) = sink {
@@ -375,6 +397,23 @@ impl Answer {
 fn replaced() -> Error {
     let message = "a part of the answer was replaced after it was sent";
     Error::new(ErrorKind::Protocol, message)
+}
+
+impl Message {
+    fn is_open(&self) -> bool {
+        self.status == Status::InProgress
+    }
+}
+
+impl Status {
+    /// The value of `status`.
+    pub(super) const fn as_str(self) -> &'static str {
+        match self {
+            Self::InProgress => "in_progress",
+            Self::Completed => "completed",
+            Self::Incomplete => "incomplete",
+        }
+    }
 }
 
 impl Reason {

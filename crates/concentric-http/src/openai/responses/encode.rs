@@ -4,7 +4,7 @@ use serde::{Serialize, Serializer, ser::SerializeSeq};
 use serde_json::{Map, Value, json};
 
 use super::super::{
-    answer::{Answer, Call, Ending, Item, Message, Piece, Reason},
+    answer::{Answer, Call, Ending, Item, Message, Piece, Reason, Status},
     encode::{Encode, Tokens, event, json},
     failure::Failure,
     input::Opening,
@@ -274,11 +274,7 @@ impl<'a> WireItem<'a> {
         let content = content.map(|piece| WirePiece::new(piece.is_refusal, &piece.text));
         Self::Message {
             id: message_id(run, at),
-            status: if message.is_some() {
-                "completed"
-            } else {
-                "in_progress"
-            },
+            status: message.map_or(Status::InProgress, |it| it.status).as_str(),
             role: "assistant",
             content: content.collect(),
         }
@@ -287,11 +283,7 @@ impl<'a> WireItem<'a> {
     fn call(run: &str, at: usize, call: &'a Call, arguments: &'a str) -> Self {
         Self::FunctionCall {
             id: call_item_id(run, at),
-            status: if call.is_complete {
-                "completed"
-            } else {
-                "in_progress"
-            },
+            status: call.status.as_str(),
             call_id: &call.id,
             name: &call.name,
             arguments,

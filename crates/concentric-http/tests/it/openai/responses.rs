@@ -59,12 +59,16 @@ fn rebuild(events: &[Value]) -> Value {
                 assert_eq!(event["arguments"], output[item()]["arguments"]);
             }
             "response.output_item.done" => {
-                output[item()]["status"] = json!("completed");
+                let status = &event["item"]["status"];
+                assert!(status == "completed" || status == "incomplete", "{event}");
+                output[item()]["status"] = status.clone();
                 assert_eq!(event["item"], output[item()]);
                 open[item()] = false;
             }
             "response.completed" | "response.incomplete" | "response.failed" => {
                 assert_eq!(at + 1, events.len());
+                let has_failed = event["type"] == "response.failed";
+                assert!(has_failed || open.iter().all(|is_open| !is_open));
             }
             other => panic!("{other}"),
         }
@@ -233,4 +237,33 @@ async fn all_counts_of_a_usage_are_passed_on() {
         "total_tokens": 15,
     });
     assert_eq!(answer["usage"], expected);
+}
+
+#[tokio::test]
+async fn what_a_limit_has_cut_off_is_incomplete() {
+    let cut = finish_by(FinishReason::Length);
+    let text = vec![Event::text("a"), cut.clone()];
+    let half = vec![
+        Event::text("a"),
+        call_start(0, "c0", "look"),
+        call_delta(0, "{\"a"),
+        cut.clone(),
+    ];
+    let whole = vec![
+        Event::text("a"),
+        call_start(0, "c0", "look"),
+        call("c0", "look", "{}"),
+        cut,
+    ];
+    for (script, expected) in [
+        (text, vec!["incomplete"]),
+        (half, vec!["completed", "incomplete"]),
+        (whole, vec!["completed", "completed"]),
+    ] {
+        let request = response(json!({"tools": response_tools(&["look"])}));
+        let answer = send(&api(ok(script)), request).await.json();
+        let items = answer["output"].as_array().unwrap().iter();
+        let statuses: Vec<&Value> = items.map(|item| &item["status"]).collect();
+        assert_eq!(statuses, expected);
+    }
 }
