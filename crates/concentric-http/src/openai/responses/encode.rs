@@ -23,7 +23,7 @@ pub(super) struct Responses {
 }
 
 impl Responses {
-    pub(super) fn new(opening: Opening, request: &ChatRequest) -> Self {
+    pub(super) fn new(opening: Opening, request: &ChatRequest, instructions: Option<&str>) -> Self {
         let options = &request.options;
         let choice = match &options.tool_choice {
             None | Some(ToolChoice::Auto) => json!("auto"),
@@ -42,7 +42,7 @@ impl Responses {
         };
         let echo = json!({
             "background": false,
-            "instructions": null,
+            "instructions": instructions,
             "max_output_tokens": options.max_output_tokens,
             "metadata": options.metadata,
             "parallel_tool_calls": options.parallel_tool_calls.unwrap_or(true),
@@ -201,7 +201,7 @@ impl Serialize for Tools<'_> {
         struct Tool<'a> {
             r#type: &'static str,
             name: &'a str,
-            description: &'a str,
+            description: Option<&'a str>,
             parameters: &'a Value,
             strict: bool,
         }
@@ -209,7 +209,7 @@ impl Serialize for Tools<'_> {
         serializer.collect_seq(self.0.iter().map(|tool| Tool {
             r#type: "function",
             name: &tool.name,
-            description: &tool.description,
+            description: Some(&*tool.description).filter(|text| !text.is_empty()),
             parameters: &tool.input_schema,
             strict: false,
         }))

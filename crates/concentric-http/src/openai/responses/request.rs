@@ -178,9 +178,10 @@ impl Input for ResponsesInput {
         let history = History::new(items, &tools, policy, &FORM)?;
         let mut request = ChatRequest::new(history.transcript);
         request.system = history.system;
-        if let Some(instructions) = self.instructions {
+        if let Some(instructions) = &self.instructions {
             policy.check_system("instructions", "system")?;
-            request.system.push_front(SystemSegment::new(instructions));
+            let instructions = SystemSegment::new(instructions.clone());
+            request.system.push_front(instructions);
         }
         request.tools = tools;
         let options = request.options_mut();
@@ -199,7 +200,7 @@ impl Input for ResponsesInput {
             ..Sampling::default()
         }
         .apply(options)?;
-        let encoder = Responses::new(opening, &request);
+        let encoder = Responses::new(opening, &request, self.instructions.as_deref());
         Ok(Job {
             request,
             calls: history.calls,

@@ -92,11 +92,13 @@ async fn a_whole_response_has_output_usage_and_the_parameters() {
     assert_eq!(answer["model"], "m");
     assert_eq!(answer["store"], false);
     assert_eq!(answer["error"], Value::Null);
+    assert_eq!(answer["instructions"], "Be brief.");
     assert_eq!(answer["max_output_tokens"], 7);
     assert_eq!(answer["metadata"], json!({"k": "v"}));
     assert_eq!(answer["temperature"], 0.5);
     assert_eq!(answer["parallel_tool_calls"], false);
     assert_eq!(answer["tools"][0]["name"], "look");
+    assert_eq!(answer["tools"][0]["description"], Value::Null);
     assert_eq!(answer["tool_choice"]["name"], "look");
     assert_eq!(answer["reasoning"]["effort"], "low");
     assert_eq!(answer["output"][0]["content"][0]["text"], "Hello");
