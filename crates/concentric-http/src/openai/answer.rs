@@ -25,6 +25,7 @@ pub(super) struct Answer {
     // The ids of calls that are in use.
     ids: HashSet<Str>,
     size: usize,
+    shows_reasoning: bool,
     // The calls that a plain model is writing.
     previews: Vec<Preview>,
     // Whether the events are those of a loop.
@@ -40,8 +41,11 @@ pub(super) enum Item {
     Call(Call),
 }
 
-/// The text of one step.
+/// The text of one step, or reasoning.
 pub(super) struct Message {
+    pub(super) is_reasoning: bool,
+    /// Whether the message continues the text before the reasoning that precedes it.
+    pub(super) is_continued: bool,
     pub(super) parts: Vec<Piece>,
     pub(super) status: Status,
 }
@@ -55,10 +59,18 @@ pub(super) enum Status {
     Incomplete,
 }
 
-/// Text or a refusal.
+/// A text.
 pub(super) struct Piece {
-    pub(super) is_refusal: bool,
+    pub(super) kind: Kind,
     pub(super) text: String,
+}
+
+/// The kind of a text.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Kind {
+    Text,
+    Refusal,
+    Reasoning,
 }
 
 /// A call that the client executes.
@@ -97,13 +109,14 @@ pub(super) enum Reason {
 pub(super) type Sink<'a> = Option<(&'a mut dyn Encode, &'a mut BytesMut)>;
 
 impl Answer {
-    pub(super) fn new(tools: ToolSpecs, ids: HashSet<Str>) -> Self {
+    pub(super) fn new(tools: ToolSpecs, ids: HashSet<Str>, shows_reasoning: bool) -> Self {
         Self {
             items: Vec::new(),
             calls: 0,
             tools,
             ids,
             size: 0,
+            shows_reasoning,
             previews: Vec::new(),
             is_agent: false,
             open: Vec::new(),
@@ -136,11 +149,21 @@ impl Answer {
     /// The answer is too large, or the event takes back an item that the stream already has.
     pub(super) fn push(&mut self, event: Event, sink: &mut Sink<'_>) -> Result<(), Error> {
         match event {
-            Event::TextDelta(text) => self.text(false, &text, sink),
-            Event::RefusalDelta(text) => self.text(true, &text, sink),
+            Event::TextDelta(text) => self.text(Kind::Text, &text, sink),
+            Event::RefusalDelta(text) => self.text(Kind::Refusal, &text, sink),
+            Event::ReasoningDelta(text) => self.text(Kind::Reasoning, &text, sink),
+            Event::PartEnd(_) => {
+                self.end_reasoning(sink);
+                Ok(())
+            }
             Event::Part(part) => match &part.kind {
-                PartKind::Text(text) => self.text(false, text, sink),
-                PartKind::Refusal(text) => self.text(true, text, sink),
+                PartKind::Text(text) => self.text(Kind::Text, text, sink),
+                PartKind::Refusal(text) => self.text(Kind::Refusal, text, sink),
+                PartKind::Reasoning(text) => {
+                    self.text(Kind::Reasoning, text, sink)?;
+                    self.end_reasoning(sink);
+                    Ok(())
+                }
                 _ => Ok(()),
             },
             Event::StepStart(_) => {
@@ -225,47 +248,69 @@ impl Answer {
         })
     }
 
-    fn text(&mut self, is_refusal: bool, text: &str, sink: &mut Sink<'_>) -> Result<(), Error> {
-        if text.is_empty() {
+    fn text(&mut self, kind: Kind, text: &str, sink: &mut Sink<'_>) -> Result<(), Error> {
+        let is_reasoning = kind == Kind::Reasoning;
+        if text.is_empty() || (is_reasoning && !self.shows_reasoning) {
             return Ok(());
         }
         self.grow(text.len())?;
-        let is_open = matches!(self.items.last(), Some(Item::Message(message)) if message.is_open());
-        if !is_open {
-            if let Some((encoder, out)) = sink {
-                encoder.message_start(self.items.len(), out);
-            }
-            self.items.push(Item::Message(Message {
+        let has_open = match self.items.last() {
+            Some(Item::Message(last)) => last.is_open() && last.is_reasoning == is_reasoning,
+            _ => false,
+        };
+        if !has_open {
+            self.close_message(Status::Completed, sink);
+            let message = Message {
+                is_reasoning,
+                is_continued: !is_reasoning && self.has_text_before_reasoning(),
                 parts: Vec::new(),
                 status: Status::InProgress,
-            }));
+            };
+            if let Some((encoder, out)) = sink {
+                encoder.message_start(self.items.len(), &message, out);
+            }
+            self.items.push(Item::Message(message));
         }
         let item = self.items.len().saturating_sub(1);
         let Some(Item::Message(Message { parts, .. })) = self.items.last_mut() else {
             return Ok(());
         };
-        if parts
-            .last()
-            .is_none_or(|piece| piece.is_refusal != is_refusal)
-        {
+        if parts.last().is_none_or(|piece| piece.kind != kind) {
             if let Some((encoder, out)) = sink {
                 if let Some(last) = parts.last() {
                     encoder.piece_end(item, parts.len() - 1, last, out);
                 }
-                encoder.piece_start(item, parts.len(), is_refusal, out);
+                encoder.piece_start(item, parts.len(), kind, out);
             }
             parts.push(Piece {
-                is_refusal,
+                kind,
                 text: String::new(),
             });
         }
         if let Some((encoder, out)) = sink {
-            encoder.delta(item, parts.len() - 1, is_refusal, text, out);
+            encoder.delta(item, parts.len() - 1, kind, text, out);
         }
         if let Some(piece) = parts.last_mut() {
             piece.text.push_str(text);
         }
         Ok(())
+    }
+
+    /// Whether the last item of the current step that is not reasoning is text.
+    fn has_text_before_reasoning(&self) -> bool {
+        let items = self.items.get(self.step.0..).unwrap_or_default();
+        let last = items.iter().rev().find(|item| match item {
+            Item::Message(message) => !message.is_reasoning,
+            Item::Call(_) => true,
+        });
+        matches!(last, Some(Item::Message(_)))
+    }
+
+    /// Ends the open message if it is reasoning.
+    fn end_reasoning(&mut self, sink: &mut Sink<'_>) {
+        if matches!(self.items.last(), Some(Item::Message(last)) if last.is_reasoning) {
+            self.close_message(Status::Completed, sink);
+        }
     }
 
     /// Ends the open message.

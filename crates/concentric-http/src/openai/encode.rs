@@ -5,7 +5,7 @@ use concentric_core::Usage;
 use serde::Serialize;
 
 use super::{
-    answer::{Answer, Call, Ending, Message, Piece},
+    answer::{Answer, Call, Ending, Kind, Message, Piece},
     failure::Failure,
 };
 
@@ -17,12 +17,12 @@ pub(super) trait Encode: Send + Sync {
     /// Writes the events before the first item.
     fn begin(&mut self, out: &mut BytesMut);
 
-    fn message_start(&mut self, _item: usize, _out: &mut BytesMut) {}
+    fn message_start(&mut self, item: usize, message: &Message, out: &mut BytesMut);
 
-    fn piece_start(&mut self, _item: usize, _at: usize, _is_refusal: bool, _out: &mut BytesMut) {}
+    fn piece_start(&mut self, _item: usize, _at: usize, _kind: Kind, _out: &mut BytesMut) {}
 
-    /// Writes text, or of a refusal.
-    fn delta(&mut self, item: usize, at: usize, is_refusal: bool, text: &str, out: &mut BytesMut);
+    /// Writes a part of a text.
+    fn delta(&mut self, item: usize, at: usize, kind: Kind, text: &str, out: &mut BytesMut);
 
     fn piece_end(&mut self, _item: usize, _at: usize, _piece: &Piece, _out: &mut BytesMut) {}
 

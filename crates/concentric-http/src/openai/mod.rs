@@ -34,8 +34,8 @@
 //! |---|---|
 //! | the request is invalid or violates the [`ClientPolicy`](crate::ClientPolicy) | `400`, with the field in `param` |
 //! | the body is too large, or does not arrive within 30 seconds ([`OpenAi::upload_timeout`]) | `413`, `408` |
-//! | the model fails before the answer has text, a refusal or a call | the status of the [error](#errors), also for a stream |
-//! | a streamed answer has its first text, refusal or call | `200`, and the stream |
+//! | the model fails before the answer has text, a refusal, a call or reasoning that is shown | the status of the [error](#errors), also for a stream |
+//! | a streamed answer has the first of these | `200`, and the stream |
 //! | a streamed answer has none after 10 seconds | `200`, and the stream begins |
 //! | the stream is silent | a comment every 15 seconds |
 //! | the run ends | the last events; `[DONE]` in a chat only |
@@ -50,10 +50,11 @@
 //! |---|---|
 //! | text, refusal | the same. Between the texts of two steps of an agent, a chat has a blank line, and a response a new message |
 //! | calls of the tools of the request | `tool_calls`, `function_call`. The client sends their results with the whole conversation |
-//! | calls of the agent's own tools, reasoning, events of sub-agents, media | not shown |
+//! | reasoning | not shown. With [`OpenAi::reasoning`], it is the `reasoning_content` of a chat's message, and a response has an item of the type `reasoning` for each piece |
+//! | calls of the agent's own tools, events of sub-agents, media | not shown |
 //! | a call that a loop makes | is sent at the end of the run, unless the run has its result; a plain model's calls are sent as the model writes them |
 //! | a reset of text or calls that a stream has sent | the stream fails, with the code `upstream_protocol`; a whole answer has the new content only |
-//! | ended at a limit on output | `finish_reason` `length`; status `incomplete` |
+//! | ended at a limit on output | `finish_reason` `length`; status `incomplete`, also of the item that the limit has cut off |
 //! | [`Halted`](concentric_core::Outcome::Halted), [`StepLimit`](concentric_core::Outcome::StepLimit), [`CallLimit`](concentric_core::Outcome::CallLimit) | `stop`, and `concentric.outcome` |
 //! | [`Interrupted`](concentric_core::Outcome::Interrupted) by the client's tools only | the calls |
 //! | [`Interrupted`](concentric_core::Outcome::Interrupted) otherwise | an error, `409` with the code `approval_required`: these APIs have no approvals |
@@ -71,7 +72,7 @@
 //! | `tool_choice`, `parallel_tool_calls`, `response_format`, `text.format`, `temperature`, `top_p`, the penalties, `max_tokens`, `max_completion_tokens`, `max_output_tokens`, `stop`, `seed`, `reasoning_effort`, `metadata` | the [options](concentric_core::ChatOptions) of the request |
 //! | `n` other than 1, log probabilities, audio output, `functions` | rejected |
 //! | `background`, `previous_response_id`, `conversation`, `prompt` | rejected, since responses are not stored |
-//! | reasoning items | omitted: a model cannot use reasoning without its provider's signature |
+//! | reasoning items, `reasoning_content` | omitted: a model cannot use reasoning without its provider's signature |
 //! | any other | ignored; this includes `store`, and responses have `"store": false` |
 //!
 //! # Errors

@@ -183,7 +183,8 @@ async fn run<I: Input>(
         None => None,
     };
     let is_streamed = job.is_streamed;
-    let run = Answering::new(model, job, guard, config.settings.error_message.clone());
+    let describe = config.settings.error_message.clone();
+    let run = Answering::new(model, job, guard, describe, config.shows_reasoning);
     match is_streamed {
         true => stream(config, run).await,
         false => whole(run).await,

@@ -54,6 +54,7 @@ impl Answering {
         job: Job,
         shutdown: Option<Guard>,
         error_message: ErrorMessage,
+        shows_reasoning: bool,
     ) -> Self {
         let Job {
             request,
@@ -67,7 +68,7 @@ impl Answering {
         }
         Self {
             context: request.context.clone(),
-            answer: Answer::new(request.tools.clone(), calls),
+            answer: Answer::new(request.tools.clone(), calls, shows_reasoning),
             work: Work::Call(Oneshot::new(model, request)),
             shutdown,
             error_message,

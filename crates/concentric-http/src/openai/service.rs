@@ -33,6 +33,7 @@ pub(super) struct Config {
     pub(super) models: BTreeMap<Str, Stack>,
     pub(super) default_model: Option<Str>,
     pub(super) created: u64,
+    pub(super) shows_reasoning: bool,
     pub(super) settings: Settings,
 }
 
@@ -55,6 +56,7 @@ impl OpenAi {
                 models: BTreeMap::new(),
                 default_model: None,
                 created: seconds(&settings.environment),
+                shows_reasoning: false,
                 settings,
             }),
         }
@@ -98,6 +100,17 @@ impl OpenAi {
     #[must_use]
     pub fn default_model(self, name: impl Into<Str>) -> Self {
         self.with(|config| config.default_model = Some(name.into()))
+    }
+
+    /// Sets whether clients receive the reasoning of the models; the default is no.
+    ///
+    /// A chat has it in `reasoning_content`, as several services do, and a response in items of the
+    /// type `reasoning`. Reasoning that clients send back is ignored. A stream that has begun with
+    /// reasoning cannot discard it: a later failure of the model no longer has its own status, and a
+    /// layer that repeats a part of the run fails the stream.
+    #[must_use]
+    pub fn reasoning(self, is_shown: bool) -> Self {
+        self.with(|config| config.shows_reasoning = is_shown)
     }
 
     setters! {

@@ -3,13 +3,13 @@ use concentric_core::Str;
 use serde::Serialize;
 
 use super::super::{
-    answer::{Answer, Call, Ending},
+    answer::{Answer, Call, Ending, Kind, Message as Text},
     encode::{Encode, Tokens, data, json},
     failure::Failure,
     input::Opening,
 };
 
-/// The separator between the texts of two steps.
+/// The separator between the texts of two steps, and between two pieces of reasoning.
 const BREAK: &str = "\n\n";
 
 /// The encoding of chat completions.
@@ -18,9 +18,10 @@ pub(super) struct Chat {
     created: u64,
     model: Str,
     with_usage: bool,
-    // Whether the stream has text, and whether a separator precedes further text.
+    // Whether the stream has text and reasoning, and whether a separator precedes the next text.
     has_text: bool,
-    is_new_message: bool,
+    has_reasoning: bool,
+    is_separate: bool,
 }
 
 #[derive(Serialize)]
@@ -55,6 +56,8 @@ struct Choice<'a> {
 struct Message<'a> {
     role: &'static str,
     content: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning_content: Option<String>,
     refusal: Option<String>,
     annotations: [(); 0],
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -75,6 +78,8 @@ struct Delta<'a> {
     role: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     content: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning_content: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     refusal: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -149,7 +154,8 @@ impl Chat {
             model: opening.model,
             with_usage,
             has_text: false,
-            is_new_message: false,
+            has_reasoning: false,
+            is_separate: false,
         }
     }
 
@@ -184,15 +190,15 @@ impl Chat {
         data(&self.chunk(&choices), out);
     }
 
-    fn content(&self, content: &str, out: &mut BytesMut) {
-        let content = Some(content);
-        self.write(
-            Delta {
-                content,
-                ..Delta::default()
-            },
-            out,
-        );
+    fn text(&self, kind: Kind, text: &str, out: &mut BytesMut) {
+        let mut delta = Delta::default();
+        let field = match kind {
+            Kind::Text => &mut delta.content,
+            Kind::Refusal => &mut delta.refusal,
+            Kind::Reasoning => &mut delta.reasoning_content,
+        };
+        *field = Some(text);
+        self.write(delta, out);
     }
 }
 
@@ -208,18 +214,19 @@ impl Encode for Chat {
             },
         });
         let calls: Vec<ToolCall<'_>> = calls.collect();
-        let (mut text, mut refusal) = (String::new(), String::new());
+        let (mut text, mut refusal, mut reasoning) = (String::new(), String::new(), String::new());
         for message in answer.messages() {
-            let mut is_new = !text.is_empty();
+            let mut is_new = !message.is_continued;
             for piece in &message.parts {
-                if piece.is_refusal {
-                    refusal.push_str(&piece.text);
-                    continue;
+                let all = match piece.kind {
+                    Kind::Text => &mut text,
+                    Kind::Refusal => &mut refusal,
+                    Kind::Reasoning => &mut reasoning,
+                };
+                if piece.kind != Kind::Refusal && std::mem::take(&mut is_new) && !all.is_empty() {
+                    all.push_str(BREAK);
                 }
-                if std::mem::take(&mut is_new) {
-                    text.push_str(BREAK);
-                }
-                text.push_str(&piece.text);
+                all.push_str(&piece.text);
             }
         }
         let has_content = !text.is_empty() || (calls.is_empty() && refusal.is_empty());
@@ -228,6 +235,7 @@ impl Encode for Chat {
             message: Message {
                 role: "assistant",
                 content: has_content.then_some(text),
+                reasoning_content: (!reasoning.is_empty()).then_some(reasoning),
                 refusal: (!refusal.is_empty()).then_some(refusal),
                 annotations: [],
                 tool_calls: calls,
@@ -251,26 +259,23 @@ impl Encode for Chat {
         self.write(delta, out);
     }
 
-    fn message_start(&mut self, _: usize, _: &mut BytesMut) {
-        self.is_new_message = self.has_text;
+    fn message_start(&mut self, _: usize, message: &Text, _: &mut BytesMut) {
+        self.is_separate = match message.is_reasoning {
+            true => self.has_reasoning,
+            false => self.has_text && !message.is_continued,
+        };
     }
 
-    fn delta(&mut self, _: usize, _: usize, is_refusal: bool, text: &str, out: &mut BytesMut) {
-        if is_refusal {
-            let refusal = Some(text);
-            return self.write(
-                Delta {
-                    refusal,
-                    ..Delta::default()
-                },
-                out,
-            );
+    fn delta(&mut self, _: usize, _: usize, kind: Kind, text: &str, out: &mut BytesMut) {
+        match kind {
+            Kind::Text => self.has_text = true,
+            Kind::Reasoning => self.has_reasoning = true,
+            Kind::Refusal => return self.text(kind, text, out),
         }
-        self.has_text = true;
-        if std::mem::take(&mut self.is_new_message) {
-            self.content(BREAK, out);
+        if std::mem::take(&mut self.is_separate) {
+            self.text(kind, BREAK, out);
         }
-        self.content(text, out);
+        self.text(kind, text, out);
     }
 
     fn call_start(&mut self, _: usize, call: &Call, out: &mut BytesMut) {

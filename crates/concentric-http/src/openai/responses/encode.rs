@@ -4,7 +4,7 @@ use serde::{Serialize, Serializer, ser::SerializeSeq};
 use serde_json::{Map, Value, json};
 
 use super::super::{
-    answer::{Answer, Call, Ending, Item, Message, Piece, Reason, Status},
+    answer::{Answer, Call, Ending, Item, Kind, Message, Piece, Reason},
     encode::{Encode, Tokens, event, json},
     failure::Failure,
     input::Opening,
@@ -227,7 +227,7 @@ impl Serialize for Output<'_> {
         let mut output = serializer.serialize_seq(Some(self.items.len()))?;
         for (at, item) in self.items.iter().enumerate() {
             output.serialize_element(&match item {
-                Item::Message(message) => WireItem::message(self.run, at, Some(message)),
+                Item::Message(message) => WireItem::message(self.run, at, message),
                 Item::Call(call) => WireItem::call(self.run, at, call, &call.arguments),
             })?;
         }
@@ -242,6 +242,12 @@ enum WireItem<'a> {
         id: String,
         status: &'static str,
         role: &'static str,
+        content: Vec<WirePiece<'a>>,
+    },
+    Reasoning {
+        id: String,
+        status: &'static str,
+        summary: [(); 0],
         content: Vec<WirePiece<'a>>,
     },
     FunctionCall {
@@ -264,19 +270,31 @@ enum WirePiece<'a> {
     Refusal {
         refusal: &'a str,
     },
+    ReasoningText {
+        text: &'a str,
+    },
 }
 
 impl<'a> WireItem<'a> {
-    /// A message; `None` if it begins.
-    fn message(run: &str, at: usize, message: Option<&'a Message>) -> Self {
-        let parts = message.map(|message| message.parts.as_slice());
-        let content = parts.unwrap_or_default().iter();
-        let content = content.map(|piece| WirePiece::new(piece.is_refusal, &piece.text));
-        Self::Message {
-            id: message_id(run, at),
-            status: message.map_or(Status::InProgress, |it| it.status).as_str(),
-            role: "assistant",
-            content: content.collect(),
+    fn message(run: &str, at: usize, message: &'a Message) -> Self {
+        let id = message_id(run, at, message.is_reasoning);
+        let status = message.status.as_str();
+        let content = message.parts.iter();
+        let content = content.map(|piece| WirePiece::new(piece.kind, &piece.text));
+        let content = content.collect();
+        match message.is_reasoning {
+            true => Self::Reasoning {
+                id,
+                status,
+                summary: [],
+                content,
+            },
+            false => Self::Message {
+                id,
+                status,
+                role: "assistant",
+                content,
+            },
         }
     }
 
@@ -292,10 +310,11 @@ impl<'a> WireItem<'a> {
 }
 
 impl<'a> WirePiece<'a> {
-    const fn new(is_refusal: bool, text: &'a str) -> Self {
-        match is_refusal {
-            true => Self::Refusal { refusal: text },
-            false => Self::OutputText {
+    const fn new(kind: Kind, text: &'a str) -> Self {
+        match kind {
+            Kind::Refusal => Self::Refusal { refusal: text },
+            Kind::Reasoning => Self::ReasoningText { text },
+            Kind::Text => Self::OutputText {
                 text,
                 annotations: [],
                 logprobs: [],
@@ -304,8 +323,9 @@ impl<'a> WirePiece<'a> {
     }
 }
 
-fn message_id(run: &str, at: usize) -> String {
-    format!("msg_{run}_{at}")
+fn message_id(run: &str, at: usize, is_reasoning: bool) -> String {
+    let prefix = if is_reasoning { "rs" } else { "msg" };
+    format!("{prefix}_{run}_{at}")
 }
 
 fn call_item_id(run: &str, at: usize) -> String {
@@ -347,7 +367,8 @@ enum Body<'a> {
         output_index: usize,
         content_index: usize,
         text: &'a str,
-        logprobs: [(); 0],
+        #[serde(skip_serializing_if = "Option::is_none")]
+        logprobs: Option<[(); 0]>,
     },
     Refusal {
         item_id: String,
@@ -385,69 +406,69 @@ impl Encode for Responses {
         }
     }
 
-    fn message_start(&mut self, item: usize, out: &mut BytesMut) {
+    fn message_start(&mut self, item: usize, message: &Message, out: &mut BytesMut) {
         let body = Body::Item {
             output_index: item,
-            item: WireItem::message(&self.run, item, None),
+            item: WireItem::message(&self.run, item, message),
         };
         self.write("response.output_item.added", body, out);
     }
 
-    fn piece_start(&mut self, item: usize, at: usize, is_refusal: bool, out: &mut BytesMut) {
+    fn piece_start(&mut self, item: usize, at: usize, kind: Kind, out: &mut BytesMut) {
         let body = Body::Part {
-            item_id: message_id(&self.run, item),
+            item_id: message_id(&self.run, item, kind == Kind::Reasoning),
             output_index: item,
             content_index: at,
-            part: WirePiece::new(is_refusal, ""),
+            part: WirePiece::new(kind, ""),
         };
         self.write("response.content_part.added", body, out);
     }
 
-    fn delta(&mut self, item: usize, at: usize, is_refusal: bool, text: &str, out: &mut BytesMut) {
+    fn delta(&mut self, item: usize, at: usize, kind: Kind, text: &str, out: &mut BytesMut) {
         let body = Body::Delta {
-            item_id: message_id(&self.run, item),
+            item_id: message_id(&self.run, item, kind == Kind::Reasoning),
             output_index: item,
             content_index: at,
             delta: text,
-            logprobs: (!is_refusal).then_some([]),
+            logprobs: logprobs(kind),
         };
-        let name = match is_refusal {
-            true => "response.refusal.delta",
-            false => "response.output_text.delta",
+        let name = match kind {
+            Kind::Text => "response.output_text.delta",
+            Kind::Refusal => "response.refusal.delta",
+            Kind::Reasoning => "response.reasoning_text.delta",
         };
         self.write(name, body, out);
     }
 
     fn piece_end(&mut self, item: usize, at: usize, piece: &Piece, out: &mut BytesMut) {
-        let item_id = message_id(&self.run, item);
+        let item_id = message_id(&self.run, item, piece.kind == Kind::Reasoning);
         let (output_index, content_index) = (item, at);
-        let (name, body) = match piece.is_refusal {
-            true => (
-                "response.refusal.done",
-                Body::Refusal {
-                    item_id: item_id.clone(),
-                    output_index,
-                    content_index,
-                    refusal: &piece.text,
-                },
-            ),
-            false => (
-                "response.output_text.done",
-                Body::Text {
-                    item_id: item_id.clone(),
-                    output_index,
-                    content_index,
-                    text: &piece.text,
-                    logprobs: [],
-                },
-            ),
+        let body = match piece.kind {
+            Kind::Refusal => Body::Refusal {
+                item_id: item_id.clone(),
+                output_index,
+                content_index,
+                refusal: &piece.text,
+            },
+            Kind::Text | Kind::Reasoning => Body::Text {
+                item_id: item_id.clone(),
+                output_index,
+                content_index,
+                text: &piece.text,
+                logprobs: logprobs(piece.kind),
+            },
+        };
+        let name = match piece.kind {
+            Kind::Text => "response.output_text.done",
+            Kind::Refusal => "response.refusal.done",
+            Kind::Reasoning => "response.reasoning_text.done",
         };
         self.write(name, body, out);
         let body = Body::Part {
             item_id,
             output_index,
             content_index,
-            part: WirePiece::new(piece.is_refusal, &piece.text),
+            part: WirePiece::new(piece.kind, &piece.text),
         };
         self.write("response.content_part.done", body, out);
     }
@@ -455,7 +476,7 @@ impl Encode for Responses {
     fn message_end(&mut self, item: usize, message: &Message, out: &mut BytesMut) {
         let body = Body::Item {
             output_index: item,
-            item: WireItem::message(&self.run, item, Some(message)),
+            item: WireItem::message(&self.run, item, message),
         };
         self.write("response.output_item.done", body, out);
     }
@@ -509,6 +530,11 @@ impl Encode for Responses {
         };
         write_response(self.number, "response.failed", &response, out);
     }
+}
+
+/// The log probabilities of an event, which only text has.
+fn logprobs(kind: Kind) -> Option<[(); 0]> {
+    (kind == Kind::Text).then_some([])
 }
 
 fn write_response(number: u64, name: &str, response: &Response<'_>, out: &mut BytesMut) {

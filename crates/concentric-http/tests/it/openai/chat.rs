@@ -123,6 +123,34 @@ async fn texts_of_steps_are_separated_by_a_blank_line() {
 }
 
 #[tokio::test]
+async fn reasoning_is_not_shown_unless_the_host_allows_it() {
+    let script = ok([
+        reasoning("Wh"),
+        reasoning("y?"),
+        Event::text("a"),
+        reasoning("So."),
+        Event::text("b"),
+        finish(),
+    ]);
+    let hidden = send(&api(script.clone()), chat(json!({}))).await;
+    assert!(!hidden.body.contains("reasoning_content"));
+    let answer = hidden.json();
+    assert_eq!(answer["choices"][0]["message"]["content"], "ab");
+
+    // Reasoning does not divide the text of a step.
+    let api = api(script).reasoning(true);
+    let answer = send(&api, chat(json!({}))).await.json();
+    let message = &answer["choices"][0]["message"];
+    assert_eq!(message["content"], "ab");
+    assert_eq!(message["reasoning_content"], "Why?\n\nSo.");
+    let events = send(&api, chat(json!({"stream": true}))).await.events();
+    assert_eq!(sum(&events).0, "ab");
+    let deltas = events.iter().filter_map(|event| event["choices"].get(0));
+    let deltas = deltas.filter_map(|choice| choice["delta"]["reasoning_content"].as_str());
+    assert_eq!(deltas.collect::<String>(), "Why?\n\nSo.");
+}
+
+#[tokio::test]
 async fn refusals_and_finish_reasons_are_passed_on() {
     let answer = send(&api(ok([refusal("No."), finish()])), chat(json!({})))
         .await

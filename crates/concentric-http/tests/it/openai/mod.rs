@@ -170,6 +170,14 @@ fn refusal(text: &str) -> Event {
     Event::RefusalDelta(text.into())
 }
 
+fn reasoning(text: &str) -> Event {
+    Event::ReasoningDelta(text.into())
+}
+
+fn part_end() -> Event {
+    Event::PartEnd(Box::default())
+}
+
 fn call(id: &str, name: &str, arguments: &str) -> Event {
     Event::tool_call(ToolCallPart::new(CallId::new(id), name, arguments))
 }

@@ -36,13 +36,13 @@ fn rebuild(events: &[Value]) -> Value {
                 assert_eq!(part(), content.len());
                 content.push(event["part"].clone());
             }
-            "response.output_text.delta" => {
+            "response.output_text.delta" | "response.reasoning_text.delta" => {
                 append(&mut output[item()]["content"][part()]["text"]);
             }
             "response.refusal.delta" => {
                 append(&mut output[item()]["content"][part()]["refusal"]);
             }
-            "response.output_text.done" => {
+            "response.output_text.done" | "response.reasoning_text.done" => {
                 assert_eq!(event["text"], output[item()]["content"][part()]["text"]);
             }
             "response.refusal.done" => {
@@ -151,10 +151,22 @@ async fn the_output_of_a_stream_is_the_sum_of_its_deltas() {
             ],
             "incomplete",
         ),
+        (
+            vec![
+                reasoning("Why?"),
+                part_end(),
+                reasoning("So."),
+                Event::text("a"),
+                reasoning("But"),
+                finish_by(FinishReason::Length),
+            ],
+            "incomplete",
+        ),
     ];
     for (script, status) in scripts {
         let tools = response_tools(&["look", "find"]);
         for api in [api(ok(script.clone())), slow_api(ok(script.clone()))] {
+            let api = api.reasoning(true);
             let whole = send(&api, response(json!({"tools": tools}))).await.json();
             let request = response(json!({"tools": tools, "stream": true}));
             let reply = send(&api, request).await;
@@ -268,4 +280,28 @@ async fn what_a_limit_has_cut_off_is_incomplete() {
         let statuses: Vec<&Value> = items.map(|item| &item["status"]).collect();
         assert_eq!(statuses, expected);
     }
+}
+
+#[tokio::test]
+async fn reasoning_is_an_item_for_each_piece_if_it_is_shown() {
+    let script = ok([
+        reasoning("Wh"),
+        reasoning("y?"),
+        part_end(),
+        reasoning("So."),
+        Event::text("a"),
+        finish(),
+    ]);
+    let answer = send(&api(script.clone()), response(json!({}))).await.json();
+    assert_eq!(answer["output"].as_array().unwrap().len(), 1);
+    let answer = send(&api(script).reasoning(true), response(json!({})))
+        .await
+        .json();
+    let output = answer["output"].as_array().unwrap();
+    let kinds: Vec<&Value> = output.iter().map(|item| &item["type"]).collect();
+    assert_eq!(kinds, ["reasoning", "reasoning", "message"]);
+    assert!(output[0]["id"].as_str().unwrap().starts_with("rs_"));
+    assert_eq!(output[0]["summary"], json!([]));
+    let content = json!([{"type": "reasoning_text", "text": "Why?"}]);
+    assert_eq!(output[0]["content"], content);
 }
