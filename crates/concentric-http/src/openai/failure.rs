@@ -1,10 +1,11 @@
 //! Errors in OpenAI's format.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use concentric_core::{
-    CancelReason, Context, Error, ErrorKind, Interrupt, SideEffects, Str, ToolNameTaken,
+    CancelReason, Context, Error, ErrorKind, Interrupt, RateLimits, SideEffects, Str,
+    ToolNameTaken,
     panic::{CaughtPanic, catch},
 };
 use http::{HeaderMap, HeaderValue, StatusCode, header};
@@ -31,9 +32,10 @@ pub(super) struct Failure {
     message: Box<str>,
     param: Option<Box<str>>,
     retry_after: Option<Duration>,
+    /// Further headers: the rate limits, or the methods of a route.
+    headers: Option<Box<HeaderMap>>,
     /// Whether the same request may be sent again; `None` if its status shows that.
     is_retryable: Option<bool>,
-    allow: Option<&'static str>,
     // Data that other servers do not send.
     interrupts: Option<Box<Value>>,
 }
@@ -55,8 +57,8 @@ impl Failure {
             message: message.into().into_boxed_str(),
             param: None,
             retry_after: None,
+            headers: None,
             is_retryable: None,
-            allow: None,
             interrupts: None,
         }
     }
@@ -99,7 +101,8 @@ impl Failure {
     pub(super) fn method(allow: &'static str) -> Self {
         let (status, message) = (StatusCode::METHOD_NOT_ALLOWED, format!("use {allow}"));
         let mut failure = Self::new(status, INVALID, "method_not_allowed", message);
-        failure.allow = Some(allow);
+        let allow = (header::ALLOW, HeaderValue::from_static(allow));
+        failure.headers = Some(Box::new(HeaderMap::from_iter([allow])));
         failure
     }
 
@@ -116,6 +119,11 @@ impl Failure {
         let message = catch(|| describe_by(error)).unwrap_or_else(|_| describe(error));
         let mut failure = Self::of_kind(error, &message);
         failure.retry_after = error.retry_after();
+        if let Some(limits) = error.rate_limits()
+            && failure.status == StatusCode::TOO_MANY_REQUESTS
+        {
+            failure.headers = Some(Box::new(limit_headers(limits, context.now())));
+        }
         if !error.is_retryable() || error.advice() == Some(false) {
             failure.is_retryable = Some(false);
         }
@@ -217,6 +225,7 @@ impl Failure {
         }
         self.is_retryable = Some(false);
         self.retry_after = None;
+        self.headers = None;
         if is_repeated(self.status) {
             self.status = FAILED_AFTER_EFFECTS;
         }
@@ -257,11 +266,11 @@ impl Failure {
         let headers = response.headers_mut();
         let json = HeaderValue::from_static("application/json");
         headers.insert(header::CONTENT_TYPE, json);
-        if let Some(allow) = self.allow {
-            headers.insert(header::ALLOW, HeaderValue::from_static(allow));
-        }
         if let Some(after) = self.retry_after {
             put_retry_after(headers, after);
+        }
+        if let Some(more) = self.headers {
+            headers.extend(*more);
         }
         if let Some(is_retryable) = self.is_retryable {
             let advice = if is_retryable { "true" } else { "false" };
@@ -303,6 +312,38 @@ fn closed_request() -> StatusCode {
 /// `x-should-retry`.
 fn is_repeated(status: StatusCode) -> bool {
     matches!(status.as_u16(), 408 | 409 | 425 | 429) || status.is_server_error()
+}
+
+/// The headers in which OpenAI reports rate limits.
+fn limit_headers(limits: &RateLimits, now: SystemTime) -> HeaderMap {
+    let requests = [
+        "x-ratelimit-limit-requests",
+        "x-ratelimit-remaining-requests",
+        "x-ratelimit-reset-requests",
+    ];
+    let tokens = [
+        "x-ratelimit-limit-tokens",
+        "x-ratelimit-remaining-tokens",
+        "x-ratelimit-reset-tokens",
+    ];
+    let mut headers = HeaderMap::new();
+    for (names, allowance) in [(requests, limits.requests), (tokens, limits.tokens)] {
+        let reset_after = allowance.reset.and_then(|at| {
+            let after = at.duration_since(now).unwrap_or_default();
+            HeaderValue::from_str(&format!("{}ms", after.as_millis())).ok()
+        });
+        let values = [
+            allowance.limit.map(HeaderValue::from),
+            allowance.remaining.map(HeaderValue::from),
+            reset_after,
+        ];
+        for (name, value) in names.into_iter().zip(values) {
+            if let Some(value) = value {
+                headers.insert(name, value);
+            }
+        }
+    }
+    headers
 }
 
 fn put_retry_after(headers: &mut HeaderMap, after: Duration) {

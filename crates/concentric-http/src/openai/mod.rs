@@ -95,7 +95,8 @@
 //! | timeout | 504 | `timeout` |
 //!
 //! `retry-after` and `retry-after-ms` are set if the error has a delay, and `x-should-retry: false` if
-//! another attempt cannot succeed.
+//! another attempt cannot succeed. `x-ratelimit-limit-`, `-remaining-` and `-reset-` of `requests` and
+//! `tokens` are set for a `429` if the error has [rate limits](concentric_core::Error::rate_limits).
 //!
 //! The clients repeat a failed request by themselves: those of OpenAI twice. If the tools of a run may
 //! have taken [effect](concentric_core::Context::effect_count), a status that clients repeat is replaced

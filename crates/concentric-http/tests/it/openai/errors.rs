@@ -1,6 +1,6 @@
 use super::*;
-use concentric_core::{ErrorKind, SideEffects, ToolNameTaken};
-use std::time::Duration;
+use concentric_core::{ErrorKind, RateLimits, SideEffects, ToolNameTaken};
+use std::time::{Duration, SystemTime};
 
 /// A server whose model fails at once.
 fn failing(error: Error) -> OpenAi {
@@ -64,6 +64,31 @@ async fn each_kind_of_error_has_its_status() {
                 assert_eq!(reply.headers["retry-after"], "2");
                 assert_eq!(reply.headers["retry-after-ms"], "1500");
                 assert_eq!(reply.headers.contains_key("x-should-retry"), !is_retryable);
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_rate_limits_of_an_error_are_headers() {
+    let mut limits = RateLimits::default();
+    limits.requests.limit = Some(500);
+    limits.requests.remaining = Some(0);
+    limits.requests.reset = Some(SystemTime::UNIX_EPOCH);
+    limits.tokens.remaining = Some(7);
+    for (kind, status) in [(ErrorKind::RateLimited, 429), (ErrorKind::Server, 502)] {
+        let api = failing(Error::new(kind, "no").with_rate_limits(limits));
+        for request in requests() {
+            let reply = send(&api, request).await;
+            assert_eq!(reply.status, status);
+            let names = reply.headers.iter();
+            let names = names.filter(|(name, _)| name.as_str().starts_with("x-ratelimit-"));
+            assert_eq!(names.count(), if status == 429 { 4 } else { 0 });
+            if status == 429 {
+                assert_eq!(reply.headers["x-ratelimit-limit-requests"], "500");
+                assert_eq!(reply.headers["x-ratelimit-remaining-requests"], "0");
+                assert_eq!(reply.headers["x-ratelimit-reset-requests"], "0ms");
+                assert_eq!(reply.headers["x-ratelimit-remaining-tokens"], "7");
             }
         }
     }
