@@ -1,12 +1,15 @@
 use std::{
     fmt,
     pin::Pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
 use bytes::Bytes;
-use concentric_core::Error;
+use concentric_core::{Environment, Error, ErrorKind};
 use http_body::{Body, Frame, SizeHint};
+use tokio::{runtime::Handle, task::AbortHandle};
 
 use super::run::Answering;
 use crate::{
@@ -21,6 +24,9 @@ use crate::{
 /// closes the connection without the end of the chunked encoding, and an HTTP/2 server resets the
 /// stream. The SDKs do not notice a stream that ends otherwise before its last event.
 ///
+/// The run of a client that reads nothing for the time of
+/// [`read_timeout`](super::OpenAi::read_timeout) is dropped, and the body then ends with an error.
+///
 /// Events that are ready together are returned as one chunk of about 16 KiB, and waits of up to
 /// 10 ms merge small chunks, but not the first ones after a pause.
 #[must_use = "bodies do nothing unless polled"]
@@ -30,7 +36,10 @@ pub struct ResponseBody {
 
 enum Kind {
     Whole(Option<Bytes>),
-    Stream(Box<EventStream>),
+    Stream {
+        stream: Arc<Mutex<EventStream>>,
+        _watch: Option<Watch>,
+    },
 }
 
 struct EventStream {
@@ -38,7 +47,12 @@ struct EventStream {
     merge: Merge,
     keep_alive: Option<KeepAlive>,
     stage: Stage,
+    // When the last chunk was returned (monotonic); `None` while the reader waits for the next one.
+    unread_since: Option<Duration>,
 }
+
+/// The task that ends the stream of a client that does not read. Dropping this value ends the task.
+struct Watch(AbortHandle);
 
 enum Stage {
     Running,
@@ -56,16 +70,62 @@ impl ResponseBody {
         }
     }
 
-    pub(super) fn stream(run: Answering, keep_alive: Option<KeepAlive>) -> Self {
+    pub(super) fn stream(
+        run: Answering,
+        keep_alive: Option<KeepAlive>,
+        read_timeout: Option<Duration>,
+    ) -> Self {
+        let environment = run.context().environment().clone();
+        let stream = Arc::new(Mutex::new(EventStream {
+            run,
+            merge: Merge::new(),
+            keep_alive,
+            stage: Stage::Running,
+            unread_since: Some(environment.clock().monotonic()),
+        }));
+        let watch = match (read_timeout, Handle::try_current()) {
+            (Some(limit), Ok(runtime)) => {
+                let watch = watch(Arc::downgrade(&stream), limit, environment);
+                Some(Watch(runtime.spawn(watch).abort_handle()))
+            }
+            _ => None,
+        };
         Self {
-            kind: Kind::Stream(Box::new(EventStream {
-                run,
-                merge: Merge::new(),
-                keep_alive,
-                stage: Stage::Running,
-            })),
+            kind: Kind::Stream {
+                stream,
+                _watch: watch,
+            },
         }
     }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Ends a stream whose chunk is not read within `limit`. A server polls the body again when it has sent
+/// a chunk, so that the body itself cannot notice this.
+async fn watch(stream: Weak<Mutex<EventStream>>, limit: Duration, environment: Environment) {
+    let mut left = limit;
+    while !left.is_zero() {
+        environment.clock().sleep(left).await;
+        let Some(stream) = stream.upgrade() else {
+            return;
+        };
+        let now = environment.clock().monotonic();
+        let mut stream = lock(&stream);
+        let unread = stream.unread_since.map(|since| now.saturating_sub(since));
+        left = limit.saturating_sub(unread.unwrap_or_default());
+        if left.is_zero() {
+            stream.stop();
+        }
+    }
+}
+
+fn lock(stream: &Mutex<EventStream>) -> MutexGuard<'_, EventStream> {
+    stream.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Body for ResponseBody {
@@ -78,7 +138,7 @@ impl Body for ResponseBody {
     ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
         let chunk = match &mut self.kind {
             Kind::Whole(bytes) => bytes.take().map(Ok),
-            Kind::Stream(stream) => ready!(stream.poll_chunk(cx)),
+            Kind::Stream { stream, .. } => ready!(lock(stream).poll_chunk(cx)),
         };
         Poll::Ready(chunk.map(|chunk| chunk.map(Frame::data)))
     }
@@ -86,7 +146,7 @@ impl Body for ResponseBody {
     fn is_end_stream(&self) -> bool {
         match &self.kind {
             Kind::Whole(bytes) => bytes.is_none(),
-            Kind::Stream(stream) => stream.is_over(),
+            Kind::Stream { stream, .. } => lock(stream).is_over(),
         }
     }
 
@@ -95,7 +155,7 @@ impl Body for ResponseBody {
             Kind::Whole(bytes) => {
                 SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
             }
-            Kind::Stream(_) => SizeHint::default(),
+            Kind::Stream { .. } => SizeHint::default(),
         }
     }
 }
@@ -105,7 +165,22 @@ impl EventStream {
         matches!(self.stage, Stage::Over)
     }
 
+    /// Drops the run, whose client does not read.
+    fn stop(&mut self) {
+        if !matches!(self.stage, Stage::Running) {
+            return;
+        }
+        tracing::warn!(
+            run_id = %self.run.context().run_id(),
+            "a client of the OpenAI server has not read its stream in time"
+        );
+        self.run.stop();
+        let message = "the client has not read the stream in time";
+        self.stage = Stage::Cut(Error::new(ErrorKind::Timeout, message));
+    }
+
     fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Error>>> {
+        self.unread_since = None;
         match std::mem::replace(&mut self.stage, Stage::Over) {
             Stage::Running => self.stage = Stage::Running,
             Stage::Over => return Poll::Ready(None),
@@ -134,6 +209,7 @@ impl EventStream {
             let context = self.run.context();
             let comment = ready!(KeepAlive::poll(&mut self.keep_alive, context, cx));
             self.merge.sent(now);
+            self.unread_since = Some(now);
             return Poll::Ready(Some(Ok(comment)));
         }
         if is_running && (1..PIECE).contains(&len) && self.merge.waits(len, now) {
@@ -141,6 +217,7 @@ impl EventStream {
             return Poll::Pending;
         }
         self.merge.sent(now);
+        self.unread_since = Some(now);
         if let Some(keep_alive) = &mut self.keep_alive {
             keep_alive.sent(now);
         }

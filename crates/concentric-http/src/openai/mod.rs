@@ -41,6 +41,7 @@
 //! | the run ends | the last events; `[DONE]` in a chat only |
 //! | the run fails after the stream began | an event with the error (`error` in a chat, `response.failed`), and then an error of the body, so that the connection is cut |
 //! | the client disconnects | drops the run, and with it the provider's stream and the running tools |
+//! | the client of a stream reads nothing for 60 seconds ([`OpenAi::read_timeout`]) | drops the run; the body ends with an error when it is polled again |
 //! | the server shuts down ([`Shutdown`](crate::Shutdown)) | answers new requests with `503`, and ends the runs after a grace period |
 //! | the model or a layer panics | as a failure with the status `500`; the panic message is only logged |
 //!

@@ -218,7 +218,8 @@ async fn stream(config: &Config, mut run: Answering) -> Result<Response, Failure
         return Err(failure);
     }
     let keep_alive = config.settings.keep_alive.map(KeepAlive::new);
-    Ok(event_stream(ResponseBody::stream(run, keep_alive)))
+    let body = ResponseBody::stream(run, keep_alive, config.read_timeout);
+    Ok(event_stream(body))
 }
 
 fn poll_limit(limit: &mut Option<Sleep>, context: &Run, cx: &mut Context<'_>) -> Poll<()> {

@@ -113,6 +113,13 @@ impl Answering {
         self.encoder.whole(&self.answer, ending)
     }
 
+    /// Drops the run and the bytes that are ready.
+    pub(super) fn stop(&mut self) {
+        self.set_work(Work::Done);
+        self.out = BytesMut::new();
+        self.shutdown = None;
+    }
+
     /// Writes the end of the stream.
     pub(super) fn write_end(&mut self, end: &Result<Ending, Failure>) {
         match end {

@@ -6,7 +6,7 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
-    time::SystemTime,
+    time::{Duration, SystemTime},
 };
 
 use concentric_core::{BoxModel, Environment, Str, service::SharedModel};
@@ -16,6 +16,7 @@ use tower_service::Service;
 
 use super::{ResponseBody, respond::respond};
 use crate::{
+    keep_alive::KeepAlive,
     policy::ClientPolicy,
     settings::{Settings, setters},
 };
@@ -34,6 +35,7 @@ pub(super) struct Config {
     pub(super) default_model: Option<Str>,
     pub(super) created: u64,
     pub(super) shows_reasoning: bool,
+    pub(super) read_timeout: Option<Duration>,
     pub(super) settings: Settings,
 }
 
@@ -46,8 +48,8 @@ pub(super) enum Stack {
 
 impl OpenAi {
     /// Creates a service without models, with the defaults: bodies of up to 20 MiB that arrive within
-    /// 30 seconds, the strict [`ClientPolicy`] with system messages, and a comment after 15 seconds
-    /// of silence.
+    /// 30 seconds, the strict [`ClientPolicy`] with system messages, a comment after 15 seconds of
+    /// silence, clients that read within 60 seconds, and reasoning that is not shown.
     pub fn new() -> Self {
         let policy = ClientPolicy::new().system_messages(true);
         let settings = Settings::new(20 << 20, policy);
@@ -57,6 +59,7 @@ impl OpenAi {
                 default_model: None,
                 created: seconds(&settings.environment),
                 shows_reasoning: false,
+                read_timeout: Some(Duration::from_secs(60)),
                 settings,
             }),
         }
@@ -111,6 +114,18 @@ impl OpenAi {
     #[must_use]
     pub fn reasoning(self, is_shown: bool) -> Self {
         self.with(|config| config.shows_reasoning = is_shown)
+    }
+
+    /// Sets how long the client of a stream may read nothing before its run is dropped; the default is
+    /// 60 seconds.
+    ///
+    /// The time counts while a chunk of the stream waits for the client, as far as the server shows
+    /// it: chunks that fit into the buffers of the server and of the system count as read. `None` or
+    /// zero sets no limit. The minimum is one second; shorter times are raised to it.
+    #[must_use]
+    pub fn read_timeout(self, timeout: impl Into<Option<Duration>>) -> Self {
+        let timeout = KeepAlive::silence(timeout.into());
+        self.with(|config| config.read_timeout = timeout)
     }
 
     setters! {

@@ -151,6 +151,47 @@ async fn a_client_that_disconnects_drops_the_run() {
     assert_eq!(driven.dropped.load(Ordering::SeqCst), 3);
 }
 
+#[tokio::test(start_paused = true)]
+async fn the_run_of_a_client_that_does_not_read_is_dropped() {
+    for (timeout, is_dropped) in [(Some(Duration::from_secs(5)), true), (None, false)] {
+        let driven = Driven::default();
+        let shutdown = Shutdown::new();
+        let api = driven
+            .api()
+            .read_timeout(timeout)
+            .shutdown(shutdown.clone());
+        let mut answer = Box::pin(api.oneshot(streamed()));
+        assert!(poll_once(&mut answer).is_pending());
+        driven.emit(0, Event::text("a"));
+        let mut body = Box::pin(answer.await.unwrap().into_body());
+        next(&mut body).await.unwrap().unwrap();
+        driven.emit(0, Event::text("b"));
+        tokio::time::sleep(Duration::from_secs(4)).await;
+        assert_eq!(driven.dropped.load(Ordering::SeqCst), 0);
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        assert_eq!(driven.dropped.load(Ordering::SeqCst) == 1, is_dropped);
+        assert_eq!(shutdown.streams() == 0, is_dropped);
+        assert_eq!(next(&mut body).await.unwrap().is_err(), is_dropped);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_may_wait_for_a_slow_model() {
+    let driven = Driven::default();
+    let api = driven.api().read_timeout(Duration::from_secs(5));
+    let mut answer = Box::pin(api.oneshot(streamed()));
+    assert!(poll_once(&mut answer).is_pending());
+    driven.emit(0, Event::text("a"));
+    let mut body = Box::pin(answer.await.unwrap().into_body());
+    next(&mut body).await.unwrap().unwrap();
+    for text in ["b", "c"] {
+        assert!(poll_body(&mut body).is_pending());
+        tokio::time::sleep(Duration::from_secs(14)).await;
+        driven.emit(0, Event::text(text));
+        assert!(next(&mut body).await.unwrap().unwrap().contains(text));
+    }
+}
+
 #[tokio::test]
 async fn a_slow_client_slows_the_model_down() {
     let polls = Arc::new(AtomicUsize::new(0));
