@@ -13,6 +13,18 @@ CHAT_TOOLS = [{"type": "function", "function": TOOL}]
 RESPONSE_TOOLS = [{"type": "function", **TOOL}]
 HELLO = "Hello, world!"
 LONG = "\u00e9\n" * (1 << 18) + "x" * (1 << 18)
+# Kinds of failures of the scripted model, with the client's error, the status and the code.
+ERRORS = (
+    ("authentication", openai.InternalServerError, 502, "upstream_authentication"),
+    ("invalid_request", openai.BadRequestError, 400, "invalid_request"),
+    ("context_window", openai.BadRequestError, 400, "context_length_exceeded"),
+    ("rate_limited", openai.RateLimitError, 429, "rate_limit_exceeded"),
+    ("overloaded", openai.InternalServerError, 503, "overloaded"),
+    ("timeout", openai.InternalServerError, 504, "timeout"),
+    ("conflict", openai.ConflictError, 409, "conflict"),
+    ("server", openai.InternalServerError, 502, "upstream_server"),
+    ("other", openai.InternalServerError, 500, "other"),
+)
 ODD = '\r\n\0\u2028\u0085"\\\U0001f600'
 
 
@@ -179,17 +191,7 @@ def outputs(client):
 
 
 def errors(client):
-    for kind, expected, status, code in (
-        ("authentication", openai.InternalServerError, 502, "upstream_authentication"),
-        ("invalid_request", openai.BadRequestError, 400, "invalid_request"),
-        ("context_window", openai.BadRequestError, 400, "context_length_exceeded"),
-        ("rate_limited", openai.RateLimitError, 429, "rate_limit_exceeded"),
-        ("overloaded", openai.InternalServerError, 503, "overloaded"),
-        ("timeout", openai.InternalServerError, 504, "timeout"),
-        ("conflict", openai.ConflictError, 409, "conflict"),
-        ("server", openai.InternalServerError, 502, "upstream_server"),
-        ("other", openai.InternalServerError, 500, "other"),
-    ):
+    for kind, expected, status, code in ERRORS:
         for stream in (False, True):
             fails(lambda: ask(client, f"error {kind}", stream=stream), expected, status, code)
             fails(lambda: respond(client, f"error {kind}", stream=stream), expected, status, code)
@@ -278,4 +280,5 @@ def main():
     print(f"openai {openai.__version__} for Python: all answers are as expected")
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -60,7 +60,15 @@ fn answer(
         .map(|result| format!("{}={}", result.name, result.outcome.content.text()))
         .collect();
     let items: Vec<Item> = match word {
-        "tools" | "parallel" if !results.is_empty() => text(&results.join(";")),
+        "tools" | "parallel" | "ordered" if !results.is_empty() => text(&results.join(";")),
+        "rounds" => {
+            let turns = request.transcript.iter();
+            match turns.filter(|turn| !turn.results().is_empty()).count() {
+                0 => round("Paris"),
+                1 => round("Oslo"),
+                _ => text(&results.join(";")),
+            }
+        }
         "tools" => vec![
             start(0, "look"),
             delta(0, "{\"city\":"),
@@ -74,6 +82,16 @@ fn answer(
             start(1, "look"),
             delta(1, "{\"city\":\"Oslo\"}"),
             delta(0, "{\"city\":\"Rome\"}"),
+            call(0, "look", "{\"city\":\"Rome\"}"),
+            call(1, "look", "{\"city\":\"Oslo\"}"),
+            finish(FinishReason::ToolCalls),
+        ],
+        "ordered" => vec![
+            Ok(Event::text("Both.")),
+            start(0, "look"),
+            delta(0, "{\"city\":\"Rome\"}"),
+            start(1, "look"),
+            delta(1, "{\"city\":\"Oslo\"}"),
             call(0, "look", "{\"city\":\"Rome\"}"),
             call(1, "look", "{\"city\":\"Oslo\"}"),
             finish(FinishReason::ToolCalls),
@@ -139,6 +157,12 @@ fn slowly(items: Vec<Item>) -> ChatResponse<EventStream> {
 
 fn text(text: &str) -> Vec<Item> {
     vec![Ok(Event::text(text)), finish(FinishReason::Stop)]
+}
+
+/// An answer with one call.
+fn round(city: &str) -> Vec<Item> {
+    let arguments = format!("{{\"city\":\"{city}\"}}");
+    vec![call(0, "look", &arguments), finish(FinishReason::ToolCalls)]
 }
 
 fn finish(reason: FinishReason) -> Item {
