@@ -7,6 +7,7 @@ use concentric_core::{
     Error, ErrorKind, Event, Executor, Finish, FinishReason, Outcome, PartKind, Str, ToolCallPart,
     ToolSpecs, Usage, id::CallId,
 };
+use serde::de::IgnoredAny;
 
 use super::encode::Encode;
 
@@ -333,6 +334,11 @@ impl Answer {
 
     /// Adds a complete call, or completes its preview.
     fn call(&mut self, call: &ToolCallPart, sink: &mut Sink<'_>) -> Result<(), Error> {
+        // A limit has cut off arguments that are not JSON.
+        let status = match serde_json::from_str::<IgnoredAny>(call.arguments.as_str()) {
+            Ok(_) => Status::Completed,
+            Err(_) => Status::Incomplete,
+        };
         let mut previews = self.previews.iter();
         let item = match previews.position(|preview| preview.id == call.id) {
             Some(at) => self.previews.swap_remove(at).item,
@@ -353,12 +359,12 @@ impl Answer {
             if let Some(Item::Call(preview)) = self.items.get_mut(item) {
                 preview.name = call.name.clone();
                 preview.arguments = call.arguments.as_str().to_owned();
-                preview.status = Status::Completed;
+                preview.status = status;
             }
             return self.grow(call.arguments.as_str().len());
         };
         self.arguments(item, rest, sink)?;
-        self.end_call(item, Status::Completed, sink);
+        self.end_call(item, status, sink);
         Ok(())
     }
 

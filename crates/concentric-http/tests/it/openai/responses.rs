@@ -263,6 +263,13 @@ async fn what_a_limit_has_cut_off_is_incomplete() {
         call_delta(0, "{\"a"),
         cut.clone(),
     ];
+    // A provider layer may emit a call whose arguments are cut off.
+    let ended = vec![
+        Event::text("a"),
+        call_start(0, "c0", "look"),
+        call("c0", "look", "{\"a"),
+        cut.clone(),
+    ];
     let whole = vec![
         Event::text("a"),
         call_start(0, "c0", "look"),
@@ -272,6 +279,7 @@ async fn what_a_limit_has_cut_off_is_incomplete() {
     for (script, expected) in [
         (text, vec!["incomplete"]),
         (half, vec!["completed", "incomplete"]),
+        (ended, vec!["completed", "incomplete"]),
         (whole, vec!["completed", "completed"]),
     ] {
         let request = response(json!({"tools": response_tools(&["look"])}));
