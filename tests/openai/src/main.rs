@@ -1,6 +1,12 @@
-//! Serves a model whose answer depends on the first word of the user's last message.
+//! `concentric-openai`: serves a model whose answer depends on the first word of the user's last
+//! message.
+//!
+//! `concentric-openai DIR`: serves the recordings of OpenAI's APIs in `DIR`, each as a model with its
+//! id as the name.
 //!
 //! Prints its address once it listens.
+
+mod recorded;
 
 use concentric_core::{
     CallId, ChatRequest, ChatResponse, Error, ErrorKind, Event, EventStream, FinishReason,
@@ -9,6 +15,7 @@ use concentric_core::{
 use concentric_http::openai::OpenAi;
 use futures_util::{StreamExt, stream};
 use std::{
+    path::Path,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -30,19 +37,26 @@ impl Drop for Unfinished {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let dropped = Arc::new(AtomicUsize::new(0));
-    let model = service_fn(move |request: ChatRequest| {
-        let dropped = dropped.clone();
-        async move { answer(&request, &dropped) }
-    });
-    let api = OpenAi::new()
-        .model("scripted", model)
-        .alias("gpt-4o", "scripted");
+    let api = match std::env::args_os().nth(1) {
+        Some(dir) => recorded::api(Path::new(&dir))?,
+        None => scripted(),
+    };
     let app = axum::Router::new().nest_service("/v1", api);
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
     println!("http://{}/v1", listener.local_addr()?);
     axum::serve(listener, app).await?;
     Ok(())
+}
+
+fn scripted() -> OpenAi {
+    let dropped = Arc::new(AtomicUsize::new(0));
+    let model = service_fn(move |request: ChatRequest| {
+        let dropped = dropped.clone();
+        async move { answer(&request, &dropped) }
+    });
+    OpenAi::new()
+        .model("scripted", model)
+        .alias("gpt-4o", "scripted")
 }
 
 fn answer(
