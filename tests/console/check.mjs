@@ -1,10 +1,10 @@
 // Uses the console in headless Chromium, with and without scripts: `node check.mjs URL SERVE_URL [SCREENSHOTS]`.
-// `URL` is that of the scripted server beside this file, `SERVE_URL` that of the example `serve`. The variable `STEPS`
-// selects some of the functions at the end, and `TIMES` prints how long each takes.
+// `URL` is that of the scripted server beside this file, `SERVE_URL` that of the example `serve`. For the variables
+// `STEPS` and `TIMES`, see `run`.
 
 import { mkdirSync, readFileSync, statSync } from "node:fs";
 import { createRequire } from "node:module";
-import { chromium } from "playwright-core";
+import { check, launch, newPage, run } from "./browser.mjs";
 
 const [url, serveUrl, folder] = process.argv.slice(2);
 const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
@@ -12,40 +12,13 @@ const FIRST_PAINT = 500; // milliseconds, with 1,000 live runs
 const MEMORY = 150; // MB of a tab, after 100,000 events
 const SCREENSHOT = 60 * 1024; // bytes
 
-function check(condition, message) {
-  if (!condition) throw new Error(message);
-}
-
-const browser = await chromium.launch({
-  executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
-  args: ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync", "--disable-lcd-text"],
-});
-
-/** What must never happen in a page: a dialog, an error of a script, a violation of the policy. */
-const faults = [];
+const browser = await launch();
 
 async function open(operator, options = {}) {
   const { at = url, ...rest } = options;
   const context = await browser.newContext({ viewport: { width: 1440, height: 900 }, ...rest });
   await context.addCookies([{ name: "operator", value: operator, url: at }]);
-  const page = await context.newPage();
-  page.setDefaultTimeout(30_000);
-  page.on("dialog", (dialog) => {
-    faults.push(`a dialog: ${dialog.message()}`);
-    dialog.dismiss();
-  });
-  page.on("pageerror", (error) => faults.push(`an error: ${error}`));
-  page.on("console", (message) => {
-    // A refused request is one of the cases.
-    const isExpected = message.text().startsWith("Failed to load resource");
-    if (message.type() === "error" && !isExpected) faults.push(`the console: ${message.text()}`);
-  });
-  page.on("request", (request) => {
-    const to = request.url();
-    if (!to.startsWith(at) && !to.startsWith("data:")) faults.push(`a request to ${to}`);
-  });
-  return page;
+  return newPage(context, at);
 }
 
 let runs = 0;
@@ -356,11 +329,7 @@ async function figures() {
   await lists.context().close();
 }
 
-for (const step of [screenshots, decides, twoOperators, watches, keyboard, hostile, forged, example, accessible, figures]) {
-  if (process.env.STEPS && !process.env.STEPS.split(",").includes(step.name)) continue;
-  const began = Date.now();
-  await step();
-  check(faults.length === 0, `${step.name}: ${faults.join("\n")}`);
-  if (process.env.TIMES) console.log(`  ${step.name}: ${Date.now() - began} ms`);
-}
+await run([
+  screenshots, decides, twoOperators, watches, keyboard, hostile, forged, example, accessible, figures,
+]);
 await browser.close();
