@@ -19,6 +19,10 @@ pub(super) enum Chunk<'a> {
     Start {
         message_id: &'a str,
     },
+    /// Adds to the metadata of the message.
+    MessageMetadata {
+        message_metadata: &'a Value,
+    },
     StartStep,
     FinishStep,
     /// The parts since the last `start-step` are invalid. Unknown to `ai` 6.
@@ -75,6 +79,13 @@ pub(super) enum Chunk<'a> {
         reason: Option<&'a str>,
         #[serde(skip_serializing_if = "Option::is_none")]
         signature: Option<&'a str>,
+    },
+    /// The client has answered an approval. Unknown to `ai` 6.
+    ToolApprovalResponse {
+        approval_id: &'a str,
+        approved: bool,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        reason: Option<&'a str>,
     },
     ToolOutputAvailable {
         tool_call_id: &'a str,

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::{
     chunk::{Chunk, Data},
     input::{Call, CallResult, ChatInput, Role, UiMessage, UiPart},
+    layer::Sdk,
 };
 use crate::{
     media_url::media,
@@ -80,12 +81,12 @@ fn answer(messages: &[UiMessage]) -> Option<&UiMessage> {
         .filter(|message| message.role == Role::Assistant)
 }
 
-/// Converts a request; the client executes `tools`.
-pub(super) fn convert(input: ChatInput, tools: Vec<Tool>) -> RunInput {
+/// Converts a request of a client of this version, which executes `tools`.
+pub(super) fn convert(input: ChatInput, tools: Vec<Tool>, sdk: Sdk) -> RunInput {
     let is_regenerated = input.is_regenerated();
     let mut resume = input.resume;
     resume.extend(decisions(&input.messages).filter_map(|call| reply(&call)));
-    let continued = answer(&input.messages).map(continued);
+    let continued = answer(&input.messages).map(|message| continued(message, sdk));
     let mut messages = Vec::with_capacity(input.messages.len());
     for message in input.messages {
         match message.role {
@@ -230,28 +231,31 @@ fn tool_result(call: &Call<'_>, result: &CallResult<'_>) -> ToolMessage {
 }
 
 /// The message that the answer continues.
-fn continued(message: &UiMessage) -> Continued {
+fn continued(message: &UiMessage, sdk: Sdk) -> Continued {
     let calls = message.parts.iter().filter_map(UiPart::call);
     let calls = calls.map(|call| (call.id.to_owned(), call.part.approval.is_some()));
     let calls: HashMap<String, bool> = calls.collect();
     Continued {
         id: message.id.clone(),
         calls,
-        frames: frames(message),
+        frames: frames(message, sdk),
     }
 }
 
-/// The chunks that create the parts of a message, for a client that replays the whole answer.
-fn frames(message: &UiMessage) -> Bytes {
+/// The chunks that create a message, for a client that replays the whole answer.
+fn frames(message: &UiMessage, sdk: Sdk) -> Bytes {
     let mut out = BytesMut::new();
+    if let Some(message_metadata) = &message.metadata {
+        sse::event(&Chunk::MessageMetadata { message_metadata }, &mut out);
+    }
     for (at, part) in message.parts.iter().enumerate() {
         // The chunks repeat the id, so it is short: a part may be small, and there may be many.
-        write_part(part, &at.to_string(), &mut out);
+        write_part(part, &at.to_string(), sdk, &mut out);
     }
     out.freeze()
 }
 
-fn write_part(part: &UiPart, id: &str, out: &mut BytesMut) {
+fn write_part(part: &UiPart, id: &str, sdk: Sdk, out: &mut BytesMut) {
     let text = part.text.as_deref().unwrap_or_default();
     let mut write = |chunk: &Chunk<'_>| sse::event(chunk, out);
     match part.r#type.as_str() {
@@ -262,6 +266,8 @@ fn write_part(part: &UiPart, id: &str, out: &mut BytesMut) {
             write(&Chunk::TextEnd { id });
         }
         "reasoning" => {
+            // Part of the message, unlike the id of a text.
+            let id = part.id.as_deref().unwrap_or(id);
             write(&Chunk::ReasoningStart { id });
             write(&Chunk::ReasoningDelta { id, delta: text });
             write(&Chunk::ReasoningEnd { id });
@@ -300,13 +306,13 @@ fn write_part(part: &UiPart, id: &str, out: &mut BytesMut) {
         }
         _ => {
             if let Some(call) = part.call() {
-                write_call(&call, out);
+                write_call(&call, sdk, out);
             }
         }
     }
 }
 
-fn write_call(call: &Call<'_>, out: &mut BytesMut) {
+fn write_call(call: &Call<'_>, sdk: Sdk, out: &mut BytesMut) {
     let part = call.part;
     let dynamic = part.r#type == "dynamic-tool";
     let empty = json!({});
@@ -328,6 +334,14 @@ fn write_call(call: &Call<'_>, out: &mut BytesMut) {
             reason: approval.request_reason.as_deref(),
             signature: approval.signature.as_deref(),
         });
+        // A client would ask its user again.
+        if let (Sdk::V7, Some(approved)) = (sdk, approval.approved) {
+            write(&Chunk::ToolApprovalResponse {
+                approval_id: &approval.id,
+                approved,
+                reason: approval.reason.as_deref(),
+            });
+        }
     }
     match call.result() {
         Some(CallResult::Output(output)) => write(&Chunk::ToolOutputAvailable {

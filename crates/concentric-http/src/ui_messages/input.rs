@@ -93,6 +93,8 @@ impl<'de> Deserialize<'de> for ChatInput {
 pub(super) struct UiMessage {
     pub(super) id: String,
     pub(super) role: Role,
+    /// Of an answer: its usage, and the data of the application.
+    pub(super) metadata: Option<Value>,
     pub(super) parts: Vec<UiPart>,
 }
 

@@ -28,6 +28,9 @@ pub enum Sdk {
     /// `ai` 6. It can't take back parts of a message: after a
     /// [`Reset`](concentric_core::Event::Reset), the message has a part `data-reset`, and the text of the step
     /// before it is invalid.
+    ///
+    /// It has no chunk for a decision, either: in a stream that is [resumed](super#resume), a call that the user has
+    /// approved waits for the approval until its result follows.
     V6,
     /// `ai` 7.
     #[default]
@@ -198,7 +201,7 @@ impl UiMessagesProtocol {
             description: tool.description.as_str().to_owned(),
             parameters: Some(Value::clone(&tool.input_schema)),
         });
-        Ok(convert(input, tools.collect()))
+        Ok(convert(input, tools.collect(), self.options.sdk))
     }
 }
 

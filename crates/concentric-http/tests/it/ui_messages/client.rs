@@ -26,6 +26,7 @@ pub fn chunks(body: &str) -> Vec<Value> {
 /// The required fields of each type, and its optional ones, by `uiMessageChunkSchema`.
 const FIELDS: &[(&str, &[&str], &[&str])] = &[
     ("start", &[], &["messageId", "messageMetadata"]),
+    ("message-metadata", &["messageMetadata"], &[]),
     ("start-step", &[], &[]),
     ("finish-step", &[], &[]),
     ("reset-step", &[], &[]),
@@ -55,6 +56,11 @@ const FIELDS: &[(&str, &[&str], &[&str])] = &[
         "tool-approval-request",
         &["approvalId", "toolCallId"],
         &["approvalDescriptor", "reason", "signature"],
+    ),
+    (
+        "tool-approval-response",
+        &["approvalId", "approved"],
+        &["reason"],
     ),
     (
         "tool-output-available",
@@ -117,6 +123,7 @@ impl Message {
         Self {
             id: message["id"].as_str().unwrap().to_owned(),
             parts: message["parts"].as_array().unwrap().clone(),
+            metadata: message["metadata"].clone(),
             ..Self::default()
         }
     }
@@ -135,7 +142,7 @@ impl Message {
     }
 
     pub fn json(&self) -> Value {
-        json!({"id": self.id, "role": "assistant", "parts": self.parts})
+        json!({"id": self.id, "role": "assistant", "metadata": self.metadata, "parts": self.parts})
     }
 
     pub fn text(&self) -> String {
@@ -197,6 +204,14 @@ impl Message {
         self.parts.push(json!({"type": kind, "text": ""}));
     }
 
+    fn add_metadata(&mut self, new: &Value) {
+        match (&mut self.metadata, new) {
+            (Value::Object(old), Value::Object(new)) => old.extend(new.clone()),
+            (_, Value::Null) => {}
+            (old, new) => *old = new.clone(),
+        }
+    }
+
     #[track_caller]
     fn apply(&mut self, chunk: &Value) {
         check(chunk);
@@ -204,6 +219,7 @@ impl Message {
         let text = |name: &str| chunk[name].as_str().unwrap();
         match text("type") {
             "start" => text("messageId").clone_into(&mut self.id),
+            "message-metadata" => self.add_metadata(&chunk["messageMetadata"]),
             "start-step" => self.parts.push(json!({"type": "step-start"})),
             "text-start" => self.push_text("text", chunk),
             "reasoning-start" => self.push_text("reasoning", chunk),
@@ -229,6 +245,13 @@ impl Message {
                 part["state"] = "approval-requested".into();
                 part["approval"] = approval;
             }
+            "tool-approval-response" => {
+                let is_asked = |part: &&mut Value| part["approval"]["id"] == chunk["approvalId"];
+                let part = self.parts.iter_mut().find(is_asked).expect("an approval");
+                part["state"] = "approval-responded".into();
+                part["approval"]["approved"] = chunk["approved"].clone();
+                part["approval"]["reason"] = chunk["reason"].clone();
+            }
             "tool-output-available" => {
                 let part = self.tool_mut(text("toolCallId"));
                 part["state"] = "output-available".into();
@@ -252,7 +275,7 @@ impl Message {
             }
             "finish" | "abort" | "error" => {
                 assert!(self.texts.is_empty(), "open parts at the end: {chunk}");
-                self.metadata = chunk["messageMetadata"].clone();
+                self.add_metadata(&chunk["messageMetadata"]);
                 self.end = Some(chunk.clone());
             }
             kind if kind.starts_with("data-") => {

@@ -9,6 +9,7 @@ use concentric_core::{AgentLayer, BoxModel, store::Tenant};
 use concentric_http::{
     Shutdown,
     ag_ui::{AgUiLayer, EventLogLayer, Threads},
+    ui_messages::Sdk,
 };
 use concentric_layers::DetachLayer;
 use concentric_test::{Gate, ScriptedModel, ScriptedTools};
@@ -202,6 +203,15 @@ async fn an_earlier_answer_that_is_too_large_is_gone() {
 
 #[tokio::test]
 async fn a_continued_answer_is_replayed_with_its_earlier_parts() {
+    replay_a_continued_answer(Sdk::V7).await;
+}
+
+#[tokio::test]
+async fn a_client_of_version_6_replays_a_continued_answer() {
+    replay_a_continued_answer(Sdk::V6).await;
+}
+
+async fn replay_a_continued_answer(sdk: Sdk) {
     let gate = Gate::new();
     let ran = Ran::default();
     let log = EventLogLayer::new();
@@ -226,9 +236,11 @@ async fn a_continued_answer_is_replayed_with_its_earlier_parts() {
             }))
         }
     });
-    let server = Server::of(&log, BoxModel::new(waiting));
+    let mut server = Server::of(&log, BoxModel::new(waiting));
+    server.layer = server.layer.clone().sdk(sdk);
     let asked = message(&server.start().await.end().await);
     let mut answer = asked.json();
+    answer["metadata"] = json!({"shown": true});
     let part = answer["parts"].as_array_mut().unwrap();
     let part = part
         .iter_mut()
@@ -248,7 +260,13 @@ async fn a_continued_answer_is_replayed_with_its_earlier_parts() {
     assert_eq!(replayed.id, asked.id);
     assert_eq!(replayed.text(), whole.text());
     assert_eq!(replayed.parts.len(), whole.parts.len());
-    assert_eq!(replayed.tool("call_0")["output"], "refund is done");
+    assert_eq!(replayed.metadata["shown"], true);
+    assert_eq!(replayed.metadata, whole.metadata);
+    let call = replayed.tool("call_0");
+    assert_eq!(call["output"], "refund is done");
+    // Version 6 has no chunk for the decision, and asks its user until the result follows.
+    let approved = (sdk == Sdk::V7).then_some(true);
+    assert_eq!(call["approval"]["approved"], json!(approved));
     assert_eq!(ran.lines().len(), 1);
 }
 
