@@ -165,7 +165,11 @@ impl End {
                  `DetachLayer`"
             ),
             Self::Finished(outcome) => tracing::debug!(%run, ?outcome, "a detached run ended"),
-            Self::Failed(error) => tracing::warn!(%run, %error, "a detached run failed"),
+            Self::Failed(error) => {
+                // Not the message, which may quote the conversation.
+                let (kind, code) = (error.kind().as_str(), error.code());
+                tracing::warn!(%run, kind, code, "a detached run failed");
+            }
             Self::Truncated => tracing::warn!(%run, "a detached run ended without a terminal item"),
             Self::Panicked(panic) => {
                 tracing::warn!(%run, panic = panic.text(), "a detached run panicked");

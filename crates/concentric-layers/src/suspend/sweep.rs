@@ -281,7 +281,9 @@ where
         }
         match ended {
             Err(error) if outcome == "failed" => {
-                tracing::warn!(run = %key.run, %error, "a resumed run failed");
+                // Not the message, which may quote the conversation.
+                let (kind, code) = (error.kind().as_str(), error.code());
+                tracing::warn!(run = %key.run, kind, code, "a resumed run failed");
                 self.pause(failures, key, &error);
             }
             _ => drop(failures.remove(&key)),

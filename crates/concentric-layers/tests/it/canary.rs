@@ -20,12 +20,16 @@ use concentric_layers::{
     rate_limit::Quota,
     response_cache::CacheScope,
     stop::{ErrorLimit, Judgement, LoopDetector, OutputConstraint},
+    suspend::Sweeper,
     tool_cache,
 };
-use concentric_test::{MemoryStore, ScriptedModel, collect_events};
+use concentric_store::Options;
+use concentric_test::{MemoryStore, ScriptedModel, ScriptedTools, TestEnvironment, collect_events};
 use concentric_tools::{Approval, NoArguments, RetryTool, Toolset, tool};
+use futures_util::{FutureExt, StreamExt};
 use serde_json::json;
 use std::{error::Error as _, fmt::Debug, sync::Arc, time::Duration};
+use tokio::runtime::{Builder, Runtime};
 use tower::{
     Layer, ServiceBuilder, ServiceExt, retry::RetryLayer, service_fn, timeout::TimeoutLayer,
 };
@@ -358,4 +362,63 @@ async fn the_errors_of_layers_do_not_quote() {
         }
         check("the log", &lines.take_all());
     }
+}
+
+#[tokio::test]
+async fn the_failure_of_a_detached_run_is_logged_without_its_message() {
+    let (lines, _guard) = Lines::of_thread(Level::INFO);
+    let model = ScriptedModel::new().text(canary("Well,"));
+    let model = model.error(quoting(ErrorKind::Server));
+    let detach = DetachLayer::new();
+    let agent = detach.layer(AgentLayer::new(Toolset::new()).layer(model));
+    drop(
+        agent
+            .oneshot(ChatRequest::user(canary("hi")))
+            .await
+            .unwrap(),
+    );
+    detach.shutdown().await;
+    let lines = lines.take_all();
+    assert!(lines.contains("a detached run failed"), "{lines}");
+    check("the log", &lines);
+}
+
+#[test]
+fn the_failure_of_a_swept_run_is_logged_without_its_message() {
+    let (lines, _guard) = Lines::of_thread(Level::INFO);
+    let process = || -> Runtime { Builder::new_current_thread().build().unwrap() };
+    let world = TestEnvironment::new();
+    let options = Options::new().clock(world.clock().clone());
+    let lease = SECOND * 30;
+    let suspend = SuspendLayer::new(Arc::new(MemoryStore::with_options(options))).lease(lease);
+    let agent = |tools: ScriptedTools, model: ScriptedModel| {
+        BoxModel::new(suspend.layer(AgentLayer::new(tools).layer(model)))
+    };
+
+    // The process ends while a tool is executed.
+    let first = process();
+    let tools = ScriptedTools::new().never("pay");
+    let model = ScriptedModel::new().tool_call("pay", json!({"note": CANARY}));
+    let context = world.context_builder().thread_id(ThreadId::new("t"));
+    let request = ChatRequest::user(canary("Pay.")).with_context(context.build());
+    let _body = first.block_on(async {
+        let agent = agent(tools.clone(), model);
+        let mut body = agent.oneshot(request).await.unwrap().body;
+        while tools.live() == 0 {
+            let _ = body.next().now_or_never();
+            settle().await;
+        }
+        body
+    });
+    drop(first);
+    world.advance(lease);
+
+    let tools = ScriptedTools::new().answers("pay", "paid");
+    let model = ScriptedModel::new().error(quoting(ErrorKind::Server));
+    let sweeper = Sweeper::new(&suspend, agent(tools, model.repeat()));
+    let sweeper = sweeper.environment(world.environment());
+    process().block_on(sweeper.run(settle()));
+    let lines = lines.take_all();
+    assert!(lines.contains("a resumed run failed"), "{lines}");
+    check("the log", &lines);
 }

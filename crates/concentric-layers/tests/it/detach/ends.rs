@@ -15,7 +15,7 @@ async fn a_failed_run_is_logged_with_its_id() {
     assert_eq!(
         warnings.take(),
         [format!(
-            "message=a detached run failed run={run} error=server: it broke"
+            "message=a detached run failed run={run} kind=\"server\""
         )]
     );
 }
