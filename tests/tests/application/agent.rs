@@ -44,8 +44,8 @@ pub fn agent(db: &Path, http: Upstream) -> Result<BoxModel, BoxError> {
     let summarizer = BoxModel::new(guard.layer(anthropic.clone()));
     let agent = ServiceBuilder::new()
         .layer(log)
-        .layer(otel.run())
         .layer(SuspendLayer::new(Arc::new(store.clone())))
+        .layer(otel.run())
         .layer(ConversationLayer::new(store))
         .layer(budget.run())
         .layer(RequestDefaultsLayer::new().system("You work for a shop."))

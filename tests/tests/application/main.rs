@@ -10,6 +10,7 @@
 
 mod agent;
 mod fallback;
+mod spans;
 mod tools;
 mod upstream;
 
@@ -19,6 +20,7 @@ use futures_util::future::join_all;
 use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
+use spans::Spans;
 use std::time::Duration;
 use tempfile::TempDir;
 use tower::ServiceExt;
@@ -209,6 +211,7 @@ async fn a_conversation_belongs_to_one_user_and_survives_a_restart() {
 
 #[tokio::test]
 async fn an_approval_survives_a_restart_and_is_used_once() {
+    let spans = Spans::of_thread();
     let app = App::new();
     app.http.openai().script([refund(20)]);
     let asked = app.run("ann", "t", "r1", "Refund 20.").await;
@@ -231,6 +234,16 @@ async fn an_approval_survives_a_restart_and_is_used_once() {
         .find(|end| end["type"] == "RUN_ERROR");
     assert_eq!(lost.unwrap()["code"], "already_resumed");
     assert_eq!(app.refunds(), [20]);
+
+    // The resumed part of the run is linked to the first one; rejected replies have no span.
+    let runs = spans.runs();
+    let [first, resumed] = &runs[..] else {
+        panic!("{runs:?}");
+    };
+    let links = resumed.links.iter().map(|link| &link.span_context);
+    let linked: Vec<_> = links.map(|it| (it.trace_id(), it.span_id())).collect();
+    let first = &first.span_context;
+    assert_eq!(linked, [(first.trace_id(), first.span_id())]);
 }
 
 #[tokio::test]
