@@ -42,27 +42,13 @@ impl Capture {
         Some(cut(&self.redacted(text), max).to_owned())
     }
 
-    /// Returns what is recorded of arguments or of a result; `None` if no text is recorded.
-    #[cfg(feature = "log")]
-    pub(crate) fn json(&self, text: &str) -> Option<String> {
-        // In JSON, an escape may hide what is to be removed.
-        if self.is_on()
-            && text.contains('\\')
-            && let Ok(mut value) = serde_json::from_str(text)
-        {
-            self.redact(&mut value);
-            return self.text(&value.to_string());
-        }
-        self.text(text)
-    }
-
     /// Removes from the names and values of JSON what is to be removed.
     pub(crate) fn redact(&self, value: &mut Value) {
         match value {
-            Value::String(text) => *text = self.redacted(text).into_owned(),
+            Value::String(text) => *text = self.rewritten(text).into_owned(),
             Value::Number(number) => {
                 let text = number.to_string();
-                let redacted = self.redacted(&text);
+                let redacted = self.rewritten(&text);
                 if redacted != text {
                     *value = Value::String(redacted.into_owned());
                 }
@@ -73,7 +59,7 @@ impl Capture {
                 let fields_of = std::mem::take(fields).into_iter();
                 let redacted = fields_of.map(|(name, mut value)| {
                     self.redact(&mut value);
-                    (self.redacted(&name).into_owned(), value)
+                    (self.rewritten(&name).into_owned(), value)
                 });
                 *fields = redacted.collect();
             }
@@ -83,6 +69,18 @@ impl Capture {
 
     /// The whole text without what is removed, whether text is recorded or not.
     pub(crate) fn redacted<'a>(&self, text: &'a str) -> Cow<'a, str> {
+        // In JSON, an escape may hide what is to be removed.
+        if text.contains('\\')
+            && let Ok(mut value) = serde_json::from_str(text)
+        {
+            self.redact(&mut value);
+            return Cow::Owned(self.rewritten(&value.to_string()).into_owned());
+        }
+        self.rewritten(text)
+    }
+
+    /// The text as it is, without what is removed.
+    fn rewritten<'a>(&self, text: &'a str) -> Cow<'a, str> {
         let text = match &self.redact {
             None => Cow::Borrowed(text),
             Some(redact) => match catch(|| redact(text)) {

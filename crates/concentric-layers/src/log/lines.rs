@@ -199,7 +199,7 @@ impl ToolLines {
                 tool = tool_name(call),
                 call = call.id().as_str(),
                 arguments_bytes = call.arguments().as_str().len(),
-                arguments = options.capture.json(call.arguments().as_str()),
+                arguments = options.capture.text(call.arguments().as_str()),
                 resumed = is_resumed(call),
                 "tool call started"
             );
@@ -260,7 +260,7 @@ impl Tool {
             code = error.and_then(Error::code),
             error = error.and_then(|error| self.options.capture.text(error.message())),
             result_bytes = result.as_ref().map(|text| text.len()),
-            result = result.and_then(|text| self.options.capture.json(&text)),
+            result = result.and_then(|text| self.options.capture.text(&text)),
             duration_ms = millis_since(context, self.since),
             "tool call ended"
         );

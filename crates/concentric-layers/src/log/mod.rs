@@ -75,9 +75,8 @@
 //! message), `output` (the text of the run's last message), `arguments`, `result` and `error` (the message
 //! of an error), each up to a number of characters. [`redact`](LogLayer::redact) rewrites each text before
 //! it is cut; if the function panics, the line has `[redaction_failed]` instead of the text. With the feature
-//! `guard`, credentials that its rules `secrets` find are replaced in each text, also without `redact`. Both apply to
-//! the decoded names and values of arguments and results that are JSON with escapes, too, since an escape may hide a
-//! text.
+//! `guard`, credentials that its rules `secrets` find are replaced in each text, also without `redact`. In a text that
+//! is JSON with escapes, both apply to its decoded names and values, too, since an escape may hide a text.
 //!
 //! # Place in the stack
 //!

@@ -155,8 +155,9 @@
 //! is not read: the application can read it and call `content`. An attribute has up to a number of characters of
 //! text; a text that is cut ends with `…`. Images, audio and files are recorded as `[image]`, `[audio]` and `[file]`.
 //! [`redact`](Otel::redact) rewrites each text before it is cut; if the function panics, the attribute has
-//! `[redaction_failed]` instead of the text. In JSON, it rewrites each string, number and name, and then the
-//! whole. With the feature `guard`, credentials that its rules `secrets` find are replaced as well.
+//! `[redaction_failed]` instead of the text. In arguments and results that are JSON, and in other JSON with escapes,
+//! it rewrites each string, number and name, and then the whole. With the feature `guard`, credentials that its rules
+//! `secrets` find are replaced as well.
 //!
 //! `tracing-opentelemetry` copies log events into the current span. Those of Concentric that contain texts of
 //! tools, hooks and gates are logged outside all spans (`parent: None`), but those of a

@@ -274,6 +274,17 @@ async fn escapes_do_not_hide_what_is_redacted() {
     );
     // In the arguments and in the result.
     assert_eq!(logged.matches("[x]").count(), 2, "{logged}");
+    // In the input and in the output of a run, such as a typed answer.
+    let model = ScriptedModel::new().text(escaped.as_str());
+    let agent = layer.layer(AgentLayer::new(NoTools).layer(model));
+    let answer = agent.oneshot(ChatRequest::user(escaped.as_str())).await;
+    answer.unwrap().collect().await.unwrap();
+    let logged = lines.take().join("\n");
+    assert!(
+        !logged.contains("aB3dE6gH9k") && !logged.contains("ANARY"),
+        "{logged}"
+    );
+    assert_eq!(logged.matches("[x]").count(), 2, "{logged}");
     // A text that only looks like JSON is redacted as it is.
     let tool = service_fn(|_: ToolCall| async {
         Ok::<_, Error>(ToolOutcome::done(format!("{{\\n {CANARY}")))

@@ -224,6 +224,23 @@ async fn redaction_sees_each_value_and_the_whole() {
 }
 
 #[tokio::test]
+async fn redaction_sees_behind_the_escapes_of_a_typed_answer() {
+    let traces = Traces::of_thread();
+    let otel = Otel::new()
+        .content(1_000)
+        .redact(|text| text.replace("a@b.c", "[mail]"));
+    let model = ScriptedModel::new().text(r#"{"to":"a\u0040b.c"}"#);
+    let model = BoxModel::new(otel.model().layer(model));
+    run(&model, ChatRequest::user(r#"["a\u0040b.c"]"#))
+        .await
+        .unwrap();
+    let spans = traces.take();
+    let text = |name: &str| json_of(&spans[0], name)[0]["parts"][0]["content"].clone();
+    assert_eq!(text("gen_ai.input.messages"), r#"["[mail]"]"#);
+    assert_eq!(text("gen_ai.output.messages"), r#"{"to":"[mail]"}"#);
+}
+
+#[tokio::test]
 async fn long_texts_are_cut_at_a_character() {
     let otel = Otel::new().content(4);
     assert_eq!(result_of(&otel, "äöüß").await, "äöüß");
