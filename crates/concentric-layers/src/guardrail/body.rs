@@ -53,8 +53,9 @@ struct Lane {
     is_reasoning: bool,
     // The text of the held events.
     text: String,
-    // The end of the text before it.
+    // The end of the text before it, and of that before the last step.
     before: String,
+    before_step: String,
 }
 
 impl<B> GuardrailBody<B> {
@@ -122,6 +123,9 @@ impl Judging {
     /// Takes an event, and starts a judgement if it must be made now.
     fn take(&mut self, event: Event) -> Result<(), Error> {
         let (run, inner) = innermost(&event);
+        if matches!(inner, Event::Reset) {
+            self.take_back(run);
+        }
         let must_judge = match (self.guard.output, shown(inner)) {
             (_, None) if self.chars == 0 => false,
             (Some(Output::Windows { .. }), None) => !matches!(
@@ -152,9 +156,40 @@ impl Judging {
         if self.chars == 0 && matches!(inner, Event::StepStart(_)) {
             // The calls of the step before have ended.
             self.lanes.retain(|lane| !lane.is_nested_in(run));
+            for lane in self.lanes.iter_mut().filter(|lane| lane.is_of(run)) {
+                lane.before_step.clone_from(&lane.before);
+            }
         }
         self.held.push_back(event);
         Ok(())
+    }
+
+    /// Drops the text of the last step of `run`, which consumers discard.
+    fn take_back(&mut self, run: Option<&RunId>) {
+        let held = std::mem::take(&mut self.held);
+        let is_start = |event: &Event| {
+            let (of, inner) = innermost(event);
+            of == run && matches!(inner, Event::StepStart(_))
+        };
+        let start = held.iter().rposition(is_start).unwrap_or(0);
+        (self.bytes, self.chars) = (0, 0);
+        for lane in &mut self.lanes {
+            lane.text.clear();
+            if lane.is_of(run) {
+                lane.before.clone_from(&lane.before_step);
+            }
+        }
+        for (at, event) in held.into_iter().enumerate() {
+            let (of, inner) = innermost(&event);
+            if let Some((text, is_reasoning)) = shown(inner) {
+                if at >= start && of == run {
+                    continue;
+                }
+                self.add(text, is_reasoning, &event);
+            }
+            self.bytes = self.bytes.saturating_add(held_bytes(&event));
+            self.held.push_back(event);
+        }
     }
 
     /// Adds the text of an event to its lane.
@@ -163,13 +198,14 @@ impl Judging {
         self.chars = self.chars.saturating_add(added);
         let (run, _) = innermost(event);
         let mut lanes = self.lanes.iter_mut();
-        match lanes.find(|lane| lane.is_reasoning == is_reasoning && lane.runs.last() == run) {
+        match lanes.find(|lane| lane.is_reasoning == is_reasoning && lane.is_of(run)) {
             Some(lane) => lane.text.push_str(text),
             None => self.lanes.push(Lane {
                 runs: runs(event),
                 is_reasoning,
                 text: text.to_owned(),
                 before: String::new(),
+                before_step: String::new(),
             }),
         }
     }
@@ -219,6 +255,10 @@ impl Judging {
 }
 
 impl Lane {
+    fn is_of(&self, run: Option<&RunId>) -> bool {
+        self.runs.last() == run
+    }
+
     fn is_nested_in(&self, run: Option<&RunId>) -> bool {
         match run {
             None => !self.runs.is_empty(),

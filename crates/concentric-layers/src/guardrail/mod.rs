@@ -50,7 +50,8 @@
 //! request alone. A message that a layer wrote, such as the summary of a [`CompactionLayer`](crate::CompactionLayer)
 //! in the place of earlier turns, is not one of the user.
 //!
-//! An answer that fails or ends early loses the text that was not judged. The text of an interrupted run
+//! An answer that fails or ends early loses the text that was not judged, as does a step that is
+//! [discarded](concentric_core::Event::Reset): such text is neither judged nor emitted. The text of an interrupted run
 //! is judged like any other.
 //!
 //! # When a subject is blocked

@@ -792,6 +792,77 @@ async fn the_texts_of_nested_runs_are_forgotten_after_their_step() {
     assert_eq!(*asked.lock().unwrap(), judged);
 }
 
+#[tokio::test]
+async fn the_text_of_a_discarded_step_is_not_judged() {
+    let start = || Event::StepStart(Box::new(StepStart::new(1, MessageId::new("m"))));
+    let text = |text: &str| Event::TextDelta(text.into());
+    let of_run = |event| nested(&["r"], event);
+    for output in [Output::Whole, Output::windows(20, 9)] {
+        let layer = GuardrailLayer::new("test", blocks("secret", &Asked::default()));
+        let layer = layer.output(output);
+        for (events, expected) in [
+            (
+                vec![start(), text("a secret"), Event::Reset, text("It")],
+                Some("It."),
+            ),
+            // The step before it remains, as does its end for what is found over a border.
+            (
+                vec![
+                    start(),
+                    text("Well, "),
+                    start(),
+                    text("a secret"),
+                    Event::Reset,
+                    start(),
+                    text("fine"),
+                ],
+                Some("Well, fine."),
+            ),
+            (
+                vec![
+                    start(),
+                    text("a sec"),
+                    start(),
+                    text("ond"),
+                    Event::Reset,
+                    text("ret"),
+                ],
+                None,
+            ),
+            // Each run discards its own text.
+            (
+                vec![
+                    text("It"),
+                    of_run(text("a secret")),
+                    of_run(Event::Reset),
+                    of_run(text("fine")),
+                ],
+                Some("It."),
+            ),
+            (vec![text("a secret"), of_run(Event::Reset)], None),
+            (
+                vec![of_run(text("a secret")), Event::Reset, text("It")],
+                None,
+            ),
+        ] {
+            let (received, error) = consume_events(&layer, events).await;
+            match expected {
+                Some(expected) => {
+                    assert!(error.is_none(), "{error:?}");
+                    assert_eq!(shown(&received)[&(String::new(), false)], expected);
+                }
+                None => assert_eq!(error.unwrap().code(), Some(BLOCKED)),
+            }
+            assert!(!format!("{received:?}").contains("secret"), "{received:?}");
+        }
+    }
+    // The end of a window that was emitted, and is discarded.
+    let events = vec![text("a sec"), Event::Reset, text("ret")];
+    let (received, error) = consume_events(&windows(5, 5), events).await;
+    assert!(error.is_none());
+    assert_eq!(shown(&received)[&(String::new(), false)], "a secret.");
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_cannot_be_judged_is_blocked_unless_the_layer_fails_open() {
     type Classifier = fn() -> GuardrailLayer;
