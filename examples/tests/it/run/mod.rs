@@ -26,6 +26,7 @@ use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
     net::{TcpListener, TcpStream},
     process::{Child, Command},
+    task::JoinHandle,
     time::timeout,
 };
 

@@ -23,7 +23,7 @@ fn run(host: &str, user: &str, run: &str, question: &str) -> String {
 #[tokio::test]
 async fn production_keeps_a_conversation_for_each_user() {
     let folder = Folder::new("production");
-    let (mut first, address) = start("production", &folder.0).await;
+    let (mut first, address, log) = start("production", &folder.0).await;
     let stranger = rest(send(&address, run(&address, "mallory", "r0", LIST)).await).await;
     assert!(stranger.starts_with("HTTP/1.1 401"), "{stranger}");
 
@@ -37,6 +37,12 @@ async fn production_keeps_a_conversation_for_each_user() {
     );
     assert!(text.contains("keeper.txt"), "{text}");
     first.kill().await.unwrap();
+    let log = log.await.unwrap();
+    let span = log
+        .lines()
+        .find(|line| line.starts_with("SPAN invoke_agent"));
+    let span = span.unwrap_or_else(|| panic!("no span of the run: {log}"));
+    assert!(span.contains("concentric.outcome=completed"), "{span}");
 
     // The redacted question is what the process has stored.
     let database = [".db", ".db-wal"].map(|end| {
@@ -51,7 +57,7 @@ async fn production_keeps_a_conversation_for_each_user() {
     );
 
     // Another process has the conversation, and no other user has it.
-    let (_child, address) = start("production", &folder.0).await;
+    let (_child, address, _) = start("production", &folder.0).await;
     let again = rest(send(&address, run(&address, "ann", "r2", LIST)).await).await;
     let (types, text) = events(&again);
     assert!(text.contains("5 messages"), "{text}");

@@ -3,11 +3,12 @@
 use super::*;
 
 async fn serve(folder: &Path) -> (Child, String) {
-    start("serve", folder).await
+    let (child, address, _) = start("serve", folder).await;
+    (child, address)
 }
 
-/// Starts an example that is a server, and returns its address.
-pub(super) async fn start(example: &str, folder: &Path) -> (Child, String) {
+/// Starts an example that is a server, and returns its address and, once it has ended, its log.
+pub(super) async fn start(example: &str, folder: &Path) -> (Child, String, JoinHandle<String>) {
     let mut command = command(example, folder);
     let mut child = command
         .env("PORT", "0")
@@ -25,8 +26,15 @@ pub(super) async fn start(example: &str, folder: &Path) -> (Child, String) {
     });
     let address = address.await.unwrap();
     // Drain the log, so that the pipe does not fill up.
-    tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
-    (child, address)
+    let log = tokio::spawn(async move {
+        let mut log = String::new();
+        while let Ok(Some(line)) = lines.next_line().await {
+            log += &line;
+            log.push('\n');
+        }
+        log
+    });
+    (child, address, log)
 }
 
 pub(super) async fn send(address: &str, request: String) -> TcpStream {
