@@ -6,11 +6,11 @@ use pin_project_lite::pin_project;
 use std::{pin::Pin, task::Context};
 
 body! {
-    /// Response body for [`Traced`](super::Traced): the items of the inner body, unchanged.
-    pub struct TracedBody<B>(Passed<B, Pin<Box<WithSpan<B>>>>);
+    /// Response body for [`OtelService`](super::OtelService): the items of the inner body, unchanged.
+    pub struct OtelBody<B>(Passed<B, Pin<Box<WithSpan<B>>>>);
 }
 
-impl<B> TracedBody<B> {
+impl<B> OtelBody<B> {
     /// The body of an answer without a span.
     pub(super) const fn passed(body: B) -> Self {
         let inner = Passed::Inner { body };

@@ -1,4 +1,4 @@
-use super::{TracedBody, model::ModelSpan, tool::ToolSpan};
+use super::{OtelBody, model::ModelSpan, tool::ToolSpan};
 use concentric_core::{BoxError, ChatResponse, Error, ToolOutcome, hooks::End};
 use pin_project_lite::pin_project;
 use std::{
@@ -8,7 +8,7 @@ use std::{
 };
 
 pin_project! {
-    /// Response future for [`Traced`](super::Traced) around a model or an agent.
+    /// Response future for [`OtelService`](super::OtelService) around a model or an agent.
     #[must_use = "futures do nothing unless you `.await` or poll them"]
     pub struct ResponseFuture<F> {
         // Dropped before the span ends.
@@ -27,9 +27,9 @@ impl<F> ResponseFuture<F> {
 
 // Not inlined, so that a response without a span is not written to memory.
 #[inline(never)]
-fn traced<B>(response: ChatResponse<B>, mut span: ModelSpan) -> ChatResponse<TracedBody<B>> {
+fn traced<B>(response: ChatResponse<B>, mut span: ModelSpan) -> ChatResponse<OtelBody<B>> {
     span.first(&response.head);
-    response.map_body(|body| TracedBody::traced(body, span))
+    response.map_body(|body| OtelBody::traced(body, span))
 }
 
 impl<F, B, E> Future for ResponseFuture<F>
@@ -37,7 +37,7 @@ where
     F: Future<Output = Result<ChatResponse<B>, E>>,
     E: Into<BoxError>,
 {
-    type Output = Result<ChatResponse<TracedBody<B>>, Error>;
+    type Output = Result<ChatResponse<OtelBody<B>>, Error>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
@@ -45,7 +45,7 @@ where
         let polled = this.inner.poll(cx);
         drop(entered);
         Poll::Ready(match ready!(polled) {
-            Ok(response) if !this.span.is_open() => Ok(response.map_body(TracedBody::passed)),
+            Ok(response) if !this.span.is_open() => Ok(response.map_body(OtelBody::passed)),
             Ok(response) => Ok(traced(response, this.span.take())),
             Err(error) => {
                 let error = Error::from(error.into());
@@ -57,7 +57,7 @@ where
 }
 
 pin_project! {
-    /// Response future for [`Traced`](super::Traced) around a tool.
+    /// Response future for [`OtelService`](super::OtelService) around a tool.
     #[must_use = "futures do nothing unless you `.await` or poll them"]
     pub struct ToolFuture<F> {
         // Dropped before the span ends.

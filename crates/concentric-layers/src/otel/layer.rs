@@ -1,4 +1,4 @@
-use super::{Traced, metrics::Instruments};
+use super::{OtelService, metrics::Instruments};
 use crate::{capture::Capture, settled::observe};
 use concentric_core::{ToolCall, agent::ObserveSettled};
 use opentelemetry::metrics::Meter;
@@ -78,7 +78,7 @@ pub(super) enum Place {
     Tool,
 }
 
-/// [`Layer`] that records the spans and metrics of one place ([`Traced`]).
+/// [`Layer`] that records the spans and metrics of one place ([`OtelService`]).
 ///
 /// See [`Otel`].
 #[derive(Clone, Debug)]
@@ -88,10 +88,10 @@ pub struct OtelLayer {
 }
 
 impl<S> Layer<S> for OtelLayer {
-    type Service = Traced<S>;
+    type Service = OtelService<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        Traced::new(inner, Arc::clone(&self.options), self.place)
+        OtelService::new(inner, Arc::clone(&self.options), self.place)
     }
 }
 

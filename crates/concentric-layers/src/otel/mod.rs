@@ -192,8 +192,8 @@ mod service;
 mod tool;
 
 pub use self::{
-    body::TracedBody,
+    body::OtelBody,
     future::{ResponseFuture, ToolFuture},
     layer::{Otel, OtelLayer},
-    service::Traced,
+    service::OtelService,
 };

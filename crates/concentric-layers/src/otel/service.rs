@@ -14,13 +14,13 @@ use tower_service::Service;
 
 /// Middleware that records the spans and metrics of runs, model calls and tool calls.
 #[derive(Clone, Debug)]
-pub struct Traced<S> {
+pub struct OtelService<S> {
     inner: S,
     options: Arc<Options>,
     place: Place,
 }
 
-impl<S> Traced<S> {
+impl<S> OtelService<S> {
     pub(super) const fn new(inner: S, options: Arc<Options>, place: Place) -> Self {
         Self {
             inner,
@@ -35,13 +35,13 @@ impl<S> Traced<S> {
     }
 }
 
-impl<S, B> Service<ChatRequest> for Traced<S>
+impl<S, B> Service<ChatRequest> for OtelService<S>
 where
     S: Service<ChatRequest, Response = ChatResponse<B>>,
     S::Error: Into<BoxError>,
     B: Stream<Item = Result<Event, Error>>,
 {
-    type Response = ChatResponse<super::TracedBody<B>>;
+    type Response = ChatResponse<super::OtelBody<B>>;
     type Error = Error;
     type Future = ResponseFuture<S::Future>;
 
@@ -58,7 +58,7 @@ where
     }
 }
 
-impl<S> Service<ToolCall> for Traced<S>
+impl<S> Service<ToolCall> for OtelService<S>
 where
     S: Service<ToolCall, Response = ToolOutcome>,
     S::Error: Into<BoxError>,

@@ -425,7 +425,7 @@ async fn the_layers_of_tools_are_configured() {
     let agent: BoxModel = agent.layer(model);
     let described = agent.describe();
     let layers = |name: &str| described.matches(name).count();
-    assert_eq!(layers("Traced"), 2, "{described}");
+    assert_eq!(layers("OtelService"), 2, "{described}");
     let answer = agent.oneshot(ChatRequest::user("hi")).await.unwrap();
     assert_eq!(answer.text().await.unwrap(), "hi");
     assert_eq!(calls.load(Ordering::Relaxed), 1);
