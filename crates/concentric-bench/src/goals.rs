@@ -66,7 +66,7 @@ pub(crate) fn of(work: &str, quantity: Quantity) -> Option<Goal> {
             Allocations,
         ) => Goal::More(0.0),
         // 20 bytes of text, searched by 12 rules.
-        ("guard-12", Instructions) => Goal::More(1_000.0),
+        ("guard-12" | "guard-12-split", Instructions) => Goal::More(1_000.0),
         // A layer that has nothing to do, without the cost of its call.
         (idle, Instructions) if idle.starts_with("idle-") => Goal::More(3.0),
         (idle, Allocations) if idle.starts_with("idle-") => Goal::More(0.01),

@@ -36,7 +36,7 @@
 //! | encode | an AG-UI `TEXT_MESSAGE_CONTENT` of 20 bytes | events |
 //! | hooks | W1 with ten `Hooks` that count the bytes, outside the loop (`run`) or inside (`model`), or with `Hooks` that implement nothing; bare: Concentric with ten [`inspect_events`] at the same place, or with none | chunks |
 //! | idle | W1 with 4,000 chunks, or its model alone, and one built-in layer around it that has nothing to do; bare: none. Instructions of a chunk are the difference to 2,000 chunks, and a row of its own has the rest of the run | chunks |
-//! | busy, cache-stream | the same for layers that read, or keep, each event | chunks |
+//! | busy, cache-stream, guard-12 | the same for layers that read, or keep, each event; `guard-12-split`: of chunks that are cut within words | chunks |
 //! | retry-call, cache-hit, cache-miss | a model call with one event through `RetryModel` or `ResponseCacheLayer`; bare: without it | calls |
 //! | cache-shared | two readers, in turn, of an answer with 2,000 chunks that they share; bare: of an answer each | events of both |
 //! | tool-cache | W2 with `ToolCacheLayer`, and with (`hit`) or without (`miss`) earlier results; bare: without it | calls |

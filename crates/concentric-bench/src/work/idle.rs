@@ -116,6 +116,19 @@ pub(crate) fn twelve_rules_guard<const N: usize>(count: u64) {
     run(GuardLayer::new(twelve_rules()).layer(model(N)), N, count);
 }
 
+/// The same for a text whose events begin and end within words.
+pub(crate) fn twelve_rules_guard_split<const N: usize>(count: u64) {
+    run(GuardLayer::new(twelve_rules()).layer(split(N)), N, count);
+}
+
+pub(crate) fn none_split<const N: usize>(count: u64) {
+    run(split(N), N, count);
+}
+
+fn split(events: usize) -> BoxModel {
+    BoxModel::new(Model(Script::Split(events)))
+}
+
 fn document() -> StaticMemoryLayer {
     let layer = StaticMemoryLayer::new().document("style", "Be brief.");
     layer.expect("the document is short")
@@ -266,6 +279,11 @@ async fn pass(_: Subject) -> Result<Assessment, BoxError> {
 /// Spans that a subscriber keeps, and that are entered for each event.
 pub(crate) fn busy_otel<const N: usize>(count: u64) {
     tracing::subscriber::with_default(tracing_subscriber::registry(), || otel::<N>(count));
+}
+
+/// Spans of runs, without a subscriber.
+pub(crate) fn otel_around<const N: usize>(count: u64) {
+    run(Otel::new().run().layer(agent(N)), N, count);
 }
 
 /// A model call with one event, to measure the cost of a call.

@@ -439,6 +439,12 @@ pub(crate) const ALL: &[Work] = {
             "event, GuardLayer of 12 rules; bare: none",
             both!(twelve_rules_guard),
         ),
+        compared(
+            "guard-12-split",
+            "event cut within words, GuardLayer of 12 rules; bare: none",
+            both!(none_split),
+            both!(twelve_rules_guard_split),
+        ),
         idle(
             "idle-guardrail",
             "event, idle GuardrailLayer; bare: none",
@@ -471,6 +477,11 @@ pub(crate) const ALL: &[Work] = {
             both!(memory),
         ),
         idle("idle-otel", "event, idle Otel; bare: none", both!(otel)),
+        idle_around(
+            "idle-otel-run",
+            "event, idle Otel of a run; bare: none",
+            both!(otel_around),
+        ),
         work(
             "otel-call",
             "call, idle Otel; bare: none",

@@ -20,6 +20,8 @@ use tower_service::Service;
 pub(crate) enum Script {
     /// The given number of text chunks.
     Text(usize),
+    /// The same, with chunks that begin and end within words.
+    Split(usize),
     /// The given number of calls in each of the given number of turns, then one text chunk.
     Calls { turns: usize, each: usize },
     /// One text chunk, and then nothing.
@@ -35,6 +37,10 @@ const CALLS: usize = 200;
 
 pub(crate) fn chunk(i: usize) -> String {
     format!("tok{:04} lorem ipsum ", i % 1_000)
+}
+
+fn split_chunk(i: usize) -> String {
+    format!("em ipsum tok{:04} lor", i % 1_000)
 }
 
 fn arguments(i: usize) -> String {
@@ -60,6 +66,7 @@ struct Answer<T: 'static, C: 'static> {
 /// The items of the mock model, created before the measurement.
 struct Items<T, C> {
     texts: Vec<T>,
+    split: Vec<T>,
     calls: Vec<C>,
 }
 
@@ -69,6 +76,7 @@ impl<T, C> Items<T, C> {
     fn new(text: impl Fn(String) -> T, call: impl Fn(String, String) -> C) -> Self {
         Self {
             texts: (0..CHUNKS).map(|i| text(chunk(i))).collect(),
+            split: (0..CHUNKS).map(|i| text(split_chunk(i))).collect(),
             calls: (0..CALLS)
                 .map(|i| call(format!("call_{i}"), arguments(i)))
                 .collect(),
@@ -77,15 +85,16 @@ impl<T, C> Items<T, C> {
 
     /// Returns the response after the given number of turns.
     fn answer(&'static self, script: Script, turns: usize) -> Answer<T, C> {
-        let (texts, calls) = match script {
-            Script::Text(chunks) => (chunks, 0..0),
+        let (texts, chunks, calls) = match script {
+            Script::Text(chunks) => (&self.texts, chunks, 0..0),
+            Script::Split(chunks) => (&self.split, chunks, 0..0),
             Script::Calls { turns: all, each } if turns < all => {
-                (0, turns * each..(turns + 1) * each)
+                (&self.texts, 0, turns * each..(turns + 1) * each)
             }
-            Script::Calls { .. } | Script::Wait => (1, 0..0),
+            Script::Calls { .. } | Script::Wait => (&self.texts, 1, 0..0),
         };
         Answer {
-            texts: self.texts.get(..texts).expect(ENOUGH).iter(),
+            texts: texts.get(..chunks).expect(ENOUGH).iter(),
             calls: self.calls.get(calls).expect(ENOUGH).iter(),
             ended: false,
             waits: matches!(script, Script::Wait),
@@ -230,5 +239,6 @@ mod tests {
     fn a_chunk_has_its_size() {
         assert_eq!(chunk(0), "tok0000 lorem ipsum ");
         assert_eq!(chunk(1_999).len(), CHUNK);
+        assert_eq!(split_chunk(1_999).len(), CHUNK);
     }
 }
