@@ -57,7 +57,8 @@
 //! | [`open_for`](CircuitBreakerLayer::open_for), [`longest_open`](CircuitBreakerLayer::longest_open) | 30 seconds, at most 5 minutes |
 //! | [`probes`](CircuitBreakerLayer::probes) | 3 |
 //!
-//! Times are those of the clocks of the runs. Circuits apply to one process.
+//! Times are those of the clocks of the runs. Circuits apply to one process. The layer keeps no state of a run, so the
+//! calls of a resumed run pass by the circuits of the process that resumes it.
 //!
 //! # Place in the stack
 //!

@@ -41,7 +41,8 @@
 //! number of tokens that at most one in 20 of the key's last 64 answers exceeded, up to
 //! [`max_output_tokens`](concentric_core::ChatOptions::max_output_tokens) and the quota; before the first answer,
 //! `max_output_tokens`, or nothing without it. [`estimate`](RateLimitLayer::estimate) replaces both. Quotas apply to
-//! one process.
+//! one process. The layer keeps no state of a run, so the calls of a resumed run take from the quotas of the process
+//! that resumes it.
 //!
 //! Times are those of the clocks of the runs, so that a quota and the waits for it have one clock, also in a test;
 //! runs that share a layer need the same one.

@@ -37,7 +37,8 @@
 //! # Place in the stack
 //!
 //! Outside the loop, inside `SuspendLayer`, since the system prompt is
-//! not part of a suspended run. Inside the loop, it has the same effect.
+//! not part of a suspended run. Inside the loop, it has the same effect. The layer keeps no state of a run, so a
+//! resumed run has the documents of the layer that it is resumed with.
 //!
 //! See the [recommended order](crate::order).
 //!
