@@ -1,10 +1,10 @@
-use super::handler::ToolHandler;
+use super::{body::read, handler::ToolHandler};
 use bytes::Bytes;
 use concentric_core::Str;
 use concentric_tools::Toolset;
-use http::{Request, Response, StatusCode};
+use http::{Method, Request, Response, StatusCode};
 use http_body::Body;
-use http_body_util::{BodyExt, Empty, combinators::BoxBody};
+use http_body_util::{BodyExt, Empty, Full, combinators::BoxBody};
 use rmcp::transport::streamable_http_server::{
     StreamableHttpServerConfig, StreamableHttpService, session::local::LocalSessionManager,
 };
@@ -122,13 +122,27 @@ where
         Box::pin(async move {
             let is_new = !request.headers().contains_key("mcp-session-id");
             if is_new && sessions.sessions.read().await.len() >= MAX_SESSIONS {
-                let mut response = Response::new(Empty::new().boxed());
-                *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
-                return Ok(response);
+                return Ok(refused(StatusCode::SERVICE_UNAVAILABLE));
             }
-            Ok(inner.handle(request).await)
+            if request.method() != Method::POST {
+                return Ok(inner.handle(request).await);
+            }
+            let (parts, body) = request.into_parts();
+            Ok(match read(body).await {
+                Ok(message) => {
+                    let request = Request::from_parts(parts, Full::new(message));
+                    inner.handle(request).await
+                }
+                Err(status) => refused(status),
+            })
         })
     }
+}
+
+fn refused(status: StatusCode) -> Response<BoxBody<Bytes, Infallible>> {
+    let mut response = Response::new(Empty::new().boxed());
+    *response.status_mut() = status;
+    response
 }
 
 impl fmt::Debug for McpService {

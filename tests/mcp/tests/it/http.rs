@@ -2,6 +2,7 @@
 
 use axum::{
     Router,
+    body::{Body, Bytes},
     extract::Request,
     http::{HeaderMap, StatusCode, header},
     middleware::Next,
@@ -12,11 +13,14 @@ use concentric_core::{ErrorKind, ToolStatus};
 use concentric_mcp::{McpConnection, McpServer, McpService};
 use concentric_mcp_tests::{Called, call, served};
 use concentric_tools::{NoArguments, Toolset, tool};
+use futures_util::stream;
 use serde_json::{Value, json};
 use std::sync::{
     Arc,
     atomic::{AtomicBool, AtomicUsize, Ordering},
 };
+use std::{convert::Infallible, future::pending};
+use tower::ServiceExt;
 
 /// Serves an application, and returns its origin.
 async fn serve(app: Router) -> String {
@@ -363,4 +367,40 @@ async fn only_a_number_of_calls_run_at_once() {
     while let Some(waited) = calls.join_next().await {
         assert_eq!(waited.unwrap().text(), "waited");
     }
+}
+
+/// The status of the response to a message.
+async fn status_of(message: Body) -> StatusCode {
+    let request = Request::post("/mcp")
+        .header(header::HOST, "localhost")
+        .header(header::CONTENT_TYPE, "application/json")
+        .header(header::ACCEPT, "application/json, text/event-stream")
+        .body(message)
+        .unwrap();
+    service().oneshot(request).await.unwrap().status()
+}
+
+#[tokio::test]
+async fn a_message_with_too_many_values_is_refused() {
+    let message = |values: usize| {
+        let meta = json!({"values": vec![0; values]});
+        let client = json!({"name": "test", "version": "1"});
+        let params = json!({
+            "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": client, "_meta": meta,
+        });
+        let message = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params});
+        Body::from(message.to_string())
+    };
+    assert_eq!(status_of(message(48_000)).await, StatusCode::OK);
+    let refused = StatusCode::PAYLOAD_TOO_LARGE;
+    assert_eq!(status_of(message(50_000)).await, refused);
+    assert_eq!(status_of(Body::from(vec![b' '; 5 << 20])).await, refused);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_that_does_not_end_is_refused() {
+    let (start, end) = (Bytes::from_static(b"{"), stream::once(pending()));
+    let start = stream::iter([Ok::<_, Infallible>(start)]);
+    let message = Body::from_stream(futures_util::StreamExt::chain(start, end));
+    assert_eq!(status_of(message).await, StatusCode::REQUEST_TIMEOUT);
 }
