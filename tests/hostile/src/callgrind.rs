@@ -1,6 +1,6 @@
 //! Instructions of each stage, counted by callgrind.
 
-use crate::{LEAST, child, stack::STACKS, table::MOST_RATIO};
+use crate::{LEAST, child, shapes::Shape, table::MOST_RATIO};
 use concentric_core::BoxError;
 use std::{
     collections::BTreeMap,
@@ -54,15 +54,16 @@ pub(crate) fn is_available() -> bool {
 /// Whether a growing buffer is copied depends on the free memory behind it, which dominates some
 /// stages. A stage above the bound is therefore counted again from other sizes, and the lowest
 /// ratio is used: superlinear growth shows from every size.
-pub(crate) fn ratios(shape: &str, bytes: usize) -> Result<Vec<Ratio>, BoxError> {
-    let mut ratios = counted(shape, STACKS, bytes)?;
+pub(crate) fn ratios(shape: &Shape, bytes: usize) -> Result<Vec<Ratio>, BoxError> {
+    let all = shape.endpoint.stacks();
+    let mut ratios = counted(shape.name, all, bytes)?;
     for more in [bytes + bytes / 2, 2 * bytes] {
-        let mut stacks: Vec<&str> = STACKS.to_vec();
+        let mut stacks: Vec<&str> = all.to_vec();
         stacks.retain(|stack| ratios.iter().any(|r| r.stack == *stack && r.is_beyond()));
         if stacks.is_empty() {
             break;
         }
-        for again in counted(shape, &stacks, more)? {
+        for again in counted(shape.name, &stacks, more)? {
             let earlier = ratios
                 .iter_mut()
                 .find(|ratio| ratio.stack == again.stack && ratio.stage == again.stage);

@@ -13,20 +13,38 @@
 //!
 //! # Figures
 //!
-//! A [shape](shapes) is an AG-UI request with one repeated element, such as messages, calls, schema
-//! nodes or state keys, up to a number of bytes. Each shape goes through seven [stacks](stack): the
-//! AG-UI layer, a suspend layer over SQLite, the loop with gates, tokens, lazy tools and skills,
-//! and one of the providers up to the bytes of its request. `agent` has a model that calls tools
-//! instead.
+//! A [shape](shapes) is a request with one repeated element, such as messages, calls, schema nodes or
+//! state keys, up to a number of bytes. Each shape goes through the [stacks](stack) of its
+//! [endpoint](endpoint):
+//!
+//! | endpoint | shapes | stacks |
+//! |---|---|---|
+//! | AG-UI | without a prefix | the AG-UI layer, a suspend layer over SQLite, the loop with gates, tokens, lazy tools and skills, and one of the providers up to the bytes of its request; `agent` has a model that calls tools instead |
+//! | OpenAI's chat completions and responses | `chat-`, `responses-` | the layers of a gateway and a provider (`-gateway`), or that agent (`-agent`); one of them answers with a stream (`-streamed`) |
+//! | `useChat` | `use-chat-` | that agent, with the log of its events |
+//! | the console | `console-`: forms; `pages-`: paths and queries | that agent |
+//! | threads of AG-UI | `threads-`: paths and queries | a store |
+//! | MCP | `mcp-` | a toolset, called without a session |
 //!
 //! | column | figure | bound |
 //! |---|---|---|
-//! | taken | the largest body that starts a run under the default limits, of 4 MiB | |
+//! | taken | the largest body that is accepted under the default limits | |
 //! | Ir 2n/n | the instructions of a stage for 2n bytes, divided by those for n, without limits except that on the body; for the stage with the largest growth | 2.3 |
-//! | CPU | the CPU time per byte at 4 MiB, divided by that at 512 KiB, without limits except that on the body | 4 |
-//! | heap | the peak heap under the default limits, divided by the 4 MiB that a body may have; for accepted and rejected bodies | 12 |
+//! | CPU | the CPU time per byte at 4 MiB (of a URI at 60 KiB), divided by that at an eighth of it, without limits except that on the body | 4 |
+//! | heap | the peak heap under the default limits, divided by the largest body (4 MiB; OpenAI's 20 MiB, a form 8 MiB, a URI 60 KiB); for accepted and rejected bodies | 12 |
 //! | raised | the peak heap at 4 MiB without limits except that on the body, divided by the size of the body; it may grow linearly | |
 //! | poll | the longest time that a worker thread was blocked under the default limits, in milliseconds | 50 |
+//!
+//! A second table has the figures of clients that hold connections, 1,000 at a time for each
+//! [endpoint](held), unless shapes are selected:
+//!
+//! | column | figure | bound |
+//! |---|---|---|
+//! | upload | the heap of each body that does not end | 64 KiB |
+//! | answered in | the time until all of them are answered | 60 s |
+//! | unread | the peak heap of an answer of 16 MiB of which the client reads the first part | 4 MiB |
+//! | waiting | the heap of each run, or stream of the console, that waits | 64 KiB |
+//! | accepted | the number of them that are not refused | |
 //!
 //! # Method
 //!
@@ -42,6 +60,8 @@
 //!   and the lowest figure is used.
 
 mod callgrind;
+mod endpoint;
+mod held;
 mod run;
 mod shapes;
 mod stack;
@@ -50,7 +70,7 @@ mod table;
 use concentric_core::BoxError;
 use run::Taken;
 use shapes::Shape;
-use stack::{Limits, STACKS};
+use stack::Limits;
 use std::{
     env,
     io::Read,
@@ -63,9 +83,6 @@ use std::{
     time::{Duration, Instant},
 };
 use table::Row;
-
-/// The default body limit of `AgUiLayer`.
-const BODY: usize = 4 << 20;
 
 /// The sizes for which instructions are counted: n and 2n.
 const COUNTED: usize = 64 << 10;
@@ -86,6 +103,7 @@ fn main() -> ExitCode {
         Some("one") => one(parts).map(|()| true),
         Some("taken") => taken(parts).map(|()| true),
         Some("count") => count(parts).map(|()| true),
+        Some("held") => held(parts).map(|()| true),
         _ => all(&arguments),
     };
     match result {
@@ -119,7 +137,7 @@ fn one<'a>(mut parts: impl Iterator<Item = &'a str>) -> Result<(), BoxError> {
 }
 
 fn taken<'a>(mut parts: impl Iterator<Item = &'a str>) -> Result<(), BoxError> {
-    let most = run::most_taken(shape(parts.next())?, BODY)?;
+    let most = run::most_taken(shape(parts.next())?)?;
     println!("{most}");
     Ok(())
 }
@@ -128,6 +146,16 @@ fn count<'a>(mut parts: impl Iterator<Item = &'a str>) -> Result<(), BoxError> {
     let shape = shape(parts.next())?;
     let bytes = parts.next().unwrap_or_default().parse()?;
     run::count(shape, &parts.collect::<Vec<_>>(), bytes)
+}
+
+fn held<'a>(mut parts: impl Iterator<Item = &'a str>) -> Result<(), BoxError> {
+    let name = parts.next().unwrap_or_default();
+    let mut endpoints = held::ENDPOINTS.into_iter();
+    let endpoint = endpoints.find(|endpoint| format!("{endpoint:?}") == name);
+    let endpoint = endpoint.ok_or_else(|| format!("unknown endpoint `{name}`"))?;
+    let held = held::one(endpoint, parts.next().unwrap_or_default())?;
+    println!("{}", serde_json::to_string(&held)?);
+    Ok(())
 }
 
 // ---- the main process ----
@@ -145,7 +173,7 @@ fn all(arguments: &[String]) -> Result<bool, BoxError> {
             .iter()
             .any(|name| shape.name.starts_with(name.as_str())),
     };
-    let shapes: Vec<&Shape> = shapes::ALL.iter().filter(is_asked).collect();
+    let shapes: Vec<&Shape> = shapes::all().filter(is_asked).collect();
     let counted = match (flag("--native"), callgrind::is_available()) {
         (true, _) => None,
         (false, true) if flag("--quick") => Some(QUICK_COUNTED),
@@ -173,20 +201,36 @@ fn all(arguments: &[String]) -> Result<bool, BoxError> {
     let mut rows = rows.into_inner().unwrap_or_else(PoisonError::into_inner);
     rows.sort_by_key(|row| shapes.iter().position(|shape| shape.name == row.shape));
     println!("{}", table::Table(&rows));
-    Ok(rows.iter().all(Row::is_within))
+    if !names.is_empty() {
+        return Ok(rows.iter().all(Row::is_within));
+    }
+    let held = held::Table(held::ENDPOINTS.map(|it| (it, hold(it))).into());
+    println!("\n{held}");
+    Ok(rows.iter().all(Row::is_within) && held.is_within())
+}
+
+/// Measures the clients that hold connections to an endpoint, in child processes.
+fn hold(endpoint: endpoint::Endpoint) -> Result<held::Held, String> {
+    let mut held = held::Held::default();
+    for kind in ["upload", "unread", "waiting"] {
+        let out = child(None, &["held", &format!("{endpoint:?}"), kind]);
+        let one = out.and_then(|out| Ok(serde_json::from_str(last(&out))?));
+        held = held::merge(held, one.map_err(|error| format!("{kind}: {error}"))?);
+    }
+    Ok(held)
 }
 
 /// Measures one shape, in child processes.
 fn measure(shape: &Shape, counted: Option<usize>) -> Row {
-    let mut row = Row::new(shape.name);
+    let mut row = Row::new(shape.name, shape.endpoint.limit());
     let most = child(None, &["taken", shape.name]).and_then(|out| Ok(last(&out).parse()?));
     match most {
         Ok(most) => row.taken = most,
         Err(error) => row.fail("the edge", error),
     }
-    for stack in STACKS {
+    for stack in shape.endpoint.stacks() {
         // A smaller body may pass a limit of a later stage, such as that on states.
-        let mut sizes = vec![row.taken / 8, row.taken, BODY];
+        let mut sizes = vec![row.taken / 8, row.taken, row.limit];
         sizes.retain(|bytes| *bytes > 0);
         sizes.dedup();
         for bytes in sizes {
@@ -201,7 +245,7 @@ fn measure(shape: &Shape, counted: Option<usize>) -> Row {
         }
     }
     if let Some(bytes) = counted {
-        match callgrind::ratios(shape.name, bytes) {
+        match callgrind::ratios(shape, bytes.min(shape.endpoint.limit() / 2)) {
             Ok(ratios) => row.ratios(&ratios),
             Err(error) => row.fail("callgrind", error),
         }
@@ -225,8 +269,9 @@ fn least_poll(shape: &Shape, stack: &str, bytes: usize) -> Result<Taken, BoxErro
 /// with the least growth of three, because a busy machine adds kernel time.
 fn least_growth(shape: &Shape, stack: &str) -> Result<(Taken, Taken), BoxError> {
     let pair = || {
+        let most = shape.endpoint.raised();
         let one = |bytes| one_of(shape, stack, Limits::Raised, bytes);
-        Ok::<_, BoxError>((one(BODY / 8)?, one(BODY)?))
+        Ok::<_, BoxError>((one(most / 8)?, one(most)?))
     };
     let mut least = pair()?;
     for _ in 0..2 {

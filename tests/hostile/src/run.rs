@@ -1,6 +1,7 @@
 //! The cost of one request, measured in a process of its own.
 
 use crate::{
+    endpoint::Endpoint,
     shapes::Shape,
     stack::{self, Answered, Limits, Served},
 };
@@ -19,7 +20,7 @@ use std::{
 };
 
 #[global_allocator]
-static HEAP: Cap<System> = Cap::new(System, usize::MAX);
+pub(crate) static HEAP: Cap<System> = Cap::new(System, usize::MAX);
 
 /// The allocator ends the process above this limit, to protect the machine.
 const MOST_HEAP: usize = 3 << 30;
@@ -51,11 +52,11 @@ pub(crate) fn one(
 ) -> Result<Taken, BoxError> {
     let _ = HEAP.set_limit(MOST_HEAP);
     let runtime = runtime()?;
-    let (served, sent) = stack::build(stack, limits)?;
-    runtime.block_on(warm_up(&served));
+    let (served, sent) = stack::build(shape.endpoint, stack, limits)?;
+    runtime.block_on(warm_up(shape.endpoint, &served));
     let sent_before = sent.bytes();
     let kept = HEAP.allocated();
-    let body = Bytes::from(shape.body(bytes));
+    let body = body(shape, stack, bytes);
     let length = body.len();
     let cpu = cpu(ClockId::ProcessCPUTime);
     let longest = Arc::new(AtomicU64::new(0));
@@ -64,7 +65,7 @@ pub(crate) fn one(
             self::cpu(ClockId::ThreadCPUTime),
             Arc::clone(&longest),
         ));
-        let answered = stack::send(&served, body).await;
+        let answered = stack::send(shape.endpoint, &served, body).await;
         // The cost includes dropping the request, in whichever task that happens.
         tokio::task::yield_now().await;
         watch.abort();
@@ -81,14 +82,16 @@ pub(crate) fn one(
     })
 }
 
-/// Returns the largest size of the shape, up to `most` bytes, that starts a run under the default
+/// Returns the largest size of the shape, up to the limit on bodies, that is accepted under the default
 /// limits.
-pub(crate) fn most_taken(shape: &Shape, most: usize) -> Result<usize, BoxError> {
+pub(crate) fn most_taken(shape: &Shape) -> Result<usize, BoxError> {
     let runtime = runtime()?;
-    let (served, _) = stack::build(stack::EDGE, Limits::Default)?;
+    let (endpoint, most) = (shape.endpoint, shape.endpoint.limit());
+    let (served, _) = stack::build(endpoint, stack::EDGE, Limits::Default)?;
     let is_taken = |bytes| {
-        let body = Bytes::from(shape.body(bytes));
-        runtime.block_on(stack::send(&served, body)).status == 200
+        let body = body(shape, stack::EDGE, bytes);
+        let answered = runtime.block_on(stack::send(endpoint, &served, body));
+        endpoint.is_taken(answered.status)
     };
     if is_taken(most) {
         return Ok(most);
@@ -108,27 +111,40 @@ pub(crate) fn most_taken(shape: &Shape, most: usize) -> Result<usize, BoxError> 
 /// callgrind.
 pub(crate) fn count(shape: &Shape, stacks: &[&str], bytes: usize) -> Result<(), BoxError> {
     let runtime = runtime()?;
+    let endpoint = shape.endpoint;
     for stack in stacks {
-        let (served, _) = stack::build(stack, Limits::Raised)?;
+        let (served, _) = stack::build(endpoint, stack, Limits::Raised)?;
         // The first run of a thread differs from later ones, because the store does not know it.
         println!("warm up");
-        runtime.block_on(warm_up(&served));
-        let body = Bytes::from(shape.body(bytes / 8));
-        runtime.block_on(stack::send(&served, body));
+        runtime.block_on(warm_up(endpoint, &served));
+        let small = body(shape, stack, bytes / 8);
+        runtime.block_on(stack::send(endpoint, &served, small));
         for bytes in [bytes, 2 * bytes] {
-            let body = Bytes::from(shape.body(bytes));
+            let body = body(shape, stack, bytes);
             println!("stack {stack} {bytes}");
-            runtime.block_on(stack::send(&served, body));
+            runtime.block_on(stack::send(endpoint, &served, body));
         }
     }
     Ok(())
 }
 
+/// Returns a body of the shape; some stacks answer with a stream.
+fn body(shape: &Shape, stack: &str, bytes: usize) -> Bytes {
+    const WHOLE: &[u8] = br#""stream":false"#;
+    let mut body = shape.body(bytes);
+    if stack.ends_with("-streamed")
+        && let Some(at) = body.windows(WHOLE.len()).position(|part| part == WHOLE)
+        && let Some(field) = body.get_mut(at..at + WHOLE.len())
+    {
+        field.copy_from_slice(br#""stream":true "#);
+    }
+    body.into()
+}
+
 /// Initializes one-time state before the measurement.
-async fn warm_up(served: &Served) {
-    let body =
-        r#"{"threadId":"w","runId":"w","messages":[{"id":"m","role":"user","content":"a"}]}"#;
-    stack::send(served, Bytes::from_static(body.as_bytes())).await;
+async fn warm_up(endpoint: Endpoint, served: &Served) {
+    let body = Bytes::from_static(endpoint.small().as_bytes());
+    stack::send(endpoint, served, body).await;
 }
 
 fn runtime() -> std::io::Result<tokio::runtime::Runtime> {

@@ -1,15 +1,26 @@
 //! The stacks that read hostile requests.
 
+use crate::endpoint::Endpoint;
 use bytes::Bytes;
 use concentric_core::{
     AgentLayer, BoxError, BoxModel, CallId, ChatRequest, ChatResponse, Error, Event, FinishReason,
-    ToolCallPart, Usage,
+    ToolCallPart, Usage, store::Tenant,
 };
 use concentric_http::{
     ClientPolicy,
-    ag_ui::{AgUi, AgUiLayer, AgUiState},
+    ag_ui::{AgUiLayer, AgUiState, EventLogLayer, Threads},
+    console::{Console, Operator},
+    openai::OpenAi,
+    ui_messages::UiMessagesLayer,
 };
-use concentric_layers::suspend::SuspendLayer;
+use concentric_layers::{
+    DetachLayer, FallbackLayer, RateLimitLayer, ResponseCacheLayer, RetryModel,
+    budget::{self, BudgetPlugin},
+    rate_limit::Quota,
+    response_cache::CacheScope,
+    suspend::SuspendLayer,
+};
+use concentric_mcp::McpService;
 use concentric_providers::{
     AnthropicLayer, ApiKey, GeminiLayer, OllamaLayer, OpenAiLayer, OpenAiResponsesLayer,
 };
@@ -18,12 +29,14 @@ use concentric_tools::{
     Approval, ApprovalTokens, LazyTools, Skill, Skills, Toolset, token::TokenKeys, tool,
 };
 use futures_core::Stream;
-use http_body_util::{BodyExt, Full};
+use http_body::Body;
+use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 use std::{
     collections::VecDeque,
+    convert::Infallible,
     hint::black_box,
     pin::Pin,
     sync::{
@@ -31,19 +44,14 @@ use std::{
         atomic::{AtomicUsize, Ordering},
     },
     task::{Context, Poll},
+    time::Duration,
 };
-use tower::{Layer, ServiceBuilder, ServiceExt, service_fn, util::MapRequestLayer};
-
-/// The stacks, named after the API of their provider. `agent` has a model that calls tools instead.
-pub(crate) const STACKS: &[&str] = &[
-    "agent",
-    "anthropic",
-    "chat",
-    "gemini",
-    "gemini-2.0",
-    "ollama",
-    "responses",
-];
+use tower::{
+    Layer, Service, ServiceBuilder, ServiceExt,
+    retry::RetryLayer,
+    service_fn,
+    util::{BoxCloneSyncService, MapRequestLayer},
+};
 
 /// A stack with only the HTTP endpoint.
 pub(crate) const EDGE: &str = "edge";
@@ -51,7 +59,7 @@ pub(crate) const EDGE: &str = "edge";
 /// The limits of the endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Limits {
-    /// The defaults of `AgUiLayer`.
+    /// The defaults of the endpoint.
     Default,
     /// Only the limit on the body, and no policy.
     Raised,
@@ -77,16 +85,106 @@ impl Sent {
     }
 }
 
-/// An agent behind its endpoint.
-pub(crate) type Served = AgUi<BoxModel>;
+/// A stack behind its endpoint.
+pub(crate) type Served = BoxCloneSyncService<
+    http::Request<UnsyncBoxBody<Bytes, BoxError>>,
+    http::Response<UnsyncBoxBody<Bytes, BoxError>>,
+    Infallible,
+>;
 
-/// Builds the stack named `name`.
-pub(crate) fn build(name: &str, limits: Limits) -> Result<(Served, Sent), BoxError> {
+/// Builds the stack named `name`, behind `endpoint`.
+pub(crate) fn build(
+    endpoint: Endpoint,
+    name: &str,
+    limits: Limits,
+) -> Result<(Served, Sent), BoxError> {
     let sent = Sent::default();
     let model = model(name, &sent)?;
-    if name == EDGE {
-        return Ok((edge(limits).layer(model), sent));
-    }
+    let model = match name {
+        EDGE => model,
+        "chat-gateway" | "responses-gateway-streamed" => gateway(model),
+        _ => agent(model)?,
+    };
+    Ok((behind(endpoint, limits, model)?, sent))
+}
+
+/// Puts a model or an agent behind an endpoint.
+pub(crate) fn behind(
+    endpoint: Endpoint,
+    limits: Limits,
+    model: BoxModel,
+) -> Result<Served, BoxError> {
+    Ok(match endpoint {
+        Endpoint::AgUi => {
+            let layer = AgUiLayer::new().keep_alive(None);
+            let layer = match policy(limits) {
+                Some(policy) => layer.client_policy(policy),
+                None => layer,
+            };
+            served(layer.layer(model))
+        }
+        Endpoint::Chat | Endpoint::Responses => {
+            let api = OpenAi::new().model("m", model).keep_alive(None);
+            served(match policy(limits) {
+                Some(policy) => api.client_policy(policy),
+                None => api,
+            })
+        }
+        Endpoint::UseChat => {
+            let log = EventLogLayer::new();
+            let layer = UiMessagesLayer::new().events(&log).keep_alive(None);
+            let layer = match policy(limits) {
+                Some(policy) => layer.client_policy(policy),
+                None => layer,
+            };
+            let agent = ServiceBuilder::new()
+                .layer(DetachLayer::new())
+                .layer(log)
+                .service(model);
+            served(layer.layer(BoxModel::new(agent)))
+        }
+        Endpoint::Threads => {
+            let store = SqliteStore::open_in_memory()?;
+            served(Threads::new().threads(store.clone()).runs(store))
+        }
+        Endpoint::Console | Endpoint::Pages => {
+            let operator = Operator::new("o", [Tenant::default()]).content().decide();
+            let console = Console::authorize(move |_| std::future::ready(Some(operator.clone())));
+            let store = SqliteStore::open_in_memory()?;
+            served(console.runs(store).replies(model))
+        }
+        Endpoint::Mcp => {
+            let look = tool("look", "Looks.", |look: Look| async move {
+                hostile_boundary("tool");
+                if look.waits {
+                    std::future::pending().await
+                }
+                "seen"
+            });
+            served(McpService::new("s", Toolset::new().tool(look.read_only())))
+        }
+    })
+}
+
+fn served<S, B>(service: S) -> Served
+where
+    S: Service<
+            http::Request<UnsyncBoxBody<Bytes, BoxError>>,
+            Response = http::Response<B>,
+            Error = Infallible,
+        > + Clone
+        + Send
+        + Sync
+        + 'static,
+    S::Future: Send,
+    B: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+{
+    let service = service.map_response(|response: http::Response<B>| response.map(boxed));
+    BoxCloneSyncService::new(service)
+}
+
+/// An agent with gates, tokens, lazy tools and skills over a store.
+fn agent(model: BoxModel) -> Result<BoxModel, BoxError> {
     let tools = Toolset::new()
         .tool(tool("look", "Looks.", |_: Anything| async { "seen" }).read_only())
         .tool(tool("pay", "Pays.", |_: Anything| async { "paid" }))
@@ -128,34 +226,59 @@ pub(crate) fn build(name: &str, limits: Limits) -> Result<(Served, Sent), BoxErr
             request
         }))
         .service(model);
-    Ok((edge(limits).layer(BoxModel::new(agent)), sent))
+    Ok(BoxModel::new(agent))
 }
 
-fn edge(limits: Limits) -> AgUiLayer {
-    let layer = AgUiLayer::new().keep_alive(None);
-    match limits {
-        Limits::Default => layer,
-        Limits::Raised => layer.client_policy(
-            ClientPolicy::new()
-                .max_values(usize::MAX)
-                .max_messages(usize::MAX)
-                .max_tool_calls(usize::MAX)
-                .max_parts(usize::MAX)
-                .max_tools(usize::MAX)
-                .max_tool_schema(usize::MAX)
-                .max_id(usize::MAX)
-                .max_client_results(usize::MAX)
-                .max_replies(usize::MAX)
-                .max_context(usize::MAX)
-                .system_messages(true)
-                .file_ids(true)
-                .media_host("*"),
-        ),
-    }
+/// A model with the layers that callers of a gateway share.
+fn gateway(model: BoxModel) -> BoxModel {
+    let budget = BudgetPlugin::new(budget::Limits::new());
+    let provider = ServiceBuilder::new()
+        .layer(RetryLayer::new(RetryModel::new(2)))
+        .layer(budget.model())
+        .layer(MapRequestLayer::new(|request| {
+            hostile_boundary("provider");
+            request
+        }))
+        .service(model);
+    let provider = BoxModel::new(provider);
+    let minute = Quota::per(Duration::from_secs(60)).requests(1_000);
+    let stack = ServiceBuilder::new()
+        .layer(MapRequestLayer::new(entered))
+        .layer(RateLimitLayer::new(minute).by(|request| Tenant::of(&request.context).0))
+        .layer(ResponseCacheLayer::new(CacheScope::Tenant))
+        .layer(FallbackLayer::new("primary").or("secondary", provider.clone()))
+        .service(provider);
+    BoxModel::new(stack)
+}
+
+/// The policy without limits, if they are raised.
+fn policy(limits: Limits) -> Option<ClientPolicy> {
+    let policy = ClientPolicy::new()
+        .max_values(usize::MAX)
+        .max_messages(usize::MAX)
+        .max_tool_calls(usize::MAX)
+        .max_parts(usize::MAX)
+        .max_tools(usize::MAX)
+        .max_tool_schema(usize::MAX)
+        .max_id(usize::MAX)
+        .max_client_results(usize::MAX)
+        .max_replies(usize::MAX)
+        .max_context(usize::MAX)
+        .system_messages(true)
+        .file_ids(true)
+        .media_host("*");
+    (limits == Limits::Raised).then_some(policy)
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
 struct Anything {}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+struct Look {
+    /// Whether the tool never returns.
+    #[serde(default)]
+    waits: bool,
+}
 
 /// Reads the state, changes every number in it, and reads it again, as a tool may do.
 fn entered(request: ChatRequest) -> ChatRequest {
@@ -185,11 +308,20 @@ fn model(name: &str, sent: &Sent) -> Result<BoxModel, BoxError> {
             let events = [Event::text("Done."), finish];
             Ok::<_, Error>(ChatResponse::new(Answer(events.into())))
         })),
-        "agent" => calling(sent.clone()),
+        "agent"
+        | "chat-agent-streamed"
+        | "responses-agent"
+        | "use-chat"
+        | "console"
+        | "pages"
+        | "threads"
+        | "mcp" => calling(sent.clone()),
         "anthropic" => BoxModel::new(
             AnthropicLayer::new("claude-sonnet-4-5", key()).layer(http(ANTHROPIC, sent)),
         ),
-        "chat" => BoxModel::new(OpenAiLayer::new("gpt-5.5", key()).layer(http(CHAT, sent))),
+        "chat" | "chat-gateway" => {
+            BoxModel::new(OpenAiLayer::new("gpt-5.5", key()).layer(http(CHAT, sent)))
+        }
         "gemini" => {
             BoxModel::new(GeminiLayer::new("gemini-2.5-pro", key()).layer(http(GEMINI, sent)))
         }
@@ -197,7 +329,7 @@ fn model(name: &str, sent: &Sent) -> Result<BoxModel, BoxError> {
             BoxModel::new(GeminiLayer::new("gemini-2.0-flash", key()).layer(http(GEMINI, sent)))
         }
         "ollama" => BoxModel::new(OllamaLayer::new("qwen3").layer(http(OLLAMA, sent))),
-        "responses" => {
+        "responses" | "responses-gateway-streamed" => {
             BoxModel::new(OpenAiResponsesLayer::new("gpt-5.5", key()).layer(http(RESPONSES, sent)))
         }
         other => return Err(format!("unknown stack `{other}`").into()),
@@ -330,13 +462,18 @@ pub(crate) struct Answered {
     pub(crate) bytes: usize,
 }
 
+/// A body of requests to all stacks.
+pub(crate) fn boxed<B>(body: B) -> UnsyncBoxBody<Bytes, BoxError>
+where
+    B: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+{
+    body.map_err(Into::into).boxed_unsync()
+}
+
 /// Sends a body, and reads the response to its end.
-pub(crate) async fn send(served: &Served, body: Bytes) -> Answered {
-    hostile_boundary("ag_ui");
-    let request = http::Request::post("/")
-        .header("content-type", "application/json")
-        .body(Full::new(body))
-        .expect("the request is valid");
+pub(crate) async fn send(endpoint: Endpoint, served: &Served, body: Bytes) -> Answered {
+    hostile_boundary(endpoint.stage());
+    let request = endpoint.request(body).map(boxed);
     let response = match served.clone().oneshot(request).await {
         Ok(response) => response,
         Err(never) => match never {},
@@ -344,11 +481,9 @@ pub(crate) async fn send(served: &Served, body: Bytes) -> Answered {
     let status = response.status().as_u16();
     let mut body = std::pin::pin!(response.into_body());
     let mut bytes = 0;
-    while let Some(frame) = body.frame().await {
-        match frame {
-            Ok(frame) => bytes += frame.data_ref().map_or(0, Bytes::len),
-            Err(never) => match never {},
-        }
+    // A stream that fails ends with an error.
+    while let Some(Ok(frame)) = body.frame().await {
+        bytes += frame.data_ref().map_or(0, Bytes::len);
     }
     hostile_boundary("end");
     Answered { status, bytes }

@@ -1,6 +1,6 @@
 //! The figures and their bounds.
 
-use crate::{BODY, callgrind::Ratio, run::Taken};
+use crate::{callgrind::Ratio, run::Taken};
 use std::fmt;
 
 /// The bounds.
@@ -43,7 +43,9 @@ impl Worst {
 #[derive(Clone, Debug)]
 pub(crate) struct Row {
     pub(crate) shape: &'static str,
-    /// The largest body that starts a run, in bytes.
+    /// The largest body, in bytes.
+    pub(crate) limit: usize,
+    /// The largest body that is accepted, in bytes.
     pub(crate) taken: usize,
     ratio: Option<Worst>,
     growth: Worst,
@@ -54,9 +56,10 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    pub(crate) fn new(shape: &'static str) -> Self {
+    pub(crate) fn new(shape: &'static str, limit: usize) -> Self {
         Self {
             shape,
+            limit,
             taken: 0,
             ratio: None,
             growth: Worst::default(),
@@ -69,7 +72,7 @@ impl Row {
 
     /// Adds a request under the default limits.
     pub(crate) fn default(&mut self, stack: &str, taken: &Taken) {
-        self.heap.add(taken.heap as f64 / BODY as f64, stack);
+        self.heap.add(taken.heap as f64 / self.limit as f64, stack);
         self.poll.add(taken.poll as f64 / 1e3, stack);
     }
 
@@ -124,7 +127,7 @@ impl fmt::Display for Row {
             ),
         };
         let taken = match self.taken {
-            BODY => "4 MiB".to_owned(),
+            taken if taken == self.limit => format!("{} MiB", taken >> 20),
             0 => "none".to_owned(),
             bytes => format!("{} KiB", bytes.div_ceil(1024)),
         };

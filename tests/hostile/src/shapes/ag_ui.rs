@@ -1,44 +1,8 @@
-//! The shapes of hostile requests, each with one repeated element.
+//! Requests of AG-UI.
 
+use super::{INVALID, Shape, bytes, fill, list, nest, shapes};
+use crate::endpoint::Endpoint;
 use std::fmt::Write;
-
-/// A request with one repeated element.
-#[derive(Clone, Copy)]
-pub(crate) struct Shape {
-    /// The name in the table and on the command line.
-    pub(crate) name: &'static str,
-    /// Whether `--quick` includes the shape.
-    pub(crate) quick: bool,
-    build: fn(usize) -> Input,
-}
-
-impl Shape {
-    /// Returns a request body of about `bytes` bytes, and never more.
-    pub(crate) fn body(&self, bytes: usize) -> String {
-        let room = Input::default().json(0).len();
-        let mut share = bytes.saturating_sub(room);
-        loop {
-            let body = (self.build)(share).json(bytes);
-            match body.len().checked_sub(bytes) {
-                None | Some(0) => return body,
-                Some(_) if share == 0 => return body,
-                Some(over) => share = share.saturating_sub(over),
-            }
-        }
-    }
-}
-
-/// Returns the shape named `name`.
-pub(crate) fn find(name: &str) -> Option<&'static Shape> {
-    ALL.iter().find(|shape| shape.name == name)
-}
-
-macro_rules! shapes {
-    ($($quick:literal $name:literal: $build:expr;)*) => {
-        /// All shapes.
-        pub(crate) const ALL: &[Shape] = &[$(Shape { name: $name, quick: $quick, build: $build }),*];
-    };
-}
 
 /// The fields of an input. Empty fields are omitted.
 #[derive(Default)]
@@ -56,8 +20,23 @@ struct Input {
 }
 
 impl Input {
-    fn json(&self, capacity: usize) -> String {
-        let mut json = String::with_capacity(capacity + 512);
+    fn into_bytes(self) -> Vec<u8> {
+        bytes(self.json())
+    }
+
+    fn json(&self) -> String {
+        let parts = [
+            &self.messages,
+            &self.tools,
+            &self.state,
+            &self.context,
+            &self.props,
+            &self.resume,
+            &self.thread,
+            &self.extra,
+        ];
+        let length: usize = parts.iter().map(|part| part.len()).sum();
+        let mut json = String::with_capacity(length + 512);
         let thread = match self.thread.as_str() {
             "" => "t",
             thread => thread,
@@ -122,28 +101,6 @@ fn state(state: String) -> Input {
     }
 }
 
-/// Joins as many items as fit into `bytes` with commas.
-fn list(bytes: usize, item: impl Fn(usize) -> String) -> String {
-    let mut all = String::with_capacity(bytes + 1);
-    for at in 0.. {
-        let item = item(at);
-        let comma = usize::from(at > 0);
-        if all.len() + comma + item.len() > bytes {
-            break;
-        }
-        if at > 0 {
-            all.push(',');
-        }
-        all.push_str(&item);
-    }
-    all
-}
-
-/// Repeats `unit` as often as it fits into `bytes`.
-fn fill(bytes: usize, unit: &str) -> String {
-    unit.repeat(bytes / unit.len())
-}
-
 fn user(id: &str, text: &str) -> String {
     format!(r#"{{"id":"{id}","role":"user","content":"{text}"}}"#)
 }
@@ -199,14 +156,6 @@ fn tool(schema: &str) -> Input {
     ))
 }
 
-/// Nests `inner` in `depth` objects with the key `key`.
-fn nest(depth: usize, key: &str, inner: &str) -> String {
-    let mut all = format!(r#"{{"{key}":"#).repeat(depth);
-    all.push_str(inner);
-    all.push_str(&"}".repeat(depth));
-    all
-}
-
 fn part(text: &str) -> String {
     format!(r#"{{"type":"text","text":"{text}"}}"#)
 }
@@ -237,7 +186,7 @@ fn resume(messages: String, resume: String) -> Input {
 /// The largest number of replies in a request.
 const REPLIES: usize = 256;
 
-shapes! {
+shapes! { ALL: AgUi, Input => Input::into_bytes;
     // Messages.
     true "messages": |n| messages(list(n, |i| user(&format!("m{i}"), "a")));
     false "turns": |n| messages(list(n, |i| match i % 2 {
@@ -314,6 +263,7 @@ shapes! {
     true "quotes": |n| messages(user("m", &fill(n, "\\\"")));
     false "control-characters": |n| messages(user("m", &fill(n, "\\u0001")));
     false "surrogate-pairs": |n| messages(user("m", &fill(n, "\\ud83d\\ude00")));
+    true "invalid-utf-8": |n| messages(user("m", &fill(n, INVALID)));
     false "whitespace": |n| Input {
         extra: format!(r#""x":0{}"#, fill(n, " \n")),
         ..Input::default()
@@ -500,6 +450,14 @@ shapes! {
         extra: list(n, |i| format!(r#""x{i}":[]"#)),
         ..Input::default()
     };
+    false "equal-fields": |n| Input {
+        extra: list(n, |_| r#""x":0"#.to_owned()),
+        ..Input::default()
+    };
+    false "depth": |n| Input {
+        extra: format!(r#""x":{}"#, fill(n, "[")),
+        ..Input::default()
+    };
     false "thread-id": |n| Input {
         thread: fill(n, "t"),
         ..Input::default()
@@ -553,32 +511,4 @@ shapes! {
         round(i, "find_tools", r#"{\"query\":\"n\"}"#, &format!("- n{i}"))
     }));
     false "calls-of-hidden-tools": |n| messages(list(n, |i| round(i, "crm_a", "{}", "ok")));
-}
-
-#[cfg(test)]
-mod tests {
-    use super::ALL;
-    use std::collections::HashSet;
-
-    #[test]
-    fn every_shape_is_json_and_fills_its_bytes() {
-        let mut names = HashSet::new();
-        for shape in ALL {
-            assert!(names.insert(shape.name), "two shapes `{}`", shape.name);
-            for bytes in [64 << 10, 1 << 20] {
-                let body = shape.body(bytes);
-                assert!(body.len() <= bytes, "{}: {} bytes", shape.name, body.len());
-                // Shapes with a limit of their own stay below the size.
-                let least = if shape.name.starts_with("resume-") {
-                    bytes / 20
-                } else {
-                    bytes * 9 / 10
-                };
-                assert!(body.len() >= least, "{}: {} bytes", shape.name, body.len());
-                let json = serde_json::from_str::<serde_json::Value>(&body);
-                assert!(json.is_ok(), "{}: {json:?}", shape.name);
-            }
-        }
-        assert!(names.len() >= 40);
-    }
 }
