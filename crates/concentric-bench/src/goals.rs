@@ -94,6 +94,9 @@ pub(crate) fn of(work: &str, quantity: Quantity) -> Option<Goal> {
         ("w6-state", Bytes) => Goal::Times(1.1),
         ("w5-closed", Microseconds) => Goal::Times(0.65),
         ("w5-paced-first", Microseconds) => Goal::Times(1.25),
+        // 0.2 CPU seconds for 1,000 answers.
+        ("gateway-closed", Microseconds) => Goal::Most(200.0),
+        ("gateway-paced-first", Microseconds) => Goal::Most(2_000.0),
         ("disconnect-p99", Microseconds) => Goal::Most(100_000.0),
         _ => return None,
     })

@@ -73,6 +73,27 @@ pub(crate) fn encode(message_id: &str, text: &str, buffer: &mut Vec<u8>) {
     buffer.extend_from_slice(br#"data: {"type":"TEXT_MESSAGE_CONTENT","messageId":""#);
     buffer.extend_from_slice(message_id.as_bytes());
     buffer.extend_from_slice(br#"","delta":""#);
+    escape(text, buffer);
+    buffer.extend_from_slice(b"\"}\n\n");
+}
+
+/// Appends an OpenAI frame with a text delta, or the last frames.
+pub(crate) fn encode_chunk(text: Option<&str>, buffer: &mut Vec<u8>) {
+    const START: &str = concat!(
+        r#"data: {"id":"chatcmpl-run_0123456789abcdefgh","object":"chat.completion.chunk","#,
+        r#""created":1700000000,"model":"gpt-5.5","choices":[{"index":0,"delta":{"#,
+    );
+    buffer.extend_from_slice(START.as_bytes());
+    if let Some(text) = text {
+        buffer.extend_from_slice(br#""content":""#);
+        escape(text, buffer);
+        buffer.extend_from_slice(b"\"},\"finish_reason\":null}]}\n\n");
+        return;
+    }
+    buffer.extend_from_slice(b"},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n");
+}
+
+fn escape(text: &str, buffer: &mut Vec<u8>) {
     let is_special = |byte: &u8| matches!(byte, b'"' | b'\\' | 0..0x20);
     let mut rest = text.as_bytes();
     while let Some(at) = rest.iter().position(is_special) {
@@ -84,5 +105,4 @@ pub(crate) fn encode(message_id: &str, text: &str, buffer: &mut Vec<u8>) {
         rest = tail;
     }
     buffer.extend_from_slice(rest);
-    buffer.extend_from_slice(b"\"}\n\n");
 }

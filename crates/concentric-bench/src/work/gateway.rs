@@ -1,6 +1,7 @@
-//! W5: a gateway between browsers and a provider, over real sockets.
+//! A gateway between clients and a provider, over real sockets: W5 for browsers, in AG-UI, and
+//! `gateway` for clients of OpenAI.
 //!
-//! The provider, the gateway and the browsers each have a thread; only the gateway's CPU time is
+//! The provider, the gateway and the clients each have a thread; only the gateway's CPU time is
 //! measured. The provider sends each frame as an HTTP chunk of its own.
 
 use super::{
@@ -10,19 +11,31 @@ use super::{
     stream::count,
 };
 use crate::{bare, measure::time};
-use axum::{Router, serve::ListenerExt};
+use axum::{
+    Router, extract,
+    middleware::{self, Next},
+    response::{IntoResponse, Response},
+    serve::ListenerExt,
+};
 use bytes::Bytes;
-use concentric_core::{AgentLayer, BoxModel, NoTools};
-use concentric_http::ag_ui::AgUiLayer;
-use concentric_layers::inspect_events;
+use concentric_core::{AgentLayer, BoxModel, NoTools, store::Tenant};
+use concentric_http::{ag_ui::AgUiLayer, openai::OpenAi};
+use concentric_layers::{
+    FallbackLayer, RateLimitLayer, ResponseCacheLayer, RetryModel,
+    budget::{Budget, BudgetPlugin, Limits},
+    inspect_events,
+    rate_limit::Quota,
+    response_cache::CacheScope,
+};
 use concentric_providers::{ApiKey, HttpClient, OpenAiLayer};
 use futures_util::future::select;
-use http::{Method, Request};
+use http::{Method, Request, StatusCode, header};
 use http_body_util::Full;
 use std::{
     io,
     net::SocketAddr,
     pin::pin,
+    sync::atomic::{AtomicUsize, Ordering},
     thread,
     time::{Duration, Instant},
 };
@@ -34,7 +47,7 @@ use tokio::{
     task::JoinSet,
     time::sleep_until,
 };
-use tower::{ServiceBuilder, service_fn};
+use tower::{ServiceBuilder, retry::RetryLayer, service_fn};
 
 /// The number of connections in a closed loop.
 const CONNECTIONS: usize = 16;
@@ -51,52 +64,89 @@ const INTERVAL: Duration = Duration::from_millis(100);
 /// The number of samples, with both sides in turn.
 const SAMPLES: usize = 3;
 
+/// The key of the gateway's only client.
+const KEY: &str = "Bearer sk-bench";
+
 /// The figures for a number of answers.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Taken {
     /// The gateway's CPU time per answer, in microseconds.
     cpu: f64,
-    /// The median wall time from a request to the first text, in microseconds.
-    first: f64,
+    /// The wall times from the requests to their first texts, in microseconds.
+    first: Vec<f64>,
 }
 
 /// Returns the gateway's CPU time per answer in microseconds, with a provider that sends each answer
 /// at once, and browsers that send one request after another.
 pub(crate) fn closed(answers: usize) -> [f64; 2] {
-    medians(|side| {
-        let gateway = Gateway::start(side, None);
-        runtime().block_on(async {
-            gateway.closed(answers / 10).await;
-            gateway.closed(answers).await
-        })
-    })
-    .map(|taken| taken.cpu)
+    let sides = [Between::BareBrowsers, Between::Browsers];
+    taken(sides, |between| closed_loop(between, answers)).map(|taken| taken.cpu)
 }
 
 /// Returns the gateway's CPU time per answer and the wall time to the first text in microseconds, with
 /// a provider that waits between frames, and ten requests per second.
 pub(crate) fn paced(answers: usize) -> [[f64; 2]; 2] {
-    let taken = medians(|side| {
-        let gateway = Gateway::start(side, Some(PACE));
-        runtime().block_on(async {
-            gateway.open(3).await;
-            gateway.open(answers).await
-        })
-    });
-    [taken.map(|taken| taken.cpu), taken.map(|taken| taken.first)]
+    let sides = [Between::BareBrowsers, Between::Browsers];
+    let taken = taken(sides, |between| paced_loop(between, answers));
+    let cpu = [taken[0].cpu, taken[1].cpu];
+    [cpu, taken.map(|taken| time::median(taken.first))]
 }
 
-fn medians(of: impl Fn(Side) -> Taken) -> [Taken; 2] {
-    let mut taken = [Vec::new(), Vec::new()];
+/// Returns the figure of [`closed`] for clients of OpenAI.
+pub(crate) fn chat_closed(answers: usize) -> [f64; 2] {
+    let sides = [Between::BareChats, Between::Chats];
+    taken(sides, |between| closed_loop(between, answers)).map(|taken| taken.cpu)
+}
+
+/// Returns the gateway's CPU time per answer, and the time that it adds to the first text at the 99th
+/// percentile, in microseconds, for clients of OpenAI, with a provider and requests as in [`paced`].
+///
+/// The added time is that of a request less the median of requests to the provider itself.
+pub(crate) fn chat_paced(answers: usize) -> [[f64; 2]; 2] {
+    let sides = [Between::Nothing, Between::BareChats, Between::Chats];
+    let [direct, bare, concentric] = taken(sides, |between| paced_loop(between, answers));
+    let direct = time::median(direct.first);
+    let cpu = [bare.cpu, concentric.cpu];
+    let added = [bare, concentric].map(|taken| percentile(taken.first, 99) - direct);
+    [cpu, added]
+}
+
+fn closed_loop(between: Between, answers: usize) -> Taken {
+    let gateway = Gateway::start(between, None);
+    runtime().block_on(async {
+        gateway.closed(answers / 10).await;
+        gateway.closed(answers).await
+    })
+}
+
+fn paced_loop(between: Between, answers: usize) -> Taken {
+    let gateway = Gateway::start(between, Some(PACE));
+    runtime().block_on(async {
+        gateway.open(3).await;
+        gateway.open(answers).await
+    })
+}
+
+/// Returns the median CPU time and all times to the first texts of several samples, with the sides in
+/// turn.
+fn taken<const N: usize>(sides: [Between; N], of: impl Fn(Between) -> Taken) -> [Taken; N] {
+    let mut taken = sides.map(|_| Vec::new());
     for _ in 0..SAMPLES {
-        for (side, taken) in [Side::Bare, Side::Concentric].into_iter().zip(&mut taken) {
+        for (side, taken) in sides.into_iter().zip(&mut taken) {
             taken.push(of(side));
         }
     }
     taken.map(|taken| Taken {
         cpu: time::median(taken.iter().map(|taken| taken.cpu).collect()),
-        first: time::median(taken.iter().map(|taken| taken.first).collect()),
+        first: taken.into_iter().flat_map(|taken| taken.first).collect(),
     })
+}
+
+/// Returns the least value that at least `percent` percent of all values do not exceed.
+fn percentile(mut taken: Vec<f64>, percent: usize) -> f64 {
+    taken.sort_by(f64::total_cmp);
+    let at = (taken.len() * percent).div_ceil(100).saturating_sub(1);
+    taken.get(at).copied().unwrap_or(f64::NAN)
 }
 
 fn runtime() -> Runtime {
@@ -106,10 +156,17 @@ fn runtime() -> Runtime {
         .expect("a runtime")
 }
 
+/// What the clients connect to.
 #[derive(Clone, Copy, Debug)]
-enum Side {
-    Bare,
-    Concentric,
+enum Between {
+    /// A gateway for browsers, on plain tower.
+    BareBrowsers,
+    Browsers,
+    /// A gateway for clients of OpenAI, on plain tower.
+    BareChats,
+    Chats,
+    /// The provider itself, with requests of clients of OpenAI.
+    Nothing,
 }
 
 /// A server on a thread of its own, which ends when this is dropped.
@@ -150,37 +207,46 @@ impl Server {
 }
 
 struct Gateway {
+    between: Between,
     server: Server,
-    _upstream: Server,
+    _upstream: Option<Server>,
 }
 
 impl Gateway {
-    fn start(side: Side, pace: Option<Duration>) -> Self {
+    fn start(between: Between, pace: Option<Duration>) -> Self {
         let upstream = Server::start(move |listener| provide(listener, pace));
+        if let Between::Nothing = between {
+            return Self {
+                between,
+                server: upstream,
+                _upstream: None,
+            };
+        }
         let address = upstream.address;
-        let server = Server::start(move |listener| serve(listener, side, address));
+        let server = Server::start(move |listener| serve(listener, between, address));
         Self {
+            between,
             server,
-            _upstream: upstream,
+            _upstream: Some(upstream),
         }
     }
 
     /// Reads `answers` over connections that each send one request after another.
     async fn closed(&self, answers: usize) -> Taken {
         self.measured(answers, async {
-            let mut browsers = JoinSet::new();
-            for browser in 0..CONNECTIONS {
-                let address = self.server.address;
-                browsers.spawn(async move {
-                    let mut browser_ = Browser::connect(address).await;
+            let mut clients = JoinSet::new();
+            for at in 0..CONNECTIONS {
+                let (address, between) = (self.server.address, self.between);
+                clients.spawn(async move {
+                    let mut client = Client::connect(address, between).await;
                     let mut first = Vec::new();
-                    for _ in (browser..answers).step_by(CONNECTIONS) {
-                        first.push(browser_.answer(Instant::now()).await);
+                    for _ in (at..answers).step_by(CONNECTIONS) {
+                        first.push(client.answer(Instant::now()).await);
                     }
                     first
                 });
             }
-            browsers.join_all().await.concat()
+            clients.join_all().await.concat()
         })
         .await
     }
@@ -189,15 +255,15 @@ impl Gateway {
     async fn open(&self, answers: usize) -> Taken {
         self.measured(answers, async {
             let start = Instant::now();
-            let mut browsers = JoinSet::new();
+            let mut clients = JoinSet::new();
             for at in (0..answers).map(|n| start + INTERVAL * u32::try_from(n).unwrap_or(0)) {
-                let address = self.server.address;
-                browsers.spawn(async move {
+                let (address, between) = (self.server.address, self.between);
+                clients.spawn(async move {
                     sleep_until(at.into()).await;
-                    Browser::connect(address).await.answer(at).await
+                    Client::connect(address, between).await.answer(at).await
                 });
             }
-            browsers.join_all().await
+            clients.join_all().await
         })
         .await
     }
@@ -208,10 +274,12 @@ impl Gateway {
         let first = work.await;
         let cpu = self.server.cpu().await - before;
         assert_eq!(first.len(), answers);
-        counters::assert(5, (answers * CHUNKS * CHUNK) as u64, 0);
+        if let Between::BareBrowsers | Between::Browsers = self.between {
+            counters::assert(5, (answers * CHUNKS * CHUNK) as u64, 0);
+        }
         Taken {
             cpu: micros(cpu) / answers as f64,
-            first: time::median(first.into_iter().map(micros).collect()),
+            first: first.into_iter().map(micros).collect(),
         }
     }
 }
@@ -221,12 +289,14 @@ fn micros(time: Duration) -> f64 {
 }
 
 /// Serves the gateway.
-async fn serve(listener: TcpListener, side: Side, upstream: SocketAddr) {
+async fn serve(listener: TcpListener, between: Between, upstream: SocketAddr) {
     let url = format!("http://{upstream}/v1");
     let client = HttpClient::new().expect("a client");
-    let app = match side {
-        Side::Bare => Router::new().route_service("/agent", bare_gateway(client, url)),
-        Side::Concentric => {
+    let app = match between {
+        Between::BareBrowsers => Router::new().route_service("/agent", bare_gateway(client, url)),
+        Between::BareChats => keyed(bare_chats(client, &url)),
+        Between::Chats | Between::Nothing => keyed(chats(&client, &url)),
+        Between::Browsers => {
             let model = ServiceBuilder::new()
                 .layer(inspect_events(count::<0>))
                 .layer(inspect_events(count::<1>))
@@ -279,6 +349,65 @@ fn bare_gateway(
             Ok(answer.expect("an answer").map(axum::body::Body::new))
         }
     })
+}
+
+/// The gateway of the example `gateway`, whose limits this client does not reach.
+fn chats(client: &HttpClient, url: &str) -> Router {
+    let budget = BudgetPlugin::new(Limits::new());
+    let provider = || {
+        let key = Some(ApiKey::new("key"));
+        let stack = ServiceBuilder::new()
+            .layer(RetryLayer::new(RetryModel::new(2)))
+            .layer(budget.model())
+            .layer(OpenAiLayer::compatible(url, "gpt-5.5", key))
+            .service(client.clone());
+        BoxModel::new(stack)
+    };
+    let minute = Quota::per(Duration::from_secs(60));
+    let model = ServiceBuilder::new()
+        .layer(
+            RateLimitLayer::new(minute.requests(10_000_000))
+                .by(|request| Tenant::of(&request.context).0)
+                .wait(Duration::ZERO),
+        )
+        .layer(ResponseCacheLayer::new(CacheScope::Tenant))
+        .layer(FallbackLayer::new("primary").or("secondary", provider()))
+        .service(provider());
+    let api = OpenAi::new().model("gpt-5.5", BoxModel::new(model));
+    Router::new().nest_service("/v1", api)
+}
+
+fn bare_chats(client: HttpClient, url: &str) -> Router {
+    let url = format!("{url}/chat/completions");
+    let chats = service_fn(move |request: extract::Request| {
+        let (client, url) = (client.clone(), url.clone());
+        async move {
+            let answer = bare::gateway::chat(client, url, request).await;
+            Ok::<_, std::convert::Infallible>(answer.expect("an answer").map(axum::body::Body::new))
+        }
+    });
+    Router::new().route_service("/v1/chat/completions", chats)
+}
+
+/// Checks the key of each request, and makes its client the owner of the run.
+fn keyed(app: Router) -> Router {
+    let budget = Budget::new(Limits::new().output_tokens(u64::MAX / 2));
+    app.layer(middleware::from_fn_with_state(budget, authenticate))
+}
+
+async fn authenticate(
+    extract::State(budget): extract::State<Budget>,
+    mut request: extract::Request,
+    next: Next,
+) -> Response {
+    let key = request.headers().get(header::AUTHORIZATION);
+    if key.is_none_or(|key| key != KEY) {
+        return StatusCode::UNAUTHORIZED.into_response();
+    }
+    let extensions = request.extensions_mut();
+    extensions.insert(Tenant("bench".into()));
+    extensions.insert(budget);
+    next.run(request).await
 }
 
 fn count_all(bytes: usize) {
@@ -339,35 +468,57 @@ async fn provide_one(mut connection: TcpStream, pace: Option<Duration>) -> io::R
     }
 }
 
-// ---- the browsers ----
+// ---- the clients ----
 
-struct Browser {
+struct Client {
     connection: TcpStream,
-    request: String,
+    address: SocketAddr,
+    between: Between,
     read: Vec<u8>,
 }
 
-impl Browser {
-    async fn connect(address: SocketAddr) -> Self {
+impl Client {
+    async fn connect(address: SocketAddr, between: Between) -> Self {
         let connection = TcpStream::connect(address).await.expect("a connection");
         connection.set_nodelay(true).expect("it is a socket");
-        let input =
-            r#"{"threadId":"t","runId":"r","messages":[{"id":"u","role":"user","content":"hi"}]}"#;
-        let request = format!(
-            "POST /agent HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/json\r\n\
-             content-length: {}\r\n\r\n{input}",
-            input.len()
-        );
         Self {
             connection,
-            request,
+            address,
+            between,
             read: Vec::new(),
         }
     }
 
+    fn request(&self) -> String {
+        // No answer is that of an earlier request.
+        static REQUESTS: AtomicUsize = AtomicUsize::new(0);
+        let (path, body) = match self.between {
+            Between::BareBrowsers | Between::Browsers => (
+                "/agent",
+                r#"{"threadId":"t","runId":"r","messages":[{"id":"u","role":"user","content":"hi"}]}"#
+                    .to_owned(),
+            ),
+            _ => {
+                let request = REQUESTS.fetch_add(1, Ordering::Relaxed);
+                let messages = format!(
+                    r#"{{"role":"system","content":"Be brief."}},{{"role":"user","content":"hi {request:07}"}}"#
+                );
+                let body = format!(r#"{{"model":"gpt-5.5","messages":[{messages}],"stream":true}}"#);
+                ("/v1/chat/completions", body)
+            }
+        };
+        format!(
+            "POST {path} HTTP/1.1\r\nhost: {}\r\nauthorization: {KEY}\r\n\
+             content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+            self.address,
+            body.len()
+        )
+    }
+
     /// Sends a request and reads the answer. Returns the time from `start` to the first text.
     async fn answer(&mut self, start: Instant) -> Duration {
-        let sent = self.connection.write_all(self.request.as_bytes()).await;
+        let request = self.request();
+        let sent = self.connection.write_all(request.as_bytes()).await;
         sent.expect("the gateway is connected");
         self.read.clear();
         let has = |read: &[u8], text: &str| memchr::memmem::find(read, text.as_bytes()).is_some();
