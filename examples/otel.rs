@@ -5,8 +5,8 @@
 //! ```
 //!
 //! Any collector that receives OTLP over gRPC will do; the variable's default is `http://localhost:4317`. If it cannot
-//! be reached, the run is the same, and its telemetry is lost. What is logged goes to stderr only, since it may have
-//! content. The model is selected as in the quickstart.
+//! be reached, the run is the same, and its telemetry is lost. Logs go to stderr only, since they may have content.
+//! The model is selected as in the quickstart.
 
 use concentric::{
     AgentLayer, ChatRequest, Context,
@@ -37,7 +37,7 @@ async fn main() -> ExitCode {
     }
 }
 
-/// Sets up the exporters, and sends what they still have at the end.
+/// Sets up the exporters, and sends the rest of their data at the end.
 async fn observed(question: String) -> Result<(), BoxError> {
     let resource = Resource::builder().with_service_name("files").build();
     // Both send in batches from threads of their own, so a slow collector delays no run.
