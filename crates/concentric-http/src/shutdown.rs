@@ -25,8 +25,8 @@ use tokio_util::{
 /// | the last stream ends | [`drained`](Self::drained) resolves |
 ///
 /// Times are measured by the clock of the runs, and only while a stream is polled. A client that
-/// has stopped reading therefore delays [`drained`](Self::drained) until its connection is closed:
-/// use a timeout around it.
+/// has stopped reading therefore delays [`drained`](Self::drained) until its connection is closed, or
+/// the OpenAI-compatible server drops its run: use a timeout around it.
 ///
 /// ```no_run
 /// use concentric_core::BoxModel;

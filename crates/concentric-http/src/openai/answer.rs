@@ -48,6 +48,8 @@ pub(super) struct Message {
     /// Whether the message continues the text before the reasoning that precedes it.
     pub(super) is_continued: bool,
     pub(super) parts: Vec<Piece>,
+    /// Whether further text of its kind begins another message. The last one may still be cut off by a limit.
+    is_whole: bool,
     pub(super) status: Status,
 }
 
@@ -154,7 +156,7 @@ impl Answer {
             Event::RefusalDelta(text) => self.text(Kind::Refusal, &text, sink),
             Event::ReasoningDelta(text) => self.text(Kind::Reasoning, &text, sink),
             Event::PartEnd(_) => {
-                self.end_reasoning(sink);
+                self.end_reasoning();
                 Ok(())
             }
             Event::Part(part) => match &part.kind {
@@ -162,7 +164,7 @@ impl Answer {
                 PartKind::Refusal(text) => self.text(Kind::Refusal, text, sink),
                 PartKind::Reasoning(text) => {
                     self.text(Kind::Reasoning, text, sink)?;
-                    self.end_reasoning(sink);
+                    self.end_reasoning();
                     Ok(())
                 }
                 _ => Ok(()),
@@ -256,7 +258,9 @@ impl Answer {
         }
         self.grow(text.len())?;
         let has_open = match self.items.last() {
-            Some(Item::Message(last)) => last.is_open() && last.is_reasoning == is_reasoning,
+            Some(Item::Message(last)) => {
+                last.is_open() && !last.is_whole && last.is_reasoning == is_reasoning
+            }
             _ => false,
         };
         if !has_open {
@@ -265,6 +269,7 @@ impl Answer {
                 is_reasoning,
                 is_continued: !is_reasoning && self.has_text_before_reasoning(),
                 parts: Vec::new(),
+                is_whole: false,
                 status: Status::InProgress,
             };
             if let Some((encoder, out)) = sink {
@@ -307,10 +312,10 @@ impl Answer {
         matches!(last, Some(Item::Message(_)))
     }
 
-    /// Ends the open message if it is reasoning.
-    fn end_reasoning(&mut self, sink: &mut Sink<'_>) {
-        if matches!(self.items.last(), Some(Item::Message(last)) if last.is_reasoning) {
-            self.close_message(Status::Completed, sink);
+    /// Lets further reasoning begin another message.
+    fn end_reasoning(&mut self) {
+        if let Some(Item::Message(last)) = self.items.last_mut() {
+            last.is_whole |= last.is_reasoning;
         }
     }
 
@@ -334,10 +339,11 @@ impl Answer {
 
     /// Adds a complete call, or completes its preview.
     fn call(&mut self, call: &ToolCallPart, sink: &mut Sink<'_>) -> Result<(), Error> {
-        // A limit has cut off arguments that are not JSON.
-        let status = match serde_json::from_str::<IgnoredAny>(call.arguments.as_str()) {
-            Ok(_) => Status::Completed,
-            Err(_) => Status::Incomplete,
+        // A limit has cut off JSON that does not end. A model may leave the arguments empty.
+        let arguments = call.arguments.as_str().trim();
+        let status = match serde_json::from_str::<IgnoredAny>(arguments) {
+            Err(error) if error.is_eof() && !arguments.is_empty() => Status::Incomplete,
+            _ => Status::Completed,
         };
         let mut previews = self.previews.iter();
         let item = match previews.position(|preview| preview.id == call.id) {

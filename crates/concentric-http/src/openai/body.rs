@@ -1,7 +1,7 @@
 use std::{
     fmt,
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak},
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -43,7 +43,8 @@ enum Kind {
 }
 
 struct EventStream {
-    run: Answering,
+    // `None` after its client has not read in time.
+    run: Option<Answering>,
     merge: Merge,
     keep_alive: Option<KeepAlive>,
     stage: Stage,
@@ -77,7 +78,7 @@ impl ResponseBody {
     ) -> Self {
         let environment = run.context().environment().clone();
         let stream = Arc::new(Mutex::new(EventStream {
-            run,
+            run: Some(run),
             merge: Merge::new(),
             keep_alive,
             stage: Stage::Running,
@@ -115,7 +116,15 @@ async fn watch(stream: Weak<Mutex<EventStream>>, limit: Duration, environment: E
             return;
         };
         let now = environment.clock().monotonic();
-        let mut stream = lock(&stream);
+        let mut stream = match stream.try_lock() {
+            Ok(stream) => stream,
+            Err(TryLockError::Poisoned(stream)) => stream.into_inner(),
+            // It is read at this moment.
+            Err(TryLockError::WouldBlock) => {
+                left = limit;
+                continue;
+            }
+        };
         let unread = stream.unread_since.map(|since| now.saturating_sub(since));
         left = limit.saturating_sub(unread.unwrap_or_default());
         if left.is_zero() {
@@ -161,67 +170,76 @@ impl Body for ResponseBody {
 }
 
 impl EventStream {
-    fn is_over(&self) -> bool {
-        matches!(self.stage, Stage::Over)
+    fn is_over(&mut self) -> bool {
+        let has_bytes = self.run.as_mut().is_some_and(|run| !run.out().is_empty());
+        matches!(self.stage, Stage::Over) && !has_bytes
     }
 
-    /// Drops the run, whose client does not read.
+    /// Drops the run, whose client does not read, and all that the stream has.
     fn stop(&mut self) {
-        if !matches!(self.stage, Stage::Running) {
+        if self.is_over() {
             return;
         }
+        let Some(mut run) = self.run.take() else {
+            return;
+        };
         tracing::warn!(
-            run_id = %self.run.context().run_id(),
+            run_id = %run.context().run_id(),
             "a client of the OpenAI server has not read its stream in time"
         );
-        self.run.stop();
+        run.stop();
         let message = "the client has not read the stream in time";
         self.stage = Stage::Cut(Error::new(ErrorKind::Timeout, message));
     }
 
     fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Error>>> {
         self.unread_since = None;
-        match std::mem::replace(&mut self.stage, Stage::Over) {
-            Stage::Running => self.stage = Stage::Running,
-            Stage::Over => return Poll::Ready(None),
-            Stage::Failed(error) => {
-                self.stage = Stage::Cut(error);
+        let Some(run) = &mut self.run else {
+            return self.poll_end(cx);
+        };
+        if matches!(self.stage, Stage::Running) && run.out().len() < PIECE {
+            run.poll(cx);
+            if let Some(end) = run.take_end() {
+                run.write_end(&end);
+                self.stage = match end {
+                    Err(failure) => Stage::Failed(failure.into_error()),
+                    Ok(_) => Stage::Over,
+                };
+            }
+        }
+        let is_running = matches!(self.stage, Stage::Running);
+        let len = run.out().len();
+        let now = run.context().environment().clock().monotonic();
+        let chunk = match len {
+            0 if !is_running => return self.poll_end(cx),
+            0 => ready!(KeepAlive::poll(&mut self.keep_alive, run.context(), cx)),
+            _ if is_running && len < PIECE && self.merge.waits(len, now) => {
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
-            Stage::Cut(error) => return Poll::Ready(Some(Err(error))),
-        }
-        self.run.poll(cx);
-        if let Some(end) = self.run.take_end() {
-            self.run.write_end(&end);
-            self.stage = match end {
-                Err(failure) => Stage::Failed(failure.into_error()),
-                Ok(_) => Stage::Over,
-            };
-        }
-        let is_running = matches!(self.stage, Stage::Running);
-        let len = self.run.out().len();
-        let now = self.run.context().environment().clock().monotonic();
-        if len == 0 {
-            if !is_running {
-                return Poll::Ready(None);
-            }
-            let context = self.run.context();
-            let comment = ready!(KeepAlive::poll(&mut self.keep_alive, context, cx));
-            self.merge.sent(now);
-            self.unread_since = Some(now);
-            return Poll::Ready(Some(Ok(comment)));
-        }
-        if is_running && (1..PIECE).contains(&len) && self.merge.waits(len, now) {
-            cx.waker().wake_by_ref();
-            return Poll::Pending;
-        }
+            // A client that reads slowly is seen to read.
+            _ if len > 2 * PIECE => run.out().split_to(PIECE).freeze(),
+            _ => run.out().split().freeze(),
+        };
         self.merge.sent(now);
         self.unread_since = Some(now);
         if let Some(keep_alive) = &mut self.keep_alive {
             keep_alive.sent(now);
         }
-        Poll::Ready(Some(Ok(self.run.out().split().freeze())))
+        Poll::Ready(Some(Ok(chunk)))
+    }
+
+    /// The end of a stream whose bytes are all sent.
+    fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Error>>> {
+        match std::mem::replace(&mut self.stage, Stage::Over) {
+            Stage::Failed(error) => {
+                self.stage = Stage::Cut(error);
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
+            Stage::Cut(error) => Poll::Ready(Some(Err(error))),
+            Stage::Running | Stage::Over => Poll::Ready(None),
+        }
     }
 }
 

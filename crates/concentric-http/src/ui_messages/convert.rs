@@ -242,6 +242,9 @@ fn continued(message: &UiMessage, sdk: Sdk) -> Continued {
     }
 }
 
+/// The longest id of a reasoning part that its chunks repeat, in bytes.
+const LONGEST: usize = 256;
+
 /// The chunks that create a message, for a client that replays the whole answer.
 fn frames(message: &UiMessage, sdk: Sdk) -> Bytes {
     let mut out = BytesMut::new();
@@ -267,7 +270,8 @@ fn write_part(part: &UiPart, id: &str, sdk: Sdk, out: &mut BytesMut) {
         }
         "reasoning" => {
             // Part of the message, unlike the id of a text.
-            let id = part.id.as_deref().unwrap_or(id);
+            let own = part.id.as_deref().filter(|own| own.len() <= LONGEST);
+            let id = own.unwrap_or(id);
             write(&Chunk::ReasoningStart { id });
             write(&Chunk::ReasoningDelta { id, delta: text });
             write(&Chunk::ReasoningEnd { id });

@@ -131,6 +131,7 @@ async fn the_output_of_a_stream_is_the_sum_of_its_deltas() {
         (
             vec![
                 Event::text("Looking."),
+                call("none", "look", ""),
                 call_start(0, "c0", "look"),
                 call_delta(0, "{\"a\""),
                 call_start(1, "c1", "find"),
@@ -158,6 +159,7 @@ async fn the_output_of_a_stream_is_the_sum_of_its_deltas() {
                 reasoning("So."),
                 Event::text("a"),
                 reasoning("But"),
+                part_end(),
                 finish_by(FinishReason::Length),
             ],
             "incomplete",

@@ -1,5 +1,5 @@
 use super::*;
-use concentric_core::CancelReason;
+use concentric_core::{CancelReason, ErrorKind};
 use concentric_http::Shutdown;
 use futures_util::{Stream, StreamExt};
 use std::{
@@ -172,6 +172,34 @@ async fn the_run_of_a_client_that_does_not_read_is_dropped() {
         assert_eq!(driven.dropped.load(Ordering::SeqCst) == 1, is_dropped);
         assert_eq!(shutdown.streams() == 0, is_dropped);
         assert_eq!(next(&mut body).await.unwrap().is_err(), is_dropped);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_may_read_a_large_event_slowly() {
+    let failed = Err(Error::new(ErrorKind::Server, "no"));
+    for last in [Ok(finish()), failed] {
+        let has_failed = last.is_err();
+        let large = Ok(Event::text("#".repeat(200 << 10)));
+        let api = slow_api(vec![large, last]).read_timeout(Duration::from_secs(5));
+        let mut body = Box::pin(api.oneshot(streamed()).await.unwrap().into_body());
+        let (mut text, mut pieces) = (String::new(), 0);
+        let error = loop {
+            tokio::time::sleep(Duration::from_secs(4)).await;
+            match next(&mut body).await {
+                Some(Ok(piece)) => text += &piece,
+                Some(Err(error)) => break Some(error),
+                None => break None,
+            }
+            pieces += 1;
+        };
+        assert!(pieces > 5, "{pieces}");
+        assert_eq!(text.matches('#').count(), 200 << 10);
+        assert_eq!(text.ends_with("data: [DONE]\n\n"), !has_failed);
+        assert_eq!(
+            error.map(|it| it.kind()),
+            has_failed.then_some(ErrorKind::Server)
+        );
     }
 }
 
