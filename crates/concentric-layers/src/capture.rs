@@ -69,18 +69,19 @@ impl Capture {
 
     /// The whole text without what is removed, whether text is recorded or not.
     pub(crate) fn redacted<'a>(&self, text: &'a str) -> Cow<'a, str> {
+        let text = self.rewritten(text);
         // In JSON, an escape may hide what is to be removed.
         if text.contains('\\')
-            && let Ok(mut value) = serde_json::from_str(text)
+            && let Ok(mut value) = serde_json::from_str(&text)
         {
             self.redact(&mut value);
             return Cow::Owned(self.rewritten(&value.to_string()).into_owned());
         }
-        self.rewritten(text)
+        text
     }
 
     /// The text as it is, without what is removed.
-    fn rewritten<'a>(&self, text: &'a str) -> Cow<'a, str> {
+    pub(crate) fn rewritten<'a>(&self, text: &'a str) -> Cow<'a, str> {
         let text = match &self.redact {
             None => Cow::Borrowed(text),
             Some(redact) => match catch(|| redact(text)) {

@@ -139,7 +139,12 @@ impl<'a> Writer<'a> {
             return MORE.to_owned();
         }
         let text = self.capture.redacted(text);
-        let mut written = cut(&text, self.left).to_owned();
+        self.limited(&text)
+    }
+
+    /// The text up to the number of characters that are left.
+    fn limited(&mut self, text: &str) -> String {
+        let mut written = cut(text, self.left).to_owned();
         self.left -= written.chars().count();
         if written.len() < text.len() {
             written.push_str(MORE);
@@ -149,13 +154,16 @@ impl<'a> Writer<'a> {
 
     /// JSON, or text if it is not JSON or is cut.
     fn json(&mut self, text: &str) -> Value {
+        if self.left == 0 {
+            return Value::String(MORE.to_owned());
+        }
         match serde_json::from_str(text) {
             Err(_) | Ok(Value::Number(_)) => Value::String(self.text(text)),
             Ok(Value::String(text)) => Value::String(self.text(&text)),
             Ok(mut value) => {
                 // In the text, an escape may hide what is to be removed; in the values, its name is missing.
                 self.capture.redact(&mut value);
-                let text = self.text(&value.to_string());
+                let text = self.limited(&self.capture.rewritten(&value.to_string()));
                 serde_json::from_str(&text).unwrap_or(Value::String(text))
             }
         }

@@ -365,7 +365,7 @@ async fn the_errors_of_layers_do_not_quote() {
 }
 
 #[tokio::test]
-async fn the_failure_of_a_detached_run_is_logged_without_its_message() {
+async fn the_failure_of_a_detached_run_is_logged_without_message() {
     let (lines, _guard) = Lines::of_thread(Level::INFO);
     let model = ScriptedModel::new().text(canary("Well,"));
     let model = model.error(quoting(ErrorKind::Server));
@@ -384,7 +384,7 @@ async fn the_failure_of_a_detached_run_is_logged_without_its_message() {
 }
 
 #[test]
-fn the_failure_of_a_swept_run_is_logged_without_its_message() {
+fn the_failure_of_a_swept_run_is_logged_without_message() {
     let (lines, _guard) = Lines::of_thread(Level::INFO);
     let process = || -> Runtime { Builder::new_current_thread().build().unwrap() };
     let world = TestEnvironment::new();
