@@ -68,6 +68,11 @@ end
 function methods.thread_list()
   local before, limit = take(2)
   local found = {'ok'}
+  -- Those that were written before the index had versions.
+  for _, name in ipairs(call('ZRANGEBYSCORE', base .. ':tz', 0, 0)) do
+    local thread = thread_open(escape(name))
+    call('ZADD', base .. ':tz', text(thread and thread.version or 1), name)
+  end
   for _, name in ipairs(call('ZREVRANGEBYSCORE', base .. ':tz', '(' .. before, '-inf', 'LIMIT', 0, limit)) do
     local thread = thread_open(escape(name))
     if thread then

@@ -49,6 +49,35 @@ async fn a_tenant_that_cannot_be_read_does_not_stop_the_others() {
     assert!(matches!(read, Err(StoreError::NotFound)), "{read:?}");
 }
 
+#[tokio::test]
+async fn an_index_without_versions_is_repaired() {
+    let Some((store, schema)) = redis::store(Options::new()).await else {
+        return;
+    };
+    for name in ["b", "c", "a"] {
+        let append = store.append(
+            tenant("acme"),
+            ThreadId::new(name),
+            0,
+            ThreadChange::default(),
+        );
+        append.await.unwrap();
+    }
+    let mut database = connect(&direct().unwrap()).await;
+    let index = format!("{schema}:{{t:acme}}:tz");
+    for name in ["b", "c", "a", "gone"] {
+        command(&mut database, &["ZADD", &index, "0", name]).await;
+    }
+    let mut before = None;
+    for expected in ["a", "c", "b"] {
+        let page = store.list_threads(tenant("acme"), before, 1).await.unwrap();
+        assert_eq!(page[0].thread.as_str(), expected);
+        before = Some(page[0].version);
+    }
+    let rest = store.list_threads(tenant("acme"), before, 9).await;
+    assert_eq!(rest.unwrap(), []);
+}
+
 /// The list that has a tenant.
 fn shard(tenant: &str) -> u16 {
     let crc = tenant.bytes().fold(0_u16, |crc, byte| {
