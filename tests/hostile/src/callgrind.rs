@@ -60,7 +60,7 @@ pub(crate) fn ratios(shape: &Shape, bytes: usize) -> Result<Vec<Ratio>, BoxError
     for more in [bytes + bytes / 2, 2 * bytes] {
         let mut stacks: Vec<&str> = all.to_vec();
         stacks.retain(|stack| ratios.iter().any(|r| r.stack == *stack && r.is_beyond()));
-        if stacks.is_empty() {
+        if stacks.is_empty() || 2 * more > shape.endpoint.limit() {
             break;
         }
         for again in counted(shape.name, &stacks, more)? {

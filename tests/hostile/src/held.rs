@@ -86,7 +86,9 @@ impl Held {
     fn is_within(&self) -> bool {
         self.open_ended == 0
             && self.upload.is_none_or(|each| each <= MOST)
-            && self.waiting.is_none_or(|each| each <= MOST)
+            && self
+                .waiting
+                .is_none_or(|each| each <= MOST && self.accepted > 0)
             && self.unread.is_none_or(|heap| heap <= MOST_UNREAD)
     }
 }
@@ -153,6 +155,9 @@ async fn unread(endpoint: Endpoint) -> Result<Held, BoxError> {
     let served = stack::behind(endpoint, Limits::Default, model(false))?;
     let before = HEAP.allocated();
     let first = first(endpoint, &served).await;
+    if first.0 != 200 {
+        return Err(format!("the request was answered with {}", first.0).into());
+    }
     sleep(LONG).await;
     let heap = HEAP.max_allocated().saturating_sub(before);
     drop(first);
@@ -183,10 +188,11 @@ async fn waiting(endpoint: Endpoint) -> Result<Held, BoxError> {
         });
     }
     sleep(Duration::from_secs(1)).await;
-    let each = HEAP.allocated().saturating_sub(before) / CLIENTS;
+    let accepted = accepted.load(Ordering::Relaxed);
+    let each = HEAP.allocated().saturating_sub(before) / accepted.max(1);
     Ok(Held {
         waiting: Some(each),
-        accepted: accepted.load(Ordering::Relaxed),
+        accepted,
         ..Held::default()
     })
 }

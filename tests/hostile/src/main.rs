@@ -50,6 +50,7 @@
 //!
 //! - Each measurement runs in a process of its own, so that an abort or a hang is one row of the
 //!   table.
+//! - MCP keeps its limit on the number of values in all measurements.
 //! - Instructions are counted by callgrind, which writes its counts at each boundary between
 //!   stages. A stage of fewer than [`LEAST`] instructions is too small for a ratio.
 //! - The heap is counted by the allocator ([`cap`]): for all threads, including the body, excluding
