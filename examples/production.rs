@@ -111,7 +111,7 @@ fn agent() -> Result<BoxModel, BoxError> {
     let agent = ServiceBuilder::new()
         .layer(DetachLayer::new())
         .layer(log)
-        .layer(guard.clone())
+        .layer(guard.clone().output(Parts::ALL))
         .layer(SuspendLayer::new(Arc::new(store.clone())))
         .layer(otel.run())
         .layer(ConversationLayer::new(store.clone()).history(Merge::ServerWins))
