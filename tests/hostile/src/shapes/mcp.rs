@@ -31,7 +31,7 @@ fn message(fields: &str) -> String {
 }
 
 shapes! { ALL: Mcp, String => bytes;
-    true "mcp-argument-keys": |n| call(&list(n, |i| format!(r#""k{i}":0"#)));
+    false "mcp-argument-keys": |n| call(&list(n, |i| format!(r#""k{i}":0"#)));
     true "mcp-argument-lists": |n| call(&format!(r#""a":[{}]"#, list(n, |_| "[]".to_owned())));
     false "mcp-argument-objects": |n| call(&format!(r#""a":[{}]"#, list(n, |_| r#"{"a":0}"#.to_owned())));
     false "mcp-argument-numbers": |n| call(&format!(r#""a":[{}]"#, list(n, |_| "0".to_owned())));
@@ -40,7 +40,7 @@ shapes! { ALL: Mcp, String => bytes;
         call(&format!(r#""a":[{}]"#, list(n, |_| deep.clone())))
     };
     false "mcp-text": |n| call(&format!(r#""a":"{}""#, fill(n, "text ")));
-    true "mcp-quotes": |n| call(&format!(r#""a":"{}""#, fill(n, "\\\"")));
+    false "mcp-quotes": |n| call(&format!(r#""a":"{}""#, fill(n, "\\\"")));
     false "mcp-invalid-utf-8": |n| call(&format!(r#""a":"{}""#, fill(n, INVALID)));
     false "mcp-name": |n| {
         let name = fill(n, "look");
@@ -52,7 +52,7 @@ shapes! { ALL: Mcp, String => bytes;
         let id = fill(n, "id");
         format!(r#"{{"jsonrpc":"2.0","id":"{id}","method":"tools/call","params":{{"name":"look","_meta":{{{META}}}}}}}"#)
     };
-    true "mcp-meta": |n| {
+    false "mcp-meta": |n| {
         let meta = list(n, |i| format!(r#""k{i}":{{"a":0}}"#));
         format!(
             r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"look","_meta":{{{META},"z":0{}{meta}}}}}}}"#,
