@@ -23,7 +23,7 @@ pub use self::{
     input::Input,
     json::{Json, key},
     script::{Script, Style},
-    served::{Came, Endpoint, Provider, block_on, data, events, served},
+    served::{Came, Provider, block_on, events, served},
 };
 
 /// The rules of the providers' request formats.
