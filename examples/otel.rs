@@ -19,7 +19,10 @@ use quickstart::{files, model::model, terminal};
 use std::{io, process::ExitCode, time::Duration};
 use tower::{BoxError, ServiceBuilder, ServiceExt};
 use tracing_subscriber::{
-    Layer, filter::Targets, filter::filter_fn, layer::SubscriberExt, util::SubscriberInitExt,
+    Layer,
+    filter::{Targets, filter_fn},
+    layer::SubscriberExt,
+    util::SubscriberInitExt,
 };
 
 /// How long the program waits in the end for the collector, once for spans and once for metrics.

@@ -1,6 +1,6 @@
 """Sends the scripted server requests of LangChain.
 
-usage: langchain.py URL
+usage: langchain_check.py URL
 """
 
 import sys

@@ -28,7 +28,8 @@ use crate::{
 /// [`read_timeout`](super::OpenAi::read_timeout) is dropped, and the body then ends with an error.
 ///
 /// Events that are ready together are returned as one chunk of about 16 KiB, and waits of up to
-/// 10 ms merge small chunks, but not the first ones after a pause.
+/// 10 ms merge small chunks, but not the first ones after a pause. A larger event is returned in pieces,
+/// each of which shows that the client reads.
 #[must_use = "bodies do nothing unless polled"]
 pub struct ResponseBody {
     kind: Kind,
@@ -37,6 +38,7 @@ pub struct ResponseBody {
 enum Kind {
     Whole(Option<Bytes>),
     Stream {
+        // Locked once for a chunk. Shared with the task that watches the reader.
         stream: Arc<Mutex<EventStream>>,
         _watch: Option<Watch>,
     },
@@ -217,7 +219,6 @@ impl EventStream {
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
-            // A client that reads slowly is seen to read.
             _ if len > 2 * PIECE => run.out().split_to(PIECE).freeze(),
             _ => run.out().split().freeze(),
         };

@@ -285,6 +285,19 @@ async fn escapes_do_not_hide_what_is_redacted() {
         "{logged}"
     );
     assert_eq!(logged.matches("[x]").count(), 2, "{logged}");
+    // A rule for the text as it is written.
+    let spaced = r#"{"a": "x\ny", "pin": "1234"}"#;
+    let by_text = LogLayer::standard().content(1_000);
+    let by_text = by_text.redact(|text| text.replace(r#""pin": "1234""#, r#""pin": "[x]""#));
+    let model = ScriptedModel::new().text("Yes.");
+    let agent = by_text.layer(AgentLayer::new(NoTools).layer(model));
+    let answer = agent.oneshot(ChatRequest::user(spaced)).await;
+    answer.unwrap().collect().await.unwrap();
+    let logged = lines.take().join("\n");
+    assert!(
+        logged.contains("[x]") && !logged.contains("1234"),
+        "{logged}"
+    );
     // A text that only looks like JSON is redacted as it is.
     let tool = service_fn(|_: ToolCall| async {
         Ok::<_, Error>(ToolOutcome::done(format!("{{\\n {CANARY}")))

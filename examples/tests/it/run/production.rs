@@ -23,6 +23,7 @@ fn run(host: &str, user: &str, run: &str, question: &str) -> String {
 #[tokio::test]
 async fn production_keeps_a_conversation_for_each_user() {
     let folder = Folder::new("production");
+    std::fs::write(folder.0.join("bob@example.com.txt"), "").unwrap();
     let (mut first, address, log) = start("production", &folder.0).await;
     let stranger = rest(send(&address, run(&address, "mallory", "r0", LIST)).await).await;
     assert!(stranger.starts_with("HTTP/1.1 401"), "{stranger}");
@@ -36,6 +37,9 @@ async fn production_keeps_a_conversation_for_each_user() {
         "{ann}"
     );
     assert!(text.contains("keeper.txt"), "{text}");
+    // Nor does a result that the client sees have the address.
+    assert!(ann.contains("TOOL_CALL_RESULT"), "{ann}");
+    assert!(!ann.contains("bob@example"), "{ann}");
     first.kill().await.unwrap();
     let log = log.await.unwrap();
     let span = log
