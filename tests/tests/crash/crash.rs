@@ -24,7 +24,7 @@ use crate::durable::{
     power, setting,
     world::{Class, Entry, World},
 };
-use concentric_core::{ChatRequest, machine::RunState};
+use concentric_core::{ChatRequest, machine::RunState, store::MAX_TAKEOVERS};
 use std::{
     fs::{self, OpenOptions},
     io::Write,
@@ -287,13 +287,15 @@ fn f045_killed_at_any_time_a_run_goes_on_and_loses_and_repeats_nothing() {
             let power_fails = dice.below(2) == 0;
             let about = format!("run {run}, power fails: {power_fails}");
             let mut story = Story::new(dice.below(2) == 0).with_power_failures(power_fails);
+            let mut in_a_row = 0;
             // At most so often, so that it ends.
             for _ in 0..PROCESSES / 2 {
                 let mut process = story.start(Plan::Nothing);
-                // One in three is let be, so that most runs get on; some do not come as far as the
-                // run, and are killed while they open the store.
+                // One in three continues, so that most runs get on, and so does one before the run is
+                // quarantined. Some do not come as far as the run, and are killed while they open the store.
                 match dice.below(9) {
                     0..3 => {}
+                    _ if in_a_row + 1 == MAX_TAKEOVERS => {}
                     3 => {
                         thread::sleep(took.mul_f64(dice.below(1000) as f64 / 1000.0));
                         process.kill();
@@ -307,8 +309,9 @@ fn f045_killed_at_any_time_a_run_goes_on_and_loses_and_repeats_nothing() {
                 match process.result() {
                     None => {
                         killed.fetch_add(1, Ordering::Relaxed);
+                        in_a_row += 1;
                     }
-                    Some(Said::Waits) => {}
+                    Some(Said::Waits) => in_a_row = 0,
                     Some(Said::Over | Said::Unseen) => break,
                     other => panic!("{about}: {other:?}"),
                 }
