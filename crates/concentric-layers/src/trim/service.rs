@@ -59,15 +59,15 @@ impl TrimLayer {
         };
         if !limit.fits(step.sum()) {
             let was_over = step.is_over;
-            match self.plan(&of, step.end, &limit) {
-                Some(end) => {
-                    step = self.step(&of, end);
-                    let cut = Mark::new(&of, end);
-                    let _ = context.update_state::<Cuts>(|cuts| cuts.with(depth, &cut));
-                }
-                None => step.is_over = true,
+            let (end, fits) = self.plan(&of, step.end, &limit);
+            let is_cut = end > step.end;
+            if is_cut {
+                step = self.step(&of, end);
+                let cut = Mark::new(&of, end);
+                let _ = context.update_state::<Cuts>(|cuts| cuts.with(depth, &cut));
             }
-            if !(was_over && step.is_over) {
+            step.is_over = !fits;
+            if is_cut || !was_over {
                 let turns = step.end.saturating_sub(self.head);
                 let value = json!({"turns": turns, "over": step.is_over});
                 emit(&context, "concentric.trim", value);
@@ -122,8 +122,8 @@ impl TrimLayer {
         Step::new(of, &view, end, |turn| self.weigh(turn))
     }
 
-    /// The end of a cut after which the request fits; `None` if there is none.
-    fn plan(&self, of: &Transcript, old: usize, limit: &Measure<'_>) -> Option<usize> {
+    /// The end of the next cut, and whether the request is within the limit after it.
+    fn plan(&self, of: &Transcript, old: usize, limit: &Measure<'_>) -> (usize, bool) {
         let reduce = Reduce::new(self, of);
         let turns: Vec<&Turn> = of.iter().collect();
         let weigh = |index: usize, turn: &Turn| {
@@ -152,8 +152,10 @@ impl TrimLayer {
                 break;
             }
         }
-        let last = last.into_iter().flatten().next()?;
-        Some(best.min(last))
+        match last.into_iter().flatten().next() {
+            Some(last) => (best.min(last), true),
+            None => (exchanges[1].max(old), false),
+        }
     }
 }
 

@@ -111,15 +111,26 @@ async fn a_lower_context_budget_is_the_limit() {
 }
 
 #[tokio::test]
-async fn the_current_exchange_is_sent_whole_or_the_request_unchanged() {
+async fn the_current_exchange_is_always_sent_whole() {
     let mut all = exchanges(3);
     for _ in 0..4 {
         all.push(round("look", &["seen"]));
     }
     // The user's message and four rounds.
     assert_eq!(view(&TrimLayer::turns(5), &all).await.len(), 5);
-    assert_eq!(view(&TrimLayer::turns(4), &all).await, all);
-    assert_eq!(view(&TrimLayer::turns(0), &all).await, all);
+    // It exceeds the limit, so that nothing else is sent, but the head.
+    for layer in [
+        TrimLayer::turns(4),
+        TrimLayer::turns(0),
+        TrimLayer::tokens(0),
+    ] {
+        assert_eq!(
+            view(&layer, &all).await,
+            all.turns_after(6).into_iter().collect()
+        );
+        let short = texts(&view(&layer.head(1).marker("(removed)"), &all).await);
+        assert_eq!(short, ["0?", "(removed)", "Now?", "", "", "", ""]);
+    }
 
     // A message that was added to the run belongs to its exchange, if that fits.
     all.push(user("Faster!"));
@@ -308,7 +319,7 @@ async fn each_change_is_an_event() {
     for _ in 0..10 {
         all.push(round("look", &["seen"]));
     }
-    assert_eq!(events(&all).await, [json!({"turns": 13, "over": true})]);
+    assert_eq!(events(&all).await, [json!({"turns": 20, "over": true})]);
     all.push(round("look", &["seen"]));
     assert!(events(&all).await.is_empty());
 }
