@@ -73,6 +73,7 @@
 //! | `AgentLayer` | `SuspendLayer` | a run must be stored once, not once per model call |
 //! | `SuspendLayer` | `SuspendLayer` | the run would be stored twice |
 //! | `SuspendLayer` | `DetachLayer` | the store would record the end of a run that still continues |
+//! | `ConversationLayer`, `DynamicMemoryLayer` | `SuspendLayer`, `DetachLayer`, a `Session` | a resumed run would be a new one for them, and a run whose consumer disconnects would have ended |
 //! | `GuardrailLayer` with `Input::Parallel` | `DetachLayer` | a blocked run would continue (not checked by the compiler) |
 //! | `DetachLayer` | `DetachLayer` | the inner layer would continue the runs that the outer one stops |
 //! | a `Session` | `DetachLayer` | the next turn would start while the run of this turn continues |
@@ -112,7 +113,7 @@ mod table;
 pub use self::{
     declare::{Around, Encloses, Expects, Outside, Provides, Requires, Within, declaring},
     layers::Layers,
-    region::{InLoop, Region, SessionTurn, StoredRun},
+    region::{InLoop, PreparedRun, Region, SessionTurn, StoredRun},
     table::CapabilityTable,
 };
 pub use crate::capability_error::CapabilityError;

@@ -61,6 +61,15 @@ pub enum StoredRun {}
 
 impl Region for StoredRun {}
 
+/// The region inside a layer that prepares the request of a run, such as `ConversationLayer`, which adds the
+/// history.
+///
+/// A stored run has what was added to its request, so layers that store, resume or continue runs go outside.
+#[derive(Debug)]
+pub enum PreparedRun {}
+
+impl Region for PreparedRun {}
+
 /// The region inside a session.
 #[derive(Debug)]
 pub enum SessionTurn {}

@@ -1,6 +1,6 @@
 use super::Conversation;
 use concentric_core::{
-    capability::{Declares, Encloses, InLoop, Outside, Region, SessionTurn},
+    capability::{Declares, Encloses, InLoop, Outside, PreparedRun, Region, SessionTurn},
     store::ThreadStore,
 };
 use std::{fmt, sync::Arc};
@@ -119,6 +119,7 @@ impl Region for ConversationLayer {}
 impl Declares for ConversationLayer {
     type Capabilities = (
         Encloses<Self>,
+        Encloses<PreparedRun>,
         Outside<Self>,
         Outside<InLoop>,
         Outside<SessionTurn>,

@@ -1,6 +1,6 @@
 use super::{Detach, runs::DetachedRuns};
 use concentric_core::capability::{
-    Around, Declares, Encloses, InLoop, Outside, Region, SessionTurn, StoredRun,
+    Around, Declares, Encloses, InLoop, Outside, PreparedRun, Region, SessionTurn, StoredRun,
 };
 use std::time::Duration;
 use tower_layer::Layer;
@@ -78,6 +78,7 @@ impl Declares for DetachLayer {
         Outside<Self>,
         Outside<SessionTurn>,
         Outside<StoredRun>,
+        Outside<PreparedRun>,
         Around<InLoop>,
     );
 }

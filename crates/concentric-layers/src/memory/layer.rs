@@ -1,7 +1,7 @@
 use super::{DynamicMemory, tools::tools};
 use concentric_core::{
     BoxModel, Context, Str, Transcript,
-    capability::{Declares, InLoop, Outside},
+    capability::{Declares, Encloses, InLoop, Outside, PreparedRun},
     service::SharedModel,
     store::Memories,
 };
@@ -153,7 +153,7 @@ impl<S> Layer<S> for DynamicMemoryLayer {
 }
 
 impl Declares for DynamicMemoryLayer {
-    type Capabilities = (Outside<InLoop>,);
+    type Capabilities = (Encloses<PreparedRun>, Outside<InLoop>);
 }
 
 impl fmt::Debug for DynamicMemoryLayer {

@@ -6,7 +6,7 @@ use super::{
 };
 use concentric_core::{
     BoxError, Declares, Environment, Error, ErrorKind, Hooks, ThreadId, Transcript,
-    capability::{Encloses, InLoop, Outside, SessionTurn, StoredRun},
+    capability::{Encloses, InLoop, Outside, PreparedRun, SessionTurn, StoredRun},
     state::Slots,
     store::{StoredThread, Tenant, ThreadStore},
 };
@@ -224,13 +224,14 @@ where
     }
 }
 
-/// A session must be outside layers that store runs, outside the loop, and not inside another
-/// session.
+/// A session must be outside layers that store runs, outside those that prepare them, outside the loop, and not
+/// inside another session.
 impl<A> Declares for MakeSession<A> {
     type Capabilities = (
         Encloses<SessionTurn>,
         Outside<SessionTurn>,
         Outside<StoredRun>,
+        Outside<PreparedRun>,
         Outside<InLoop>,
     );
 }

@@ -1,6 +1,6 @@
 use super::{Suspend, live::LiveRuns};
 use concentric_core::{
-    capability::{Declares, Encloses, InLoop, Outside, StoredRun},
+    capability::{Declares, Encloses, InLoop, Outside, PreparedRun, StoredRun},
     store::{LEASE, RunStore},
 };
 use std::{fmt, sync::Arc, time::Duration};
@@ -73,7 +73,12 @@ impl<St> Declares for SuspendLayer<St>
 where
     St: ?Sized + 'static,
 {
-    type Capabilities = (Encloses<StoredRun>, Outside<StoredRun>, Outside<InLoop>);
+    type Capabilities = (
+        Encloses<StoredRun>,
+        Outside<StoredRun>,
+        Outside<PreparedRun>,
+        Outside<InLoop>,
+    );
 }
 
 impl<St: ?Sized> Clone for SuspendLayer<St> {

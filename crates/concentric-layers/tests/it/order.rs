@@ -479,6 +479,42 @@ async fn a_layer_of_runs_inside_a_loop_fails_the_first_call() {
     }
 }
 
+// A resumed run would be a new one for the outer layer, and its turn would be lost after its effects.
+#[tokio::test(start_paused = true)]
+async fn a_layer_that_prepares_runs_around_one_that_keeps_them_fails_the_first_call() {
+    let layers = Layers::new(Limits::new().model_calls(50));
+    let store = layers.store.clone();
+    let outer: [(&str, Around); 2] = [
+        (
+            "ConversationLayer",
+            around(ConversationLayer::new(store.clone())),
+        ),
+        (
+            "DynamicMemoryLayer",
+            around(DynamicMemoryLayer::new(store.clone(), |_| {
+                Some("ann".into())
+            })),
+        ),
+    ];
+    let inner: [(&str, Around); 2] = [
+        ("SuspendLayer", around(SuspendLayer::new(Arc::new(store)))),
+        ("DetachLayer", around(layers.detach.clone())),
+    ];
+    for (outside, outer) in &outer {
+        for (inside, inner) in &inner {
+            let model = ScriptedModel::new().text("Yes.");
+            let agent = around(layers.agent())(BoxModel::new(model.clone()));
+            let agent = outer(inner(agent));
+            let error = agent.oneshot(user("hi", "t")).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Configuration, "{error}");
+            for name in [outside, inside] {
+                assert!(error.message().contains(name), "{error}");
+            }
+            assert_eq!(model.calls(), 0, "{error}");
+        }
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_layer_of_model_calls_around_a_loop_acts_once_per_run() {
     let layers = Layers::new(Limits::new());
