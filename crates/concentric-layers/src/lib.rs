@@ -117,7 +117,7 @@ pub mod guard;
 pub mod guardrail;
 #[cfg(feature = "in-flight")]
 pub mod in_flight;
-#[cfg(any(feature = "rate-limit", feature = "retry"))]
+#[cfg(any(feature = "budget", feature = "rate-limit", feature = "retry"))]
 mod local;
 #[cfg(feature = "log")]
 pub mod log;

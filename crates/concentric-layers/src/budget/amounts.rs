@@ -66,7 +66,7 @@ macro_rules! dimensions {
         /// assert_eq!((limits.money, limits.tool_calls), (Some(2_000_000), None));
         /// ```
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-        #[serde(default)]
+        #[serde(default, deny_unknown_fields)]
         #[non_exhaustive]
         pub struct Limits {
             $(

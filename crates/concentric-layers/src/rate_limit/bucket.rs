@@ -1,5 +1,9 @@
 use super::{OVER_QUOTA, Quota, RATE_LIMITED, recent::Recent};
-use crate::{local::LOCAL, tokens::BYTES, wait::Stop};
+use crate::{
+    local::{LOCAL, NOT_CONNECTED},
+    tokens::BYTES,
+    wait::Stop,
+};
 use concentric_core::{
     Allowance, Context, Error, ErrorKind, RateLimits, Str, Usage, context::Sleep,
 };
@@ -28,9 +32,6 @@ const RECOVERY: f64 = 0.1;
 
 /// The number of answers whose output is kept.
 const ANSWERS: usize = 64;
-
-/// The code of an error of a client that found no connection.
-const NOT_CONNECTED: &str = "not_connected";
 
 /// The longest time until a provider is asked again.
 const LONGEST_RESET: Duration = Duration::from_secs(60 * 60);

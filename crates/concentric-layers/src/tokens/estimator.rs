@@ -72,7 +72,8 @@ impl Estimator {
     #[cfg(any(feature = "budget", feature = "rate-limit"))]
     pub(crate) fn call(&self, request: &ChatRequest) -> Usage {
         let output = request.options.max_output_tokens.unwrap_or(0);
-        Usage::new(self.request(request), u64::from(output))
+        // A text of less than a token is one.
+        Usage::new(self.request(request).max(1), u64::from(output))
     }
 
     /// Estimates a model call with nothing but a conversation.

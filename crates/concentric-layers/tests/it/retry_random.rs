@@ -68,7 +68,7 @@ impl Attempt {
         !self.finishes && !self.is_dropped()
     }
 
-    /// Whether the budget's documentation charges nothing: the call was not sent, or was refused.
+    /// Whether the budget's documentation charges nothing, since the call was not sent.
     fn is_free(&self) -> bool {
         use ErrorKind::*;
         let Some((_, error)) = &self.failed else {
@@ -76,9 +76,9 @@ impl Attempt {
         };
         let may_have_begun = matches!(
             error.kind(),
-            Timeout | Truncated | Protocol | ContentFilter | Server | Other
+            Timeout | Connection | Truncated | Protocol | ContentFilter | Server | Other
         );
-        !may_have_begun || error.status().is_some()
+        error.status().is_none() && !may_have_begun
     }
 }
 

@@ -5,6 +5,7 @@ use crate::{
         layer::Prices,
         millis,
     },
+    local::NOT_CONNECTED,
     tokens::BYTES,
 };
 use concentric_core::{ChatRequest, Context, Error, ErrorKind, Event, Usage};
@@ -19,6 +20,8 @@ pub(super) struct Spending {
     prices: Prices,
     estimate: Usage,
     usage: Usage,
+    // Whether the provider refused the call.
+    is_refused: bool,
     // The number of received bytes.
     seen: u64,
     context: Context,
@@ -46,6 +49,7 @@ impl Spending {
             prices,
             estimate,
             usage: Usage::default(),
+            is_refused: false,
             seen: 0,
             since: context.now(),
             context: context.clone(),
@@ -74,33 +78,43 @@ impl Spending {
         self.usage = usage;
     }
 
-    /// Records a failure: a call that was not sent or was refused is not charged.
+    /// Records a failure before the answer.
     pub(super) fn failed(&mut self, error: &Error) {
-        let may_have_begun = matches!(
-            error.kind(),
-            ErrorKind::Timeout
-                | ErrorKind::Truncated
-                | ErrorKind::Protocol
-                | ErrorKind::ContentFilter
-                | ErrorKind::Cancelled
-                | ErrorKind::Server
-                | ErrorKind::Other
-        );
-        if !may_have_begun || error.status().is_some() {
+        self.is_refused = error.status().is_some();
+        if !self.is_refused && !may_be_sent(error) {
             self.lease = None;
         }
     }
 
     /// Returns the amounts to charge, with estimates for unreported values.
     fn spent(&self) -> Amounts {
+        let took = millis(&self.context, self.since);
+        if self.is_refused {
+            return Amounts::new().model_calls(1).time_ms(took);
+        }
         let mut usage = self.usage;
         usage.set_input_tokens(usage.input_tokens().or(self.estimate.input_tokens()));
         let output = self.estimate.output_tokens().unwrap_or(0);
         let output = output.max(self.seen / BYTES);
         usage.set_output_tokens(usage.output_tokens().or(Some(output)));
-        let took = millis(&self.context, self.since);
         self.prices.cost(&usage).time_ms(took)
     }
+}
+
+/// Whether a provider may have received a call that failed without a status.
+fn may_be_sent(error: &Error) -> bool {
+    let is_of_a_provider = matches!(
+        error.kind(),
+        ErrorKind::Timeout
+            | ErrorKind::Connection
+            | ErrorKind::Truncated
+            | ErrorKind::Protocol
+            | ErrorKind::ContentFilter
+            | ErrorKind::Cancelled
+            | ErrorKind::Server
+            | ErrorKind::Other
+    );
+    is_of_a_provider && error.code() != Some(NOT_CONNECTED)
 }
 
 impl Drop for Spending {

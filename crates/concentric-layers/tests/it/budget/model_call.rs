@@ -1,4 +1,7 @@
 use super::*;
+use concentric_core::NoTools;
+use concentric_layers::RetryModel;
+use tower::retry::RetryLayer;
 
 fn estimated() -> Amounts {
     let tokens = Amounts::new().input_tokens(30).output_tokens(20);
@@ -82,13 +85,13 @@ async fn a_call_waiting_for_readiness_reserves_nothing() {
 }
 
 #[tokio::test]
-async fn a_call_rejected_by_the_provider_costs_nothing() {
+async fn a_call_that_was_not_sent_costs_nothing() {
     for error in [
         Error::new(ErrorKind::InvalidRequest, "no"),
         Error::new(ErrorKind::RateLimited, "slow down"),
         Error::new(ErrorKind::Overloaded, "later"),
-        Error::new(ErrorKind::Connection, "nobody there"),
-        Error::new(ErrorKind::Server, "it broke").with_status(500),
+        Error::new(ErrorKind::Connection, "nobody there").with_code("not_connected"),
+        Error::new(ErrorKind::Timeout, "nobody there").with_code("not_connected"),
     ] {
         assert_eq!(
             spent_by(ScriptedModel::new().error(error)).await,
@@ -100,8 +103,53 @@ async fn a_call_rejected_by_the_provider_costs_nothing() {
 }
 
 #[tokio::test]
+async fn a_call_that_the_provider_refused_is_counted_without_tokens() {
+    for error in [
+        Error::new(ErrorKind::InvalidRequest, "no").with_status(400),
+        Error::new(ErrorKind::RateLimited, "slow down").with_status(429),
+        Error::new(ErrorKind::Overloaded, "later").with_status(529),
+        Error::new(ErrorKind::Server, "it broke").with_status(500),
+    ] {
+        assert_eq!(
+            spent_by(ScriptedModel::new().error(error)).await,
+            Amounts::new().model_calls(1)
+        );
+    }
+}
+
+#[tokio::test]
+async fn refused_attempts_reach_a_limit_of_calls() {
+    let refused = || Error::new(ErrorKind::Overloaded, "later").with_status(529);
+    let model = (0..10).fold(ScriptedModel::new(), |model, _| {
+        model.error(refused()).then()
+    });
+    let budget = BudgetPlugin::new(Limits::new().model_calls(3));
+    let agent = ServiceBuilder::new()
+        .layer(budget.run())
+        .layer(AgentLayer::new(NoTools))
+        .layer(RetryLayer::new(
+            RetryModel::new(10).backoff(Duration::ZERO, Duration::ZERO),
+        ))
+        .layer(budget.model())
+        .service(model.clone());
+    let run = agent.oneshot(ChatRequest::user("hi"));
+    let answer = run.await.unwrap().collect().await.unwrap();
+    assert!(
+        matches!(answer.finish.outcome, Outcome::Halted { .. }),
+        "{:?}",
+        answer.finish.outcome
+    );
+    assert_eq!(model.calls(), 3);
+}
+
+#[tokio::test]
 async fn a_late_failure_is_charged_the_estimate() {
-    for kind in [ErrorKind::Timeout, ErrorKind::Truncated, ErrorKind::Other] {
+    for kind in [
+        ErrorKind::Timeout,
+        ErrorKind::Connection,
+        ErrorKind::Truncated,
+        ErrorKind::Other,
+    ] {
         let spent = spent_by(ScriptedModel::new().error(Error::new(kind, "late"))).await;
         assert_eq!(spent, estimated());
     }
