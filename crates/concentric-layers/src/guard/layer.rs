@@ -136,10 +136,23 @@ impl Options {
         Err(Error::new(ErrorKind::ContentFilter, message).with_code(BLOCKED))
     }
 
-    /// Removes matches from the message of an error, and its source if that, or one below, has any.
-    pub(super) fn error(&self, error: Error) -> Error {
+    /// Removes matches from the message of an error, its code and its type, and its source if that, or one below,
+    /// has any.
+    pub(super) fn error(&self, mut error: Error) -> Error {
         if !self.output.contains(Parts::TEXT) {
             return error;
+        }
+        let changed = |text: Option<&str>| {
+            let text = text?;
+            let changed = self.rules.apply(text);
+            (changed != text).then(|| Str::from(changed.into_owned()))
+        };
+        let (code, name) = (changed(error.code()), changed(error.error_type()));
+        if let Some(code) = code {
+            error = error.with_code(code);
+        }
+        if let Some(name) = name {
+            error = error.with_type(name);
         }
         let message = self.rules.apply(error.message());
         let sources = iter::successors(error.source(), |&error| error.source());

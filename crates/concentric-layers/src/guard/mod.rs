@@ -63,7 +63,7 @@
 //! | replaced transcript | the kinds of its parts; all with `TRANSCRIPT` | changed |
 //! | finish | `TEXT` | the reason of the outcome |
 //! | | `TRANSCRIPT` | the transcript, wholly; the state of an interrupted run passes, since the run is resumed from it |
-//! | error | `TEXT` | the message; a match there or in a source also removes the sources |
+//! | error | `TEXT` | the message, the code and the type; a match in the message or a source also removes the sources |
 //! | part or data of a provider | `PROVIDER_DATA` | removed if a rule matches in it |
 //! | name of a custom event, ids of calls, messages and runs | | pass: programs compare them, and a result belongs to the call with its id |
 //! | reset | | held text is dropped |

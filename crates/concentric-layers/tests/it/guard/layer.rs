@@ -407,7 +407,8 @@ async fn a_tool_gets_the_changed_call() {
 #[tokio::test]
 async fn the_text_of_an_error_is_redacted() {
     let error = Error::new(ErrorKind::Server, "no answer to hunter2")
-        .with_code("c")
+        .with_code("not_hunter2")
+        .with_type("t")
         .with_source(Error::new(ErrorKind::Other, SECRET));
     let model = ScriptedModel::new()
         .error(error.clone())
@@ -421,7 +422,10 @@ async fn the_text_of_an_error_is_redacted() {
         .await
         .unwrap_err();
     assert_eq!(format!("{error:#}"), "server: no answer to [password]");
-    assert_eq!((error.code(), error.kind()), (Some("c"), ErrorKind::Server));
+    assert_eq!(
+        (error.kind(), error.code(), error.error_type()),
+        (ErrorKind::Server, Some("not_[password]"), Some("t"))
+    );
     let body = guard.oneshot(ChatRequest::user("hi")).await.unwrap().body;
     let (events, error) = assert_fails(body).await;
     assert_eq!(text_of(&events), "a hunter");
