@@ -134,6 +134,21 @@ fn an_error_names_the_key() {
             "-1",
         ),
         (
+            one("budget", json!({"limits": {"model_call": 1}})),
+            "layers[1].options.limits.model_call",
+            "model_call",
+        ),
+        (
+            one("rate-limit", json!({"requests": 1, "per_seconds": 0})),
+            "layers[1].options",
+            "per_seconds",
+        ),
+        (
+            one("guard", json!({"rules": []})),
+            "layers[1].options",
+            "rules",
+        ),
+        (
             json!({"layers": [{"use": "agent", "options": {"step_limit": 0}}]}),
             "layers[0].options.step_limit",
             "0",

@@ -185,6 +185,9 @@ fn attempts(registry: Registry) -> Registry {
         let per = options
             .per_seconds
             .map_or(std::time::Duration::from_secs(60), Into::into);
+        if per.is_zero() {
+            return Err("`per_seconds` must be greater than 0".into());
+        }
         let quota = set(Quota::per(per), options.requests, Quota::requests);
         let quota = set(quota, options.input_tokens, Quota::input_tokens);
         let quota = set(quota, options.output_tokens, Quota::output_tokens);

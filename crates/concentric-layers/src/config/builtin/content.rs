@@ -164,6 +164,9 @@ mod guard {
     type Action = fn(Rule) -> Rule;
 
     pub(super) fn layer(options: Guard) -> Result<GuardLayer, BoxError> {
+        if options.rules.is_empty() && options.patterns.is_empty() {
+            return Err("one of `rules` and `patterns` is required".into());
+        }
         let mut all = Vec::new();
         for name in &options.rules {
             all.extend(rules(name)?);
