@@ -285,8 +285,9 @@ impl Error {
             )
     }
 
-    /// Converts any error by inspecting it and its sources, for a policy that receives a
-    /// [`BoxError`].
+    /// Returns the first `Error` among an error and its sources, for a policy that receives a [`BoxError`], or a
+    /// new one with the text of `error` and the kind of the last source that has one: those of tower and
+    /// [`std::io`].
     pub fn of(error: &(dyn StdError + 'static)) -> Self {
         let mut kind = ErrorKind::Other;
         for link in chain(error) {
