@@ -89,9 +89,9 @@
 pub use concentric_core::{
     Agent, AgentLayer, Answer, BoxError, BoxModel, BoxTool, CancelReason, ChatOptions, ChatRequest,
     ChatResponse, Context, Decision, Environment, Error, ErrorKind, Event, EventStream, Finish,
-    FinishReason, Hooks, Interrupt, Layers, Media, Message, ModelService, NoTools, Outcome, Part,
-    PartKind, Plugin, Reply, ResponseHead, Role, Str, System, ToolCall, ToolChoice, ToolOutcome,
-    ToolService, ToolSpec, Transcript, Turn, Usage,
+    FinishReason, Hooks, Interrupt, Media, Message, ModelService, NoTools, Outcome, Part, PartKind,
+    Plugin, Reply, ResponseHead, Role, Str, System, ToolCall, ToolChoice, ToolOutcome, ToolService,
+    ToolSpec, Transcript, Turn, Usage,
     agent::StepGate,
     gate::{Gate, Verdict},
 };
