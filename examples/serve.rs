@@ -81,9 +81,10 @@ async fn serve() -> Result<(), Error> {
     let me = Operator::new("local", [Tenant::default()]);
     let console = Console::loopback_only(
         |request| Some(request.extensions.get::<ConnectInfo<SocketAddr>>()?.0),
-        me.content().decide().cancel(),
+        me.content().decide().cancel().release(),
     )
-    .runs(store)
+    .runs(store.clone())
+    .threads(store)
     .events(&log)
     .stack("files", layers)
     .replies(agent.clone())

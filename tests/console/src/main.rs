@@ -49,6 +49,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         ))
         .gate(
             Approval::for_tools(["pay"])
+                .remember(store.clone())
                 .expires_after(Duration::from_secs(3600))
                 .replies([
                     ReplyKind::Approve,
@@ -70,7 +71,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let description = describe(&agent);
     let agent = BoxModel::new(agent);
     let console = Console::authorize(|request| async move { operator(&request) })
-        .runs(store)
+        .runs(store.clone())
+        .threads(store)
         .events(&log)
         .stack("clerk", description)
         .replies(agent.clone())
@@ -93,7 +95,7 @@ fn operator(request: &http::request::Parts) -> Option<Operator> {
     let name = cookie.strip_prefix("operator=")?;
     let operator = Operator::new(name, [Tenant::default()]);
     match name {
-        "ann" | "bob" => Some(operator.content().decide().cancel()),
+        "ann" | "bob" => Some(operator.content().decide().cancel().release()),
         "eve" => Some(operator),
         _ => None,
     }

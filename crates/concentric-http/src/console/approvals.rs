@@ -3,9 +3,9 @@
 use std::time::SystemTime;
 
 use concentric_core::{
-    Interrupt, ReplyKind,
+    Interrupt, Reply, ReplyKind,
     digest::Digest,
-    interrupt::{CLIENT_TOOL, TOOL_CALL, UNKNOWN_EFFECT},
+    interrupt::{CLIENT_TOOL, ScopeCalls, ScopeLifetime, TOOL_CALL, UNKNOWN_EFFECT},
     store::{RunRecord, RunStatus, StoreError},
 };
 use serde_json::Value;
@@ -140,6 +140,52 @@ pub(super) fn accepted(interrupt: &Interrupt, now: SystemTime) -> Vec<ReplyKind>
     kinds.copied().collect()
 }
 
+/// The calls and the time for which a decision may be stored, each with its value in a form and its words.
+pub(super) const SCOPES: [(&str, ScopeCalls, ScopeLifetime, &str); 8] = {
+    use ScopeCalls::{Arguments, Tool};
+    use ScopeLifetime::{Always, Run, Session, Thread};
+    [
+        (
+            "arguments-run",
+            Arguments,
+            Run,
+            "the same call, in this run",
+        ),
+        (
+            "arguments-thread",
+            Arguments,
+            Thread,
+            "the same call, in this conversation",
+        ),
+        (
+            "arguments-session",
+            Arguments,
+            Session,
+            "the same call, in this session",
+        ),
+        (
+            "arguments-always",
+            Arguments,
+            Always,
+            "the same call, always",
+        ),
+        ("tool-run", Tool, Run, "each call of the tool, in this run"),
+        (
+            "tool-thread",
+            Tool,
+            Thread,
+            "each call of the tool, in this conversation",
+        ),
+        (
+            "tool-session",
+            Tool,
+            Session,
+            "each call of the tool, in this session",
+        ),
+        ("tool-always", Tool, Always, "each call of the tool, always"),
+    ]
+};
+
 /// Writes the questions of a waiting run, with their forms.
 pub(super) fn questions(
     content: &mut Html,
@@ -259,6 +305,8 @@ impl Form<'_> {
             match kind {
                 ReplyKind::Approve => {
                     self.begin(content, now);
+                    let approve = Reply::approve(self.interrupt.id.clone());
+                    self.remember(content, "approve", &approve, now);
                     content.markup("<button name=\"decision\" value=\"approve\" class=\"approve\">Approve</button></form>");
                 }
                 ReplyKind::Deny => {
@@ -266,8 +314,10 @@ impl Form<'_> {
                     html!(content;
                         "<label for=\"reason-" (self.id) "\">Reason, which the model reads</label>"
                         "<input id=\"reason-" (self.id) "\" name=\"reason\" autocomplete=\"off\">"
-                        "<button name=\"decision\" value=\"deny\" class=\"deny\">Deny</button></form>"
                     );
+                    let deny = Reply::deny(self.interrupt.id.clone(), "");
+                    self.remember(content, "deny", &deny, now);
+                    content.markup("<button name=\"decision\" value=\"deny\" class=\"deny\">Deny</button></form>");
                 }
                 ReplyKind::Edit => {
                     content.markup("<details><summary>Edit the arguments</summary>");
@@ -300,6 +350,31 @@ impl Form<'_> {
         }
         self.begin(content, now);
         content.markup("<button name=\"decision\" value=\"cancel\">Dismiss without a decision</button></form></div>");
+    }
+
+    /// Writes a list of the calls for which the decision may be stored, if the interrupt allows any.
+    fn remember(&self, content: &mut Html, decision: &str, reply: &Reply, now: SystemTime) {
+        if self.interrupt.reason != TOOL_CALL {
+            return;
+        }
+        let is_allowed = |calls, lifetime| {
+            let reply = reply.clone().remembered(calls, lifetime);
+            self.interrupt.check(&reply, now).is_ok()
+        };
+        let scopes = SCOPES.iter();
+        let scopes = scopes.filter(|(_, calls, lifetime, _)| is_allowed(*calls, *lifetime));
+        let scopes: Vec<_> = scopes.collect();
+        if scopes.is_empty() {
+            return;
+        }
+        html!(content;
+            "<label for=\"" (decision) "-for-" (self.id) "\">Also for</label>"
+            "<select id=\"" (decision) "-for-" (self.id) "\" name=\"remember\"><option value=\"\">no other call</option>"
+        );
+        for (value, _, _, words) in scopes {
+            html!(content; "<option value=\"" (value) "\">" (words) "</option>");
+        }
+        content.markup("</select>");
     }
 
     /// Begins a form, with its hidden fields.

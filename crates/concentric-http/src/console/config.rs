@@ -2,10 +2,16 @@
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-use concentric_core::{BoxModel, Environment, Str, store::RunStore};
+use concentric_core::{
+    BoxModel, Environment, Str,
+    store::{RunStore, ThreadStore},
+};
 use tokio::sync::Semaphore;
 
-use super::access::{Access, Forms};
+use super::{
+    access::{Access, Forms},
+    usage::Price,
+};
 use crate::{run::Hub, shutdown::Shutdown};
 
 /// Configuration shared by the clones of a service.
@@ -17,7 +23,9 @@ pub(super) struct Config {
     pub(super) path: Str,
     pub(super) title: Str,
     pub(super) runs: Option<Arc<dyn RunStore>>,
+    pub(super) threads: Option<Arc<dyn ThreadStore>>,
     pub(super) logs: Option<Arc<Hub>>,
+    pub(super) price: Option<Price>,
     pub(super) agent: Option<BoxModel>,
     pub(super) stacks: Vec<(Str, String)>,
     pub(super) forms: Forms,

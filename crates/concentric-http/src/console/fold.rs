@@ -21,6 +21,14 @@ pub(super) struct Entry {
     pub(super) text: String,
 }
 
+/// The counts in the usage of a model, and their names.
+pub(super) const COUNTS: [(&str, &str); 4] = [
+    ("inputTokens", "input tokens"),
+    ("outputTokens", "output tokens"),
+    ("reasoningTokens", "reasoning tokens"),
+    ("cachedInputTokens", "cached input tokens"),
+];
+
 /// A change of what a page shows.
 #[derive(Debug, PartialEq)]
 pub(super) enum Op {
@@ -44,7 +52,8 @@ pub(super) struct End {
     pub(super) status: &'static str,
     /// The outcome of a run that ended early, or the code of its error.
     pub(super) outcome: Option<String>,
-    pub(super) usage: Vec<(String, u64)>,
+    /// The usage of each model.
+    pub(super) usage: Vec<Value>,
 }
 
 /// The fields of events that the console reads.
@@ -80,6 +89,7 @@ struct Event {
     error_text: String,
     reason: String,
     finish_reason: String,
+    message_metadata: Value,
 }
 
 /// Reads the changes from frames of a log. Without the right to read it, content is omitted.
@@ -210,8 +220,12 @@ impl End {
             Some(outcome) => format!("{}: {outcome}", self.status),
             None => self.status.to_owned(),
         };
-        for (name, count) in &self.usage {
-            text.push_str(&format!(", {count} {name}"));
+        for (name, words) in COUNTS {
+            let counts = self.usage.iter().filter_map(|used| used[name].as_u64());
+            let count = counts.fold(0, u64::saturating_add);
+            if count > 0 {
+                text.push_str(&format!(", {count} {words}"));
+            }
         }
         visible(&text)
     }
@@ -314,7 +328,7 @@ impl Event {
                 let end = End {
                     status,
                     outcome: metadata("reason").or_else(|| metadata("outcome")),
-                    usage: usage(&self.usage),
+                    usage: self.usage,
                 };
                 let entry = add(
                     None,
@@ -328,7 +342,7 @@ impl Event {
                 let end = End {
                     status: "failed",
                     outcome: Some(self.code),
-                    usage: usage(&self.usage),
+                    usage: self.usage,
                 };
                 let entry = add(
                     None,
@@ -403,23 +417,6 @@ fn text(value: &Value) -> String {
         }
         value => value.to_string(),
     }
-}
-
-fn usage(usage: &[Value]) -> Vec<(String, u64)> {
-    let names = [
-        ("inputTokens", "input tokens"),
-        ("outputTokens", "output tokens"),
-        ("reasoningTokens", "reasoning tokens"),
-        ("cachedInputTokens", "cached input tokens"),
-    ];
-    let count = |name: &str| {
-        let counts = usage.iter().filter_map(|of| of[name].as_u64());
-        counts.fold(0, u64::saturating_add)
-    };
-    let all = names
-        .iter()
-        .map(|(name, words)| ((*words).to_owned(), count(name)));
-    all.filter(|(_, count)| *count > 0).collect()
 }
 
 #[cfg(test)]

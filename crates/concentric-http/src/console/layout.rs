@@ -39,7 +39,9 @@ pub(super) fn asset(name: &str) -> Option<(&'static str, &'static str)> {
 pub(super) enum Place {
     Runs,
     Approvals,
+    Threads,
     Stacks,
+    Usage,
     Other,
 }
 
@@ -88,9 +90,14 @@ impl Page {
             let pages = [
                 (Place::Runs, "/", "Runs"),
                 (Place::Approvals, "/approvals", "Approvals"),
+                (Place::Threads, "/threads", "Conversations"),
                 (Place::Stacks, "/stacks", "Stacks"),
+                (Place::Usage, "/usage", "Usage"),
             ];
             for (place, path, name) in pages {
+                if place == Place::Threads && config.threads.is_none() {
+                    continue;
+                }
                 html!(page; "<li><a href=\"" (&to(path)) "\"");
                 if place == self.place {
                     page.markup(" aria-current=\"page\"");

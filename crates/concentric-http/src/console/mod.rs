@@ -21,7 +21,8 @@
 //!         })
 //!     })
 //!     .host("ops.example.com")
-//!     .runs(store)
+//!     .runs(store.clone())
+//!     .threads(store)
 //!     .events(log)
 //!     .stack("clerk", describe(&agent))
 //!     .replies(agent);
@@ -42,9 +43,12 @@
 //! | path | shows | reads |
 //! |---|---|---|
 //! | `/` | live, waiting and ended runs, 50 on a page | live and ended ones from the [log](Console::events) of this process, waiting ones from the [store](Console::runs) |
-//! | `/run` | one run: its state, its events as they come, its outcome and tokens, its questions; cancels it | the log; of a run without one, the messages in the store |
-//! | `/approvals` | the questions of all waiting runs: tool, exact arguments and their digest, reason, expiry; approves, denies, edits, supplies a result | the store |
+//! | `/run` | one run: its state, its events as they come, its outcome and tokens, its questions; cancels it, or releases it if it is quarantined | the log; of a run without one, the messages in the store |
+//! | `/approvals` | the questions of all waiting runs: tool, exact arguments and their digest, reason, expiry; approves, denies, edits, supplies a result; for further calls as well, if the question allows that | the store |
+//! | `/threads` | the conversations of a tenant, those written last first, 50 on a page | the [store of conversations](Console::threads) |
+//! | `/thread` | one conversation: its turns, 200 on a page, and its runs that have not ended | the stores |
 //! | `/stacks` | the layers of each [stack](Console::stack), as rings and as a list | |
+//! | `/usage` | the tokens of the ended runs, by tenant, agent and model, and their cost, with [prices](Console::price) | the log |
 //!
 //! A reply resumes the run: the agent that [`replies`](Console::replies) sets is called with it, and driven to the end
 //! of the run whether or not the operator stays connected. Of two operators who answer at once, the second reads that the
@@ -60,7 +64,7 @@
 //! | for a run of another tenant | `404`, as for an unknown one |
 //! | that changes something, and that another site has sent (`Sec-Fetch-Site`, `Origin`) | `403` |
 //! | with the token of another operator, session, run, question or form, or one that is older than 12 hours | `403` |
-//! | that decides or cancels, without the right | `403` |
+//! | that decides, cancels or releases, without the right | `403` |
 //! | with a reply to a question that is answered, or about another call than the page had | `409` |
 //! | with a form that is incomplete, or arguments that are no JSON object | `400` |
 //! | with a reply that the question does not accept, such as arguments that the schema forbids | `422`, or the error of the run |
@@ -99,5 +103,7 @@ mod run;
 mod runs;
 mod service;
 mod stacks;
+mod threads;
+mod usage;
 
 pub use self::{body::ResponseBody, operator::Operator, service::Console};

@@ -21,6 +21,7 @@ pub struct Operator {
     pub(super) content: bool,
     pub(super) decide: bool,
     pub(super) cancel: bool,
+    pub(super) release: bool,
 }
 
 impl Operator {
@@ -38,6 +39,7 @@ impl Operator {
             content: false,
             decide: false,
             cancel: false,
+            release: false,
         }
     }
 
@@ -70,6 +72,13 @@ impl Operator {
     #[must_use]
     pub const fn cancel(mut self) -> Self {
         self.cancel = true;
+        self
+    }
+
+    /// Grants the right to release quarantined runs, so that they are resumed.
+    #[must_use]
+    pub const fn release(mut self) -> Self {
+        self.release = true;
         self
     }
 

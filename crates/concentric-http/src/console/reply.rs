@@ -21,7 +21,7 @@ use tokio::{runtime::Handle, sync::oneshot};
 use tower::ServiceExt;
 
 use super::{
-    approvals::{digest, purpose},
+    approvals::{SCOPES, digest, purpose},
     config::Config,
     form::Form,
     listing::{RunName, failed, log},
@@ -46,6 +46,7 @@ struct Answer {
     reason: String,
     arguments: String,
     result: String,
+    remember: String,
 }
 
 /// Reads the decisions of a form, which begins each with the interrupt.
@@ -69,6 +70,7 @@ fn answers(form: &Form) -> Option<Vec<Answer>> {
             "reason" => &mut answer.reason,
             "arguments" => &mut answer.arguments,
             "result" => &mut answer.result,
+            "remember" => &mut answer.remember,
             _ => continue,
         };
         value.clone_into(field);
@@ -123,7 +125,7 @@ pub(super) async fn reply(
             target: "concentric::console",
             operator = operator.name.as_str(), tenant = name.tenant.as_str(), thread_id = name.thread.as_str(),
             run_id = name.run.as_str(), interrupt_id = answer.interrupt.as_str(),
-            decision = answer.decision.as_str(), "an operator replied"
+            decision = answer.decision.as_str(), remember = answer.remember.as_str(), "an operator replied"
         );
     }
     let mut context = Context::builder()
@@ -181,7 +183,7 @@ impl Answer {
     fn reply(&self, open: &Interrupt) -> Result<Reply, Refused> {
         let id = InterruptId::new(&*self.interrupt);
         let is_call = open.reason == TOOL_CALL;
-        Ok(match self.decision.as_str() {
+        let reply = match self.decision.as_str() {
             "approve" => Reply::approve(id),
             "deny" if self.reason.trim().is_empty() => {
                 Reply::resolve(id, json!({"approved": false}))
@@ -201,7 +203,15 @@ impl Answer {
             }
             "cancel" => Reply::cancel(id),
             _ => return Err(Refused::field("decision", "select one")),
-        })
+        };
+        if self.remember.is_empty() {
+            return Ok(reply);
+        }
+        let scope = SCOPES.iter().find(|(value, ..)| *value == self.remember);
+        let Some((_, calls, lifetime, _)) = scope else {
+            return Err(Refused::field("remember", "select one"));
+        };
+        Ok(reply.remembered(*calls, *lifetime))
     }
 }
 

@@ -20,7 +20,7 @@ use super::{
     live::{Changes, RunEvents, Source, Stream},
     operator::Operator,
     reply::reply,
-    run, runs, stacks,
+    run, runs, stacks, threads, usage,
 };
 use crate::{
     refused::Refused,
@@ -107,7 +107,7 @@ where
 {
     check_host(parts, &config.hosts)?;
     let path = parts.uri.path().trim_matches('/');
-    let is_post = matches!(path, "approvals/reply" | "run/cancel");
+    let is_post = matches!(path, "approvals/reply" | "run/cancel" | "run/release");
     match &parts.method {
         &Method::POST if is_post => check_origin(parts)?,
         &Method::GET | &Method::HEAD if !is_post => {}
@@ -128,7 +128,8 @@ where
         let name = name(operator, |field| form.id(field))?;
         match path {
             "approvals/reply" => reply(config, operator, &name, &form).await?,
-            _ => cancel(config, operator, &name, &form).await?,
+            "run/cancel" => cancel(config, operator, &name, &form).await?,
+            _ => release(config, operator, &name, &form).await?,
         }
         return Ok(see_other(config, &name));
     }
@@ -158,6 +159,9 @@ where
             page
         }
         "stacks" => stacks::page(config),
+        "usage" => usage::page(config, operator),
+        "threads" => threads::list(config, operator, &query).await?,
+        "thread" => threads::page(config, operator, &query).await?,
         "changes" => {
             let changes = Changes::new(Arc::clone(config), operator.clone(), show);
             return stream(config, Source::List(changes));
@@ -242,7 +246,7 @@ async fn cancel(
     form: &Form,
 ) -> Result<(), Refused> {
     let now = config.environment.clock().now();
-    let purpose = run::purpose(name);
+    let purpose = run::purpose(name, run::CANCEL);
     config
         .forms
         .check(form.get("token"), operator, &purpose, now)?;
@@ -268,6 +272,39 @@ async fn cancel(
         false => Err(Refused::conflict(
             "run_ended",
             "This run is not driven any more.",
+        )),
+    }
+}
+
+/// Releases a quarantined run.
+async fn release(
+    config: &Config,
+    operator: &Operator,
+    name: &RunName,
+    form: &Form,
+) -> Result<(), Refused> {
+    let now = config.environment.clock().now();
+    let purpose = run::purpose(name, run::RELEASE);
+    config
+        .forms
+        .check(form.get("token"), operator, &purpose, now)?;
+    if !operator.release {
+        let why = "You may not release runs.";
+        return Err(Refused::new(StatusCode::FORBIDDEN, "forbidden", why, None));
+    }
+    audit(operator, Some(name), "an operator released a run");
+    let is_released = match (stored(config, name).await?, &config.runs) {
+        (Some(run), Some(store)) => {
+            let released = store.release(run.key).await;
+            released.map_err(|error| failed(&error))?
+        }
+        _ => false,
+    };
+    match is_released {
+        true => Ok(()),
+        false => Err(Refused::conflict(
+            "run_not_quarantined",
+            "This run is not quarantined any more.",
         )),
     }
 }

@@ -1,7 +1,7 @@
 //! The page of one run.
 
 use concentric_core::{
-    ErrorKind, Outcome, PartKind, Role, Turn,
+    ErrorKind, Outcome, PartKind, Role, ThreadId, Turn,
     store::{RunStatus, RunSummary, StoreError},
 };
 
@@ -14,7 +14,8 @@ use super::{
     layout::{Page, Place},
     listing::{RunName, failed, log, stored},
     operator::Operator,
-    runs::{badge, time},
+    runs::{badge, status, time},
+    threads,
 };
 use crate::{refused::Refused, run::RunLog};
 
@@ -75,14 +76,16 @@ pub(super) async fn page(
         &entries,
     );
     if operator.cancel && is_driven(live.is_some(), stored.as_ref()) {
-        let to = link(&config.path, "/run/cancel", &[]);
-        let now = config.environment.clock().now();
-        let token = config.forms.token(operator, &purpose(name), now);
-        html!(content; "<form method=\"post\" action=\"" (&to) "\"><input type=\"hidden\" name=\"token\" value=\"" (&token) "\">");
-        for (field, value) in name.fields() {
-            html!(content; "<input type=\"hidden\" name=\"" (field) "\" value=\"" (&encoded(value)) "\">");
-        }
+        begin(content, config, operator, name, CANCEL);
         content.markup("<button class=\"deny\">Cancel the run</button></form>");
+    }
+    let status = stored.as_ref().map(|run| run.status);
+    if status == Some(RunStatus::Quarantined) {
+        content.markup("<p class=\"note\">The processes that drove this run have died, so it is not resumed.</p>");
+        if operator.release {
+            begin(content, config, operator, name, RELEASE);
+            content.markup("<button>Release the run</button></form>");
+        }
     }
     if let Some(record) = record.filter(|record| record.status == RunStatus::Suspended) {
         content.markup("<h2>Questions</h2>");
@@ -113,9 +116,24 @@ pub(super) fn unknown() -> Refused {
     )
 }
 
-/// What the form that cancels a run does, for its token.
-pub(super) fn purpose(name: &RunName) -> String {
-    format!("{:?}", ("cancel", name.fields()))
+/// The last parts of the paths that change a run.
+pub(super) const CANCEL: &str = "cancel";
+pub(super) const RELEASE: &str = "release";
+
+/// What the form with a button does, for its token.
+pub(super) fn purpose(name: &RunName, action: &str) -> String {
+    format!("{:?}", (action, name.fields()))
+}
+
+/// Begins the form of a button, with its hidden fields.
+fn begin(content: &mut Html, config: &Config, operator: &Operator, name: &RunName, action: &str) {
+    let to = link(&config.path, &format!("/run/{action}"), &[]);
+    let now = config.environment.clock().now();
+    let token = config.forms.token(operator, &purpose(name, action), now);
+    html!(content; "<form method=\"post\" action=\"" (&to) "\"><input type=\"hidden\" name=\"token\" value=\"" (&token) "\">");
+    for (field, value) in name.fields() {
+        html!(content; "<input type=\"hidden\" name=\"" (field) "\" value=\"" (&encoded(value)) "\">");
+    }
 }
 
 fn is_driven(is_live: bool, stored: Option<&RunSummary>) -> bool {
@@ -135,11 +153,8 @@ fn summary(
     let is_live = log.is_some_and(|log| !log.is_ended());
     let status = match (stored.map(|run| run.status), end) {
         _ if is_live => "running",
-        (Some(RunStatus::Suspended), _) => "waiting",
-        (Some(RunStatus::Running), _) => "running",
-        (Some(RunStatus::Abandoned), _) => "abandoned",
-        (Some(RunStatus::Quarantined), _) => "quarantined",
-        (_, Some(end)) if end.status != "waiting" => end.status,
+        (None | Some(RunStatus::Ended), Some(end)) if end.status != "waiting" => end.status,
+        (Some(stored), _) => status(stored),
         _ => "ended",
     };
     content.markup("<dl class=\"facts\"><dt>Status</dt><dd id=\"state\">");
@@ -151,7 +166,13 @@ fn summary(
         time(content, about.begun, config.environment.clock().now());
         content.markup("</dd>");
     }
-    html!(content; "<dt>Conversation</dt><dd>" (&name.thread) "</dd>");
+    content.markup("<dt>Conversation</dt><dd>");
+    if config.threads.is_some() {
+        let to = threads::to(config, &name.tenant(), &ThreadId::new(&*name.thread));
+        html!(content; "<a href=\"" (&to) "\">" (&name.thread) "</a></dd>");
+    } else {
+        html!(content; "" (&name.thread) "</dd>");
+    }
     if !name.tenant.is_empty() {
         html!(content; "<dt>Tenant</dt><dd>" (&name.tenant) "</dd>");
     }
@@ -162,6 +183,11 @@ fn summary(
     };
     if let Some(outcome) = outcome {
         html!(content; "<dt>Outcome</dt><dd>" (&outcome) "</dd>");
+    }
+    if let (Some(end), Some(price)) = (end, &config.price)
+        && let Some(cost) = price.sum(&end.usage)
+    {
+        html!(content; "<dt>Cost</dt><dd>" (&cost) "</dd>");
     }
     content.markup("</dl><p id=\"status\" role=\"status\"></p>");
 }
@@ -179,7 +205,7 @@ fn describe(outcome: &Result<Outcome, ErrorKind>) -> String {
 }
 
 /// The entries of a stored turn.
-fn turn_ops(turn: &Turn, content: bool) -> Vec<Op> {
+pub(super) fn turn_ops(turn: &Turn, content: bool) -> Vec<Op> {
     let message = turn.as_message();
     let add = |kind, title: String, text: String| Op::Add {
         key: None,
@@ -217,7 +243,7 @@ fn turn_ops(turn: &Turn, content: bool) -> Vec<Op> {
     ops
 }
 
-fn write_entries(content: &mut Html, entries: &Entries) {
+pub(super) fn write_entries(content: &mut Html, entries: &Entries) {
     let keys = entries.keys();
     let len = entries.all.len();
     let mut first = len.saturating_sub(ENTRIES);

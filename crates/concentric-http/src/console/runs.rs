@@ -2,6 +2,8 @@
 
 use std::time::SystemTime;
 
+use concentric_core::store::RunStatus;
+
 use super::{
     config::{Config, ago},
     form::link,
@@ -117,6 +119,17 @@ fn table<'a>(
         content.markup("</tr>");
     }
     content.markup("</tbody></table></div>");
+}
+
+/// The status of a stored run, in a word.
+pub(super) const fn status(status: RunStatus) -> &'static str {
+    match status {
+        RunStatus::Suspended => "waiting",
+        RunStatus::Running => "running",
+        RunStatus::Abandoned => "abandoned",
+        RunStatus::Quarantined => "quarantined",
+        _ => "ended",
+    }
 }
 
 /// A status, which is a word and a colour.

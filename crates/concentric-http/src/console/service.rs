@@ -10,7 +10,10 @@ use std::{
 };
 
 use concentric_core::{
-    BoxModel, Environment, Str, panic::catch, service::SharedModel, store::RunStore,
+    BoxModel, Environment, Str, Usage,
+    panic::catch,
+    service::SharedModel,
+    store::{RunStore, ThreadStore},
 };
 use http::request::Parts;
 use http_body::Body;
@@ -24,6 +27,7 @@ use super::{
     config::Config,
     operator::Operator,
     respond::{panicked, respond},
+    usage::Price,
 };
 use crate::{ag_ui::EventLogLayer, keep_alive::KeepAlive, shutdown::Shutdown};
 
@@ -91,7 +95,9 @@ impl Console {
                 path: Str::from_static("/console"),
                 title: Str::from_static("Console"),
                 runs: None,
+                threads: None,
                 logs: None,
+                price: None,
                 agent: None,
                 stacks: Vec::new(),
                 forms: Forms::random(),
@@ -142,11 +148,42 @@ impl Console {
         self.with(|config| config.runs = Some(Arc::new(store)))
     }
 
+    /// Sets the store of the conversations: that of the `ConversationLayer` of `concentric-layers`. Without it,
+    /// there are no pages of conversations.
+    #[must_use]
+    pub fn threads(self, store: impl ThreadStore) -> Self {
+        self.with(|config| config.threads = Some(Arc::new(store)))
+    }
+
     /// Sets the log of the runs that this process drives. Without it, live runs are not listed.
     #[must_use]
     pub fn events(self, log: &EventLogLayer) -> Self {
         let logs = Arc::clone(log.hub());
         self.with(|config| config.logs = Some(logs))
+    }
+
+    /// Sets the price of what a model has used, in millionths of `currency`; `None` if it is unknown. The model is
+    /// named as in its events, or empty. Without prices, tokens are shown only.
+    ///
+    /// ```no_run
+    /// use concentric_http::console::Console;
+    ///
+    /// # fn prices(console: Console) -> Console {
+    /// // $2.50 per million input tokens, $10 per million output tokens.
+    /// console.price("USD", |model, usage| {
+    ///     let (input, output) = (usage.input_tokens()?, usage.output_tokens()?);
+    ///     (model == "gpt-5.5").then(|| input * 5 / 2 + output * 10)
+    /// })
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn price(
+        self,
+        currency: impl Into<Str>,
+        price: impl Fn(&str, &Usage) -> Option<u64> + Send + Sync + 'static,
+    ) -> Self {
+        let (currency, of) = (currency.into(), Arc::new(price));
+        self.with(|config| config.price = Some(Price { currency, of }))
     }
 
     /// Sets the agent that receives the replies: the one that serves the users, inside their endpoint. Without it,

@@ -26,11 +26,12 @@ impl Event {
             let title = format!("Result of {}: {status}", self.tool_call_id);
             add(None, "result", title, shown(text))
         };
+        let used = self.message_metadata.get("usage").cloned();
         let end = |status, outcome: &str, kind| {
             let end = End {
                 status,
                 outcome: Some(outcome.to_owned()).filter(|it| !it.is_empty()),
-                usage: Vec::new(),
+                usage: used.into_iter().collect(),
             };
             let mut ops = add(
                 None,

@@ -4,6 +4,7 @@ mod content;
 mod pages;
 mod replies;
 mod security;
+mod threads;
 
 use crate::support::{Answer, Script, post, send};
 use bytes::Bytes;
@@ -118,7 +119,8 @@ impl Site {
                 async move { Ok::<_, ToolError>(format!("paid {line}")) }
             })
         };
-        let gate = Approval::for_tools(["pay"]).replies([
+        let gate = Approval::for_tools(["pay"]).remember(store.clone());
+        let gate = gate.replies([
             ReplyKind::Approve,
             ReplyKind::Deny,
             ReplyKind::Edit,
@@ -227,6 +229,7 @@ fn all(name: &str) -> Operator {
         .content()
         .decide()
         .cancel()
+        .release()
 }
 
 const RUN: &str = "/run?tenant=&thread=t&run=r";

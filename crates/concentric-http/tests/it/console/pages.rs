@@ -163,6 +163,7 @@ async fn a_console_without_stores_has_empty_pages() {
         "/?show=ended",
         "/approvals",
         "/stacks",
+        "/usage",
     ] {
         let answer = send(console.clone(), get(path)).await;
         assert_eq!(answer.status, 200, "{path}");
@@ -195,4 +196,49 @@ async fn a_run_of_use_chat_has_an_outcome() {
     send(service, post(input.to_string())).await;
     let page = site.page(&all("ann"), "/?show=ended").await;
     assert!(page.contains("ended: stop"), "{page}");
+}
+
+#[tokio::test]
+async fn tokens_and_their_cost_are_summed() {
+    let mut site = Site::new(Model::writes("Hello."));
+    for run in ["r", "s"] {
+        site.start("", run).await;
+    }
+    let input = json!({"id": "t", "messages": [
+        {"id": "u", "role": "user", "parts": [{"type": "text", "text": "hi"}]}]});
+    let service = UiMessagesLayer::new().layer(site.agent.clone());
+    send(service, post(input.to_string())).await;
+    let ann = all("ann");
+    let page = site.page(&ann, "/usage").await;
+    let row = |agent: &str, runs: u64, rest: &str| {
+        let (input, output) = (3 * runs, 2 * runs);
+        format!(
+            "<tr><td>{agent}</td><td>–</td><td>{runs}</td><td>{input}</td><td>{output}</td><td>0</td><td>0</td>{rest}</tr>"
+        )
+    };
+    for row in [row("clerk", 2, ""), row("–", 1, "")] {
+        assert!(page.contains(&row), "{row}: {page}");
+    }
+    assert!(!site.page(&ann, RUN).await.contains("<dt>Cost</dt>"));
+    let price = |model: &str, usage: &Usage| {
+        assert_eq!(model, "");
+        Some(usage.input_tokens()? * 500_000 + usage.output_tokens()?)
+    };
+    site.console = site.console.price("EUR", price);
+    let page = site.page(&ann, "/usage").await;
+    let row = row("clerk", 2, "<td>3.000004 EUR</td>");
+    assert!(page.contains(&row), "{page}");
+    let page = site.page(&ann, RUN).await;
+    assert!(
+        page.contains("<dt>Cost</dt><dd>1.500002 EUR</dd>"),
+        "{page}"
+    );
+    site.console = site.console.price("EUR", |_, _| None);
+    let page = site.page(&ann, "/usage").await;
+    assert!(page.contains("0.000000 EUR, without 2 runs"), "{page}");
+    assert!(!site.page(&ann, RUN).await.contains("<dt>Cost</dt>"));
+    // Those of another tenant are not counted.
+    let other = Operator::new("eve", [Tenant("other".into())]);
+    let page = site.page(&other, "/usage").await;
+    assert!(page.contains("No ended run"), "{page}");
 }

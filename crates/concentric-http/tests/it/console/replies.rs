@@ -5,6 +5,7 @@ use concentric_core::{
     Context, ErrorKind, Reply,
     store::{RunKey, RunStatus, RunStore},
 };
+use std::time::Duration;
 
 /// The status of the run `r`.
 async fn status(site: &Site) -> RunStatus {
@@ -233,4 +234,77 @@ async fn a_run_is_cancelled_by_those_who_may() {
     assert!(events.contains("cancelled: user"), "{events}");
     assert_eq!(site.post(&ann, &form).await.status, 409);
     drop(run);
+}
+
+#[tokio::test]
+async fn a_decision_is_stored_for_further_calls() {
+    let site = Site::new(Model::pays(&json!({"amount": 5})));
+    site.start("", "r").await;
+    let ann = all("ann");
+    let page = site.page(&ann, "/approvals").await;
+    for decision in ["approve", "deny"] {
+        let label = format!("<label for=\"{decision}-for-");
+        assert!(page.contains(&label), "{page}");
+    }
+    let form = Form::deciding(&page, "approve");
+    let answer = site.post(&ann, &form.clone().and("remember", "all")).await;
+    assert_eq!(answer.status, 400, "{}", answer.body);
+    let answer = site.post(&ann, &form.and("remember", "tool-thread")).await;
+    assert_eq!(answer.status, 303, "{}", answer.body);
+    site.follow(&ann).await;
+    // The next call of this conversation runs without a question.
+    let events = site.start("", "next").await;
+    assert!(events.contains("[Done: paid"), "{events}");
+    assert_eq!(site.paid.lock().unwrap().len(), 2);
+}
+
+#[tokio::test]
+async fn a_decision_is_for_one_call_where_none_is_stored() {
+    let site = Site::with(Model::pays(&json!({"amount": 5})), |tools| {
+        tools.gate(Approval::for_tools(["pay"]).remember_at_most(
+            concentric_core::interrupt::ScopeCalls::Arguments,
+            concentric_core::interrupt::ScopeLifetime::Thread,
+        ))
+    });
+    site.start("", "r").await;
+    let page = site.page(&all("ann"), "/approvals").await;
+    assert!(page.contains("\"arguments-thread\""), "{page}");
+    assert!(!page.contains("\"tool-thread\""), "{page}");
+    assert!(!page.contains("\"arguments-always\""), "{page}");
+    let form = Form::deciding(&page, "approve").and("remember", "tool-always");
+    let answer = site.post(&all("ann"), &form).await;
+    assert_eq!(answer.status, 422, "{}", answer.body);
+    assert_eq!(status(&site).await, RunStatus::Suspended);
+}
+
+#[tokio::test]
+async fn a_quarantined_run_is_released_by_those_who_may() {
+    let site = Site::new(Model::pays(&json!({"amount": 5})));
+    site.start("", "r").await;
+    let waiting = site.store.list_waiting(Tenant::default(), 1).await.unwrap();
+    let record = site.store.get(waiting[0].key.clone()).await.unwrap();
+    let claimed = site.store.claim(record, Vec::new(), Duration::ZERO);
+    claimed.await.unwrap();
+    for _ in 0..concentric_core::store::MAX_TAKEOVERS {
+        let claimed = site.store.claim_abandoned(1, Duration::ZERO).await;
+        assert_eq!(claimed.unwrap().len(), 1);
+    }
+    assert_eq!(status(&site).await, RunStatus::Quarantined);
+    let ann = all("ann");
+    let page = site.page(&ann, RUN).await;
+    assert!(page.contains("badge quarantined"), "{page}");
+    let form = Form::with(&page, "Release the run");
+    let without = Operator::new("ann", [Tenant::default()]).content();
+    let page = site.page(&without, RUN).await;
+    assert!(!page.contains("Release the run"), "{page}");
+    assert_eq!(site.post(&without, &form).await.status, 403);
+    // The token of another form of the same run.
+    let cancel = form.clone();
+    let mut other = cancel;
+    other.action = "/console/run/cancel".to_owned();
+    assert_eq!(site.post(&ann, &other).await.status, 403);
+    assert_eq!(status(&site).await, RunStatus::Quarantined);
+    assert_eq!(site.post(&ann, &form).await.status, 303);
+    assert_eq!(status(&site).await, RunStatus::Abandoned);
+    assert_eq!(site.post(&ann, &form).await.status, 409);
 }
