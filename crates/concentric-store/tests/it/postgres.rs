@@ -2,6 +2,7 @@
 //! are skipped without it.
 
 mod cut;
+mod figures;
 mod load;
 mod opening;
 mod restart;
