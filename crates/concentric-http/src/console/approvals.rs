@@ -265,7 +265,7 @@ fn facts(content: &mut Html, operator: &Operator, interrupt: &Interrupt, now: Sy
     // What is shown elsewhere, and the token, which is a secret.
     let is_call = interrupt.arguments().is_some();
     let known: &[&str] = match is_call {
-        true => &[TOKEN, "tool", "arguments", "argumentsSchema"],
+        true => &[TOKEN, "tool", "arguments", "argumentsSchema", "replies"],
         false => &[TOKEN],
     };
     let metadata = metadata(interrupt, known);
@@ -368,13 +368,14 @@ impl Form<'_> {
             return;
         }
         html!(content;
-            "<label for=\"" (decision) "-for-" (self.id) "\">Also for</label>"
+            "<details><summary>Further calls</summary>"
+            "<label for=\"" (decision) "-for-" (self.id) "\">The decision also applies to</label>"
             "<select id=\"" (decision) "-for-" (self.id) "\" name=\"remember\"><option value=\"\">no other call</option>"
         );
         for (value, _, _, words) in scopes {
             html!(content; "<option value=\"" (value) "\">" (words) "</option>");
         }
-        content.markup("</select>");
+        content.markup("</select></details>");
     }
 
     /// Begins a form, with its hidden fields.
