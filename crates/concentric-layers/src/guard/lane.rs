@@ -88,10 +88,6 @@ impl Lane {
         }
         match self.scan.push(&options.rules, text) {
             None => Ok(true),
-            Some(released) if released.matches.is_empty() => {
-                *text = released.text;
-                Ok(!text.is_empty())
-            }
             Some(released) => release(options, kind, released, out).map(|()| false),
         }
     }

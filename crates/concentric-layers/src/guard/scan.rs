@@ -22,9 +22,11 @@ const BACKSLASH: u8 = b'\\';
 /// A text that arrives in pieces, and the part of it that a match may begin in.
 pub(super) struct Scan {
     // The text from the first start at which a match is still possible, and the search from it, which has read
-    // all of it. Without a search, nothing is held.
+    // all of it and continues in the next piece. Without a search, nothing is held.
     held: String,
     search: Option<Search>,
+    // Earlier searches, which have read a part of that text.
+    trails: Trails,
     // The match that is replaced already, and whose tail follows.
     tail: Option<Tail>,
     // The byte before that text, `START`, or `ESCAPED`.
@@ -90,6 +92,7 @@ impl Default for Scan {
         Self {
             held: String::new(),
             search: None,
+            trails: Trails::default(),
             tail: None,
             before: START,
             is_changed: false,
@@ -98,66 +101,64 @@ impl Default for Scan {
 }
 
 impl Scan {
-    /// Adds a piece of the text; `None` if it is released as it is.
-    pub(super) fn push(&mut self, rules: &Rules, piece: &str) -> Option<Released> {
-        let Some(mut tail) = self.tail.take() else {
-            return self.add(rules, piece);
+    /// Adds a piece of the text, and replaces it by the text that is released. Returns that text in place of the
+    /// piece if a rule matches, or if nothing is released.
+    pub(super) fn push(&mut self, rules: &Rules, piece: &mut Str) -> Option<Released> {
+        if let Some(tail) = self.tail.take() {
+            return self.push_after(rules, tail, piece);
+        }
+        let automaton = rules.automaton();
+        let search = match self.search.take() {
+            Some(search) => {
+                self.held.push_str(piece);
+                search.resume(automaton, self.held.as_bytes(), self.before)
+            }
+            None => {
+                let search = Search::first(automaton, piece.as_bytes(), 0, self.before);
+                if search.is_none() {
+                    self.before = last_byte(piece, self.before);
+                    return None;
+                }
+                self.held.push_str(piece);
+                search
+            }
         };
+        if let Some(search) = search
+            && !search.is_open(automaton, self.held.len())
+        {
+            return Some(self.decide(rules, search, false));
+        }
+        let end = self.hold(search);
+        *piece = Str::from(self.held.get(..end).unwrap_or_default());
+        self.held.drain(..end);
+        piece.is_empty().then(Released::default)
+    }
+
+    /// Adds a piece that follows a match of the maximum length.
+    #[inline(never)]
+    fn push_after(&mut self, rules: &Rules, mut tail: Tail, piece: &mut Str) -> Option<Released> {
         let end = tail.end(rules.automaton(), piece, 0);
-        let (dropped, piece) = piece.split_at(end.unwrap_or(piece.len()));
+        let (dropped, rest) = piece.split_at(end.unwrap_or(piece.len()));
         self.before = last_byte(dropped, self.before);
         if end.is_none() {
             self.tail = Some(tail);
-            return Some(Released {
-                is_changed: true,
-                ..Released::default()
-            });
+            return Some(Released::default());
         }
-        self.add(rules, piece).or_else(|| {
-            Some(Released {
-                text: piece.into(),
-                is_changed: true,
-                ..Released::default()
-            })
-        })
-    }
-
-    #[inline(always)]
-    fn add(&mut self, rules: &Rules, piece: &str) -> Option<Released> {
-        if let Some(search) = self.search.take() {
-            let mut text = std::mem::take(&mut self.held);
-            text.push_str(piece);
-            let search = search.resume(rules.automaton(), text.as_bytes(), self.before);
-            let (done, decided) = self.find(rules, &text, search, false);
-            let (kept, released) = (done.len(), self.release(decided, done));
-            text.drain(..kept);
-            self.held = text;
-            return Some(released);
-        }
-        let search = Search::first(rules.automaton(), piece.as_bytes(), 0, self.before);
-        if search.is_none() {
-            self.before = last_byte(piece, self.before);
-            return None;
-        }
-        let (done, decided) = self.find(rules, piece, search, false);
-        if done.len() == piece.len() && decided.as_ref().is_none_or(|it| it.matches.is_empty()) {
-            self.before = last_byte(piece, self.before);
-            return None;
-        }
-        self.held
-            .push_str(piece.get(done.len()..).unwrap_or_default());
-        Some(self.release(decided, done))
+        *piece = Str::from(rest);
+        self.push(rules, piece)
     }
 
     /// Ends the text, and begins another one.
     pub(super) fn end(&mut self, rules: &Rules) -> Released {
-        let mut text = std::mem::take(&mut self.held);
-        let search = self.search.take();
-        let (done, decided) = self.find(rules, &text, search, true);
-        let released = self.release(decided, done);
-        text.clear();
+        let released = match self.search.take() {
+            Some(search) => self.decide(rules, search, true),
+            None => Released {
+                is_changed: self.is_changed,
+                ..Released::default()
+            },
+        };
         *self = Self {
-            held: text,
+            held: std::mem::take(&mut self.held),
             ..Self::default()
         };
         released
@@ -168,43 +169,39 @@ impl Scan {
         *self = Self::default();
     }
 
-    /// Decides about `text`, for which `search` is in progress. Returns the part that is decided, and the
-    /// decision unless that part has no matches.
-    #[inline(always)]
-    fn find<'a>(
-        &mut self,
-        rules: &Rules,
-        text: &'a str,
-        search: Option<Search>,
-        is_end: bool,
-    ) -> (&'a str, Option<Decided>) {
-        let mut decided = None;
-        let search = match search {
-            Some(search) if is_end || !search.is_open(rules.automaton(), text.len()) => {
-                let decided = decided.insert(Decided::default());
-                find(rules, text, self.before, search, is_end, decided)
-            }
-            search => search,
-        };
-        self.tail = decided.as_ref().and_then(|decided| decided.tail);
-        let end = search.map_or(text.len(), |search| search.start);
-        self.search = search.map(|search| Search { start: 0, ..search });
-        (text.get(..end).unwrap_or(text), decided)
+    /// Decides about the text that is held, in which something matches or may match from the start of `search`.
+    #[inline(never)]
+    fn decide(&mut self, rules: &Rules, search: Search, is_end: bool) -> Released {
+        let mut decided = Decided::default();
+        let (text, trails) = (&self.held, &mut self.trails);
+        let search = find(
+            rules,
+            text,
+            self.before,
+            search,
+            is_end,
+            trails,
+            &mut decided,
+        );
+        self.tail = decided.tail;
+        let end = self.hold(search);
+        let mut released = decided.released(self.held.get(..end).unwrap_or_default());
+        self.held.drain(..end);
+        self.is_changed |= released.is_changed;
+        released.is_changed = self.is_changed;
+        released
     }
 
+    /// Sets the search from whose start the text is held, and returns the end of the text that is not.
     #[inline(always)]
-    fn release(&mut self, decided: Option<Decided>, done: &str) -> Released {
-        self.before = last_byte(done, self.before);
-        let mut released = Released::default();
-        let text = decided.and_then(|mut decided| {
-            released.is_blocked = decided.is_blocked;
-            released.matches = std::mem::take(&mut decided.matches);
-            decided.rest(done)
-        });
-        self.is_changed |= text.is_some();
-        released.is_changed = self.is_changed;
-        released.text = text.map_or_else(|| done.into(), Str::from);
-        released
+    fn hold(&mut self, search: Option<Search>) -> usize {
+        let end = search.map_or(self.held.len(), |search| search.start);
+        self.before = byte_before(self.held.as_bytes(), end, self.before);
+        if !self.trails.trails.is_empty() {
+            self.trails.release(end, search.is_none());
+        }
+        self.search = search.map(|search| Search { start: 0, ..search });
+        end
     }
 }
 
@@ -214,7 +211,7 @@ pub(super) fn whole(rules: &Rules, text: &str) -> Option<Released> {
     if decided.matches.is_empty() && !decided.is_blocked {
         return None;
     }
-    Some(Scan::default().release(Some(decided), text))
+    Some(decided.released(text))
 }
 
 /// Returns a text with its matches replaced; `None` if it has none.
@@ -265,20 +262,20 @@ fn find(
     before: usize,
     mut search: Search,
     is_end: bool,
+    trails: &mut Trails,
     decided: &mut Decided,
 ) -> Option<Search> {
     let automaton = rules.automaton();
     let bytes = text.as_bytes();
-    let mut trails = Trails::default();
     loop {
-        if search.is_alive_after(automaton, bytes, is_end, &mut trails) {
+        if search.is_alive_after(automaton, bytes, is_end, trails) {
             return Some(search);
         }
         let start = search.start;
         let before = |place| byte_before(bytes, place, before);
         let mut next = start.wrapping_add(1);
         if search.has_match {
-            trails = Trails::default();
+            *trails = Trails::default();
             if let Some(found) = resolve(rules, text, start, before(start), is_end) {
                 let (end, tail) = (found.end, found.tail);
                 if decided.replace(rules, text, found) {
@@ -410,14 +407,11 @@ impl Search {
     #[inline(never)]
     fn read_along(&mut self, automaton: &Automaton, bytes: &[u8], trails: &mut Trails) -> bool {
         trails.joined = None;
-        loop {
+        while automaton.may_match(self.state, self.read) {
             let at = self.start.wrapping_add(self.read);
-            if let Some(trail) = trails.join(at, self.state) {
-                self.read = trail.end().wrapping_sub(self.start);
-                self.state = trail.states.last().copied().unwrap_or(DEAD);
-                if self.state == DEAD {
-                    return false;
-                }
+            if let Some((end, state)) = trails.join(at, self.state) {
+                self.read = end.wrapping_sub(self.start);
+                self.state = state;
                 continue;
             }
             let Some(byte) = bytes.get(at) else {
@@ -426,19 +420,14 @@ impl Search {
             self.state = automaton.next(self.state, *byte);
             self.read = self.read.wrapping_add(1);
             trails.extend(self.state);
-            if self.state == DEAD {
-                return false;
-            }
             self.has_match |= automaton.is_match(self.state);
-            if !automaton.may_match(self.state, self.read) {
-                return false;
-            }
         }
+        false
     }
 }
 
 /// The states of searches that found nothing. Where another search is in the same state at the same place, it
-/// continues as they did, so that a long text without matches takes linear time.
+/// continues as they did, so that a long text without matches takes linear time, also in pieces.
 #[derive(Default)]
 struct Trails {
     // Few, since the searches of a text have few kinds of states.
@@ -447,22 +436,36 @@ struct Trails {
     joined: Option<usize>,
     // The one that is replaced next.
     oldest: usize,
+    // The place of the first byte of the text, which moves as text is released.
+    base: usize,
 }
 
 struct Trail {
+    // Counted as `Trails::base`.
     start: usize,
     // The states after each byte, up to the dead one or to the length of the longest match.
     states: Vec<u32>,
 }
 
-impl Trail {
-    /// The place of the last state.
-    fn end(&self) -> usize {
-        self.start.wrapping_add(self.states.len())
-    }
-}
-
 impl Trails {
+    /// Removes the first `count` bytes of the text, or all that is known of it.
+    fn release(&mut self, count: usize, is_over: bool) {
+        if is_over {
+            *self = Self::default();
+            return;
+        }
+        self.base = self.base.wrapping_add(count);
+        for trail in &mut self.trails {
+            let released = self.base.saturating_sub(trail.start);
+            // Not each time, since the others are moved.
+            if released > trail.states.len() / 2 {
+                let released = released.min(trail.states.len());
+                trail.states.drain(..released);
+                trail.start = trail.start.wrapping_add(released);
+            }
+        }
+    }
+
     /// Repeats a search that has read `count` bytes.
     #[cold]
     fn add(
@@ -480,6 +483,7 @@ impl Trails {
             state
         });
         let states = states.collect();
+        let start = self.base.wrapping_add(start);
         let trail = Trail { start, states };
         match self.trails.get_mut(self.oldest) {
             Some(oldest) => *oldest = trail,
@@ -488,16 +492,20 @@ impl Trails {
         self.oldest = (self.oldest + 1) % TRAILS;
     }
 
-    /// Returns the trail that was in `state` before the byte `at`, unless the search has joined one before.
-    fn join(&mut self, at: usize, state: u32) -> Option<&Trail> {
+    /// Returns the end and the last state of the trail that was in `state` before the byte `at`, unless the search has
+    /// joined one before.
+    fn join(&mut self, at: usize, state: u32) -> Option<(usize, u32)> {
         if self.joined.is_some() {
             return None;
         }
+        let at = self.base.wrapping_add(at);
         self.joined = self.trails.iter().position(|trail| {
             let index = at.wrapping_sub(trail.start).wrapping_sub(1);
             trail.states.get(index) == Some(&state)
         });
-        self.trails.get(self.joined?)
+        let trail = self.trails.get(self.joined?)?;
+        let end = trail.start.wrapping_add(trail.states.len());
+        Some((end.wrapping_sub(self.base), *trail.states.last()?))
     }
 
     /// Adds a state to the trail that the search has joined.
@@ -614,9 +622,22 @@ impl Decided {
             ..Self::default()
         };
         if let Some(search) = Search::first(rules.automaton(), text.as_bytes(), 0, START) {
-            find(rules, text, START, search, true, &mut decided);
+            let trails = &mut Trails::default();
+            find(rules, text, START, search, true, trails, &mut decided);
         }
         decided
+    }
+
+    /// The part `text` that is decided, with its replacements.
+    fn released(mut self, text: &str) -> Released {
+        let (matches, is_blocked) = (std::mem::take(&mut self.matches), self.is_blocked);
+        let by = self.rest(text);
+        Released {
+            is_changed: by.is_some(),
+            text: by.map_or_else(|| text.into(), Str::from),
+            matches,
+            is_blocked,
+        }
     }
 
     /// Returns the text with its replacements; `None` if it has none.

@@ -201,6 +201,46 @@ fn a_stream_has_the_output_of_the_whole_text() {
     }
 }
 
+// Searches that end after hundreds of bytes without a match, in texts with matches before and after.
+#[test]
+fn long_searches_in_pieces_have_the_output_of_the_whole_text() {
+    let (count, mut random) = cases(20_000);
+    let rules = [
+        pii::email(),
+        secrets::openai(),
+        secrets::jwt(),
+        Rule::pattern("long", "[a-z]*@corp").at_most(300),
+        Rule::pattern("nested", "(?:(?:x+)*y?)*!").at_most(200),
+        Rule::pattern("odd", "[ax]{70}(?:[a-z]{40})*;").at_most(400),
+    ];
+    let rules = Rules::new(rules).unwrap();
+    let units = [
+        "a",
+        "x",
+        "xy",
+        "sk-",
+        "a.",
+        "a@",
+        "a@a.",
+        "eyJaaaaa.",
+        "é",
+        "ab ",
+    ];
+    let ends = ["", "@corp", "!", ";", " ", "@corp.example"];
+    // Each text is as long as a hundred others.
+    for _ in 0..count / 100 {
+        let mut text = String::new();
+        for _ in 0..1 + random.below(4) {
+            text += &random.of(&units).repeat(1 + random.below(400));
+            text += *random.of(&ends);
+        }
+        let whole = rules.apply(&text);
+        let pieces = split(&text, &mut random);
+        let texts = released(&rules, 0, &pieces, &mut random);
+        assert_eq!(texts.concat(), whole, "{pieces:?}");
+    }
+}
+
 #[test]
 fn text_in_which_no_match_can_begin_is_released_at_once() {
     let mut random = Random(1);
