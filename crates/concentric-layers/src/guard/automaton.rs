@@ -7,7 +7,7 @@ use regex_automata::{
     nfa::thompson,
     util::{primitives::StateID, start, syntax},
 };
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 /// The maximum size of an automaton in bytes, and of its construction.
 const SIZE: usize = 8 << 20;
@@ -115,21 +115,30 @@ impl Automaton {
             *id = start(u8::try_from(before).ok()).map_err(|_| RulesError::TooLarge)?;
         }
 
-        // In the order in which they are reached.
+        // In the order in which they are reached; and the place of each state in it, by the row of its id.
         let mut found: Vec<StateID> = Vec::new();
-        let mut rows: Vec<Vec<StateID>> = Vec::new();
-        let mut places: HashMap<StateID, usize> = HashMap::new();
+        let mut places: Vec<Option<usize>> = Vec::new();
         let mut reach = |id: StateID, found: &mut Vec<StateID>| {
-            places.entry(id).or_insert_with(|| {
+            let row = id.as_usize() >> dfa.stride2();
+            if row >= places.len() {
+                places.resize(row + 1, None);
+            }
+            let known = places.get(row).copied().flatten();
+            known.unwrap_or_else(|| {
+                if let Some(place) = places.get_mut(row) {
+                    *place = Some(found.len());
+                }
                 found.push(id);
                 found.len() - 1
-            });
+            })
         };
-        starts.iter().for_each(|id| reach(*id, &mut found));
+        let starts = starts.map(|id| reach(id, &mut found));
+        // The places of the next states.
+        let mut rows: Vec<Vec<usize>> = Vec::new();
         while let Some(id) = found.get(rows.len()).copied() {
-            let mut row: Vec<StateID> = bytes.iter().map(|b| dfa.next_state(id, *b)).collect();
-            row.push(dfa.next_eoi_state(id));
-            row.iter().for_each(|id| reach(*id, &mut found));
+            let next = bytes.iter().map(|byte| dfa.next_state(id, *byte));
+            let next = next.chain([dfa.next_eoi_state(id)]);
+            let row = next.map(|id| reach(id, &mut found)).collect();
             rows.push(row);
         }
 
@@ -143,31 +152,7 @@ impl Automaton {
             rules.filter_map(|rule| u16::try_from(rule).ok()).collect()
         };
         let reported: Vec<Box<[u16]>> = found.iter().map(|id| rules_of(*id)).collect();
-        // The rules of the matches that a later state can report. Most states are reached before those that
-        // follow them, so a few passes from the last to the first are enough.
-        let mut later = vec![vec![0_u64; lengths.len().div_ceil(64)]; found.len()];
-        loop {
-            let mut is_changed = false;
-            for (at, row) in rows.iter().enumerate().rev() {
-                let mut all = later.get(at).cloned().unwrap_or_default();
-                for next in row.iter().filter_map(|id| places.get(id).copied()) {
-                    for rule in reported.get(next).into_iter().flatten() {
-                        if let Some(word) = all.get_mut(usize::from(*rule) / 64) {
-                            *word |= 1 << (rule % 64);
-                        }
-                    }
-                    let words = later.get(next).into_iter().flatten();
-                    all.iter_mut().zip(words).for_each(|(to, of)| *to |= of);
-                }
-                if let Some(known) = later.get_mut(at).filter(|known| **known != all) {
-                    *known = all;
-                    is_changed = true;
-                }
-            }
-            if !is_changed {
-                break;
-            }
-        }
+        let later = later(&rows, &reported, lengths.len());
         let longest = |set: &[u64]| {
             let lengths = lengths.iter().enumerate();
             let of = lengths.filter(|(rule, _)| contains(set, *rule));
@@ -175,7 +160,7 @@ impl Automaton {
         };
         // The dead state has the empty set.
         let mut sets = vec![Vec::new()];
-        let mut indices: HashMap<Vec<u64>, usize> = HashMap::new();
+        let mut indices: BTreeMap<Vec<u64>, usize> = BTreeMap::new();
         let later: Vec<usize> = later
             .into_iter()
             .map(|set| {
@@ -202,13 +187,7 @@ impl Automaton {
                 *of = name;
             }
         }
-        let name = |id: &StateID| {
-            places
-                .get(id)
-                .and_then(|at| names.get(*at))
-                .copied()
-                .unwrap_or(DEAD)
-        };
+        let name = |at: &usize| names.get(*at).copied().unwrap_or(DEAD);
         let mut table = vec![DEAD; stride];
         let mut matches = Vec::new();
         let mut matching = None;
@@ -242,7 +221,7 @@ impl Automaton {
             sets,
             lengths,
         };
-        automaton.set_starts(starts.map(|id| name(&id)))?;
+        automaton.set_starts(starts.map(|at| name(&at)))?;
         Ok(automaton)
     }
 
@@ -366,6 +345,52 @@ impl Automaton {
             let longest = self.lengths.get(*rule);
             longest.is_some_and(|longest| length <= *longest as usize)
         })
+    }
+}
+
+/// The rules of the matches that a later state can report, for each state: a bit per rule.
+fn later(rows: &[Vec<usize>], reported: &[Box<[u16]>], count: usize) -> Vec<Vec<u64>> {
+    let words = count.div_ceil(64);
+    let reported = reported.iter().map(|rules| {
+        let mut set = vec![0_u64; words];
+        for rule in rules {
+            if let Some(word) = set.get_mut(usize::from(*rule) / 64) {
+                *word |= 1 << (rule % 64);
+            }
+        }
+        set
+    });
+    let reported: Vec<Vec<u64>> = reported.collect();
+    // Most columns of a row have the same state.
+    let rows = rows.iter().map(|row| {
+        let mut next = row.clone();
+        next.sort_unstable();
+        next.dedup();
+        next
+    });
+    let rows: Vec<Vec<usize>> = rows.collect();
+    let mut later = vec![vec![0_u64; words]; rows.len()];
+    // Most states are reached before those that follow them, so a few passes from the last to the first are enough.
+    loop {
+        let mut is_changed = false;
+        for (at, row) in rows.iter().enumerate().rev() {
+            let mut all = later.get_mut(at).map(std::mem::take).unwrap_or_default();
+            for next in row {
+                let sets = [reported.get(*next), later.get(*next)];
+                for set in sets.into_iter().flatten() {
+                    for (to, of) in all.iter_mut().zip(set) {
+                        is_changed |= of & !*to != 0;
+                        *to |= of;
+                    }
+                }
+            }
+            if let Some(known) = later.get_mut(at) {
+                *known = all;
+            }
+        }
+        if !is_changed {
+            return later;
+        }
     }
 }
 
