@@ -49,6 +49,8 @@ type OnMatch = dyn Fn(Found<'_>) + Send + Sync;
 impl GuardLayer {
     /// Creates a layer that applies `rules` to the messages of users, and to the text, reasoning and refusals
     /// of answers.
+    ///
+    /// [Compiling](Rules::new) rules takes time, and cloning them does not: layers can share one set.
     pub fn new(rules: Rules) -> Self {
         Self(Options {
             rules,

@@ -35,6 +35,8 @@
 //! also a classifier of `GuardrailLayer`: it blocks texts in which a rule that [blocks](Rule::block) matches,
 //! and flags those in which another one does.
 //!
+//! Compile a set once, when the application starts: [`Rules::new`] states the cost.
+//!
 //! # Held text
 //!
 //! A match is replaced as a whole, also if it arrives in several events. Text is held from the first place at

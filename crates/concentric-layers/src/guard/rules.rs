@@ -42,6 +42,10 @@ struct Inner {
 impl Rules {
     /// Compiles a set of rules, in the order of their priority. The automaton has at most 8 MiB.
     ///
+    /// Compile a set once, when the application starts, and clone it. All rules of [`pii`](super::pii) and
+    /// [`secrets`](super::secrets) together take about 0.1 s of CPU time, and several seconds in a build without
+    /// optimisation, as tests usually are.
+    ///
     /// # Errors
     ///
     /// A pattern is invalid, or the automaton is too large.
