@@ -149,7 +149,12 @@ async fn run<I: Input>(
     }
     let input = match serde_json::from_slice::<I>(body) {
         Ok(input) => input,
-        Err(_) => parse_with_paths(body)?,
+        Err(_) => {
+            if is_large {
+                tokio::task::yield_now().await;
+            }
+            parse_with_paths(body)?
+        }
     };
     if is_large {
         tokio::task::yield_now().await;

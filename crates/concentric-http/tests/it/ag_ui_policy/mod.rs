@@ -296,6 +296,19 @@ async fn objects_outside_of_messages_count_six_times() {
 }
 
 #[tokio::test]
+async fn sixteen_escapes_in_strings_count_as_a_value() {
+    let policy = || ClientPolicy::new().max_values(1000);
+    let text = |escapes: usize| {
+        let mut input = input();
+        input["messages"][0]["content"] = "\n".repeat(escapes).into();
+        input
+    };
+    assert_eq!(answer(policy(), &text(15_000)).await.status, 200);
+    let error = refused(&answer(policy(), &text(16_000)).await);
+    assert_eq!(error["limit"], "values");
+}
+
+#[tokio::test]
 async fn free_form_json_in_messages_counts_as_outside() {
     let requests = |objects: usize| {
         let free = json!({"a": vec![json!({}); objects]});
