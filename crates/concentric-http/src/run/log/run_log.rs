@@ -12,7 +12,7 @@ use std::{
 
 use bytes::{BufMut, Bytes, BytesMut};
 use concentric_core::{CancelReason, Context as Run, Error, Str};
-use memchr::{memchr, memmem};
+use memchr::{memchr, memchr_iter, memmem};
 
 use super::{
     super::{Cut, Translate},
@@ -20,10 +20,14 @@ use super::{
 };
 
 /// How many times the limits may be exceeded while a reader lacks the events.
-const BEHIND: usize = 8;
+const BEHIND: usize = 3;
 
-/// The size of the blocks that frames are written to.
+/// The size of the blocks that frames are written to. Frames of more than a quarter of it have a block of their
+/// own, since the rest of a block is not counted, and is kept as long as its frames.
 const BLOCK: usize = 8 << 10;
+
+/// The size of an event's id besides the tag of the log.
+const ID: usize = 16;
 
 /// The maximum number of readers of a log: each event wakes all of them.
 const READERS: usize = 256;
@@ -386,21 +390,32 @@ impl State {
 
     fn push(&mut self, frames: &[u8], tag: &str) {
         let first = self.next;
-        if self.block.capacity() < frames.len().saturating_add(64) {
-            let capacity = frames.len().saturating_add(frames.len() / 4);
-            self.block = BytesMut::with_capacity(capacity.max(BLOCK));
-        }
+        let ids = memchr_iter(b'\n', frames).count() / 2 * (tag.len() + ID);
+        let size = frames.len() + ids;
+        let mut own;
+        let block = match size > BLOCK / 4 {
+            true => {
+                own = BytesMut::with_capacity(size);
+                &mut own
+            }
+            false => {
+                if self.block.capacity() < size {
+                    self.block = BytesMut::with_capacity(BLOCK);
+                }
+                &mut self.block
+            }
+        };
         let mut rest = frames;
         while let Some(end) = memchr(b'\n', rest) {
             // A frame is one line and an empty one.
             let (frame, later) = rest.split_at(rest.len().min(end + 2));
             // Writes to a buffer do not fail.
-            let _ = writeln!(self.block, "id: {}-{tag}", self.next);
-            self.block.put_slice(frame);
+            let _ = writeln!(block, "id: {}-{tag}", self.next);
+            block.put_slice(frame);
             self.next += 1;
             rest = later;
         }
-        let frames = self.block.split().freeze();
+        let frames = block.split().freeze();
         if !frames.is_empty() {
             self.bytes += frames.len() + PIECE;
             self.pieces.push_back(Piece { frames, first });
