@@ -11,8 +11,8 @@ use tokio::time::timeout;
 const MAX_BYTES: usize = 4 << 20;
 const UPLOAD: Duration = Duration::from_secs(30);
 
-/// The maximum number of JSON values in a message, of which an object counts as three: a parsed value takes many
-/// times the bytes of the text, and is copied several times.
+/// The maximum number of JSON values in a message, of which an object counts as three, and each of its fields as one
+/// more: a parsed value takes many times the bytes of the text, and is copied several times.
 const MAX_VALUES: usize = 48 << 10;
 
 /// Reads a message. An error is the status of the response.
@@ -41,13 +41,13 @@ async fn collect<B: Body>(body: B) -> Result<Bytes, StatusCode> {
     Ok(bytes.freeze())
 }
 
-/// Counts the values of a JSON text by its commas and opening brackets.
+/// Counts the values of a JSON text by its commas, colons and opening brackets.
 fn values(text: &[u8]) -> usize {
     let mut count: usize = 1;
     let mut bytes = text.iter();
     while let Some(byte) = bytes.next() {
         match byte {
-            b',' | b'[' => count += 1,
+            b',' | b':' | b'[' => count += 1,
             b'{' => count += 3,
             b'"' => {
                 while let Some(byte) = bytes.next() {
@@ -74,7 +74,7 @@ mod tests {
             ("", 1),
             ("0", 1),
             ("[0,0]", 3),
-            (r#"{"a":0,"b":[]}"#, 6),
+            (r#"{"a":0,"b":[]}"#, 8),
             (r#"["[{,\"[{,",0]"#, 3),
             (r#""["#, 1),
             (r#""\"#, 1),

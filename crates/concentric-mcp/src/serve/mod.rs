@@ -30,7 +30,7 @@
 //! | it disconnects in a session | nothing; its calls continue until they are cancelled or the session ends |
 //! | more than 256 calls would run at once, or 1,000 wait for answers | a result with `isError`, at once |
 //! | a request names a foreign host or origin | status 403 |
-//! | a message is larger than 4 MiB, or has more than 49,152 JSON values, of which an object counts as three | status 413 |
+//! | a message is larger than 4 MiB, or has more than 49,152 JSON values, of which an object counts as three, and each of its fields as one more | status 413 |
 //! | it does not arrive within 30 seconds | status 408. Both are checked before the headers |
 //!
 //! A client of the revision 2026-07-28 repeats a call with the answers: the call is suspended for at most
