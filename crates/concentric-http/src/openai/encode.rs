@@ -8,6 +8,10 @@ use super::{
     answer::{Answer, Call, Ending, Kind, Message, Piece},
     failure::Failure,
 };
+use crate::sse;
+
+/// Writes an event without a name.
+pub(super) use crate::sse::event as data;
 
 /// The encoding of an answer: whole, or as the events of a stream in the order of the calls.
 pub(super) trait Encode: Send + Sync {
@@ -41,13 +45,6 @@ pub(super) trait Encode: Send + Sync {
     fn fail(&mut self, answer: &Answer, failure: &Failure, out: &mut BytesMut);
 }
 
-/// Writes an event without a name.
-pub(super) fn data(value: &impl Serialize, out: &mut BytesMut) {
-    out.put_slice(b"data: ");
-    write(value, out);
-    out.put_slice(b"\n\n");
-}
-
 /// Writes an event with a name.
 pub(super) fn event(name: &str, value: &impl Serialize, out: &mut BytesMut) {
     out.put_slice(b"event: ");
@@ -59,13 +56,8 @@ pub(super) fn event(name: &str, value: &impl Serialize, out: &mut BytesMut) {
 /// The JSON of `value`.
 pub(super) fn json(value: &impl Serialize) -> Bytes {
     let mut out = BytesMut::new();
-    write(value, &mut out);
+    sse::json(value, &mut out);
     out.freeze()
-}
-
-fn write(value: &impl Serialize, out: &mut BytesMut) {
-    // All map keys are strings, and writes to a buffer do not fail.
-    serde_json::to_writer(out.writer(), value).expect("an answer is always JSON");
 }
 
 /// The counts of a usage, if any is known.
