@@ -32,7 +32,7 @@
 //! | decode-anthropic, -responses, -gemini, -ollama | the same for a stream of 1,000 text deltas in the format of each service, with its first and last events | text deltas |
 //! | decode-recorded, decode-anthropic-recorded, ... | the same for all recorded streams of a service that its vendor's SDK can read, including text, reasoning and tool calls | events on the wire |
 //! | W5 | a gateway over sockets, from an OpenAI-compatible service to AG-UI, each answer with 50 text events: 16 connections without pauses (`closed`), or 2 ms between events (`paced`); CPU time of the gateway's thread. Bare: each event decoded and encoded, without an agent | answers |
-//! | gateway | a gateway over sockets between clients of OpenAI and a provider with the same API, as the example `gateway`: a key, a rate limit, a response cache that has no answer, a fallback, a retry and budgets. Its clients and measures are those of W5, and 1,000 µs for an answer are one CPU second for 1,000; `first` is the time that the gateway adds, at the 99th percentile, to that of a request to the provider itself (its median). Bare: the key is checked, and each event decoded and encoded; those that are ready together are one chunk | answers |
+//! | gateway | a gateway over sockets between clients of OpenAI and a provider with the same API, as the example `gateway`: a key, a rate limit, a response cache that has no answer, a fallback, a retry and budgets. Its measures are those of W5, with 40 requests per second in `paced`, and 1,000 µs for an answer are one CPU second for 1,000; `first` is the time that the gateway adds, at the 99th percentile of 720 answers (`--quick`: 240), to that of a request to the provider itself (its median). Bare: the key is checked, and each event decoded and encoded; those that are ready together are one chunk | answers |
 //! | W6 | W2 with ten extensions, or with budgets after 10 to 10,000 messages; waiting runs as tasks; 101 changes of one field of an AG-UI state of 0.8 MB before the stream is written | steps, runs |
 //! | encode | an AG-UI `TEXT_MESSAGE_CONTENT` of 20 bytes | events |
 //! | hooks | W1 with ten `Hooks` that count the bytes, outside the loop (`run`) or inside (`model`), or with `Hooks` that implement nothing; bare: Concentric with ten [`inspect_events`] at the same place, or with none | chunks |
@@ -303,7 +303,7 @@ fn measure(
         table.add("gateway-closed", title, Microseconds, cpu);
     }
     if is_asked("gateway-paced") {
-        let [cpu, first] = work::gateway::chat_paced(answers / 100);
+        let [cpu, first] = work::gateway::chat_paced(answers / 25);
         let title = "gateway, answer of 50 events, 2 ms between events; CPU";
         table.add("gateway-paced", title, Microseconds, cpu);
         let title = "gateway, added to the first text, p99; wall time";
