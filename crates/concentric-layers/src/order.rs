@@ -40,6 +40,8 @@
 //! | tower's `TimeoutLayer` | limits the time to the first content of one attempt |
 //! | a layer of `concentric-providers` | the HTTP layers of the provider's requests are inside it |
 //!
+//! The custom events of these layers are among those of the run. Around a model without an agent, they are lost.
+//!
 //! A model that a layer calls by itself, to summarise ([`CompactionLayer`](crate::CompactionLayer)), to judge
 //! ([`GuardrailLayer`](crate::GuardrailLayer)) or to extract facts
 //! ([`DynamicMemoryLayer`](crate::DynamicMemoryLayer)), is outside of this stack. It reads what that layer receives, and
@@ -61,6 +63,7 @@
 //! | layer | at the wrong place |
 //! |---|---|
 //! | [`DetachLayer`](crate::DetachLayer), [`SuspendLayer`](crate::SuspendLayer), [`MakeSession`](crate::MakeSession), [`ConversationLayer`](crate::ConversationLayer), [`DynamicMemoryLayer`](crate::DynamicMemoryLayer), [`BudgetPlugin::run`](crate::BudgetPlugin::run) inside a loop | the first call fails with [`Configuration`](concentric_core::ErrorKind::Configuration) and names the layers, as it does if these layers are around each other in an order that would break them |
+//! | [`ConversationLayer`](crate::ConversationLayer), [`DynamicMemoryLayer`](crate::DynamicMemoryLayer) around `SuspendLayer`, `DetachLayer` or a session | the same, since a resumed run would be a new one for them |
 //! | [`BudgetPlugin::model`](crate::BudgetPlugin::model) around a loop | the first call fails with `Configuration` |
 //! | [`CompactionLayer`](crate::CompactionLayer), [`ClearToolResultsLayer`](crate::ClearToolResultsLayer), [`TrimLayer`](crate::TrimLayer) around a loop | shorten the conversation that a run begins with, and not what it adds |
 //! | [`RetryModel`](crate::RetryModel), [`FallbackLayer`](crate::FallbackLayer), [`CircuitBreakerLayer`](crate::CircuitBreakerLayer), [`RateLimitLayer`](crate::RateLimitLayer), [`InFlightLimitLayer`](crate::InFlightLimitLayer) around a loop | repeat, count and limit runs in place of model calls; a run with effects is not repeated |
