@@ -56,8 +56,9 @@
 //! # Backpressure, errors and cancellation
 //!
 //! Readiness is forwarded, responses and errors pass unchanged; the layer does not wait for anything. Only turns that
-//! change are copied, once. The counts of the turns are kept for the next call, also if nothing is cleared: a few
-//! small allocations for a call, however long the conversation is, and none for an event.
+//! change are copied, once. The counts of the turns are kept for the next call, also if nothing is cleared: a call
+//! reads the turns that are new, and those that it clears with the ones after them. It takes a few small allocations,
+//! however long the conversation is, and none for an event.
 
 mod layer;
 mod service;

@@ -1,5 +1,7 @@
 use super::ClearToolResultsLayer;
-use crate::window::{ByDepth, Mark, Sent, Step, budget, changed, emit, media, middleware};
+use crate::window::{
+    ByDepth, Mark, Searched, Sent, Step, budget, changed, emit, media, middleware,
+};
 use concentric_core::{
     Arguments, ChatRequest, Part, PartKind, Str, ToolContent, ToolResult, ToolStatus, Transcript,
     Turn,
@@ -45,7 +47,8 @@ impl ClearToolResultsLayer {
         let mut step = last.unwrap_or_else(|| {
             let marks = context.state::<Marks>().unwrap_or_default();
             let end = marks.get(depth).map_or(0, |mark| mark.end(&of));
-            self.step(&of, end)
+            let whole = Step::new(&of, &of, 0, |turn| self.counter.turn(turn));
+            self.clear(&whole, &of, end)
         });
         let prompt = self.counter.prompt(request);
         let model = request.options.model.clone();
@@ -56,9 +59,9 @@ impl ClearToolResultsLayer {
         let trigger = budget(request).map_or(self.trigger, |budget| self.trigger.min(budget / 2));
         let before = tokens(step.sum());
         if before > trigger
-            && let Some(end) = self.plan(&of, step.end, |sum| tokens(sum) - tokens(0))
+            && let Some(end) = self.plan(&of, &mut step, |sum| tokens(sum) - tokens(0))
         {
-            step = self.step(&of, end);
+            step = self.clear(&step, &of, end);
             let mark = Mark::new(&of, end);
             let _ = context.update_state::<Marks>(|marks| marks.with(depth, &mark));
             let after = tokens(step.sum());
@@ -78,40 +81,44 @@ impl ClearToolResultsLayer {
         })
     }
 
-    /// The step that clears the results of the turns before `end`.
-    fn step(&self, of: &Transcript, end: usize) -> Step {
-        let first = of
-            .iter()
-            .take(end)
-            .position(|turn| self.cleared(turn).is_some());
-        let view = match first {
-            // Turns that follow a change can't be shared.
-            Some(first) => {
-                let mut view = of.prefix(first);
-                for (index, turn) in of.iter().enumerate().skip(first) {
-                    let cleared = (index < end).then(|| self.cleared(turn)).flatten();
-                    view.push(cleared.unwrap_or_else(|| turn.clone()));
-                }
-                view
+    /// The step after `last` that also clears the results of the turns before `end`.
+    fn clear(&self, last: &Step, of: &Transcript, end: usize) -> Step {
+        let (mut view, mut sum): (Option<Transcript>, _) = (None, last.sum());
+        for (index, turn) in turns(of, last.end, of.len()) {
+            let cleared = (index < end).then(|| self.cleared(turn)).flatten();
+            if let Some(cleared) = &cleared {
+                sum = sum.saturating_sub(self.counter.turn(turn));
+                sum = sum.saturating_add(self.counter.turn(cleared));
+                // The turns before the first change are shared.
+                view.get_or_insert_with(|| last.view().prefix(index));
             }
-            None => of.clone(),
-        };
-        Step::new(of, &view, end, |turn| self.counter.turn(turn))
+            if let Some(view) = &mut view {
+                view.push(cleared.unwrap_or_else(|| turn.clone()));
+            }
+        }
+        let view = view.unwrap_or_else(|| last.view().clone());
+        last.changed(&view, sum, end)
     }
 
     /// The new end of the turns without results; `None` if nothing or too little would be reclaimed.
-    fn plan(&self, of: &Transcript, old: usize, tokens: impl Fn(u64) -> u64) -> Option<usize> {
+    ///
+    /// The turns that were searched in vain are not searched in the next step.
+    fn plan(&self, of: &Transcript, last: &mut Step, tokens: impl Fn(u64) -> u64) -> Option<usize> {
+        let searched = last.searched;
         // The newest results stay, with their rounds.
         let (mut kept, mut limit) = (0, of.len());
-        for turn in of.rev() {
+        for turn in of.rev().take(of.len().saturating_sub(searched.end)) {
             if kept >= self.keep {
                 break;
             }
             kept += turn.results().len();
             limit -= 1;
         }
-        let (mut end, mut reclaimed) = (None, 0);
-        for (index, turn) in of.iter().enumerate().take(limit).skip(old) {
+        let (mut end, mut reclaimed) = (None, searched.reclaimed);
+        if reclaimed > 0 && tokens(reclaimed) >= self.at_least {
+            return Some(searched.end);
+        }
+        for (index, turn) in turns(of, searched.end, limit) {
             let Some(cleared) = self.cleared(turn) else {
                 continue;
             };
@@ -122,6 +129,10 @@ impl ClearToolResultsLayer {
                 return end;
             }
         }
+        last.searched = Searched {
+            end: limit,
+            reclaimed,
+        };
         end.filter(|_| self.at_least == 0)
     }
 
@@ -178,4 +189,11 @@ impl ClearToolResultsLayer {
             text.into()
         })
     }
+}
+
+/// The turns from `start` up to `end`, with their places.
+fn turns(of: &Transcript, start: usize, end: usize) -> impl Iterator<Item = (usize, &Turn)> {
+    let newer = of.rev().skip(of.len().saturating_sub(end));
+    let turns: Vec<&Turn> = newer.take(end.saturating_sub(start)).collect();
+    (start..).zip(turns.into_iter().rev())
 }

@@ -48,6 +48,12 @@ impl Total {
             sum: sum + new.map(weigh).sum::<u64>(),
         }
     }
+
+    /// The known sum of `of`.
+    pub(crate) fn new(of: &Transcript, sum: u64) -> Self {
+        let of = of.clone();
+        Self { of, sum }
+    }
 }
 
 /// The view that a layer sent in place of a conversation.
@@ -63,6 +69,11 @@ impl Memo {
             of: of.clone(),
             view: view.clone(),
         }
+    }
+
+    /// Another view of the same conversation.
+    pub(crate) fn changed(&self, view: &Transcript) -> Self {
+        Self::new(&self.of, view)
     }
 
     pub(crate) const fn view(&self) -> &Transcript {

@@ -21,7 +21,7 @@ pub(crate) use self::{
     body::{Reported, Sent},
     memo::{ByDepth, Memo, Total},
     service::middleware,
-    step::{Mark, Step},
+    step::{Mark, Searched, Step},
     turn::{changed, current_exchange, fingerprint, is_by_user, media, newest_messages, note},
 };
 

@@ -30,6 +30,14 @@ impl Mark {
     }
 }
 
+/// The turns in which a layer found too little to change.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Searched {
+    pub(crate) end: usize,
+    /// What a change of them would reclaim.
+    pub(crate) reclaimed: u64,
+}
+
 /// The view that was sent in a step.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Step {
@@ -37,6 +45,8 @@ pub(crate) struct Step {
     total: Total,
     /// The end of the changed turns.
     pub(crate) end: usize,
+    /// The turns that were searched for changes.
+    pub(crate) searched: Searched,
     /// Whether the request exceeds the limit nevertheless.
     pub(crate) is_over: bool,
 }
@@ -53,6 +63,19 @@ impl Step {
             memo: Memo::new(of, view),
             total: Total::default().of(view, weigh),
             end,
+            searched: Searched::default(),
+            is_over: false,
+        }
+    }
+
+    /// The step that sends `view` for the same conversation, with the turns before the new `end` changed; `sum` is that
+    /// of the weights of its turns.
+    pub(crate) fn changed(&self, view: &Transcript, sum: u64, end: usize) -> Self {
+        Self {
+            memo: self.memo.changed(view),
+            total: Total::new(view, sum),
+            end,
+            searched: Searched { end, reclaimed: 0 },
             is_over: false,
         }
     }

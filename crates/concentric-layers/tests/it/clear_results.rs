@@ -11,7 +11,10 @@ use concentric_layers::{
 };
 use concentric_test::{ScriptedModel, ScriptedTools, check_layer};
 use serde_json::json;
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
 use tower::{Layer, ServiceBuilder, ServiceExt};
 
 fn model() -> ScriptedModel {
@@ -278,6 +281,63 @@ async fn random_views_keep_the_rules() {
         }
         // A second layer finds nothing.
         assert_eq!(view(&layer, &sent).await.len(), sent.len());
+    }
+}
+
+#[tokio::test]
+async fn random_steps_have_the_views_of_another_process() {
+    for seed in cases(100) {
+        let random = &mut Random::new(seed);
+        let exchanges = random.below(12);
+        let history = random_history(random, exchanges);
+        let layer = ClearToolResultsLayer::new()
+            .trigger(random.below(2_000))
+            .keep(random.below(5) as usize)
+            .clear_at_least(random.below(4) * 100);
+        let context = Context::new();
+        let mut len = 0;
+        while len < history.len() {
+            len += 1 + random.below(3) as usize;
+            let all = history.prefix(len);
+            // It has the durable state only.
+            let other = Context::new();
+            other.restore_state(&context.stored_state().unwrap());
+            let sent = view_in(&layer, &all, &context).await;
+            assert_eq!(sent, view_in(&layer, &all, &other).await, "{seed}");
+        }
+    }
+}
+
+/// Counts how often a turn is weighed.
+#[derive(Clone, Default)]
+struct Counting(Arc<AtomicUsize>);
+
+impl TokenCounter for Counting {
+    fn text(&self, text: &str) -> u64 {
+        Estimator::new().text(text)
+    }
+
+    fn turn(&self, turn: &Turn) -> u64 {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Estimator::new().turn(turn)
+    }
+}
+
+#[tokio::test]
+async fn a_step_weighs_the_newest_turns_only() {
+    let kept_always = layer().except(["look"]);
+    for layer in [layer(), kept_always, layer().clear_at_least(1_000)] {
+        let counter = Counting::default();
+        let layer = layer.counter(counter.clone());
+        let (context, mut all) = (Context::new(), rounds(100));
+        view_in(&layer, &all, &context).await;
+        counter.0.store(0, Ordering::Relaxed);
+        for _ in 0..100 {
+            all.push(round("look", &["r".repeat(400).as_str()]));
+            view_in(&layer, &all, &context).await;
+        }
+        let count = counter.0.load(Ordering::Relaxed);
+        assert!(count <= 100 * 12, "{count}");
     }
 }
 
