@@ -48,8 +48,8 @@
 //! | starts | its [estimate](BudgetPlugin::estimate) is reserved |
 //! | yields [`Event::Finish`](concentric_core::Event::Finish) | its usage, with estimates for values that the provider does not report |
 //! | was not sent: there was no connection (an error with the code `not_connected`), or a layer or an adapter inside rejected it | none |
-//! | was refused by the provider, with a [status](concentric_core::Error::status) | one call and its time |
-//! | fails without a status before its first token, when the provider may have processed it (a timeout, a broken connection) | the estimate |
+//! | is answered by the provider with an error that has a [status](concentric_core::Error::status), or is about the request | one call and its time |
+//! | fails before its first token, when the provider may have processed it: a timeout, a broken connection, a content filter, also a wait in a layer inside that is cancelled or takes too long | the estimate |
 //! | fails or ends early after that, or is dropped after it was sent | the estimate, or the received output if that is more |
 //!
 //! The received output is counted, 4 bytes to a token, if a limit depends on it: one on money, output tokens
@@ -181,11 +181,12 @@
 //! - A layer that makes additional model calls, for example to summarize the conversation, must
 //!   make them through a [`BudgetPlugin::model`].
 //!
-//! An agent in place of a model has a [`BudgetPlugin::model`] around its own model. One around the agent charges each
-//! of its runs as one call, with the usage of the whole run.
+//! An agent in place of a model has a [`BudgetPlugin::model`] around its own model. One around the agent charges a run
+//! that ends as one call, with the usage of the whole run.
 //!
 //! The following stacks fail with [`Configuration`](concentric_core::ErrorKind::Configuration): a
-//! [`BudgetPlugin::model`] both around such an agent and inside it, which would charge each call twice; a [`BudgetPlugin::run`] that limits the spending of model calls without a
+//! [`BudgetPlugin::model`] both around such an agent and inside it, which would charge each call twice; a
+//! [`BudgetPlugin::run`] that limits the spending of model calls without a
 //! [`BudgetPlugin::model`], or the reverse; and a [`BudgetPlugin::model`] around the whole agent with
 //! [`BudgetPlugin::run`] inside it.
 //!

@@ -76,9 +76,9 @@ impl Attempt {
         };
         let may_have_begun = matches!(
             error.kind(),
-            Timeout | Connection | Truncated | Protocol | ContentFilter | Server | Other
+            Timeout | Connection | Truncated | Protocol | Server | Other
         );
-        error.status().is_none() && !may_have_begun
+        error.status().is_none() && error.provider().is_none() && !may_have_begun
     }
 }
 

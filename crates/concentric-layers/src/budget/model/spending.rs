@@ -20,8 +20,8 @@ pub(super) struct Spending {
     prices: Prices,
     estimate: Usage,
     usage: Usage,
-    // Whether the provider refused the call.
-    is_refused: bool,
+    // Whether the provider answered with an error.
+    is_rejected: bool,
     // The number of received bytes.
     seen: u64,
     context: Context,
@@ -49,7 +49,7 @@ impl Spending {
             prices,
             estimate,
             usage: Usage::default(),
-            is_refused: false,
+            is_rejected: false,
             seen: 0,
             since: context.now(),
             context: context.clone(),
@@ -80,16 +80,24 @@ impl Spending {
 
     /// Records a failure before the answer.
     pub(super) fn failed(&mut self, error: &Error) {
-        self.is_refused = error.status().is_some();
-        if !self.is_refused && !may_be_sent(error) {
-            self.lease = None;
+        use ErrorKind::*;
+        let is_by_provider = error.provider().is_some();
+        match error.kind() {
+            _ if error.status().is_some() => self.is_rejected = true,
+            _ if error.code() == Some(NOT_CONNECTED) => self.lease = None,
+            // The provider may have processed the request.
+            Timeout | Connection | Truncated | Protocol | Cancelled | Server | Other => {}
+            ContentFilter if is_by_provider => {}
+            _ if is_by_provider => self.is_rejected = true,
+            // A layer or an adapter inside has rejected it.
+            _ => self.lease = None,
         }
     }
 
     /// Returns the amounts to charge, with estimates for unreported values.
     fn spent(&self) -> Amounts {
         let took = millis(&self.context, self.since);
-        if self.is_refused {
+        if self.is_rejected {
             return Amounts::new().model_calls(1).time_ms(took);
         }
         let mut usage = self.usage;
@@ -99,22 +107,6 @@ impl Spending {
         usage.set_output_tokens(usage.output_tokens().or(Some(output)));
         self.prices.cost(&usage).time_ms(took)
     }
-}
-
-/// Whether a provider may have received a call that failed without a status.
-fn may_be_sent(error: &Error) -> bool {
-    let is_of_a_provider = matches!(
-        error.kind(),
-        ErrorKind::Timeout
-            | ErrorKind::Connection
-            | ErrorKind::Truncated
-            | ErrorKind::Protocol
-            | ErrorKind::ContentFilter
-            | ErrorKind::Cancelled
-            | ErrorKind::Server
-            | ErrorKind::Other
-    );
-    is_of_a_provider && error.code() != Some(NOT_CONNECTED)
 }
 
 impl Drop for Spending {

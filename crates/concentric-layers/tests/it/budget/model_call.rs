@@ -90,6 +90,7 @@ async fn a_call_that_was_not_sent_costs_nothing() {
         Error::new(ErrorKind::InvalidRequest, "no"),
         Error::new(ErrorKind::RateLimited, "slow down"),
         Error::new(ErrorKind::Overloaded, "later"),
+        Error::new(ErrorKind::ContentFilter, "blocked by a guard"),
         Error::new(ErrorKind::Connection, "nobody there").with_code("not_connected"),
         Error::new(ErrorKind::Timeout, "nobody there").with_code("not_connected"),
     ] {
@@ -103,8 +104,10 @@ async fn a_call_that_was_not_sent_costs_nothing() {
 }
 
 #[tokio::test]
-async fn a_call_that_the_provider_refused_is_counted_without_tokens() {
+async fn a_call_that_the_provider_rejected_is_counted_without_tokens() {
     for error in [
+        Error::new(ErrorKind::RateLimited, "slow down").with_provider("openai"),
+        Error::new(ErrorKind::Quota, "no credit").with_provider("openai"),
         Error::new(ErrorKind::InvalidRequest, "no").with_status(400),
         Error::new(ErrorKind::RateLimited, "slow down").with_status(429),
         Error::new(ErrorKind::Overloaded, "later").with_status(529),
@@ -118,10 +121,10 @@ async fn a_call_that_the_provider_refused_is_counted_without_tokens() {
 }
 
 #[tokio::test]
-async fn refused_attempts_reach_a_limit_of_calls() {
-    let refused = || Error::new(ErrorKind::Overloaded, "later").with_status(529);
+async fn rejected_attempts_reach_a_limit_of_calls() {
+    let rejected = || Error::new(ErrorKind::Overloaded, "later").with_status(529);
     let model = (0..10).fold(ScriptedModel::new(), |model, _| {
-        model.error(refused()).then()
+        model.error(rejected()).then()
     });
     let budget = BudgetPlugin::new(Limits::new().model_calls(3));
     let agent = ServiceBuilder::new()
@@ -153,6 +156,11 @@ async fn a_late_failure_is_charged_the_estimate() {
         let spent = spent_by(ScriptedModel::new().error(Error::new(kind, "late"))).await;
         assert_eq!(spent, estimated());
     }
+    let filtered = Error::new(ErrorKind::ContentFilter, "no").with_provider("openai");
+    assert_eq!(
+        spent_by(ScriptedModel::new().error(filtered)).await,
+        estimated()
+    );
 }
 
 #[tokio::test]
