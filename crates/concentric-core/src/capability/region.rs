@@ -64,7 +64,8 @@ impl Region for StoredRun {}
 /// The region inside a layer that prepares the request of a run, such as `ConversationLayer`, which adds the
 /// history.
 ///
-/// A stored run has what was added to its request, so layers that store, resume or continue runs go outside.
+/// A run that is resumed, or continues without its consumer, would be a new or an ended one for such a layer, so
+/// layers that store, resume or continue runs go outside.
 #[derive(Debug)]
 pub enum PreparedRun {}
 

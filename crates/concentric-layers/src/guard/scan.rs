@@ -461,6 +461,8 @@ impl Trails {
             if released > trail.states.len() / 2 {
                 let released = released.min(trail.states.len());
                 trail.states.drain(..released);
+                // One long event must not keep its memory.
+                trail.states.shrink_to(2 * trail.states.len());
                 trail.start = trail.start.wrapping_add(released);
             }
         }

@@ -43,7 +43,7 @@
 //! |---|---|
 //! | a request is within the limit | it passes unchanged, after the earlier cut of its run |
 //! | it exceeds the limit | so many turns are left out that the rest is at most 80 % of it. The cut stays until the limit is exceeded again, so that the provider's prompt cache applies to the steps between |
-//! | the head and the current exchange alone exceed it | they are sent, and nothing else |
+//! | the head and the current exchange alone exceed it | they are sent, with the marker, and no other turns |
 //!
 //! Each change emits a custom event `concentric.trim` with the value `{"turns": n, "over": false}`: the
 //! number of turns that are left out, and whether the request exceeds the limit nevertheless.

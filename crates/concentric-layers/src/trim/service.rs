@@ -60,7 +60,7 @@ impl TrimLayer {
         if !limit.fits(step.sum()) {
             let was_over = step.is_over;
             let (end, fits) = self.plan(&of, step.end, &limit);
-            let is_cut = end > step.end;
+            let is_cut = end > step.end.max(self.head);
             if is_cut {
                 step = self.step(&of, end);
                 let cut = Mark::new(&of, end);

@@ -18,6 +18,7 @@ use concentric_layers::{
     guardrail::{Assessment, Input, Output, Subject},
     rate_limit::Quota,
     response_cache::CacheScope,
+    session::{MakeSession, SessionTarget},
     stop::{ErrorLimit, Judgement, LoopDetector, OutputConstraint},
     tool_cache,
 };
@@ -512,6 +513,17 @@ async fn a_layer_that_prepares_runs_around_one_that_keeps_them_fails_the_first_c
             }
             assert_eq!(model.calls(), 0, "{error}");
         }
+        let model = ScriptedModel::new().text("Yes.");
+        let agent = around(layers.agent())(BoxModel::new(model.clone()));
+        let target = SessionTarget::new(ThreadId::new("t"));
+        let session = MakeSession::new(agent).oneshot(target).await.unwrap();
+        let agent = outer(BoxModel::new(session));
+        let error = agent.oneshot(user("hi", "t")).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Configuration, "{error}");
+        for name in [outside, &"MakeSession"] {
+            assert!(error.message().contains(name), "{error}");
+        }
+        assert_eq!(model.calls(), 0, "{error}");
     }
 }
 
