@@ -95,7 +95,7 @@ fn operator(request: &http::request::Parts) -> Option<Operator> {
     let name = cookie.strip_prefix("operator=")?;
     let operator = Operator::new(name, [Tenant::default()]);
     match name {
-        "ann" | "bob" => Some(operator.content().decide().cancel().release()),
+        "ann" | "bob" => Some(operator.content().decide().cancel().release().remember()),
         "eve" => Some(operator),
         _ => None,
     }

@@ -141,9 +141,9 @@ pub(super) fn accepted(interrupt: &Interrupt, now: SystemTime) -> Vec<ReplyKind>
 }
 
 /// The calls and the time for which a decision may be stored, each with its value in a form and its words.
-pub(super) const SCOPES: [(&str, ScopeCalls, ScopeLifetime, &str); 8] = {
+pub(super) const SCOPES: [(&str, ScopeCalls, ScopeLifetime, &str); 6] = {
     use ScopeCalls::{Arguments, Tool};
-    use ScopeLifetime::{Always, Run, Session, Thread};
+    use ScopeLifetime::{Always, Run, Thread};
     [
         (
             "arguments-run",
@@ -158,12 +158,6 @@ pub(super) const SCOPES: [(&str, ScopeCalls, ScopeLifetime, &str); 8] = {
             "the same call, in this conversation",
         ),
         (
-            "arguments-session",
-            Arguments,
-            Session,
-            "the same call, in this session",
-        ),
-        (
             "arguments-always",
             Arguments,
             Always,
@@ -175,12 +169,6 @@ pub(super) const SCOPES: [(&str, ScopeCalls, ScopeLifetime, &str); 8] = {
             Tool,
             Thread,
             "each call of the tool, in this conversation",
-        ),
-        (
-            "tool-session",
-            Tool,
-            Session,
-            "each call of the tool, in this session",
         ),
         ("tool-always", Tool, Always, "each call of the tool, always"),
     ]
@@ -354,7 +342,7 @@ impl Form<'_> {
 
     /// Writes a list of the calls for which the decision may be stored, if the interrupt allows any.
     fn remember(&self, content: &mut Html, decision: &str, reply: &Reply, now: SystemTime) {
-        if self.interrupt.reason != TOOL_CALL {
+        if self.interrupt.reason != TOOL_CALL || !self.operator.remember {
             return;
         }
         let is_allowed = |calls, lifetime| {

@@ -3,16 +3,16 @@
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use concentric_core::{
-    BoxModel, Environment, Str,
+    BoxModel, Environment, RunUsage, Str,
     store::{RunStore, ThreadStore},
 };
 use tokio::sync::Semaphore;
 
-use super::{
-    access::{Access, Forms},
-    usage::Price,
-};
+use super::access::{Access, Forms};
 use crate::{run::Hub, shutdown::Shutdown};
+
+/// What the tokens of some runs cost, as a text; `None` if it is unknown.
+pub(super) type Cost = dyn Fn(&RunUsage) -> Option<String> + Send + Sync;
 
 /// Configuration shared by the clones of a service.
 #[derive(Clone)]
@@ -25,7 +25,7 @@ pub(super) struct Config {
     pub(super) runs: Option<Arc<dyn RunStore>>,
     pub(super) threads: Option<Arc<dyn ThreadStore>>,
     pub(super) logs: Option<Arc<Hub>>,
-    pub(super) price: Option<Price>,
+    pub(super) cost: Option<Arc<Cost>>,
     pub(super) agent: Option<BoxModel>,
     pub(super) stacks: Vec<(Str, String)>,
     pub(super) forms: Forms,

@@ -22,7 +22,7 @@ pub(super) struct Entry {
 }
 
 /// The counts in the usage of a model, and their names.
-pub(super) const COUNTS: [(&str, &str); 4] = [
+const COUNTS: [(&str, &str); 4] = [
     ("inputTokens", "input tokens"),
     ("outputTokens", "output tokens"),
     ("reasoningTokens", "reasoning tokens"),
@@ -198,6 +198,14 @@ impl Entries {
 }
 
 impl Op {
+    /// The bytes of its text.
+    pub(super) const fn len(&self) -> usize {
+        match self {
+            Self::Add { text, .. } | Self::Append { text, .. } => text.len(),
+            Self::End(_) => 0,
+        }
+    }
+
     /// The form that the script of the page reads.
     pub(super) fn to_json(&self) -> Value {
         match self {

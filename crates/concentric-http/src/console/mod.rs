@@ -44,11 +44,11 @@
 //! |---|---|---|
 //! | `/` | live, waiting and ended runs, 50 on a page | live and ended ones from the [log](Console::events) of this process, waiting ones from the [store](Console::runs) |
 //! | `/run` | one run: its state, its events as they come, its outcome and tokens, its questions; cancels it, or releases it if it is quarantined | the log; of a run without one, the messages in the store |
-//! | `/approvals` | the questions of all waiting runs: tool, exact arguments and their digest, reason, expiry; approves, denies, edits, supplies a result; for further calls as well, if the question allows that | the store |
+//! | `/approvals` | the questions of all waiting runs: tool, exact arguments and their digest, reason, expiry; approves, denies, edits, supplies a result; for further calls as well, if the question allows that and the operator [may](Operator::remember) | the store |
 //! | `/threads` | the conversations of a tenant, those written last first, 50 on a page | the [store of conversations](Console::threads) |
 //! | `/thread` | one conversation: its turns, 200 on a page, and its runs that have not ended | the stores |
 //! | `/stacks` | the layers of each [stack](Console::stack), as rings and as a list | |
-//! | `/usage` | the tokens of the ended runs, by tenant, agent and model, and their cost, with [prices](Console::price) | the log |
+//! | `/usage` | the tokens of the runs that the log keeps, by agent and by model, and their [cost](Console::cost) | the log |
 //!
 //! A reply resumes the run: the agent that [`replies`](Console::replies) sets is called with it, and driven to the end
 //! of the run whether or not the operator stays connected. Of two operators who answer at once, the second reads that the

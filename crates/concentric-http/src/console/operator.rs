@@ -22,6 +22,7 @@ pub struct Operator {
     pub(super) decide: bool,
     pub(super) cancel: bool,
     pub(super) release: bool,
+    pub(super) remember: bool,
 }
 
 impl Operator {
@@ -40,6 +41,7 @@ impl Operator {
             decide: false,
             cancel: false,
             release: false,
+            remember: false,
         }
     }
 
@@ -72,6 +74,14 @@ impl Operator {
     #[must_use]
     pub const fn cancel(mut self) -> Self {
         self.cancel = true;
+        self
+    }
+
+    /// Grants the right to apply a decision to further calls, where the question allows that: in the run, in the
+    /// conversation, or always. The last ones apply to all users of the tenant, and the console does not list them.
+    #[must_use]
+    pub const fn remember(mut self) -> Self {
+        self.remember = true;
         self
     }
 

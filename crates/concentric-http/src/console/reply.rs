@@ -99,6 +99,10 @@ pub(super) async fn reply(
         let why = "You may not decide.";
         return Err(Refused::new(StatusCode::FORBIDDEN, "forbidden", why, None));
     }
+    if !operator.remember && answers.iter().any(|answer| !answer.remember.is_empty()) {
+        let why = "You may not decide about further calls.";
+        return Err(Refused::new(StatusCode::FORBIDDEN, "forbidden", why, None));
+    }
     let (Some(store), Some(agent)) = (&config.runs, &config.agent) else {
         return Err(Refused::not_found(
             "not_found",

@@ -254,9 +254,12 @@ async fn cancel(
         let why = "You may not cancel runs.";
         return Err(Refused::new(StatusCode::FORBIDDEN, "forbidden", why, None));
     }
-    audit(operator, Some(name), "an operator cancelled a run");
+    let done = || {
+        audit(operator, Some(name), "an operator cancelled a run");
+        Ok(())
+    };
     if log(config, name).is_some_and(|log| log.cancel(CancelReason::User)) {
-        return Ok(());
+        return done();
     }
     // It may be driven by another process.
     let run = stored(config, name).await?;
@@ -268,7 +271,7 @@ async fn cancel(
         _ => false,
     };
     match is_driven {
-        true => Ok(()),
+        true => done(),
         false => Err(Refused::conflict(
             "run_ended",
             "This run is not driven any more.",
@@ -292,7 +295,6 @@ async fn release(
         let why = "You may not release runs.";
         return Err(Refused::new(StatusCode::FORBIDDEN, "forbidden", why, None));
     }
-    audit(operator, Some(name), "an operator released a run");
     let is_released = match (stored(config, name).await?, &config.runs) {
         (Some(run), Some(store)) => {
             let released = store.release(run.key).await;
@@ -301,7 +303,10 @@ async fn release(
         _ => false,
     };
     match is_released {
-        true => Ok(()),
+        true => {
+            audit(operator, Some(name), "an operator released a run");
+            Ok(())
+        }
         false => Err(Refused::conflict(
             "run_not_quarantined",
             "This run is not quarantined any more.",

@@ -23,7 +23,7 @@ use crate::{refused::Refused, run::RunLog};
 const FOLDED: usize = 64 << 10;
 
 /// The size of a page, in bytes, after which older entries are left out.
-const PAGE: usize = 4 << 20;
+pub(super) const PAGE: usize = 4 << 20;
 
 pub(super) async fn page(
     config: &Config,
@@ -171,7 +171,8 @@ fn summary(
         let to = threads::to(config, &name.tenant(), &ThreadId::new(&*name.thread));
         html!(content; "<a href=\"" (&to) "\">" (&name.thread) "</a></dd>");
     } else {
-        html!(content; "" (&name.thread) "</dd>");
+        content.text(&name.thread);
+        content.markup("</dd>");
     }
     if !name.tenant.is_empty() {
         html!(content; "<dt>Tenant</dt><dd>" (&name.tenant) "</dd>");
@@ -184,8 +185,8 @@ fn summary(
     if let Some(outcome) = outcome {
         html!(content; "<dt>Outcome</dt><dd>" (&outcome) "</dd>");
     }
-    if let (Some(end), Some(price)) = (end, &config.price)
-        && let Some(cost) = price.sum(&end.usage)
+    if let (Some(log), Some(cost)) = (log, &config.cost)
+        && let Some(cost) = cost(&log.usage())
     {
         html!(content; "<dt>Cost</dt><dd>" (&cost) "</dd>");
     }

@@ -10,7 +10,7 @@ use std::{
 };
 
 use concentric_core::{
-    BoxModel, Environment, Str, Usage,
+    BoxModel, Environment, RunUsage, Str,
     panic::catch,
     service::SharedModel,
     store::{RunStore, ThreadStore},
@@ -27,7 +27,6 @@ use super::{
     config::Config,
     operator::Operator,
     respond::{panicked, respond},
-    usage::Price,
 };
 use crate::{ag_ui::EventLogLayer, keep_alive::KeepAlive, shutdown::Shutdown};
 
@@ -97,7 +96,7 @@ impl Console {
                 runs: None,
                 threads: None,
                 logs: None,
-                price: None,
+                cost: None,
                 agent: None,
                 stacks: Vec::new(),
                 forms: Forms::random(),
@@ -162,28 +161,24 @@ impl Console {
         self.with(|config| config.logs = Some(logs))
     }
 
-    /// Sets the price of what a model has used, in millionths of `currency`; `None` if it is unknown. The model is
-    /// named as in its events, or empty. Without prices, tokens are shown only.
+    /// Sets the cost of the tokens that some runs have used, as a text; `None` if it is unknown, as for a model without
+    /// a price. By default, only tokens are shown. `Catalogue::cost` of `concentric-providers` knows prices.
     ///
     /// ```no_run
     /// use concentric_http::console::Console;
     ///
-    /// # fn prices(console: Console) -> Console {
+    /// # fn costs(console: Console) -> Console {
     /// // $2.50 per million input tokens, $10 per million output tokens.
-    /// console.price("USD", |model, usage| {
-    ///     let (input, output) = (usage.input_tokens()?, usage.output_tokens()?);
-    ///     (model == "gpt-5.5").then(|| input * 5 / 2 + output * 10)
+    /// console.cost(|usage| {
+    ///     let total = usage.total();
+    ///     let (input, output) = (total.input_tokens()? as f64, total.output_tokens()? as f64);
+    ///     Some(format!("${:.4}", (input * 2.5 + output * 10.0) / 1e6))
     /// })
     /// # }
     /// ```
     #[must_use]
-    pub fn price(
-        self,
-        currency: impl Into<Str>,
-        price: impl Fn(&str, &Usage) -> Option<u64> + Send + Sync + 'static,
-    ) -> Self {
-        let (currency, of) = (currency.into(), Arc::new(price));
-        self.with(|config| config.price = Some(Price { currency, of }))
+    pub fn cost(self, cost: impl Fn(&RunUsage) -> Option<String> + Send + Sync + 'static) -> Self {
+        self.with(|config| config.cost = Some(Arc::new(cost)))
     }
 
     /// Sets the agent that receives the replies: the one that serves the users, inside their endpoint. Without it,

@@ -7,13 +7,13 @@ use concentric_core::{
 
 use super::{
     config::Config,
-    fold::Entries,
+    fold::{ENTRIES, Entries, Op},
     form::{Form, link},
     html::{Html, html},
     layout::{Page, Place},
     listing::{RunName, failed},
     operator::Operator,
-    run::{turn_ops, write_entries},
+    run::{PAGE, turn_ops, write_entries},
     runs::{badge, status, time},
 };
 use crate::refused::Refused;
@@ -39,7 +39,10 @@ pub(super) async fn list(
         None => operator.tenants.first().cloned(),
     };
     let Some(tenant) = tenant.filter(|tenant| operator.sees(tenant)) else {
-        return Err(unknown());
+        return Err(Refused::not_found(
+            "tenant_not_found",
+            "This list does not exist.",
+        ));
     };
     let before = number(query, "before")?;
     if operator.tenants.len() > 1 {
@@ -50,9 +53,9 @@ pub(super) async fn list(
     let shown = found.get(..ROWS).unwrap_or(&found);
     if shown.is_empty() {
         content.markup("<p class=\"empty\">No conversations are in this list.</p>");
-        return Ok(page);
+    } else {
+        table(content, config, &tenant, shown);
     }
-    table(content, config, &tenant, shown);
     content.markup("<nav aria-label=\"Pages of the list\" class=\"paging\">");
     if before.is_some() {
         let to = link(&config.path, "/threads", &[("tenant", &tenant.0)]);
@@ -154,10 +157,21 @@ pub(super) async fn page(
     }
     content.markup("</dl>");
     runs(content, config, &tenant, &id).await?;
-    let first = start.unwrap_or_else(|| about.turns.saturating_sub(turns.len()));
-    let end = first.saturating_add(turns.len());
+    let ops = turns.iter().map(|turn| turn_ops(turn, operator.content));
+    let mut ops: Vec<Vec<Op>> = ops.collect();
+    let first = match start {
+        Some(start) => {
+            ops.truncate(fitting(ops.iter()));
+            start.min(about.turns)
+        }
+        None => {
+            ops.drain(..ops.len() - fitting(ops.iter().rev()));
+            about.turns.saturating_sub(ops.len())
+        }
+    };
+    let end = first.saturating_add(ops.len());
     content.markup("<h2 id=\"turns\">Turns</h2>");
-    match turns.is_empty() {
+    match ops.is_empty() {
         true => content.markup("<p class=\"empty\">There are no turns here.</p>"),
         false => html!(content;
             "<p class=\"note\">" (&(first + 1).to_string()) " to " (&end.to_string()) " of "
@@ -165,12 +179,21 @@ pub(super) async fn page(
         ),
     }
     let mut entries = Entries::default();
-    for turn in &turns {
-        entries.apply(turn_ops(turn, operator.content));
-    }
+    ops.into_iter().for_each(|ops| entries.apply(ops));
     write_entries(content, &entries);
     paging(content, config, &tenant, &id, first, end, about.turns);
     Ok(page)
+}
+
+/// The number of turns that a page shows: as many as it has place for, and one at least.
+fn fitting<'a>(turns: impl Iterator<Item = &'a Vec<Op>>) -> usize {
+    let (mut entries, mut bytes) = (0, 0);
+    let fits = |(at, ops): &(usize, &Vec<Op>)| {
+        entries += ops.len();
+        bytes += ops.iter().map(Op::len).sum::<usize>();
+        *at == 0 || (entries <= ENTRIES && bytes <= PAGE)
+    };
+    turns.enumerate().take_while(fits).count()
 }
 
 /// The runs of a conversation that have not ended.
@@ -183,13 +206,17 @@ async fn runs(
     let Some(store) = &config.runs else {
         return Ok(());
     };
-    let found = store.list_by_thread(tenant.clone(), thread.clone(), None, RUNS);
+    let found = store.list_by_thread(tenant.clone(), thread.clone(), None, RUNS + 1);
     let found = found.await.map_err(|error| failed(&error))?;
     if found.is_empty() {
         return Ok(());
     }
-    content.markup("<h2>Open runs</h2><ul>");
-    for run in &found {
+    content.markup("<h2>Open runs</h2>");
+    if found.len() > RUNS {
+        html!(content; "<p class=\"note\">There are more than these " (&RUNS.to_string()) ".</p>");
+    }
+    content.markup("<ul>");
+    for run in found.iter().take(RUNS) {
         let name = RunName::of_stored(run);
         let to = link(&config.path, "/run", &name.fields());
         html!(content; "<li><a href=\"" (&to) "\">" (&name.run) "</a> ");

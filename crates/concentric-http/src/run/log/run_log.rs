@@ -11,6 +11,8 @@ use std::{
 };
 
 use bytes::{BufMut, Bytes, BytesMut};
+#[cfg(feature = "console")]
+use concentric_core::RunUsage;
 use concentric_core::{CancelReason, Context as Run, Error, Str};
 use memchr::{memchr, memchr_iter, memmem};
 
@@ -84,6 +86,9 @@ struct State {
     readers_so_far: u64,
     // Until the run has ended.
     run: Option<Run>,
+    // The tokens of a run that has ended.
+    #[cfg(feature = "console")]
+    usage: RunUsage,
     // The end of a run that is dropped before its end, if it is not its consumer that has left.
     ending: Option<Ending>,
     is_cleared: bool,
@@ -183,6 +188,20 @@ impl RunLog {
     #[cfg(feature = "console")]
     pub(crate) const fn about(&self) -> &About {
         &self.about
+    }
+
+    /// The tokens of the run so far, also of its earlier requests.
+    #[cfg(feature = "console")]
+    pub(crate) fn usage(&self) -> RunUsage {
+        let state = self.lock();
+        let usage = state.run.as_ref().map(Run::run_usage);
+        usage.unwrap_or_else(|| state.usage.clone())
+    }
+
+    /// Sets the tokens of a run that ends, in place of those that its models have recorded.
+    #[cfg(feature = "console")]
+    pub(crate) fn set_usage(&self, usage: RunUsage) {
+        self.lock().usage = usage;
     }
 
     /// The number of the first event that is kept, the frames, and the position after them.
@@ -295,6 +314,10 @@ impl RunLog {
             true => state.run.take(),
             false => None,
         };
+        #[cfg(feature = "console")]
+        if let Some(run) = run.as_ref().filter(|_| state.usage.models().is_empty()) {
+            state.usage = run.run_usage();
+        }
         let before = state.bytes;
         if !state.is_cleared {
             state.push(frames, &self.tag);

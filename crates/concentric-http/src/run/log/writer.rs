@@ -168,6 +168,8 @@ impl Writer {
     // ---- the end ----
 
     pub(crate) fn finish(&mut self, finish: &Finish) {
+        #[cfg(feature = "console")]
+        self.log.set_usage(finish.run_usage());
         self.end(|translator| translator.finish(finish));
     }
 

@@ -10,7 +10,7 @@ use crate::support::{Answer, Script, post, send};
 use bytes::Bytes;
 use concentric_core::{
     AgentLayer, BoxModel, CallId, ChatRequest, ChatResponse, Error, Event, FinishReason, ReplyKind,
-    ToolCallPart, Turn, Usage, store::Tenant,
+    RunUsage, ToolCallPart, Turn, Usage, store::Tenant,
 };
 use concentric_http::{
     ag_ui::{AgUiLayer, EventLogLayer},
@@ -230,6 +230,7 @@ fn all(name: &str) -> Operator {
         .decide()
         .cancel()
         .release()
+        .remember()
 }
 
 const RUN: &str = "/run?tenant=&thread=t&run=r";

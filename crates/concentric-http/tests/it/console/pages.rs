@@ -209,36 +209,60 @@ async fn tokens_and_their_cost_are_summed() {
     let service = UiMessagesLayer::new().layer(site.agent.clone());
     send(service, post(input.to_string())).await;
     let ann = all("ann");
-    let page = site.page(&ann, "/usage").await;
-    let row = |agent: &str, runs: u64, rest: &str| {
-        let (input, output) = (3 * runs, 2 * runs);
+    let counts = |calls: u64| {
+        let (input, output) = (3 * calls, 2 * calls);
+        format!("<td>{calls}</td><td>{input}</td><td>0</td><td>{output}</td><td>0</td>")
+    };
+    let agent = |agent: &str, runs: u64, rest: &str| {
         format!(
-            "<tr><td>{agent}</td><td>–</td><td>{runs}</td><td>{input}</td><td>{output}</td><td>0</td><td>0</td>{rest}</tr>"
+            "<tr><td>{agent}</td><td>{runs}</td>{}{rest}</tr>",
+            counts(runs)
         )
     };
-    for row in [row("clerk", 2, ""), row("–", 1, "")] {
+    let page = site.page(&ann, "/usage").await;
+    let model = format!("<tr><td>–</td><td>–</td>{}</tr>", counts(3));
+    for row in [agent("clerk", 2, ""), agent("–", 1, ""), model] {
         assert!(page.contains(&row), "{row}: {page}");
     }
     assert!(!site.page(&ann, RUN).await.contains("<dt>Cost</dt>"));
-    let price = |model: &str, usage: &Usage| {
-        assert_eq!(model, "");
-        Some(usage.input_tokens()? * 500_000 + usage.output_tokens()?)
-    };
-    site.console = site.console.price("EUR", price);
+    let cost = |usage: &RunUsage| usage.total().input_tokens().map(|it| format!("{it} <EUR>"));
+    site.console = site.console.cost(cost);
     let page = site.page(&ann, "/usage").await;
-    let row = row("clerk", 2, "<td>3.000004 EUR</td>");
+    let row = agent("clerk", 2, "<td>6 &lt;EUR&gt;</td>");
     assert!(page.contains(&row), "{page}");
     let page = site.page(&ann, RUN).await;
     assert!(
-        page.contains("<dt>Cost</dt><dd>1.500002 EUR</dd>"),
+        page.contains("<dt>Cost</dt><dd>3 &lt;EUR&gt;</dd>"),
         "{page}"
     );
-    site.console = site.console.price("EUR", |_, _| None);
+    site.console = site.console.cost(|_| None);
     let page = site.page(&ann, "/usage").await;
-    assert!(page.contains("0.000000 EUR, without 2 runs"), "{page}");
+    assert!(
+        page.contains(&agent("clerk", 2, "<td>unknown</td>")),
+        "{page}"
+    );
     assert!(!site.page(&ann, RUN).await.contains("<dt>Cost</dt>"));
     // Those of another tenant are not counted.
     let other = Operator::new("eve", [Tenant("other".into())]);
     let page = site.page(&other, "/usage").await;
-    assert!(page.contains("No ended run"), "{page}");
+    assert!(page.contains("No run has"), "{page}");
+}
+
+#[tokio::test]
+async fn the_tokens_before_an_approval_are_counted() {
+    let mut site = Site::new(Model::pays(&json!({"amount": 5})));
+    let cost = |usage: &RunUsage| usage.total().input_tokens().map(|it| format!("{it} EUR"));
+    site.console = site.console.cost(cost);
+    site.start("", "r").await;
+    let ann = all("ann");
+    let page = site.page(&ann, RUN).await;
+    assert!(page.contains("<dt>Cost</dt><dd>3 EUR</dd>"), "{page}");
+    let approvals = site.page(&ann, "/approvals").await;
+    let form = Form::deciding(&approvals, "approve");
+    assert_eq!(site.post(&ann, &form).await.status, 303);
+    site.follow(&ann).await;
+    let page = site.page(&ann, RUN).await;
+    assert!(page.contains("<dt>Cost</dt><dd>6 EUR</dd>"), "{page}");
+    let page = site.page(&ann, "/usage").await;
+    assert!(page.contains("<td>1</td><td>2</td><td>6</td>"), "{page}");
 }

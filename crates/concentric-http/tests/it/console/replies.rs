@@ -246,6 +246,14 @@ async fn a_decision_is_stored_for_further_calls() {
         let label = format!("<label for=\"{decision}-for-");
         assert!(page.contains(&label), "{page}");
     }
+    // It needs a right of its own.
+    let without = Operator::new("ann", [Tenant::default()]);
+    let without = without.content().decide();
+    let plain = site.page(&without, "/approvals").await;
+    assert!(!plain.contains("Further calls"), "{plain}");
+    let form = Form::deciding(&plain, "approve").and("remember", "tool-thread");
+    assert_eq!(site.post(&without, &form).await.status, 403);
+    assert_eq!(status(&site).await, RunStatus::Suspended);
     let form = Form::deciding(&page, "approve");
     let answer = site.post(&ann, &form.clone().and("remember", "all")).await;
     assert_eq!(answer.status, 400, "{}", answer.body);
@@ -259,7 +267,7 @@ async fn a_decision_is_stored_for_further_calls() {
 }
 
 #[tokio::test]
-async fn a_decision_is_for_one_call_where_none_is_stored() {
+async fn the_strictest_gate_limits_the_further_calls() {
     let site = Site::with(Model::pays(&json!({"amount": 5})), |tools| {
         tools.gate(Approval::for_tools(["pay"]).remember_at_most(
             concentric_core::interrupt::ScopeCalls::Arguments,

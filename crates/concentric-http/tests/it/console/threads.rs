@@ -93,6 +93,46 @@ async fn a_conversation_has_pages_of_turns() {
 }
 
 #[tokio::test]
+async fn each_turn_of_a_large_conversation_is_on_a_page() {
+    let site = site();
+    let text = "x".repeat(64 << 10);
+    write(
+        &site,
+        "",
+        "t",
+        (0..300).map(|n| format!("text {n}. {text}")),
+    )
+    .await;
+    let ann = all("ann");
+    let mut seen = std::collections::BTreeSet::new();
+    let mut path = "/thread?tenant=&thread=t".to_owned();
+    let mut is_earliest = false;
+    loop {
+        let page = site.page(&ann, &path).await;
+        let shown = (0..300).filter(|n| page.contains(&format!("text {n}. ")));
+        let shown: Vec<usize> = shown.collect();
+        let (first, last) = (shown[0] + 1, shown[shown.len() - 1] + 1);
+        assert!(
+            page.contains(&format!("{first} to {last} of 300")),
+            "{shown:?}"
+        );
+        seen.extend(shown);
+        is_earliest |= !page.contains("\">Earlier</a>");
+        let link = if is_earliest {
+            "\">Later</a>"
+        } else {
+            "\">Earlier</a>"
+        };
+        let Some((before, _)) = page.split_once(link) else {
+            break;
+        };
+        let link = before.rsplit('"').next().unwrap().replace("&amp;", "&");
+        path = link.strip_prefix("/console").unwrap().to_owned();
+    }
+    assert_eq!(seen.len(), 300);
+}
+
+#[tokio::test]
 async fn a_conversation_links_its_runs_and_they_link_it() {
     let site = site();
     write(&site, "", "t", ["hi".to_owned()].into_iter()).await;
