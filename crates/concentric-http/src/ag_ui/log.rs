@@ -129,7 +129,7 @@ impl EventLogLayer {
 
     /// Sets the size of the events that are kept of a run, in bytes; the default is 1 MiB.
     ///
-    /// Events that a connected reader lacks are kept up to 3 times this limit and that of the
+    /// Events that a connected reader lacks are kept up to 3 times this limit, and 8 times that of the
     /// [events](Self::events).
     #[must_use]
     pub fn bytes(self, max: usize) -> Self {

@@ -21,8 +21,8 @@ use super::{
     hub::{Hub, Name},
 };
 
-/// How many times the limits may be exceeded while a reader lacks the events.
-const BEHIND: usize = 3;
+/// How many times the limits on events and bytes may be exceeded while a reader lacks the events.
+const BEHIND: (usize, usize) = (8, 3);
 
 /// The size of the blocks that frames are written to. Frames of more than a quarter of it have a block of their
 /// own, since the rest of a block is not counted, and is kept as long as its frames.
@@ -450,14 +450,15 @@ impl State {
     fn trim(&mut self, events: usize, bytes: usize) {
         while self.pieces.len() > 1 {
             let kept = usize::try_from(self.next - self.first()).unwrap_or(usize::MAX);
-            let exceeds = |by: usize| {
-                kept > events.saturating_mul(by) || self.bytes > bytes.saturating_mul(by)
+            let exceeds = |(of_events, of_bytes): (usize, usize)| {
+                kept > events.saturating_mul(of_events)
+                    || self.bytes > bytes.saturating_mul(of_bytes)
             };
             let is_read = || {
                 let second = self.pieces.get(1).map_or(self.next, |piece| piece.first);
                 self.readers.iter().all(|place| place.next >= second)
             };
-            if !exceeds(1) || (!exceeds(BEHIND) && !is_read()) {
+            if !exceeds((1, 1)) || (!exceeds(BEHIND) && !is_read()) {
                 break;
             }
             self.pop();
