@@ -8,7 +8,6 @@ use super::super::{
     failure::Failure,
     input::Opening,
 };
-use crate::sse;
 
 /// The separator between the texts of two steps, and between two pieces of reasoning.
 const BREAK: &str = "\n\n";
@@ -19,8 +18,6 @@ pub(super) struct Chat {
     created: u64,
     model: Str,
     with_usage: bool,
-    // What all chunks of a stream begin with, up to the delta.
-    head: Vec<u8>,
     // Whether the stream has text and reasoning, and whether a separator precedes the next text.
     has_text: bool,
     has_reasoning: bool,
@@ -81,6 +78,10 @@ struct Delta<'a> {
     role: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     content: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning_content: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    refusal: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     tool_calls: Option<[ToolCall<'a>; 1]>,
 }
@@ -152,7 +153,6 @@ impl Chat {
             created: opening.created,
             model: opening.model,
             with_usage,
-            head: Vec::new(),
             has_text: false,
             has_reasoning: false,
             is_separate: false,
@@ -180,37 +180,25 @@ impl Chat {
         }
     }
 
-    /// Writes a chunk with a delta.
-    fn write(&self, delta: &Delta<'_>, out: &mut BytesMut) {
-        out.put_slice(&self.head);
-        sse::json(delta, out);
-        out.put_slice(self.tail());
+    fn write(&self, delta: Delta<'_>, out: &mut BytesMut) {
+        let choices = [ChunkChoice {
+            index: 0,
+            delta,
+            logprobs: None,
+            finish_reason: None,
+        }];
+        data(&self.chunk(&choices), out);
     }
 
-    /// Writes a chunk with a text, which is most of a stream.
     fn text(&self, kind: Kind, text: &str, out: &mut BytesMut) {
-        out.put_slice(&self.head);
-        out.put_slice(match kind {
-            Kind::Text => br#"{"content":""#,
-            Kind::Refusal => br#"{"refusal":""#,
-            Kind::Reasoning => br#"{"reasoning_content":""#,
-        });
-        sse::escape(text, out);
-        out.put_slice(br#""}"#);
-        out.put_slice(self.tail());
-    }
-
-    /// The end of a chunk, after the delta.
-    const fn tail(&self) -> &'static [u8] {
-        match self.with_usage {
-            // The clients of a stream with usage expect the field in each chunk.
-            true => {
-                b",\"logprobs\":null,\"finish_reason\":null}],\"usage\":null,\"service_tier\":\"default\"}\n\n"
-            }
-            false => {
-                b",\"logprobs\":null,\"finish_reason\":null}],\"service_tier\":\"default\"}\n\n"
-            }
-        }
+        let mut delta = Delta::default();
+        let field = match kind {
+            Kind::Text => &mut delta.content,
+            Kind::Refusal => &mut delta.refusal,
+            Kind::Reasoning => &mut delta.reasoning_content,
+        };
+        *field = Some(text);
+        self.write(delta, out);
     }
 }
 
@@ -263,20 +251,12 @@ impl Encode for Chat {
     }
 
     fn begin(&mut self, out: &mut BytesMut) {
-        let head = &mut self.head;
-        head.put_slice(br#"data: {"id":""#);
-        sse::escape(&self.id, head);
-        head.put_slice(br#"","object":"chat.completion.chunk","created":"#);
-        sse::json(&self.created, head);
-        head.put_slice(br#","model":""#);
-        sse::escape(&self.model, head);
-        head.put_slice(br#"","choices":[{"index":0,"delta":"#);
         let delta = Delta {
             role: Some("assistant"),
             content: Some(""),
             ..Delta::default()
         };
-        self.write(&delta, out);
+        self.write(delta, out);
     }
 
     fn message_start(&mut self, _: usize, message: &Text, _: &mut BytesMut) {
@@ -310,7 +290,7 @@ impl Encode for Chat {
         };
         let tool_calls = Some([call]);
         self.write(
-            &Delta {
+            Delta {
                 tool_calls,
                 ..Delta::default()
             },
@@ -330,7 +310,7 @@ impl Encode for Chat {
         };
         let tool_calls = Some([call]);
         self.write(
-            &Delta {
+            Delta {
                 tool_calls,
                 ..Delta::default()
             },
