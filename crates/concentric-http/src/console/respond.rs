@@ -128,8 +128,23 @@ where
         let name = name(operator, |field| form.id(field))?;
         match path {
             "approvals/reply" => reply(config, operator, &name, &form).await?,
-            "run/cancel" => cancel(config, operator, &name, &form).await?,
-            _ => release(config, operator, &name, &form).await?,
+            "run/cancel" => {
+                check(config, operator, &name, &form, run::CANCEL, operator.cancel)?;
+                cancel(config, &name).await?;
+                audit(operator, Some(&name), "an operator cancelled a run");
+            }
+            _ => {
+                check(
+                    config,
+                    operator,
+                    &name,
+                    &form,
+                    run::RELEASE,
+                    operator.release,
+                )?;
+                release(config, &name).await?;
+                audit(operator, Some(&name), "an operator released a run");
+            }
         }
         return Ok(see_other(config, &name));
     }
@@ -238,80 +253,56 @@ where
     form.ok_or_else(|| Refused::field("form", "invalid"))
 }
 
-/// Cancels a run.
-async fn cancel(
+/// Checks the form of a button, and whether the operator may do it.
+fn check(
     config: &Config,
     operator: &Operator,
     name: &RunName,
     form: &Form,
+    action: &str,
+    is_allowed: bool,
 ) -> Result<(), Refused> {
     let now = config.environment.clock().now();
-    let purpose = run::purpose(name, run::CANCEL);
-    config
-        .forms
-        .check(form.get("token"), operator, &purpose, now)?;
-    if !operator.cancel {
-        let why = "You may not cancel runs.";
-        return Err(Refused::new(StatusCode::FORBIDDEN, "forbidden", why, None));
+    let purpose = run::purpose(name, action);
+    let token = form.get("token");
+    config.forms.check(token, operator, &purpose, now)?;
+    if is_allowed {
+        return Ok(());
     }
-    let done = || {
-        audit(operator, Some(name), "an operator cancelled a run");
-        Ok(())
-    };
+    let why = format!("You may not {action} runs.");
+    Err(Refused::new(StatusCode::FORBIDDEN, "forbidden", &why, None))
+}
+
+/// Cancels a run.
+async fn cancel(config: &Config, name: &RunName) -> Result<(), Refused> {
     if log(config, name).is_some_and(|log| log.cancel(CancelReason::User)) {
-        return done();
+        return Ok(());
     }
     // It may be driven by another process.
-    let run = stored(config, name).await?;
-    let is_driven = match (run, &config.runs) {
-        (Some(run), Some(store)) => {
-            let cancelled = store.cancel(run.key).await;
-            cancelled.map_err(|error| failed(&error))?
-        }
-        _ => false,
-    };
-    match is_driven {
-        true => done(),
-        false => Err(Refused::conflict(
-            "run_ended",
-            "This run is not driven any more.",
-        )),
+    if let (Some(run), Some(store)) = (stored(config, name).await?, &config.runs)
+        && store
+            .cancel(run.key)
+            .await
+            .map_err(|error| failed(&error))?
+    {
+        return Ok(());
     }
+    let why = "This run is not driven any more.";
+    Err(Refused::conflict("run_ended", why))
 }
 
 /// Releases a quarantined run.
-async fn release(
-    config: &Config,
-    operator: &Operator,
-    name: &RunName,
-    form: &Form,
-) -> Result<(), Refused> {
-    let now = config.environment.clock().now();
-    let purpose = run::purpose(name, run::RELEASE);
-    config
-        .forms
-        .check(form.get("token"), operator, &purpose, now)?;
-    if !operator.release {
-        let why = "You may not release runs.";
-        return Err(Refused::new(StatusCode::FORBIDDEN, "forbidden", why, None));
+async fn release(config: &Config, name: &RunName) -> Result<(), Refused> {
+    if let (Some(run), Some(store)) = (stored(config, name).await?, &config.runs)
+        && store
+            .release(run.key)
+            .await
+            .map_err(|error| failed(&error))?
+    {
+        return Ok(());
     }
-    let is_released = match (stored(config, name).await?, &config.runs) {
-        (Some(run), Some(store)) => {
-            let released = store.release(run.key).await;
-            released.map_err(|error| failed(&error))?
-        }
-        _ => false,
-    };
-    match is_released {
-        true => {
-            audit(operator, Some(name), "an operator released a run");
-            Ok(())
-        }
-        false => Err(Refused::conflict(
-            "run_not_quarantined",
-            "This run is not quarantined any more.",
-        )),
-    }
+    let why = "This run is not quarantined any more.";
+    Err(Refused::conflict("run_not_quarantined", why))
 }
 
 /// The events of a run after those that the page has.
