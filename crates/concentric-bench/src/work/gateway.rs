@@ -452,7 +452,7 @@ async fn provide_one(mut connection: TcpStream, pace: Option<Duration>) -> io::R
     let whole = [head.as_bytes(), &frames.concat(), end].concat();
     let mut read = Vec::new();
     loop {
-        while !read.ends_with(b"}") {
+        while !is_whole(&read) {
             if connection.read_buf(&mut read).await? == 0 {
                 return Ok(());
             }
@@ -471,6 +471,20 @@ async fn provide_one(mut connection: TcpStream, pace: Option<Duration>) -> io::R
         }
         connection.write_all(end).await?;
     }
+}
+
+/// Whether all of a request has arrived.
+fn is_whole(read: &[u8]) -> bool {
+    let Some(head) = memchr::memmem::find(read, b"\r\n\r\n") else {
+        return false;
+    };
+    let head = String::from_utf8_lossy(&read[..head + 4]);
+    let (_, length) = head
+        .split_once("content-length: ")
+        .expect("the body has a length");
+    let length = length.lines().next().unwrap_or_default();
+    let length: usize = length.parse().expect("it is a number");
+    read.len() >= head.len() + length
 }
 
 // ---- the clients ----
