@@ -6,9 +6,6 @@ pub(crate) const PIECE: usize = 16 << 10;
 /// The maximum number of items polled from a run in one poll, since some write nothing.
 pub(crate) const ITEMS: usize = 1024;
 
-/// The number of chunks after a pause that are returned at once.
-const FIRST: u8 = 2;
-
 /// The silence that counts as a pause.
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -16,8 +13,8 @@ const PAUSE: Duration = Duration::from_millis(20);
 const APART: u8 = 32;
 
 /// The number of polls without further events that end an attempt. hyper polls a body twice before
-/// it yields.
-const POLLS: u8 = 2;
+/// it yields, and a client's frame may bring no event, such as the one with the reason of the finish.
+const POLLS: u8 = 4;
 
 /// The maximum time that written events wait for further events.
 const DELAY: Duration = Duration::from_millis(10);
@@ -30,6 +27,8 @@ const DELAY: Duration = Duration::from_millis(10);
 /// before the next attempt.
 #[derive(Debug)]
 pub(crate) struct Merge {
+    /// The number of chunks after a pause that are returned at once.
+    first: u8,
     /// The number of chunks until the next attempt.
     skip: u8,
     /// The number of chunks between the last attempts.
@@ -50,9 +49,11 @@ struct Waiting {
 }
 
 impl Merge {
-    pub(crate) const fn new() -> Self {
+    /// Returns the first `first` chunks after a pause at once: up to the one with the first content.
+    pub(crate) const fn new(first: u8) -> Self {
         Self {
-            skip: FIRST,
+            first,
+            skip: first,
             apart: 1,
             sent: Duration::ZERO,
             waiting: None,
@@ -63,7 +64,7 @@ impl Merge {
     pub(crate) fn waits(&mut self, len: usize, now: Duration) -> bool {
         let Some(waiting) = &mut self.waiting else {
             if now.saturating_sub(self.sent) >= PAUSE {
-                self.skip = self.skip.max(FIRST);
+                self.skip = self.skip.max(self.first);
             }
             if self.skip > 0 {
                 self.skip -= 1;
@@ -124,12 +125,11 @@ mod tests {
 
     #[test]
     fn a_chunk_waits_while_it_grows() {
-        let mut merge = Merge::new();
+        let mut merge = Merge::new(2);
         assert_at_once(&mut merge, 2, at(1));
-        assert!(merge.waits(200, at(1)));
-        assert!(merge.waits(200, at(1)));
-        assert!(merge.waits(300, at(1)));
-        assert!(merge.waits(300, at(1)));
+        for len in [200, 200, 200, 200, 300, 300, 300, 300] {
+            assert!(merge.waits(len, at(1)));
+        }
         assert!(!merge.waits(300, at(1)));
         merge.sent(at(1));
         // The attempt was productive, so the next chunk waits as well.
@@ -138,10 +138,12 @@ mod tests {
 
     #[test]
     fn attempts_in_vain_become_rare() {
-        let mut merge = Merge::new();
+        let mut merge = Merge::new(2);
         for chunks in [2, 2, 4, 8, 16, 32, 32, 32] {
             assert_at_once(&mut merge, chunks, at(1));
-            assert!(merge.waits(100, at(1)));
+            for _ in 1..POLLS {
+                assert!(merge.waits(100, at(1)));
+            }
             assert!(!merge.waits(100, at(1)));
             merge.sent(at(1));
         }
@@ -149,7 +151,7 @@ mod tests {
 
     #[test]
     fn a_chunk_waits_for_a_limited_time() {
-        let mut merge = Merge::new();
+        let mut merge = Merge::new(2);
         assert_at_once(&mut merge, 2, at(1));
         assert!(merge.waits(200, at(10)));
         assert!(!merge.waits(300, at(11)));
@@ -157,7 +159,7 @@ mod tests {
 
     #[test]
     fn the_first_chunks_after_a_pause_do_not_wait() {
-        let mut merge = Merge::new();
+        let mut merge = Merge::new(2);
         assert_at_once(&mut merge, 2, at(1));
         assert!(merge.waits(200, at(1)));
         merge.sent(at(1));

@@ -81,7 +81,8 @@ impl ResponseBody {
         let environment = run.context().environment().clone();
         let stream = Arc::new(Mutex::new(EventStream {
             run: Some(run),
-            merge: Merge::new(),
+            // A stream begins with its first content.
+            merge: Merge::new(1),
             keep_alive,
             stage: Stage::Running,
             unread_since: Some(environment.clock().monotonic()),

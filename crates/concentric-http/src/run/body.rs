@@ -149,7 +149,8 @@ where
                     output: Output::new(offer, translator),
                     tools,
                     error_message,
-                    merge: Merge::new(),
+                    // That of the run's start, and that of its first content.
+                    merge: Merge::new(2),
                     keep_alive: config.settings.keep_alive.map(KeepAlive::new),
                     context,
                     is_new,
