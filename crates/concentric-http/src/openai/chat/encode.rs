@@ -8,6 +8,7 @@ use super::super::{
     failure::Failure,
     input::Opening,
 };
+use crate::sse;
 
 /// The separator between the texts of two steps, and between two pieces of reasoning.
 const BREAK: &str = "\n\n";
@@ -18,6 +19,8 @@ pub(super) struct Chat {
     created: u64,
     model: Str,
     with_usage: bool,
+    // What is before and after the delta in each chunk of a stream.
+    around: [String; 2],
     // Whether the stream has text and reasoning, and whether a separator precedes the next text.
     has_text: bool,
     has_reasoning: bool,
@@ -153,6 +156,7 @@ impl Chat {
             created: opening.created,
             model: opening.model,
             with_usage,
+            around: [String::new(), String::new()],
             has_text: false,
             has_reasoning: false,
             is_separate: false,
@@ -180,14 +184,25 @@ impl Chat {
         }
     }
 
-    fn write(&self, delta: Delta<'_>, out: &mut BytesMut) {
+    /// Prepares what stands around the deltas.
+    fn open(&mut self) {
         let choices = [ChunkChoice {
             index: 0,
-            delta,
+            delta: Delta::default(),
             logprobs: None,
             finish_reason: None,
         }];
-        data(&self.chunk(&choices), out);
+        let chunk = serde_json::to_string(&self.chunk(&choices)).unwrap_or_default();
+        // Only the field has this form, since the quotes of a text are escaped.
+        let (before, after) = chunk.split_once(r#""delta":{}"#).unwrap_or_default();
+        self.around = [format!(r#"data: {before}"delta":"#), format!("{after}\n\n")];
+    }
+
+    fn write(&self, delta: &Delta<'_>, out: &mut BytesMut) {
+        let [before, after] = &self.around;
+        out.put_slice(before.as_bytes());
+        sse::json(delta, out);
+        out.put_slice(after.as_bytes());
     }
 
     fn text(&self, kind: Kind, text: &str, out: &mut BytesMut) {
@@ -198,7 +213,7 @@ impl Chat {
             Kind::Reasoning => &mut delta.reasoning_content,
         };
         *field = Some(text);
-        self.write(delta, out);
+        self.write(&delta, out);
     }
 }
 
@@ -256,7 +271,8 @@ impl Encode for Chat {
             content: Some(""),
             ..Delta::default()
         };
-        self.write(delta, out);
+        self.open();
+        self.write(&delta, out);
     }
 
     fn message_start(&mut self, _: usize, message: &Text, _: &mut BytesMut) {
@@ -290,7 +306,7 @@ impl Encode for Chat {
         };
         let tool_calls = Some([call]);
         self.write(
-            Delta {
+            &Delta {
                 tool_calls,
                 ..Delta::default()
             },
@@ -310,7 +326,7 @@ impl Encode for Chat {
         };
         let tool_calls = Some([call]);
         self.write(
-            Delta {
+            &Delta {
                 tool_calls,
                 ..Delta::default()
             },
