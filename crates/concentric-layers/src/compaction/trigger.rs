@@ -21,7 +21,7 @@ impl Trigger {
         turns: None,
     };
 
-    /// A request has more than this fraction of the window's tokens.
+    /// A request has more than this fraction of the window's tokens; never, if it is not a number.
     pub const fn fraction(fraction: f64) -> Self {
         Self {
             fraction: Some(fraction),

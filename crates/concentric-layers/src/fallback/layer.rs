@@ -59,6 +59,9 @@ impl FallbackLayer {
     }
 
     /// Adds a model, to be called if all models before it have failed.
+    ///
+    /// Its name differs from those of the others: a [sticky](Self::sticky) choice is stored as a name, and is the
+    /// first model of that name.
     #[must_use]
     pub fn or(self, name: impl Into<Str>, model: impl SharedModel) -> Self {
         let (name, model) = (name.into(), BoxModel::new(model));
