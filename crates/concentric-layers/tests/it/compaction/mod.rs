@@ -27,7 +27,7 @@ use serde_json::{Value, json};
 use std::{
     sync::{
         Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -138,7 +138,10 @@ async fn c117_views_of_random_histories_have_whole_rounds() {
         let exchanges = random.below(14);
         let mut history = random_history(random, exchanges);
         let (head, keep) = (random.below(4) as usize, random.below(600));
+        let is_stored = Arc::new(AtomicBool::new(true));
+        let stored = Arc::clone(&is_stored);
         let layer = CompactionLayer::new(BoxModel::new(summarizer.clone()), 1_000)
+            .after(move |report| stored.store(report.summary.is_some(), Ordering::Relaxed))
             .when(Trigger::tokens(random.below(1_500)))
             .when(Trigger::turns(random.below(40) as usize))
             .keep(keep)
@@ -155,11 +158,15 @@ async fn c117_views_of_random_histories_have_whole_rounds() {
                 sent.iter().filter(|turn| is_note(turn)).count() <= 1,
                 "{seed}"
             );
-            // Another process has the same view.
+            // Another process has the same view. Turns whose summary would be longer are left out in one run only.
             let resumed = Context::new();
             resumed.restore_state(&context.stored_state().unwrap());
             let idle = CompactionLayer::new(BoxModel::new(summarizer.clone()), 1 << 40);
-            assert_eq!(view_in(&idle, &history, &resumed).await, sent, "{seed}");
+            let again = view_in(&idle, &history, &resumed).await;
+            match is_stored.load(Ordering::Relaxed) {
+                true => assert_eq!(again, sent, "{seed}"),
+                false => assert_view(&history, &again),
+            }
             // The next messages.
             let more = random_history(random, 1);
             history.push(assistant("Done."));
