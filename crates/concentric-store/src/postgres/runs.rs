@@ -22,6 +22,7 @@ use concentric_core::{
         StoreError, StoreFuture, Tenant,
     },
 };
+use futures_util::{StreamExt, stream};
 use std::{
     sync::Arc,
     time::{Duration, SystemTime},
@@ -30,6 +31,10 @@ use tokio::sync::oneshot;
 use tokio_postgres::Row;
 
 const NO_REPLIES: &[u8] = b"[]";
+
+/// The number of claimed runs that are read at once: each may have the maximum size, and is held twice while it is
+/// parsed.
+const READS: usize = 4;
 
 impl RunStore for PostgresStore {
     fn begin(
@@ -509,11 +514,15 @@ async fn claim_abandoned(
         Ok((key, column::<i64>(row, 3)?))
     });
     let claims = claims.collect::<Result<Vec<_>, StoreError>>()?;
+    let reads = claims.clone().into_iter();
+    let reads = reads.map(|(key, fence)| claimed_run(db, key, number(fence)));
+    let mut reads = stream::iter(reads).buffered(READS).enumerate();
     let mut claimed = Vec::new();
-    for (at, (key, fence)) in claims.iter().enumerate() {
-        match claimed_run(db, key, number(*fence)).await {
+    while let Some((at, read)) = reads.next().await {
+        match read {
             Ok(record) => claimed.extend(record),
             Err(error) => {
+                drop(reads);
                 give_back(db, claims.get(at..).unwrap_or_default()).await;
                 return match claimed.is_empty() {
                     true => Err(error),
@@ -526,8 +535,8 @@ async fn claim_abandoned(
 }
 
 /// A run that was claimed with this fence; `None` if it was changed in the meantime, or cannot be read.
-async fn claimed_run(db: &Db, key: &RunKey, fence: u64) -> Result<Option<RunRecord>, StoreError> {
-    let row = match get(db, key).await {
+async fn claimed_run(db: &Db, key: RunKey, fence: u64) -> Result<Option<RunRecord>, StoreError> {
+    let row = match get(db, &key).await {
         Ok(row) => row,
         // It was deleted in the meantime.
         Err(StoreError::NotFound) => return Ok(None),
@@ -535,7 +544,7 @@ async fn claimed_run(db: &Db, key: &RunKey, fence: u64) -> Result<Option<RunReco
     };
     match Stored::read(&row) {
         Ok(stored) if stored.standing.fence != fence => Ok(None),
-        Ok(stored) => readable(stored.open(db, key.clone())),
+        Ok(stored) => readable(stored.open(db, key)),
         Err(error) => readable(Err(error)),
     }
 }
