@@ -52,8 +52,8 @@
 //!
 //! A reply resumes the run: the agent that [`replies`](Console::replies) sets is called with it, and driven to the end
 //! of the run whether or not the operator stays connected. Of two operators who answer at once, the second reads that the
-//! question is answered. Decisions, cancellations and each access to content are events of `tracing`, with the target
-//! `concentric::console` and the operator's name.
+//! question is answered. A reply [states](concentric_core::Reply::by) the operator's name. Decisions, cancellations and
+//! each access to content are events of `tracing`, with the target `concentric::console` and the operator's name.
 //!
 //! # Security
 //!

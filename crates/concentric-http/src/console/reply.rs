@@ -120,7 +120,8 @@ pub(super) async fn reply(
         if digest(open) != answer.digest {
             return Err(changed());
         }
-        let reply = answer.reply(open)?;
+        let mut reply = answer.reply(open)?;
+        reply.by = Some(operator.name.clone());
         open.check(&reply, now).map_err(|error| invalid(&error))?;
         replies.push(reply);
     }

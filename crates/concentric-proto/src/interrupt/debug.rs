@@ -25,6 +25,7 @@ impl fmt::Debug for Reply {
             .field("status", &self.status)
             .field("payload", &self.payload)
             .field("token", &self.token.as_ref().map(|_| Hidden))
+            .field("by", &self.by)
             .finish()
     }
 }

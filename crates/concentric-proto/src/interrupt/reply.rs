@@ -20,6 +20,9 @@ pub struct Reply {
     /// The approval token, which proves that the interrupt was raised if no store has recorded it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<Str>,
+    /// Who replied, if the server knows it. It is stored with the run; a server does not take it from a client.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<Str>,
 }
 
 /// Whether an interrupt was resolved or cancelled.
@@ -41,6 +44,7 @@ impl Reply {
             status: ReplyStatus::Resolved,
             payload: Some(payload),
             token: None,
+            by: None,
         }
     }
 
@@ -81,6 +85,7 @@ impl Reply {
             status: ReplyStatus::Cancelled,
             payload: None,
             token: None,
+            by: None,
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use concentric_core::{
-    Context, ErrorKind, Reply,
+    Context, ErrorKind, EventStream, Reply,
     store::{RunKey, RunStatus, RunStore},
 };
 use std::time::Duration;
@@ -46,6 +46,24 @@ async fn an_approval_resumes_the_run() {
     assert_eq!(*site.paid.lock().unwrap(), [r#"{"amount":5}"#]);
     assert!(events.contains("[Done: paid"), "{events}");
     assert!(site.page(&all("ann"), RUN).await.contains("[Done: paid"));
+}
+
+#[tokio::test]
+async fn a_reply_states_the_operator() {
+    let mut site = Site::new(Model::pays(&json!({"amount": 5})));
+    site.start("", "r").await;
+    let (sender, mut replies) = tokio::sync::mpsc::unbounded_channel();
+    let probe = service_fn(move |request: ChatRequest| {
+        let taken = request.resume.and_then(|resume| resume.take());
+        sender.send(taken.unwrap().1).unwrap();
+        async { Err::<ChatResponse<EventStream>, _>(Error::new(ErrorKind::Server, "no")) }
+    });
+    site.console = site.console.replies(probe);
+    let ann = all("ann");
+    let form = Form::deciding(&site.page(&ann, "/approvals").await, "approve");
+    site.post(&ann, &form).await;
+    let replies = replies.recv().await.unwrap();
+    assert_eq!(replies[0].by.as_deref(), Some("ann"));
 }
 
 #[tokio::test]
