@@ -1,5 +1,7 @@
 //! Calls of a server's tools.
 
+#[cfg(feature = "oauth")]
+use crate::{authorization, oauth::AuthorizationRequired};
 use crate::{
     elicit,
     http_client::transport_error,
@@ -36,6 +38,9 @@ enum Sent {
     Rejected(String),
     /// The server has not executed the call.
     NotTaken,
+    /// It has not executed the call without the authorization of a user.
+    #[cfg(feature = "oauth")]
+    Unauthorized(AuthorizationRequired),
     /// There is no answer, so that the server may have executed the call.
     Lost(String),
 }
@@ -48,6 +53,10 @@ pub(crate) async fn call(
     call: ToolCall,
 ) -> Result<ToolOutcome, Error> {
     let may_run_again = call.spec().is_some_and(|spec| spec.may_run_again());
+    #[cfg(feature = "oauth")]
+    if let Err(why) = authorization::finish(server, &call).await {
+        return Ok(ToolOutcome::failed(why));
+    }
     let (params, rounds) = params(remote, &call)?;
     let unanswered = |why: String| match may_run_again {
         true => ToolOutcome::failed(why),
@@ -59,6 +68,12 @@ pub(crate) async fn call(
         let link = match server.link().await {
             Ok(link) => link,
             Err(error) => {
+                #[cfg(feature = "oauth")]
+                if loss.is_none()
+                    && let Some(required) = AuthorizationRequired::of(&error)
+                {
+                    return authorization::suspend(required, &call, &params, rounds);
+                }
                 return Ok(loss.map_or_else(|| unavailable(server, &error), unanswered));
             }
         };
@@ -70,6 +85,13 @@ pub(crate) async fn call(
         match send(server, &link, params.clone(), &call.context).await {
             Sent::Answered(answer) => return answered(server, &call, *answer, rounds),
             Sent::Rejected(why) => return Ok(result::failed(name, &why)),
+            #[cfg(feature = "oauth")]
+            Sent::Unauthorized(required) => {
+                return match loss {
+                    Some(why) => Ok(unanswered(why)),
+                    None => authorization::suspend(&required, &call, &params, rounds),
+                };
+            }
             Sent::NotTaken if !is_repeated => {}
             Sent::NotTaken => return Ok(loss.map_or_else(|| not_run(name), unanswered)),
             Sent::Lost(why) if may_run_again && !is_repeated && link.lost.is_cancelled() => {
@@ -128,7 +150,11 @@ fn params(remote: &str, call: &ToolCall) -> Result<(CallToolRequestParams, u64),
     let Some(state) = resumed.on.state.as_deref() else {
         return Ok((params, 0));
     };
-    let mut responses = InputResponses::new();
+    // Those that were sent before the call was suspended again.
+    let responses = state.get("responses").cloned();
+    let mut responses: InputResponses = responses
+        .and_then(|it| serde_json::from_value(it).ok())
+        .unwrap_or_default();
     for (id, key) in state
         .get("questions")
         .and_then(Value::as_object)
@@ -145,7 +171,9 @@ fn params(remote: &str, call: &ToolCall) -> Result<(CallToolRequestParams, u64),
         let answer = serde_json::to_value(elicit::answer(reply, form)).unwrap_or_default();
         responses.insert(key.as_str().unwrap_or_default().to_owned(), answer);
     }
-    params = params.with_input_responses(responses);
+    if !responses.is_empty() {
+        params = params.with_input_responses(responses);
+    }
     if let Some(opaque) = state.get("state").and_then(Value::as_str) {
         params = params.with_request_state(opaque);
     }
@@ -291,10 +319,15 @@ fn not_answered(link: &Link, error: &(dyn StdError + 'static)) -> Sent {
         {
             Sent::Rejected(format!("it refused the call with status {}.", error.status))
         }
+        #[cfg(feature = "oauth")]
+        Some(StreamableHttpError::Client(error))
+            if let Some(required) = AuthorizationRequired::of(error) =>
+        {
+            Sent::Unauthorized(required.clone())
+        }
         Some(StreamableHttpError::Client(error)) => match (error.kind(), error.code()) {
-            (ErrorKind::Authentication | ErrorKind::Permission, _) | (_, Some("not_connected")) => {
-                Sent::Rejected(format!("{error}."))
-            }
+            (ErrorKind::Authentication | ErrorKind::Permission, _)
+            | (_, Some("not_connected" | "no_token")) => Sent::Rejected(format!("{error}.")),
             _ => lost(link),
         },
         _ => lost(link),

@@ -1,5 +1,7 @@
 //! The settings of a server.
 
+#[cfg(feature = "oauth")]
+use crate::oauth::OAuth;
 use crate::{limits::McpLimits, stdio::StdioCommand};
 use concentric_core::{Annotations, Str, ToolSpec};
 use concentric_tools::ToolPins;
@@ -13,6 +15,8 @@ pub(crate) enum Place {
         url: Str,
         bearer: Option<SecretString>,
         allow_private: bool,
+        #[cfg(feature = "oauth")]
+        oauth: Option<Box<OAuth>>,
     },
 }
 

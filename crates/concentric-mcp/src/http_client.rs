@@ -1,22 +1,25 @@
 //! Servers behind HTTP: the requests of the transport, with limits on what the server sends.
 
-use crate::spacing::Spacing;
+#[cfg(feature = "oauth")]
+use crate::oauth::Authorizer;
+use crate::{
+    request::{Failed, MAX_REDIRECTS, bearer_header, failed, media_type, read, send_within_origin},
+    spacing::Spacing,
+};
 use bytes::Bytes;
 use concentric_core::{Error, ErrorKind};
 use concentric_providers::client::{Body, HttpClient};
-use futures_util::{Stream, StreamExt, TryStreamExt, future::poll_fn, stream::BoxStream};
-use http::{
-    HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, header,
-};
-use http_body_util::{BodyDataStream, BodyExt, Full, Limited};
+use futures_util::{Stream, StreamExt, TryStreamExt, stream::BoxStream};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, header};
+use http_body_util::BodyDataStream;
 use rmcp::{
     model::{ClientJsonRpcMessage, ClientRequest, ErrorData, JsonRpcMessage, ServerJsonRpcMessage},
     transport::streamable_http_client::{
-        HttpStatusError, SseError, StreamableHttpClient, StreamableHttpError,
-        StreamableHttpPostResponse, StreamableHttpResponseLimits,
+        HttpStatusError, SseError, StreamableHttpClient, StreamableHttpPostResponse,
+        StreamableHttpResponseLimits,
     },
 };
-use secrecy::{ExposeSecret, SecretString};
+use secrecy::SecretString;
 use sse_stream::{Sse, SseStream};
 use std::{
     collections::HashMap,
@@ -28,23 +31,19 @@ use tokio::{
     sync::watch,
     time::{Instant, sleep_until, timeout_at},
 };
-use tower_service::Service;
-
-pub(crate) type Failed = StreamableHttpError<Error>;
 
 const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 const EVENT_STREAM: &str = "text/event-stream";
 const JSON: &str = "application/json";
 
-/// The redirects that are followed, all to the same origin.
-const MAX_REDIRECTS: usize = 3;
-
 /// An address of a server, and the secret that it requires.
 #[derive(Clone)]
 pub(crate) struct HttpServer {
     client: HttpClient,
     bearer: Option<HeaderValue>,
+    #[cfg(feature = "oauth")]
+    authorizer: Option<Arc<Authorizer>>,
     max_event: usize,
     spacing: Arc<Mutex<Spacing>>,
     /// Whether the server has answered the first request for the event stream of the session.
@@ -62,15 +61,24 @@ impl HttpServer {
         bearer: Option<&SecretString>,
         max_event: usize,
     ) -> Result<Self, Error> {
-        let bearer = bearer.map(header_of).transpose()?;
+        let bearer = bearer.map(bearer_header).transpose()?;
         Ok(Self {
             client,
             bearer,
+            #[cfg(feature = "oauth")]
+            authorizer: None,
             max_event,
             spacing: Arc::default(),
             has_stream: watch::Sender::new(false),
             stream_due: Arc::default(),
         })
+    }
+
+    /// Sends the tokens of an authorizer instead of the bearer token.
+    #[cfg(feature = "oauth")]
+    pub(crate) fn authorized_by(mut self, authorizer: Authorizer) -> Self {
+        self.authorizer = Some(Arc::new(authorizer));
+        self
     }
 
     /// Waits until the server can send what belongs to no response. Otherwise it may discard a question
@@ -87,8 +95,7 @@ impl HttpServer {
         }
     }
 
-    /// Sends a request. Redirects are followed only within the origin, since they would forward the
-    /// secret and the message.
+    /// Sends a request with the secret.
     async fn send(
         &self,
         method: Method,
@@ -96,66 +103,23 @@ impl HttpServer {
         mut headers: HeaderMap,
         body: Bytes,
     ) -> Result<Response<Body>, Failed> {
+        #[cfg(feature = "oauth")]
+        if let Some(authorizer) = &self.authorizer {
+            return authorizer
+                .send(&self.client, method, uri, headers, body)
+                .await;
+        }
         if let Some(bearer) = &self.bearer {
             headers.insert(header::AUTHORIZATION, bearer.clone());
         }
-        let mut uri: Uri = uri.parse().map_err(|_| failed("the URL is invalid"))?;
-        for _ in 0..=MAX_REDIRECTS {
-            let mut request = Request::new(Full::new(body.clone()));
-            *request.method_mut() = method.clone();
-            *request.uri_mut() = uri.clone();
-            *request.headers_mut() = headers.clone();
-            let mut client = self.client.clone();
-            let ready = poll_fn(|cx| client.poll_ready(cx)).await;
-            ready.map_err(Failed::Client)?;
-            let response = client.call(request).await.map_err(Failed::Client)?;
-            if !matches!(
-                response.status(),
-                StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT
-            ) {
-                return Ok(response);
-            }
-            uri = redirected(&uri, response.headers()).ok_or_else(|| {
-                failed("the server redirects to another origin, which is not followed")
-            })?;
-        }
-        Err(failed("the server redirects too often"))
+        send_within_origin(&self.client, method, uri, headers, body, MAX_REDIRECTS).await
     }
-}
-
-fn header_of(secret: &SecretString) -> Result<HeaderValue, Error> {
-    let value = HeaderValue::try_from(format!("Bearer {}", secret.expose_secret()));
-    // The source is dropped, since it must not expose the value.
-    let mut value = value.map_err(|_| {
-        let what = "the bearer token contains a character that is not allowed in a header";
-        Error::new(ErrorKind::Configuration, what)
-    })?;
-    value.set_sensitive(true);
-    Ok(value)
 }
 
 /// The error of this client in an error of the transport.
 pub(crate) fn transport_error<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a Failed> {
     let mut sources = std::iter::successors(Some(error), |&error| error.source());
     sources.find_map(|it| it.downcast_ref())
-}
-
-fn failed(what: &'static str) -> Failed {
-    Failed::Client(Error::new(ErrorKind::Protocol, what))
-}
-
-/// The target of a redirect, if it has the same origin.
-fn redirected(from: &Uri, headers: &HeaderMap) -> Option<Uri> {
-    let to = headers.get(header::LOCATION)?.to_str().ok()?;
-    let mut parts = from.clone().into_parts();
-    if to.starts_with('/') && !to.starts_with("//") {
-        parts.path_and_query = Some(to.parse().ok()?);
-        return Uri::from_parts(parts).ok();
-    }
-    let to: Uri = to.parse().ok()?;
-    let authority = |uri: &Uri| uri.authority().map(|it| it.as_str().to_ascii_lowercase());
-    let is_same = to.scheme() == from.scheme() && authority(&to) == authority(from);
-    (is_same && to.authority().is_some()).then_some(to)
 }
 
 fn headers_with(
@@ -172,16 +136,6 @@ fn headers_with(
         headers.insert(SESSION_ID, session);
     }
     Ok(headers)
-}
-
-/// The media type of a response, without its parameters.
-fn media_type(headers: &HeaderMap) -> String {
-    let value = headers.get(header::CONTENT_TYPE);
-    let value = value
-        .and_then(|value| value.to_str().ok())
-        .unwrap_or_default();
-    let essence = value.split(';').next().unwrap_or_default();
-    essence.trim().to_ascii_lowercase()
 }
 
 fn status_error(response: &Response<Body>) -> Failed {
@@ -368,16 +322,6 @@ fn rejection(
     Some(ServerJsonRpcMessage::error(error, Some(request.id.clone())))
 }
 
-async fn read(response: Response<Body>, max: usize) -> Result<Bytes, Failed> {
-    match Limited::new(response.into_body(), max).collect().await {
-        Ok(body) => Ok(body.to_bytes()),
-        Err(error) => Err(match error.downcast::<Error>() {
-            Ok(error) => Failed::Client(*error),
-            Err(_) => Failed::ResponseBodyTooLarge { max_size: max },
-        }),
-    }
-}
-
 /// The events of a body, each of which may have `max` bytes.
 fn events<S>(bytes: S, max: usize) -> BoxStream<'static, Result<Sse, SseError>>
 where
@@ -428,13 +372,6 @@ mod tests {
     use super::*;
     use futures_util::stream;
 
-    fn to(location: &str) -> Option<String> {
-        let from = Uri::from_static("https://example.com/mcp");
-        let mut headers = HeaderMap::new();
-        headers.insert(header::LOCATION, location.parse().expect("a value"));
-        redirected(&from, &headers).map(|uri| uri.to_string())
-    }
-
     #[tokio::test]
     async fn the_time_to_the_next_request_has_bounds() {
         for (sent, expected) in [("0", 1_000), ("5000", 5_000), ("99999999999", 60_000)] {
@@ -442,23 +379,6 @@ mod tests {
             let mut events = events(stream::iter([Ok(text)]), 1024);
             let event = events.next().await.expect("an event").expect("valid");
             assert_eq!(event.retry, Some(expected));
-        }
-    }
-
-    #[test]
-    fn redirects_stay_within_the_origin() {
-        assert_eq!(to("/v2/mcp").as_deref(), Some("https://example.com/v2/mcp"));
-        let same = "https://EXAMPLE.com/other";
-        assert!(to(same).is_some());
-        for other in [
-            "http://example.com/mcp",
-            "https://example.com:8443/mcp",
-            "https://user@example.com/mcp",
-            "https://evil.example/mcp",
-            "//evil.example/mcp",
-            "mcp",
-        ] {
-            assert_eq!(to(other), None, "{other}");
         }
     }
 

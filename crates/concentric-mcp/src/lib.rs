@@ -42,6 +42,8 @@
 //! | a message is too long, the process ends, or the connection breaks | all pending calls fail; the outcome of a call that may not be repeated is unknown |
 //! | the last handle is dropped | the process and its children receive SIGTERM, and SIGKILL once it has ended or after 3 seconds |
 //!
+//! With the feature `oauth`, users authorize the application for servers behind HTTP: see `oauth`.
+//!
 //! With the feature `server`, `serve` does the reverse: it serves a toolset to MCP clients.
 //!
 //! Texts of a server reach the model as definitions and results of its tools, and never as
@@ -50,6 +52,8 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+#[cfg(feature = "oauth")]
+mod authorization;
 mod call;
 mod config;
 mod connection;
@@ -61,8 +65,11 @@ mod http_client;
 mod limits;
 mod link;
 mod listing;
+#[cfg(feature = "oauth")]
+pub mod oauth;
 mod pending;
 mod references;
+mod request;
 mod result;
 #[cfg(feature = "server")]
 pub mod serve;

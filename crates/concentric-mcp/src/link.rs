@@ -1,5 +1,7 @@
 //! One connection to a server.
 
+#[cfg(feature = "oauth")]
+use crate::oauth::Authorizer;
 use crate::{
     config::{Config, Place},
     handler::Handler,
@@ -92,12 +94,15 @@ impl OpenLink {
                 url,
                 bearer,
                 allow_private,
+                ..
             } => {
-                let client = HttpClient::builder()
-                    .connect_timeout(config.connect_timeout)
-                    .public_addresses_only(!allow_private)
-                    .build()?;
+                let client = http_client(config, *allow_private)?;
                 let client = HttpServer::new(client, bearer.as_ref(), max)?;
+                #[cfg(feature = "oauth")]
+                let client = match config.authorizer()? {
+                    Some(authorizer) => client.authorized_by(authorizer),
+                    None => client,
+                };
                 let mut settings =
                     StreamableHttpClientTransportConfig::with_uri(url.as_str().to_owned());
                 settings.max_sse_event_size = max;
@@ -155,6 +160,39 @@ impl OpenLink {
             child.end().await;
         }
     }
+}
+
+#[cfg(feature = "oauth")]
+impl Config {
+    /// The authorizer of the server, if it has one.
+    pub(crate) fn authorizer(&self) -> Result<Option<Authorizer>, Error> {
+        let Place::Http {
+            url,
+            allow_private,
+            oauth: Some(oauth),
+            ..
+        } = &self.place
+        else {
+            return Ok(None);
+        };
+        let (oauth, client) = ((**oauth).clone(), http_client(self, *allow_private)?);
+        let (name, url) = (self.name.clone(), url.clone());
+        Ok(Some(Authorizer::new(
+            oauth,
+            name,
+            url,
+            client,
+            *allow_private,
+        )))
+    }
+}
+
+/// The client for a server, or for its authorization server.
+fn http_client(config: &Config, allow_private: bool) -> Result<HttpClient, Error> {
+    HttpClient::builder()
+        .connect_timeout(config.connect_timeout)
+        .public_addresses_only(!allow_private)
+        .build()
 }
 
 /// The requests in progress over HTTP; others wait.

@@ -3,12 +3,17 @@
 use crate::{
     config::Config,
     definition::{RefusedTool, convert},
+    http_client::transport_error,
     link::Link,
+    request::Failed,
     text,
 };
 use concentric_core::{Error, ErrorKind, Str, ToolCall, ToolOutcome, ToolSpec};
 use concentric_tools::Tool;
-use rmcp::model::{self, PaginatedRequestParams};
+use rmcp::{
+    model::{self, PaginatedRequestParams},
+    service::ServiceError,
+};
 use std::{
     collections::{BTreeMap, HashMap, HashSet, btree_map::Entry},
     sync::Arc,
@@ -94,6 +99,18 @@ fn check(spec: &ToolSpec) -> Result<(), String> {
     checked.map_err(|error| text::cut(text::visible(&error.to_string()), 512))
 }
 
+/// The error of the HTTP client, if the server requires another token.
+fn refusal(error: &ServiceError) -> Option<&Error> {
+    let ServiceError::TransportSend(error) = error else {
+        return None;
+    };
+    match transport_error(&*error.error)? {
+        Failed::Client(error) => Some(error)
+            .filter(|it| matches!(it.kind(), ErrorKind::Authentication | ErrorKind::Permission)),
+        _ => None,
+    }
+}
+
 /// The longest cursor (bytes); all are kept until the listing ends.
 const MAX_CURSOR: usize = 4 << 10;
 
@@ -111,7 +128,10 @@ async fn pages(link: &Link, config: &Config) -> Result<Vec<model::Tool>, Error> 
         request.cursor = cursor;
         let page = link.peer.list_tools(Some(request)).await.map_err(|error| {
             let what = format!("the MCP server `{}` did not list its tools", config.name);
-            Error::new(ErrorKind::Protocol, what).with_source(error)
+            match refusal(&error) {
+                Some(refusal) => Error::new(refusal.kind(), what).with_source(refusal.clone()),
+                None => Error::new(ErrorKind::Protocol, what).with_source(error),
+            }
         })?;
         let sizes = page.tools.iter().map(|tool| {
             let json = serde_json::to_vec(tool);

@@ -1,5 +1,7 @@
 //! The settings of an MCP server.
 
+#[cfg(feature = "oauth")]
+use crate::oauth::OAuth;
 use crate::{
     config::{Config, Place},
     connection::McpConnection,
@@ -68,6 +70,8 @@ impl McpServer {
             url: url.into(),
             bearer: None,
             allow_private: false,
+            #[cfg(feature = "oauth")]
+            oauth: None,
         };
         Self::new(name.into(), place)
     }
@@ -104,6 +108,16 @@ impl McpServer {
     pub fn bearer(mut self, token: impl Into<String>) -> Self {
         if let Place::Http { bearer, .. } = &mut self.0.place {
             *bearer = Some(SecretString::from(token.into()));
+        }
+        self
+    }
+
+    /// Sends the tokens that users grant to the application; see [`oauth`](crate::oauth). It requires an
+    /// `https` URL, as a [bearer token](Self::bearer) does, and replaces that. No effect over stdio.
+    #[cfg(feature = "oauth")]
+    pub fn oauth(mut self, settings: OAuth) -> Self {
+        if let Place::Http { oauth, .. } = &mut self.0.place {
+            *oauth = Some(Box::new(settings));
         }
         self
     }
@@ -188,7 +202,8 @@ impl McpServer {
     ///
     /// - [`ErrorKind::Configuration`]: a setting is invalid, or the program cannot be started.
     /// - [`ErrorKind::Permission`]: the address is not public.
-    /// - [`ErrorKind::Authentication`]: the server refuses the bearer token.
+    /// - [`ErrorKind::Authentication`]: the server refuses the bearer token, or requires the
+    ///   authorization of a user.
     /// - [`ErrorKind::Timeout`], [`ErrorKind::Connection`], [`ErrorKind::Protocol`]: the server does not
     ///   answer as required.
     /// - [`ErrorKind::TooLarge`]: the listing exceeds the [limits](McpLimits).
@@ -199,6 +214,32 @@ impl McpServer {
     pub async fn connect(self) -> Result<McpConnection, Error> {
         self.check()?;
         McpConnection::open(self.0).await
+    }
+
+    /// Stores the tokens that a user has granted. `callback` is the URL that the browser was redirected
+    /// to, or its query. The connection that required the authorization uses them at once.
+    ///
+    /// # Errors
+    ///
+    /// - [`ErrorKind::InvalidRequest`] with the code `unknown_state`: the callback belongs to no open
+    ///   authorization of the tenant for this server. It may be older than 10 minutes, or used.
+    /// - [`ErrorKind::Permission`]: the user, or the authorization server, has refused.
+    /// - [`ErrorKind::Protocol`]: the callback is that of another authorization server.
+    /// - [`ErrorKind::Configuration`]: the server has no [`oauth`](Self::oauth) settings, or they are
+    ///   invalid.
+    /// - Others: the authorization server cannot be reached or issues no token.
+    ///
+    /// # Cancel safety
+    ///
+    /// The callback can be used once: a future that is dropped may have used it.
+    #[cfg(feature = "oauth")]
+    pub async fn finish_authorization(&self, callback: &str) -> Result<(), Error> {
+        self.check()?;
+        let Some(authorizer) = self.0.authorizer()? else {
+            let what = "the MCP server has no OAuth settings";
+            return Err(Error::new(ErrorKind::Configuration, what));
+        };
+        authorizer.finish(callback).await
     }
 
     fn check(&self) -> Result<(), Error> {
@@ -214,17 +255,28 @@ impl McpServer {
             url,
             bearer,
             allow_private,
+            #[cfg(feature = "oauth")]
+            oauth,
         } = place
         else {
             return Ok(());
+        };
+        let has_token = bearer.is_some();
+        #[cfg(feature = "oauth")]
+        let has_token = match oauth {
+            Some(oauth) => {
+                oauth.check()?;
+                true
+            }
+            None => has_token,
         };
         let Ok(url) = url.parse::<http::Uri>() else {
             return invalid("the URL of an MCP server is invalid");
         };
         let has_user = url.authority().is_none_or(|it| it.as_str().contains('@'));
         match url.scheme_str() {
-            Some("http") if bearer.is_some() && !allow_private => {
-                invalid("a bearer token requires an `https` URL of the MCP server")
+            Some("http") if has_token && !allow_private => {
+                invalid("a token requires an `https` URL of the MCP server")
             }
             Some("http" | "https") if !has_user => Ok(()),
             _ => invalid(

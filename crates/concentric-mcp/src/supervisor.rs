@@ -278,7 +278,7 @@ async fn reconnect(server: &Server) -> OpenLink {
                 let (name, error_text) = (server.config.name.as_str(), error.to_string());
                 tracing::warn!(target: "concentric::mcp", parent: None, server = name, error = error_text, "cannot connect to a server");
                 attempt += 1;
-                if attempt >= ATTEMPTS {
+                if needs_user(&error) || attempt >= ATTEMPTS {
                     server.status.send_replace(Status::Failed(error));
                     server.wake.notified().await;
                     server.status.send_replace(Status::Connecting);
@@ -287,6 +287,17 @@ async fn reconnect(server: &Server) -> OpenLink {
             }
         }
     }
+}
+
+/// Returns whether a further attempt fails, too, until a user has authorized the application.
+#[cfg(feature = "oauth")]
+fn needs_user(error: &Error) -> bool {
+    crate::oauth::AuthorizationRequired::of(error).is_some()
+}
+
+#[cfg(not(feature = "oauth"))]
+const fn needs_user(_: &Error) -> bool {
+    false
 }
 
 /// A random part of a delay that doubles with each attempt, from half a second to a minute.

@@ -72,6 +72,7 @@
 //! | `openai-server` | `http::openai` | a server for the clients of OpenAI's API; includes `http` |
 //! | `ui-messages` | `http::ui_messages` | endpoints for `useChat` of the Vercel AI SDK; includes `http` |
 //! | `mcp` | `mcp` | servers of the Model Context Protocol as tools; includes `tools` and `schema-validation` |
+//! | `mcp-oauth` | `mcp::oauth` | OAuth 2.1 for MCP servers; includes `mcp` |
 //! | `mcp-server` | `mcp::serve` | toolsets as MCP servers; includes `mcp` |
 //! | `layers` | [`layers`] | the built-in layers: suspended and detached runs, sessions, budgets, stop conditions, steering, retries, fallbacks, a limit on calls in flight, spans and metrics, stacks from configuration |
 //! | `store` | [`store`] | SQLite and in-memory stores for runs, tool effects and decisions |

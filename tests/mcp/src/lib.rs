@@ -2,14 +2,18 @@
 
 pub mod conformance;
 
+use bytes::Bytes;
 use concentric_core::{
     CallId, Context, CustomEvent, Error, Event, Interrupt, InterruptHub, Message, Part, PartKind,
     Reply, Role, ToolCallPart, ToolOutcome, machine::RunState,
 };
+use concentric_mcp::oauth::AUTHORIZATION;
+use concentric_providers::client::HttpClient;
 use concentric_tools::{
     Approval, Json, NoArguments, RoundEnd, ToolError, ToolLifecycle, Toolset, tool,
     tool_with_context,
 };
+use http_body_util::Full;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -17,6 +21,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
+use tower::ServiceExt;
 
 /// The message of a model with one call.
 pub fn message(tool: &str, arguments: &Value) -> Message {
@@ -40,6 +45,20 @@ impl Called {
     pub fn text(&self) -> String {
         self.outcome.content.text().into_owned()
     }
+}
+
+/// Opens a page as a browser whose user agrees at once, and returns the URL that it redirects to.
+///
+/// # Errors
+///
+/// The page does not redirect.
+pub async fn visit(url: &str) -> Result<String, Error> {
+    let request = http::Request::get(url).body(Full::new(Bytes::new()));
+    let request = request.map_err(Error::from_source)?;
+    let response = HttpClient::new()?.oneshot(request).await?;
+    let location = response.headers().get(http::header::LOCATION);
+    let location = location.and_then(|it| it.to_str().ok()).map(str::to_owned);
+    location.ok_or_else(|| Error::from_source(format!("no redirect: {}", response.status())))
 }
 
 /// Calls a tool, and answers each question with `answer`. A suspended call resumes in another lifecycle,
@@ -66,11 +85,16 @@ pub async fn call(
                 let stored = state.to_json().map_err(Error::from_source)?;
                 let restored = RunState::from_json(stored.as_bytes(), 1 << 20);
                 let state = restored.map_err(Error::from_source)?;
-                let open = state.interrupts();
-                let replies = open
-                    .iter()
-                    .map(|it| Reply::resolve(it.id.clone(), answer.clone()));
-                let replies: Vec<_> = replies.collect();
+                let mut replies = Vec::new();
+                for interrupt in state.interrupts() {
+                    let payload = match interrupt.metadata.get("url").and_then(Value::as_str) {
+                        Some(url) if interrupt.reason == AUTHORIZATION => {
+                            json!({"callback": visit(url).await?})
+                        }
+                        _ => answer.clone(),
+                    };
+                    replies.push(Reply::resolve(interrupt.id.clone(), payload));
+                }
                 lifecycle = self::lifecycle(tools, &events, answer);
                 end = lifecycle.resume(state, replies).await?;
             }

@@ -6,8 +6,11 @@
 )]
 
 use concentric_core::Event;
-use concentric_mcp::{McpConnection, McpServer, McpService};
-use concentric_mcp_tests::{call, conformance};
+use concentric_mcp::{
+    McpConnection, McpServer, McpService,
+    oauth::{AuthorizationRequired, MemoryTokens, OAuth},
+};
+use concentric_mcp_tests::{call, conformance, visit};
 use concentric_tools::Toolset;
 use serde_json::{Map, Value, json};
 use std::error::Error;
@@ -36,8 +39,11 @@ async fn serve() -> Checked {
 /// Does what the scenario expects of each client: usually, to call the tools.
 async fn connect(url: &str) -> Checked {
     let scenario = std::env::var("MCP_CONFORMANCE_SCENARIO")?;
-    let server = McpServer::http("suite", url).allow_private_addresses();
-    let server = server.connect().await?;
+    let mut server = McpServer::http("suite", url).allow_private_addresses();
+    if scenario.starts_with("auth/") {
+        server = server.oauth(oauth(&scenario)?);
+    }
+    let server = authorized(server).await?;
     for refused in server.refused() {
         eprintln!("refused: {refused:?}");
     }
@@ -63,6 +69,47 @@ async fn connect(url: &str) -> Checked {
     }
     server.close().await;
     Ok(())
+}
+
+/// The settings for a scenario, whose context has the client that was registered in advance.
+fn oauth(scenario: &str) -> Result<OAuth, Box<dyn Error>> {
+    let context = std::env::var("MCP_CONFORMANCE_CONTEXT").unwrap_or_default();
+    let context: Value = serde_json::from_str(&context).unwrap_or_default();
+    let text = |name: &str| context[name].as_str().map(str::to_owned);
+    let (id, secret) = (text("client_id"), text("client_secret"));
+    if scenario.starts_with("auth/client-credentials") {
+        let (id, secret) = (id.ok_or("no id")?, secret.ok_or("no secret")?);
+        return Ok(OAuth::client_credentials(id, secret, MemoryTokens::new()));
+    }
+    let mut oauth = OAuth::new("http://127.0.0.1:9/callback", MemoryTokens::new());
+    if scenario == "auth/basic-cimd" {
+        // The suite knows this one.
+        oauth = oauth.client_metadata("https://conformance-test.local/client-metadata.json");
+    }
+    if let Some(id) = id {
+        oauth = oauth.client(id, secret);
+    }
+    if let Some(issuer) = text("issuer") {
+        oauth = oauth.issuer(issuer);
+    }
+    Ok(oauth)
+}
+
+/// Connects, with the authorization of a user who agrees.
+async fn authorized(server: McpServer) -> Result<McpConnection, Box<dyn Error>> {
+    for _ in 0..3 {
+        let error = match server.clone().connect().await {
+            Ok(connection) => return Ok(connection),
+            Err(error) => error,
+        };
+        let Some(required) = AuthorizationRequired::of(&error) else {
+            return Err(format!("{error:#}").into());
+        };
+        eprintln!("authorization for {:?}", required.scopes());
+        let callback = visit(required.url()).await?;
+        server.finish_authorization(&callback).await?;
+    }
+    Err("the server is never satisfied".into())
 }
 
 /// Arguments of the required types.

@@ -11,6 +11,7 @@ mod changes;
 mod common;
 mod http;
 mod listing;
+mod oauth;
 mod processes;
 mod questions;
 mod streams;
