@@ -15,6 +15,30 @@ def equal(one, other):
         raise AssertionError(f"{str(one)[:500]!r} instead of {str(other)[:500]!r}")
 
 
+async def check_agent(client, asked, name):
+    """An agent is a tool: its text is progress, its interrupt a question, its typed answer structured content."""
+    messages = []
+
+    async def progress(_done, _total, message):
+        messages.append(message)
+
+    answer = await client.call_tool("assistant", {"prompt": "count to 100"}, progress_callback=progress)
+    words = "".join(f"{number} " for number in range(100))
+    equal((answer.is_error, answer.structured_content["words"]), (False, words))
+    # 100 words in a second.
+    if not 2 <= len(messages) <= 6 or not answer.content[0].text.startswith("".join(messages)):
+        raise AssertionError(messages)
+    refunded = await client.call_tool("assistant", {"prompt": "refund the order"})
+    equal((refunded.is_error, refunded.structured_content["words"], len(asked)), (False, "refunded", 1))
+    equal("order_refund" in asked[0], True)
+    broken = await client.call_tool("assistant", {"prompt": "break"})
+    equal((broken.is_error, "secret" in broken.content[0].text), (True, False))
+    if name == "stdio":
+        # Over HTTP, this client reads events of at most a MiB.
+        long = await client.call_tool("assistant", {"prompt": "write a MiB"})
+        equal((long.is_error, len(long.structured_content["words"])), (False, 1 << 20))
+
+
 async def check(server, mode, name):
     asked = []
 
@@ -24,7 +48,7 @@ async def check(server, mode, name):
 
     async with Client(server, mode=mode, elicitation_callback=approve) as client:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
-        equal(sorted(tools), ["add", "broken", "count", "forever", "pixel", "refund", "release"])
+        equal(sorted(tools), ["add", "assistant", "broken", "count", "forever", "pixel", "refund", "release"])
         equal(tools["add"].annotations.read_only_hint, True)
         equal(tools["refund"].annotations.destructive_hint, True)
         sum_ = await client.call_tool("add", {"a": 2, "b": 3})
@@ -43,6 +67,8 @@ async def check(server, mode, name):
         counted = await client.call_tool("count", {"steps": 5}, progress_callback=progress)
         equal(counted.content[0].text, "counted")
         equal(steps[:1], [(1.0, 5.0, "counting")])
+        await check_agent(client, asked, name)
+        asked.clear()
         try:
             await client.call_tool("unknown", {})
             raise AssertionError("an unknown tool was called")

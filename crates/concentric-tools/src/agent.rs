@@ -8,6 +8,8 @@
 //! - the gates of the outer toolset and its own decide about its tool calls, at every level;
 //! - its interrupts also interrupt the outer run, its state is stored in the outer run's state, and
 //!   a reply is routed by the interrupt's id;
+//! - its usage and the id of its run are the data of the result, or, if the tool has an [output
+//!   schema](Tool::output_schema), the agent's typed answer (of `output`);
 //! - a tool that calls an agent is not offered beyond the depth [`Tool::max_depth`], so that the
 //!   nesting of agents is finite.
 //!
@@ -27,7 +29,7 @@
 //! # let _ = editor;
 //! ```
 
-use crate::{Tool, error::AGENT_FAILED};
+use crate::{Tool, error::AGENT_FAILED, outcome::VALUE_COMPLETE};
 use concentric_core::{
     ChatRequest, ChatResponse, CustomEvent, Error, ErrorKind, Event, Finish, Interrupt,
     MessageBuilder, Outcome, ReplyError, RunId, Str, SubAgentEvent, Suspension, ToolCall,
@@ -194,10 +196,21 @@ impl Inner {
         };
         let mut message = MessageBuilder::new(&response.head);
         let mut body = pin!(response.body);
+        let has_schema = self
+            .call
+            .spec()
+            .is_some_and(|it| it.output_schema.is_some());
+        let mut value = None;
         while let Some(event) = body.next().await {
             match event {
-                Ok(Event::Finish(finish)) => return self.end(&finish, &message),
+                Ok(Event::Finish(finish)) => return self.end(&finish, &message, has_schema, value),
                 Ok(event) => {
+                    if has_schema
+                        && let Event::Custom(event) = &event
+                        && event.name == VALUE_COMPLETE
+                    {
+                        value = event.value.get("object").cloned();
+                    }
                     message.push(&event);
                     self.show(event).await;
                 }
@@ -226,8 +239,18 @@ impl Inner {
             .await;
     }
 
-    fn end(&self, finish: &Finish, message: &MessageBuilder) -> Result<ToolOutcome, Error> {
-        let data = json!({"runId": self.run_id, "usage": finish.usage});
+    fn end(
+        &self,
+        finish: &Finish,
+        message: &MessageBuilder,
+        has_schema: bool,
+        value: Option<Value>,
+    ) -> Result<ToolOutcome, Error> {
+        // Without a typed answer, the text must match the schema.
+        let data = match has_schema {
+            true => value,
+            false => Some(json!({"runId": self.run_id, "usage": finish.usage})),
+        };
         let text = || message.answer_text();
         let outcome = match &finish.outcome {
             Outcome::Completed => ToolOutcome::done(text()),
@@ -238,7 +261,10 @@ impl Inner {
             Outcome::Aborted { .. } => ToolOutcome::cancelled("The agent was cancelled."),
             _ => ToolOutcome::failed("The agent reached its limit before it completed the task."),
         };
-        Ok(outcome.with_data(data))
+        Ok(match data {
+            Some(data) => outcome.with_data(data),
+            None => outcome,
+        })
     }
 
     /// The error that suspends the call with the nested run.

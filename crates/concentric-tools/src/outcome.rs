@@ -4,6 +4,10 @@ use serde::Serialize;
 use serde_json::Value;
 use std::borrow::Cow;
 
+/// The name of the event with the typed value of an answer; see `output::VALUE_COMPLETE`.
+#[cfg(any(feature = "agent-tool", feature = "output"))]
+pub(crate) const VALUE_COMPLETE: Str = Str::from_static("value-complete");
+
 /// A return type of a tool's function.
 ///
 /// Implemented for text types, [`Json`], the parts of a message, `()` (the model reads `Done.`),

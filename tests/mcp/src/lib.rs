@@ -1,6 +1,9 @@
 //! Calls of MCP tools, and a toolset that is served, for the tests of `concentric-mcp`.
 
+mod agent;
 pub mod conformance;
+
+pub use self::agent::{assistant, running};
 
 use bytes::Bytes;
 use concentric_core::{
@@ -209,6 +212,7 @@ pub fn served() -> Toolset {
             count.read_only(),
             pixel.read_only(),
             forever,
+            assistant(),
         ])
         .gate(Approval::for_tools("refund"))
 }

@@ -18,9 +18,7 @@ pub(super) fn definition(spec: &ToolSpec) -> Tool {
         object(&spec.input_schema),
     );
     // Only an object is structured content in every revision.
-    let output = spec.output_schema.as_deref();
-    let is_object = |schema: &&Value| schema.get("type").is_some_and(|kind| kind == "object");
-    tool.output_schema = output.filter(is_object).map(object);
+    tool.output_schema = output_schema(spec).map(object);
     let Annotations {
         title,
         read_only,
@@ -40,6 +38,12 @@ pub(super) fn definition(spec: &ToolSpec) -> Tool {
     tool.with_annotations(hints)
 }
 
+/// The schema of the structured content of a tool.
+fn output_schema(spec: &ToolSpec) -> Option<&Value> {
+    let schema = spec.output_schema.as_deref();
+    schema.filter(|schema| schema.get("type").is_some_and(|kind| kind == "object"))
+}
+
 fn object(schema: &Value) -> Arc<JsonObject> {
     match schema {
         Value::Object(schema) => Arc::new(schema.clone()),
@@ -47,7 +51,9 @@ fn object(schema: &Value) -> Arc<JsonObject> {
     }
 }
 
-pub(super) fn result(outcome: &ToolOutcome) -> CallToolResult {
+/// The result of a call. The data of a tool without an output schema is for the application, and is not
+/// sent.
+pub(super) fn result(outcome: &ToolOutcome, spec: Option<&ToolSpec>) -> CallToolResult {
     let content = match &outcome.content {
         ToolContent::Text(text) => vec![ContentBlock::text(text.as_str())],
         ToolContent::Parts(parts) => parts.iter().map(|part| block(&part.kind)).collect(),
@@ -57,7 +63,9 @@ pub(super) fn result(outcome: &ToolOutcome) -> CallToolResult {
         return CallToolResult::error(content);
     }
     let mut result = CallToolResult::success(content);
-    let data = outcome.data.as_deref().filter(|data| data.is_object());
+    let has_schema = spec.is_some_and(|spec| output_schema(spec).is_some());
+    let data = outcome.data.as_deref();
+    let data = data.filter(|data| has_schema && data.is_object());
     result.structured_content = data.cloned();
     result
 }

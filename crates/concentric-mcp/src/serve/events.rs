@@ -3,20 +3,28 @@
 
 use super::question::ask_now;
 use crate::pending::PROGRESS;
-use concentric_core::{Context, Event, Interrupt, Reply, store::Tenant};
+use concentric_core::{Context, CustomEvent, Event, Interrupt, Reply, store::Tenant};
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use rmcp::{
     model::{LoggingLevel, LoggingMessageNotificationParam, ProgressNotificationParam},
     service::{RequestContext, RoleServer},
 };
-use serde_json::Value;
-use tokio::sync::mpsc;
+use serde_json::{Value, json};
+use std::time::Duration;
+use tokio::{
+    sync::{mpsc, watch},
+    time::{Instant, sleep_until},
+};
 
 /// The name of the events that are log messages.
 const LOG: &str = "mcp.log";
 
 /// The events that wait for the client; further progress and log messages are dropped.
 const MAX_EVENTS: usize = 16;
+/// The shortest time between two messages with text of an agent.
+const TEXT_INTERVAL: Duration = Duration::from_millis(250);
+/// The text of an agent that waits for the client (bytes); the rest is dropped.
+const MAX_TEXT: usize = 16 << 10;
 /// The open questions of a call that runs; further ones are cancelled.
 const MAX_QUESTIONS: usize = 4;
 
@@ -26,17 +34,38 @@ pub(super) enum CallEvent {
     Question(Box<Interrupt>),
 }
 
-/// Creates the receiver of a call's events, and the function that takes them.
+/// The events of a call, as they are received.
+pub(super) struct CallEvents {
+    events: mpsc::Receiver<CallEvent>,
+    /// The text of an agent that was not sent yet.
+    unsent: watch::Sender<String>,
+}
+
+/// Creates the receiver of a call's events, and the function that takes them; the text of an agent only
+/// if the client has requested progress.
 pub(super) fn channel(
     run: Context,
-) -> (
-    impl FnMut(Event) + Send + 'static,
-    mpsc::Receiver<CallEvent>,
-) {
-    let (sender, received) = mpsc::channel(MAX_EVENTS);
+    has_progress: bool,
+) -> (impl FnMut(Event) + Send + 'static, CallEvents) {
+    let (sender, events) = mpsc::channel(MAX_EVENTS);
+    let unsent = watch::Sender::new(String::new());
+    let received = CallEvents {
+        events,
+        unsent: unsent.clone(),
+    };
     let take = move |event| {
-        let Event::Custom(event) = event else {
-            return;
+        let event = match event {
+            Event::Custom(event) => event,
+            Event::SubAgent(event) => {
+                if has_progress {
+                    write(&unsent, &event.event);
+                }
+                match question(event.event) {
+                    Some(event) => event,
+                    None => return,
+                }
+            }
+            _ => return,
         };
         let event = match event.name.as_str() {
             PROGRESS => CallEvent::Progress(event.value),
@@ -56,9 +85,37 @@ pub(super) fn channel(
     (take, received)
 }
 
+/// Adds the text of an agent to the text that was not sent yet.
+fn write(unsent: &watch::Sender<String>, event: &Event) {
+    match event {
+        Event::TextDelta(delta) => unsent.send_modify(|text| {
+            if text.len().saturating_add(delta.len()) > MAX_TEXT {
+                // The client receives the whole answer later.
+                "[...]".clone_into(text);
+            }
+            if delta.len() <= MAX_TEXT {
+                text.push_str(delta);
+            }
+        }),
+        // The model writes it again.
+        Event::Reset => unsent.send_modify(String::clear),
+        _ => {}
+    }
+}
+
+/// The question or log message of a nested run, at any depth. The progress of its tools is not that of
+/// the call.
+fn question(event: Event) -> Option<Box<CustomEvent>> {
+    match event {
+        Event::SubAgent(event) => question(event.event),
+        Event::Custom(event) => Some(event).filter(|event| event.name != PROGRESS),
+        _ => None,
+    }
+}
+
 /// Sends the events of a call to the client, log messages from `level` on. Ends with the call.
 pub(super) async fn forward(
-    mut events: mpsc::Receiver<CallEvent>,
+    CallEvents { mut events, unsent }: CallEvents,
     client: &RequestContext<RoleServer>,
     level: Option<LoggingLevel>,
     run: &Context,
@@ -66,10 +123,22 @@ pub(super) async fn forward(
     let token = client.meta.get_progress_token();
     let mut last = None::<f64>;
     let mut questions = FuturesUnordered::new();
+    let (mut text, mut next_text) = (unsent.subscribe(), Instant::now());
     loop {
+        let written = async {
+            // The sender is here, too.
+            let _ = text.wait_for(|text| !text.is_empty()).await;
+            sleep_until(next_text).await;
+        };
         let event = tokio::select! {
             event = events.recv() => event,
             Some(()) = questions.next() => continue,
+            () = written => {
+                let mut message = String::new();
+                unsent.send_modify(|unsent| message = std::mem::take(unsent));
+                next_text = Instant::now() + TEXT_INTERVAL;
+                Some(CallEvent::Progress(json!({ "message": message })))
+            }
         };
         // A client that cannot be reached misses events only.
         match event {

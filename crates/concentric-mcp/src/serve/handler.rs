@@ -80,7 +80,8 @@ impl ToolHandler {
             None => None,
         };
         let run = run_context(client, resumed.as_ref().map(|it| it.run.clone()));
-        let (take, events) = channel(run.clone());
+        let has_progress = client.meta.get_progress_token().is_some();
+        let (take, events) = channel(run.clone(), has_progress);
         let mut lifecycle = ToolLifecycle::new(self.tools.clone())
             .with_context(run.clone())
             .on_event(take);
@@ -126,8 +127,12 @@ impl ToolHandler {
             Ok(match end {
                 RoundEnd::Closed(round) | RoundEnd::Ended { round, .. } => {
                     let results = round.results();
-                    let outcome = results.first().map(|it| &it.outcome);
-                    outcome.map_or_else(|| failed("The call has no result."), result)
+                    let tool = self.tools.iter().find(|it| it.spec().name == *request.name);
+                    let spec = tool.map(|tool| &**tool.spec());
+                    match results.first() {
+                        Some(called) => result(&called.outcome, spec),
+                        None => failed("The call has no result."),
+                    }
                 }
                 _ => failed("The call was not run: it requires too many replies."),
             }

@@ -14,13 +14,41 @@
 //! # let _ = service;
 //! ```
 //!
+//! # Agents
+//!
+//! An agent is one tool of the server: a call is a run, whose interrupts are questions to the user of the
+//! client as those of a gate are. A cancelled call cancels the run. For [structured
+//! content](concentric_tools::Tool::output_schema), the agent needs a typed answer.
+//!
+//! ```
+//! use concentric_core::{BoxModel, ChatRequest};
+//! use concentric_mcp::McpService;
+//! use concentric_tools::{Toolset, agent_tool_with};
+//! use schemars::JsonSchema;
+//! use serde::Deserialize;
+//!
+//! #[derive(Deserialize, JsonSchema)]
+//! struct Question {
+//!     /// The question, with all that is needed to answer it.
+//!     prompt: String,
+//! }
+//!
+//! fn assistant(agent: BoxModel) -> McpService {
+//!     let ask = |Question { prompt }| ChatRequest::user(prompt);
+//!     let tool = agent_tool_with("ask", "Answers questions about our orders.", agent, ask);
+//!     McpService::new("orders", Toolset::new().tool(tool.max_result_bytes(1 << 20)))
+//! }
+//! # let _ = assistant;
+//! ```
+//!
 //! # When
 //!
 //! | event | the client receives |
 //! |---|---|
-//! | the tool succeeds | its parts, and its data as structured content |
+//! | the tool succeeds | its parts, and its data as structured content if it has an output schema |
 //! | it fails, or its outcome is unknown | a result with `isError` and the text |
 //! | a tool or a layer emits a progress event (`mcp.progress`) | a progress notification, if it requested them |
+//! | the tool is an agent that writes text | the text as messages of progress notifications, at most 4 per second, if it requested them; more than 16 KiB that were not sent yet are dropped |
 //! | one of them emits an event `mcp.log`, with the fields `level`, `data` and optionally `logger` | a log message, if it requested this level |
 //! | a gate requires an approval | a form to approve or deny |
 //! | a tool raises an [`ELICITATION`](crate::ELICITATION) interrupt, or is suspended by one | the form of the interrupt |

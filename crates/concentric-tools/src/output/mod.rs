@@ -151,7 +151,7 @@ pub const VALUE_FOLLOWS: Str = Str::from_static("value-follows");
 /// The name of the event with a complete value that matches the type.
 ///
 /// See the [module docs](self#when-the-schema-is-sent).
-pub const VALUE_COMPLETE: Str = Str::from_static("value-complete");
+pub const VALUE_COMPLETE: Str = crate::outcome::VALUE_COMPLETE;
 
 /// Returns the name of the schema if the answer of the run's newest model call is a typed value,
 /// for layers and hooks that have no [`Output`]. `None` for other answers.

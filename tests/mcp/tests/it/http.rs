@@ -23,7 +23,7 @@ use std::{convert::Infallible, future::pending};
 use tower::ServiceExt;
 
 /// Serves an application, and returns its origin.
-async fn serve(app: Router) -> String {
+pub(crate) async fn serve(app: Router) -> String {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let origin = format!("http://{}", listener.local_addr().unwrap());
     tokio::spawn(async move { axum::serve(listener, app).await });

@@ -6,6 +6,7 @@
     reason = "tests"
 )]
 
+mod agents;
 mod calls;
 mod changes;
 mod common;
