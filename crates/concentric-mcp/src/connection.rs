@@ -27,7 +27,7 @@ pub struct McpConnection {
     server: Arc<Server>,
     stop: CancellationToken,
     // Shared with the tools.
-    _open: Arc<DropGuard>,
+    open: Arc<DropGuard>,
 }
 
 impl McpConnection {
@@ -37,9 +37,14 @@ impl McpConnection {
         tokio::spawn(supervise(Arc::clone(&server), opened, stop.clone()));
         Ok(Self {
             server,
-            _open: Arc::new(stop.clone().drop_guard()),
+            open: Arc::new(stop.clone().drop_guard()),
             stop,
         })
+    }
+
+    /// Returns whether another handle or a tool of the connection exists.
+    pub(crate) fn is_in_use(&self) -> bool {
+        Arc::strong_count(&self.open) > 1
     }
 
     /// The name of the server.

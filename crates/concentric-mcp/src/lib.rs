@@ -68,6 +68,7 @@ mod listing;
 #[cfg(feature = "oauth")]
 pub mod oauth;
 mod pending;
+mod pool;
 mod references;
 mod request;
 mod result;
@@ -84,5 +85,5 @@ mod throttle;
 pub use self::serve::{McpService, serve_stdio};
 pub use self::{
     connection::McpConnection, definition::RefusedTool, drift::Drift, elicit::ELICITATION,
-    limits::McpLimits, server::McpServer,
+    limits::McpLimits, pool::McpPool, server::McpServer,
 };

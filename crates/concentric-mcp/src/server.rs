@@ -16,8 +16,8 @@ use std::{ffi::OsString, fmt, process::Command, sync::Arc, time::Duration};
 /// An MCP server whose tools an agent may call.
 ///
 /// A server, its definitions and its results are not trusted; see the [crate docs](crate). A server
-/// is connected once for each clone that is [connected](Self::connect): to keep tenants apart,
-/// connect a clone per tenant.
+/// is connected once for each clone that is [connected](Self::connect); an
+/// [`McpPool`](crate::McpPool) keeps tenants apart.
 ///
 /// ```no_run
 /// use concentric_core::{Annotations, Error};

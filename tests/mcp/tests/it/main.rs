@@ -13,6 +13,7 @@ mod common;
 mod http;
 mod listing;
 mod oauth;
+mod pools;
 mod processes;
 mod questions;
 mod streams;

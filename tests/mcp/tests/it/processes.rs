@@ -4,7 +4,7 @@ use serde_json::json;
 use std::{fs, time::Duration};
 
 /// The processes below this one whose command contains `pattern`, without those that wait to be reaped.
-fn processes(pattern: &str) -> usize {
+pub(crate) fn processes(pattern: &str) -> usize {
     let this = std::process::id();
     let all = fs::read_dir("/proc").unwrap().flatten();
     let ids = all.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
