@@ -5,27 +5,25 @@ use crate::{authorization, oauth::AuthorizationRequired};
 use crate::{
     elicit,
     http_client::transport_error,
+    input::{Input, provide},
     link::Link,
     pending::{PROGRESS, Progress},
     result,
     supervisor::Server,
     text,
 };
-use concentric_core::{
-    Context, CustomEvent, Error, ErrorKind, InterruptId, Suspension, ToolCall, ToolOutcome,
-    ToolSpec,
-};
+use concentric_core::{Context, CustomEvent, Error, ErrorKind, ToolCall, ToolOutcome, ToolSpec};
 use rmcp::{
     model::{
         CallToolRequest, CallToolRequestParams, CallToolResponse, CancelledNotificationParam,
-        ClientRequest, InputRequest, InputRequiredResult, InputResponses, JsonObject,
-        ProgressNotificationParam, ProgressToken, RequestId, ServerResult,
+        ClientRequest, InputResponses, JsonObject, ProgressNotificationParam, ProgressToken,
+        RequestId, ServerResult,
     },
     service::{PeerRequestOptions, ServiceError},
     transport::streamable_http_client::StreamableHttpError,
 };
 use serde_json::{Value, json};
-use std::{collections::BTreeMap, error::Error as StdError, time::Duration};
+use std::{error::Error as StdError, time::Duration};
 use tokio::time::{Instant, sleep_until};
 
 /// The shortest time between two of them.
@@ -57,7 +55,7 @@ pub(crate) async fn call(
     if let Err(why) = authorization::finish(server, &call).await {
         return Ok(ToolOutcome::failed(why));
     }
-    let (params, rounds) = params(remote, &call)?;
+    let (mut params, mut rounds) = params(remote, &call)?;
     let unanswered = |why: String| match may_run_again {
         true => ToolOutcome::failed(why),
         false => ToolOutcome::failed(why).into_indeterminate(),
@@ -83,7 +81,28 @@ pub(crate) async fn call(
         }
         let name = server.config.name.as_str();
         match send(server, &link, params.clone(), &call.context).await {
-            Sent::Answered(answer) => return answered(server, &call, *answer, rounds),
+            Sent::Answered(answer) => match *answer {
+                CallToolResponse::Complete(answer) => {
+                    return Ok(result::outcome(name, call.name(), answer));
+                }
+                CallToolResponse::InputRequired(required) => {
+                    match provide(server, &call, required, rounds).await {
+                        Input::Answered(responses, state) => {
+                            rounds += 1;
+                            params.input_responses = Some(responses);
+                            params.request_state = state;
+                            // Another attempt, which may be lost, too.
+                            (is_repeated, loss) = (false, None);
+                            continue;
+                        }
+                        Input::End(end) => return end,
+                    }
+                }
+                _ => {
+                    let why = "it started a background task, which is not supported.";
+                    return Ok(result::failed(name, why).into_indeterminate());
+                }
+            },
             Sent::Rejected(why) => return Ok(result::failed(name, &why)),
             #[cfg(feature = "oauth")]
             Sent::Unauthorized(required) => {
@@ -100,23 +119,6 @@ pub(crate) async fn call(
             Sent::Lost(why) => return Ok(unanswered(why)),
         }
         is_repeated = true;
-    }
-}
-
-fn answered(
-    server: &Server,
-    call: &ToolCall,
-    answer: CallToolResponse,
-    rounds: u64,
-) -> Result<ToolOutcome, Error> {
-    let name = server.config.name.as_str();
-    match answer {
-        CallToolResponse::Complete(result) => Ok(result::outcome(name, call.name(), result)),
-        CallToolResponse::InputRequired(required) => suspend(server, call, required, rounds),
-        _ => {
-            let why = "it started a background task, which is not supported.";
-            Ok(result::failed(name, why).into_indeterminate())
-        }
     }
 }
 
@@ -181,57 +183,6 @@ fn params(remote: &str, call: &ToolCall) -> Result<(CallToolRequestParams, u64),
     Ok((params, rounds.unwrap_or_default()))
 }
 
-/// Suspends the call until the questions of the server are answered.
-fn suspend(
-    server: &Server,
-    call: &ToolCall,
-    required: InputRequiredResult,
-    rounds: u64,
-) -> Result<ToolOutcome, Error> {
-    let (name, limits) = (server.config.name.as_str(), &server.config.limits);
-    let failed = |why: &str| Ok(result::failed(name, why));
-    if rounds >= u64::from(limits.max_input_rounds) {
-        return failed("it requires input too often.");
-    }
-    let opaque = required.request_state;
-    if opaque
-        .as_ref()
-        .is_some_and(|state| state.len() > limits.max_state_bytes)
-    {
-        return failed("its state is too large.");
-    }
-    let questions = required.input_requests.unwrap_or_default();
-    if questions.is_empty() || questions.len() > MAX_QUESTIONS {
-        return failed("it requires no input, or too much.");
-    }
-    let (mut interrupts, mut keys) = (Vec::new(), BTreeMap::new());
-    for (at, (key, question)) in questions.into_iter().enumerate() {
-        let id = match call.context.interrupt_id() {
-            Some(id) => format!("{}/mcp-{rounds}-{at}", id.as_str()),
-            None => call.context.new_id("elicitation_").to_string(),
-        };
-        let id = InterruptId::new(id);
-        let interrupt = match &question {
-            InputRequest::Elicitation(question) => {
-                elicit::interrupt(name, id.clone(), &question.params)
-            }
-            _ => None,
-        };
-        let Some(interrupt) = interrupt else {
-            return failed("it requires input of a kind that is not supported.");
-        };
-        keys.insert(id.as_str().to_owned(), key);
-        interrupts.push(interrupt.about(call.id().clone()));
-    }
-    let state = json!({ "state": opaque, "questions": keys, "rounds": rounds + 1 });
-    Err(Error::suspended(
-        Suspension::new(interrupts).together().with_state(state),
-    ))
-}
-
-/// The questions of one round.
-const MAX_QUESTIONS: usize = 16;
-
 /// Sends a call and waits for its end.
 async fn send(
     server: &Server,
@@ -249,8 +200,7 @@ async fn send(
         return Sent::NotTaken;
     };
     let token = handle.progress_token.clone();
-    let mut progress = link.calls.add(token.clone(), context.clone());
-    drop(sending);
+    let mut progress = sending.sent(token.clone());
     let mut open = OpenCall {
         link,
         id: Some(handle.id.clone()),

@@ -3,7 +3,7 @@
 #[cfg(feature = "oauth")]
 use crate::oauth::OAuth;
 use crate::{limits::McpLimits, stdio::StdioCommand};
-use concentric_core::{Annotations, Str, ToolSpec};
+use concentric_core::{Annotations, BoxModel, Str, ToolSpec};
 use concentric_tools::ToolPins;
 use secrecy::SecretString;
 use std::{sync::Arc, time::Duration};
@@ -29,6 +29,8 @@ pub(crate) struct Config {
     pub(crate) annotate: Option<Arc<Annotate>>,
     pub(crate) pins: Option<ToolPins>,
     pub(crate) accept_changes: bool,
+    pub(crate) roots: Option<Arc<[String]>>,
+    pub(crate) sampling: Option<BoxModel>,
     pub(crate) limits: McpLimits,
     pub(crate) connect_timeout: Duration,
     pub(crate) call_timeout: Duration,

@@ -36,6 +36,7 @@
 //! | it sends a log record | a record of `tracing` with the target `concentric::mcp`, at most 64 per second |
 //! | it requests input during a call | an interrupt of the run that waits for the call; without a consumer that answers, the server reads that the request was cancelled, as it does for more than 4 at once |
 //! | it requires input to continue (revision 2026-07-28) | the call is suspended until all its interrupts are answered, in this process or another |
+//! | it requests an answer of a model, or the list of directories | an error, unless the application offers [a model](McpServer::sampling) or [roots](McpServer::roots) |
 //! | it reports an error | the call fails; the model reads the text as the server's |
 //! | the structured result does not match the schema | the call fails |
 //! | a result is too long | the middle is cut |
@@ -62,11 +63,13 @@ mod drift;
 mod elicit;
 mod handler;
 mod http_client;
+mod input;
 mod limits;
 mod link;
 mod listing;
 #[cfg(feature = "oauth")]
 pub mod oauth;
+mod offers;
 mod pending;
 mod pool;
 mod references;

@@ -32,6 +32,14 @@ pub struct McpLimits {
     pub max_state_bytes: usize,
     /// The rounds of questions in one call; 5 by default. A call with more fails.
     pub max_input_rounds: u32,
+    /// The requests for the [model](crate::McpServer::sampling) during a call, or in one round of
+    /// questions; 4 by default. Further ones are refused.
+    pub max_samples: u32,
+    /// The messages of such a request (bytes); 64 KiB by default. A larger request is refused.
+    pub max_sampling_bytes: usize,
+    /// The tokens of such an answer; 4,096 by default. The model receives this limit if the request has
+    /// a higher one.
+    pub max_sampling_tokens: u32,
 }
 
 impl Default for McpLimits {
@@ -47,6 +55,9 @@ impl Default for McpLimits {
             max_message_bytes: 16 << 20,
             max_state_bytes: 64 << 10,
             max_input_rounds: 5,
+            max_samples: 4,
+            max_sampling_bytes: 64 << 10,
+            max_sampling_tokens: 4_096,
         }
     }
 }

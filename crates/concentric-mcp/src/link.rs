@@ -75,10 +75,9 @@ impl OpenLink {
         let calls = Arc::<PendingCalls>::default();
         let list_changed = Arc::<Notify>::default();
         let handler = Handler::new(
-            config.name.clone(),
+            config.clone(),
             Arc::clone(&calls),
             Arc::clone(&list_changed),
-            config.answer_timeout,
         );
         let max = config.limits.max_message_bytes;
         let (running, child) = match &config.place {

@@ -4,9 +4,10 @@ use concentric_core::Context;
 use rmcp::model::{ProgressNotificationParam, ProgressToken};
 use std::{
     collections::HashMap,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicU32},
 };
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 /// The name of the events that report the progress of a call.
 pub(crate) const PROGRESS: &str = "mcp.progress";
@@ -18,13 +19,22 @@ pub(crate) struct PendingCalls(Mutex<Calls>);
 #[derive(Default)]
 struct Calls {
     /// The calls that are being sent, which have no token yet.
-    sending: HashMap<u64, Context>,
-    sent: HashMap<ProgressToken, Pending>,
+    sending: HashMap<u64, Arc<PendingCall>>,
+    sent: HashMap<ProgressToken, Sent>,
     next: u64,
 }
 
-struct Pending {
-    context: Context,
+/// A call without an answer.
+pub(crate) struct PendingCall {
+    pub(crate) context: Context,
+    /// Cancelled once the call has ended, or was dropped.
+    pub(crate) ended: CancellationToken,
+    /// The requests of the server for the model.
+    pub(crate) samples: AtomicU32,
+}
+
+struct Sent {
+    call: Arc<PendingCall>,
     // The latest progress only, so that a flood needs no memory.
     progress: watch::Sender<Option<ProgressNotificationParam>>,
 }
@@ -37,42 +47,44 @@ impl PendingCalls {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a call that is being sent until the guard is dropped. The server may ask about it before
-    /// [`add`](Self::add) has its token.
+    /// Adds a call that is being sent until the guard is dropped or the call has a token. The server may
+    /// ask about it before.
     pub(crate) fn sending(&self, context: Context) -> SendingCall<'_> {
+        let call = Arc::new(PendingCall {
+            context,
+            ended: CancellationToken::new(),
+            samples: AtomicU32::new(0),
+        });
         let mut calls = self.lock();
         let id = calls.next;
         calls.next = id.wrapping_add(1);
-        calls.sending.insert(id, context);
+        calls.sending.insert(id, call);
         SendingCall { calls: self, id }
     }
 
-    pub(crate) fn add(&self, token: ProgressToken, context: Context) -> Progress {
-        let (progress, received) = watch::channel(None);
-        let pending = Pending { context, progress };
-        self.lock().sent.insert(token, pending);
-        received
-    }
-
+    /// Removes a call, which has ended.
     pub(crate) fn remove(&self, token: &ProgressToken) {
-        self.lock().sent.remove(token);
-    }
-
-    pub(crate) fn progress(&self, progress: ProgressNotificationParam) {
-        if let Some(pending) = self.lock().sent.get(&progress.progress_token) {
-            pending.progress.send_replace(Some(progress));
+        if let Some(sent) = self.lock().sent.remove(token) {
+            sent.call.ended.cancel();
         }
     }
 
-    /// The context of a call, if all pending calls belong to one run. The protocol does not name the
-    /// call that a question of the server belongs to, and another run must not receive it.
-    pub(crate) fn only_run(&self) -> Option<Context> {
+    pub(crate) fn progress(&self, progress: ProgressNotificationParam) {
+        if let Some(sent) = self.lock().sent.get(&progress.progress_token) {
+            sent.progress.send_replace(Some(progress));
+        }
+    }
+
+    /// A call, if all pending calls belong to one run. The protocol does not name the call that a
+    /// question of the server belongs to, and another run must not receive it.
+    pub(crate) fn only_run(&self) -> Option<Arc<PendingCall>> {
         let calls = self.lock();
-        let sent = calls.sent.values().map(|it| &it.context);
-        let mut contexts = calls.sending.values().chain(sent);
-        let first = contexts.next()?;
-        let is_only = contexts.all(|it| it.run_id() == first.run_id());
-        is_only.then(|| first.clone())
+        let sent = calls.sent.values().map(|it| &it.call);
+        let mut pending = calls.sending.values().chain(sent);
+        let first = pending.next()?;
+        let run = first.context.run_id();
+        let is_only = pending.all(|it| it.context.run_id() == run);
+        is_only.then(|| Arc::clone(first))
     }
 }
 
@@ -82,8 +94,22 @@ pub(crate) struct SendingCall<'a> {
     id: u64,
 }
 
+impl SendingCall<'_> {
+    /// Gives the call its token, until it is [removed](PendingCalls::remove).
+    pub(crate) fn sent(self, token: ProgressToken) -> Progress {
+        let (progress, received) = watch::channel(None);
+        let mut calls = self.calls.lock();
+        if let Some(call) = calls.sending.remove(&self.id) {
+            calls.sent.insert(token, Sent { call, progress });
+        }
+        received
+    }
+}
+
 impl Drop for SendingCall<'_> {
     fn drop(&mut self) {
-        self.calls.lock().sending.remove(&self.id);
+        if let Some(call) = self.calls.lock().sending.remove(&self.id) {
+            call.ended.cancel();
+        }
     }
 }

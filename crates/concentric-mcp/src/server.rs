@@ -8,7 +8,7 @@ use crate::{
     limits::McpLimits,
     stdio::StdioCommand,
 };
-use concentric_core::{Annotations, Error, ErrorKind, Str, ToolSpec};
+use concentric_core::{Annotations, BoxModel, Error, ErrorKind, Str, ToolSpec};
 use concentric_tools::ToolPins;
 use secrecy::SecretString;
 use std::{ffi::OsString, fmt, process::Command, sync::Arc, time::Duration};
@@ -83,6 +83,8 @@ impl McpServer {
             annotate: None,
             pins: None,
             accept_changes: false,
+            roots: None,
+            sampling: None,
             limits: McpLimits::default(),
             connect_timeout: Duration::from_secs(20),
             call_timeout: Duration::from_secs(120),
@@ -159,6 +161,27 @@ impl McpServer {
         self
     }
 
+    /// Offers a list of directories, as `file:` URIs; by default, the server cannot request one. The list
+    /// restricts nothing: a server reads whatever its process may read.
+    pub fn roots<R>(mut self, uris: impl IntoIterator<Item = R>) -> Self
+    where
+        R: Into<String>,
+    {
+        self.0.roots = Some(uris.into_iter().map(Into::into).collect());
+        self
+    }
+
+    /// Offers a model to the server; by default, it has none.
+    ///
+    /// The server writes the messages and the system text, and reads the answer. It sees nothing of the
+    /// run, and the model has no tools. A request belongs to a call: the model's run is a child of the
+    /// run of that call, and ends with it. [`McpLimits`] limits the number, the messages and the
+    /// tokens; layers around the model may do more, such as a budget or an approval by a user.
+    pub fn sampling(mut self, model: BoxModel) -> Self {
+        self.0.sampling = Some(model);
+        self
+    }
+
     /// Sets the limits on the data of the server.
     pub fn limits(mut self, limits: McpLimits) -> Self {
         self.0.limits = limits;
@@ -185,8 +208,8 @@ impl McpServer {
         self
     }
 
-    /// Limits the time until a question that the server asks during a call is answered; 60 seconds by
-    /// default.
+    /// Limits the time until a question that the server asks during a call is answered, also by a
+    /// model; 60 seconds by default.
     pub fn answer_timeout(mut self, timeout: Duration) -> Self {
         self.0.answer_timeout = timeout;
         self
@@ -250,6 +273,10 @@ impl McpServer {
             return invalid(
                 "the name of an MCP server must have 1 to 32 ASCII letters, digits, `-` or `_`",
             );
+        }
+        let mut roots = self.0.roots.iter().flat_map(|roots| roots.iter());
+        if !roots.all(|uri| uri.starts_with("file://")) {
+            return invalid("the roots of an MCP server must be `file:` URIs");
         }
         let Place::Http {
             url,

@@ -180,6 +180,38 @@ fn call(how: &str, id: &Value, params: &Value) {
             let refused = (0..16).map(|_| next_message()["result"]["action"].clone());
             answer(id, &text(&Value::from_iter(refused).to_string()));
         }
+        "samples" => {
+            let said = |text: &str| json!({"type": "text", "text": text});
+            let ask = |at: usize| {
+                let content = match at {
+                    2 => said(&"long ".repeat(100_000)),
+                    3 => json!({"type": "audio", "data": "AAAA", "mimeType": "audio/wav"}),
+                    _ => said("How many?"),
+                };
+                let mut params = json!({
+                    "messages": [{"role": "user", "content": content}],
+                    "systemPrompt": "Count.",
+                    "maxTokens": 1_000_000,
+                });
+                if at == 1 {
+                    params["tools"] = json!([{"name": "steal", "inputSchema": {"type": "object"}}]);
+                }
+                let method = "sampling/createMessage";
+                send(
+                    &json!({"jsonrpc": "2.0", "id": format!("ask-{at}"), "method": method, "params": params}),
+                );
+                let reply = next_message();
+                reply.get("result").or_else(|| reply.get("error")).cloned()
+            };
+            let replies: Vec<_> = (0..6).map(ask).collect();
+            answer(id, &text(&json!(replies).to_string()));
+        }
+        "roots" => {
+            send(&json!({"jsonrpc": "2.0", "id": "ask-1", "method": "roots/list"}));
+            let reply = next_message();
+            let reply = reply.get("result").or_else(|| reply.get("error"));
+            answer(id, &text(&json!(reply).to_string()));
+        }
         "nonsense" => {
             send(&json!({"jsonrpc": "2.0", "id": id, "result": {"nonsense": true}}));
             send(&json!([1, 2, 3]));

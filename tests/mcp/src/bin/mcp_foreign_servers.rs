@@ -1,12 +1,16 @@
 //! Calls the tools of servers of others: `everything` or `python`, then a URL, or a command with its
 //! arguments.
 
-use concentric_core::{Event, ToolStatus};
+use concentric_core::{
+    BoxModel, ChatRequest, ChatResponse, Event, FinishReason, ToolStatus, Usage,
+};
 use concentric_mcp::{McpConnection, McpServer};
 use concentric_mcp_tests::{Called, call};
 use concentric_tools::Toolset;
+use futures_util::stream;
 use serde_json::{Value, json};
 use std::{error::Error, process::Command};
+use tower::service_fn;
 
 type Checked = Result<(), Box<dyn Error>>;
 
@@ -101,6 +105,24 @@ async fn everything(server: &McpConnection) -> Checked {
     let answer = json!({"name": "Ada", "check": true, "email": "ada@example.com", "integer": 7});
     done(server, "trigger-elicitation-request", none(), answer, "Ada").await?;
 
+    let prompt = json!({"prompt": "What is it?", "maxTokens": 10});
+    done(
+        server,
+        "trigger-sampling-request",
+        prompt,
+        Value::Null,
+        "a model's answer",
+    )
+    .await?;
+    done(
+        server,
+        "get-roots-list",
+        none(),
+        Value::Null,
+        "file:///work",
+    )
+    .await?;
+
     // Invalid arguments are refused before the server receives them.
     let tools = Toolset::new().tools(server.tools());
     let name = format!("{}__get-sum", server.name());
@@ -127,6 +149,15 @@ async fn python(server: &McpConnection) -> Checked {
 
     // The server requires input: the call is suspended, and repeated with the answer.
     let called = done(server, "seat", json!({}), json!({"row": 7}), "row 7").await?;
+    check(called.suspensions == 1, "suspensions", &called)?;
+
+    // It requires what the application itself answers, alone and together with a question.
+    let text = "a model's answer, file:///work, row none";
+    let called = done(server, "summary", json!({}), Value::Null, text).await?;
+    check(called.suspensions == 0, "suspensions", &called)?;
+    let text = "a model's answer, file:///work, row 7";
+    let answer = json!({"row": 7});
+    let called = done(server, "summary", json!({"seat": true}), answer, text).await?;
     check(called.suspensions == 1, "suspensions", &called)?;
 
     let tools = Toolset::new().tools(server.tools());
@@ -173,7 +204,20 @@ async fn main() -> Checked {
             McpServer::stdio("other", &command).inherit_env(["PATH"])
         }
     };
-    let server = server.connect().await?;
+    let model = BoxModel::new(service_fn(async |_: ChatRequest| {
+        let end = Event::finish(FinishReason::Stop, Usage::new(1, 1));
+        let events = [Event::text("a model's answer"), end].map(Ok);
+        Ok::<_, concentric_core::Error>(ChatResponse::new(stream::iter(events)))
+    }));
+    // Without the offers, a server does not have the tools that need them.
+    let plain = server.clone().connect().await?;
+    let offering = server.sampling(model).roots(["file:///work"]);
+    let server = offering.connect().await?;
+    if which.as_deref() == Some("everything") && plain.tools().len() + 2 != server.tools().len() {
+        let (plain, all) = (plain.tools().len(), server.tools().len());
+        return Err(format!("{plain} tools without offers, and {all} with them").into());
+    }
+    plain.close().await;
     println!(
         "{} tools, refused: {:?}",
         server.tools().len(),

@@ -13,6 +13,7 @@ mod common;
 mod http;
 mod listing;
 mod oauth;
+mod offers;
 mod pools;
 mod processes;
 mod questions;
