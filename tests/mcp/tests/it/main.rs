@@ -10,6 +10,7 @@ mod agents;
 mod calls;
 mod changes;
 mod common;
+mod figures;
 mod http;
 mod listing;
 mod oauth;
