@@ -478,7 +478,7 @@ fn is_whole(read: &[u8]) -> bool {
     let Some(head) = memchr::memmem::find(read, b"\r\n\r\n") else {
         return false;
     };
-    let head = String::from_utf8_lossy(&read[..head + 4]);
+    let head = String::from_utf8_lossy(read.get(..head + 4).unwrap_or_default());
     let (_, length) = head
         .split_once("content-length: ")
         .expect("the body has a length");
