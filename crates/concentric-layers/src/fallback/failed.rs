@@ -27,6 +27,15 @@ impl FailedAttempts {
         })
     }
 
+    /// Replaces the errors.
+    #[cfg(feature = "guard")]
+    pub(crate) fn edit(&mut self, edit: impl Fn(Error) -> Error) {
+        let all = self.failed.iter_mut().map(|(_, error)| error);
+        for error in all.chain(&mut self.last) {
+            *error = edit(error.clone());
+        }
+    }
+
     /// The names of the models and their errors, in the order of the calls.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Error)> {
         self.failed.iter().map(|(name, error)| (&**name, error))

@@ -2,8 +2,9 @@
 
 use super::{Parts, Rules, json, scan};
 use concentric_core::{
-    CancelReason, Finish, Media, MediaSource, Message, Outcome, Part, PartKind, ProviderData, Role,
-    Round, Str, ToolCallPart, ToolContent, ToolOutcome, ToolResult, Transcript, Turn,
+    CancelReason, Finish, FinishReason, Media, MediaSource, Message, Outcome, Part, PartKind,
+    ProviderData, Role, Round, Str, ToolCallPart, ToolContent, ToolOutcome, ToolResult, Transcript,
+    Turn,
 };
 use serde_json::Value;
 use std::sync::Arc;
@@ -201,6 +202,9 @@ impl<'a> Edit<'a> {
             .name
             .as_mut()
             .is_some_and(|name| self.text(name, part));
+        if let Some(media_type) = &mut media.media_type {
+            is_changed |= self.text(media_type, part);
+        }
         if let MediaSource::Url(url) = &mut media.source
             && !url.starts_with("data:")
         {
@@ -369,6 +373,13 @@ impl<'a> Edit<'a> {
         edited
     }
 
+    /// A reason may be that of a provider.
+    pub(super) fn reason(&mut self, reason: &mut FinishReason) {
+        if let FinishReason::Other(reason) = reason {
+            self.text(reason, Parts::TEXT);
+        }
+    }
+
     pub(super) fn finish(&mut self, finish: &mut Finish) {
         match &mut finish.outcome {
             Outcome::Halted { reason }
@@ -379,6 +390,7 @@ impl<'a> Edit<'a> {
             }
             _ => {}
         }
+        self.reason(&mut finish.reason);
         if let Some(reason) = &mut finish.provider_reason {
             self.text(reason, Parts::TEXT);
         }

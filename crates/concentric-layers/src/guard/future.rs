@@ -73,8 +73,16 @@ where
         if let Some(call) = this.call.as_mut().as_pin_mut() {
             let response = ready!(call.poll(cx));
             this.call.set(None);
-            let response =
+            #[cfg_attr(not(feature = "fallback"), expect(unused_mut))]
+            let mut response =
                 response.map_err(|error| this.options.error(Error::from(error.into())))?;
+            #[cfg(feature = "fallback")]
+            if let Some(failed) = response
+                .extensions
+                .get_mut::<crate::fallback::FailedAttempts>()
+            {
+                failed.edit(|error| this.options.error(error));
+            }
             let watch = this.watch.take();
             *this.response = Some(response.map_body(|inner| GuardBody::new(inner, watch)));
         }

@@ -163,21 +163,23 @@ impl Lane {
                     return options.report(edit).map(|()| false);
                 }
             }
-            Event::ToolCallStart(start) => {
-                self.end_part(options, out)?;
-                if holds_calls {
-                    self.calls.push(((**start).clone(), false));
-                    return Ok(false);
-                }
+            // A preview does not end the text before it, which may continue.
+            Event::ToolCallStart(start)
+                if holds_calls || self.scan.holds() || !self.typed.is_empty() =>
+            {
+                self.calls.push(((**start).clone(), false));
+                return Ok(false);
             }
-            Event::ToolCallDelta(delta) if holds_calls => {
+            Event::ToolCallDelta(delta) => {
                 let mut calls = self.calls.iter_mut();
-                if let Some((_, has_arguments)) =
-                    calls.find(|(start, _)| start.index == delta.index)
-                {
+                let call = calls.find(|(start, _)| start.index == delta.index);
+                let is_held = holds_calls || call.is_some();
+                if let Some((_, has_arguments)) = call {
                     *has_arguments = true;
                 }
-                return Ok(false);
+                if is_held {
+                    return Ok(false);
+                }
             }
             Event::ToolCall(call) => {
                 self.end_part(options, out)?;
@@ -213,7 +215,11 @@ impl Lane {
                 edit.value(&mut custom.value, Parts::CUSTOM, true);
             }
             Event::SubAgent(nested) => return self.take_nested(options, nested, out),
-            Event::StepStart(_) | Event::StepFinish(_) => self.end(options, out)?,
+            Event::StepStart(_) => self.end(options, out)?,
+            Event::StepFinish(step) => {
+                self.end(options, out)?;
+                edit.reason(&mut step.reason);
+            }
             Event::Reset => {
                 self.open = Parts::NONE;
                 self.scan.clear();

@@ -46,7 +46,8 @@
 //! of the whole text, for any way to divide it.
 //!
 //! Text that is held is released, in an event of its kind, before the end of its part, a part of another kind,
-//! a tool call, the end of the step or of the answer, and an error. A match does not extend over two parts.
+//! a complete tool call, the end of the step or of the answer, and an error. A match does not extend over two parts.
+//! The start of a call is a preview, and does not end the text before it.
 //!
 //! # Events
 //!
@@ -56,7 +57,7 @@
 //! | end of a part | | without its provider data if its text was changed, since that may be a signature |
 //! | complete part | the kind of its content | changed; without its provider data if it was; file names and URLs included, not the content of files, which has other forms than text |
 //! | text of a request with an [output schema](concentric_core::ChatOptions::output_schema) | `TEXT` | held until the part is complete; as JSON, see below |
-//! | start of a tool call and pieces of its arguments | `ARGUMENTS` | held until the call, then in one piece |
+//! | start of a tool call and pieces of its arguments | `ARGUMENTS` | held until the call, then in one piece; without `ARGUMENTS`, if text is held in front of it |
 //! | tool call | `ARGUMENTS` | as JSON, with the name of the tool; inside the loop, gates and tools get the changed call |
 //! | tool result | `RESULTS` | the content, the structured data and the reason of a halt, as JSON |
 //! | state, custom event | `CUSTOM` | strings, numbers and names of fields; text that is held stays held |
@@ -66,6 +67,7 @@
 //! | finish | `TEXT` | the reason of the outcome |
 //! | | `TRANSCRIPT` | the transcript, wholly; the state of an interrupted run passes, since the run is resumed from it |
 //! | error | `TEXT` | the message, the code and the type; a match in the message or a source also removes the sources |
+//! | errors of other models ([`FailedAttempts`](crate::fallback::FailedAttempts)), in the extensions of the answer | `TEXT` | as an error |
 //! | part or data of a provider | `PROVIDER_DATA` | removed if a rule matches in it |
 //! | name of a custom event, ids of calls, messages and runs | | pass: programs compare them, and a result belongs to the call with its id |
 //! | reset | | held text is dropped |

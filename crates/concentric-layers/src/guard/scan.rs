@@ -165,6 +165,11 @@ impl Scan {
     }
 
     /// Drops the text so far.
+    /// Whether a part of the text is held.
+    pub(super) const fn holds(&self) -> bool {
+        !self.held.is_empty()
+    }
+
     pub(super) fn clear(&mut self) {
         *self = Self::default();
     }

@@ -3,10 +3,11 @@
 use concentric_core::{
     AgentLayer, BoxError, BoxModel, CallId, ChatOptions, ChatRequest, ChatResponse, Error,
     ErrorKind, Event, FinishReason, Message, OutputSchema, Part, PartKind, Role, SideEffects,
-    SystemSegment, ToolCallPart, ToolStatus, Transcript, Turn, Usage,
+    SystemSegment, ToolCallDelta, ToolCallPart, ToolCallStart, ToolStatus, Transcript, Turn, Usage,
 };
 use concentric_layers::{
-    GuardLayer, GuardrailLayer, LogLayer, Steering,
+    FallbackLayer, GuardLayer, GuardrailLayer, LogLayer, Steering,
+    fallback::FailedAttempts,
     guard::{BLOCKED, Found, Parts, Rule, Rules, pii, secrets},
     guardrail::{self, Input},
 };
@@ -430,6 +431,62 @@ async fn the_text_of_an_error_is_redacted() {
     let (events, error) = assert_fails(body).await;
     assert_eq!(text_of(&events), "a hunter");
     assert_eq!(error.message(), "no answer to [password]");
+}
+
+#[tokio::test]
+async fn errors_of_other_models_are_redacted() {
+    let error = Error::new(ErrorKind::Overloaded, "busy for hunter2").with_code("hunter2");
+    let other = ScriptedModel::new().text("Hi.");
+    let model = FallbackLayer::new("a")
+        .or("b", other)
+        .layer(ScriptedModel::new().error(error));
+    let answer = guard().layer(model).oneshot(ChatRequest::user("hi"));
+    let answer = answer.await.unwrap();
+    let failed: &FailedAttempts = answer.extensions.get().unwrap();
+    assert!(failed.to_string().contains("busy for [password]"));
+    assert!(!format!("{failed:?}").contains(SECRET));
+}
+
+#[tokio::test]
+async fn the_start_of_a_call_does_not_end_a_text() {
+    let start = |index, id| {
+        let start = ToolCallStart::new(index, CallId::new(id), "t");
+        Event::ToolCallStart(Box::new(start))
+    };
+    let arguments = |index| Event::ToolCallDelta(ToolCallDelta::new(index, "{}"));
+    let call = |id| Event::tool_call(ToolCallPart::new(CallId::new(id), "t", "{}"));
+    for output in [Parts::TEXT, Parts::TEXT | Parts::ARGUMENTS] {
+        let model = ScriptedModel::new().events([
+            start(0, "a"),
+            arguments(0),
+            Event::text("It is hun"),
+            start(1, "b"),
+            arguments(1),
+            Event::text("ter2."),
+            call("a"),
+            call("b"),
+            Event::finish(FinishReason::ToolCalls, Usage::default()),
+        ]);
+        let layer = guard().output(output);
+        let answer = layer.layer(model).oneshot(ChatRequest::user("hi"));
+        let (events, _) = assert_finishes(answer.await.unwrap().body).await;
+        assert_eq!(text_of(&events), "It is [password].");
+        let count = |is: fn(&Event) -> bool| events.iter().filter(|event| is(event)).count();
+        let starts = count(|it| matches!(it, Event::ToolCallStart(_)));
+        let pieces = count(|it| matches!(it, Event::ToolCallDelta(_)));
+        let calls = count(|it| matches!(it, Event::ToolCall(_)));
+        assert_eq!([starts, pieces, calls], [2; 3], "{events:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_reason_of_the_provider_is_redacted() {
+    let reason = FinishReason::Other(SECRET.into());
+    let model =
+        ScriptedModel::new().events([Event::text("Hi."), Event::finish(reason, Usage::default())]);
+    let answer = guard().layer(model).oneshot(ChatRequest::user("hi"));
+    let events = assert_finishes(answer.await.unwrap().body).await;
+    assert!(!format!("{events:?}").contains(SECRET), "{events:?}");
 }
 
 #[tokio::test]

@@ -89,6 +89,9 @@ impl View {
                 let is_signed = part.provider_data.is_some();
                 self.0.push(Seen::Part(kind, text.to_string(), is_signed));
             }
+            // It may be held, and never become a call.
+            Event::ToolCallStart(start) if start.index == PREVIEW => {}
+            Event::ToolCallDelta(delta) if delta.index == PREVIEW => {}
             Event::ToolCallStart(start) => self.0.push(Seen::Start(start.name.to_string())),
             Event::ToolCallDelta(delta) => self.arguments(&delta.arguments),
             Event::ToolCall(event) => {
@@ -113,6 +116,9 @@ impl View {
             })
     }
 }
+
+/// The index of a call that a model begins within a text, and does not make.
+const PREVIEW: u32 = 9;
 
 /// The views of all runs, by their ids.
 fn views(events: &[Event]) -> BTreeMap<String, View> {
@@ -171,8 +177,15 @@ impl<F: Fn(&mut Random) -> String> Maker<'_, F> {
             let whole = self.whole(kind, &text);
             for piece in split(&text, self.random) {
                 events.push_back(delta(kind, piece));
-                if self.random.below(8) == 0 {
-                    events.push_back(tick());
+                match self.random.below(16) {
+                    0 | 1 => events.push_back(tick()),
+                    2 => {
+                        let start = ToolCallStart::new(PREVIEW, CallId::new("preview"), "t");
+                        events.push_back(Event::ToolCallStart(Box::new(start)));
+                        let delta = ToolCallDelta::new(PREVIEW, "{");
+                        events.push_back(Event::ToolCallDelta(delta));
+                    }
+                    _ => {}
                 }
             }
             view.deltas(kind, &whole);
