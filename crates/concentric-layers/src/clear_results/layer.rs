@@ -3,7 +3,10 @@ use crate::{
     tokens::TokenCounter,
     window::{Counter, default_counter},
 };
-use concentric_core::Str;
+use concentric_core::{
+    Declares, Str,
+    capability::{InLoop, Within},
+};
 use std::{fmt, sync::Arc};
 use tower_layer::Layer;
 
@@ -91,6 +94,10 @@ impl ClearToolResultsLayer {
         self.placeholder = text.into();
         self
     }
+}
+
+impl Declares for ClearToolResultsLayer {
+    type Capabilities = Within<InLoop>;
 }
 
 impl<S> Layer<S> for ClearToolResultsLayer {

@@ -7,7 +7,10 @@ use crate::{
     tokens::TokenCounter,
     window::{Counter, default_counter},
 };
-use concentric_core::{BoxModel, Str};
+use concentric_core::{
+    BoxModel, Declares, Str,
+    capability::{InLoop, Within},
+};
 use std::{fmt, future::Future, sync::Arc, time::Duration};
 use tower_layer::Layer;
 
@@ -173,6 +176,10 @@ impl fmt::Debug for CompactionLayer {
             .field("head", &self.0.head)
             .finish_non_exhaustive()
     }
+}
+
+impl Declares for CompactionLayer {
+    type Capabilities = Within<InLoop>;
 }
 
 impl<S> Layer<S> for CompactionLayer {

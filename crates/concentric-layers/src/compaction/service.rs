@@ -1,4 +1,5 @@
-use super::{ResponseFuture, WindowBody, layer::Settings};
+use super::{CompactionLayer, ResponseFuture, WindowBody, layer::Settings};
+use crate::window::place;
 use concentric_core::{BoxError, ChatRequest, ChatResponse, Error, Event};
 use futures_core::Stream;
 use std::{
@@ -49,7 +50,8 @@ where
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: ChatRequest) -> Self::Future {
+    fn call(&mut self, mut request: ChatRequest) -> Self::Future {
+        place::<CompactionLayer>(&mut request.context);
         ResponseFuture::new(self.inner.clone(), &self.settings, request)
     }
 }

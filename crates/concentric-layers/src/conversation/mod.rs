@@ -41,7 +41,8 @@
 //! | a waiting run is withdrawn, expires, or is never resumed | keeps the message and the closed rounds, which providers accept without an answer |
 //! | the conversation of a waiting run is deleted | stays deleted: the run fails before its effects when it is resumed |
 //! | a run fails because its state can't be stored before further tools ([`SuspendLayer`](crate::SuspendLayer)) | is unchanged, since the run is resumed, and then stores its turn |
-//! | there is no transcript, as that of a model without a loop | is unchanged |
+//! | the finish has no transcript, as that of a [`GuardLayer`](crate::GuardLayer) that blocks the answer | gets the message of the user and the rounds, without the answer |
+//! | there is no loop | is unchanged |
 //!
 //! The run has the [slots](concentric_core::state) of the conversation, which are stored together with the end of its
 //! turn, and the id of its session. A suspended run keeps its changes of the slots in its own state.

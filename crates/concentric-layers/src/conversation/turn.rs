@@ -93,6 +93,14 @@ fn replaced(history: &Transcript, new: &Transcript) -> Option<Transcript> {
     Some(replaced)
 }
 
+/// The turns up to the last message of the user or round.
+fn without_answer(turns: &Transcript) -> Transcript {
+    let is_answer =
+        |turn: &&Entry| turn.as_round().is_none() && turn.as_message().role == Role::Assistant;
+    let answers = turns.rev().take_while(is_answer).count();
+    turns.prefix(turns.len() - answers)
+}
+
 fn warn(thread: &ThreadId, run: &RunId, error: &Error) {
     tracing::warn!(
         target: "concentric::conversation",
@@ -289,7 +297,14 @@ impl Turn {
                 Ok(None)
             }
             Some(transcript) => self.save(transcript, Ok(finish.outcome.clone())).map(Some),
-            None => Ok(None),
+            // Without a loop, there are no turns. A layer inside may have replaced the end of one, such as a guard that
+            // blocks the answer, which is then not stored.
+            None => match self.closed.get().filter(|_| self.is_over()) {
+                Some(turns) => self
+                    .save(&without_answer(&turns), Ok(finish.outcome.clone()))
+                    .map(Some),
+                None => Ok(None),
+            },
         }
     }
 

@@ -3,7 +3,10 @@ use crate::{
     tokens::TokenCounter,
     window::{Counter, default_counter},
 };
-use concentric_core::Str;
+use concentric_core::{
+    Declares, Str,
+    capability::{InLoop, Within},
+};
 use std::{fmt, sync::Arc};
 use tower_layer::Layer;
 
@@ -90,6 +93,10 @@ impl TrimLayer {
         self.media = Some(exchanges);
         self
     }
+}
+
+impl Declares for TrimLayer {
+    type Capabilities = Within<InLoop>;
 }
 
 impl<S> Layer<S> for TrimLayer {

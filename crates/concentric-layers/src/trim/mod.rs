@@ -41,7 +41,7 @@
 //!
 //! | moment | effect |
 //! |---|---|
-//! | a request is within the limit | it passes unchanged, after the earlier cut of its run |
+//! | a request is within the limit | it passes unchanged, after the earlier cut of its run and without the reasoning to [drop](TrimLayer::drop_reasoning) |
 //! | it exceeds the limit | so many turns are left out that the rest is at most 80 % of it. The cut stays until the limit is exceeded again, so that the provider's prompt cache applies to the steps between |
 //! | the head and the current exchange alone exceed it | they are sent, with the marker, and no other turns |
 //!

@@ -26,7 +26,10 @@ pub(crate) use self::{
 };
 
 use crate::tokens::{ContextBudget, Estimator, TokenCounter};
-use concentric_core::{ChatRequest, Context, CustomEvent};
+use concentric_core::{
+    ChatRequest, Context, CustomEvent, Declares,
+    capability::{InLoop, SessionTurn, Within},
+};
 use serde_json::Value;
 use std::sync::Arc;
 
@@ -34,6 +37,21 @@ pub(crate) type Counter = Arc<dyn TokenCounter>;
 
 pub(crate) fn default_counter() -> Counter {
     Arc::new(Estimator::new())
+}
+
+/// Records that a loop inside the layer `L` is an error, within a conversation that is stored: the run would begin with
+/// the shortened conversation, and store it in place of the whole one.
+pub(crate) fn place<L>(context: &mut Context)
+where
+    L: Declares<Capabilities = Within<InLoop>>,
+{
+    let is_stored = context.region::<SessionTurn>().is_some();
+    #[cfg(feature = "conversation")]
+    let is_stored = is_stored || context.region::<crate::ConversationLayer>().is_some();
+    if is_stored && context.region::<InLoop>().is_none() {
+        // The loop returns the error. A model without a loop stores nothing.
+        let _ = context.enter::<L>();
+    }
 }
 
 /// The tokens that the request may have, if a layer outside limits them.

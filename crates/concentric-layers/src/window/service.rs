@@ -41,6 +41,7 @@ macro_rules! middleware {
             }
 
             fn call(&mut self, mut request: concentric_core::ChatRequest) -> Self::Future {
+                $crate::window::place::<$layer>(&mut request.context);
                 let sent = self.layer.view(&mut request);
                 $crate::window::ResponseFuture::new(self.inner.call(request), sent)
             }

@@ -7,12 +7,15 @@ use concentric_core::{
     AgentLayer, Answer, BoxModel, CancelReason, ChatRequest, Context, Error, ErrorKind, Event,
     MessageId, Outcome, Reply, RunId, SideEffects, ThreadId, ToolCall, ToolOutcome, ToolSpec,
     Transcript, Turn,
+    service::SharedModel,
     state::{Durable, Scope, Slot},
     store::{Tenant, ThreadStore},
 };
 use concentric_layers::{
-    ConversationLayer, GuardrailLayer, MakeSession, SuspendLayer,
+    ClearToolResultsLayer, CompactionLayer, ConversationLayer, GuardLayer, GuardrailLayer,
+    MakeSession, SuspendLayer, TrimLayer,
     conversation::{Merge, NO_THREAD, UNKNOWN_THREAD},
+    guard::{Rule, Rules},
     guardrail::{Assessment, BLOCKED, Input, Subject},
     session::SessionTarget,
 };
@@ -458,6 +461,56 @@ async fn a_run_that_fails_stores_its_turns_so_far() {
             send(&talker(&layer), user("again")).await.unwrap();
             assert_eq!(texts(&stored(&store)), "hi I  again Yes.");
         }
+    }
+}
+
+#[tokio::test]
+async fn a_run_whose_answer_is_blocked_stores_its_rounds() {
+    for slow in [false, true] {
+        let store = Threads::new(slow);
+        let rules = Rules::new([Rule::literals("x", ["Bluebird"]).block()]).unwrap();
+        let model = ScriptedModel::new()
+            .tool_call("count", "{}")
+            .then()
+            .text("Counted the Bluebird.");
+        let agent = ServiceBuilder::new()
+            .layer(ConversationLayer::new(store.clone()))
+            .layer(GuardLayer::new(rules).block_with("Sorry."))
+            .layer(AgentLayer::new(counting()))
+            .service(model);
+        let answer = send(&BoxModel::new(agent), user("hi")).await.unwrap();
+        assert_eq!(answer.text(), "Counted the Sorry.");
+        let stored = stored(&store);
+        assert_eq!(stored.len(), 2, "{stored:?}");
+        let round = stored.last().unwrap().as_round().unwrap();
+        assert_eq!(round.results()[0].outcome.content.text(), "counted");
+    }
+}
+
+#[tokio::test]
+async fn a_view_around_the_loop_is_an_error_within_a_conversation() {
+    fn around(layer: impl Layer<BoxModel, Service: SharedModel>) -> BoxModel {
+        let agent = BoxModel::new(AgentLayer::new(ScriptedTools::new()).layer(yes()));
+        BoxModel::new(layer.layer(agent))
+    }
+    let small = || BoxModel::new(yes());
+    for view in [
+        around(TrimLayer::turns(2)),
+        around(ClearToolResultsLayer::new()),
+        around(CompactionLayer::new(small(), 1_000)),
+    ] {
+        let store = Threads::new(false);
+        let layer = ConversationLayer::new(store.clone());
+        for text in ["a", "b"] {
+            send(&talker(&layer), user(text)).await.unwrap();
+        }
+        let whole = stored(&store);
+        let agent = BoxModel::new(layer.layer(view.clone()));
+        let error = send(&agent, user("c")).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Configuration, "{error}");
+        assert_eq!(stored(&store), whole);
+        // Without a conversation, the run begins with what is left.
+        send(&view, user("c")).await.unwrap();
     }
 }
 
