@@ -177,6 +177,11 @@ impl Registry {
     where
         R: ToolSource + 'static,
     {
+        let document: toml::Value = toml::from_str(text).map_err(syntax)?;
+        // They would be options that are not set.
+        if !is_finite(&document) {
+            return Err(syntax("`inf` and `nan` are not values of options"));
+        }
         self.build(toml::from_str(text).map_err(syntax)?, tools)
     }
 
@@ -319,5 +324,15 @@ fn dotted(pointer: &str) -> String {
 impl fmt::Debug for Registry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(self.entries.keys()).finish()
+    }
+}
+
+/// Whether a document has finite numbers only.
+fn is_finite(document: &toml::Value) -> bool {
+    match document {
+        toml::Value::Float(number) => number.is_finite(),
+        toml::Value::Array(items) => items.iter().all(is_finite),
+        toml::Value::Table(fields) => fields.values().all(is_finite),
+        _ => true,
     }
 }

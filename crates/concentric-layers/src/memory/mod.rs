@@ -40,7 +40,7 @@
 //! | the run resumes | gets the memories that it had, from its own state; the store is not searched |
 //! | the run completes | its message and its answer are one memory, written after the end of the run ([`Context::defer`](concentric_core::Context::defer)) |
 //! | the run is interrupted | nothing; the resumed run captures the turn when it completes |
-//! | the run is halted, cancelled or at a limit, fails, ends early or is dropped | nothing |
+//! | the run is halted, cancelled or at a limit, fails, ends early or is dropped | nothing. An error of a layer outside, such as that of a conversation that has moved, comes after the end that this layer receives |
 //!
 //! A turn is captured once, also if its run is resumed after a crash: the id of the memory is in the run's
 //! state, and a memory with the same id is replaced. [`capture`](DynamicMemoryLayer::capture) chooses the

@@ -1,7 +1,11 @@
 use super::StaticMemory;
 use crate::frame::{attribute, neutralised};
 use concentric_core::{Error, ErrorKind, Stability, Str, SystemSegment};
-use std::{fmt, fs, io, path::Path};
+use std::{
+    fmt, fs,
+    io::{self, Read},
+    path::Path,
+};
 use tower_layer::Layer;
 
 /// The [code](Error::code) of documents that exceed the limit.
@@ -147,13 +151,19 @@ impl StaticMemoryLayer {
 
     /// Reads a file, unless it exceeds the limit.
     fn read(&self, path: &Path) -> Result<String, Error> {
-        let size = fs::metadata(path).map_err(|e| unreadable(path, e))?.len();
-        if usize::try_from(size).map_or(true, |size| size > self.max_bytes) {
-            let (path, limit) = (path.display(), self.max_bytes);
-            let why = format!("`{path}` has {size} bytes, more than {limit}");
+        let limit = self.max_bytes;
+        // Not by its size, which is zero for a device.
+        let most = u64::try_from(limit).unwrap_or(u64::MAX).saturating_add(1);
+        let mut bytes = Vec::new();
+        let read = fs::File::open(path).and_then(|file| file.take(most).read_to_end(&mut bytes));
+        read.map_err(|e| unreadable(path, e))?;
+        if bytes.len() > limit {
+            let path = path.display();
+            let why = format!("`{path}` has more than {limit} bytes");
             return Err(error(TOO_LARGE, why));
         }
-        fs::read_to_string(path).map_err(|e| unreadable(path, e))
+        String::from_utf8(bytes)
+            .map_err(|e| unreadable(path, io::Error::new(io::ErrorKind::InvalidData, e)))
     }
 }
 

@@ -149,6 +149,14 @@ fn an_error_names_the_key() {
             "rules",
         ),
         (
+            one(
+                "guard",
+                json!({"rules": ["email"], "block": ["email"], "flag": ["email"]}),
+            ),
+            "layers[1].options",
+            "`email` is in `block` and in `flag`",
+        ),
+        (
             json!({"layers": [{"use": "agent", "options": {"step_limit": 0}}]}),
             "layers[0].options.step_limit",
             "0",
@@ -178,6 +186,18 @@ fn a_document_that_cannot_be_parsed_is_an_error_without_a_key() {
                 .starts_with("the configuration can't be parsed")
         );
         assert_eq!(error.code(), Some("config"));
+    }
+}
+
+#[test]
+fn numbers_that_are_not_finite_are_refused() {
+    for number in ["inf", "-inf", "nan"] {
+        let text = format!(
+            "[[layers]]\nuse = \"agent\"\n[[layers]]\nuse = \"rate-limit\"\n\
+             options = {{ requests = 1, per_seconds = 1.0, wait_seconds = {number} }}\n"
+        );
+        let error = Registry::builtin().toml(&text, NoTools).unwrap_err();
+        assert!(error.message().contains("`inf` and `nan`"), "{error}");
     }
 }
 

@@ -83,6 +83,10 @@ async fn errors_name_the_document() {
     assert!(kind == DUPLICATE && message.contains("`a`"), "{message}");
     assert_eq!(code(one.document("b", "Two.")).0, TOO_LARGE);
 
+    // It states the size zero, and does not end.
+    #[cfg(unix)]
+    assert_eq!(code(layer().file("/dev/zero")).0, TOO_LARGE);
+
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.md");
     let (kind, message) = code(layer().file(&path));

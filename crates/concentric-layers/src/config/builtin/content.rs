@@ -175,6 +175,9 @@ mod guard {
             let rule = Rule::pattern(own.name, own.pattern);
             all.push(super::set(rule, own.replace, Rule::replace));
         }
+        if let Some(name) = options.flag.iter().find(|it| options.block.contains(it)) {
+            return Err(format!("the rule `{name}` is in `block` and in `flag`").into());
+        }
         let actions: [(_, Action); 2] = [(options.block, Rule::block), (options.flag, Rule::flag)];
         for (names, action) in actions {
             for name in names {
