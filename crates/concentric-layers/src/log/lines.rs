@@ -1,7 +1,7 @@
 use super::layer::Options;
 use crate::{
     body::Observer,
-    wording::{outcome_name, reason_name, status_name, tool_name},
+    wording::{code_name, outcome_name, reason_name, status_name, tool_name},
 };
 use concentric_core::{
     ChatRequest, Context, Delivery, Error, ErrorKind, Finish, Phase, ResponseHead, Str, ToolCall,
@@ -154,7 +154,7 @@ impl Model {
             outcome,
             reason = finish.map(|finish| reason_name(&finish.reason)),
             kind = error.map(|error| error.kind().as_str()),
-            code = error.and_then(Error::code),
+            code = error.and_then(code_name),
             error = error.and_then(|error| self.options.capture.text(error.message())),
             first_ms = self.first_ms,
             duration_ms = millis_since(&self.context, self.since),
@@ -257,7 +257,7 @@ impl Tool {
             settled = call.settled().map(|_| true),
             outcome,
             kind = error.map(|error| error.kind().as_str()),
-            code = error.and_then(Error::code),
+            code = error.and_then(code_name),
             error = error.and_then(|error| self.options.capture.text(error.message())),
             result_bytes = result.as_ref().map(|text| text.len()),
             result = result.and_then(|text| self.options.capture.text(&text)),

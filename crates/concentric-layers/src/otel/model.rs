@@ -6,7 +6,7 @@ use super::{
     layer::{Options, Place},
     links, metrics,
 };
-use crate::wording::{outcome_name, reason_name};
+use crate::wording::{code_name, outcome_name, reason_name};
 use concentric_core::{
     ChatRequest, Context, Error, ErrorKind, Event, Finish, MessageBuilder, Outcome, Phase,
     ResponseHead, Str, Usage, hooks::End,
@@ -399,7 +399,7 @@ impl Open {
                 }
             }
             End::Failed(error) => {
-                self.set_text(attribute::ERROR_CODE, error.code());
+                self.set_text(attribute::ERROR_CODE, code_name(error));
                 self.set_text(attribute::EFFECTS, genai::effects(error.effects()));
             }
             End::Truncated | End::Dropped => {}

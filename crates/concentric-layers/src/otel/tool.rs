@@ -6,7 +6,7 @@ use super::{
     layer::Options,
     metrics,
 };
-use crate::wording::{status_name, tool_name};
+use crate::wording::{code_name, status_name, tool_name};
 use concentric_core::{Delivery, ErrorKind, ToolCall, ToolOutcome, ToolStatus, hooks::End};
 use opentelemetry::{KeyValue, trace::Status};
 use std::{sync::Arc, time::Duration};
@@ -139,7 +139,7 @@ impl Open {
             span.set_status(Status::error(self.description(end)));
         }
         if let End::Failed(error) = end
-            && let Some(code) = error.code()
+            && let Some(code) = code_name(error)
         {
             span.set_attribute(attribute::ERROR_CODE, code.to_owned());
         }
