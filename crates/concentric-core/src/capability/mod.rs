@@ -74,6 +74,7 @@
 //! | `SuspendLayer` | `SuspendLayer` | the run would be stored twice |
 //! | `SuspendLayer` | `DetachLayer` | the store would record the end of a run that still continues |
 //! | `ConversationLayer`, `DynamicMemoryLayer` | `SuspendLayer`, `DetachLayer`, a `Session` | a resumed run would be a new one for them, and a run whose consumer disconnects would have ended |
+//! | `TrimLayer`, `ClearToolResultsLayer`, `CompactionLayer`, inside a `ConversationLayer` or a `Session` | `AgentLayer` | the run would store the shortened conversation in place of the whole one |
 //! | `GuardrailLayer` with `Input::Parallel` | `DetachLayer` | a blocked run would continue (not checked by the compiler) |
 //! | `DetachLayer` | `DetachLayer` | the inner layer would continue the runs that the outer one stops |
 //! | a `Session` | `DetachLayer` | the next turn would start while the run of this turn continues |
