@@ -13,7 +13,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 const APART: u8 = 32;
 
 /// The number of polls without further events that end an attempt. hyper polls a body twice before
-/// it yields, and a client's frame may bring no event, such as the one with the reason of the finish.
+/// it yields, and a frame of the provider may bring no event, such as the one with the finish reason.
 const POLLS: u8 = 4;
 
 /// The maximum time that written events wait for further events.

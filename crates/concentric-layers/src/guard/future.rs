@@ -1,4 +1,6 @@
 use super::{GuardBody, body::Watch, layer::Options};
+#[cfg(feature = "fallback")]
+use crate::fallback::FailedAttempts;
 use concentric_core::{BoxError, ChatRequest, ChatResponse, Error, Event};
 use futures_core::Stream;
 use pin_project_lite::pin_project;
@@ -73,16 +75,10 @@ where
         if let Some(call) = this.call.as_mut().as_pin_mut() {
             let response = ready!(call.poll(cx));
             this.call.set(None);
-            #[cfg_attr(not(feature = "fallback"), expect(unused_mut))]
-            let mut response =
+            let response =
                 response.map_err(|error| this.options.error(Error::from(error.into())))?;
             #[cfg(feature = "fallback")]
-            if let Some(failed) = response
-                .extensions
-                .get_mut::<crate::fallback::FailedAttempts>()
-            {
-                failed.edit(|error| this.options.error(error));
-            }
+            let response = redact_attempts(response, this.options);
             let watch = this.watch.take();
             *this.response = Some(response.map_body(|inner| GuardBody::new(inner, watch)));
         }
@@ -91,6 +87,15 @@ where
         }
         Poll::Ready(Ok(this.response.take().expect("polled after it was ready")))
     }
+}
+
+/// Redacts the errors of models that failed before the one that has answered.
+#[cfg(feature = "fallback")]
+fn redact_attempts<B>(mut response: ChatResponse<B>, options: &Options) -> ChatResponse<B> {
+    if let Some(failed) = response.extensions.get_mut::<FailedAttempts>() {
+        failed.edit(|error| options.error(error));
+    }
+    response
 }
 
 impl<S, B> fmt::Debug for ResponseFuture<S, B>

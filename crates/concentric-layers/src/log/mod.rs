@@ -71,7 +71,7 @@
 //! # Content
 //!
 //! By default no line contains text of a person, a model, a tool or a provider, since logs outlive
-//! conversations. With [`content`](LogLayer::content), the lines also have `input` (the newest user
+//! conversations; the code of an error is left out unless it has the form of a name. With [`content`](LogLayer::content), the lines also have `input` (the newest user
 //! message), `output` (the text of the run's last message), `arguments`, `result` and `error` (the message
 //! of an error), each up to a number of characters. [`redact`](LogLayer::redact) rewrites each text before
 //! it is cut; if the function panics, the line has `[redaction_failed]` instead of the text. With the feature

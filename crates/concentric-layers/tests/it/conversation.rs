@@ -509,6 +509,13 @@ async fn a_view_around_the_loop_is_an_error_within_a_conversation() {
         let error = send(&agent, user("c")).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Configuration, "{error}");
         assert_eq!(stored(&store), whole);
+        // A session stores its turns as well.
+        let make = MakeSession::new(view.clone()).store(store.clone());
+        let session = make.oneshot(SessionTarget::new(ThreadId::new("t")));
+        let session = BoxModel::new(session.await.unwrap());
+        let error = send(&session, ChatRequest::user("c")).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Configuration, "{error}");
+        assert_eq!(stored(&store), whole);
         // Without a conversation, the run begins with what is left.
         send(&view, user("c")).await.unwrap();
     }

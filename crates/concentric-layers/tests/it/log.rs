@@ -418,6 +418,11 @@ async fn each_outcome_of_a_tool_call_has_its_level() {
             Err(Error::new(ErrorKind::Tool, "broke").with_code("b")),
             "ERROR tool call ended step=0 tool=\"look\" outcome=\"failed\" kind=\"tool\" code=\"b\"",
         ),
+        // Not a name, so perhaps the text of a provider.
+        (
+            Err(Error::new(ErrorKind::Tool, "broke").with_code("b is secret")),
+            "ERROR tool call ended step=0 tool=\"look\" outcome=\"failed\" kind=\"tool\"",
+        ),
     ] {
         let tool = service_fn(async |_: ToolCall| result.clone());
         let _ = LogLayer::minimal()

@@ -482,11 +482,22 @@ async fn the_start_of_a_call_does_not_end_a_text() {
 #[tokio::test]
 async fn a_reason_of_the_provider_is_redacted() {
     let reason = FinishReason::Other(SECRET.into());
-    let model =
-        ScriptedModel::new().events([Event::text("Hi."), Event::finish(reason, Usage::default())]);
-    let answer = guard().layer(model).oneshot(ChatRequest::user("hi"));
+    let events = [Event::text("Hi."), Event::finish(reason, Usage::default())];
+    let model = ScriptedModel::new().events(events).repeat();
+    let answer = guard()
+        .layer(model.clone())
+        .oneshot(ChatRequest::user("hi"));
     let events = assert_finishes(answer.await.unwrap().body).await;
     assert!(!format!("{events:?}").contains(SECRET), "{events:?}");
+
+    // Those of an agent's steps.
+    let agent = AgentLayer::new(ScriptedTools::new()).layer(model);
+    let answer = guard().layer(agent).oneshot(ChatRequest::user("hi"));
+    let (events, finish) = assert_finishes(answer.await.unwrap().body).await;
+    let is_step = |event: &Event| matches!(event, Event::StepFinish(_));
+    assert!(events.iter().any(is_step));
+    let seen = format!("{events:?} {:?}", finish.reason);
+    assert!(!seen.contains(SECRET), "{seen}");
 }
 
 #[tokio::test]
