@@ -6,7 +6,7 @@ use concentric_core::Str;
 use serde::{
     Deserialize, Deserializer,
     de::{
-        IgnoredAny, MapAccess, SeqAccess, Visitor,
+        DeserializeSeed, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor,
         value::{MapAccessDeserializer, SeqAccessDeserializer},
     },
 };
@@ -121,9 +121,130 @@ pub(crate) fn read<'de, T: Lenient<'de>, D: Deserializer<'de>>(from: D) -> Resul
     from.deserialize_any(Any(PhantomData))
 }
 
-self::deserialize! {
-    ['a] Text<'a>, ['a] JsonText<'a>, [] Count, [] Flag, [T] Maybe<T>, [T] Few<T>
+self::deserialize! { ['a] Text<'a>, ['a] JsonText<'a>, [] Count, [] Flag }
+
+/// A type that is read into a value that exists, since to move a large struct costs more than to read it.
+///
+/// A kind of JSON without a method of the type leaves the value as it is. A value that has been read before is an
+/// error, as a field that occurs twice is.
+pub(crate) trait InPlace<'de>: Default {
+    fn read_seq<A: SeqAccess<'de>>(&mut self, mut seq: A) -> Result<(), A::Error> {
+        while seq.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(())
+    }
+
+    fn read_map<A: MapAccess<'de>>(&mut self, map: A) -> Result<(), A::Error>;
 }
+
+/// Reads JSON into a place.
+pub(crate) struct Place<'p, T>(pub(crate) &'p mut T);
+
+impl<'de, T: Deserialize<'de>> DeserializeSeed<'de> for Place<'_, T> {
+    type Value = ();
+
+    #[inline]
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<(), D::Error> {
+        T::deserialize_in_place(from, self.0)
+    }
+}
+
+impl<'de, T: InPlace<'de>> Visitor<'de> for Place<'_, T> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
+        Ok(())
+    }
+
+    #[inline]
+    fn visit_seq<A: SeqAccess<'de>>(self, seq: A) -> Result<(), A::Error> {
+        self.0.read_seq(seq)
+    }
+
+    #[inline]
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<(), A::Error> {
+        self.0.read_map(map)
+    }
+}
+
+/// Implements `Deserialize` for types that are read in place, each after its generic parameter.
+macro_rules! in_place {
+    ($([$of:tt] $type:ty),+) => {$(
+        impl<'de, $of> serde::Deserialize<'de> for $type
+        where
+            Self: $crate::lenient::InPlace<'de>,
+        {
+            #[inline]
+            fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+                let mut read = Self::default();
+                Self::deserialize_in_place(from, &mut read)?;
+                Ok(read)
+            }
+
+            #[inline]
+            fn deserialize_in_place<D: serde::Deserializer<'de>>(
+                from: D,
+                place: &mut Self,
+            ) -> Result<(), D::Error> {
+                from.deserialize_any($crate::lenient::Place(place))
+            }
+        }
+    )+};
+}
+
+pub(crate) use in_place;
+
+self::in_place! { [T] Maybe<T>, [T] Rare<T>, [T] Few<T> }
+
+/// Implements `Deserialize` for an object whose fields are read in place, from their names in JSON. Other fields
+/// are ignored.
+macro_rules! object {
+    ($type:ident<$a:lifetime> { $($name:literal => $field:ident),+ $(,)? }) => {
+        impl<'de: $a, $a> $crate::lenient::InPlace<'de> for $type<$a> {
+            #[inline]
+            fn read_map<A: serde::de::MapAccess<'de>>(
+                &mut self,
+                mut map: A,
+            ) -> Result<(), A::Error> {
+                use $crate::lenient::{Place, Text};
+                while let Some(name) = map.next_key::<Text<'de>>()? {
+                    match name.as_str().unwrap_or_default() {
+                        $($name => map.next_value_seed(Place(&mut self.$field))?,)+
+                        _ => drop(map.next_value::<serde::de::IgnoredAny>()?),
+                    }
+                }
+                Ok(())
+            }
+        }
+
+        $crate::lenient::in_place! { [$a] $type<$a> }
+    };
+}
+
+pub(crate) use object;
 
 /// Text, borrowed if the JSON has no escapes. A number is converted to its digits; any other type
 /// is ignored.
@@ -158,6 +279,14 @@ impl Text<'_> {
             Self::Owned(text) if !text.is_empty() => Some(text),
             _ => None,
         }
+    }
+}
+
+impl<'a> Text<'a> {
+    /// Takes the text, unless it is empty.
+    #[inline]
+    pub(crate) fn take_filled(&mut self) -> Option<Str> {
+        std::mem::take(self).into_filled()
     }
 }
 
@@ -258,25 +387,52 @@ impl<T> Default for Maybe<T> {
     }
 }
 
-impl<'de, T: Deserialize<'de>> Lenient<'de> for Maybe<T> {
+impl<'de, T: Default + Deserialize<'de>> InPlace<'de> for Maybe<T> {
     #[inline]
-    fn map<A: MapAccess<'de>>(map: A) -> Result<Self, A::Error> {
-        T::deserialize(MapAccessDeserializer::new(map)).map(|object| Self(Some(object)))
+    fn read_map<A: MapAccess<'de>>(&mut self, map: A) -> Result<(), A::Error> {
+        if self.0.is_some() {
+            return Err(A::Error::custom(TWICE));
+        }
+        let place = self.0.get_or_insert_with(T::default);
+        T::deserialize_in_place(MapAccessDeserializer::new(map), place)
     }
 }
+
+/// An object that is rare and therefore boxed; any other type is ignored.
+#[derive(Clone, Debug)]
+pub(crate) struct Rare<T>(pub(crate) Option<Box<T>>);
+
+impl<T> Default for Rare<T> {
+    fn default() -> Self {
+        Self(None)
+    }
+}
+
+impl<'de, T: Default + Deserialize<'de>> InPlace<'de> for Rare<T> {
+    fn read_map<A: MapAccess<'de>>(&mut self, map: A) -> Result<(), A::Error> {
+        if self.0.is_some() {
+            return Err(A::Error::custom(TWICE));
+        }
+        let place = self.0.get_or_insert_with(Box::default);
+        T::deserialize_in_place(MapAccessDeserializer::new(map), place)
+    }
+}
+
+/// The error for a field that occurs twice.
+const TWICE: &str = "a field occurs twice";
 
 /// The objects in a list, which usually has one; a list of one is not allocated. A single object is
 /// treated as a list of one.
 #[derive(Clone, Debug)]
 pub(crate) struct Few<T> {
-    first: Option<T>,
+    first: Maybe<T>,
     rest: Vec<T>,
 }
 
 impl<T> Default for Few<T> {
     fn default() -> Self {
         Self {
-            first: None,
+            first: Maybe::default(),
             rest: Vec::new(),
         }
     }
@@ -284,11 +440,15 @@ impl<T> Default for Few<T> {
 
 impl<T> Few<T> {
     pub(crate) const fn is_empty(&self) -> bool {
-        self.first.is_none()
+        self.first.0.is_none()
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
-        self.first.iter().chain(&self.rest)
+        self.first.0.iter().chain(&self.rest)
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.first.0.iter_mut().chain(&mut self.rest)
     }
 }
 
@@ -298,28 +458,28 @@ impl<T> IntoIterator for Few<T> {
 
     #[inline]
     fn into_iter(self) -> Self::IntoIter {
-        self.first.into_iter().chain(self.rest)
+        self.first.0.into_iter().chain(self.rest)
     }
 }
 
-impl<'de, T: Deserialize<'de>> Lenient<'de> for Few<T> {
+impl<'de, T: Default + Deserialize<'de>> InPlace<'de> for Few<T> {
     #[inline]
-    fn seq<A: SeqAccess<'de>>(mut seq: A) -> Result<Self, A::Error> {
-        let mut few = Self::default();
-        while let Some(Maybe(item)) = seq.next_element()? {
-            match few.first {
-                None => few.first = item,
-                Some(_) => few.rest.extend(item),
+    fn read_seq<A: SeqAccess<'de>>(&mut self, mut seq: A) -> Result<(), A::Error> {
+        if !self.is_empty() {
+            return Err(A::Error::custom(TWICE));
+        }
+        while self.is_empty() {
+            if seq.next_element_seed(Place(&mut self.first))?.is_none() {
+                return Ok(());
             }
         }
-        Ok(few)
+        while let Some(Maybe(item)) = seq.next_element()? {
+            self.rest.extend(item);
+        }
+        Ok(())
     }
 
-    fn map<A: MapAccess<'de>>(map: A) -> Result<Self, A::Error> {
-        let first = Some(T::deserialize(MapAccessDeserializer::new(map))?);
-        Ok(Self {
-            first,
-            rest: Vec::new(),
-        })
+    fn read_map<A: MapAccess<'de>>(&mut self, map: A) -> Result<(), A::Error> {
+        self.first.read_map(map)
     }
 }

@@ -4,7 +4,7 @@
 //! The `message_start` event of a stream contains a message; without streaming, the response is
 //! one. Fields that most events do not have are boxed, so that events are cheap to move.
 
-use crate::lenient::{Count, Maybe, Text};
+use crate::lenient::{Count, Maybe, Rare, Text};
 use concentric_core::Usage;
 use serde::Deserialize;
 use serde_json::Value;
@@ -18,9 +18,9 @@ pub struct Chunk<'a> {
     pub(super) index: Count,
     pub(super) delta: Maybe<Delta<'a>>,
     pub(super) content_block: Option<Box<Value>>,
-    pub(super) message: Maybe<Box<Self>>,
+    pub(super) message: Rare<Self>,
     pub(super) error: Option<Box<Value>>,
-    pub(super) usage: Maybe<Box<Tokens>>,
+    pub(super) usage: Rare<Tokens>,
     pub(super) context_management: Option<Box<Value>>,
     // The fields of a message.
     pub(super) id: Text<'a>,

@@ -1,6 +1,6 @@
 //! The service's response type, `GenerateContentResponse`; a stream is a sequence of them.
 
-use crate::lenient::{Count, Few, Lenient, Maybe, Text, deserialize};
+use crate::lenient::{Count, Few, Lenient, Maybe, Rare, Text, deserialize};
 use concentric_core::Usage;
 use serde::{
     Deserialize,
@@ -13,7 +13,7 @@ use serde_json::{Map, Value, value::RawValue};
 #[serde(default, rename_all = "camelCase", bound(deserialize = "'de: 'a"))]
 pub struct Chunk<'a> {
     pub(super) candidates: Few<Candidate<'a>>,
-    pub(super) prompt_feedback: Maybe<Box<Feedback<'a>>>,
+    pub(super) prompt_feedback: Rare<Feedback<'a>>,
     pub(super) usage_metadata: Maybe<Tokens<'a>>,
     pub(super) model_version: Text<'a>,
     pub(super) response_id: Text<'a>,
@@ -46,9 +46,9 @@ pub(super) struct Part<'a> {
     /// Whether the part is a thought.
     pub(super) thought: bool,
     pub(super) signature: Text<'a>,
-    pub(super) call: Maybe<Box<FunctionCall<'a>>>,
-    pub(super) inline_data: Maybe<Box<Blob<'a>>>,
-    pub(super) file_data: Maybe<Box<Blob<'a>>>,
+    pub(super) call: Rare<FunctionCall<'a>>,
+    pub(super) inline_data: Rare<Blob<'a>>,
+    pub(super) file_data: Rare<Blob<'a>>,
     /// All other fields, unchanged.
     pub(super) rest: Map<String, Value>,
 }

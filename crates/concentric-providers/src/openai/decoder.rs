@@ -42,7 +42,12 @@ pub struct Decoder {
 impl api::Decoder for Decoder {
     type Chunk<'a> = Chunk<'a>;
 
-    fn take(&mut self, chunk: Chunk<'_>, from: Framing, answer: &mut Answer) -> Result<(), Error> {
+    fn take(
+        &mut self,
+        mut chunk: Chunk<'_>,
+        from: Framing,
+        answer: &mut Answer,
+    ) -> Result<(), Error> {
         if let Some(error) = error(&chunk, from) {
             return Err(answer.origin().reported(&error));
         }
@@ -53,7 +58,7 @@ impl api::Decoder for Decoder {
         if let Some(tokens) = chunk.usage.0.or(groq) {
             self.count(tokens.usage(self.reasoning_apart), answer);
         }
-        for choice in chunk.choices {
+        for choice in chunk.choices.iter_mut() {
             if choice.index.0.unwrap_or(0) == 0 {
                 self.choice(choice, from, answer)?;
             }
@@ -128,32 +133,32 @@ impl Decoder {
 
     fn choice(
         &mut self,
-        choice: Choice<'_>,
+        choice: &mut Choice<'_>,
         from: Framing,
         answer: &mut Answer,
     ) -> Result<(), Error> {
-        if let Some(tokens) = choice.usage.0 {
+        if let Some(tokens) = choice.usage.0.take() {
             self.count(tokens.usage(self.reasoning_apart), answer);
         }
         // Perplexity sends both: in a stream, the message contains the text so far; without
         // streaming, the delta is empty.
-        match (choice.delta.0, choice.message.0) {
+        match (&mut choice.delta.0, &mut choice.message.0) {
             (Some(delta), None) => self.message(delta, answer)?,
             (Some(delta), Some(_)) if from != Framing::Json => self.message(delta, answer)?,
             (_, Some(message)) => {
                 self.unary = true;
-                self.message(*message, answer)?;
+                self.message(message, answer)?;
             }
             // Azure omits the message of a filtered response.
             (None, None) => self.unary |= from == Framing::Json,
         }
-        if let Some(error) = choice.error.filter(|error| has_error(error)) {
+        if let Some(error) = choice.error.take().filter(|error| has_error(error)) {
             return Err(answer.origin().reported(&error));
         }
         if self.unary && choice.finish_reason.as_str() == Some("") {
             // Complete responses of Snowflake have an empty finish reason.
             self.reason = Some(Str::default());
-        } else if let Some(reason) = choice.finish_reason.into_filled() {
+        } else if let Some(reason) = choice.finish_reason.take_filled() {
             if reason == *"error" {
                 return Err(answer.origin().error(
                     ErrorKind::Server,
@@ -163,35 +168,35 @@ impl Decoder {
             answer.changed |= self.reason.as_ref() != Some(&reason);
             self.reason = Some(reason);
         }
-        if let Some(reason) = choice.native_finish_reason.into_filled() {
+        if let Some(reason) = choice.native_finish_reason.take_filled() {
             self.native_reason = Some(reason);
         }
         Ok(())
     }
 
     #[inline]
-    fn message(&mut self, message: Message<'_>, answer: &mut Answer) -> Result<(), Error> {
-        let shown = match message.reasoning.into_filled() {
+    fn message(&mut self, message: &mut Message<'_>, answer: &mut Answer) -> Result<(), Error> {
+        let shown = match message.reasoning.take_filled() {
             // Some servers send both fields with the same content.
             Some(text) => Some(text),
-            None => message.reasoning_content.into_filled(),
+            None => message.reasoning_content.take_filled(),
         };
-        if let Some(details) = message.reasoning_details {
+        if let Some(details) = message.reasoning_details.take() {
             self.reasoning.details(*details, shown, answer);
         } else if let Some(text) = shown {
             self.reasoning.text(text, answer);
         }
-        match message.content {
-            Content::Text(text) => self.text(text.into_filled(), answer),
-            Content::Parts(parts) => parts.into_iter().for_each(|part| self.part(part, answer)),
+        match &mut message.content {
+            Content::Text(text) => self.text(text.take_filled(), answer),
+            Content::Parts(parts) => parts.drain(..).for_each(|part| self.part(part, answer)),
         }
-        if let Some(refusal) = message.refusal.into_filled() {
+        if let Some(refusal) = message.refusal.take_filled() {
             self.speak(Event::RefusalDelta(refusal), answer);
         }
-        for call in message.tool_calls {
+        for call in message.tool_calls.iter_mut() {
             self.end_reasoning(answer);
-            self.calls.piece(&piece(&call), answer)?;
-            if let Some(extra) = call.extra_content.filter(|extra| !extra.is_null())
+            self.calls.piece(&piece(call), answer)?;
+            if let Some(extra) = call.extra_content.take().filter(|extra| !extra.is_null())
                 && let Some(known) = self.calls.last_data()
             {
                 let data = answer.data(json!({ "extra_content": extra }));
@@ -199,19 +204,19 @@ impl Decoder {
                 *known = data;
             }
         }
-        if let Some(function) = message.function_call.0 {
+        if let Some(function) = &message.function_call.0 {
             self.end_reasoning(answer);
             let arguments = function.arguments.0.filled().unwrap_or_default();
             let name = function.name.filled();
             self.calls.legacy(name, arguments, answer)?;
         }
-        for image in message.images {
+        for image in std::mem::take(&mut message.images) {
             self.part(*image, answer);
         }
-        if let Some(audio) = message.audio.0 {
-            self.audio(&audio, answer);
+        if let Some(audio) = &message.audio.0 {
+            self.audio(audio, answer);
         }
-        if let Some(Value::Array(annotations)) = message.annotations.map(|list| *list) {
+        if let Some(Value::Array(annotations)) = message.annotations.take().map(|list| *list) {
             answer.changed |= !annotations.is_empty();
             self.annotations.extend(annotations);
         }

@@ -1,10 +1,12 @@
 //! The response types of servers: `chat.completion`, `chat.completion.chunk`, and variants of them.
 //!
 //! A single type represents both: without streaming, the response is a stream of one chunk whose
-//! delta is named `message`. Fields that most chunks do not have are boxed, so that chunks are
-//! cheap to move.
+//! delta is named `message`. Fields that most chunks do not have are boxed, and what each chunk has is
+//! read in place, since to move it would cost as much as to read it.
 
-use crate::lenient::{Count, Few, JsonText, Lenient, Maybe, Number, Text, deserialize};
+use crate::lenient::{
+    Count, Few, JsonText, Lenient, Maybe, Number, Rare, Text, deserialize, object,
+};
 use concentric_core::Usage;
 use serde::{
     Deserialize,
@@ -13,41 +15,65 @@ use serde::{
 use serde_json::Value;
 
 #[doc(hidden)]
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, bound(deserialize = "'de: 'a"))]
+#[derive(Debug, Default)]
 pub struct Chunk<'a> {
     pub(super) id: Text<'a>,
     pub(super) model: Text<'a>,
     pub(super) choices: Few<Choice<'a>>,
-    pub(super) usage: Maybe<Box<Tokens>>,
+    pub(super) usage: Rare<Tokens>,
     pub(super) error: Option<Box<Value>>,
     /// The usage of a stream, in Groq's format.
-    pub(super) x_groq: Maybe<Box<Groq>>,
+    pub(super) x_groq: Rare<Groq>,
     // The fields of an error that is not wrapped in `error`.
     pub(super) object: Text<'a>,
     pub(super) message: Option<Box<Value>>,
     pub(super) detail: Option<Box<Value>>,
     pub(super) code: Text<'a>,
-    #[serde(rename = "type")]
     pub(super) type_: Text<'a>,
 }
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, bound(deserialize = "'de: 'a"))]
+object! {
+    Chunk<'a> {
+        "id" => id,
+        "model" => model,
+        "choices" => choices,
+        "usage" => usage,
+        "error" => error,
+        "x_groq" => x_groq,
+        "object" => object,
+        "message" => message,
+        "detail" => detail,
+        "code" => code,
+        "type" => type_,
+    }
+}
+
+#[derive(Debug, Default)]
 pub(super) struct Choice<'a> {
     pub(super) index: Count,
     pub(super) delta: Maybe<Message<'a>>,
-    pub(super) message: Maybe<Box<Message<'a>>>,
+    pub(super) message: Rare<Message<'a>>,
     pub(super) finish_reason: Text<'a>,
     /// The finish reason of the upstream provider, as reported by OpenRouter.
     pub(super) native_finish_reason: Text<'a>,
     pub(super) error: Option<Box<Value>>,
     /// The usage in Moonshot's format.
-    pub(super) usage: Maybe<Box<Tokens>>,
+    pub(super) usage: Rare<Tokens>,
 }
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, bound(deserialize = "'de: 'a"))]
+object! {
+    Choice<'a> {
+        "index" => index,
+        "delta" => delta,
+        "message" => message,
+        "finish_reason" => finish_reason,
+        "native_finish_reason" => native_finish_reason,
+        "error" => error,
+        "usage" => usage,
+    }
+}
+
+#[derive(Debug, Default)]
 pub(super) struct Message<'a> {
     pub(super) role: Text<'a>,
     pub(super) content: Content<'a>,
@@ -56,10 +82,26 @@ pub(super) struct Message<'a> {
     pub(super) reasoning_details: Option<Box<Value>>,
     pub(super) refusal: Text<'a>,
     pub(super) tool_calls: Few<Call<'a>>,
-    pub(super) function_call: Maybe<Box<Function<'a>>>,
-    pub(super) audio: Maybe<Box<Audio<'a>>>,
+    pub(super) function_call: Rare<Function<'a>>,
+    pub(super) audio: Rare<Audio<'a>>,
     pub(super) images: Few<Box<ContentPart<'a>>>,
     pub(super) annotations: Option<Box<Value>>,
+}
+
+object! {
+    Message<'a> {
+        "role" => role,
+        "content" => content,
+        "reasoning" => reasoning,
+        "reasoning_content" => reasoning_content,
+        "reasoning_details" => reasoning_details,
+        "refusal" => refusal,
+        "tool_calls" => tool_calls,
+        "function_call" => function_call,
+        "audio" => audio,
+        "images" => images,
+        "annotations" => annotations,
+    }
 }
 
 impl Message<'_> {
@@ -85,9 +127,9 @@ impl Message<'_> {
 pub(super) struct Call<'a> {
     pub(super) index: Count,
     pub(super) id: Text<'a>,
-    pub(super) function: Maybe<Box<Function<'a>>>,
+    pub(super) function: Rare<Function<'a>>,
     /// A call of a tool that accepts text instead of JSON.
-    pub(super) custom: Maybe<Box<Function<'a>>>,
+    pub(super) custom: Rare<Function<'a>>,
     /// Gemini's thought signature.
     pub(super) extra_content: Option<Box<Value>>,
 }
@@ -129,7 +171,7 @@ pub(super) struct ContentPart<'a> {
     pub(super) refusal: Text<'a>,
     /// Mistral's reasoning, which is itself a list of parts.
     pub(super) thinking: Content<'a>,
-    pub(super) image_url: Maybe<Box<Url<'a>>>,
+    pub(super) image_url: Rare<Url<'a>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -173,7 +215,7 @@ deserialize!(['a] Content<'a>);
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Groq {
-    pub(super) usage: Maybe<Box<Tokens>>,
+    pub(super) usage: Rare<Tokens>,
     pub(super) error: Option<Box<Value>>,
 }
 

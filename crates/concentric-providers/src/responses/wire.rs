@@ -5,7 +5,7 @@
 //! back unchanged.
 
 use crate::{
-    lenient::{Count, JsonText, Maybe, Text},
+    lenient::{Count, JsonText, Maybe, Rare, Text},
     openai::Details,
 };
 use concentric_core::Usage;
@@ -26,7 +26,7 @@ pub struct Chunk<'a> {
     pub(super) partial_image_b64: Text<'a>,
     pub(super) item: Option<Value>,
     pub(super) annotation: Option<Value>,
-    pub(super) response: Maybe<Box<Self>>,
+    pub(super) response: Rare<Self>,
     // The complete text of a `done` event.
     pub(super) text: Text<'a>,
     pub(super) refusal: Text<'a>,
@@ -38,7 +38,7 @@ pub struct Chunk<'a> {
     pub(super) model: Text<'a>,
     pub(super) status: Text<'a>,
     pub(super) output: Option<Value>,
-    pub(super) usage: Maybe<Box<Tokens>>,
+    pub(super) usage: Rare<Tokens>,
     pub(super) incomplete_details: Maybe<Incomplete<'a>>,
     pub(super) error: Option<Value>,
     // The fields of an error that is not wrapped in `error`.
