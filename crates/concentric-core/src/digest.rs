@@ -16,6 +16,7 @@ use std::{
     borrow::Cow,
     collections::{BTreeMap, HashMap, btree_map::Entry},
     fmt,
+    io::{self, BufWriter, Write},
 };
 use subtle::ConstantTimeEq;
 
@@ -142,7 +143,7 @@ impl Digest {
     /// Two requests with equal digests have the same meaning for a model. These make no difference: the
     /// [context](ChatRequest::context) and what it has of its run, the ids of messages and calls, the
     /// [authors](Part::author) of parts, and the [metadata](ChatOptions::metadata). Data of the provider does,
-    /// since only the provider can interpret it.
+    /// since only the provider can interpret it, and so does the order of keys in schemas, which models follow.
     ///
     /// ```
     /// use concentric_core::{ChatRequest, digest::Digest};
@@ -171,24 +172,16 @@ impl Digest {
         } = request;
         let mut options = ChatOptions::clone(options);
         options.metadata.clear();
+        let mut lines = Lines::new();
+        lines.push(&REQUEST)?;
+        lines.push(system)?;
+        lines.push(tools)?;
+        lines.push(&options)?;
         let mut ids = Ids::default();
-        let turns = transcript.iter().map(|turn| turn_of(turn, &mut ids));
-        let turns = turns.collect::<Result<Vec<_>, _>>()?;
-        let fields = [
-            Self::of_value(&serde_json::to_value(system)?),
-            Self::of_value(&serde_json::to_value(tools)?),
-            Self::of_value(&serde_json::to_value(options)?),
-            Self::of_list(&turns),
-        ];
-        Ok(Self::of_fields(
-            REQUEST,
-            &fields.each_ref().map(|it| &it.0[..]),
-        ))
-    }
-
-    fn of_list(digests: &[Self]) -> Self {
-        let digests: Vec<&[u8]> = digests.iter().map(|it| &it.0[..]).collect();
-        Self::of_fields(LIST, &digests)
+        for turn in transcript.iter() {
+            lines.turn(turn, &mut ids)?;
+        }
+        lines.finish()
     }
 
     /// Creates a digest from [`as_bytes`](Self::as_bytes).
@@ -246,20 +239,57 @@ const FIELDS: &str = "concentric/fields/v1";
 // The domains of fields.
 const SPEC: &str = "concentric/tool-spec/v1";
 const GROUPS: &str = "concentric/tool-groups/v1";
-const REQUEST: &str = "concentric/request/v1";
-const LIST: &str = "concentric/list/v1";
 
-/// The digest of one turn without its ids and authors.
-///
-/// The rest is digested as it is serialized, so that a new field is included.
-fn turn_of(turn: &Turn, ids: &mut Ids) -> Result<Digest, serde_json::Error> {
-    let message = serde_json::to_value(message_of(turn.as_message(), ids))?;
-    let mut digests = vec![Digest::of_value(&message)];
-    for result in turn.results() {
-        let result = serde_json::to_value(result_of(result, ids))?;
-        digests.push(Digest::of_value(&result));
+/// The first line of a digested request.
+const REQUEST: &str = "concentric/request/v2";
+
+/// JSON values, each on a line, which are hashed as they are serialized. This is unambiguous, since JSON has no line
+/// feed, and takes no tree of values.
+struct Lines(BufWriter<Hash>);
+
+struct Hash(Sha256);
+
+/// The number of bytes that are hashed at once.
+const HASHED: usize = 1 << 10;
+
+impl Write for Hash {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.update(bytes);
+        Ok(bytes.len())
     }
-    Ok(Digest::of_list(&digests))
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Lines {
+    fn new() -> Self {
+        Self(BufWriter::with_capacity(HASHED, Hash(Sha256::new())))
+    }
+
+    fn push(&mut self, value: &(impl Serialize + ?Sized)) -> Result<(), serde_json::Error> {
+        serde_json::to_writer(&mut self.0, value)?;
+        self.0.write_all(b"\n").map_err(serde_json::Error::io)
+    }
+
+    /// Adds a turn without its ids and authors. The rest is digested as it is serialized, so that a new field is
+    /// included.
+    fn turn(&mut self, turn: &Turn, ids: &mut Ids) -> Result<(), serde_json::Error> {
+        self.push(&message_of(turn.as_message(), ids))?;
+        let results = turn.results();
+        self.push(&results.len())?;
+        for result in results {
+            self.push(&result_of(result, ids))?;
+        }
+        Ok(())
+    }
+
+    fn finish(self) -> Result<Digest, serde_json::Error> {
+        let hash = self.0.into_inner();
+        let hash = hash.map_err(|error| serde_json::Error::io(error.into_error()))?;
+        Ok(Digest(hash.0.finalize().into()))
+    }
 }
 
 fn message_of(message: &Message, ids: &mut Ids) -> Message {

@@ -211,7 +211,7 @@ fn the_digest_of_a_request_does_not_change() {
     let request = ChatRequest::user("hi").with_system("Be brief.");
     assert_eq!(
         of(&request).to_string(),
-        "4uT29DQc_L6Yo9A8MAD3cwFYEZiLhNk5l9IaYRPF8JQ"
+        "NgGU5q_RM3zwIGa9fpCiTlHfm1238TP_SbVT8i9ATs8"
     );
 }
 
