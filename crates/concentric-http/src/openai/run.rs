@@ -155,6 +155,10 @@ impl Answering {
                 break;
             }
             items += 1;
+            if !self.out.is_empty() {
+                // Several events are one chunk: its buffer grows once, and not with each of them.
+                self.out.reserve(PIECE.saturating_sub(self.out.len()));
+            }
             let item = match &mut self.work {
                 Work::Call(call) => match Pin::new(call).poll(cx) {
                     Poll::Ready(Ok(response)) => {
