@@ -234,16 +234,17 @@ impl SharedCall {
         let Ok(mut call) = self.call.try_lock() else {
             return false;
         };
-        let has_progress = self.progress.take_woken() && self.step(&mut call, at);
+        let has_progress = self.progress.take_woken() && self.step(&mut call);
         drop(call);
-        // Other readers that found the call locked wait, although it was woken or has more.
+        // There is an event or an end for the other readers; those that found the call locked wait as well, although
+        // it was woken or has more.
         if self.progress.is_woken() {
-            self.progress.wake_readers();
+            self.progress.wake_readers(Some(at));
         }
         has_progress
     }
 
-    fn step(&self, call: &mut Call, at: usize) -> bool {
+    fn step(&self, call: &mut Call) -> bool {
         let mut cx = Context::from_waker(&self.waker);
         let polled = catch(|| call.poll(&mut cx));
         let item = match polled {
@@ -258,7 +259,7 @@ impl SharedCall {
         };
         self.progress.set_woken();
         match item {
-            Some(Ok(event)) => self.event(call, event, at),
+            Some(Ok(event)) => self.event(call, event),
             Some(Err(error)) => self.end(call, CallEnd::Failed(error)),
             None => match call.found.take() {
                 Some(stored) => self.found(call, stored),
@@ -268,7 +269,7 @@ impl SharedCall {
         true
     }
 
-    fn event(&self, call: &mut Call, event: Event, at: usize) {
+    fn event(&self, call: &mut Call, event: Event) {
         if let Some(answer) = call.answer.take() {
             // Answers of agents and edits of a run are of one run.
             let is_private = matches!(event, Event::StepStart(_))
@@ -301,12 +302,12 @@ impl SharedCall {
                     .cache
                     .store(key, context, move || stored.to_json());
             }
-            self.progress.push(event, at);
+            self.progress.push(event);
             self.end(call, CallEnd::Finished);
             return;
         }
         call.recorder.take_if(|recorder| !recorder.push(&event));
-        self.progress.push(event, at);
+        self.progress.push(event);
     }
 
     /// Ends the call with the answer that the store has.

@@ -255,20 +255,16 @@ impl Progress {
         self.lock().answer = Some(answer);
     }
 
-    /// Adds an event, which the reader at `by` receives in its own poll.
-    pub(super) fn push(&self, event: Event, by: usize) {
+    /// Adds an event, for which the caller wakes the readers.
+    pub(super) fn push(&self, event: Event) {
         let bytes = size(&event).saturating_add(size_of::<Event>());
         let mut state = self.lock();
         state.events.push_back(event);
         state.bytes = state.bytes.saturating_add(bytes);
         state.discard();
-        let own = state.place(by).and_then(|place| place.waker.take());
-        drop(state);
-        drop(own);
-        self.wake_readers();
     }
 
-    /// Ends the call.
+    /// Ends the call, for which the caller wakes the readers.
     pub(super) fn end(&self, mut end: CallEnd) {
         let mut state = self.lock();
         state.is_open = false;
@@ -280,7 +276,6 @@ impl Progress {
         drop(state);
         // Dropping a body runs foreign code.
         drop(unread);
-        self.wake_readers();
     }
 
     /// Whether the inner call can make progress; it is polled next.
@@ -296,21 +291,22 @@ impl Progress {
         self.is_woken.store(true, Ordering::Release);
     }
 
-    /// Wakes the readers that wait.
-    pub(super) fn wake_readers(&self) {
+    /// Wakes the readers that wait, except the one at `by`, which polls the call.
+    pub(super) fn wake_readers(&self, by: Option<usize>) {
         let mut from = 0;
         // One at a time, without the lock: a waker may drop a reader, or poll it.
-        while let Some((at, waker)) = self.take_waker(from) {
+        while let Some((at, waker)) = self.take_waker(from, by) {
             waker.wake();
             from = at + 1;
         }
     }
 
-    fn take_waker(&self, from: usize) -> Option<(usize, Waker)> {
+    fn take_waker(&self, from: usize, by: Option<usize>) -> Option<(usize, Waker)> {
         let mut state = self.lock();
         let places = state.readers.iter_mut().enumerate().skip(from);
-        let mut waiting =
-            places.filter_map(|(at, place)| Some((at, place.as_mut()?.waker.take()?)));
+        let mut waiting = places
+            .filter(|(at, _)| Some(*at) != by)
+            .filter_map(|(at, place)| Some((at, place.as_mut()?.waker.take()?)));
         waiting.next()
     }
 }
@@ -322,7 +318,7 @@ impl Wake for Progress {
 
     fn wake_by_ref(self: &Arc<Self>) {
         self.set_woken();
-        self.wake_readers();
+        self.wake_readers(None);
     }
 }
 
