@@ -223,7 +223,7 @@ async function accessible() {
   const ended = await start("write", "RUN_FINISHED");
   const live = await start("forever", "TEXT_MESSAGE_CONTENT");
   const pages = [`${url}/console/`, `${url}/console/?show=waiting`, `${url}/console/?show=ended`, `${url}/console/approvals`,
-    `${url}/console/stacks`, `${url}/console/threads`, `${url}/console/usage`, threadPage(ended), runPage(waits), runPage(ended), runPage(live), `${url}/console/none`];
+    `${url}/console/stacks`, `${url}/console/threads`, `${url}/console/decisions`, `${url}/console/usage`, threadPage(ended), runPage(waits), runPage(ended), runPage(live), `${url}/console/none`];
   let rules = 0;
   const looks = [["light", 1440], ["dark", 375], ["light", 320]];
   for (const [colorScheme, width] of looks) {

@@ -72,7 +72,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let agent = BoxModel::new(agent);
     let console = Console::authorize(|request| async move { operator(&request) })
         .runs(store.clone())
-        .threads(store)
+        .threads(store.clone())
+        .decisions(store)
         .events(&log)
         .stack("clerk", description)
         .replies(agent.clone())

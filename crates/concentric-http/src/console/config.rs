@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use concentric_core::{
     BoxModel, Environment, RunUsage, Str,
-    store::{RunStore, ThreadStore},
+    store::{Decisions, RunStore, ThreadStore},
 };
 use tokio::sync::Semaphore;
 
@@ -24,6 +24,7 @@ pub(super) struct Config {
     pub(super) title: Str,
     pub(super) runs: Option<Arc<dyn RunStore>>,
     pub(super) threads: Option<Arc<dyn ThreadStore>>,
+    pub(super) decisions: Option<Arc<dyn Decisions>>,
     pub(super) logs: Option<Arc<Hub>>,
     pub(super) cost: Option<Arc<Cost>>,
     pub(super) agent: Option<BoxModel>,

@@ -40,6 +40,7 @@ pub(super) enum Place {
     Runs,
     Approvals,
     Threads,
+    Decisions,
     Stacks,
     Usage,
     Other,
@@ -91,11 +92,17 @@ impl Page {
                 (Place::Runs, "/", "Runs"),
                 (Place::Approvals, "/approvals", "Approvals"),
                 (Place::Threads, "/threads", "Conversations"),
+                (Place::Decisions, "/decisions", "Decisions"),
                 (Place::Stacks, "/stacks", "Stacks"),
                 (Place::Usage, "/usage", "Usage"),
             ];
             for (place, path, name) in pages {
-                if place == Place::Threads && config.threads.is_none() {
+                let is_there = match place {
+                    Place::Threads => config.threads.is_some(),
+                    Place::Decisions => config.decisions.is_some(),
+                    _ => true,
+                };
+                if !is_there {
                     continue;
                 }
                 html!(page; "<li><a href=\"" (&to(path)) "\"");

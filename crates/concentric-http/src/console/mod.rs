@@ -47,12 +47,13 @@
 //! | `/approvals` | the questions of all waiting runs: tool, exact arguments and their digest, reason, expiry; approves, denies, edits, supplies a result; for further calls as well, if the question allows that and the operator [may](Operator::remember) | the store |
 //! | `/threads` | the conversations of a tenant, those written last first, 50 on a page | the [store of conversations](Console::threads) |
 //! | `/thread` | one conversation: its turns, 200 on a page, and its runs that have not ended | the stores |
+//! | `/decisions` | the decisions of a tenant that apply to further calls, newest first, 200 on a page; revokes one, if the operator [may](Operator::remember) | the [store of decisions](Console::decisions) |
 //! | `/stacks` | the layers of each [stack](Console::stack), as rings and as a list | |
 //! | `/usage` | the tokens of the runs that the log keeps, by agent and by model, and their [cost](Console::cost) | the log |
 //!
 //! A reply resumes the run: the agent that [`replies`](Console::replies) sets is called with it, and driven to the end
 //! of the run whether or not the operator stays connected. Of two operators who answer at once, the second reads that the
-//! question is answered. A reply [states](concentric_core::Reply::by) the operator's name. Decisions, cancellations and
+//! question is answered. A reply [states](concentric_core::Reply::by) the operator's name. Decisions, revocations, cancellations and
 //! each access to content are events of `tracing`, with the target `concentric::console` and the operator's name.
 //!
 //! # Security
@@ -64,7 +65,7 @@
 //! | for a run of another tenant | `404`, as for an unknown one |
 //! | that changes something, and that another site has sent (`Sec-Fetch-Site`, `Origin`) | `403` |
 //! | with the token of another operator, session, run, question or form, or one that is older than 12 hours | `403` |
-//! | that decides, cancels or releases, without the right | `403` |
+//! | that decides, cancels, releases or revokes, without the right | `403` |
 //! | with a reply to a question that is answered, or about another call than the page had | `409` |
 //! | with a form that is incomplete, or arguments that are no JSON object | `400` |
 //! | with a reply that the question does not accept, such as arguments that the schema forbids | `422`, or the error of the run |
@@ -90,6 +91,7 @@ mod access;
 mod approvals;
 mod body;
 mod config;
+mod decisions;
 mod fold;
 mod form;
 mod html;

@@ -78,7 +78,7 @@ impl Operator {
     }
 
     /// Grants the right to apply a decision to further calls, where the question allows that: in the run, in the
-    /// conversation, or always. The last ones apply to all users of the tenant, and the console does not list them.
+    /// conversation, or always, and to revoke such decisions. The last ones apply to all users of the tenant.
     #[must_use]
     pub const fn remember(mut self) -> Self {
         self.remember = true;

@@ -13,6 +13,7 @@ use super::{
     approvals,
     body::ResponseBody,
     config::Config,
+    decisions,
     form::{Form, link},
     html::html,
     layout::{Page, Place, asset},
@@ -107,7 +108,10 @@ where
 {
     check_host(parts, &config.hosts)?;
     let path = parts.uri.path().trim_matches('/');
-    let is_post = matches!(path, "approvals/reply" | "run/cancel" | "run/release");
+    let is_post = matches!(
+        path,
+        "approvals/reply" | "run/cancel" | "run/release" | "decisions/revoke"
+    );
     match &parts.method {
         &Method::POST if is_post => check_origin(parts)?,
         &Method::GET | &Method::HEAD if !is_post => {}
@@ -125,6 +129,10 @@ where
     let operator = &*known.insert(operator);
     if is_post {
         let form = read(config, parts, body).await?;
+        if path == "decisions/revoke" {
+            let to = decisions::revoke(config, operator, &form).await?;
+            return Ok(see_other(&to));
+        }
         let name = name(operator, |field| form.id(field))?;
         match path {
             "approvals/reply" => reply(config, operator, &name, &form).await?,
@@ -146,7 +154,7 @@ where
                 audit(operator, Some(&name), "an operator released a run");
             }
         }
-        return Ok(see_other(config, &name));
+        return Ok(see_other(&link(&config.path, "/run", &name.fields())));
     }
     let query = parts.uri.query().unwrap_or_default();
     let query = (query.len() <= QUERY).then(|| Form::parse(query)).flatten();
@@ -173,6 +181,7 @@ where
             }
             page
         }
+        "decisions" => decisions::list(config, operator, &query, number).await?,
         "stacks" => stacks::page(config),
         "usage" => usage::page(config, operator),
         "threads" => threads::list(config, operator, &query).await?,
@@ -386,12 +395,11 @@ fn whole(status: StatusCode, kind: &'static str, body: impl Into<bytes::Bytes>) 
     response
 }
 
-/// The response to a form that had an effect: the page of the run.
-fn see_other(config: &Config, name: &RunName) -> Response {
+/// The response to a form that had an effect: the page that shows it.
+fn see_other(to: &str) -> Response {
     let mut response = whole(StatusCode::SEE_OTHER, HTML, "");
-    let to = link(&config.path, "/run", &name.fields());
     // A link is ASCII, unless the path of the console is not.
-    if let Ok(to) = HeaderValue::from_str(&to) {
+    if let Ok(to) = HeaderValue::from_str(to) {
         response.headers_mut().insert(header::LOCATION, to);
     }
     response

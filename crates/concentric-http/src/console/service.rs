@@ -13,7 +13,7 @@ use concentric_core::{
     BoxModel, Environment, RunUsage, Str,
     panic::catch,
     service::SharedModel,
-    store::{RunStore, ThreadStore},
+    store::{Decisions, RunStore, ThreadStore},
 };
 use http::request::Parts;
 use http_body::Body;
@@ -95,6 +95,7 @@ impl Console {
                 title: Str::from_static("Console"),
                 runs: None,
                 threads: None,
+                decisions: None,
                 logs: None,
                 cost: None,
                 agent: None,
@@ -152,6 +153,13 @@ impl Console {
     #[must_use]
     pub fn threads(self, store: impl ThreadStore) -> Self {
         self.with(|config| config.threads = Some(Arc::new(store)))
+    }
+
+    /// Sets the store of decisions that apply to further calls: that of `Approval::remember` of `concentric-tools`.
+    /// Without it, they are not listed.
+    #[must_use]
+    pub fn decisions(self, store: impl Decisions) -> Self {
+        self.with(|config| config.decisions = Some(Arc::new(store)))
     }
 
     /// Sets the log of the runs that this process drives. Without it, live runs are not listed.

@@ -46,7 +46,7 @@ pub(super) async fn list(
     };
     let before = number(query, "before")?;
     if operator.tenants.len() > 1 {
-        tenants(content, config, operator, &tenant);
+        tenants(content, config, operator, "/threads", &tenant);
     }
     let found = store.list_threads(tenant.clone(), before, ROWS + 1).await;
     let found = found.map_err(|error| failed(&error))?;
@@ -71,10 +71,17 @@ pub(super) async fn list(
     Ok(page)
 }
 
-fn tenants(content: &mut Html, config: &Config, operator: &Operator, of: &Tenant) {
+/// The tenants of an operator, each with its list at `path`.
+pub(super) fn tenants(
+    content: &mut Html,
+    config: &Config,
+    operator: &Operator,
+    path: &str,
+    of: &Tenant,
+) {
     content.markup("<nav aria-label=\"Tenants\"><ul class=\"tabs\">");
     for tenant in &operator.tenants {
-        let to = link(&config.path, "/threads", &[("tenant", &tenant.0)]);
+        let to = link(&config.path, path, &[("tenant", &tenant.0)]);
         html!(content; "<li><a href=\"" (&to) "\"");
         if tenant == of {
             content.markup(" aria-current=\"page\"");

@@ -1,6 +1,7 @@
 //! The console for operators.
 
 mod content;
+mod decisions;
 mod pages;
 mod replies;
 mod security;
