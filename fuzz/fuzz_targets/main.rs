@@ -1,7 +1,6 @@
 //! All fuzz targets in one program, which is linked once. `CONCENTRIC_FUZZ` has the name of the target to run.
 #![no_main]
 
-mod ag_ui_input;
 mod approval_token;
 mod arguments;
 mod cassette;
@@ -12,10 +11,12 @@ mod matcher;
 mod ndjson;
 mod partial_arguments;
 mod partials;
+mod request;
 mod skill_md;
 mod sse;
 
 use arbitrary::{Arbitrary, Unstructured};
+use concentric_fuzz::Endpoint;
 use libfuzzer_sys::{Corpus, fuzz_target};
 use std::sync::OnceLock;
 
@@ -23,7 +24,7 @@ use std::sync::OnceLock;
 type Target = fn(&[u8]) -> Corpus;
 
 const TARGETS: &[(&str, Target)] = &[
-    ("ag_ui_input", |it| typed(it, ag_ui_input::run)),
+    ("ag_ui_input", |it| request(it, Endpoint::AgUi)),
     ("anthropic_messages", |it| raw("anthropic-messages", it)),
     ("approval_token", |it| typed(it, approval_token::run)),
     ("arguments", |it| typed(it, arguments::run)),
@@ -37,11 +38,16 @@ const TARGETS: &[(&str, Target)] = &[
     ("ollama_chat", |it| raw("ollama-chat", it)),
     ("ollama_generate", |it| raw("ollama-generate", it)),
     ("openai_chat", |it| raw("openai-chat", it)),
+    ("openai_chat_request", |it| request(it, Endpoint::Chat)),
     ("openai_responses", |it| raw("openai-responses", it)),
+    ("openai_responses_request", |it| {
+        request(it, Endpoint::Responses)
+    }),
     ("partial_arguments", |it| typed(it, partial_arguments::run)),
     ("partials", |it| typed(it, partials::run)),
     ("skill_md", |it| typed(it, skill_md::run)),
     ("sse", |it| typed(it, sse::run)),
+    ("ui_messages_input", |it| request(it, Endpoint::UiMessages)),
 ];
 
 static TARGET: OnceLock<Target> = OnceLock::new();
@@ -69,5 +75,10 @@ fn typed<'a, T: Arbitrary<'a>>(bytes: &'a [u8], run: fn(T)) -> Corpus {
 
 fn raw(api: &str, bytes: &[u8]) -> Corpus {
     concentric_fuzz::raw(api, bytes);
+    Corpus::Keep
+}
+
+fn request(bytes: &[u8], endpoint: Endpoint) -> Corpus {
+    request::run(endpoint, bytes);
     Corpus::Keep
 }

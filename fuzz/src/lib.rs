@@ -23,7 +23,7 @@ pub use self::{
     input::Input,
     json::{Json, key},
     script::{Script, Style},
-    served::{Came, Provider, block_on, events, served},
+    served::{Came, Endpoint, Provider, block_on, data, events, served},
 };
 
 /// The rules of the providers' request formats.

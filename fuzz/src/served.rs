@@ -1,14 +1,15 @@
 use crate::verify::{Verifier, check_fields};
 use arbitrary::Arbitrary;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use concentric_core::{AgentLayer, BoxModel, store::RunStore};
-use concentric_http::ag_ui::AgUiLayer;
+use concentric_http::{ag_ui::AgUiLayer, openai::OpenAi, ui_messages::UiMessagesLayer};
 use concentric_layers::suspend::SuspendLayer;
 use concentric_providers::{
     AnthropicLayer, ApiKey, GeminiLayer, OllamaLayer, OpenAiLayer, OpenAiResponsesLayer,
 };
 use concentric_store::MemoryStore;
 use concentric_tools::{Approval, ApprovalTokens, Toolset, token::TokenKeys, tool};
+use http_body::Body;
 use http_body_util::{BodyExt, Full};
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -88,6 +89,19 @@ impl Provider {
     }
 }
 
+/// An endpoint that clients send requests to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Endpoint {
+    /// AG-UI.
+    AgUi,
+    /// OpenAI's chat completions.
+    Chat,
+    /// OpenAI's responses.
+    Responses,
+    /// `useChat` of the Vercel AI SDK.
+    UiMessages,
+}
+
 /// What came of a request.
 #[derive(Clone, Debug)]
 pub struct Came {
@@ -104,12 +118,68 @@ pub struct Came {
 #[derive(Debug, Deserialize, JsonSchema)]
 struct Anything {}
 
-/// Sends a body to an agent behind AG-UI that has a tool, a tool that needs an approval, tokens and
-/// a store, and a provider that answers nothing of use.
-pub fn served(provider: Provider, body: Bytes) -> Came {
+/// Sends a body to an agent behind an endpoint that has a tool, a tool that needs an approval, tokens
+/// and a store, and a provider that answers nothing of use.
+pub fn served(endpoint: Endpoint, provider: Provider, body: Bytes) -> Came {
     let asked = Arc::new(Mutex::new(Vec::new()));
+    let ran = Arc::new(AtomicUsize::new(0));
+    let agent = agent(provider, &asked, &ran);
+    let request = |path| {
+        http::Request::post(path)
+            .header("content-type", "application/json")
+            .body(Full::new(body.clone()))
+            .expect("a request")
+    };
+    let (status, body) = block_on(async {
+        match endpoint {
+            Endpoint::AgUi => {
+                let service = AgUiLayer::new().keep_alive(None).layer(agent);
+                read(service.oneshot(request("/")).await).await
+            }
+            Endpoint::UiMessages => {
+                let service = UiMessagesLayer::new().keep_alive(None).layer(agent);
+                read(service.oneshot(request("/")).await).await
+            }
+            Endpoint::Chat | Endpoint::Responses => {
+                let service = OpenAi::new().model("m", agent).keep_alive(None);
+                let path = match endpoint {
+                    Endpoint::Chat => "/chat/completions",
+                    _ => "/responses",
+                };
+                read(service.oneshot(request(path)).await).await
+            }
+        }
+    });
+    let asked = std::mem::take(&mut *asked.lock().expect("no panic"));
+    Came {
+        status,
+        body,
+        asked,
+        ran: ran.load(Ordering::Relaxed),
+    }
+}
+
+/// The status, and the body as far as the endpoint writes it.
+async fn read<B>(response: Result<http::Response<B>, Infallible>) -> (u16, Bytes)
+where
+    B: Body<Data = Bytes>,
+{
+    let Ok(response) = response;
+    let status = response.status().as_u16();
+    let mut body = std::pin::pin!(response.into_body());
+    let mut bytes = BytesMut::new();
+    // A stream that fails ends with an error.
+    while let Some(Ok(frame)) = body.frame().await {
+        if let Ok(data) = frame.into_data() {
+            bytes.extend_from_slice(&data);
+        }
+    }
+    (status, bytes.freeze())
+}
+
+fn agent(provider: Provider, asked: &Arc<Mutex<Vec<Bytes>>>, ran: &Arc<AtomicUsize>) -> BoxModel {
     let http = {
-        let asked = Arc::clone(&asked);
+        let asked = Arc::clone(asked);
         service_fn(move |request: http::Request<Full<Bytes>>| {
             let body = block_on(request.into_body().collect());
             let Ok(body) = body.map(|body| body.to_bytes());
@@ -119,9 +189,8 @@ pub fn served(provider: Provider, body: Bytes) -> Came {
             ready(Ok::<_, Infallible>(response))
         })
     };
-    let ran = Arc::new(AtomicUsize::new(0));
     let work = |name: &'static str| {
-        let ran = Arc::clone(&ran);
+        let ran = Arc::clone(ran);
         tool(name, "Does it.", move |_: Anything| {
             ran.fetch_add(1, Ordering::Relaxed);
             async { "done" }
@@ -138,26 +207,7 @@ pub fn served(provider: Provider, body: Bytes) -> Came {
         .layer(SuspendLayer::new(store))
         .layer(AgentLayer::new(tools))
         .service(provider.model(http));
-    let service = AgUiLayer::new()
-        .keep_alive(None)
-        .layer(BoxModel::new(agent));
-    let request = http::Request::post("/")
-        .header("content-type", "application/json")
-        .body(Full::new(body))
-        .expect("a request");
-    let (status, body) = block_on(async {
-        let Ok(response) = service.oneshot(request).await;
-        let status = response.status().as_u16();
-        let Ok(body) = response.into_body().collect().await;
-        (status, body.to_bytes())
-    });
-    let asked = std::mem::take(&mut *asked.lock().expect("no panic"));
-    Came {
-        status,
-        body,
-        asked,
-        ran: ran.load(Ordering::Relaxed),
-    }
+    BoxModel::new(agent)
 }
 
 /// The events of a stream, which keep the protocol's order.
@@ -178,6 +228,24 @@ pub fn events(body: &[u8]) -> Vec<Value> {
     }
     verifier.finish().expect("an end");
     events
+}
+
+/// The data of the events of a stream, without the last one, `[DONE]`.
+///
+/// # Panics
+///
+/// One of them is neither JSON nor that.
+pub fn data(body: &[u8]) -> Vec<Value> {
+    let text = std::str::from_utf8(body).expect("UTF-8");
+    let mut data = Vec::new();
+    for frame in text.split_terminator("\n\n") {
+        let line = frame.rsplit('\n').next().unwrap_or_default();
+        let json = line.strip_prefix("data: ").expect("an event");
+        if json != "[DONE]" {
+            data.push(serde_json::from_str(json).expect("JSON"));
+        }
+    }
+    data
 }
 
 /// The output of a future.
