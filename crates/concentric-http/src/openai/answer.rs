@@ -9,7 +9,7 @@ use concentric_core::{
 };
 use serde::de::IgnoredAny;
 
-use super::encode::Encode;
+use super::{approval::Approval, encode::Encode};
 
 /// The maximum size of an answer in bytes: of its text and its calls.
 const LIMIT: usize = 32 << 20;
@@ -33,6 +33,8 @@ pub(super) struct Answer {
     is_agent: bool,
     // The calls of a loop without a result.
     open: Vec<ToolCallPart>,
+    // The ids of calls that were changed, and the original ones.
+    renamed: Vec<(Str, Str)>,
     // The numbers of items and of open calls before the current step.
     step: (usize, usize),
 }
@@ -40,6 +42,7 @@ pub(super) struct Answer {
 pub(super) enum Item {
     Message(Message),
     Call(Call),
+    Approval(Approval),
 }
 
 /// The text of one step, or reasoning.
@@ -123,6 +126,7 @@ impl Answer {
             previews: Vec::new(),
             is_agent: false,
             open: Vec::new(),
+            renamed: Vec::new(),
             step: (0, 0),
         }
     }
@@ -134,14 +138,14 @@ impl Answer {
     pub(super) fn calls(&self) -> impl Iterator<Item = &Call> {
         self.items.iter().filter_map(|item| match item {
             Item::Call(call) => Some(call),
-            Item::Message(_) => None,
+            Item::Message(_) | Item::Approval(_) => None,
         })
     }
 
     pub(super) fn messages(&self) -> impl Iterator<Item = &Message> {
         self.items.iter().filter_map(|item| match item {
             Item::Message(message) => Some(message),
-            Item::Call(_) => None,
+            Item::Call(_) | Item::Approval(_) => None,
         })
     }
 
@@ -210,12 +214,22 @@ impl Answer {
         }
     }
 
-    /// Ends the answer.
+    /// The ids of calls that differ from those of the run, and the latter.
+    pub(super) fn renamed(&self) -> &[(Str, Str)] {
+        &self.renamed
+    }
+
+    /// Ends the answer, with the `approvals` that the run waits for.
     ///
     /// # Errors
     ///
     /// As [`push`](Self::push).
-    pub(super) fn end(&mut self, finish: &Finish, sink: &mut Sink<'_>) -> Result<Ending, Error> {
+    pub(super) fn end(
+        &mut self,
+        finish: &Finish,
+        approvals: Vec<Approval>,
+        sink: &mut Sink<'_>,
+    ) -> Result<Ending, Error> {
         let stopped = match finish.outcome {
             Outcome::Halted { .. } => Some("halted"),
             Outcome::StepLimit => Some("step_limit"),
@@ -243,6 +257,13 @@ impl Answer {
         self.close_message(status, sink);
         for preview in std::mem::take(&mut self.previews) {
             self.end_call(preview.item, Status::Incomplete, sink);
+        }
+        for approval in approvals {
+            self.grow(approval.arguments.len())?;
+            if let Some((encoder, out)) = sink {
+                encoder.approval(self.items.len(), &approval, out);
+            }
+            self.items.push(Item::Approval(approval));
         }
         Ok(Ending {
             reason,
@@ -307,7 +328,7 @@ impl Answer {
         let items = self.items.get(self.step.0..).unwrap_or_default();
         let last = items.iter().rev().find(|item| match item {
             Item::Message(message) => !message.is_reasoning,
-            Item::Call(_) => true,
+            Item::Call(_) | Item::Approval(_) => true,
         });
         matches!(last, Some(Item::Message(_)))
     }
@@ -423,6 +444,9 @@ impl Answer {
         while !self.ids.insert(unused.clone()) {
             n = n.saturating_add(1);
             unused = format!("{id}_{n}").into();
+        }
+        if n > 1 {
+            self.renamed.push((unused.clone(), id.as_str().into()));
         }
         unused
     }

@@ -1,11 +1,12 @@
 //! Encoding of answers, for both APIs.
 
 use bytes::{BufMut, Bytes, BytesMut};
-use concentric_core::Usage;
+use concentric_core::{Interrupt, Usage};
 use serde::Serialize;
 
 use super::{
     answer::{Answer, Call, Ending, Kind, Message, Piece},
+    approval::Approval,
     failure::Failure,
 };
 use crate::sse;
@@ -37,6 +38,16 @@ pub(super) trait Encode: Send + Sync {
     fn call_delta(&mut self, item: usize, call: &Call, more: &str, out: &mut BytesMut);
 
     fn call_end(&mut self, _item: usize, _call: &Call, _out: &mut BytesMut) {}
+
+    /// The item that asks for the approval of an interrupt; `None` if the API has none.
+    fn approval_of(&self, _interrupt: &Interrupt) -> Option<Approval> {
+        None
+    }
+
+    fn approval(&mut self, _item: usize, _approval: &Approval, _out: &mut BytesMut) {}
+
+    /// States that the answer could not be stored.
+    fn unstored(&mut self) {}
 
     /// Writes the end of a complete answer.
     fn finish(&mut self, answer: &Answer, ending: &Ending, out: &mut BytesMut);

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use concentric_core::{
-    CancelReason, Context, Error, ErrorKind, Interrupt, RateLimits, SideEffects, Str,
+    CancelReason, Context, Error, ErrorKind, Interrupt, Phase, RateLimits, SideEffects, Str,
     ToolNameTaken,
     panic::{CaughtPanic, catch},
 };
@@ -12,7 +12,7 @@ use http::{HeaderMap, HeaderValue, StatusCode, header};
 use serde_json::{Value, json};
 
 use crate::{
-    describe::{ErrorMessage, describe, source},
+    describe::{ErrorMessage, describe, refusal, source},
     refused::Refused,
 };
 
@@ -84,6 +84,27 @@ impl Failure {
         Refused::field(field, problem).into()
     }
 
+    /// A failure of the server, whose details are logged.
+    pub(super) fn internal() -> Self {
+        Refused::internal().into()
+    }
+
+    /// A stored response that does not exist, or belongs to another owner.
+    pub(super) fn unknown_response(id: &str) -> Self {
+        let id: String = id.chars().take(256).collect();
+        let message = format!("the response `{id}` does not exist");
+        Self::new(StatusCode::NOT_FOUND, INVALID, "response_not_found", message)
+    }
+
+    /// The same, of a response that a request continues.
+    pub(super) fn unknown_previous_response(id: &str) -> Self {
+        let failure = Self::unknown_response(id).at("previous_response_id");
+        Self {
+            code: Some("previous_response_not_found".into()),
+            ..failure
+        }
+    }
+
     /// A route that does not exist.
     pub(super) fn unknown_route(method: &http::Method, path: &str) -> Self {
         let path: String = path.chars().take(256).collect();
@@ -138,6 +159,17 @@ impl Failure {
         if error.code() == Some(OVER_BUDGET) {
             let (status, code) = (StatusCode::TOO_MANY_REQUESTS, "insufficient_quota");
             return Self::new(status, code, code, "The budget is used up.");
+        }
+        // The store of the runs has rejected an approval.
+        if error.phase() == Some(Phase::Run)
+            && let Some(code) = refusal(error)
+        {
+            match error.kind() {
+                ErrorKind::InvalidRequest => return new(StatusCode::BAD_REQUEST, INVALID, code),
+                ErrorKind::NotFound => return new(StatusCode::NOT_FOUND, INVALID, code),
+                ErrorKind::Conflict => return new(StatusCode::CONFLICT, INVALID, code),
+                _ => {}
+            }
         }
         match error.kind() {
             ErrorKind::InvalidRequest => new(StatusCode::BAD_REQUEST, INVALID, "invalid_request"),

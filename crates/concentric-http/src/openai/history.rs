@@ -3,11 +3,11 @@
 use std::collections::{HashMap, HashSet};
 
 use concentric_core::{
-    Author, CallId, Executor, Message, Part, PartKind, Repair, Role, Str, System, SystemSegment,
-    ToolCallPart, ToolOutcome, ToolResult, ToolSpecs, Transcript,
+    Author, CallId, Executor, Message, OpenRound, Part, PartKind, Repair, Reply, Resume,
+    ResumePoint, Role, Str, System, SystemSegment, ThreadId, ToolCallPart, ToolOutcome, ToolResult, ToolSpecs, Transcript, Turn,
 };
 
-use super::content::Content;
+use super::{approval::Decision, content::Content, stored::Before};
 use crate::{policy::ClientPolicy, refused::Refused};
 
 /// A message of the history.
@@ -25,6 +25,9 @@ pub(super) enum Item {
     },
     /// Reasoning, which a model cannot use without its provider's signature.
     Aside,
+    /// A request for an approval.
+    Question,
+    Decision(Decision),
 }
 
 /// The text and the calls of the model.
@@ -54,6 +57,8 @@ pub(super) struct Form {
 pub(super) struct History {
     pub(super) system: System,
     pub(super) transcript: Transcript,
+    /// The run that the approvals at the end of the messages resume, and its conversation.
+    pub(super) resume: Option<(ThreadId, Resume)>,
     pub(super) calls: HashSet<Str>,
 }
 
@@ -63,12 +68,27 @@ impl History {
         tools: &ToolSpecs,
         policy: &ClientPolicy,
         form: &Form,
+        before: Before,
     ) -> Result<Self, Refused> {
         policy.check_messages(form.field, items.len())?;
-        let mut system = System::default();
-        let mut messages: Vec<Message> = Vec::with_capacity(items.len());
+        let Before {
+            history,
+            mut system,
+            open: mut messages,
+            renamed,
+        } = before;
+        let stored = messages.len();
+        messages.reserve(items.len());
+        // The ids of calls in the conversation, by those that the client has.
+        let renamed: HashMap<Str, Str> = renamed.into_iter().collect();
         // The tool names of the calls so far, for their results.
         let mut names: HashMap<Str, Str> = HashMap::new();
+        let turns = history.rev().map(Turn::as_message);
+        for call in turns.chain(&messages).flat_map(Message::tool_calls) {
+            names.insert(call.id.as_str().into(), call.name.clone());
+        }
+        // The decisions since the last answer, and the number of messages before them.
+        let (mut decisions, mut since) = (Vec::new(), stored);
         for (at, item) in items.into_iter().enumerate() {
             let field = format!("{}[{at}]", form.field);
             check(&item, &field, policy, form)?;
@@ -78,7 +98,7 @@ impl History {
                         let problem = "expected text only for this role";
                         Refused::field(&format!("{field}.content"), problem)
                     })?;
-                    if messages.is_empty() {
+                    if messages.is_empty() && history.is_empty() {
                         system.push(SystemSegment::new(text));
                         continue;
                     }
@@ -90,12 +110,15 @@ impl History {
                     (Role::User, parts.collect())
                 }
                 Item::Assistant(message) => {
+                    decisions.clear();
+                    since = messages.len() + 1;
                     for call in &message.calls {
                         names.insert(call.id.clone(), call.name.clone());
                     }
                     (Role::Assistant, assistant(message, tools))
                 }
                 Item::Tool { call_id, content } => {
+                    let call_id = renamed.get(&call_id).cloned().unwrap_or(call_id);
                     let Some(name) = names.get(&call_id).cloned() else {
                         let problem = format!("no tool call has the id `{call_id}`");
                         return Err(Refused::field(&field, &problem));
@@ -103,10 +126,25 @@ impl History {
                     (Role::Tool, vec![result(call_id, name, content)])
                 }
                 Item::Aside => continue,
+                Item::Question => {
+                    decisions.clear();
+                    since = messages.len();
+                    continue;
+                }
+                Item::Decision(decision) => {
+                    decisions.push(decision.reply(&field)?);
+                    continue;
+                }
             };
+            let len = messages.len();
             match messages.last_mut() {
                 // The items of one answer.
-                Some(last) if form.is_split && role == Role::Assistant && last.role == role => {
+                Some(last)
+                    if form.is_split
+                        && role == Role::Assistant
+                        && last.role == role
+                        && len > stored =>
+                {
                     last.parts.extend(parts);
                 }
                 _ if parts.is_empty() => {}
@@ -118,15 +156,35 @@ impl History {
             true => Repair::Close,
             false => Repair::Refuse,
         };
-        let (transcript, open) = Transcript::from_history(messages, repair)
+        let accompanying = match decisions.is_empty() {
+            true => Vec::new(),
+            false => {
+                let since = since.min(messages.len());
+                let is_users = |message: &mut Message| message.role == Role::User;
+                messages.extract_if(since.., is_users).collect()
+            }
+        };
+        let (turns, open) = Transcript::from_history(messages, repair)
             .map_err(|error| Refused::field(form.field, &error.to_string()))?;
-        if let Some(call) = open.as_ref().and_then(|open| open.waiting().next()) {
-            let problem = format!("tool call `{}` has no result", call.id);
-            return Err(Refused::field(form.field, &problem));
+        let mut transcript = history;
+        match transcript.is_empty() {
+            true => transcript = turns,
+            false => transcript.extend(turns.iter().cloned()),
         }
+        let resume = match decisions.is_empty() {
+            true => {
+                if let Some(call) = open.as_ref().and_then(|open| open.waiting().next()) {
+                    let problem = format!("tool call `{}` has no result", call.id);
+                    return Err(Refused::field(form.field, &problem));
+                }
+                None
+            }
+            false => Some(resume(decisions, accompanying, open, policy, form)?),
+        };
         Ok(Self {
             system,
             transcript,
+            resume,
             calls: names.into_keys().collect(),
         })
     }
@@ -152,8 +210,33 @@ fn check(item: &Item, field: &str, policy: &ClientPolicy, form: &Form) -> Result
             policy.check_id(|| format!("{field}.call_id"), call_id)?;
             parts(content)
         }
-        Item::Aside => Ok(()),
+        Item::Aside | Item::Question => Ok(()),
+        Item::Decision(decision) => policy
+            .check_interrupt_id(|| format!("{field}.approval_request_id"), &decision.request),
     }
+}
+
+/// The resumption of the run that waits for `decisions`, with the messages that came with them. A round with
+/// results of the client is `open`.
+fn resume(
+    decisions: Vec<(ThreadId, Reply)>,
+    messages: Vec<Message>,
+    open: Option<OpenRound>,
+    policy: &ClientPolicy,
+    form: &Form,
+) -> Result<(ThreadId, Resume), Refused> {
+    policy.check_client_results(decisions.len())?;
+    let (mut threads, replies): (Vec<ThreadId>, Vec<Reply>) = decisions.into_iter().unzip();
+    threads.dedup();
+    let (Some(thread), None) = (threads.pop(), threads.pop()) else {
+        let problem = "the approval requests are of several conversations";
+        return Err(Refused::field(form.field, problem));
+    };
+    let point = match open {
+        Some(open) if !open.client_replies().is_empty() => ResumePoint::UnverifiedHistory(open),
+        _ => ResumePoint::InStore,
+    };
+    Ok((thread, Resume::new(point, replies).with_messages(messages)))
 }
 
 fn assistant(message: Assistant, tools: &ToolSpecs) -> Vec<Part> {

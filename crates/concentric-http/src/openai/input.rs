@@ -2,10 +2,10 @@
 
 use std::collections::HashSet;
 
-use concentric_core::{ChatOptions, ChatRequest, Str};
+use concentric_core::{ChatOptions, ChatRequest, Str, System, ThreadId};
 use serde::de::DeserializeOwned;
 
-use super::{encode::Encode, failure::Failure};
+use super::{encode::Encode, failure::Failure, stored::Before};
 use crate::policy::ClientPolicy;
 
 /// The body of a request.
@@ -13,14 +13,28 @@ pub(super) trait Input: DeserializeOwned + Send {
     /// The name of the requested model.
     fn model(&self) -> Option<&str>;
 
-    /// Checks and converts the request.
-    fn job(self, policy: &ClientPolicy, opening: Opening) -> Result<Job, Failure>;
+    /// The id of the stored response that the request continues.
+    fn previous(&self) -> Option<&str> {
+        None
+    }
+
+    /// Whether the response is stored, if there is a store.
+    fn is_kept(&self) -> bool {
+        false
+    }
+
+    /// Checks and converts the request, which `before` precedes.
+    fn job(self, policy: &ClientPolicy, opening: Opening, before: Before) -> Result<Job, Failure>;
 }
 
 /// The identity of an answer.
 pub(super) struct Opening {
     /// The id of the run.
     pub(super) run: Str,
+    /// The conversation: the id of its first response.
+    pub(super) thread: ThreadId,
+    /// Whether the response is stored.
+    pub(super) is_kept: bool,
     /// The name by which the client requested the model.
     pub(super) model: Str,
     /// In seconds since 1970.
@@ -34,6 +48,10 @@ pub(super) struct Job {
     /// The ids of the calls of the conversation.
     pub(super) calls: HashSet<Str>,
     pub(super) is_streamed: bool,
+    /// The conversation of the run, if it has one.
+    pub(super) thread: Option<ThreadId>,
+    /// The system text at the start of the conversation, without instructions.
+    pub(super) system: System,
     pub(super) encoder: Box<dyn Encode>,
 }
 

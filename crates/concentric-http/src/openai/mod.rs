@@ -124,6 +124,7 @@
 //! client's reading, and holds no more than one chunk of about 16 KiB and the text of the answer.
 
 mod answer;
+mod approval;
 mod body;
 mod chat;
 mod content;
@@ -135,6 +136,7 @@ mod respond;
 mod responses;
 mod run;
 mod service;
+mod stored;
 mod tools;
 
 pub use self::{body::ResponseBody, service::OpenAi};

@@ -10,9 +10,10 @@ use std::{
 
 use bytes::{Bytes, BytesMut};
 use concentric_core::{
-    RequestId, RunId, Str,
+    RequestId, RunId, Str, ThreadId,
     context::{Context as Run, Sleep},
     panic::caught,
+    store::Tenant,
 };
 use http::{HeaderValue, Method, header, request::Parts};
 use http_body::Body;
@@ -24,6 +25,7 @@ use super::{
     chat::ChatInput,
     failure::Failure,
     input::{Input, Opening},
+    stored::{self, Keep, StoredResponse},
     responses::ResponsesInput,
     run::Answering,
     service::{Config, seconds},
@@ -93,6 +95,10 @@ where
             run::<ResponsesInput>(config, id, &body, parts).await
         }
         ("/chat/completions" | "/responses", _) => Err(Failure::method("POST")),
+        (path, _) if path.starts_with("/responses/") => {
+            // These requests have no body.
+            stored_response(config, &request.into_parts().0).await
+        }
         ("/models", &Method::GET) => Ok(models(config)),
         ("/models", _) => Err(Failure::method("GET")),
         (path, method) => match path.strip_prefix("/models/") {
@@ -167,19 +173,39 @@ async fn run<I: Input>(
     let model = config.model(&name);
     let model = model.ok_or_else(|| Failure::unknown_model(&name))?.clone();
 
+    let tenant = tenant(&parts);
+    let previous = match input.previous() {
+        Some(id) => Some(previous(config, &tenant, id).await?),
+        None => None,
+    };
     let run_id = config.settings.environment.ids().next("run_");
+    let response = ThreadId::new(Str::concat([stored::PREFIX, &run_id]));
+    let root = previous.as_ref().map_or(&response, StoredResponse::root);
+    let kept = config.threads.clone().filter(|_| input.is_kept());
     let opening = Opening {
         run: run_id.clone(),
+        thread: root.clone(),
+        is_kept: kept.is_some(),
         model: name,
         created: seconds(&config.settings.environment),
     };
-    let mut job = input.job(&config.settings.policy, opening)?;
+    let before = previous.as_ref().map(StoredResponse::before);
+    let policy = &config.settings.policy;
+    let mut job = input.job(policy, opening, before.unwrap_or_default())?;
+    let keep = kept.map(|store| {
+        let root = job.thread.clone().unwrap_or_else(|| response.clone());
+        let conversation = (job.system.clone(), job.request.transcript.clone());
+        Keep::new((store, tenant), (response, root), previous, conversation)
+    });
     let mut context = Run::builder()
         .environment(config.settings.environment.clone())
         .run_id(RunId::new(run_id))
         .request_id(id.clone())
-        .extensions(parts.extensions)
-        .build();
+        .extensions(parts.extensions);
+    if let Some(thread) = job.thread.clone() {
+        context = context.thread_id(thread);
+    }
+    let mut context = context.build();
     context.set_stateless_caller();
     job.request.context = context;
 
@@ -189,11 +215,65 @@ async fn run<I: Input>(
     };
     let is_streamed = job.is_streamed;
     let describe = config.settings.error_message.clone();
-    let run = Answering::new(model, job, guard, describe, config.shows_reasoning);
+    let run = Answering::new(model, job, keep, guard, describe, config.shows_reasoning);
     match is_streamed {
         true => stream(config, run).await,
         false => whole(run).await,
     }
+}
+
+/// The owner of the runs and responses of a request, whom the host has authenticated.
+fn tenant(parts: &Parts) -> Tenant {
+    parts.extensions.get().cloned().unwrap_or_default()
+}
+
+/// The stored response that a request continues.
+async fn previous(config: &Config, tenant: &Tenant, id: &str) -> Result<StoredResponse, Failure> {
+    let Some(store) = config.threads.as_deref() else {
+        let problem = "responses are not stored; send the whole conversation in `input`";
+        return Err(Failure::unsupported("previous_response_id", problem));
+    };
+    let found = StoredResponse::find(store, tenant, &config.settings.policy, id).await?;
+    found.ok_or_else(|| Failure::unknown_previous_response(id))
+}
+
+/// Answers a request about a stored response.
+async fn stored_response(config: &Config, parts: &Parts) -> Result<Response, Failure> {
+    let (method, path) = (&parts.method, parts.uri.path());
+    let path = path.strip_prefix("/responses/").unwrap_or_default();
+    let (id, action) = match path.split_once('/') {
+        None => (path, None),
+        Some((id, action)) => (id, Some(action)),
+    };
+    match (action, method) {
+        (None, &Method::GET | &Method::DELETE) | (Some("cancel"), &Method::POST) => {}
+        (None, _) => return Err(Failure::method("GET, DELETE")),
+        (Some("cancel"), _) => return Err(Failure::method("POST")),
+        (Some(_), _) => return Err(Failure::unknown_route(method, parts.uri.path())),
+    }
+    let id = decode(id).unwrap_or(Cow::Borrowed(id));
+    let unknown = || Failure::unknown_response(&id);
+    let store = config.threads.as_deref().ok_or_else(unknown)?;
+    let tenant = tenant(parts);
+    let found = StoredResponse::find(store, &tenant, &config.settings.policy, &id).await?;
+    let response = found.ok_or_else(unknown)?;
+    if action.is_some() {
+        let problem = "the response has ended; none runs in the background";
+        return Err(Failure::invalid("response_id", problem));
+    }
+    if method == Method::DELETE {
+        let existed = stored::delete(store, tenant, response).await?;
+        let deleted = || whole_json(stored::deleted(&id).to_string().into());
+        return existed.then(deleted).ok_or_else(unknown);
+    }
+    let query = parts.uri.query().unwrap_or_default().split('&');
+    for (name, value) in query.filter_map(|pair| pair.split_once('=')) {
+        if (name == "stream" && value != "false") || name == "starting_after" {
+            let problem = "the events of a response are not stored";
+            return Err(Failure::unsupported(name, problem));
+        }
+    }
+    Ok(whole_json(response.into_json()))
 }
 
 async fn whole(mut run: Answering) -> Result<Response, Failure> {

@@ -1,6 +1,7 @@
 //! A run of a model or an agent, and the answer that is made of its events.
 
 use std::{
+    fmt,
     pin::Pin,
     task::{Context, Poll},
 };
@@ -8,7 +9,10 @@ use std::{
 use bytes::{Bytes, BytesMut};
 use concentric_core::{
     BoxModel, CancelReason, ChatRequest, Error, Event, EventStream, Finish, Outcome,
-    context::Context as Run, interrupt::CLIENT_TOOL, panic::catch,
+    context::{Context as Run, Sleep},
+    interrupt::CLIENT_TOOL,
+    panic::{CaughtPanic, catch},
+    store::{Resumable, StoreFuture},
 };
 use futures_core::Stream;
 use tower::util::Oneshot;
@@ -18,6 +22,7 @@ use super::{
     encode::Encode,
     failure::Failure,
     input::Job,
+    stored::{Keep, STORE_WITHIN},
 };
 use crate::{
     describe::ErrorMessage,
@@ -32,6 +37,10 @@ pub(super) struct Answering {
     shutdown: Option<Guard>,
     error_message: ErrorMessage,
     answer: Answer,
+    // Taken when the response is stored.
+    keep: Option<Keep>,
+    // Whether a layer stores the run while it waits.
+    is_resumable: bool,
     encoder: Box<dyn Encode>,
     is_streamed: bool,
     out: BytesMut,
@@ -44,6 +53,8 @@ enum Work {
     Call(Oneshot<BoxModel, ChatRequest>),
     /// The model's response body.
     Body(EventStream),
+    /// The run has ended, and its response is being stored.
+    Store(StoreFuture<u64>, Sleep, Ending),
     Done,
 }
 
@@ -52,6 +63,7 @@ impl Answering {
     pub(super) fn new(
         model: BoxModel,
         job: Job,
+        keep: Option<Keep>,
         shutdown: Option<Guard>,
         error_message: ErrorMessage,
         shows_reasoning: bool,
@@ -61,6 +73,7 @@ impl Answering {
             calls,
             is_streamed,
             mut encoder,
+            ..
         } = job;
         let mut out = BytesMut::new();
         if is_streamed {
@@ -70,6 +83,8 @@ impl Answering {
             context: request.context.clone(),
             answer: Answer::new(request.tools.clone(), calls, shows_reasoning),
             work: Work::Call(Oneshot::new(model, request)),
+            keep,
+            is_resumable: false,
             shutdown,
             error_message,
             encoder,
@@ -135,8 +150,14 @@ impl Answering {
             && let Some(shutdown) = &mut self.shutdown
             && shutdown.poll_over(&self.context, cx).is_ready()
         {
-            let failure = Failure::aborted(&CancelReason::Shutdown, &self.context);
-            self.end(Err(failure));
+            match std::mem::replace(&mut self.work, Work::Done) {
+                Work::Store(.., ending) => self.unstored(&"the server shuts down", ending),
+                work => {
+                    self.work = work;
+                    let failure = Failure::aborted(&CancelReason::Shutdown, &self.context);
+                    self.end(Err(failure));
+                }
+            }
         }
         // One `catch` for all items, since each has a cost.
         if let Err(panic) = catch(|| self.poll_items(cx))
@@ -162,6 +183,10 @@ impl Answering {
             let item = match &mut self.work {
                 Work::Call(call) => match Pin::new(call).poll(cx) {
                     Poll::Ready(Ok(response)) => {
+                        self.is_resumable = response.extensions.get::<Resumable>().is_some();
+                        if let Some(keep) = &mut self.keep {
+                            keep.begin(&response.head);
+                        }
                         self.set_work(Work::Body(response.body));
                         continue;
                     }
@@ -169,6 +194,10 @@ impl Answering {
                     Poll::Pending => Poll::Pending,
                 },
                 Work::Body(body) => Pin::new(body).poll_next(cx),
+                Work::Store(..) => {
+                    self.poll_store(cx);
+                    break;
+                }
                 Work::Done => break,
             };
             match item {
@@ -177,10 +206,15 @@ impl Answering {
                     // The run is dropped before its end is written, so that its resources are free
                     // when the client reads it.
                     self.set_work(Work::Done);
-                    let end = self.finish(&finish);
-                    self.end(end);
+                    match self.finish(&finish) {
+                        Ok(ending) => self.store(&finish, ending),
+                        Err(failure) => self.end(Err(failure)),
+                    }
                 }
                 Poll::Ready(Some(Ok(event))) => {
+                    if let Some(keep) = &mut self.keep {
+                        keep.push(&event);
+                    }
                     let mut sink = sink(self.is_streamed, &mut *self.encoder, &mut self.out);
                     if let Err(error) = self.answer.push(event, &mut sink) {
                         self.fail(&error);
@@ -192,20 +226,71 @@ impl Answering {
         }
     }
 
+    /// Stores the response, and ends the answer after that.
+    fn store(&mut self, finish: &Finish, ending: Ending) {
+        let Some(keep) = self.keep.take() else {
+            return self.end(Ok(ending));
+        };
+        let response = self.encoder.whole(&self.answer, &ending);
+        let clock = self.context.environment().clock();
+        let limit = clock.sleep(STORE_WITHIN);
+        // The store is the host's code.
+        match catch(|| keep.write(finish, &self.answer, &response)) {
+            Ok(written) => self.set_work(Work::Store(written, limit, ending)),
+            Err(panic) => self.unstored(&Panicked(panic), ending),
+        }
+    }
+
+    fn poll_store(&mut self, cx: &mut Context<'_>) {
+        let Work::Store(written, limit, _) = &mut self.work else {
+            return;
+        };
+        let written = match catch(|| written.as_mut().poll(cx)) {
+            Ok(Poll::Ready(Ok(_))) => Ok(()),
+            Ok(Poll::Ready(Err(error))) => Err(error.to_string()),
+            Ok(Poll::Pending) if limit.as_mut().poll(cx).is_ready() => {
+                Err("the store did not answer in time".to_owned())
+            }
+            Ok(Poll::Pending) => return,
+            Err(panic) => Err(Panicked(panic).to_string()),
+        };
+        if let Work::Store(.., ending) = std::mem::replace(&mut self.work, Work::Done) {
+            match written {
+                Ok(()) => self.end(Ok(ending)),
+                Err(error) => self.unstored(&error, ending),
+            }
+        }
+    }
+
+    /// Ends the answer of a run whose response could not be stored.
+    fn unstored(&mut self, error: &dyn fmt::Display, ending: Ending) {
+        tracing::error!(
+            run_id = %self.context.run_id(), %error,
+            "a response of the OpenAI server was not stored"
+        );
+        self.encoder.unstored();
+        self.end(Ok(ending));
+    }
+
     fn finish(&mut self, finish: &Finish) -> Result<Ending, Failure> {
+        let mut approvals = Vec::new();
         match &finish.outcome {
             Outcome::Interrupted => {
                 let interrupts = finish.interrupts();
-                let mut questions = interrupts.iter().filter(|it| it.reason != CLIENT_TOOL);
-                if interrupts.is_empty() || questions.next().is_some() {
-                    return Err(Failure::approval(&interrupts, &self.context));
+                let questions = interrupts.iter().filter(|it| it.reason != CLIENT_TOOL);
+                let asked: Option<Vec<_>> = questions
+                    .map(|it| self.encoder.approval_of(it).filter(|_| self.is_resumable))
+                    .collect();
+                match asked {
+                    Some(asked) if !interrupts.is_empty() => approvals = asked,
+                    _ => return Err(Failure::approval(&interrupts, &self.context)),
                 }
             }
             Outcome::Aborted { reason } => return Err(Failure::aborted(reason, &self.context)),
             _ => {}
         }
         let mut sink = sink(self.is_streamed, &mut *self.encoder, &mut self.out);
-        let ending = self.answer.end(finish, &mut sink);
+        let ending = self.answer.end(finish, approvals, &mut sink);
         ending.map_err(|error| self.failure(&error))
     }
 
@@ -234,6 +319,15 @@ impl Answering {
                 "a run of the OpenAI server panicked while it was dropped"
             );
         }
+    }
+}
+
+/// A panic of the store.
+struct Panicked(CaughtPanic);
+
+impl fmt::Display for Panicked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the store panicked: {}", self.0.text().unwrap_or_default())
     }
 }
 

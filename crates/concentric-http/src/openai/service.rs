@@ -9,7 +9,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use concentric_core::{BoxModel, Environment, Str, service::SharedModel};
+use concentric_core::{BoxModel, Environment, Str, service::SharedModel, store::ThreadStore};
 use http_body::Body;
 use tower::BoxError;
 use tower_service::Service;
@@ -34,6 +34,7 @@ pub(super) struct Config {
     pub(super) models: BTreeMap<Str, Stack>,
     pub(super) default_model: Option<Str>,
     pub(super) created: u64,
+    pub(super) threads: Option<Arc<dyn ThreadStore>>,
     pub(super) shows_reasoning: bool,
     pub(super) read_timeout: Option<Duration>,
     pub(super) settings: Settings,
@@ -58,6 +59,7 @@ impl OpenAi {
                 models: BTreeMap::new(),
                 default_model: None,
                 created: seconds(&settings.environment),
+                threads: None,
                 shows_reasoning: false,
                 read_timeout: Some(Duration::from_secs(60)),
                 settings,
@@ -103,6 +105,25 @@ impl OpenAi {
     #[must_use]
     pub fn default_model(self, name: impl Into<Str>) -> Self {
         self.with(|config| config.default_model = Some(name.into()))
+    }
+
+    /// Sets the store of the [responses](super#stored-responses); the default is none, and responses are
+    /// not stored.
+    ///
+    /// ```no_run
+    /// use concentric_core::BoxModel;
+    /// use concentric_http::openai::OpenAi;
+    /// use concentric_store::{Fault, SqliteStore};
+    ///
+    /// fn api(clerk: BoxModel) -> Result<OpenAi, Fault> {
+    ///     let store = SqliteStore::open("responses.db")?;
+    ///     Ok(OpenAi::new().model("clerk", clerk).threads(store))
+    /// }
+    /// # let _ = api;
+    /// ```
+    #[must_use]
+    pub fn threads(self, store: impl ThreadStore) -> Self {
+        self.with(|config| config.threads = Some(Arc::new(store)))
     }
 
     /// Sets whether clients receive the reasoning of the models; the default is no.

@@ -1,4 +1,4 @@
-use concentric_core::{ChatRequest, PartKind, Str};
+use concentric_core::{ChatRequest, PartKind, Str, System};
 use serde::{
     Deserialize, Deserializer,
     de::{self, IgnoredAny, SeqAccess, Visitor, value::SeqAccessDeserializer},
@@ -12,6 +12,7 @@ use super::{
         failure::Failure,
         history::{Assistant, Call, Form, History, Item},
         input::{Input, Job, Opening, Sampling},
+        stored::Before,
         tools::{Choice, Format, Tool, specs},
     },
     encode::Chat,
@@ -164,7 +165,7 @@ impl Input for ChatInput {
         self.model.as_deref()
     }
 
-    fn job(self, policy: &ClientPolicy, opening: Opening) -> Result<Job, Failure> {
+    fn job(self, policy: &ClientPolicy, opening: Opening, before: Before) -> Result<Job, Failure> {
         self.check()?;
         let tools = specs(self.tools.unwrap_or_default(), policy)?;
         let items: Vec<Item> = self
@@ -178,7 +179,7 @@ impl Input for ChatInput {
                 "expected at least one message",
             ));
         }
-        let history = History::new(items, &tools, policy, &FORM)?;
+        let history = History::new(items, &tools, policy, &FORM, before)?;
         let mut request = ChatRequest::new(history.transcript);
         request.system = history.system;
         request.tools = tools;
@@ -206,6 +207,8 @@ impl Input for ChatInput {
             request,
             calls: history.calls,
             is_streamed: self.stream.unwrap_or(false),
+            thread: None,
+            system: System::default(),
             encoder: Box::new(Chat::new(opening, with_usage.unwrap_or(false))),
         })
     }

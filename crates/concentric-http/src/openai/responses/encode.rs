@@ -1,13 +1,15 @@
 use bytes::{Bytes, BytesMut};
-use concentric_core::{ChatRequest, Str, ToolChoice, ToolSpecs};
+use concentric_core::{ChatRequest, Interrupt, Str, ThreadId, ToolChoice, ToolSpecs};
 use serde::{Serialize, Serializer, ser::SerializeSeq};
 use serde_json::{Map, Value, json};
 
 use super::super::{
     answer::{Answer, Call, Ending, Item, Kind, Message, Piece, Reason},
+    approval::Approval,
     encode::{Encode, Tokens, event, json},
     failure::Failure,
     input::Opening,
+    stored::PREFIX,
 };
 
 /// The encoding of responses.
@@ -15,6 +17,8 @@ pub(super) struct Responses {
     run: Str,
     created: u64,
     model: Str,
+    // The conversation of the run.
+    thread: ThreadId,
     // The parameters of the request that a response repeats.
     echo: Map<String, Value>,
     tools: ToolSpecs,
@@ -23,7 +27,13 @@ pub(super) struct Responses {
 }
 
 impl Responses {
-    pub(super) fn new(opening: Opening, request: &ChatRequest, instructions: Option<&str>) -> Self {
+    /// `echo` has the instructions and the id of the previous response.
+    pub(super) fn new(
+        opening: Opening,
+        thread: ThreadId,
+        request: &ChatRequest,
+        (instructions, previous): (Option<&str>, Option<&str>),
+    ) -> Self {
         let options = &request.options;
         let choice = match &options.tool_choice {
             None | Some(ToolChoice::Auto) => json!("auto"),
@@ -46,11 +56,10 @@ impl Responses {
             "max_output_tokens": options.max_output_tokens,
             "metadata": options.metadata,
             "parallel_tool_calls": options.parallel_tool_calls.unwrap_or(true),
-            "previous_response_id": null,
+            "previous_response_id": previous,
             "reasoning": {"effort": options.reasoning_effort, "summary": null},
             "service_tier": "default",
-            // Nothing is stored, also if the client has requested it.
-            "store": false,
+            "store": opening.is_kept,
             "temperature": options.temperature,
             "text": {"format": format},
             "tool_choice": choice,
@@ -62,6 +71,7 @@ impl Responses {
             run: opening.run,
             created: opening.created,
             model: opening.model,
+            thread,
             echo: match echo {
                 Value::Object(echo) => echo,
                 _ => Map::new(),
@@ -73,7 +83,7 @@ impl Responses {
 
     fn response<'a>(&'a self, status: &'static str, output: Output<'a>) -> Response<'a> {
         Response {
-            id: Str::concat(["resp_", &self.run]),
+            id: Str::concat([PREFIX, &self.run]),
             object: "response",
             created_at: self.created,
             status,
@@ -100,7 +110,7 @@ impl Responses {
         } else {
             "completed"
         };
-        let run = &self.run;
+        let (run, model) = (&self.run, &self.model);
         Response {
             incomplete_details: reason.map(|reason| Details { reason }),
             usage: Tokens::of(&ending.usage).map(Usage::from),
@@ -109,6 +119,7 @@ impl Responses {
                 status,
                 Output {
                     run,
+                    model,
                     items: answer.items(),
                 },
             )
@@ -219,6 +230,7 @@ impl Serialize for Tools<'_> {
 /// The items of an answer.
 struct Output<'a> {
     run: &'a str,
+    model: &'a str,
     items: &'a [Item],
 }
 
@@ -229,6 +241,7 @@ impl Serialize for Output<'_> {
             output.serialize_element(&match item {
                 Item::Message(message) => WireItem::message(self.run, at, message),
                 Item::Call(call) => WireItem::call(self.run, at, call, &call.arguments),
+                Item::Approval(approval) => WireItem::approval(self.model, approval),
             })?;
         }
         output.end()
@@ -254,6 +267,13 @@ enum WireItem<'a> {
         id: String,
         status: &'static str,
         call_id: &'a str,
+        name: &'a str,
+        arguments: &'a str,
+    },
+    McpApprovalRequest {
+        id: &'a str,
+        // The agent that has the tool.
+        server_label: &'a str,
         name: &'a str,
         arguments: &'a str,
     },
@@ -305,6 +325,15 @@ impl<'a> WireItem<'a> {
             call_id: &call.id,
             name: &call.name,
             arguments,
+        }
+    }
+
+    fn approval(model: &'a str, approval: &'a Approval) -> Self {
+        Self::McpApprovalRequest {
+            id: &approval.id,
+            server_label: model,
+            name: &approval.name,
+            arguments: &approval.arguments,
         }
     }
 }
@@ -399,6 +428,7 @@ impl Encode for Responses {
             let (number, run) = (self.number, self.run.clone());
             let items = Output {
                 run: &run,
+                model: &self.model,
                 items: &[],
             };
             write_response(number, name, &self.response("in_progress", items), out);
@@ -513,6 +543,25 @@ impl Encode for Responses {
         self.write("response.output_item.done", body, out);
     }
 
+    fn approval_of(&self, interrupt: &Interrupt) -> Option<Approval> {
+        Approval::new(interrupt, self.thread.as_str())
+    }
+
+    fn approval(&mut self, item: usize, approval: &Approval, out: &mut BytesMut) {
+        let model = self.model.clone();
+        for name in ["response.output_item.added", "response.output_item.done"] {
+            let body = Body::Item {
+                output_index: item,
+                item: WireItem::approval(&model, approval),
+            };
+            self.write(name, body, out);
+        }
+    }
+
+    fn unstored(&mut self) {
+        self.echo.insert("store".to_owned(), false.into());
+    }
+
     fn finish(&mut self, answer: &Answer, ending: &Ending, out: &mut BytesMut) {
         let response = self.ended(answer, ending);
         let name = match response.incomplete_details {
@@ -523,10 +572,11 @@ impl Encode for Responses {
     }
 
     fn fail(&mut self, answer: &Answer, failure: &Failure, out: &mut BytesMut) {
-        let (run, items) = (&self.run, answer.items());
+        let (run, model, items) = (&self.run, &self.model, answer.items());
+        let output = Output { run, model, items };
         let response = Response {
             error: Some(failure.response_error()),
-            ..self.response("failed", Output { run, items })
+            ..self.response("failed", output)
         };
         write_response(self.number, "response.failed", &response, out);
     }

@@ -8,10 +8,12 @@ use std::fmt;
 
 use super::{
     super::{
+        approval::Decision,
         content::Content,
         failure::Failure,
         history::{Assistant, Call, Form, History, Item},
         input::{Input, Job, Opening, Sampling},
+        stored::Before,
         tools::{Choice, Format, Tool, specs},
     },
     encode::Responses,
@@ -42,7 +44,8 @@ pub(in crate::openai) struct ResponsesInput {
     stream: Option<bool>,
     background: Option<bool>,
     top_logprobs: Option<u64>,
-    previous_response_id: Option<IgnoredAny>,
+    store: Option<bool>,
+    previous_response_id: Option<Str>,
     conversation: Option<IgnoredAny>,
     prompt: Option<IgnoredAny>,
 }
@@ -100,6 +103,9 @@ impl<'de> Deserialize<'de> for WireItem {
             name: Option<Str>,
             arguments: Option<Str>,
             output: Option<Content>,
+            approval_request_id: Option<Str>,
+            approve: Option<bool>,
+            reason: Option<String>,
         }
 
         #[derive(Default, Deserialize)]
@@ -110,6 +116,8 @@ impl<'de> Deserialize<'de> for WireItem {
             FunctionCall,
             FunctionCallOutput,
             Reasoning,
+            McpApprovalRequest,
+            McpApprovalResponse,
         }
 
         #[derive(Deserialize)]
@@ -157,6 +165,15 @@ impl<'de> Deserialize<'de> for WireItem {
                 content: item.output.ok_or_else(|| missing("output"))?,
             },
             ItemType::Reasoning => Item::Aside,
+            ItemType::McpApprovalRequest => Item::Question,
+            ItemType::McpApprovalResponse => {
+                let request = item.approval_request_id;
+                Item::Decision(Decision {
+                    request: request.ok_or_else(|| missing("approval_request_id"))?,
+                    approve: item.approve.ok_or_else(|| missing("approve"))?,
+                    reason: item.reason,
+                })
+            }
         }))
     }
 }
@@ -166,7 +183,15 @@ impl Input for ResponsesInput {
         self.model.as_deref()
     }
 
-    fn job(self, policy: &ClientPolicy, opening: Opening) -> Result<Job, Failure> {
+    fn previous(&self) -> Option<&str> {
+        self.previous_response_id.as_deref()
+    }
+
+    fn is_kept(&self) -> bool {
+        self.store.unwrap_or(true)
+    }
+
+    fn job(self, policy: &ClientPolicy, opening: Opening, before: Before) -> Result<Job, Failure> {
         self.check()?;
         let tools = specs(self.tools.unwrap_or_default(), policy)?;
         let Some(Items(items)) = self.input else {
@@ -175,9 +200,20 @@ impl Input for ResponsesInput {
         if items.is_empty() {
             return Err(Failure::invalid("input", "expected at least one item"));
         }
-        let history = History::new(items, &tools, policy, &FORM)?;
+        let history = History::new(items, &tools, policy, &FORM, before)?;
         let mut request = ChatRequest::new(history.transcript);
-        request.system = history.system;
+        request.system = history.system.clone();
+        let thread = match history.resume {
+            Some((thread, resume)) => {
+                if self.previous_response_id.is_some() && thread != opening.thread {
+                    let problem = "an approval request is not of this conversation";
+                    return Err(Failure::invalid("input", problem));
+                }
+                request.resume = Some(resume);
+                thread
+            }
+            None => opening.thread.clone(),
+        };
         if let Some(instructions) = &self.instructions {
             policy.check_system("instructions", "system")?;
             let instructions = SystemSegment::new(instructions.clone());
@@ -200,11 +236,15 @@ impl Input for ResponsesInput {
             ..Sampling::default()
         }
         .apply(options)?;
-        let encoder = Responses::new(opening, &request, self.instructions.as_deref());
+        let (instructions, previous) = (self.instructions, self.previous_response_id);
+        let echo = (instructions.as_deref(), previous.as_deref());
+        let encoder = Responses::new(opening, thread.clone(), &request, echo);
         Ok(Job {
             request,
             calls: history.calls,
             is_streamed: self.stream.unwrap_or(false),
+            thread: Some(thread),
+            system: history.system,
             encoder: Box::new(encoder),
         })
     }
@@ -214,7 +254,7 @@ impl ResponsesInput {
     /// Rejects parameters that would change the answer and are not supported.
     fn check(&self) -> Result<(), Failure> {
         if self.background == Some(true) {
-            let problem = "responses are not stored, so none can run in the background";
+            let problem = "no response can run in the background; use a stream";
             return Err(Failure::unsupported("background", problem));
         }
         if self.top_logprobs.is_some_and(|n| n > 0) {
@@ -223,9 +263,8 @@ impl ResponsesInput {
                 "logprobs are not available",
             ));
         }
-        let stored = "responses are not stored; send the whole conversation in `input`";
+        let stored = "conversations have no ids; use `previous_response_id`, or send the whole one in `input`";
         let fields = [
-            ("previous_response_id", &self.previous_response_id, stored),
             ("conversation", &self.conversation, stored),
             ("prompt", &self.prompt, "prompts are not stored"),
         ];

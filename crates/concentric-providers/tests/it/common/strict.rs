@@ -92,7 +92,8 @@ impl Check {
                 "user" => self.chat_user(at, &message["content"]),
                 "assistant" => {
                     let calls = list(message, "tool_calls");
-                    let says = !text(message, "content").is_empty();
+                    let says = ["content", "refusal"].map(|field| !text(message, field).is_empty());
+                    let says = says.contains(&true);
                     self.must(says || !calls.is_empty(), format!("{at}: no content"));
                     for call in calls {
                         let id = text(call, "id");
@@ -143,7 +144,13 @@ impl Check {
             }
             let kind = item["type"].as_str().unwrap_or("message");
             let is_output = kind.ends_with("_output");
-            if !is_output && !matches!(kind, "function_call" | "custom_tool_call" | "reasoning") {
+            // The items of one answer come in any order, and clients send them back in it.
+            let is_of_answer = match kind {
+                "function_call" | "custom_tool_call" | "reasoning" => true,
+                "message" => item["role"] == "assistant",
+                _ => false,
+            };
+            if !is_output && !is_of_answer {
                 self.must(
                     open.is_empty(),
                     format!("{at}: calls without outputs: {open:?}"),

@@ -1,0 +1,64 @@
+//! Approvals as items of responses.
+
+use concentric_core::{Interrupt, InterruptId, Reply, Str, ThreadId, interrupt::TOOL_CALL};
+use serde_json::Value;
+
+use super::stored;
+use crate::refused::Refused;
+
+/// The start of the ids of approval requests.
+const PREFIX: &str = "mcpr_";
+
+/// A call that waits for an approval.
+pub(super) struct Approval {
+    pub(super) id: Str,
+    pub(super) name: Str,
+    /// The arguments, as JSON.
+    pub(super) arguments: String,
+}
+
+impl Approval {
+    /// The approval that an interrupt of a run in the conversation `root` asks for; `None` if it asks for
+    /// something else.
+    pub(super) fn new(interrupt: &Interrupt, root: &str) -> Option<Self> {
+        if interrupt.reason != TOOL_CALL {
+            return None;
+        }
+        let field = |name: &str| interrupt.metadata.get(name);
+        let root = root.strip_prefix(stored::PREFIX).unwrap_or(root);
+        Some(Self {
+            id: Str::concat([PREFIX, root, "/", interrupt.id.as_str()]),
+            name: field("tool").and_then(Value::as_str).unwrap_or_default().into(),
+            arguments: match (field("argumentsText"), field("arguments")) {
+                (Some(Value::String(text)), _) | (None, Some(Value::String(text))) => text.clone(),
+                (_, Some(arguments)) => arguments.to_string(),
+                (_, None) => "{}".to_owned(),
+            },
+        })
+    }
+}
+
+/// An item with an approval or a denial.
+pub(super) struct Decision {
+    pub(super) request: Str,
+    pub(super) approve: bool,
+    pub(super) reason: Option<String>,
+}
+
+impl Decision {
+    /// The reply, and the conversation with the run that waits for it.
+    pub(super) fn reply(self, field: &str) -> Result<(ThreadId, Reply), Refused> {
+        let id = self.request.strip_prefix(PREFIX);
+        let Some((root, id)) = id.and_then(|id| id.split_once('/')) else {
+            let field = format!("{field}.approval_request_id");
+            return Err(Refused::field(&field, "expected the id of an approval request"));
+        };
+        let thread = ThreadId::new(Str::concat([stored::PREFIX, root]));
+        let id = InterruptId::new(id);
+        let reply = match self.approve {
+            true => Reply::approve(id),
+            false => Reply::deny(id, self.reason.unwrap_or_default()),
+        };
+        Ok((thread, reply))
+    }
+}
