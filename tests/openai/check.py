@@ -40,7 +40,9 @@ class Server:
         self.process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
         )
+        self.lines = []
         for line in self.process.stdout:
+            self.lines.append(line.strip())
             if "http://" in line:
                 self.url = line[line.index("http://") :].split()[0]
                 return
@@ -209,9 +211,76 @@ def errors(client):
     fails(lambda: client.models.retrieve("none"), openai.NotFoundError, 404, "model_not_found")
     fails(lambda: client.embeddings.create(model="m", input="a"), openai.NotFoundError, 404, "unknown_url")
     fails(lambda: ask(client, "hello", n=2), openai.BadRequestError, 400, "unsupported_parameter")
-    fails(lambda: respond(client, "hello", previous_response_id="r"), openai.BadRequestError, 400)
-    equal([model.id for model in client.models.list()], ["gpt-4o", "scripted"])
+    fails(lambda: respond(client, "hello", max_output_tokens=0), openai.BadRequestError, 400)
+    fails(lambda: respond(client, "hello", background=True), openai.BadRequestError, 400)
+    equal([model.id for model in client.models.list()], ["clerk", "gpt-4o", "scripted"])
     equal(client.models.retrieve("gpt-4o").id, "gpt-4o")
+
+
+def stored(client):
+    def create(text, **fields):
+        return client.responses.create(model="scripted", input=text, **fields)
+
+    first = create("tools", tools=RESPONSE_TOOLS)
+    call = first.output[-1]
+    equal(client.responses.retrieve(first.id), first)
+    output = {"type": "function_call_output", "call_id": call.call_id, "output": "here"}
+    fields = {"tools": RESPONSE_TOOLS, "previous_response_id": first.id}
+    second = create([output], **fields)
+    equal((second.output_text, second.previous_response_id), ("look=here", first.id))
+    with client.responses.stream(model="scripted", input=[output], **fields) as stream:
+        third = stream.get_final_response()
+    equal(third.output_text, "look=here")
+    equal(client.responses.retrieve(third.id).output_text, "look=here")
+    client.responses.delete(first.id)
+    not_found = (openai.NotFoundError, 404)
+    fails(lambda: client.responses.retrieve(first.id), *not_found, "response_not_found")
+    fails(lambda: client.responses.delete(first.id), *not_found, "response_not_found")
+    fails(lambda: create("hi", previous_response_id=first.id), *not_found, "previous_response_not_found")
+    fails(lambda: client.responses.cancel(third.id), openai.BadRequestError, 400)
+    unstored = create("hello", store=False)
+    equal((unstored.store, second.store), (False, True))
+    fails(lambda: client.responses.retrieve(unstored.id), *not_found, "response_not_found")
+
+
+def approvals(client):
+    def create(items, **fields):
+        return client.responses.create(model="clerk", input=items, **fields)
+
+    def decide(request, approve):
+        return {"type": "mcp_approval_response", "approval_request_id": request.id, "approve": approve}
+
+    for approve, store in ((True, True), (False, True), (True, False)):
+        with client.responses.stream(model="clerk", input="Pay.", store=store) as stream:
+            asked = stream.get_final_response()
+        text, request = asked.output
+        equal((text.type, request.type, request.name), ("message", "mcp_approval_request", "pay"))
+        equal(request.arguments, '{"sum":7}')
+        items, fields = [decide(request, approve)], {"previous_response_id": asked.id}
+        if not store:
+            items = [*user("Pay."), *(item.to_dict() for item in asked.output), *items]
+            fields = {"store": False}
+        done = create(items, **fields)
+        equal("paid 7" in done.output_text, approve)
+        fails(lambda: create(items, **fields), openai.ConflictError, 409, "run_ended")
+    forged = request.model_copy(update={"id": request.id + "0"})
+    fails(lambda: create([decide(forged, True)]), openai.NotFoundError, 404, "run_not_found")
+    fails(
+        lambda: client.chat.completions.create(model="clerk", messages=user("Pay.")),
+        openai.ConflictError,
+        409,
+        "approval_required",
+    )
+
+
+def keyed(server):
+    def client(key):
+        return openai.OpenAI(base_url=server.url, api_key=key, max_retries=0)
+
+    key = server.lines[0]
+    equal(ask(client(key), "hello").choices[0].message.content, HELLO)
+    for wrong in ("sk-no", key[:-1] + ("A" if key[-1] != "A" else "B"), key[:-1]):
+        fails(lambda: ask(client(wrong), "hello"), openai.AuthenticationError, 401, "invalid_api_key")
 
 
 def retries(url):
@@ -272,9 +341,11 @@ def main():
     scripted, example = sys.argv[1:3]
     with Server([scripted]) as server:
         client = openai.OpenAI(base_url=server.url, api_key="none", max_retries=0)
-        for check in (text, streams, tools, outputs, errors, cancel):
+        for check in (text, streams, tools, outputs, errors, stored, approvals, cancel):
             check(client)
         retries(server.url)
+    with Server([scripted, "keyed"]) as server:
+        keyed(server)
     with Server(["env", "PORT=0", example]) as server:
         gateway(server.url)
     print(f"openai {openai.__version__} for Python: all answers are as expected")

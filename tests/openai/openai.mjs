@@ -134,7 +134,37 @@ async function errors() {
   same([status, code], [404, "model_not_found"]);
   const models = [];
   for await (const { id } of client.models.list()) models.push(id);
-  same(models, ["gpt-4o", "scripted"]);
+  same(models, ["clerk", "gpt-4o", "scripted"]);
+}
+
+async function stored() {
+  const first = await response("tools", { tools: responseTools });
+  same((await client.responses.retrieve(first.id)).output, first.output);
+  const output = [{ type: "function_call_output", call_id: first.output.at(-1).call_id, output: "here" }];
+  const fields = { tools: responseTools, previous_response_id: first.id };
+  for (const ask of [response, responseStream]) {
+    const second = await ask(output, fields);
+    same([second.output_text, second.previous_response_id], ["look=here", first.id]);
+    equal((await client.responses.retrieve(second.id)).output_text, "look=here");
+  }
+  await client.responses.delete(first.id);
+  for (const ask of [() => client.responses.retrieve(first.id), () => response(output, fields)]) {
+    equal((await failure(ask)).status, 404);
+  }
+}
+
+async function approvals() {
+  const clerk = { model: "clerk" };
+  for (const approve of [true, false]) {
+    const asked = await responseStream("Pay.", clerk);
+    const request = asked.output.at(-1);
+    same([request.type, request.name, request.arguments], ["mcp_approval_request", "pay", '{"sum":7}']);
+    const items = [{ type: "mcp_approval_response", approval_request_id: request.id, approve }];
+    const fields = { ...clerk, previous_response_id: asked.id };
+    equal((await response(items, fields)).output_text.includes("paid 7"), approve);
+    const { status, code } = await failure(() => response(items, fields));
+    same([status, code], [409, "run_ended"]);
+  }
 }
 
 async function retries() {
@@ -159,4 +189,4 @@ async function cancel() {
   }
 }
 
-await expect.run("openai", [text, stream, tools, structured, images, errors, retries, cancel]);
+await expect.run("openai", [text, stream, tools, structured, images, errors, stored, approvals, retries, cancel]);

@@ -4,16 +4,24 @@
 //! `concentric-openai DIR`: serves the recordings of OpenAI's APIs in `DIR`, each as a model with its
 //! id as the name.
 //!
+//! `concentric-openai keyed`: serves the scripted model to clients with a virtual key, which is printed first.
+//!
 //! Prints its address once it listens.
 
 mod recorded;
 
 use concentric_core::{
-    CallId, ChatRequest, ChatResponse, Error, ErrorKind, Event, EventStream, FinishReason,
-    PartKind, ToolCallDelta, ToolCallPart, ToolCallStart, Turn, Usage,
+    AgentLayer, BoxModel, CallId, ChatRequest, ChatResponse, Error, ErrorKind, Event, EventStream,
+    FinishReason, PartKind, ToolCallDelta, ToolCallPart, ToolCallStart, Turn, Usage,
+    store::{RunStore, Tenant},
 };
-use concentric_http::openai::OpenAi;
+use concentric_http::openai::{OpenAi, VirtualKeys};
+use concentric_layers::SuspendLayer;
+use concentric_store::MemoryStore;
+use concentric_tools::{Approval, Toolset, tool};
 use futures_util::{StreamExt, stream};
+use secrecy::ExposeSecret;
+use serde_json::Value;
 use std::{
     path::Path,
     sync::{
@@ -22,7 +30,7 @@ use std::{
     },
     time::Duration,
 };
-use tower::service_fn;
+use tower::{Layer, service_fn};
 
 type Item = Result<Event, Error>;
 
@@ -37,11 +45,19 @@ impl Drop for Unfinished {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let api = match std::env::args_os().nth(1) {
-        Some(dir) => recorded::api(Path::new(&dir))?,
-        None => scripted(),
+    let argument = std::env::args_os().nth(1);
+    let is_keyed = argument.as_ref().is_some_and(|it| it == "keyed");
+    let api = match argument {
+        Some(dir) if !is_keyed => recorded::api(Path::new(&dir))?,
+        _ => scripted(),
     };
-    let app = axum::Router::new().nest_service("/v1", api);
+    let mut app = axum::Router::new().nest_service("/v1", api);
+    if is_keyed {
+        let keys = VirtualKeys::new(MemoryStore::new());
+        let key = keys.create(Tenant("ann".into()), "test").await?;
+        println!("{}", key.expose_secret());
+        app = app.layer(keys);
+    }
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
     println!("http://{}/v1", listener.local_addr()?);
     axum::serve(listener, app).await?;
@@ -57,6 +73,30 @@ fn scripted() -> OpenAi {
     OpenAi::new()
         .model("scripted", model)
         .alias("gpt-4o", "scripted")
+        .model("clerk", clerk())
+        .threads(MemoryStore::new())
+}
+
+/// An agent that pays after an approval, and then answers with the result and the last message.
+fn clerk() -> BoxModel {
+    let pay = tool("pay", "Pays.", |input: Value| async move {
+        format!("paid {}", input.get("sum").unwrap_or_default())
+    });
+    let model = service_fn(|request: ChatRequest| async move {
+        let results = request.transcript.last().map_or(&[][..], Turn::results);
+        let items = match results.last() {
+            Some(result) => text(&result.outcome.content.text()),
+            None => vec![
+                Ok(Event::text("I pay.")),
+                call(0, "pay", "{\"sum\":7}"),
+                finish(FinishReason::ToolCalls),
+            ],
+        };
+        Ok::<_, Error>(ChatResponse::new(EventStream::new(stream::iter(items))))
+    });
+    let tools = Toolset::new().tool(pay).gate(Approval::for_tools("pay"));
+    let store: Arc<dyn RunStore> = Arc::new(MemoryStore::new());
+    BoxModel::new(SuspendLayer::new(store).layer(AgentLayer::new(tools).layer(model)))
 }
 
 fn answer(

@@ -28,7 +28,10 @@ impl Approval {
         let root = root.strip_prefix(stored::PREFIX).unwrap_or(root);
         Some(Self {
             id: Str::concat([PREFIX, root, "/", interrupt.id.as_str()]),
-            name: field("tool").and_then(Value::as_str).unwrap_or_default().into(),
+            name: field("tool")
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+                .into(),
             arguments: match (field("argumentsText"), field("arguments")) {
                 (Some(Value::String(text)), _) | (None, Some(Value::String(text))) => text.clone(),
                 (_, Some(arguments)) => arguments.to_string(),
@@ -51,7 +54,10 @@ impl Decision {
         let id = self.request.strip_prefix(PREFIX);
         let Some((root, id)) = id.and_then(|id| id.split_once('/')) else {
             let field = format!("{field}.approval_request_id");
-            return Err(Refused::field(&field, "expected the id of an approval request"));
+            return Err(Refused::field(
+                &field,
+                "expected the id of an approval request",
+            ));
         };
         let thread = ThreadId::new(Str::concat([stored::PREFIX, root]));
         let id = InterruptId::new(id);

@@ -103,6 +103,13 @@ impl ResponseBody {
     }
 }
 
+impl From<Bytes> for ResponseBody {
+    /// Creates a body that is not a stream.
+    fn from(bytes: Bytes) -> Self {
+        Self::whole(bytes)
+    }
+}
+
 impl Drop for Watch {
     fn drop(&mut self) {
         self.0.abort();

@@ -84,6 +84,28 @@ impl Failure {
         Refused::field(field, problem).into()
     }
 
+    /// A request without a valid key.
+    pub(super) fn invalid_key() -> Self {
+        let message = "the API key is missing or invalid";
+        let mut failure = Self::new(
+            StatusCode::UNAUTHORIZED,
+            INVALID,
+            "invalid_api_key",
+            message,
+        );
+        let challenge = (header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        failure.headers = Some(Box::new(HeaderMap::from_iter([challenge])));
+        failure
+    }
+
+    /// A request whose key could not be checked.
+    pub(super) fn keys_unavailable() -> Self {
+        let (status, code) = (StatusCode::SERVICE_UNAVAILABLE, "keys_unavailable");
+        let mut failure = Self::new(status, SERVER, code, "the API key could not be checked");
+        failure.retry_after = Some(Duration::from_secs(1));
+        failure
+    }
+
     /// A failure of the server, whose details are logged.
     pub(super) fn internal() -> Self {
         Refused::internal().into()
@@ -93,7 +115,12 @@ impl Failure {
     pub(super) fn unknown_response(id: &str) -> Self {
         let id: String = id.chars().take(256).collect();
         let message = format!("the response `{id}` does not exist");
-        Self::new(StatusCode::NOT_FOUND, INVALID, "response_not_found", message)
+        Self::new(
+            StatusCode::NOT_FOUND,
+            INVALID,
+            "response_not_found",
+            message,
+        )
     }
 
     /// The same, of a response that a request continues.

@@ -4,7 +4,8 @@ use std::collections::{HashMap, HashSet};
 
 use concentric_core::{
     Author, CallId, Executor, Message, OpenRound, Part, PartKind, Repair, Reply, Resume,
-    ResumePoint, Role, Str, System, SystemSegment, ThreadId, ToolCallPart, ToolOutcome, ToolResult, ToolSpecs, Transcript, Turn,
+    ResumePoint, Role, Str, System, SystemSegment, ThreadId, ToolCallPart, ToolOutcome, ToolResult,
+    ToolSpecs, Transcript, Turn,
 };
 
 use super::{approval::Decision, content::Content, stored::Before};
@@ -211,8 +212,9 @@ fn check(item: &Item, field: &str, policy: &ClientPolicy, form: &Form) -> Result
             parts(content)
         }
         Item::Aside | Item::Question => Ok(()),
-        Item::Decision(decision) => policy
-            .check_interrupt_id(|| format!("{field}.approval_request_id"), &decision.request),
+        Item::Decision(decision) => {
+            policy.check_interrupt_id(|| format!("{field}.approval_request_id"), &decision.request)
+        }
     }
 }
 

@@ -132,6 +132,7 @@ mod encode;
 mod failure;
 mod history;
 mod input;
+mod keys;
 mod respond;
 mod responses;
 mod run;
@@ -139,4 +140,8 @@ mod service;
 mod stored;
 mod tools;
 
-pub use self::{body::ResponseBody, service::OpenAi};
+pub use self::{
+    body::ResponseBody,
+    keys::{CheckKey, VirtualKey, VirtualKeys},
+    service::OpenAi,
+};

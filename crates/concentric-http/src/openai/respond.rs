@@ -25,10 +25,10 @@ use super::{
     chat::ChatInput,
     failure::Failure,
     input::{Input, Opening},
-    stored::{self, Keep, StoredResponse},
     responses::ResponsesInput,
     run::Answering,
     service::{Config, seconds},
+    stored::{self, Keep, StoredResponse},
 };
 use crate::{
     json::parse_with_paths,

@@ -327,7 +327,11 @@ struct Panicked(CaughtPanic);
 
 impl fmt::Display for Panicked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the store panicked: {}", self.0.text().unwrap_or_default())
+        write!(
+            f,
+            "the store panicked: {}",
+            self.0.text().unwrap_or_default()
+        )
     }
 }
 

@@ -181,7 +181,10 @@ impl Keep {
             let value = serde_json::to_value(record);
             let value = value.map_err(|error| StoreError::Unwritable(Arc::new(error)))?;
             let slots = [StoredSlot::new(SLOT.0, SLOT.1, value, SlotPlace::Whole)];
-            if let Some(StoredResponse { id: from, thread, .. }) = previous {
+            if let Some(StoredResponse {
+                id: from, thread, ..
+            }) = previous
+            {
                 let change = thread.change_to(&history, &slots);
                 let to = id.clone();
                 let fork = store.fork(tenant.clone(), from, thread.version, to, change);
@@ -206,7 +209,10 @@ fn conversation(
 ) -> (Transcript, Vec<Message>) {
     if let Some(state) = &finish.state {
         let open = state.open_round();
-        return (state.transcript().clone(), open.map(messages).unwrap_or_default());
+        return (
+            state.transcript().clone(),
+            open.as_ref().map(messages).unwrap_or_default(),
+        );
     }
     if let Some(transcript) = &finish.transcript {
         return (transcript.clone(), Vec::new());
@@ -227,7 +233,7 @@ fn conversation(
 }
 
 /// The message with the calls, and one with the results so far.
-fn messages(open: OpenRound) -> Vec<Message> {
+fn messages(open: &OpenRound) -> Vec<Message> {
     let results: Vec<Part> = open
         .calls()
         .filter_map(|(call, outcome)| {

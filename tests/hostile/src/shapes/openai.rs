@@ -144,13 +144,13 @@ shapes! { CHAT: Chat, String => bytes;
         fill(n, "AAAA"),
     )));
 
-    false "chat-tools": |n| fields(&format!(r#""tools":[{}]"#, list(n, |i| {
+    true "chat-tools": |n| fields(&format!(r#""tools":[{}]"#, list(n, |i| {
         format!(r#"{{"type":"function","function":{{"name":"t{i}","parameters":{{}}}}}}"#)
     })));
     false "chat-equal-tools": |n| fields(&format!(r#""tools":[{}]"#, list(n, |_| {
         r#"{"type":"function","function":{"name":"t"}}"#.to_owned()
     })));
-    false "chat-schema-properties": |n| fields(&tool(&format!(
+    true "chat-schema-properties": |n| fields(&tool(&format!(
         r#"{{"type":"object","properties":{{{}}}}}"#,
         list(n, |i| format!(r#""k{i}":{{"type":"string"}}"#)),
     )));
@@ -199,6 +199,9 @@ shapes! { RESPONSES: Responses, String => bytes;
     false "responses-equal-calls": |n| items(&list(n, |_| {
         format!("{},{}", item_call(0), item_output(0, r#""ok""#))
     }));
+    false "responses-approvals": |n| items(&list(n, |i| format!(
+        r#"{{"type":"mcp_approval_response","approval_request_id":"mcpr_r/m/0/c{i}","approve":true}}"#,
+    )));
     false "responses-output-parts": |n| items(&format!("{},{}", item_call(0), item_output(
         0, &format!("[{}]", list(n, |_| r#"{"type":"input_text","text":"a"}"#.to_owned())),
     )));

@@ -4,7 +4,7 @@ use serde::{
     de::{self, IgnoredAny, SeqAccess, Visitor, value::SeqAccessDeserializer},
 };
 use serde_json::{Map, Value};
-use std::fmt;
+use std::{fmt, num::NonZeroU32};
 
 use super::{
     super::{
@@ -38,8 +38,8 @@ pub(in crate::openai) struct ChatInput {
     top_p: Option<f64>,
     frequency_penalty: Option<f64>,
     presence_penalty: Option<f64>,
-    max_completion_tokens: Option<u32>,
-    max_tokens: Option<u32>,
+    max_completion_tokens: Option<NonZeroU32>,
+    max_tokens: Option<NonZeroU32>,
     stop: Option<Stop>,
     seed: Option<i64>,
     reasoning_effort: Option<Str>,
@@ -190,7 +190,8 @@ impl Input for ChatInput {
             Some(format) => format.schema("response_format")?,
             None => None,
         };
-        options.max_output_tokens = self.max_completion_tokens.or(self.max_tokens);
+        let limit = self.max_completion_tokens.or(self.max_tokens);
+        options.max_output_tokens = limit.map(NonZeroU32::get);
         options.stop = self.stop.map(|Stop(stop)| stop).unwrap_or_default();
         options.seed = self.seed;
         options.reasoning_effort = self.reasoning_effort;

@@ -4,7 +4,7 @@ use serde::{
     de::{self, IgnoredAny, SeqAccess, Visitor, value::SeqAccessDeserializer},
 };
 use serde_json::{Map, Value};
-use std::fmt;
+use std::{fmt, num::NonZeroU32};
 
 use super::{
     super::{
@@ -38,7 +38,7 @@ pub(in crate::openai) struct ResponsesInput {
     text: Option<Text>,
     temperature: Option<f64>,
     top_p: Option<f64>,
-    max_output_tokens: Option<u32>,
+    max_output_tokens: Option<NonZeroU32>,
     reasoning: Option<Reasoning>,
     metadata: Option<Map<String, Value>>,
     stream: Option<bool>,
@@ -227,7 +227,7 @@ impl Input for ResponsesInput {
             Some(format) => format.schema("text.format")?,
             None => None,
         };
-        options.max_output_tokens = self.max_output_tokens;
+        options.max_output_tokens = self.max_output_tokens.map(NonZeroU32::get);
         options.reasoning_effort = self.reasoning.and_then(|reasoning| reasoning.effort);
         options.metadata = self.metadata.unwrap_or_default();
         Sampling {

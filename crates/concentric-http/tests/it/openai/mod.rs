@@ -1,9 +1,12 @@
 //! The OpenAI-compatible server.
 
+mod approvals;
 mod chat;
 mod errors;
+mod keys;
 mod requests;
 mod responses;
+mod stored;
 mod streams;
 
 use crate::support::Item;

@@ -66,12 +66,12 @@ async fn parameters_become_options() {
 
     let choice = json!({"type": "function", "function": {"name": "look"}});
     let request = asked(chat(
-        json!({"stop": ["a", "b"], "max_tokens": 0, "tool_choice": choice,
+        json!({"stop": ["a", "b"], "max_tokens": 9, "tool_choice": choice,
         "response_format": {"type": "json_object"}}),
     ))
     .await;
     assert_eq!(request.options.stop, ["a", "b"]);
-    assert_eq!(request.options.max_output_tokens, Some(0));
+    assert_eq!(request.options.max_output_tokens, Some(9));
     assert_eq!(
         request.options.tool_choice,
         Some(ToolChoice::Tool("look".into()))
@@ -471,7 +471,7 @@ async fn routes_and_models_are_found() {
         ("GET", "/chat/completions", 405, "method_not_allowed"),
         ("GET", "/responses", 405, "method_not_allowed"),
         ("POST", "/embeddings", 404, "unknown_url"),
-        ("GET", "/responses/resp_1", 404, "unknown_url"),
+        ("GET", "/responses/resp_1", 404, "response_not_found"),
         ("GET", "/", 404, "unknown_url"),
     ] {
         let reply = send(&api, request(method, path)).await;
