@@ -24,7 +24,9 @@
 //! | route | response |
 //! |---|---|
 //! | `POST /chat/completions` | an answer, whole or streamed |
-//! | `POST /responses` | an answer, whole or streamed; responses are not stored |
+//! | `POST /responses` | an answer, whole or streamed, which is [stored](#stored-responses) if there is a store |
+//! | `GET /responses/{id}`, `DELETE /responses/{id}` | a stored response, and its deletion |
+//! | `POST /responses/{id}/cancel` | `400`: no response runs in the background |
 //! | `GET /models`, `GET /models/{id}` | the models and their aliases |
 //! | any other | `404` in OpenAI's format |
 //!
@@ -58,10 +60,45 @@
 //! | ended at a limit on output | `finish_reason` `length`; status `incomplete`, also of the item that the limit has cut off |
 //! | [`Halted`](concentric_core::Outcome::Halted), [`StepLimit`](concentric_core::Outcome::StepLimit), [`CallLimit`](concentric_core::Outcome::CallLimit) | `stop`, and `concentric.outcome` |
 //! | [`Interrupted`](concentric_core::Outcome::Interrupted) by the client's tools only | the calls |
-//! | [`Interrupted`](concentric_core::Outcome::Interrupted) otherwise | an error, `409` with the code `approval_required`: these APIs have no approvals |
+//! | [`Interrupted`](concentric_core::Outcome::Interrupted) by approvals, of a response, in a [layer that stores the run](concentric_core::store::Resumable) | an item `mcp_approval_request` for each [approval](#approvals) |
+//! | [`Interrupted`](concentric_core::Outcome::Interrupted) otherwise | an error, `409` with the code `approval_required` |
 //!
 //! An answer of more than 32 MiB fails. The id of a call has a number appended if the conversation
 //! already has a call of that id.
+//!
+//! # Stored responses
+//!
+//! With [`OpenAi::threads`], a response is stored before its end is sent, unless the request has
+//! `"store": false`. Its owner is the [`Tenant`](concentric_core::store::Tenant) of the request; others get
+//! the response of an unknown id, `404`.
+//!
+//! A request with `previous_response_id` continues the conversation with that response, including the
+//! rounds of an agent's own tools and the data that the provider needs. Several requests may continue the
+//! same response. `instructions` apply to one response only; system text in `input` applies to the following
+//! ones too.
+//!
+//! | event | behavior |
+//! |---|---|
+//! | the run fails, or its client disconnects | the response is not stored |
+//! | the store fails, or does not write within 30 seconds | the response is delivered with `"store": false`, and the error is logged |
+//! | a response is deleted | later responses of the conversation remain complete, and a waiting run still accepts its approvals |
+//!
+//! Each response is a conversation of its own in the store, which shares its turns with the one before.
+//! Responses do not expire. The store may have other conversations, but listings then have both. The id of the first response is
+//! the [thread](concentric_core::Context::thread_id) of the runs, also without a store. A `ConversationLayer` has
+//! no place in these stacks: it would add the history again.
+//!
+//! # Approvals
+//!
+//! An `mcp_approval_response` in `input`, with or without `previous_response_id`, resumes the run that waits. Those before
+//! an answer of the model are history. Only runs inside a `SuspendLayer` of `concentric-layers` can wait. Approvals
+//! of a round may come in several requests. The results of the client's tools in the same round need `previous_response_id`.
+//!
+//! | approval | response |
+//! |---|---|
+//! | of an unknown run or call, or of one of another tenant | `404`, `run_not_found` |
+//! | of a run that has ended or continues | `409`, `run_ended` or `already_resumed` |
+//! | of another conversation than `previous_response_id`, or of several | `400` |
 //!
 //! # Requests
 //!
@@ -72,9 +109,9 @@
 //! | `tools` of type `function` | tools that the client executes; other types are rejected |
 //! | `tool_choice`, `parallel_tool_calls`, `response_format`, `text.format`, `temperature`, `top_p`, the penalties, `max_tokens`, `max_completion_tokens`, `max_output_tokens`, `stop`, `seed`, `reasoning_effort`, `metadata` | the [options](concentric_core::ChatOptions) of the request |
 //! | `n` other than 1, log probabilities, audio output, `functions` | rejected |
-//! | `background`, `previous_response_id`, `conversation`, `prompt` | rejected, since responses are not stored |
+//! | `background`, `conversation`, `prompt`; `previous_response_id` without a store | rejected |
 //! | reasoning items, `reasoning_content` | omitted: a model cannot use reasoning without its provider's signature |
-//! | any other | ignored; this includes `store`, and responses have `"store": false` |
+//! | any other | ignored; this includes `store` of a chat |
 //!
 //! # Errors
 //!
@@ -85,7 +122,7 @@
 //! |---|---|---|
 //! | invalid request, context window, content filter | 400 | `invalid_request`, `context_length_exceeded`, `content_filter` |
 //! | a client tool has the name of an agent's tool | 400 | `tool_name_taken` |
-//! | conflict, waiting | 409 | `conflict`, `approval_required` |
+//! | conflict, waiting | 409 | `conflict` or the reason, `approval_required` |
 //! | too large | 413 | `too_large` |
 //! | rate limited | 429 | `rate_limit_exceeded` |
 //! | a budget is used up | 429 | `insufficient_quota` |
@@ -110,7 +147,7 @@
 //!
 //! HTTP layers go outside, layers of the run inside each model.
 //!
-//! The host authenticates the caller, in a layer around this service. The extensions of the HTTP request
+//! The host authenticates the caller, in a layer around this service, such as [`VirtualKeys`]. The extensions of the HTTP request
 //! become extensions of the run's [`Context`](concentric_core::Context), where every layer and tool can
 //! read them. The owner of a run is the [`Tenant`](concentric_core::store::Tenant) that the host puts
 //! there; without it, all callers share one owner. Headers are not passed on. The request id is the header

@@ -144,13 +144,13 @@ shapes! { CHAT: Chat, String => bytes;
         fill(n, "AAAA"),
     )));
 
-    true "chat-tools": |n| fields(&format!(r#""tools":[{}]"#, list(n, |i| {
+    false "chat-tools": |n| fields(&format!(r#""tools":[{}]"#, list(n, |i| {
         format!(r#"{{"type":"function","function":{{"name":"t{i}","parameters":{{}}}}}}"#)
     })));
     false "chat-equal-tools": |n| fields(&format!(r#""tools":[{}]"#, list(n, |_| {
         r#"{"type":"function","function":{"name":"t"}}"#.to_owned()
     })));
-    true "chat-schema-properties": |n| fields(&tool(&format!(
+    false "chat-schema-properties": |n| fields(&tool(&format!(
         r#"{{"type":"object","properties":{{{}}}}}"#,
         list(n, |i| format!(r#""k{i}":{{"type":"string"}}"#)),
     )));
