@@ -63,6 +63,8 @@ struct Probes {
     succeeded: u32,
     // When others may begin in place of those that have not ended.
     renewed: Duration,
+    // How often others have begun in their place: the late ends of those do not make room for more.
+    replaced: u64,
 }
 
 impl Probes {
@@ -72,9 +74,9 @@ impl Probes {
     }
 }
 
-/// The permission for a call.
+/// The permission for a call: the number of changes of the state before it, and that of the replacements of probes.
 #[derive(Clone, Copy)]
-pub(super) struct Pass(u64);
+pub(super) struct Pass(u64, u64);
 
 impl Circuit {
     /// Admits a call. Returns the state if it changes.
@@ -98,23 +100,26 @@ impl Circuit {
                     free: options.probes,
                     succeeded: 0,
                     renewed: now,
+                    replaced: 0,
                 }));
             }
-            match &mut inner.state {
-                State::Closed(_) => {}
+            let replaced = match &mut inner.state {
+                State::Closed(_) => 0,
                 State::Open { .. } => return Err(None),
                 State::HalfOpen(probes) => {
                     if probes.free == 0 && now >= probes.renewed {
                         probes.free = probes.left(options);
+                        probes.replaced += 1;
                     }
                     let Some(free) = probes.free.checked_sub(1) else {
                         return Err(Some(probes.renewed.saturating_sub(now)));
                     };
                     probes.free = free;
                     probes.renewed = now.saturating_add(options.open_for);
+                    probes.replaced
                 }
-            }
-            Ok((Pass(inner.changes), changed))
+            };
+            Ok((Pass(inner.changes, replaced), changed))
         })
     }
 
@@ -146,6 +151,7 @@ impl Circuit {
                 }
                 State::Open { .. } => None,
                 State::HalfOpen(probes) => match outcome {
+                    Outcome::Unknown if pass.1 != probes.replaced => None,
                     Outcome::Unknown => {
                         probes.free = (probes.free + 1).min(probes.left(options));
                         None

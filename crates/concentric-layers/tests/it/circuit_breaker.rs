@@ -450,6 +450,22 @@ async fn probes_that_nobody_reads_are_replaced() {
 }
 
 #[tokio::test]
+async fn a_replaced_probe_that_ends_late_makes_no_room() {
+    let env = TestEnvironment::new();
+    let layer = one().probes(1).open_for(SECOND * 10);
+    open(&layer, &env).await;
+    env.advance(SECOND * 12);
+    let unread = layer.layer(good()).oneshot(env.request("hi")).await;
+    env.advance(SECOND * 10);
+    let second = layer.layer(good()).oneshot(env.request("hi")).await;
+    assert!(second.is_ok());
+    drop(unread);
+    assert_eq!(code(&layer, &env).await.as_deref(), Some(CIRCUIT_OPEN));
+    assert_finishes(second.unwrap().body).await;
+    assert_eq!(layer.state(""), CircuitState::Closed);
+}
+
+#[tokio::test]
 async fn the_outcome_of_an_earlier_state_does_not_count() {
     let env = TestEnvironment::new();
     let layer = one().probes(1);
