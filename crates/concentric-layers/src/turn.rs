@@ -36,10 +36,14 @@ struct Flags {
     is_refused: AtomicBool,
     is_unstored: AtomicBool,
     begin: OnceLock<Begin>,
+    pending: OnceLock<Pending>,
 }
 
 /// Stores a run, unless it is stored.
 type Begin = Box<dyn Fn(RunState) -> StoreFuture<RunClaim> + Send + Sync>;
+
+/// The claim of a run that is stored, or is being stored; `None` if neither.
+type Pending = Box<dyn Fn() -> Option<StoreFuture<Option<RunClaim>>> + Send + Sync>;
 
 #[cfg(feature = "suspend")]
 impl TurnOfRun {
@@ -59,6 +63,14 @@ impl TurnOfRun {
         begin: impl Fn(RunState) -> StoreFuture<RunClaim> + Send + Sync + 'static,
     ) {
         let _ = self.0.begin.set(Box::new(begin));
+    }
+
+    /// Sets how to wait for a write that stores the run. `pending` must not own this value.
+    pub(crate) fn pending_with(
+        &self,
+        pending: impl Fn() -> Option<StoreFuture<Option<RunClaim>>> + Send + Sync + 'static,
+    ) {
+        let _ = self.0.pending.set(Box::new(pending));
     }
 
     /// Whether the store failed to write the turn. The run must not end without it.
@@ -81,6 +93,14 @@ impl TurnOfRun {
     pub(crate) fn begin(context: &Context, state: RunState) -> Option<StoreFuture<RunClaim>> {
         let Self(flags) = context.extensions().get()?;
         flags.begin.get().map(|begin| begin(state))
+    }
+
+    /// The claim of a run that is stored, or is being stored; `None` if neither.
+    ///
+    /// A turn of a run that is stored later would stay without its end, and the run would be resumed.
+    pub(crate) fn pending(context: &Context) -> Option<StoreFuture<Option<RunClaim>>> {
+        let Self(flags) = context.extensions().get()?;
+        flags.pending.get().and_then(|pending| pending())
     }
 
     /// Whether the run is not that of this process, so that it stores no turn.

@@ -37,14 +37,14 @@ pub(super) struct Change {
 }
 
 impl Change {
-    /// Appends the turn of the run, whose transcript is `transcript`, once `begin` has stored the run.
+    /// Appends the turn of the run, whose transcript is `transcript`, once `begin` has stored the run, if it does.
     ///
     /// A run that has waited, or was abandoned, follows the turns that other runs have stored meanwhile; any other
     /// one conflicts with them.
     pub(super) fn append(
         mut self,
         transcript: &Transcript,
-        begin: Option<StoreFuture<RunClaim>>,
+        begin: Option<StoreFuture<Option<RunClaim>>>,
     ) -> Result<StoreFuture<Appended>, SlotError> {
         let slots = match self.outcome {
             // The state of a run that waits has them.
@@ -54,7 +54,7 @@ impl Change {
         let transcript = transcript.clone();
         Ok(Box::pin(async move {
             if let Some(begin) = begin {
-                self.claim = Some(begin.await?);
+                self.claim = begin.await?;
             }
             if !self.base.is_apart {
                 match self.append_to_base(&transcript, &slots).await {
@@ -151,8 +151,12 @@ impl Change {
     fn rest(&self, transcript: &Transcript, history: &Transcript) -> Vec<Entry> {
         let (written, known) = (self.base.written, history.turns_after(self.base.earlier));
         let ids: HashSet<&MessageId> = known.iter().filter_map(id).collect();
-        // A round that has other outcomes since its process died is replaced in its place.
-        let is_known = |own: &Entry| id(own).is_some_and(|id| ids.contains(id));
+        // A round that has other outcomes since its process died is replaced in its place. A message without an id
+        // may be that of an earlier attempt of the run, which has appended it before its process died.
+        let is_known = |own: &Entry| match id(own) {
+            Some(id) => ids.contains(id),
+            None => self.continues && known.iter().skip(written).any(|known| known == own),
+        };
         let pairs = transcript.iter().zip(&known);
         let common = pairs.take_while(|(own, known)| own == known).count();
         let begun = self.begun.prefix(written);

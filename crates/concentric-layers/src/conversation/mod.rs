@@ -68,6 +68,10 @@
 //! turns of the other. With [`OpenInterrupts::Withdraw`](concentric_core::store::OpenInterrupts::Withdraw), a new message ends
 //! the waiting run. Of slots that both have changed, the run that ends last stores its values.
 //!
+//! A resumed run finds what it has appended before its process died by the ids of messages. A message of the user
+//! without an id counts as appended if the conversation has got an equal one since the run began, so clients should
+//! send ids.
+//!
 //! A layer around this one that repeats a run after its body has begun, as a retry around a
 //! [`CommitLayer`](crate::CommitLayer) does, appends the message of the user again. It belongs inside.
 //!

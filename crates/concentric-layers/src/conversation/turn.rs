@@ -289,7 +289,7 @@ impl Turn {
             Some(transcript) if self.settings.is_lazy => {
                 let work = self
                     .change(Ok(finish.outcome.clone()))?
-                    .append(transcript, None)?;
+                    .append(transcript, TurnOfRun::pending(&self.context))?;
                 self.store_later(async move {
                     work.await?;
                     Ok(())
@@ -323,6 +323,8 @@ impl Turn {
         }
         let state = finish.state.as_deref().cloned();
         let begin = state.and_then(|state| TurnOfRun::begin(&self.context, state));
+        let begin =
+            begin.map(|begin| -> StoreFuture<_> { Box::pin(async { begin.await.map(Some) }) });
         let work = self
             .change(Ok(Outcome::Interrupted))?
             .append(&closed, begin)?;
@@ -374,7 +376,8 @@ impl Turn {
         transcript: &Transcript,
         outcome: Result<Outcome, ErrorKind>,
     ) -> Result<Saving, Error> {
-        let work = self.change(outcome)?.append(transcript, None)?;
+        let pending = TurnOfRun::pending(&self.context);
+        let work = self.change(outcome)?.append(transcript, pending)?;
         Ok(Saving::new(work, self.context.environment()))
     }
 
@@ -385,10 +388,10 @@ impl Turn {
             return;
         }
         let change = self.change(failed(&self.context, None));
-        let closed = self.closed.clone();
+        let (closed, pending) = (self.closed.clone(), TurnOfRun::pending(&self.context));
         self.store_later(async move {
             if let Some(transcript) = closed.get() {
-                change?.append(&transcript, None)?.await?;
+                change?.append(&transcript, pending)?.await?;
             }
             Ok(())
         });

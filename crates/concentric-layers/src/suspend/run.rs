@@ -105,6 +105,11 @@ where
                 }
             })
         });
+        let kept = Arc::downgrade(self);
+        self.turn.pending_with(move || {
+            let kept = kept.upgrade().filter(|kept| kept.is_kept())?;
+            Some(Box::pin(async move { kept.begun().await.transpose() }))
+        });
         context.extensions_mut().insert(self.turn.clone());
     }
 
@@ -133,7 +138,9 @@ where
 
     /// Waits until a third of the lease has passed since it was granted.
     fn until_renewal(&self) -> Sleep {
-        let due = self.leased().saturating_add(self.lease / 3);
+        let due = self
+            .leased()
+            .saturating_add(self.lease / 3);
         let left = due.saturating_sub(self.monotonic());
         self.environment.clock().sleep(left)
     }

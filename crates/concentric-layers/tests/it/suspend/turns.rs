@@ -327,3 +327,106 @@ async fn a_run_whose_state_is_not_stored_stores_its_turn_when_it_is_resumed() {
     assert_eq!(texts(&threads).await, ["Pay them.", "", "Done."]);
     assert_eq!(status(&store, "run").await, RunStatus::Ended);
 }
+
+#[tokio::test]
+async fn the_turn_of_a_dropped_run_waits_until_the_run_is_stored() {
+    let world = TestEnvironment::new();
+    let threads = MemoryStore::with_options(options(&world));
+    let store = Flaky::with(threads.clone());
+    let counted = Arc::new(AtomicUsize::new(0));
+    let agent = process(
+        &store,
+        &threads,
+        &counted,
+        model("Done.", future::ready(())),
+    );
+    let mut body = agent.oneshot(request(&world, "run")).await.unwrap().body;
+    let gate = Gate::new();
+    store.gate.lock().unwrap().replace(gate.clone());
+    store.elsewhere.store(true, Ordering::Relaxed);
+    while store.writes() == 0 {
+        let _ = body.next().now_or_never();
+        tokio::task::yield_now().await;
+    }
+    // Its client disconnects while the run is being stored.
+    drop(body);
+    settle().await;
+    assert_eq!(texts(&threads).await, [""; 0]);
+    gate.open();
+    settle().await;
+    // The turn and the end of the run are one write: it is not resumed, to store its turn again.
+    assert_eq!(texts(&threads).await[0], "Pay them.");
+    world.advance(LEASE);
+    assert_eq!(abandoned(&store, &world, 9).await.unwrap().len(), 0);
+    assert_eq!(counted.load(Ordering::Relaxed), 0);
+}
+
+/// The message of the user has no id.
+#[tokio::test]
+async fn a_turn_after_that_of_another_run_is_appended_once() {
+    let world = TestEnvironment::new();
+    let threads = MemoryStore::with_options(options(&world));
+    let store = Flaky::with(threads.clone());
+    let counted = Arc::new(AtomicUsize::new(0));
+    let (go, wait) = tokio::sync::oneshot::channel::<()>();
+    let wait = wait.map(drop).shared();
+    let agent = process(&store, &threads, &counted, model("Done.", wait));
+    let begun = agent.oneshot(request(&world, "run")).await.unwrap();
+    let first = tokio::spawn(begun.collect());
+    while counted.load(Ordering::Relaxed) == 0 {
+        tokio::task::yield_now().await;
+    }
+    settle().await;
+    // Another run ends before.
+    let other = ConversationLayer::new(threads.clone());
+    let other =
+        other.layer(AgentLayer::new(Toolset::new()).layer(ScriptedModel::new().text("Hi.")));
+    let mut talk = request(&world, "other");
+    talk.transcript = Transcript::new();
+    talk.transcript.push_user("Hello.");
+    other.oneshot(talk).await.unwrap().collect().await.unwrap();
+    // The process has appended its turn as one that waits, and dies.
+    let change = |history: &Transcript| {
+        let mut change = ThreadChange::default();
+        change.keep = history.len();
+        change.turns = vec![concentric_core::Turn::user("Pay them.")];
+        change
+    };
+    let load = || threads.load(Tenant::default(), ThreadId::new("thread"));
+    let found = load().await.unwrap().unwrap();
+    let change = change(&found.history);
+    let append = threads.append(
+        Tenant::default(),
+        ThreadId::new("thread"),
+        found.version,
+        change,
+    );
+    append.await.unwrap();
+    store.dead.store(true, Ordering::Relaxed);
+    first.abort();
+    drop(go);
+    world.advance(LEASE);
+    let store = Flaky::with(threads.clone());
+    for request in abandoned(&store, &world, 9).await.unwrap() {
+        let agent = process(
+            &store,
+            &threads,
+            &counted,
+            model("Done.", future::ready(())),
+        );
+        agent
+            .oneshot(request)
+            .await
+            .unwrap()
+            .collect()
+            .await
+            .unwrap();
+    }
+    let texts = texts(&threads).await;
+    let messages = texts.iter().filter(|text| *text == "Pay them.");
+    assert_eq!(
+        (messages.count(), texts.last().unwrap().as_str()),
+        (1, "Done."),
+        "{texts:?}"
+    );
+}
