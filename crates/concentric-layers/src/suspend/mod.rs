@@ -318,6 +318,7 @@ mod claim;
 mod future;
 mod layer;
 mod live;
+pub mod policy;
 mod recover;
 mod run;
 mod service;

@@ -3,7 +3,7 @@
 mod lease;
 
 use self::lease::Lease;
-use super::live::LiveRun;
+use super::{live::LiveRun, policy};
 use crate::turn::{LEASE_LOST, TurnOfRun, failed};
 use concentric_core::{
     CancelReason, Context, Environment, Error, ErrorKind, Outcome, Phase, RunId, SideEffects,
@@ -140,7 +140,7 @@ where
     fn until_renewal(&self) -> Sleep {
         let due = self
             .leased()
-            .saturating_add(self.lease / 3);
+            .saturating_add(policy::renews_after(self.lease));
         let left = due.saturating_sub(self.monotonic());
         self.environment.clock().sleep(left)
     }

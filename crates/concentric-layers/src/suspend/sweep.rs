@@ -1,7 +1,7 @@
 //! The background task that resumes abandoned runs.
 
 use super::{
-    SuspendLayer,
+    SuspendLayer, policy,
     recover::{Abandoned, GIVEN_UP_WITHIN, within},
 };
 use concentric_core::{
@@ -87,8 +87,8 @@ pub struct Sweeper<St: ?Sized> {
     counter: Option<opentelemetry::metrics::Counter<u64>>,
 }
 
-/// The longest time after which a failed run is resumed.
-const LONGEST: Duration = Duration::from_secs(60 * 60);
+/// A failed run is forgotten this long after it could be resumed.
+const FORGOTTEN: Duration = Duration::from_secs(60 * 60);
 
 /// The maximum number of failed runs that are remembered.
 const REMEMBERED: usize = 10_000;
@@ -209,10 +209,9 @@ where
     }
 
     fn interval(&self) -> Sleep {
-        // From a half to one and a half.
-        let share = (self.environment.random().next_u64() % 1001) as u32;
-        let interval = self.every.saturating_mul(500 + share) / 1000;
-        self.environment.clock().sleep(interval)
+        let random = self.environment.random().next_u64();
+        let clock = self.environment.clock();
+        clock.sleep(policy::sweeps_after(self.every, random))
     }
 
     /// Claims and resumes abandoned runs, as far as there is room. Gives up what it has claimed if the
@@ -220,7 +219,7 @@ where
     async fn sweep(&self, runs: &mut Runs, is_stopped: &AtomicBool) {
         let now = self.now();
         runs.failures
-            .retain(|_, failed| failed.until.saturating_add(LONGEST) > now);
+            .retain(|_, failed| failed.until.saturating_add(FORGOTTEN) > now);
         loop {
             let room = self.limit.saturating_sub(runs.tasks.len());
             let batch = room.min(self.batch);
@@ -295,9 +294,8 @@ where
         if count == 0 && failures.len() >= REMEMBERED {
             return;
         }
-        let pause = self.every.saturating_mul(1 << count.min(16));
-        let pause = pause.max(error.retry_after().unwrap_or_default());
-        let pause = pause.min(LONGEST);
+        let asked_for = error.retry_after().unwrap_or_default();
+        let pause = policy::resumes_after(self.every, count, asked_for);
         let failed = Failed {
             count: count + 1,
             until: self.now().saturating_add(pause),

@@ -1,4 +1,5 @@
 use super::Kept;
+use crate::suspend::policy;
 use concentric_core::{
     CancelReason, Context,
     context::Sleep,
@@ -33,7 +34,8 @@ impl Lease {
     where
         St: RunStore + ?Sized,
     {
-        kept.leased().saturating_add(kept.lease / 5 * 4)
+        kept.leased()
+            .saturating_add(policy::is_lost_after(kept.lease))
     }
 
     /// Resolves when the lease is lost. Cancels the run of `context` if that was requested.
