@@ -181,7 +181,13 @@ async fn claims_among_many_suspended_runs() {
     let began = Instant::now();
     copy(&database, copies).await;
     let stored = number(&database, "SELECT count(*) FROM runs").await;
-    println!("{stored} runs, copied in {:?}", began.elapsed());
+    let bytes = "SELECT sum(pg_total_relation_size(oid))::bigint FROM pg_class
+                 WHERE relnamespace = current_schema()::regnamespace AND relkind = 'r'";
+    let bytes = number(&database, bytes).await;
+    println!(
+        "{stored} runs, copied in {:?}: {bytes} bytes of tables and indexes",
+        began.elapsed()
+    );
     let mut runs = Vec::new();
     for n in 0..own_runs {
         runs.push(suspend(format!("own_{n}")).await);
