@@ -87,9 +87,9 @@ impl Clients {
             // One in six requests is sent twice at the same time.
             let times = self.dice(|dice| if dice.one_in(6) { 2 } else { 1 });
             let mut answers = Vec::new();
-            for copy in 0..times {
+            for copy in ["a", "b"].into_iter().take(times) {
                 let script = Script {
-                    tag: format!("{client}.{attempt}{}", ["a", "b"][copy % 2]),
+                    tag: format!("{client}.{attempt}{copy}"),
                     steps: usize::try_from(steps).unwrap_or(1),
                     variant,
                 };

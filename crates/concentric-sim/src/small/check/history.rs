@@ -77,7 +77,7 @@ fn read<'a>(
         let owner = owners.find(|it| {
             parts
                 .get(it.tag.as_str())
-                .is_some_and(|part| calls.first().is_some() || part.answers == 0)
+                .is_some_and(|part| !calls.is_empty() || part.answers == 0)
         });
         let Some(script) = owner else {
             wrong(format!("a turn belongs to no run: {calls:?} {text}"));
