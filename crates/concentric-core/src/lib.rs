@@ -50,6 +50,7 @@ pub mod describe;
 #[cfg(feature = "digest")]
 pub mod digest;
 pub mod driver;
+pub mod durable;
 mod end;
 mod environment;
 mod erased_layers;

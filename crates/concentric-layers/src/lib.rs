@@ -42,6 +42,7 @@
 //! | `CircuitBreakerLayer` | `circuit-breaker` | rejects model calls while the model fails |
 //! | `ConversationLayer` | `conversation` | keeps the history of conversations in a store |
 //! | `DetachLayer` | `detach` | completes a run after its consumer has disconnected |
+//! | `DurableLayer`, `DurableTools` | `durable` | have model calls and rounds recorded by an engine that replays runs |
 //! | `DynamicMemoryLayer` | `memory` | recalls memories of earlier runs, and captures each turn |
 //! | `Envelopes` | `envelope` | numbers and correlates the events of a run |
 //! | `FallbackLayer` | `fallback` | calls other models in place of one that fails |
@@ -102,6 +103,8 @@ pub mod debug;
 pub mod defaults;
 #[cfg(feature = "detach")]
 pub mod detach;
+#[cfg(feature = "durable")]
+pub mod durable;
 #[cfg(any(feature = "conversation", feature = "session"))]
 mod end;
 #[cfg(feature = "envelope")]
@@ -205,6 +208,8 @@ pub use self::compaction::CompactionLayer;
 pub use self::conversation::ConversationLayer;
 #[cfg(feature = "detach")]
 pub use self::detach::DetachLayer;
+#[cfg(feature = "durable")]
+pub use self::durable::{DurableLayer, DurableTools};
 #[cfg(feature = "envelope")]
 pub use self::envelope::{Envelope, Envelopes};
 #[cfg(feature = "fallback")]

@@ -63,6 +63,7 @@ where
 pub struct Installer<'a> {
     tools: &'a mut dyn Any,
     specs: fn(&dyn Any) -> ToolSpecs,
+    source: fn(&mut dyn Any) -> Option<&mut dyn Any>,
     plugins: &'a mut Plugins,
     gates: &'a mut StepGates,
     parts: ToolParts,
@@ -80,6 +81,7 @@ impl<'a> Installer<'a> {
         Self {
             tools,
             specs: |tools| tools.downcast_ref::<R>().map(R::specs).unwrap_or_default(),
+            source: |tools| tools.downcast_mut::<R>().map(R::source_mut),
             plugins,
             gates,
             parts: ToolParts::default(),
@@ -95,12 +97,12 @@ impl<'a> Installer<'a> {
         (self.specs)(&*self.tools)
     }
 
-    /// Returns the agent's tool source if it is a `T`, for plugins that add or change tools.
+    /// Returns the agent's tool source, or the one that it [wraps](ToolSource::source_mut), if it is a `T`, for plugins that add or change tools.
     pub fn tools_mut<T>(&mut self) -> Option<&mut T>
     where
         T: ToolSource + 'static,
     {
-        self.tools.downcast_mut()
+        (self.source)(self.tools)?.downcast_mut()
     }
 
     /// Adds a layer that is called once per run.

@@ -4,6 +4,7 @@ use concentric_proto::{
 };
 use futures_core::Stream;
 use std::{
+    any::Any,
     future::{Ready, ready},
     pin::Pin,
     sync::Arc,
@@ -57,6 +58,15 @@ pub trait ToolSource {
     fn install(&mut self, parts: ToolParts) -> Result<(), Error> {
         let _ = parts;
         Err(no_place("plugin"))
+    }
+
+    /// The source that plugins change ([`Installer::tools_mut`](crate::agent::Installer::tools_mut)): by default
+    /// this one; a source that wraps another returns that one.
+    fn source_mut(&mut self) -> &mut dyn Any
+    where
+        Self: Sized + 'static,
+    {
+        self
     }
 
     /// Adds the tools of a run, and checks that its gates and layers are applied. Called before the

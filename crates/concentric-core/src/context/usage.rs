@@ -128,6 +128,12 @@ impl Context {
         Some(recorded.usage.clone())
     }
 
+    /// Sets the tokens of the run to those that a journal recorded after a step.
+    pub(crate) fn replace_usage(&self, usage: RunUsage) {
+        let recorded = self.run.usage.get_or_init(Box::default);
+        recorded.lock().usage = usage;
+    }
+
     /// Adds the tokens of an interrupted run that is resumed, unless they were recorded here: by an
     /// earlier attempt to resume it, or because it was interrupted in this context.
     pub(crate) fn resume_usage(&self, usage: RunUsage) {

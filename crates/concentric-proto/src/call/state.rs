@@ -224,6 +224,16 @@ impl CallState {
         }
     }
 
+    /// Marks the call, which is about to be executed, as handed out by another process that ended: it may have
+    /// executed there, unless a ledger knows better.
+    ///
+    /// For engines that repeat a round after a crash. States that are stored before each round mark their calls
+    /// themselves when they are restored.
+    pub fn mark_lost(&mut self) {
+        self.run(true);
+        self.restore(true);
+    }
+
     /// Suspends the call, which is not running.
     pub(crate) fn suspend(&mut self, on: Box<Suspension>, by: SuspendedBy) {
         if self.may_have_executed() {
