@@ -1,0 +1,330 @@
+//! Drives a run within an invocation: polls the agent, and serves its steps with Restate's context.
+
+use crate::{
+    agents::Shared,
+    environment::Replayed,
+    journal::{Begin, Entry, EntryResult, Step, Steps, millis, time},
+    live::LiveRun,
+};
+use concentric_core::{
+    BoxModel, CancelReason, ChatRequest, Context as RunContext, Error, ErrorKind, Event, Finish,
+    Str,
+    durable::{JournalHandle, Recorded, RecordedError, StepAttempt, StepWork},
+    panic::catch,
+};
+use futures_util::{Stream, StreamExt, TryStreamExt, stream};
+use restate_sdk::{
+    context::{RunFuture, RunRetryPolicy},
+    endpoint::ContextInternal,
+    errors::{HandlerError, HandlerResult, TerminalError},
+    serde::Json,
+};
+use std::{
+    error::Error as StdError,
+    fmt,
+    future::{Future, poll_fn},
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll, ready},
+    time::{Duration, SystemTime},
+};
+use tokio::sync::{mpsc, oneshot};
+use tower::ServiceExt;
+
+/// The [code](Error::code) of a record or a state that exceeds its size limit.
+pub const UNWRITABLE: &str = "unwritable";
+
+/// Restate's limit of a journal entry, which the frame of a record shares.
+const MAX_RECORD: usize = (32 << 20) - (64 << 10);
+
+/// The end of a run in an invocation.
+pub(crate) enum Ended {
+    Finished(Box<Finish>),
+    Failed(Error),
+}
+
+/// The attempt at an invocation that drives a run.
+pub(crate) struct Attempt<'a> {
+    pub(crate) ctx: &'a ContextInternal,
+    pub(crate) shared: &'a Shared,
+    pub(crate) thread: &'a str,
+    pub(crate) live: &'a LiveRun,
+    /// The id of this attempt.
+    pub(crate) me: u64,
+    pub(crate) begin: &'a Begin,
+    pub(crate) environment: &'a Replayed,
+}
+
+impl Attempt<'_> {
+    /// Drives the run of `request` until it has ended.
+    ///
+    /// # Errors
+    ///
+    /// The attempt must be repeated from the journal.
+    pub(crate) async fn drive(
+        &self,
+        agent: BoxModel,
+        mut request: ChatRequest,
+    ) -> Result<Ended, HandlerError> {
+        let (steps, requested) = Steps::new();
+        request.context.provide(JournalHandle::new(steps));
+        let context = request.context.clone();
+        let answer = stream::once(agent.oneshot(request));
+        let events = answer.map_ok(|answer| answer.body).try_flatten();
+        let mut drive = Drive {
+            attempt: self,
+            context,
+            requested,
+            events: Some(events.boxed()),
+            current: None,
+            unanswered: Vec::new(),
+            last_by: self.begin.by,
+            is_live: self.begin.by == self.me,
+            ended: None,
+        };
+        poll_fn(|cx| drive.poll(cx)).await
+    }
+}
+
+type Events = Pin<Box<dyn Stream<Item = Result<Event, Error>> + Send>>;
+
+type Run<'a> = Pin<Box<dyn Future<Output = Result<Json<Entry>, TerminalError>> + Send + 'a>>;
+
+struct Drive<'a> {
+    attempt: &'a Attempt<'a>,
+    context: RunContext,
+    requested: mpsc::UnboundedReceiver<Step>,
+    // `None` once the run has ended.
+    events: Option<Events>,
+    current: Option<Current<'a>>,
+    // The run has stopped waiting for these steps, or will, as it did before.
+    unanswered: Vec<oneshot::Sender<Result<Recorded, Error>>>,
+    // The attempt that made the last record.
+    last_by: u64,
+    // Whether events are published: not in a replay.
+    is_live: bool,
+    ended: Option<Ended>,
+}
+
+struct Current<'a> {
+    run: Run<'a>,
+    reply: oneshot::Sender<Result<Recorded, Error>>,
+    /// Whether the step is executed, and not replayed.
+    is_executed: Arc<AtomicBool>,
+}
+
+impl<'a> Drive<'a> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Ended, HandlerError>> {
+        loop {
+            if let Some(current) = &mut self.current {
+                let result = current.run.as_mut().poll(cx);
+                if !self.is_live && current.is_executed.load(Ordering::Acquire) {
+                    // What the last attempt has published of this step is void.
+                    self.is_live = true;
+                    self.publish(Event::Reset);
+                }
+                if let Poll::Ready(result) = result {
+                    self.reply(result)?;
+                    continue;
+                }
+            } else if self.events.is_some()
+                && let Poll::Ready(Some(step)) = self.requested.poll_recv(cx)
+            {
+                self.current = Some(self.begin(step));
+                continue;
+            }
+            let Some(events) = &mut self.events else {
+                return match (&self.current, self.ended.take()) {
+                    (None, Some(ended)) => Poll::Ready(Ok(ended)),
+                    // The step that the run has left ends before the invocation.
+                    (_, ended) => {
+                        self.ended = ended;
+                        Poll::Pending
+                    }
+                };
+            };
+            let item = ready!(events.as_mut().poll_next(cx));
+            self.event(item);
+        }
+    }
+
+    fn publish(&self, event: Event) {
+        let Attempt { shared, thread, .. } = self.attempt;
+        shared.events.publish(thread, event);
+    }
+
+    /// Takes the next item of the agent's body.
+    fn event(&mut self, item: Option<Result<Event, Error>>) {
+        let ended = match item {
+            Some(Ok(Event::Finish(finish))) => {
+                self.publish(Event::Finish(finish.clone()));
+                Ended::Finished(finish)
+            }
+            Some(Ok(event)) => {
+                if self.is_live {
+                    self.publish(event);
+                }
+                return;
+            }
+            Some(Err(error)) => Ended::Failed(error),
+            None => Ended::Failed(Error::truncated()),
+        };
+        self.ended = Some(ended);
+        self.events = None;
+    }
+
+    /// Passes the result of the current step to the run.
+    fn reply(&mut self, result: Result<Json<Entry>, TerminalError>) -> Result<(), HandlerError> {
+        let Some(Current { reply, .. }) = self.current.take() else {
+            return Ok(());
+        };
+        let Ok(Json(entry)) = result else {
+            // Restate cancels the invocation.
+            self.context.cancel(CancelReason::User);
+            let _ = reply.send(Err(cancelled()));
+            return Ok(());
+        };
+        self.attempt.environment.advance(time(entry.at));
+        self.last_by = entry.by;
+        let result = match entry.result {
+            EntryResult::Done(recorded) => Ok(recorded),
+            EntryResult::Failed(error) => Err(error.to_error()),
+            EntryResult::Cancelled => {
+                self.context.cancel(CancelReason::User);
+                let _ = reply.send(Err(cancelled()));
+                return Ok(());
+            }
+            EntryResult::Left => {
+                self.unanswered.push(reply);
+                return Ok(());
+            }
+        };
+        // The journal has a result that the run did not wait for: it is driven again, with the result.
+        reply.send(result).map_err(|_| HandlerError::from(Raced))
+    }
+
+    fn begin(&self, step: Step) -> Current<'a> {
+        let Step {
+            name,
+            work,
+            reply,
+            left,
+        } = step;
+        let attempt = self.attempt;
+        let is_executed = Arc::new(AtomicBool::new(false));
+        let executed = Execute {
+            attempt: match self.last_by == attempt.me {
+                true => StepAttempt::first(),
+                false => StepAttempt::repeated(),
+            },
+            by: attempt.me,
+            limits: attempt.shared.limits,
+            deadline: time(attempt.begin.at) + attempt.shared.limits.deadline,
+            live: attempt.live.clone(),
+            is_executed: Arc::clone(&is_executed),
+        };
+        let run = attempt.ctx.run(move || executed.execute(work, left));
+        // Retries are those of the stack, inside the step.
+        let once = RunRetryPolicy::new().max_attempts(1);
+        Current {
+            run: Box::pin(run.name(name.to_string()).retry_policy(once)),
+            reply,
+            is_executed,
+        }
+    }
+}
+
+/// The time limits of an invocation and of its steps.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    pub(crate) deadline: Duration,
+    pub(crate) step: Duration,
+}
+
+/// The execution of a step.
+struct Execute {
+    attempt: StepAttempt,
+    by: u64,
+    limits: Limits,
+    deadline: SystemTime,
+    live: LiveRun,
+    is_executed: Arc<AtomicBool>,
+}
+
+impl Execute {
+    async fn execute(
+        self,
+        work: StepWork,
+        left: oneshot::Receiver<()>,
+    ) -> HandlerResult<Json<Entry>> {
+        self.is_executed.store(true, Ordering::Release);
+        let of_run = self.deadline.duration_since(SystemTime::now());
+        let of_run = of_run.unwrap_or_default();
+        let attempt = self.attempt;
+        let result = tokio::select! {
+            biased;
+            () = self.live.cancelled() => EntryResult::Cancelled,
+            _ = left => EntryResult::Left,
+            () = tokio::time::sleep(of_run.min(self.limits.step)) => {
+                let error = match of_run <= self.limits.step {
+                    true => Error::deadline(),
+                    false => Error::new(ErrorKind::Timeout, "a step has passed its time limit"),
+                };
+                EntryResult::Failed(RecordedError::new(&error))
+            }
+            result = caught(move || work(attempt)) => result,
+        };
+        Ok(Json(Entry {
+            by: self.by,
+            at: millis(SystemTime::now()),
+            result,
+        }))
+    }
+}
+
+/// Executes the work of a step; a panic fails the step and not the process's connection to Restate.
+async fn caught(
+    work: impl FnOnce() -> Pin<Box<dyn Future<Output = Recorded> + Send>>,
+) -> EntryResult {
+    let failed = |error: &Error| EntryResult::Failed(RecordedError::new(error));
+    let panicked = || failed(&Error::new(ErrorKind::Other, "a step of the run panicked"));
+    let Ok(mut work) = catch(work) else {
+        return panicked();
+    };
+    let recorded = poll_fn(|cx| match catch(|| work.as_mut().poll(cx)) {
+        Ok(polled) => polled.map(Ok),
+        Err(panic) => Poll::Ready(Err(panic)),
+    });
+    match recorded.await {
+        Ok(recorded) if recorded.size() <= MAX_RECORD => EntryResult::Done(recorded),
+        Ok(recorded) => failed(&unwritable("the record of a step", recorded.size(), MAX_RECORD)),
+        Err(panic) => {
+            tracing::error!(parent: None, panic = panic.text(), "a step of a run panicked");
+            panicked()
+        }
+    }
+}
+
+pub(crate) fn unwritable(what: &str, bytes: usize, limit: usize) -> Error {
+    let why = format!("{what} has {bytes} bytes, more than {limit}");
+    Error::new(ErrorKind::TooLarge, Str::from(why)).with_code(UNWRITABLE)
+}
+
+fn cancelled() -> Error {
+    Error::new(ErrorKind::Cancelled, "the run was cancelled")
+}
+
+/// The reason to repeat an attempt: the run stopped waiting for a step at the moment it was recorded.
+#[derive(Debug)]
+struct Raced;
+
+impl fmt::Display for Raced {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the run left a step while it was recorded; it is driven again from the journal")
+    }
+}
+
+impl StdError for Raced {}
