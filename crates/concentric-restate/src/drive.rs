@@ -118,8 +118,14 @@ struct Current<'a> {
 
 impl<'a> Drive<'a> {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Ended, HandlerError>> {
+        // A future of Restate's context that has failed ends the handler when it is polled next, and must not be polled
+        // before that: each is polled once per poll of the handler.
+        let mut is_polled = false;
         loop {
-            if let Some(current) = &mut self.current {
+            if let Some(current) = &mut self.current
+                && !is_polled
+            {
+                is_polled = true;
                 let result = current.run.as_mut().poll(cx);
                 if !self.is_live && current.is_executed.load(Ordering::Acquire) {
                     // What the last attempt has published of this step is void.
@@ -128,12 +134,14 @@ impl<'a> Drive<'a> {
                 }
                 if let Poll::Ready(result) = result {
                     self.reply(result)?;
-                    continue;
                 }
-            } else if self.events.is_some()
+            }
+            if self.current.is_none()
+                && self.events.is_some()
                 && let Poll::Ready(Some(step)) = self.requested.poll_recv(cx)
             {
                 self.current = Some(self.begin(step));
+                is_polled = false;
                 continue;
             }
             let Some(events) = &mut self.events else {
@@ -317,13 +325,19 @@ fn cancelled() -> Error {
     Error::new(ErrorKind::Cancelled, "the run was cancelled")
 }
 
+// The SDK writes the `Debug` of an error into the journal.
 /// The reason to repeat an attempt: the run stopped waiting for a step at the moment it was recorded.
-#[derive(Debug)]
 struct Raced;
 
 impl fmt::Display for Raced {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the run left a step while it was recorded; it is driven again from the journal")
+    }
+}
+
+impl fmt::Debug for Raced {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

@@ -441,8 +441,8 @@ fn seed() -> [u8; 16] {
     })
 }
 
+// The SDK writes the `Debug` of an error into the journal.
 /// The reason to repeat an attempt elsewhere: another version of the code began the invocation.
-#[derive(Debug)]
 struct CodeChanged;
 
 impl fmt::Display for CodeChanged {
@@ -451,6 +451,12 @@ impl fmt::Display for CodeChanged {
             "code_changed: another version of the code began this invocation; deploy that version until it has \
              ended",
         )
+    }
+}
+
+impl fmt::Debug for CodeChanged {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

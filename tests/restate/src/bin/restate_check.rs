@@ -146,7 +146,7 @@ impl Place {
         let call = asked.call_id.as_ref().unwrap().as_str();
         self.world.log(thread, &format!("asked {call}"));
         match self.world.count(thread, &format!("effect {call}")) {
-            0 => Reply::answer_failed(id, "It was not done."),
+            0 => Reply::answer(id, "It was not done."),
             _ => Reply::answer(id, "It was done."),
         }
     }
@@ -209,7 +209,7 @@ fn check(world: &World, thread: &str, script: &str, killed: &(String, usize, boo
                 "pay" | "refund" => assert_eq!(effects, 1, "{thread} {point} {call}\n{}", lines()),
                 "send" => {
                     let was_asked = world.count(thread, &format!("asked {call}"));
-                    assert!(runs == 1 && effects <= 1, "{thread} {point} {call}\n{}", lines());
+                    assert!(runs <= 1 && effects <= runs, "{thread} {point} {call}\n{}", lines());
                     // One that may have happened is asked about.
                     assert!(effects == 1 || was_asked == 1, "{thread} {point} {call}\n{}", lines());
                     assert!(is_here || was_asked == 0, "{thread} {point} {call}\n{}", lines());
@@ -520,12 +520,12 @@ async fn key() -> String {
     assert_eq!(first.run, second.run);
     assert_eq!(place.client.run("t", "k", &input).await.unwrap().run, first.run);
     assert_eq!(place.world.count("t", "model 0"), 1);
-    assert_eq!(place.client.state("t").await.unwrap().turns, 4);
+    assert_eq!(place.client.state("t").await.unwrap().turns, 3);
     // Another key is the next turn of the conversation.
     let next = place.client.run("t", "k2", &RunInput::user("")).await.unwrap();
     completed("t", &next);
     assert_ne!(next.run, first.run);
-    assert_eq!(place.client.state("t").await.unwrap().turns, 6);
+    assert_eq!(place.client.state("t").await.unwrap().turns, 5);
     // While a run waits, another one is refused, or withdraws it.
     let waits = place.client.run("t", "k3", &RunInput::user("refund")).await.unwrap();
     assert_eq!(waits.outcome, Some(Outcome::Interrupted));
