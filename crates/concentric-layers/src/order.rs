@@ -29,6 +29,7 @@
 //! | [`CompactionLayer`](crate::CompactionLayer) | it receives the whole conversation, and the final error of the layers inside |
 //! | [`ClearToolResultsLayer`](crate::ClearToolResultsLayer), [`TrimLayer`](crate::TrimLayer) | shorten what a compaction has left |
 //! | [`TransformLayer`](crate::TransformLayer), [`GuardLayer`](crate::GuardLayer), [`GuardrailLayer`](crate::GuardrailLayer) | the transcript records what they release |
+//! | [`DurableLayer`](crate::DurableLayer) | one step has all attempts at a call; the layers outside run again in a replay |
 //! | [`ResponseCacheLayer`](crate::ResponseCacheLayer) | inside all layers that change a request, since the request is the key, and outside all attempts |
 //! | [`FallbackLayer`](crate::FallbackLayer) | each of its models has the layers below for itself |
 //! | tower's `RetryLayer` with [`RetryModel`](crate::RetryModel) | repeats the attempts of one model |
