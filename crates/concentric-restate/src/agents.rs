@@ -147,10 +147,13 @@ impl RestateAgents {
         let version = self.version.as_ref().map_or("", Str::as_str);
         let version = Digest::of_fields(
             "concentric/restate/version",
-            &[version.as_bytes(), match version {
-                "" => stack.as_bytes(),
-                _ => b"",
-            }],
+            &[
+                version.as_bytes(),
+                match version {
+                    "" => stack.as_bytes(),
+                    _ => b"",
+                },
+            ],
         );
         let shared = Arc::new(Shared {
             agent: self.agent,

@@ -190,22 +190,33 @@ where
         let status = response.status();
         let body = Limited::new(response.into_body(), MAX_RESPONSE);
         let body = body.collect().await.map_err(|error| {
-            Error::new(ErrorKind::Connection, "the answer of the Restate server was lost")
-                .with_source(error)
+            Error::new(
+                ErrorKind::Connection,
+                "the answer of the Restate server was lost",
+            )
+            .with_source(error)
         })?;
         Ok::<_, Error>((status, body.to_bytes()))
     };
     let (status, body) = tokio::time::timeout(timeout, response)
         .await
-        .map_err(|_| Error::new(ErrorKind::Timeout, "the Restate server did not answer in time"))??;
+        .map_err(|_| {
+            Error::new(
+                ErrorKind::Timeout,
+                "the Restate server did not answer in time",
+            )
+        })??;
     if !status.is_success() {
         let kind = ErrorKind::of_status(status.as_u16());
         let why = format!("the Restate server answered with the status {status}");
         return Err(Error::new(kind, why).with_status(status.as_u16()));
     }
     serde_json::from_slice(&body).map_err(|error| {
-        Error::new(ErrorKind::Protocol, "the answer of the Restate server cannot be read")
-            .with_source(error)
+        Error::new(
+            ErrorKind::Protocol,
+            "the answer of the Restate server cannot be read",
+        )
+        .with_source(error)
     })
 }
 

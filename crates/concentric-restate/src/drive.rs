@@ -308,7 +308,11 @@ async fn caught(
     });
     match recorded.await {
         Ok(recorded) if recorded.size() <= MAX_RECORD => EntryResult::Done(recorded),
-        Ok(recorded) => failed(&unwritable("the record of a step", recorded.size(), MAX_RECORD)),
+        Ok(recorded) => failed(&unwritable(
+            "the record of a step",
+            recorded.size(),
+            MAX_RECORD,
+        )),
         Err(panic) => {
             tracing::error!(parent: None, panic = panic.text(), "a step of a run panicked");
             panicked()
@@ -331,7 +335,9 @@ struct Raced;
 
 impl fmt::Display for Raced {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the run left a step while it was recorded; it is driven again from the journal")
+        f.write_str(
+            "the run left a step while it was recorded; it is driven again from the journal",
+        )
     }
 }
 

@@ -2,14 +2,24 @@ use crate::agents::configuration;
 use bytes::Bytes;
 use concentric_core::{BoxError, Error};
 use http_body_util::combinators::UnsyncBoxBody;
-use restate_sdk::{endpoint::Endpoint, http_server::HttpServer};
+use hyper::server::conn::http2;
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo},
+    server::graceful::GracefulShutdown,
+};
+use restate_sdk::{endpoint::Endpoint, hyper::HyperEndpoint};
 use std::{
     convert::Infallible,
     future::{Future, Ready, ready},
+    pin::pin,
     task::{Context, Poll},
+    time::Duration,
 };
 use tokio::net::TcpListener;
 use tower_service::Service;
+
+/// How long a server that shuts down waits for the invocations.
+const GRACE: Duration = Duration::from_secs(10);
 
 /// The endpoint that Restate calls: a service for a server of HTTP/2, with [one of its own](Self::serve).
 #[derive(Clone)]
@@ -45,8 +55,34 @@ impl RestateEndpoint {
             );
             return Err(configuration(why).with_code("identity_keys"));
         }
-        let server = HttpServer::new(self.endpoint);
-        server.serve_with_cancel(listener, shutdown).await;
+        let endpoint = HyperEndpoint::new(self.endpoint);
+        let connections = GracefulShutdown::new();
+        let mut shutdown = pin!(shutdown);
+        loop {
+            let stream = tokio::select! {
+                () = &mut shutdown => break,
+                accepted = listener.accept() => match accepted {
+                    Ok((stream, _)) => stream,
+                    Err(error) => {
+                        tracing::warn!(%error, "a connection of Restate was not accepted");
+                        // Such as too many open files.
+                        tokio::time::sleep(Duration::from_millis(50)).await;
+                        continue;
+                    }
+                },
+            };
+            // Records are small, and the run waits for each of them.
+            let _ = stream.set_nodelay(true);
+            let connection = http2::Builder::new(TokioExecutor::new())
+                .serve_connection(TokioIo::new(stream), endpoint.clone());
+            let connection = connections.watch(connection);
+            tokio::spawn(async move {
+                if let Err(error) = connection.await {
+                    tracing::debug!(%error, "a connection of Restate ended");
+                }
+            });
+        }
+        let _ = tokio::time::timeout(GRACE, connections.shutdown()).await;
         Ok(())
     }
 }

@@ -190,7 +190,10 @@ mod tests {
             events.publish(&at.to_string(), Event::Reset);
         }
         let logs = events.0.lock().unwrap_or_else(PoisonError::into_inner);
-        assert_eq!((logs.logs.len(), logs.order.len()), (MAX_THREADS, MAX_THREADS));
+        assert_eq!(
+            (logs.logs.len(), logs.order.len()),
+            (MAX_THREADS, MAX_THREADS)
+        );
         assert!(!logs.logs.contains_key("0"));
     }
 }

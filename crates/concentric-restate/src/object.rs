@@ -9,9 +9,7 @@ use crate::{
 };
 use concentric_core::{
     ChatRequest, Context, Environment, Error, ErrorKind, Finish, Outcome, RunId, SideEffects, Str,
-    ThreadId, Transcript, Turn,
-    run_state::RunState,
-    store::Tenant,
+    ThreadId, Transcript, Turn, run_state::RunState, store::Tenant,
 };
 use restate_sdk::{
     context::RunFuture,
@@ -56,7 +54,9 @@ pub(crate) fn define(
     let handlers: Option<Vec<_>> = handlers.into_iter().collect();
     let of = discovery::ServiceName::try_from(name).ok().zip(handlers);
     let Some((of, handlers)) = of else {
-        return Err(configuration(format!("`{name}` is not the name of a service of Restate")));
+        return Err(configuration(format!(
+            "`{name}` is not the name of a service of Restate"
+        )));
     };
     let millis = |time: Duration| u64::try_from(time.as_millis()).ok();
     let discovery = discovery::Service {

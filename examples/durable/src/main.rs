@@ -26,9 +26,7 @@ use concentric_core::{
     FinishReason, Reply, Role, ToolCallPart, Usage,
 };
 use concentric_layers::{DurableLayer, DurableTools};
-use concentric_restate::{
-    ReplyInput, RestateAgents, RestateClient, RunInput, RunOutput, register,
-};
+use concentric_restate::{ReplyInput, RestateAgents, RestateClient, RunInput, RunOutput, register};
 use concentric_store::SqliteStore;
 use concentric_tools::{Approval, Toolset, tool};
 use futures_util::stream;
@@ -94,10 +92,14 @@ struct Refund {
 
 /// The stack of any agent, with two layers for the engine.
 fn agent(ledger: SqliteStore) -> BoxModel {
-    let refund = tool("refund", "Refunds an order.", |Refund { order }| async move {
-        println!("refunding order {order}");
-        format!("order {order} is refunded")
-    });
+    let refund = tool(
+        "refund",
+        "Refunds an order.",
+        |Refund { order }| async move {
+            println!("refunding order {order}");
+            format!("order {order} is refunded")
+        },
+    );
     let tools = Toolset::new()
         .tool(refund)
         .gate(Approval::for_tools("refund"))
@@ -153,7 +155,11 @@ async fn approve(thread: &str) -> Result<(), BoxError> {
 
 async fn state(thread: &str) -> Result<(), BoxError> {
     let state = client().state(thread).await?;
-    println!("{} turns, {} interrupts", state.turns, state.interrupts.len());
+    println!(
+        "{} turns, {} interrupts",
+        state.turns,
+        state.interrupts.len()
+    );
     Ok(())
 }
 

@@ -68,7 +68,8 @@ fn model(world: World) -> BoxModel {
                             name => name,
                         };
                         let arguments = json!({ "what": id }).to_string();
-                        let part = ToolCallPart::new(CallId::new(id.as_str()), name, arguments.as_str());
+                        let part =
+                            ToolCallPart::new(CallId::new(id.as_str()), name, arguments.as_str());
                         Event::tool_call(part)
                     }));
                     FinishReason::ToolCalls
@@ -163,7 +164,11 @@ pub fn agent(world: &World, ledger: impl Ledger, traced: &Traced) -> BoxModel {
     let trace = Trace::new(move |entry| sink.lock().unwrap().push(entry));
     BoxModel::new(
         ServiceBuilder::new()
-            .layer(AgentLayer::new(DurableTools::new(tools)).step_limit(12).with(trace))
+            .layer(
+                AgentLayer::new(DurableTools::new(tools))
+                    .step_limit(12)
+                    .with(trace),
+            )
             .layer(DurableLayer::new())
             .service(model(world.clone())),
     )

@@ -107,7 +107,10 @@ impl Restate {
             }
             sleep(Duration::from_millis(50)).await;
         }
-        panic!("the Restate server did not start: see {}", self.dir.display());
+        panic!(
+            "the Restate server did not start: see {}",
+            self.dir.display()
+        );
     }
 
     pub async fn kill(&mut self) {

@@ -28,6 +28,8 @@ mod config;
 mod conversation;
 #[cfg(feature = "detach")]
 mod detach;
+#[cfg(feature = "full")]
+mod durable;
 #[cfg(feature = "envelope")]
 mod envelope;
 #[cfg(feature = "full")]

@@ -8,12 +8,12 @@
 
 use concentric_core::{
     BoxModel, ChatRequest, Context, Environment, Error, ErrorKind, Event, Interrupt, Outcome,
-    Reply, ThreadId, interrupt,
-    store::Ledger,
-    trace::lasting,
+    Reply, ThreadId, interrupt, store::Ledger, trace::lasting,
 };
 use concentric_layers::SuspendLayer;
-use concentric_restate::{ReplyInput, RestateAgents, RestateClient, RunEvents, RunInput, RunOutput, register};
+use concentric_restate::{
+    ReplyInput, RestateAgents, RestateClient, RunEvents, RunInput, RunOutput, register,
+};
 use concentric_restate_tests::{
     agent::{Traced, agent},
     servers::{Options, Restate, Splitter, Supervised, Worker, port, signal},
@@ -78,7 +78,10 @@ impl Dice {
     }
 
     fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) as usize % bound
     }
 }
@@ -170,12 +173,23 @@ where
 }
 
 fn completed(thread: &str, output: &RunOutput) {
-    assert_eq!(output.outcome, Some(Outcome::Completed), "{thread}: {output:?}");
+    assert_eq!(
+        output.outcome,
+        Some(Outcome::Completed),
+        "{thread}: {output:?}"
+    );
 }
 
 // ---- kills ----
 
-const SCRIPTS: &[&str] = &["", "look", "look+pay;send", "pay;refund", "send+look+pay;look", "send+send;refund+send"];
+const SCRIPTS: &[&str] = &[
+    "",
+    "look",
+    "look+pay;send",
+    "pay;refund",
+    "send+look+pay;look",
+    "send+send;refund+send",
+];
 
 /// The points of a script's run, each with the step of the model call or the round that it belongs to.
 fn points(script: &str) -> Vec<(String, usize, bool)> {
@@ -184,7 +198,12 @@ fn points(script: &str) -> Vec<(String, usize, bool)> {
     let parts = ["begin", "middle", "end"];
     for step in 0..=rounds.len() {
         points.extend(parts.map(|part| (format!("model-{step}:{part}"), step, true)));
-        for (at, name) in rounds.get(step).iter().flat_map(|round| round.split('+')).enumerate() {
+        for (at, name) in rounds
+            .get(step)
+            .iter()
+            .flat_map(|round| round.split('+'))
+            .enumerate()
+        {
             points.extend(parts.map(|part| (format!("{name}_{step}_{at}:{part}"), step, false)));
         }
     }
@@ -199,20 +218,49 @@ fn check(world: &World, thread: &str, script: &str, killed: &(String, usize, boo
     for step in 0..=rounds.len() {
         // What was recorded before the kill is not requested again.
         let calls = 1 + usize::from(*in_model && step == *at);
-        assert_eq!(world.count(thread, &format!("model {step}")), calls, "{thread} {point}\n{}", lines());
-        for (position, name) in rounds.get(step).iter().flat_map(|round| round.split('+')).enumerate() {
+        assert_eq!(
+            world.count(thread, &format!("model {step}")),
+            calls,
+            "{thread} {point}\n{}",
+            lines()
+        );
+        for (position, name) in rounds
+            .get(step)
+            .iter()
+            .flat_map(|round| round.split('+'))
+            .enumerate()
+        {
             let call = format!("{name}_{step}_{position}");
-            let (runs, effects) = (world.count(thread, &format!("tool {call}")), world.count(thread, &format!("effect {call}")));
+            let (runs, effects) = (
+                world.count(thread, &format!("tool {call}")),
+                world.count(thread, &format!("effect {call}")),
+            );
             let is_here = !in_model && step == *at;
-            assert!(runs <= 1 + usize::from(is_here), "{thread} {point} {call}\n{}", lines());
+            assert!(
+                runs <= 1 + usize::from(is_here),
+                "{thread} {point} {call}\n{}",
+                lines()
+            );
             match name {
                 "pay" | "refund" => assert_eq!(effects, 1, "{thread} {point} {call}\n{}", lines()),
                 "send" => {
                     let was_asked = world.count(thread, &format!("asked {call}"));
-                    assert!(runs <= 1 && effects <= runs, "{thread} {point} {call}\n{}", lines());
+                    assert!(
+                        runs <= 1 && effects <= runs,
+                        "{thread} {point} {call}\n{}",
+                        lines()
+                    );
                     // One that may have happened is asked about.
-                    assert!(effects == 1 || was_asked == 1, "{thread} {point} {call}\n{}", lines());
-                    assert!(is_here || was_asked == 0, "{thread} {point} {call}\n{}", lines());
+                    assert!(
+                        effects == 1 || was_asked == 1,
+                        "{thread} {point} {call}\n{}",
+                        lines()
+                    );
+                    assert!(
+                        is_here || was_asked == 0,
+                        "{thread} {point} {call}\n{}",
+                        lines()
+                    );
                 }
                 _ => {}
             }
@@ -246,7 +294,12 @@ async fn kills() -> String {
         place.world.plan(&thread, "kill", &killed.0);
         let (output, questions) = place.run(&thread, script).await;
         completed(&thread, &output);
-        assert_eq!(place.world.count(&thread, "kill"), 1, "{thread} {}", killed.0);
+        assert_eq!(
+            place.world.count(&thread, "kill"),
+            1,
+            "{thread} {}",
+            killed.0
+        );
         check(&place.world, &thread, script, &killed, questions);
         asked += questions - script.matches("refund").count();
     }
@@ -334,7 +387,11 @@ async fn both() -> String {
         worker.ended().await;
         let replies = output.interrupts.iter().map(|it| place.answer(&thread, it));
         let reply = ReplyInput::new(replies.collect());
-        place.client.start_reply(&thread, "reply-0", &reply).await.unwrap();
+        place
+            .client
+            .start_reply(&thread, "reply-0", &reply)
+            .await
+            .unwrap();
         worker.hold(false);
         let output = retried(|| place.client.reply(&thread, "reply-0", &reply)).await;
         completed(&thread, &output);
@@ -348,9 +405,16 @@ async fn both() -> String {
         restart_both(&mut place, &worker, server_first).await;
         let (output, _) = place.run(&thread, "look+pay").await;
         completed(&thread, &output);
-        check(&place.world, &thread, "look+pay", &("pay_0_1:middle".into(), 0, false), 0);
+        check(
+            &place.world,
+            &thread,
+            "look+pay",
+            &("pay_0_1:middle".into(), 0, false),
+            0,
+        );
     }
-    "killed and restarted in both orders, while an approval waited and in the middle of a tool".into()
+    "killed and restarted in both orders, while an approval waited and in the middle of a tool"
+        .into()
 }
 
 async fn restart_both(place: &mut Place, worker: &Supervised, server_first: bool) {
@@ -386,9 +450,19 @@ async fn parallel() -> String {
         completed(thread, &output);
         // All have started before the first has ended.
         let lines = place.world.lines(thread);
-        let of_last: Vec<&String> = lines.rsplit(|line| line.starts_with("kill")).next().unwrap().iter().collect();
-        let first_end = of_last.iter().position(|line| line.starts_with("ended")).unwrap();
-        let started = of_last[..first_end].iter().filter(|line| line.starts_with("tool"));
+        let of_last: Vec<&String> = lines
+            .rsplit(|line| line.starts_with("kill"))
+            .next()
+            .unwrap()
+            .iter()
+            .collect();
+        let first_end = of_last
+            .iter()
+            .position(|line| line.starts_with("ended"))
+            .unwrap();
+        let started = of_last[..first_end]
+            .iter()
+            .filter(|line| line.starts_with("tool"));
         assert_eq!(started.count(), 4, "{lines:?}");
         assert_eq!(place.world.count(thread, "model 0"), 1);
     }
@@ -405,7 +479,10 @@ async fn stopped() -> String {
         ..Options::default()
     };
     let (first, second) = (port(), port());
-    let workers = [Worker::start(&place.world, first, &options).await, Worker::start(&place.world, second, &options).await];
+    let workers = [
+        Worker::start(&place.world, first, &options).await,
+        Worker::start(&place.world, second, &options).await,
+    ];
     let splitter = Splitter::start(vec![first, second]).await;
     place.register(splitter.port).await;
     place.world.plan("t", "stop", "pay_0_0:middle");
@@ -419,13 +496,30 @@ async fn stopped() -> String {
     let stopped: u32 = stop.rsplit(' ').next().unwrap().parse().unwrap();
     let (output, _) = place.run("t", "pay").await;
     // The deadline is that of the invocation, whose process was stopped for longer.
-    let is_late = output.error.as_ref().is_some_and(|error| error.kind == ErrorKind::Timeout);
-    assert!(is_late || output.outcome == Some(Outcome::Completed), "{output:?}");
+    let is_late = output
+        .error
+        .as_ref()
+        .is_some_and(|error| error.kind == ErrorKind::Timeout);
+    assert!(
+        is_late || output.outcome == Some(Outcome::Completed),
+        "{output:?}"
+    );
     signal(stopped, Signal::CONT);
     sleep(Duration::from_secs(1)).await;
-    assert!(place.world.count("t", "effect pay_0_0") <= 1, "{:?}", place.world.lines("t"));
+    assert!(
+        place.world.count("t", "effect pay_0_0") <= 1,
+        "{:?}",
+        place.world.lines("t")
+    );
     drop(workers);
-    format!("the effect happened once; the run {}", if is_late { "passed its deadline" } else { "completed" })
+    format!(
+        "the effect happened once; the run {}",
+        if is_late {
+            "passed its deadline"
+        } else {
+            "completed"
+        }
+    )
 }
 
 /// A model call that is longer than the inactivity timeout is made once; an abort timeout that is too short is refused.
@@ -440,7 +534,12 @@ async fn long() -> String {
     let _worker = place.worker(options).await;
     let (output, _) = place.run("t", "long").await;
     completed("t", &output);
-    assert_eq!(place.world.count("t", "model 0"), 1, "{:?}", place.world.lines("t"));
+    assert_eq!(
+        place.world.count("t", "model 0"),
+        1,
+        "{:?}",
+        place.world.lines("t")
+    );
     let agent = agent(&place.world, MemoryStore::new(), &Traced::default());
     let refused = RestateAgents::new("Clerk", agent)
         .deadline(Duration::from_secs(20))
@@ -453,7 +552,12 @@ async fn long() -> String {
 /// A new deployment while runs wait: they continue with the new code.
 async fn deployments() -> String {
     let place = Place::new().await;
-    let old = place.worker(Options { version: "1".into(), ..Options::default() }).await;
+    let old = place
+        .worker(Options {
+            version: "1".into(),
+            ..Options::default()
+        })
+        .await;
     let count = number("CONCENTRIC_WAITING", 200);
     let threads: Vec<String> = (0..count).map(|at| format!("w{at}")).collect();
     let input = RunInput::user("refund");
@@ -461,18 +565,45 @@ async fn deployments() -> String {
         let (client, input) = (place.client.clone(), input.clone());
         async move { client.run(&thread, "run", &input).await.unwrap() }
     };
-    let waiting: Vec<RunOutput> = stream::iter(threads.clone()).map(wait).buffer_unordered(8).collect().await;
-    assert!(waiting.iter().all(|it| it.outcome == Some(Outcome::Interrupted)));
-    let driven = place.restate.query("SELECT id FROM sys_invocation WHERE status <> 'completed'").await;
-    assert!(driven.is_empty(), "a waiting run has no invocation: {driven:?}");
-    let new = place.worker(Options { version: "2".into(), ..Options::default() }).await;
+    let waiting: Vec<RunOutput> = stream::iter(threads.clone())
+        .map(wait)
+        .buffer_unordered(8)
+        .collect()
+        .await;
+    assert!(
+        waiting
+            .iter()
+            .all(|it| it.outcome == Some(Outcome::Interrupted))
+    );
+    let driven = place
+        .restate
+        .query("SELECT id FROM sys_invocation WHERE status <> 'completed'")
+        .await;
+    assert!(
+        driven.is_empty(),
+        "a waiting run has no invocation: {driven:?}"
+    );
+    let new = place
+        .worker(Options {
+            version: "2".into(),
+            ..Options::default()
+        })
+        .await;
     old.hold(true);
     old.kill();
     old.ended().await;
     let place = &place;
     let reply = |thread: String| async move { place.run(&thread, "refund").await.0 };
-    let ended: Vec<RunOutput> = stream::iter(threads.clone()).map(reply).buffer_unordered(8).collect().await;
-    assert!(ended.iter().all(|it| it.outcome == Some(Outcome::Completed)));
+    let ended: Vec<RunOutput> = stream::iter(threads.clone())
+        .map(reply)
+        .buffer_unordered(8)
+        .collect()
+        .await;
+    assert!(
+        ended
+            .iter()
+            .all(|it| it.outcome == Some(Outcome::Completed))
+    );
     for thread in &threads {
         assert_eq!(place.world.count(thread, "effect refund_0_0"), 1);
         assert_eq!(place.world.count(thread, "model 0"), 1);
@@ -484,7 +615,12 @@ async fn deployments() -> String {
 /// Changed code does not continue an invocation; the code that began it does.
 async fn changed() -> String {
     let place = Place::new().await;
-    let worker = place.worker(Options { version: "1".into(), ..Options::default() }).await;
+    let worker = place
+        .worker(Options {
+            version: "1".into(),
+            ..Options::default()
+        })
+        .await;
     worker.hold(true);
     worker.set_version("2");
     place.world.plan("t", "kill", "look_0_0:middle");
@@ -494,8 +630,13 @@ async fn changed() -> String {
     worker.hold(false);
     let mut refused = false;
     for _ in 0..400 {
-        let rows = place.restate.query("SELECT last_failure FROM sys_invocation WHERE target_handler_name = 'run'").await;
-        refused = rows.iter().any(|row| row.to_string().contains("code_changed"));
+        let rows = place
+            .restate
+            .query("SELECT last_failure FROM sys_invocation WHERE target_handler_name = 'run'")
+            .await;
+        refused = rows
+            .iter()
+            .any(|row| row.to_string().contains("code_changed"));
         if refused {
             break;
         }
@@ -515,27 +656,49 @@ async fn key() -> String {
     let place = Place::new().await;
     let _worker = place.worker(Options::default()).await;
     let input = RunInput::user("pay");
-    let (first, second) = tokio::join!(place.client.run("t", "k", &input), place.client.run("t", "k", &input));
+    let (first, second) = tokio::join!(
+        place.client.run("t", "k", &input),
+        place.client.run("t", "k", &input)
+    );
     let (first, second) = (first.unwrap(), second.unwrap());
     assert_eq!(first.run, second.run);
-    assert_eq!(place.client.run("t", "k", &input).await.unwrap().run, first.run);
+    assert_eq!(
+        place.client.run("t", "k", &input).await.unwrap().run,
+        first.run
+    );
     assert_eq!(place.world.count("t", "model 0"), 1);
     assert_eq!(place.client.state("t").await.unwrap().turns, 3);
     // Another key is the next turn of the conversation.
-    let next = place.client.run("t", "k2", &RunInput::user("")).await.unwrap();
+    let next = place
+        .client
+        .run("t", "k2", &RunInput::user(""))
+        .await
+        .unwrap();
     completed("t", &next);
     assert_ne!(next.run, first.run);
     assert_eq!(place.client.state("t").await.unwrap().turns, 5);
     // While a run waits, another one is refused, or withdraws it.
-    let waits = place.client.run("t", "k3", &RunInput::user("refund")).await.unwrap();
+    let waits = place
+        .client
+        .run("t", "k3", &RunInput::user("refund"))
+        .await
+        .unwrap();
     assert_eq!(waits.outcome, Some(Outcome::Interrupted));
-    let refused = place.client.run("t", "k4", &RunInput::user("")).await.unwrap();
+    let refused = place
+        .client
+        .run("t", "k4", &RunInput::user(""))
+        .await
+        .unwrap();
     assert_eq!(refused.error.unwrap().code.as_deref(), Some("run_waiting"));
     let mine = ReplyInput::new(vec![Reply::approve(waits.interrupts[0].id.clone())]);
     let other = mine.clone().with_tenant("other");
     let hidden = place.client.reply("t", "r1", &other).await.unwrap();
     assert_eq!(hidden.error.unwrap().code.as_deref(), Some("run_not_found"));
-    let next = place.client.run("t", "k5", &RunInput::user("").withdrawing()).await.unwrap();
+    let next = place
+        .client
+        .run("t", "k5", &RunInput::user("").withdrawing())
+        .await
+        .unwrap();
     completed("t", &next);
     let late = place.client.reply("t", "r2", &mine).await.unwrap();
     assert_eq!(late.error.unwrap().code.as_deref(), Some("run_ended"));
@@ -548,7 +711,12 @@ async fn serve(place: &Place, agents: RestateAgents) -> tokio::task::JoinHandle<
     let endpoint = agents.endpoint().unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
-    let task = tokio::spawn(async move { endpoint.serve(listener, std::future::pending()).await.unwrap() });
+    let task = tokio::spawn(async move {
+        endpoint
+            .serve(listener, std::future::pending())
+            .await
+            .unwrap()
+    });
     place.register(port).await;
     task
 }
@@ -558,7 +726,11 @@ async fn events() -> String {
     let mut place = Place::new().await;
     let events = RunEvents::new();
     let agent = agent(&place.world, MemoryStore::new(), &Traced::default());
-    let task = serve(&place, RestateAgents::new("Clerk", agent).events(events.clone())).await;
+    let task = serve(
+        &place,
+        RestateAgents::new("Clerk", agent).events(events.clone()),
+    )
+    .await;
     let mut early = events.attach("t");
     let input = RunInput::user("look;slow");
     place.client.start("t", "run", &input).await.unwrap();
@@ -594,7 +766,11 @@ async fn events() -> String {
 async fn canary() -> String {
     let place = Place::new().await;
     let _worker = place.worker(Options::default()).await;
-    let output = place.client.run("t", "run", &RunInput::user("look;error")).await.unwrap();
+    let output = place
+        .client
+        .run("t", "run", &RunInput::user("look;error"))
+        .await
+        .unwrap();
     let error = output.error.unwrap();
     assert_eq!(error.kind, ErrorKind::InvalidRequest);
     assert!(!error.message.contains("canary"), "{error:?}");
@@ -605,14 +781,20 @@ async fn canary() -> String {
     let text = serde_json::to_string(&rows).unwrap();
     assert!(!text.contains("canary-of-a-provider"));
     // As bytes in hexadecimal, and as bytes in the server's files.
-    let hex: String = "canary-of-a-provider".bytes().map(|byte| format!("{byte:02x}")).collect();
+    let hex: String = "canary-of-a-provider"
+        .bytes()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
     assert!(!text.contains(&hex));
     let found = std::process::Command::new("grep")
         .args(["-rqa", "canary-of-a-provider"])
         .arg(place.dir.path().join("restate"))
         .status()
         .unwrap();
-    assert!(!found.success(), "a file of the server has the text of a provider");
+    assert!(
+        !found.success(),
+        "a file of the server has the text of a provider"
+    );
     "no text of a provider in the journal, the state or a file of the server".into()
 }
 
@@ -629,10 +811,17 @@ async fn cancel() -> String {
     let began = Instant::now();
     assert!(place.client.cancel("t").await.unwrap());
     let output = place.client.run("t", "run", &input).await.unwrap();
-    assert!(matches!(output.outcome, Some(Outcome::Aborted { .. })), "{output:?}");
+    assert!(
+        matches!(output.outcome, Some(Outcome::Aborted { .. })),
+        "{output:?}"
+    );
     let took = began.elapsed();
     // The conversation has a closed round, and continues.
-    let next = place.client.run("t", "next", &RunInput::user("")).await.unwrap();
+    let next = place
+        .client
+        .run("t", "next", &RunInput::user(""))
+        .await
+        .unwrap();
     completed("t", &next);
     format!("a step of 600 s stopped in {} ms", took.as_millis())
 }
@@ -640,12 +829,22 @@ async fn cancel() -> String {
 /// A step that passes the deadline, and a conversation that is too large.
 async fn limits() -> String {
     let place = Place::new().await;
-    let options = Options { deadline: Duration::from_secs(1), ..Options::default() };
+    let options = Options {
+        deadline: Duration::from_secs(1),
+        ..Options::default()
+    };
     let _worker = place.worker(options).await;
-    let output = place.client.run("t", "run", &RunInput::user("look;stuck")).await.unwrap();
+    let output = place
+        .client
+        .run("t", "run", &RunInput::user("look;stuck"))
+        .await
+        .unwrap();
     assert_eq!(output.error.unwrap().kind, ErrorKind::Timeout);
     let large = "x".repeat(9 << 20);
-    let input = RunInput::new(vec![concentric_core::Message::user(large), concentric_core::Message::user("")]);
+    let input = RunInput::new(vec![
+        concentric_core::Message::user(large),
+        concentric_core::Message::user(""),
+    ]);
     let output = place.client.run("u", "run", &input).await.unwrap();
     assert_eq!(output.error.unwrap().code.as_deref(), Some("unwritable"));
     assert_eq!(place.client.state("u").await.unwrap().turns, 0);
@@ -668,7 +867,11 @@ async fn workers() -> String {
     let (count, mut slowest) = (8, Duration::ZERO);
     // Both workers have runs in the middle of a step, also if one connection serves all of them.
     for at in 0..count {
-        place.client.start(&format!("t{at}"), "run", &RunInput::user("look;slow;pay")).await.unwrap();
+        place
+            .client
+            .start(&format!("t{at}"), "run", &RunInput::user("look;slow;pay"))
+            .await
+            .unwrap();
     }
     for at in 0..count {
         while place.world.count(&format!("t{at}"), "tool slow_1_0") == 0 {
@@ -686,7 +889,10 @@ async fn workers() -> String {
         assert_eq!(place.world.count(&thread, "effect pay_2_0"), 1);
     }
     drop(second);
-    format!("all {count} runs ended on the other, the last {:.2} s after the kill, with a step of 1 s", slowest.as_secs_f64())
+    format!(
+        "all {count} runs ended on the other, the last {:.2} s after the kill, with a step of 1 s",
+        slowest.as_secs_f64()
+    )
 }
 
 // ---- three drivers ----
@@ -703,7 +909,10 @@ const BEHAVIOURS: &[(&str, bool)] = &[
     ("look+refund;send", true),
     ("refund+refund", true),
     ("look;error", true),
-    ("look;look;look;look;look;look;look;look;look;look;look;look;look", true),
+    (
+        "look;look;look;look;look;look;look;look;look;look;look;look;look",
+        true,
+    ),
 ];
 
 /// The end of a run: its outcome or the kind of its error, and its text.
@@ -723,7 +932,10 @@ async fn direct(agent: &BoxModel, thread: &str, script: &str, approves: bool, st
     loop {
         let answer = async {
             let answer = agent.clone().oneshot(request.clone()).await?;
-            answer.collect().await.map_err(|incomplete| Error::of(&incomplete))
+            answer
+                .collect()
+                .await
+                .map_err(|incomplete| Error::of(&incomplete))
         };
         let answer = match answer.await {
             Ok(answer) => answer,
@@ -732,23 +944,35 @@ async fn direct(agent: &BoxModel, thread: &str, script: &str, approves: bool, st
         let finish = &answer.finish;
         if finish.outcome != Outcome::Interrupted {
             let last = finish.transcript.as_ref().unwrap().last();
-            return (Some(finish.outcome.clone()), None, last.unwrap().as_message().text());
+            return (
+                Some(finish.outcome.clone()),
+                None,
+                last.unwrap().as_message().text(),
+            );
         }
         let asked: Vec<Interrupt> = finish.interrupts().into_iter().cloned().collect();
         let replies = replies(&asked, approves);
         request = match stored {
             true => ChatRequest::replying(replies).with_context(context()),
-            false => ChatRequest::resume(*finish.state.clone().unwrap(), replies).with_context(context()),
+            false => {
+                ChatRequest::resume(*finish.state.clone().unwrap(), replies).with_context(context())
+            }
         };
     }
 }
 
 async fn durable(client: &RestateClient, thread: &str, script: &str, approves: bool) -> End {
-    let mut output = client.run(thread, "run", &RunInput::user(script)).await.unwrap();
+    let mut output = client
+        .run(thread, "run", &RunInput::user(script))
+        .await
+        .unwrap();
     let mut round = 0;
     while output.outcome == Some(Outcome::Interrupted) {
         let input = ReplyInput::new(replies(&output.interrupts, approves));
-        output = client.reply(thread, &format!("r{round}"), &input).await.unwrap();
+        output = client
+            .reply(thread, &format!("r{round}"), &input)
+            .await
+            .unwrap();
         round += 1;
     }
     let kind = output.error.map(|error| error.kind);
@@ -758,7 +982,9 @@ async fn durable(client: &RestateClient, thread: &str, script: &str, approves: b
 fn taken(traced: &Traced) -> String {
     let entries = std::mem::take(&mut *traced.lock().unwrap());
     let lines = lasting(entries);
-    let lines = lines.iter().map(|entry| serde_json::to_string(entry).unwrap());
+    let lines = lines
+        .iter()
+        .map(|entry| serde_json::to_string(entry).unwrap());
     lines.collect::<Vec<_>>().join("\n")
 }
 
@@ -781,15 +1007,27 @@ async fn suite() -> String {
     let task = serve(&place, RestateAgents::new("Clerk", restate)).await;
     let run = Environment::system().ids().next("");
     for (at, (script, approves)) in BEHAVIOURS.iter().enumerate() {
-        let expected = (direct(&plain, &format!("plain-{at}"), script, *approves, false).await, taken(&traced));
+        let expected = (
+            direct(&plain, &format!("plain-{at}"), script, *approves, false).await,
+            taken(&traced),
+        );
         let thread = format!("stored-{run}-{at}");
-        let stored = (direct(&suspended, &thread, script, *approves, true).await, taken(&traced));
+        let stored = (
+            direct(&suspended, &thread, script, *approves, true).await,
+            taken(&traced),
+        );
         assert_eq!(stored, expected, "`{script}` with `SuspendLayer`");
-        let durable = (durable(&place.client, &format!("durable-{at}"), script, *approves).await, taken(&traced));
+        let durable = (
+            durable(&place.client, &format!("durable-{at}"), script, *approves).await,
+            taken(&traced),
+        );
         assert_eq!(durable, expected, "`{script}` with Restate");
     }
     task.abort();
-    format!("{} behaviours, equal ends and traces under three drivers", BEHAVIOURS.len())
+    format!(
+        "{} behaviours, equal ends and traces under three drivers",
+        BEHAVIOURS.len()
+    )
 }
 
 // ---- figures ----
