@@ -1,5 +1,11 @@
-use crate::{drive::Limits, endpoint::RestateEndpoint, events::RunEvents, live::LiveRuns, object};
-use concentric_core::{BoxModel, Error, ErrorKind, Str, digest::Digest};
+use crate::{
+    endpoint::RestateEndpoint,
+    events::RunEvents,
+    live::LiveRuns,
+    object,
+    shared::{Limits, Shared, Timeouts, configuration},
+};
+use concentric_core::{BoxModel, Error, Str, digest::Digest};
 use restate_sdk::endpoint::Endpoint;
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -18,23 +24,6 @@ pub struct RestateAgents {
     retention: Duration,
     identity_keys: Vec<Str>,
     events: RunEvents,
-}
-
-/// What the handlers share.
-pub(crate) struct Shared {
-    pub(crate) agent: BoxModel,
-    pub(crate) version: Str,
-    pub(crate) limits: Limits,
-    pub(crate) live: LiveRuns,
-    pub(crate) events: RunEvents,
-}
-
-/// The options of the object that Restate is told.
-pub(crate) struct Timeouts {
-    pub(crate) inactivity: Duration,
-    pub(crate) abort: Duration,
-    pub(crate) max_attempts: Option<u64>,
-    pub(crate) retention: Duration,
 }
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -72,7 +61,7 @@ impl RestateAgents {
     }
 
     /// Sets the time limit of an invocation, from its begin; the default is 10 minutes. Its steps fail from
-    /// then on with [`ErrorKind::Timeout`].
+    /// then on with [`ErrorKind::Timeout`](concentric_core::ErrorKind::Timeout).
     pub const fn deadline(mut self, deadline: Duration) -> Self {
         self.limits.deadline = deadline;
         self
@@ -127,7 +116,7 @@ impl RestateAgents {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Configuration`]: the abort timeout is not longer than the deadline (code `abort_timeout`), the
+    /// [`ErrorKind::Configuration`](concentric_core::ErrorKind::Configuration): the abort timeout is not longer than the deadline (code `abort_timeout`), the
     /// name is not one of a service, or a key is not one.
     pub fn endpoint(self) -> Result<RestateEndpoint, Error> {
         let Limits { deadline, step } = self.limits;
@@ -177,10 +166,6 @@ impl RestateAgents {
         let is_checked = !self.identity_keys.is_empty();
         Ok(RestateEndpoint::new(endpoint.build(), is_checked))
     }
-}
-
-pub(crate) fn configuration(why: String) -> Error {
-    Error::new(ErrorKind::Configuration, why)
 }
 
 impl fmt::Debug for RestateAgents {

@@ -1,10 +1,10 @@
 //! Drives a run within an invocation: polls the agent, and serves its steps with Restate's context.
 
 use crate::{
-    agents::Shared,
     environment::Replayed,
     journal::{Begin, Entry, EntryResult, Step, Steps, millis, time},
     live::LiveRun,
+    shared::{Limits, Shared},
 };
 use concentric_core::{
     BoxModel, CancelReason, ChatRequest, Context as RunContext, Error, ErrorKind, Event, Finish,
@@ -29,7 +29,7 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     task::{Context, Poll, ready},
-    time::{Duration, SystemTime},
+    time::SystemTime,
 };
 use tokio::sync::{mpsc, oneshot};
 use tower::ServiceExt;
@@ -243,13 +243,6 @@ impl<'a> Drive<'a> {
             is_executed,
         }
     }
-}
-
-/// The time limits of an invocation and of its steps.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
-    pub(crate) deadline: Duration,
-    pub(crate) step: Duration,
 }
 
 /// The execution of a step.

@@ -1,4 +1,4 @@
-use crate::agents::configuration;
+use crate::shared::configuration;
 use bytes::Bytes;
 use concentric_core::{BoxError, Error};
 use http_body_util::combinators::UnsyncBoxBody;

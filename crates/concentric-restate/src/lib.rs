@@ -85,6 +85,7 @@ mod events;
 mod journal;
 mod live;
 mod object;
+mod shared;
 mod wire;
 
 pub use self::{

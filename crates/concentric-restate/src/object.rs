@@ -1,10 +1,10 @@
 //! The virtual object: its definition and its handlers.
 
 use crate::{
-    agents::{Shared, Timeouts, configuration},
-    drive::{Attempt, Ended, unwritable},
+    drive::{Attempt, Ended, UNWRITABLE, unwritable},
     environment::Replayed,
     journal::{Begin, millis, time},
+    shared::{Shared, Timeouts, configuration},
     wire::{ReplyInput, RunInput, RunOutput, ThreadState, Waiting},
 };
 use concentric_core::{
@@ -407,7 +407,7 @@ enum Change {
 
 fn waiting(run: &RunId, tenant: &Str, state: &RunState) -> Result<Waiting, Error> {
     let json = state.to_json().map_err(|error| {
-        Error::new(ErrorKind::TooLarge, error.to_string()).with_code(crate::UNWRITABLE)
+        Error::new(ErrorKind::TooLarge, error.to_string()).with_code(UNWRITABLE)
     })?;
     let state = RawValue::from_string(json)
         .map_err(|_| Error::new(ErrorKind::Other, "the state of the run cannot be written"))?;
