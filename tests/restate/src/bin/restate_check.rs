@@ -19,7 +19,7 @@ use concentric_restate_tests::{
     servers::{Options, Restate, Splitter, Supervised, Worker, port, signal},
     world::World,
 };
-use concentric_store::{MemoryStore, PostgresStore};
+use concentric_store::{MemoryStore, Options as StoreOptions, PostgresStore};
 use futures_util::{StreamExt, stream};
 use rustix::process::Signal;
 use std::{
@@ -328,9 +328,12 @@ async fn server_kills() -> String {
             retried(|| place.client.start_reply(&thread, "reply-0", &input)).await;
         }
         while place.world.count(&thread, "stop") == 0 {
-            // An earlier interrupt of the script.
-            let state = retried(|| place.client.state(&thread)).await;
-            if !state.interrupts.is_empty() {
+            // An earlier interrupt of the script. A worker that has stopped does not answer.
+            let state = retried(|| place.client.state(&thread));
+            let state = tokio::time::timeout(Duration::from_millis(500), state).await;
+            if let Ok(state) = state
+                && !state.interrupts.is_empty()
+            {
                 let replies = state.interrupts.iter().map(|it| place.answer(&thread, it));
                 let input = ReplyInput::new(replies.collect());
                 retried(|| place.client.start_reply(&thread, "reply-0", &input)).await;
@@ -992,7 +995,10 @@ fn taken(traced: &Traced) -> String {
 async fn suite() -> String {
     let url = std::env::var("CONCENTRIC_POSTGRES").expect("run it by `.ci/postgres`");
     let place = Place::new().await;
-    let store = PostgresStore::open(&url).await.unwrap();
+    let schema = "concentric_restate";
+    PostgresStore::migrate(&url, schema).await.unwrap();
+    let options = StoreOptions::new().schema(schema.to_owned());
+    let store = PostgresStore::open_with(&url, options).await.unwrap();
     let traced = Traced::default();
     fn build(place: &Place, ledger: impl Ledger, traced: &Traced) -> BoxModel {
         agent(&place.world, ledger, traced)
