@@ -139,11 +139,7 @@ async fn work(
     }
     world.point(&thread, &format!("{what}:middle"));
     match name {
-        "pay" | "refund" => {
-            if world.once(&key) {
-                world.log(&thread, &format!("effect {what}"));
-            }
-        }
+        "pay" | "refund" if world.once(&key) => world.log(&thread, &format!("effect {what}")),
         "send" => world.log(&thread, &format!("effect {what}")),
         _ => {}
     }

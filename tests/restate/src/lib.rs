@@ -3,6 +3,7 @@
     missing_docs,
     clippy::unwrap_used,
     clippy::panic,
+    clippy::indexing_slicing,
     reason = "a test program, which fails by panics"
 )]
 
