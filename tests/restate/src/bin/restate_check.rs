@@ -935,10 +935,7 @@ async fn direct(agent: &BoxModel, thread: &str, script: &str, approves: bool, st
     loop {
         let answer = async {
             let answer = agent.clone().oneshot(request.clone()).await?;
-            answer
-                .collect()
-                .await
-                .map_err(|incomplete| Error::of(&incomplete))
+            answer.collect().await.map_err(Error::from)
         };
         let answer = match answer.await {
             Ok(answer) => answer,
