@@ -42,7 +42,7 @@ impl RestateEndpoint {
     /// # Errors
     ///
     /// [`ErrorKind::Configuration`](concentric_core::ErrorKind::Configuration): the address is not a loopback one, and
-    /// there are no [identity keys](crate::RestateAgents::identity_keys), so that anyone could call the service.
+    /// there are no [identity keys](crate::RestateAgents::identity_keys), so that every host in the network could call the service.
     pub async fn serve(
         self,
         listener: TcpListener,

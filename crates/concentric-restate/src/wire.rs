@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 pub struct RunInput {
     /// The new messages of the conversation.
     pub messages: Vec<Message>,
-    /// The owner of the run, whom the caller has authenticated.
+    /// The owner of the run, as authenticated by the caller.
     pub tenant: Str,
     /// Whether a run of the conversation that waits for replies ends, as withdrawn. Otherwise the new run fails with
     /// [`ErrorKind::Conflict`] and the code `run_waiting`.
@@ -58,7 +58,7 @@ pub struct ReplyInput {
     pub replies: Vec<Reply>,
     /// Messages that the user sent with them.
     pub messages: Vec<Message>,
-    /// The owner of the run, whom the caller has authenticated; replies of another one are refused.
+    /// The owner of the run, as authenticated by the caller; replies of another one are refused.
     pub tenant: Str,
 }
 
