@@ -231,11 +231,7 @@ fn pay(count: &Arc<AtomicUsize>) -> Tool {
 #[tokio::test]
 async fn a_repeated_round_asks_about_effects_without_an_outcome() {
     let paid = Arc::new(AtomicUsize::new(0));
-    let run = |notes: Notes, tools: Toolset| {
-        let model = ScriptedModel::new()
-            .tool_call("pay", json!({}))
-            .then()
-            .text("Done.");
+    let run = |notes: Notes, model: ScriptedModel, tools: Toolset| {
         let agent = ServiceBuilder::new()
             .layer(AgentLayer::new(DurableTools::new(tools)))
             .layer(DurableLayer::new())
@@ -252,15 +248,19 @@ async fn a_repeated_round_asks_about_effects_without_an_outcome() {
     };
     // With a ledger that has no entry, the call is executed; without a ledger, it may have been.
     let first = Notes::default();
-    run(first.clone(), Toolset::new().tool(pay(&paid))).await;
+    let asks = ScriptedModel::new().tool_call("pay", json!({}));
+    let model = asks.then().text("Done.");
+    run(first.clone(), model, Toolset::new().tool(pay(&paid))).await;
     assert_eq!(paid.load(Ordering::SeqCst), 1);
+    // The journal has the first answer.
+    let model = ScriptedModel::new().text("Done.");
     let with = Toolset::new().tool(pay(&paid)).ledger(MemoryStore::new());
-    let answer = run(first.after(1), with).await;
+    let answer = run(first.after(1), model.clone(), with).await;
     assert_eq!(
         (answer.finish.outcome, paid.load(Ordering::SeqCst)),
         (Outcome::Completed, 2)
     );
-    let answer = run(first.after(1), Toolset::new().tool(pay(&paid))).await;
+    let answer = run(first.after(1), model, Toolset::new().tool(pay(&paid))).await;
     let finish = answer.finish;
     assert_eq!(
         (&finish.outcome, paid.load(Ordering::SeqCst)),
