@@ -143,7 +143,8 @@ impl Digest {
     /// Two requests with equal digests have the same meaning for a model. These make no difference: the
     /// [context](ChatRequest::context) and what it has of its run, the ids of messages and calls, the
     /// [authors](Part::author) of parts, and the [metadata](ChatOptions::metadata). Data of the provider does,
-    /// since only the provider can interpret it, and so does the order of keys in schemas, which models follow.
+    /// since only the provider can interpret it. So does the order of keys in a schema, which
+    /// models follow, if `serde_json` keeps it.
     ///
     /// ```
     /// use concentric_core::{ChatRequest, digest::Digest};

@@ -120,6 +120,8 @@ pub mod guard;
 pub mod guardrail;
 #[cfg(feature = "in-flight")]
 pub mod in_flight;
+#[cfg(any(feature = "durable", feature = "response-cache"))]
+mod joined;
 #[cfg(any(feature = "budget", feature = "rate-limit", feature = "retry"))]
 mod local;
 #[cfg(feature = "log")]

@@ -60,7 +60,7 @@ impl RestateAgents {
         self
     }
 
-    /// Sets the time limit of an invocation, from its begin; the default is 10 minutes. Its steps fail from
+    /// Sets the time limit of an invocation, from its beginning; the default is 10 minutes. Its steps fail from
     /// then on with [`ErrorKind::Timeout`](concentric_core::ErrorKind::Timeout).
     pub const fn deadline(mut self, deadline: Duration) -> Self {
         self.limits.deadline = deadline;
@@ -116,8 +116,8 @@ impl RestateAgents {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Configuration`](concentric_core::ErrorKind::Configuration): the abort timeout is not longer than the deadline (code `abort_timeout`), the
-    /// name is not one of a service, or a key is not one.
+    /// [`ErrorKind::Configuration`](concentric_core::ErrorKind::Configuration): the abort timeout is not longer than
+    /// the deadline (code `abort_timeout`), the name is not one of a service, or a key is invalid.
     pub fn endpoint(self) -> Result<RestateEndpoint, Error> {
         let Limits { deadline, step } = self.limits;
         if self.abort_timeout <= deadline {

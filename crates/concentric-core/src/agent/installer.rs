@@ -97,7 +97,8 @@ impl<'a> Installer<'a> {
         (self.specs)(&*self.tools)
     }
 
-    /// Returns the agent's tool source, or the one that it [wraps](ToolSource::source_mut), if it is a `T`, for plugins that add or change tools.
+    /// Returns the agent's tool source, or the one that it [wraps](ToolSource::source_mut), if it is a `T`, for
+    /// plugins that add or change tools.
     pub fn tools_mut<T>(&mut self) -> Option<&mut T>
     where
         T: ToolSource + 'static,

@@ -206,6 +206,24 @@ fn fields_that_a_model_does_not_see_make_no_difference() {
 }
 
 #[test]
+fn the_order_of_keys_in_a_schema_makes_a_difference() {
+    let read = |schema: &str| -> Value { serde_json::from_str(schema).unwrap() };
+    let digest = |schema: Value| {
+        let mut request = full();
+        let spec = ToolSpec::new("look", "Looks.", schema);
+        request.tools = ToolSpecs::new([Arc::new(spec)]);
+        of(&request)
+    };
+    let one = read(r#"{"properties":{"a":{},"b":{}}}"#);
+    let same = read(r#" {"properties": {"a": {}, "b": {}}}"#);
+    let other = read(r#"{"properties":{"b":{},"a":{}}}"#);
+    // serde_json sorts the keys unless it has the feature `preserve_order`.
+    let is_sorted = one.to_string() == other.to_string();
+    assert_eq!(digest(one.clone()), digest(same));
+    assert_eq!(digest(one) == digest(other), is_sorted);
+}
+
+#[test]
 fn the_digest_of_a_request_does_not_change() {
     // Of this version: stored answers are found by it.
     let request = ChatRequest::user("hi").with_system("Be brief.");

@@ -11,10 +11,10 @@ use super::{
     form::{Form, encoded, link},
     html::{Html, html},
     layout::{Page, Place},
-    listing::failed,
+    listing::{failed, not_found},
     operator::Operator,
     runs::time,
-    threads::tenants,
+    threads::{tenant, tenants},
 };
 use crate::refused::Refused;
 
@@ -30,14 +30,8 @@ pub(super) async fn list(
 ) -> Result<Page, Refused> {
     let mut page = Page::new(Place::Decisions, "Decisions");
     let content = &mut page.content;
-    let store = config.decisions.as_ref().ok_or_else(unknown)?;
-    let tenant = match query.get("tenant") {
-        Some(tenant) => Some(Tenant(tenant.into())),
-        None => operator.tenants.first().cloned(),
-    };
-    let tenant = tenant
-        .filter(|tenant| operator.sees(tenant))
-        .ok_or_else(unknown)?;
+    let store = config.decisions.as_ref().ok_or_else(not_found)?;
+    let tenant = tenant(operator, query)?;
     if operator.tenants.len() > 1 {
         tenants(content, config, operator, "/decisions", &tenant);
     }
@@ -141,13 +135,13 @@ pub(super) async fn revoke(
     form: &Form,
 ) -> Result<String, Refused> {
     let (Some(tenant), Some(id)) = (form.id("tenant"), form.id("decision")) else {
-        return Err(unknown());
+        return Err(not_found());
     };
     // Not all stores accept a NUL character.
     let has_nul = tenant.contains('\0') || id.contains('\0');
     let tenant = Tenant(tenant.into());
     if has_nul || !operator.sees(&tenant) {
-        return Err(unknown());
+        return Err(not_found());
     }
     let now = config.environment.clock().now();
     let token = form.get("token");
@@ -158,7 +152,7 @@ pub(super) async fn revoke(
         let why = "You may not decide about further calls.";
         return Err(Refused::new(StatusCode::FORBIDDEN, "forbidden", why, None));
     }
-    let store = config.decisions.as_ref().ok_or_else(unknown)?;
+    let store = config.decisions.as_ref().ok_or_else(not_found)?;
     let revoked = store.revoke(tenant.clone(), Str::from(&*id)).await;
     if !revoked.map_err(|error| failed(&error))? {
         let why = "This decision does not apply any more.";
@@ -170,8 +164,4 @@ pub(super) async fn revoke(
         "an operator revoked a decision"
     );
     Ok(link(&config.path, "/decisions", &[("tenant", &tenant.0)]))
-}
-
-fn unknown() -> Refused {
-    Refused::not_found("not_found", "This page does not exist.")
 }

@@ -227,6 +227,11 @@ pub(super) async fn stored(config: &Config, name: &RunName) -> Result<Option<Run
     }
 }
 
+/// The refusal of a page that does not exist.
+pub(super) fn not_found() -> Refused {
+    Refused::not_found("not_found", "This page does not exist.")
+}
+
 /// The response to a request whose store failed.
 pub(super) fn failed(error: &StoreError) -> Refused {
     tracing::error!(error = ?error, "the store of a console failed");

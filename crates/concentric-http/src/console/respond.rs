@@ -17,7 +17,7 @@ use super::{
     form::{Form, link},
     html::html,
     layout::{Page, Place, asset},
-    listing::{Listing, RunName, Show, failed, log, stored},
+    listing::{Listing, RunName, Show, failed, log, not_found, stored},
     live::{Changes, RunEvents, Source, Stream},
     operator::Operator,
     reply::reply,
@@ -371,10 +371,6 @@ fn stream(config: &Arc<Config>, source: Source) -> Result<Response, Refused> {
 fn busy() -> Refused {
     let why = "Too many pages follow runs. Close one of them.";
     Refused::new(StatusCode::TOO_MANY_REQUESTS, "too_many_streams", why, None)
-}
-
-fn not_found() -> Refused {
-    Refused::not_found("not_found", "This page does not exist.")
 }
 
 /// Records that an operator read content or changed a run.

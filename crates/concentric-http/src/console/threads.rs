@@ -34,16 +34,7 @@ pub(super) async fn list(
     let Some(store) = &config.threads else {
         return Err(unknown());
     };
-    let tenant = match query.get("tenant") {
-        Some(tenant) => Some(Tenant(tenant.into())),
-        None => operator.tenants.first().cloned(),
-    };
-    let Some(tenant) = tenant.filter(|tenant| operator.sees(tenant)) else {
-        return Err(Refused::not_found(
-            "tenant_not_found",
-            "This list does not exist.",
-        ));
-    };
+    let tenant = tenant(operator, query)?;
     let before = number(query, "before")?;
     if operator.tenants.len() > 1 {
         tenants(content, config, operator, "/threads", &tenant);
@@ -69,6 +60,17 @@ pub(super) async fn list(
     }
     content.markup("</nav>");
     Ok(page)
+}
+
+/// The tenant whose list a query names; by default the first one of the operator.
+pub(super) fn tenant(operator: &Operator, query: &Form) -> Result<Tenant, Refused> {
+    let tenant = match query.get("tenant") {
+        Some(tenant) => Some(Tenant(tenant.into())),
+        None => operator.tenants.first().cloned(),
+    };
+    let tenant = tenant.filter(|tenant| operator.sees(tenant));
+    let unknown = || Refused::not_found("tenant_not_found", "This list does not exist.");
+    tenant.ok_or_else(unknown)
 }
 
 /// The tenants of an operator, each with its list at `path`.

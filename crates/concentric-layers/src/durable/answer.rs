@@ -1,9 +1,9 @@
 //! Recorded answers of models.
 
 use super::body::Live;
+use crate::joined::Joined;
 use concentric_core::{
     BoxError, ChatRequest, ChatResponse, Error, ErrorKind, Event, Finish, ResponseHead, Str,
-    ToolCallDelta,
     durable::{BeforeStep, JournalHandle, Recorded, RecordedError, StepChanges},
     run_state::RunEdits,
 };
@@ -136,7 +136,7 @@ where
     // A consumer that is gone stops the step.
     let _ = events.send(Live::Head(response.head)).await;
     let mut body = pin!(response.body);
-    let mut joined = Joined(&mut answer.events, None);
+    let mut joined = Joined::default();
     let result = loop {
         match poll_fn(|cx| body.as_mut().poll_next(cx)).await {
             Some(Ok(Event::Finish(finish))) => break Ok(Some(finish)),
@@ -150,7 +150,7 @@ where
             None => break Ok(None),
         }
     };
-    joined.close();
+    answer.events = joined.into_events();
     match result? {
         Some(finish) if finish.state.is_some() => Err(not_a_model("is interrupted")),
         Some(finish) => {
@@ -165,52 +165,4 @@ fn not_a_model(what: &str) -> Error {
     let why =
         format!("the answer of a durable model call {what}; put `DurableLayer` further inside");
     Error::new(ErrorKind::Configuration, why).with_code(NOT_A_MODEL)
-}
-
-/// Events with their adjacent deltas joined.
-struct Joined<'a>(&'a mut Vec<Event>, Option<(Delta, String)>);
-
-/// The kind of the deltas that are being joined.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Delta {
-    Text,
-    Reasoning,
-    Refusal,
-    Call(u32),
-}
-
-impl Joined<'_> {
-    fn push(&mut self, event: &Event) {
-        let (kind, text) = match event {
-            Event::TextDelta(text) => (Delta::Text, text),
-            Event::ReasoningDelta(text) => (Delta::Reasoning, text),
-            Event::RefusalDelta(text) => (Delta::Refusal, text),
-            Event::ToolCallDelta(delta) => (Delta::Call(delta.index), &delta.arguments),
-            other => {
-                self.close();
-                self.0.push(other.clone());
-                return;
-            }
-        };
-        match &mut self.1 {
-            Some((open, all)) if *open == kind => all.push_str(text),
-            _ => {
-                self.close();
-                self.1 = Some((kind, text.to_string()));
-            }
-        }
-    }
-
-    fn close(&mut self) {
-        let Some((kind, text)) = self.1.take() else {
-            return;
-        };
-        let text = Str::from(text);
-        self.0.push(match kind {
-            Delta::Text => Event::TextDelta(text),
-            Delta::Reasoning => Event::ReasoningDelta(text),
-            Delta::Refusal => Event::RefusalDelta(text),
-            Delta::Call(index) => Event::ToolCallDelta(ToolCallDelta::new(index, text)),
-        });
-    }
 }

@@ -1,8 +1,8 @@
 //! Stored answers: how they are recorded and replayed.
 
+use crate::joined::Joined;
 use concentric_core::{
-    CallId, Context, Event, Finish, FinishReason, Outcome, PartKind, ResponseHead, Str,
-    ToolCallDelta, Usage,
+    CallId, Context, Event, Finish, FinishReason, Outcome, PartKind, ResponseHead, Str, Usage,
 };
 use std::{io, sync::Arc, time::Duration};
 
@@ -105,19 +105,10 @@ impl io::Write for Length {
 /// Records an answer with its deltas joined, as long as it can be stored.
 pub(super) struct Recorder {
     head: ResponseHead,
-    events: Vec<Event>,
-    open: Option<(Open, String)>,
+    events: Joined,
     bytes: usize,
     max_bytes: usize,
     with_calls: bool,
-}
-
-/// The kind of the deltas that are being joined.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Open {
-    Text,
-    Reasoning,
-    Call(u32),
 }
 
 impl Recorder {
@@ -127,8 +118,7 @@ impl Recorder {
         (head.id, head.request_id) = (None, None);
         Self {
             head,
-            events: Vec::new(),
-            open: None,
+            events: Joined::default(),
             bytes: 0,
             max_bytes,
             with_calls,
@@ -154,53 +144,20 @@ impl Recorder {
         if !is_stored || self.bytes > self.max_bytes {
             return false;
         }
-        match event {
-            Event::TextDelta(text) => self.join(Open::Text, text),
-            Event::ReasoningDelta(text) => self.join(Open::Reasoning, text),
-            Event::ToolCallDelta(delta) => self.join(Open::Call(delta.index), &delta.arguments),
-            other => {
-                self.close();
-                self.events.push(other.clone());
-            }
-        }
+        self.events.push(event);
         true
     }
 
-    fn join(&mut self, kind: Open, delta: &str) {
-        match &mut self.open {
-            Some((open, text)) if *open == kind => text.push_str(delta),
-            _ => {
-                self.close();
-                self.open = Some((kind, delta.to_owned()));
-            }
-        }
-    }
-
-    fn close(&mut self) {
-        let Some((open, text)) = self.open.take() else {
-            return;
-        };
-        let text = Str::from(text);
-        self.events.push(match open {
-            Open::Text => Event::TextDelta(text),
-            Open::Reasoning => Event::ReasoningDelta(text),
-            Open::Call(index) => Event::ToolCallDelta(ToolCallDelta::new(index, text)),
-        });
-    }
-
     /// The answer, if it is complete and of use for another request.
-    pub(super) fn finish(mut self, finish: &Finish, at: Duration) -> Option<Stored> {
-        self.close();
+    pub(super) fn finish(self, finish: &Finish, at: Duration) -> Option<Stored> {
+        let events = self.events.into_events();
         let is_complete = match finish.reason {
             FinishReason::Stop => true,
             FinishReason::ToolCalls => self.with_calls,
             _ => false,
         };
         let is_of_model = finish.transcript.is_none() && finish.state.is_none();
-        if !is_complete
-            || !is_of_model
-            || finish.outcome != Outcome::Completed
-            || self.events.is_empty()
+        if !is_complete || !is_of_model || finish.outcome != Outcome::Completed || events.is_empty()
         {
             return None;
         }
@@ -212,7 +169,7 @@ impl Recorder {
             at,
             aged: Duration::ZERO,
             bytes: self.bytes,
-            events: self.events,
+            events,
             finish: free,
         })
     }

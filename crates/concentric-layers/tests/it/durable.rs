@@ -1,7 +1,7 @@
 //! Steps of a journal.
 
 use concentric_core::{
-    AgentLayer, BoxModel, ChatRequest, Context, Error, ErrorKind, Event, Outcome, Reply,
+    AgentLayer, Answer, BoxModel, ChatRequest, Context, Error, ErrorKind, Event, Outcome, Reply,
     ResponseHead, Str, Usage,
     durable::{Journal, JournalHandle, Recorded, StepAttempt, StepFuture, StepWork},
     interrupt::UNKNOWN_EFFECT,
@@ -89,6 +89,11 @@ fn agent(model: &ScriptedModel, tools: &ScriptedTools) -> BoxModel {
     )
 }
 
+async fn run(agent: &BoxModel, request: ChatRequest) -> Answer {
+    let response = agent.clone().oneshot(request).await.unwrap();
+    response.collect().await.unwrap()
+}
+
 #[tokio::test]
 async fn a_replay_has_the_recorded_answers_and_outcomes() {
     let model = ScriptedModel::new()
@@ -103,14 +108,7 @@ async fn a_replay_has_the_recorded_answers_and_outcomes() {
     let tools = ScriptedTools::new().answers("search", "found");
     let agent = agent(&model, &tools);
     let notes = Notes::default();
-    let first = agent
-        .clone()
-        .oneshot(notes.request("?"))
-        .await
-        .unwrap()
-        .collect()
-        .await
-        .unwrap();
+    let first = run(&agent, notes.request("?")).await;
     assert_eq!(notes.names(), ["model-0", "round-0", "model-1"]);
     let (calls, ran) = (model.calls(), tools.calls().len());
     // Twice, since a replay records what it has read.
@@ -118,19 +116,12 @@ async fn a_replay_has_the_recorded_answers_and_outcomes() {
     for _ in 0..2 {
         let again = earlier.after(3);
         earlier = again.clone();
-        let answer = agent
-            .clone()
-            .oneshot(again.request("?"))
-            .await
-            .unwrap()
-            .collect()
-            .await
-            .unwrap();
+        let answer = run(&agent, again.request("?")).await;
         assert_eq!((model.calls(), tools.calls().len()), (calls, ran));
         assert_eq!(answer.text(), first.text());
         assert_eq!(answer.finish.usage, first.finish.usage);
         assert_eq!(answer.finish.run_usage(), first.finish.run_usage());
-        let texts = |answer: &concentric_core::Answer| {
+        let texts = |answer: &Answer| {
             let transcript = answer.transcript().unwrap();
             transcript
                 .iter()
@@ -145,13 +136,7 @@ async fn a_replay_has_the_recorded_answers_and_outcomes() {
 async fn without_a_journal_nothing_is_recorded() {
     let model = ScriptedModel::new().text("hello");
     let agent = agent(&model, &ScriptedTools::new());
-    let answer = agent
-        .oneshot(ChatRequest::user("?"))
-        .await
-        .unwrap()
-        .collect()
-        .await
-        .unwrap();
+    let answer = run(&agent, ChatRequest::user("?")).await;
     assert_eq!(answer.text(), "hello");
 }
 
@@ -227,40 +212,37 @@ fn pay(count: &Arc<AtomicUsize>) -> Tool {
     })
 }
 
+fn paying(model: ScriptedModel, tools: Toolset) -> BoxModel {
+    let agent = ServiceBuilder::new()
+        .layer(AgentLayer::new(DurableTools::new(tools)))
+        .layer(DurableLayer::new())
+        .service(model);
+    BoxModel::new(agent)
+}
+
 /// A process that dies in a round may have executed its calls; the ledger knows.
 #[tokio::test]
 async fn a_repeated_round_asks_about_effects_without_an_outcome() {
     let paid = Arc::new(AtomicUsize::new(0));
-    let run = |notes: Notes, model: ScriptedModel, tools: Toolset| {
-        let agent = ServiceBuilder::new()
-            .layer(AgentLayer::new(DurableTools::new(tools)))
-            .layer(DurableLayer::new())
-            .service(model);
-        async move {
-            agent
-                .oneshot(notes.request("?"))
-                .await
-                .unwrap()
-                .collect()
-                .await
-                .unwrap()
-        }
-    };
     // With a ledger that has no entry, the call is executed; without a ledger, it may have been.
     let first = Notes::default();
     let asks = ScriptedModel::new().tool_call("pay", json!({}));
     let model = asks.then().text("Done.");
-    run(first.clone(), model, Toolset::new().tool(pay(&paid))).await;
+    let agent = paying(model, Toolset::new().tool(pay(&paid)));
+    run(&agent, first.request("?")).await;
     assert_eq!(paid.load(Ordering::SeqCst), 1);
     // The journal has the first answer.
     let model = ScriptedModel::new().text("Done.");
     let with = Toolset::new().tool(pay(&paid)).ledger(MemoryStore::new());
-    let answer = run(first.after(1), model.clone(), with).await;
+    let agent = paying(model, with);
+    let answer = run(&agent, first.after(1).request("?")).await;
     assert_eq!(
         (answer.finish.outcome, paid.load(Ordering::SeqCst)),
         (Outcome::Completed, 2)
     );
-    let answer = run(first.after(1), model, Toolset::new().tool(pay(&paid))).await;
+    let model = ScriptedModel::new().text("Done.");
+    let agent = paying(model, Toolset::new().tool(pay(&paid)));
+    let answer = run(&agent, first.after(1).request("?")).await;
     let finish = answer.finish;
     assert_eq!(
         (&finish.outcome, paid.load(Ordering::SeqCst)),
@@ -271,23 +253,11 @@ async fn a_repeated_round_asks_about_effects_without_an_outcome() {
     // The reply settles the call, which is not executed.
     let reply = Reply::answer(finish.interrupts()[0].id.clone(), "paid");
     let state = *finish.state.clone().unwrap();
-    let agent = ServiceBuilder::new()
-        .layer(AgentLayer::new(DurableTools::new(
-            Toolset::new().tool(pay(&paid)),
-        )))
-        .layer(DurableLayer::new())
-        .service(ScriptedModel::new().text("Done."));
     let mut request = ChatRequest::resume(state, vec![reply]);
     request
         .context
         .provide(JournalHandle::new(Notes::default()));
-    let answer = agent
-        .oneshot(request)
-        .await
-        .unwrap()
-        .collect()
-        .await
-        .unwrap();
+    let answer = run(&agent, request).await;
     assert_eq!(
         (answer.finish.outcome, paid.load(Ordering::SeqCst)),
         (Outcome::Completed, 2)

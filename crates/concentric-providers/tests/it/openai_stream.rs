@@ -159,6 +159,19 @@ async fn exceeding_a_limit_is_an_error() {
     }
 }
 
+#[tokio::test]
+async fn of_a_field_that_occurs_twice_the_last_value_is_used() {
+    let chunks = [
+        r#"{"id":"x","choices":[{"delta":{"content":"a"},"delta":{"content":"b"}}],"id":"r"}"#,
+        r#"{"choices":[{"delta":{"content":"a"}}],"choices":[{"delta":{"content":"c"}}]}"#,
+        r#"{"choices":[{"delta":{"content":"a","content":"d","tool_calls":7,"audio":[1]}}],"usage":"?"}"#,
+    ];
+    let chunks: String = chunks.iter().map(|it| format!("data: {it}\n\n")).collect();
+    let (events, error) = read(chunks + &finish("stop")).await;
+    assert!(error.is_none(), "{error:?}");
+    assert_eq!(text(&events), "bcd");
+}
+
 // Case F014.
 #[tokio::test]
 async fn unexpected_fields_are_ignored() {
