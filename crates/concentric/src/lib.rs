@@ -49,7 +49,7 @@
 //!
 //! | feature | module | contains |
 //! |---|---|---|
-//! | always | the root, [`agent`], [`ask`], [`call`], [`capability`], [`chat`], [`context`], [`describe`], [`event`], [`gate`], [`hooks`], [`id`], [`interrupt`], [`machine`], [`message`], [`service`], [`state`], [`step_gate`], [`store`], [`transcript`] | messages, requests, events, the loop, store traits |
+//! | always | the root, [`agent`], [`ask`], [`call`], [`capability`], [`chat`], [`context`], [`describe`], [`durable`], [`event`], [`gate`], [`hooks`], [`id`], [`interrupt`], [`machine`], [`message`], [`service`], [`state`], [`step_gate`], [`store`], [`transcript`] | messages, requests, events, the loop, store traits |
 //! | always | [`layers`] | building blocks for layers |
 //! | `tools` (default) | `tools` | typed tools and toolsets, gates and approvals |
 //! | `agent-tool` | `tools::agent` | agents as tools |
@@ -98,8 +98,8 @@ pub use concentric_core::{
 };
 #[doc(inline)]
 pub use concentric_core::{
-    agent, ask, capability, context, describe, gate, hooks, id, interrupt, machine, service, state,
-    trace, transcript,
+    agent, ask, capability, context, describe, durable, gate, hooks, id, interrupt, machine,
+    service, state, trace, transcript,
 };
 
 #[cfg(feature = "http")]

@@ -20,7 +20,6 @@ use concentric_layers::SuspendLayer;
 use concentric_store::MemoryStore;
 use concentric_tools::{Approval, Toolset, tool};
 use futures_util::{StreamExt, stream};
-use secrecy::ExposeSecret;
 use serde_json::Value;
 use std::{
     path::Path,
@@ -55,7 +54,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     if is_keyed {
         let keys = VirtualKeys::new(MemoryStore::new());
         let key = keys.create(Tenant("ann".into()), "test").await?;
-        println!("{}", key.expose_secret());
+        println!("{}", key.expose());
         app = app.layer(keys);
     }
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;

@@ -179,6 +179,6 @@ mod tools;
 
 pub use self::{
     body::ResponseBody,
-    keys::{CheckKey, VirtualKey, VirtualKeys},
+    keys::{CheckKey, NewKey, VirtualKey, VirtualKeys},
     service::OpenAi,
 };

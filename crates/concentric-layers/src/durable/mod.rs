@@ -11,7 +11,7 @@
 //! use std::{collections::VecDeque, sync::{Arc, Mutex}};
 //! use tower::{ServiceBuilder, ServiceExt};
 //!
-//! /// A journal that a second attempt at the run reads from its begin.
+//! /// A journal that a second attempt at the run reads from its beginning.
 //! #[derive(Clone, Default)]
 //! struct Notes(Arc<Mutex<VecDeque<Recorded>>>, Arc<Mutex<VecDeque<Recorded>>>);
 //!

@@ -2,7 +2,7 @@
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use concentric_core::{Error, ErrorKind, Str};
-use secrecy::SecretString;
+use secrecy::{ExposeSecret, SecretString};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
@@ -14,12 +14,26 @@ const ID: usize = 24;
 /// The length of a secret, 32 bytes in Base64.
 const SECRET: usize = 43;
 
-/// A new key.
-pub(super) struct New {
-    pub(super) id: Str,
-    pub(super) sha256: [u8; 32],
-    pub(super) key: SecretString,
+/// A new key of [`VirtualKeys`](super::VirtualKeys), which only the caller has. It is not shown by `Debug`, and its
+/// memory is wiped on drop.
+pub struct NewKey {
+    id: Str,
+    key: SecretString,
 }
+
+impl NewKey {
+    /// The id, by which the key is rotated and revoked.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// The key, to show it to its owner.
+    pub fn expose(&self) -> &str {
+        self.key.expose_secret()
+    }
+}
+
+concentric_core::opaque_debug!(NewKey);
 
 /// A key that a caller has sent.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -49,16 +63,16 @@ pub(super) fn is_id(id: &str) -> bool {
             .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// Makes a key of this id.
-pub(super) fn generate(id: &str) -> Result<New, Error> {
+/// Makes a key of this id, and the digest of its secret.
+pub(super) fn generate(id: &str) -> Result<(NewKey, [u8; 32]), Error> {
     let secret = URL_SAFE_NO_PAD.encode(random::<32>()?);
     let sha256 = Sha256::digest(secret.as_bytes()).into();
     let key = [PREFIX, id, "_", &secret].concat();
-    Ok(New {
+    let new = NewKey {
         id: id.into(),
-        sha256,
         key: key.into(),
-    })
+    };
+    Ok((new, sha256))
 }
 
 impl Presented {
@@ -84,22 +98,20 @@ impl Presented {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use secrecy::ExposeSecret;
 
     #[test]
     fn a_new_key_has_the_form_of_keys() {
-        let new = generate(&new_id().unwrap()).unwrap();
-        let key = new.key.expose_secret();
+        let (new, sha256) = generate(&new_id().unwrap()).unwrap();
+        let key = new.expose();
         assert_eq!(key.len(), PREFIX.len() + ID + 1 + SECRET);
         for scheme in ["Bearer", "bearer"] {
             let presented = Presented::parse(format!("{scheme} {key}").as_bytes()).unwrap();
             assert_eq!(presented.id, new.id);
-            assert!(presented.is(&new.sha256));
+            assert!(presented.is(&sha256));
         }
-        let other = generate(&new.id).unwrap();
-        let presented =
-            Presented::parse(format!("Bearer {}", other.key.expose_secret()).as_bytes());
-        assert!(!presented.unwrap().is(&new.sha256));
+        let (other, _) = generate(&new.id).unwrap();
+        let presented = Presented::parse(format!("Bearer {}", other.expose()).as_bytes());
+        assert!(!presented.unwrap().is(&sha256));
         for header in [
             key.to_owned(),
             format!("Basic {key}"),

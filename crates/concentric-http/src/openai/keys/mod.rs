@@ -15,13 +15,12 @@ use concentric_core::{
     run_state::{SlotPlace, StoredSlot},
     store::{StoreError, StoredThread, Tenant, ThreadStore},
 };
-use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 use tower_layer::Layer;
 
 use self::{cache::Cache, key::Presented};
 
-pub use self::service::CheckKey;
+pub use self::{key::NewKey, service::CheckKey};
 
 /// The owner of the stored keys.
 const OWNER: &str = "concentric:keys";
@@ -45,12 +44,11 @@ const ATTEMPTS: usize = 8;
 /// use concentric_core::{Error, store::Tenant};
 /// use concentric_http::openai::{OpenAi, VirtualKeys};
 /// use concentric_store::SqliteStore;
-/// use secrecy::ExposeSecret;
 ///
 /// async fn app(api: OpenAi, store: SqliteStore) -> Result<Router, Error> {
 ///     let keys = VirtualKeys::new(store);
 ///     let key = keys.create(Tenant("ann".into()), "laptop").await?;
-///     println!("{}", key.expose_secret());
+///     println!("{}", key.expose());
 ///     Ok(Router::new().nest_service("/v1", api).layer(keys))
 /// }
 /// # let _ = app;
@@ -141,25 +139,21 @@ impl VirtualKeys {
     ///
     /// [`ErrorKind::InvalidRequest`] for the tenant of the keys themselves; that of the store, and then the
     /// key may exist.
-    pub async fn create(
-        &self,
-        tenant: Tenant,
-        name: impl Into<Str>,
-    ) -> Result<SecretString, Error> {
+    pub async fn create(&self, tenant: Tenant, name: impl Into<Str>) -> Result<NewKey, Error> {
         if tenant.0 == OWNER {
             let message = "this tenant owns the keys and can have none";
             return Err(Error::new(ErrorKind::InvalidRequest, message));
         }
-        let new = key::generate(&key::new_id()?)?;
+        let (new, sha256) = key::generate(&key::new_id()?)?;
         let record = Record {
             tenant: tenant.0,
             name: name.into(),
             created: self.now(),
-            secrets: vec![Secret::new(new.sha256)],
+            secrets: vec![Secret::new(sha256)],
         };
-        self.write(&new.id, &StoredThread::default(), &record)
+        self.write(new.id(), &StoredThread::default(), &record)
             .await?;
-        Ok(new.key)
+        Ok(new)
     }
 
     /// Returns all keys that are not revoked, those that were changed last first.
@@ -192,20 +186,20 @@ impl VirtualKeys {
     ///
     /// That of the store, and then the key may have been replaced. [`ErrorKind::Conflict`] if other
     /// processes change the key all the time.
-    pub async fn rotate(&self, id: &str, overlap: Duration) -> Result<Option<SecretString>, Error> {
+    pub async fn rotate(&self, id: &str, overlap: Duration) -> Result<Option<NewKey>, Error> {
         let mut attempts = 0;
         loop {
             let Some((stored, mut record)) = self.read(id).await? else {
                 return Ok(None);
             };
-            let new = key::generate(id)?;
+            let (new, sha256) = key::generate(id)?;
             let now = self.now();
             // Only the newest secret has no end.
             record.secrets.retain(|secret| secret.until.is_none());
             for secret in &mut record.secrets {
                 secret.until = Some(now.saturating_add(overlap.as_secs()));
             }
-            record.secrets.push(Secret::new(new.sha256));
+            record.secrets.push(Secret::new(sha256));
             attempts += 1;
             match self.write(id, &stored, &record).await {
                 Ok(()) => {}
@@ -213,7 +207,7 @@ impl VirtualKeys {
                 Err(error) => return Err(error.into()),
             }
             self.cache().forget(id);
-            return Ok(Some(new.key));
+            return Ok(Some(new));
         }
     }
 

@@ -2,10 +2,9 @@
 
 use super::*;
 use concentric_core::{Turn, store::Tenant};
-use concentric_http::openai::{VirtualKey, VirtualKeys};
+use concentric_http::openai::{NewKey, VirtualKey, VirtualKeys};
 use concentric_store::MemoryStore;
 use concentric_test::TestEnvironment;
-use secrecy::{ExposeSecret, SecretString};
 use std::time::Duration;
 use tower::Service;
 
@@ -43,14 +42,15 @@ async fn ask(keys: &VirtualKeys, authorization: Option<&str>) -> Reply {
     }
 }
 
-async fn status(keys: &VirtualKeys, key: &SecretString) -> u16 {
-    let header = format!("Bearer {}", key.expose_secret());
+async fn status(keys: &VirtualKeys, key: &NewKey) -> u16 {
+    let header = format!("Bearer {}", key.expose());
     ask(keys, Some(&header)).await.status
 }
 
-fn id_of(key: &SecretString) -> String {
-    let key = key.expose_secret().strip_prefix("sk-cc-").unwrap();
-    key.split_once('_').unwrap().0.to_owned()
+fn id_of(key: &NewKey) -> String {
+    let written = key.expose().strip_prefix("sk-cc-").unwrap();
+    assert_eq!(written.split_once('_').unwrap().0, key.id());
+    key.id().to_owned()
 }
 
 fn ann() -> Tenant {
@@ -61,8 +61,8 @@ fn ann() -> Tenant {
 async fn a_key_gives_a_request_its_tenant() {
     let keys = VirtualKeys::new(MemoryStore::new());
     let key = keys.create(ann(), "laptop").await.unwrap();
-    assert!(!format!("{key:?} {keys:?}").contains(key.expose_secret()));
-    let header = format!("Bearer {}", key.expose_secret());
+    assert!(!format!("{key:?} {keys:?}").contains(key.expose()));
+    let header = format!("Bearer {}", key.expose());
     let reply = ask(&keys, Some(&header)).await.json();
     assert_eq!(reply["choices"][0]["message"]["content"], "ann/laptop");
     let listed = keys.list().await.unwrap();
@@ -82,14 +82,14 @@ async fn a_key_gives_a_request_its_tenant() {
 async fn all_invalid_keys_have_the_same_response() {
     let keys = VirtualKeys::new(MemoryStore::new());
     let key = keys.create(ann(), "a").await.unwrap();
-    let key = key.expose_secret();
+    let key = key.expose();
     let other = keys.create(ann(), "b").await.unwrap();
     keys.revoke(&id_of(&other)).await.unwrap();
     let (start, secret) = key.split_at(key.len() - 43);
     let wrong = [start, &"A".repeat(43)].concat();
     let unknown = ["sk-cc-", &"0".repeat(24), "_", secret].concat();
     let mut bodies = Vec::new();
-    for key in [&wrong, &unknown, "", "x", start, other.expose_secret()] {
+    for key in [&wrong, &unknown, "", "x", start, other.expose()] {
         let reply = ask(&keys, Some(&format!("Bearer {key}"))).await;
         assert_eq!(
             (reply.status, &reply.error()["code"]),
@@ -179,7 +179,7 @@ async fn the_key_is_not_passed_on() {
         Ok::<_, Error>(http::Response::new(Bytes::new()))
     });
     let request = http::Request::get("/")
-        .header("authorization", format!("Bearer {}", key.expose_secret()))
+        .header("authorization", format!("Bearer {}", key.expose()))
         .body(())
         .unwrap();
     let mut service = keys.layer(inner);
