@@ -219,33 +219,6 @@ pub(crate) use in_place;
 
 self::in_place! { [T] Maybe<T>, [T] Rare<T>, [T] Few<T> }
 
-/// Implements `Deserialize` for an object whose fields are read in place, from their names in JSON. Other fields
-/// are ignored.
-macro_rules! object {
-    ($type:ident<$a:lifetime> { $($name:literal => $field:ident),+ $(,)? }) => {
-        impl<'de: $a, $a> $crate::lenient::InPlace<'de> for $type<$a> {
-            #[inline]
-            fn read_map<A: serde::de::MapAccess<'de>>(
-                &mut self,
-                mut map: A,
-            ) -> Result<(), A::Error> {
-                use $crate::lenient::{Place, Text};
-                while let Some(name) = map.next_key::<Text<'de>>()? {
-                    match name.as_str().unwrap_or_default() {
-                        $($name => map.next_value_seed(Place(&mut self.$field))?,)+
-                        _ => drop(map.next_value::<serde::de::IgnoredAny>()?),
-                    }
-                }
-                Ok(())
-            }
-        }
-
-        $crate::lenient::in_place! { [$a] $type<$a> }
-    };
-}
-
-pub(crate) use object;
-
 /// Text, borrowed if the JSON has no escapes. A number is converted to its digits; any other type
 /// is ignored.
 #[derive(Clone, Debug, Default)]

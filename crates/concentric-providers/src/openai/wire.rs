@@ -5,14 +5,38 @@
 //! read in place, since to move it would cost as much as to read it.
 
 use crate::lenient::{
-    Count, Few, JsonText, Lenient, Maybe, Number, Rare, Text, deserialize, object,
+    Count, Few, InPlace, JsonText, Lenient, Maybe, Number, Place, Rare, Text, deserialize, in_place,
 };
 use concentric_core::Usage;
 use serde::{
     Deserialize,
-    de::{MapAccess, SeqAccess, value::MapAccessDeserializer},
+    de::{IgnoredAny, MapAccess, SeqAccess, value::MapAccessDeserializer},
 };
 use serde_json::Value;
+
+/// Implements `Deserialize` for an object whose fields are read in place, from their names in JSON. Other fields
+/// are ignored.
+macro_rules! object {
+    ($type:ident<$a:lifetime> { $($name:literal => $field:ident),+ $(,)? }) => {
+        impl<'de: $a, $a> InPlace<'de> for $type<$a> {
+            #[inline]
+            fn read_map<A: MapAccess<'de>>(
+                &mut self,
+                mut map: A,
+            ) -> Result<(), A::Error> {
+                while let Some(name) = map.next_key::<Text<'de>>()? {
+                    match name.as_str().unwrap_or_default() {
+                        $($name => map.next_value_seed(Place(&mut self.$field))?,)+
+                        _ => drop(map.next_value::<IgnoredAny>()?),
+                    }
+                }
+                Ok(())
+            }
+        }
+
+        in_place! { [$a] $type<$a> }
+    };
+}
 
 #[doc(hidden)]
 #[derive(Debug, Default)]
