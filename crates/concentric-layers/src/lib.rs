@@ -152,6 +152,8 @@ pub mod retry;
 pub mod session;
 #[cfg(any(feature = "log", feature = "otel"))]
 mod settled;
+#[cfg(any(feature = "budget", feature = "in-flight", feature = "rate-limit"))]
+mod shared;
 #[cfg(feature = "static-memory")]
 pub mod static_memory;
 #[cfg(feature = "steering")]
@@ -170,6 +172,7 @@ pub mod trim;
 #[cfg(any(feature = "conversation", feature = "suspend"))]
 mod turn;
 #[cfg(any(
+    feature = "budget",
     feature = "compaction",
     feature = "conversation",
     feature = "detach",
@@ -236,6 +239,8 @@ pub use self::response_cache::ResponseCacheLayer;
 pub use self::retry::RetryModel;
 #[cfg(feature = "session")]
 pub use self::session::{MakeSession, Session};
+#[cfg(any(feature = "in-flight", feature = "rate-limit"))]
+pub use self::shared::{OnOutage, Shared};
 #[cfg(feature = "static-memory")]
 pub use self::static_memory::StaticMemoryLayer;
 #[cfg(feature = "steering")]

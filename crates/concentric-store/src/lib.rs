@@ -4,7 +4,8 @@
 //! [`SqliteStore`] stores them in one file that any number of processes on one machine share.
 //! [`PostgresStore`] stores them in a database that any number of machines share, [`RedisStore`] in a Redis
 //! server or cluster, and [`MemoryStore`] in memory, for tests. All implement [`RunStore`], [`ThreadStore`],
-//! [`Memories`], [`CacheStore`], [`Ledger`], [`Once`] and [`Decisions`] of `concentric-core`, and pass the tests of
+//! [`Memories`], [`CacheStore`], [`Ledger`], [`Once`], [`Decisions`], [`QuotaStore`] and [`BudgetStore`] of
+//! `concentric-core`, and pass the tests of
 //! `concentric-test` (`store_suite!`), which a store of another program passes as well.
 //!
 //! ```
@@ -131,6 +132,17 @@
 //! [`PostgresStore`] checks the limits of all entries at one of 16 writes, and at each purge; [`RedisStore`]
 //! those of each tenant.
 //!
+//! # Quotas and budgets
+//!
+//! | store | one call of a [`QuotaStore`] or a [`BudgetStore`] | durability |
+//! |---|---|---|
+//! | [`RedisStore`] | one script, which no other command interrupts. A bucket has a hash slot, and so have the budgets of a tenant | that of the server: for quotas alone, one with its defaults is the right one ([`Options::accept_loss`]) |
+//! | [`PostgresStore`] | the state is read, changed by the caller, and written if no other process has changed it in between; otherwise again, after a random pause, within the [wait of the pool](Options::pool_wait). Each statement locks one row, so none waits for another, and a process that stops holds no lock. For up to about 500 calls in a second of one bucket or tenant | budgets as other writes; quotas may be lost in a crash of the server |
+//! | [`SqliteStore`] | one transaction | as other writes |
+//!
+//! A state has the use of the last period and the calls that wait; or the budgets of a tenant and their open reservations.
+//! One larger than the [limit](Options::max_state_bytes) is not written.
+//!
 //! # Limits
 //!
 //! | limit | default | error |
@@ -180,6 +192,8 @@
 //! | a conversation | kept until it is [deleted](concentric_core::store::ThreadStore::delete) |
 //! | that a run was deleted, with its conversation or its tenant | a digest of its ids for an hour, and none if it ended an hour before. Meanwhile its process cannot bring the conversation back |
 //! | a memory | kept until its owner has 1,000 newer ones, or it is [forgotten](concentric_core::store::Memories::forget) |
+//! | the use of a quota, permits | removed when the period, or the lease, is over |
+//! | the spending of a budget | kept for its window; without one, until its tenant is deleted |
 //! | everything of a tenant | kept as above, or until the tenant is [deleted](concentric_core::store::ThreadStore::delete_tenant) |
 //!
 //! The end of each run removes up to a hundred expired entries of each kind;
@@ -207,6 +221,8 @@
 //! `redis` adds [`RedisStore`], with the crate `redis`. It requires Redis 7.0 or newer.
 //!
 //! [`CacheStore`]: concentric_core::store::CacheStore
+//! [`BudgetStore`]: concentric_core::store::BudgetStore
+//! [`QuotaStore`]: concentric_core::store::QuotaStore
 //! [`Decisions`]: concentric_core::store::Decisions
 //! [`Ledger`]: concentric_core::store::Ledger
 //! [`Ledger::begin`]: concentric_core::store::Ledger::begin
@@ -230,6 +246,7 @@ mod cache;
 #[cfg(any(feature = "postgres", feature = "redis", feature = "sqlite"))]
 mod columns;
 mod fault;
+mod limits;
 mod memories;
 mod memory;
 mod options;

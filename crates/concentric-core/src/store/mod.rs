@@ -1,4 +1,5 @@
-//! Traits for persistent storage: of runs, conversations, memories, caches, effects of tools, and decisions.
+//! Traits for persistent storage: of runs, conversations, memories, caches, effects of tools, decisions, and the use
+//! of quotas and budgets.
 //!
 //! Implementations are trusted: a run is resumed exactly as a [`RunStore`] returns it.
 //! `concentric-store` implements the traits over SQLite, PostgreSQL and Redis, and in memory for tests.
@@ -9,19 +10,26 @@
 //! host authenticates the caller and puts a [`Tenant`] into the request's
 //! [extensions](crate::Context::extensions).
 
+mod budget;
 mod cache;
 mod decision;
 mod ledger;
 mod memory;
+mod quota;
 mod run;
 mod run_context;
 mod thread;
 
 pub use self::{
+    budget::{
+        Amounts, BudgetState, BudgetStore, BudgetWindow, Dimension, Limits, OverBudget,
+        SharedBudget,
+    },
     cache::{CacheEntry, CacheKey, CacheStore},
     decision::{Decisions, Once, StoredDecision, StoredScope},
     ledger::{EffectKey, Intent, Ledger, LedgerEntry},
     memory::{Memories, Memory},
+    quota::{PermitState, Quota, QuotaChange, QuotaState, QuotaStore, QuotaTaken, QuotaWant},
     run::{LEASE, MAX_TAKEOVERS, Renewed, RunRecord, RunStatus, RunStore, RunSummary, waiting},
     run_context::{OpenInterrupts, Regenerate, Resumable},
     thread::{StoredThread, SuspendedTurn, ThreadChange, ThreadStore, ThreadSummary},

@@ -193,12 +193,9 @@ impl Budget {
 
     /// Returns whether this budget or an outer one limits the spending of model calls.
     pub(super) fn limits_models(&self) -> bool {
-        let all_but_tools = |limits: Limits| {
-            let tool_calls = None;
-            Limits {
-                tool_calls,
-                ..limits
-            } != Limits::new()
+        let all_but_tools = |mut limits: Limits| {
+            limits.tool_calls = None;
+            limits != Limits::new()
         };
         // Does not read the stored spending, which is restored when the loop of the run first
         // accesses the budget.

@@ -1,9 +1,13 @@
-use super::{Amounts, Budget, Limits, ModelBudget, RunBudget, ToolBudget, gate::BudgetGate};
+use super::{
+    Amounts, Budget, Limits, ModelBudget, RunBudget, ToolBudget, gate::BudgetGate,
+    shared::SharedBudgets,
+};
 use crate::tokens::Estimator;
 use concentric_core::{
     ChatRequest, Context, Declares, Transcript, Usage,
     agent::{Installer, Plugin},
     capability::{Around, Encloses, Expects, InLoop, Outside, Provides, Region, Requires, Within},
+    store::{BudgetStore, SharedBudget},
 };
 use std::{
     fmt,
@@ -11,6 +15,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 use tower_layer::Layer;
 
@@ -32,6 +37,7 @@ pub struct BudgetPlugin {
 pub(super) struct Prices {
     estimate: Estimate,
     price: Arc<Price>,
+    pub(super) shared: SharedBudgets,
 }
 
 #[derive(Clone)]
@@ -51,6 +57,7 @@ impl BudgetPlugin {
             prices: Prices {
                 estimate: Estimate::Default(Estimator::new()),
                 price: Arc::new(|_| 0),
+                shared: SharedBudgets::default(),
             },
             charges: Arc::default(),
         }
@@ -78,6 +85,34 @@ impl BudgetPlugin {
         estimate: impl Fn(&ChatRequest) -> Usage + Send + Sync + 'static,
     ) -> Self {
         self.prices.estimate = Estimate::Custom(Arc::new(estimate));
+        self
+    }
+
+    /// Also charges model calls to budgets that processes share, which `of` returns, the outermost first, such as
+    /// those of a tenant and of its key. See [the module docs](super#several-processes).
+    #[must_use]
+    pub fn shared(
+        mut self,
+        store: Arc<dyn BudgetStore>,
+        of: impl Fn(&Context) -> Vec<SharedBudget> + Send + Sync + 'static,
+    ) -> Self {
+        self.prices.shared.source = Some((store, Arc::new(of)));
+        self
+    }
+
+    /// Sets what this process may spend of the [shared](Self::shared) budgets while their store does not answer; by
+    /// default nothing: model calls then fail with the error of the store.
+    #[must_use]
+    pub fn allow_in_outage(mut self, limits: Limits) -> Self {
+        self.prices.shared.in_outage = Some(Budget::new(limits));
+        self
+    }
+
+    /// Sets the time after which a [shared](Self::shared) reservation of a process that has died is charged in full; 10
+    /// minutes by default. A call that takes longer is charged in full meanwhile.
+    #[must_use]
+    pub const fn lease(mut self, time: Duration) -> Self {
+        self.prices.shared.lease = time;
         self
     }
 

@@ -172,6 +172,41 @@
 //! A part is not stored with the run: when the researcher is suspended, the rest is returned, and
 //! when it is resumed, 20 cents are reserved again. The budget of its caller is stored.
 //!
+//! # Several processes
+//!
+//! With [`BudgetPlugin::shared`], model calls are also charged to budgets in a
+//! [`BudgetStore`](concentric_core::store::BudgetStore), such as that of PostgreSQL, which all processes share:
+//!
+//! ```
+//! use concentric_core::store::{BudgetStore, BudgetWindow, Limits, SharedBudget, Tenant};
+//! use concentric_layers::BudgetPlugin;
+//! use std::sync::Arc;
+//!
+//! fn budget(store: Arc<dyn BudgetStore>) -> BudgetPlugin {
+//!     let month = BudgetWindow::Month { offset: 0 };
+//!     BudgetPlugin::new(Limits::new().money(2_000_000)).shared(store, move |context| {
+//!         let tenant = Tenant::of(context).0;
+//!         // 100 dollars a month for the tenant, and 10 an hour.
+//!         let limits = |money| Limits::new().money(money);
+//!         vec![
+//!             SharedBudget::new(format!("tenant/{tenant}"), limits(100_000_000)).per(month),
+//!             SharedBudget::new(format!("tenant/{tenant}"), limits(10_000_000)).per(BudgetWindow::Hour),
+//!         ]
+//!     })
+//! }
+//! # let _ = budget;
+//! ```
+//!
+//! | moment | effect |
+//! |---|---|
+//! | a call starts | its estimate is reserved of all these budgets, or of none; it fails with the name of the first one that has less left, with [`OVER_BUDGET`] |
+//! | a call ends | the reservation is replaced by what the table above charges, in the windows in which it began |
+//! | the process dies, or a call takes longer than the [lease](BudgetPlugin::lease) | the reservation is charged in full, since the provider may have been paid; a settlement within an hour corrects that |
+//! | the store does not answer within a second, or fails | the call fails with its error, or is charged to what this process [may spend](BudgetPlugin::allow_in_outage) meanwhile |
+//!
+//! The sum of concurrent calls exceeds a limit only by the amount by which their estimates were too low. Tool calls, and
+//! the check before each step, use the budgets of the run only.
+//!
 //! # Place in the stack
 //!
 //! - [`BudgetPlugin::run`] goes around the agent, inside or outside `SuspendLayer`.
@@ -205,25 +240,26 @@
 //! inner service in the future of the call, so that a call reserves its estimate only when it can
 //! start.
 
-mod amounts;
 mod gate;
 mod handle;
 mod layer;
 mod model;
 mod over;
 mod run;
+mod shared;
 mod tool;
 
 pub use self::{
-    amounts::{Amounts, Dimension, Limits},
     gate::BUDGET,
     handle::{Budget, Lease},
     layer::{BudgetPlugin, ModelBudgetLayer, RunBudgetLayer, ToolBudgetLayer},
     model::{ModelBudget, ModelBudgetBody, ResponseFuture},
-    over::{OVER_BUDGET, OverBudget},
+    over::OVER_BUDGET,
     run::RunBudget,
     tool::{ResponseFuture as ToolResponseFuture, ToolBudget},
 };
+
+pub use concentric_core::store::{Amounts, Dimension, Limits, OverBudget};
 
 use concentric_core::Context;
 use std::time::SystemTime;

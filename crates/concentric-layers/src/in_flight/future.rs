@@ -46,6 +46,7 @@ pin_project! {
 
 /// A call that waits for a permit.
 struct Waiting {
+    limit: Arc<Limit>,
     permit: PollSemaphore,
     stop: Stop,
     // Released when the call stops waiting.
@@ -57,7 +58,9 @@ where
     S: Service<ChatRequest>,
 {
     pub(super) fn new(inner: S, request: ChatRequest, limit: &Arc<Limit>, queue: usize) -> Self {
-        if let permit @ Some(_) = limit.try_acquire() {
+        if !limit.refuses()
+            && let permit @ Some(_) = limit.try_acquire()
+        {
             let stage = Stage::Calling {
                 call: Oneshot::new(inner, request),
             };
@@ -66,6 +69,7 @@ where
         let stage = match Place::take(limit, queue) {
             Some(place) => Stage::Waiting {
                 waiting: Box::new(Waiting {
+                    limit: Arc::clone(limit),
                     permit: limit.acquire(),
                     stop: Stop::new(&request.context),
                     _place: place,
@@ -99,6 +103,11 @@ where
     }
 }
 
+fn unreachable_store() -> Error {
+    let why = "the store of the shared limit of concurrent responses does not answer";
+    Error::new(ErrorKind::Overloaded, why).with_code("busy")
+}
+
 fn full(queue: usize) -> Error {
     let (code, why) = match queue {
         0 => ("busy", "the limit of concurrent responses is reached"),
@@ -124,6 +133,9 @@ where
                     }
                     // The semaphore is private and is never closed.
                     *this.permit = ready!(waiting.permit.poll_acquire(cx));
+                    if waiting.limit.refuses() {
+                        break Err(unreachable_store());
+                    }
                     let next = match call.take() {
                         Some((inner, request)) => Stage::Calling {
                             call: Oneshot::new(inner, request),

@@ -1,4 +1,5 @@
 use super::{InFlightLimit, limit::Limit};
+use crate::shared::Shared;
 use std::sync::Arc;
 use tower_layer::Layer;
 
@@ -9,6 +10,7 @@ use tower_layer::Layer;
 #[derive(Clone, Debug)]
 pub struct InFlightLimitLayer {
     limit: Arc<Limit>,
+    max: usize,
     queue: usize,
 }
 
@@ -20,8 +22,16 @@ impl InFlightLimitLayer {
     pub fn new(max: usize) -> Self {
         Self {
             limit: Arc::new(Limit::new(max)),
+            max: max.clamp(1, tokio::sync::Semaphore::MAX_PERMITS),
             queue: usize::MAX,
         }
+    }
+
+    /// Shares the limit with other processes. See [the module docs](super#several-processes).
+    #[must_use]
+    pub fn shared(mut self, shared: Shared) -> Self {
+        self.limit = Arc::new(Limit::shared(self.max, shared));
+        self
     }
 
     /// Sets the maximum number of waiting calls; the default is no limit.
@@ -37,7 +47,7 @@ impl InFlightLimitLayer {
         self
     }
 
-    /// Returns the number of calls that can start without waiting.
+    /// Returns the number of calls that can start without waiting; of a shared limit, without asking the store.
     pub fn available(&self) -> usize {
         self.limit.available()
     }

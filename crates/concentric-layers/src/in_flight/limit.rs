@@ -1,3 +1,5 @@
+use super::shared::Link;
+use crate::shared::Shared;
 use std::sync::{
     Arc,
     atomic::{AtomicUsize, Ordering},
@@ -10,6 +12,8 @@ use tokio_util::sync::PollSemaphore;
 pub(super) struct Limit {
     permits: Arc<Semaphore>,
     waiting: AtomicUsize,
+    // Without it, the permits are those of this process.
+    link: Option<Link>,
 }
 
 impl Limit {
@@ -17,7 +21,30 @@ impl Limit {
         Self {
             permits: Arc::new(Semaphore::new(max.clamp(1, Semaphore::MAX_PERMITS))),
             waiting: AtomicUsize::new(0),
+            link: None,
         }
+    }
+
+    /// A limit whose permits other processes share.
+    pub(super) fn shared(max: usize, shared: Shared) -> Self {
+        Self {
+            permits: Arc::new(Semaphore::new(0)),
+            waiting: AtomicUsize::new(0),
+            link: Some(Link::new(max, shared)),
+        }
+    }
+
+    pub(super) const fn permits(&self) -> &Arc<Semaphore> {
+        &self.permits
+    }
+
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Acquire)
+    }
+
+    /// Whether calls fail because the store of the permits does not answer.
+    pub(super) fn refuses(&self) -> bool {
+        self.link.as_ref().is_some_and(Link::refuses)
     }
 
     pub(super) fn available(&self) -> usize {
@@ -27,6 +54,10 @@ impl Limit {
     /// Takes a permit if one is free and no call is queued for it.
     pub(super) fn try_acquire(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.permits).try_acquire_owned().ok()
+    }
+
+    pub(super) const fn link(&self) -> Option<&Link> {
+        self.link.as_ref()
     }
 
     pub(super) fn acquire(&self) -> PollSemaphore {
@@ -43,7 +74,11 @@ impl Place {
     pub(super) fn take(limit: &Arc<Limit>, queue: usize) -> Option<Self> {
         let place = Self(Arc::clone(limit));
         // Dropping `place` undoes the increment if the queue is full.
-        (limit.waiting.fetch_add(1, Ordering::AcqRel) < queue).then_some(place)
+        let has_place = limit.waiting.fetch_add(1, Ordering::AcqRel) < queue;
+        if has_place && let Some(link) = &limit.link {
+            link.start(limit);
+        }
+        has_place.then_some(place)
     }
 }
 

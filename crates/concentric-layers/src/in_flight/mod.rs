@@ -43,6 +43,29 @@
 //! would wait fails with [`Overloaded`](concentric_core::ErrorKind::Overloaded). Use this in place
 //! of tower's `LoadShed`, which has no effect around a service that is always ready.
 //!
+//! # Several processes
+//!
+//! With [`shared`](InFlightLimitLayer::shared), the processes that use one name in a
+//! [`QuotaStore`](concentric_core::store::QuotaStore) have the permits together:
+//!
+//! ```
+//! use concentric_core::store::QuotaStore;
+//! use concentric_layers::{InFlightLimitLayer, Shared};
+//! use std::{sync::Arc, time::Duration};
+//!
+//! fn limit(store: Arc<dyn QuotaStore>) -> InFlightLimitLayer {
+//!     let shared = Shared::new(store, "openai/key-1").lease(Duration::from_secs(30));
+//!     InFlightLimitLayer::new(200).shared(shared)
+//! }
+//! # let _ = limit;
+//! ```
+//!
+//! A process holds as many as it uses, renews them each second, and returns them when its responses have ended. While
+//! more are wanted than there are, each process has an equal share, and gives up more as its responses end. The permits
+//! of a process that has died are free after its [lease](crate::Shared::lease). While the store does not answer, a
+//! process has the share of [`OnOutage::LocalShare`](crate::OnOutage::LocalShare) (at least one), no limit, or refuses
+//! calls that have no permit with [`Overloaded`](concentric_core::ErrorKind::Overloaded).
+//!
 //! # Place in the stack
 //!
 //! Inside the loop, the layer limits model calls: a run holds no permit while its tools run or
@@ -61,6 +84,7 @@ mod future;
 mod layer;
 mod limit;
 mod service;
+mod shared;
 
 pub use self::{
     body::InFlightBody, future::ResponseFuture, layer::InFlightLimitLayer, service::InFlightLimit,

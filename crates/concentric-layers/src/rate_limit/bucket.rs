@@ -1,14 +1,21 @@
-use super::{OVER_QUOTA, Quota, RATE_LIMITED, recent::Recent};
+use super::{
+    OVER_QUOTA, Quota, RATE_LIMITED,
+    recent::Recent,
+    shared::{Link, Settled},
+};
 use crate::{
     local::{LOCAL, NOT_CONNECTED},
+    shared::{OnOutage, Shared},
     tokens::BYTES,
     wait::Stop,
 };
 use concentric_core::{
-    Allowance, Context, Error, ErrorKind, RateLimits, Str, Usage, context::Sleep,
+    Allowance, Context, Error, ErrorKind, RateLimits, Str, Usage,
+    context::Sleep,
+    store::{QuotaChange, Tenant},
 };
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     future::poll_fn,
     sync::{Arc, Mutex, PoisonError},
     task::{Poll, Waker},
@@ -50,10 +57,13 @@ struct ByKey {
 /// The quota of a key, and the calls that wait for it.
 pub(super) struct Bucket {
     quota: Quota,
+    // The part of the quota that this process applies by itself: all of it, unless it is shared.
+    local: Quota,
+    link: Option<Link>,
     inner: Mutex<Inner>,
 }
 
-struct Inner {
+pub(super) struct Inner {
     // The time of the last refill, by the clock of the run.
     at: Duration,
     // Negative if more was used than reserved.
@@ -71,8 +81,12 @@ struct Inner {
     unanswered: BTreeMap<u64, Amounts>,
     calls: u64,
     // The calls that wait, in the order in which they are served.
-    queue: BTreeMap<Turn, Option<Waker>>,
+    pub(super) queue: BTreeMap<Turn, Waiter>,
     turns: u64,
+    // The last turn that was served, and the last one of each owner that waits.
+    round: u64,
+    rounds: HashMap<Str, u64>,
+    pub(super) shared: super::shared::State,
     // The output tokens of the last answers, and the place of the next one.
     outputs: Vec<f64>,
     next_output: usize,
@@ -85,8 +99,20 @@ struct Provided {
     until: Duration,
 }
 
-/// The place of a call in the queue: by priority, and then by arrival.
-type Turn = (u8, u64);
+/// The place of a call in the queue: by priority, then in turns of the owners, and then by arrival.
+pub(super) type Turn = (u8, u64, u64);
+
+/// A call that waits.
+pub(super) struct Waiter {
+    pub(super) waker: Option<Waker>,
+    pub(super) owner: Str,
+    pub(super) amounts: Amounts,
+    /// How long it may wait.
+    pub(super) until: Duration,
+    /// Whether the store was asked for it, and has granted its amounts.
+    pub(super) is_asked: bool,
+    pub(super) is_granted: bool,
+}
 
 impl Buckets {
     /// Returns the bucket of `key`.
@@ -94,6 +120,7 @@ impl Buckets {
         &self,
         key: Str,
         quota: impl Fn(&Str) -> Quota,
+        shared: Option<&Shared>,
         context: &Context,
     ) -> Arc<Bucket> {
         let lock = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -113,21 +140,24 @@ impl Buckets {
         }
         if buckets.len() >= MAX_KEYS && !key.is_empty() && !buckets.contains_key(&key) {
             drop(by_key);
-            return self.get(Str::default(), quota, context);
+            return self.get(Str::default(), quota, shared, context);
         }
-        let bucket = buckets
-            .entry(key)
-            .or_insert_with(|| Arc::new(Bucket::new(of_key, now)));
+        let bucket = buckets.entry(key).or_insert_with_key(|key| {
+            let link = shared.map(|shared| Link::new(shared, key, context));
+            Arc::new(Bucket::new(of_key, link, now))
+        });
         Arc::clone(bucket)
     }
 }
 
 impl Bucket {
-    fn new(quota: Quota, now: Duration) -> Self {
+    fn new(quota: Quota, link: Option<Link>, now: Duration) -> Self {
+        let share = link.as_ref().map(|link| link.shared.local_share());
+        let local = share.map_or(quota, |share| quota.share(share));
         Self {
             inner: Mutex::new(Inner {
                 at: now,
-                left: quota.limits,
+                left: local.limits(),
                 recent: Recent::default(),
                 share: 1.0,
                 halved: None,
@@ -137,16 +167,29 @@ impl Bucket {
                 calls: 0,
                 queue: BTreeMap::new(),
                 turns: 0,
+                round: 0,
+                rounds: HashMap::new(),
+                shared: super::shared::State::default(),
                 outputs: Vec::new(),
                 next_output: 0,
             }),
             quota,
+            local,
+            link,
         }
     }
 
-    fn with<R>(&self, act: impl FnOnce(&mut Inner, &Quota) -> R) -> R {
+    pub(super) fn with<R>(&self, act: impl FnOnce(&mut Inner, &Quota) -> R) -> R {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        act(&mut inner, &self.quota)
+        act(&mut inner, &self.local)
+    }
+
+    pub(super) const fn quota(&self) -> &Quota {
+        &self.quota
+    }
+
+    pub(super) const fn link(&self) -> Option<&Link> {
+        self.link.as_ref()
     }
 
     fn is_full(&self, now: Duration) -> bool {
@@ -154,19 +197,20 @@ impl Bucket {
             inner.refill(quota, now);
             let is_open = inner.closed_until <= now && inner.queue.is_empty();
             let is_provided = inner.provider.iter().all(|it| it.until <= now);
-            let is_unused = inner.left == quota.limits && inner.recent.is_empty();
-            is_open && is_provided && is_unused && inner.share >= 1.0
+            let is_unused = inner.left == quota.limits() && inner.recent.is_empty();
+            let is_idle = !inner.shared.is_in_use();
+            is_open && is_provided && is_unused && is_idle && inner.share >= 1.0
         })
     }
 
     /// The output tokens that at most one of 20 answers exceeds, within the quota of a period; `None` before
     /// the first answer.
     pub(super) fn usual_output(&self) -> Option<f64> {
-        self.with(|inner, quota| {
+        self.with(|inner, _| {
             let mut outputs = inner.outputs.clone();
             let rank = (outputs.len() * 95).div_ceil(100).checked_sub(1)?;
             let (_, usual, _) = outputs.select_nth_unstable_by(rank, f64::total_cmp);
-            let [_, _, limit] = quota.limits;
+            let [_, _, limit] = self.quota.limits();
             Some(usual.min(limit))
         })
     }
@@ -197,7 +241,7 @@ impl Bucket {
     }
 
     /// Records the provider's remaining amounts, which came with the answer to `call`.
-    fn follow(&self, limits: &RateLimits, call: u64, context: &Context) {
+    fn follow(self: &Arc<Self>, limits: &RateLimits, call: u64, context: &Context) {
         let (now, wall) = (now(context), context.now());
         let amounts = [
             limits.requests,
@@ -205,6 +249,7 @@ impl Bucket {
             limits.input_tokens,
             limits.output_tokens,
         ];
+        let mut reported = [None; 4];
         let first = self.with(|inner, _| {
             // The provider may not have received the later ones when it answered.
             let mut later = [0.0; 4];
@@ -214,7 +259,8 @@ impl Bucket {
                 }
             }
             let provided = inner.provider.iter_mut().zip(later);
-            for ((provided, later), allowance) in provided.zip(amounts) {
+            let each = provided.zip(amounts).zip(&mut reported);
+            for (((provided, later), allowance), reported) in each {
                 if let Allowance {
                     remaining: Some(remaining),
                     reset: Some(reset),
@@ -223,8 +269,10 @@ impl Bucket {
                 {
                     let after = reset.duration_since(wall).unwrap_or_default();
                     let after = after.min(LONGEST_RESET);
+                    let left = amount(remaining) - later;
+                    *reported = Some((whole(left), after));
                     *provided = Provided {
-                        left: amount(remaining) - later,
+                        left,
                         until: now.saturating_add(after),
                     };
                 }
@@ -232,6 +280,14 @@ impl Bucket {
             inner.first()
         });
         wake(first);
+        if let Some(link) = &self.link
+            && reported.iter().any(Option::is_some)
+        {
+            // A call of another process would fail otherwise.
+            let is_urgent = reported.iter().flatten().any(|(left, _)| *left < 1);
+            let change = QuotaChange::Remaining(reported);
+            link.record(self, change, now, is_urgent);
+        }
     }
 
     /// Records that the provider did not receive a call.
@@ -244,8 +300,14 @@ impl Bucket {
     }
 
     /// Records that the provider rejected a call that began at `began`.
-    fn rejected(&self, error: &Error, began: Duration, context: &Context) {
+    fn rejected(self: &Arc<Self>, error: &Error, began: Duration, context: &Context) {
         let now = now(context);
+        if let Some(link) = &self.link {
+            let retry_after = error.retry_after().unwrap_or_default();
+            let age = now.saturating_sub(began);
+            let change = QuotaChange::Rejected { retry_after, age };
+            link.record(self, change, now, true);
+        }
         self.with(|inner, quota| {
             inner.refill(quota, now);
             if let Some(after) = error.retry_after() {
@@ -268,6 +330,11 @@ impl Bucket {
             inner.refill(quota, now);
             inner.wait(quota, amounts, now)
         });
+        // That of the shared quota is not known.
+        let wait = match &self.link {
+            Some(_) => wait.max(Duration::from_secs(1)),
+            None => wait,
+        };
         let message = format!("the quota of model calls is used up: {why}");
         Error::new(ErrorKind::RateLimited, message)
             .with_code(RATE_LIMITED)
@@ -277,7 +344,7 @@ impl Bucket {
 
 impl Inner {
     fn refill(&mut self, quota: &Quota, now: Duration) {
-        let periods = now.saturating_sub(self.at).as_secs_f64() / quota.per.as_secs_f64();
+        let periods = now.saturating_sub(self.at).as_secs_f64() / quota.period().as_secs_f64();
         self.at = self.at.max(now);
         self.recent.expire(quota, now);
         // The share grows evenly up to 1; the area below it is added.
@@ -288,7 +355,7 @@ impl Inner {
         };
         let added = f64::midpoint(self.share, grown) * growing + (periods - growing);
         self.share = grown;
-        for (left, limit) in self.left.iter_mut().zip(quota.limits) {
+        for (left, limit) in self.left.iter_mut().zip(quota.limits()) {
             if limit.is_finite() {
                 *left += added * limit;
             }
@@ -297,7 +364,7 @@ impl Inner {
     }
 
     fn cap(&mut self, quota: &Quota) {
-        for (left, limit) in self.left.iter_mut().zip(quota.limits) {
+        for (left, limit) in self.left.iter_mut().zip(quota.limits()) {
             *left = left.min(limit * self.share);
         }
     }
@@ -306,11 +373,11 @@ impl Inner {
     fn wait(&self, quota: &Quota, amounts: &Amounts, now: Duration) -> Duration {
         let mut wait = self.closed_until.saturating_sub(now);
         wait = wait.max(self.recent.wait(quota, amounts, now));
-        for ((left, limit), amount) in self.left.iter().zip(quota.limits).zip(amounts) {
+        for ((left, limit), amount) in self.left.iter().zip(quota.limits()).zip(amounts) {
             // A call that needs more than the bucket holds for now takes all of it, and the rest later.
             let missing = amount.min(limit * self.share) - left;
             if missing > 0.0 && limit.is_finite() {
-                let seconds = missing / (limit * self.share) * quota.per.as_secs_f64();
+                let seconds = missing / (limit * self.share) * quota.period().as_secs_f64();
                 // Rounded up, so that the wait is not repeated for a rest.
                 let seconds = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
                 wait = wait.max(seconds.saturating_add(Duration::from_nanos(1)));
@@ -338,14 +405,53 @@ impl Inner {
             provided.left -= amount;
         }
         self.recent.add(quota, amounts, now);
+        Ok(self.begin(amounts))
+    }
+
+    /// Counts a call that begins, and returns its number.
+    fn begin(&mut self, amounts: &Amounts) -> u64 {
         self.calls += 1;
         self.unanswered.insert(self.calls, *amounts);
-        Ok(self.calls)
+        self.calls
+    }
+
+    /// The place of a new call of an owner.
+    fn turn(&mut self, rank: u8, owner: &Str) -> Turn {
+        if self.queue.is_empty() {
+            self.rounds.clear();
+        }
+        if self.rounds.len() >= MAX_KEYS {
+            let round = self.round;
+            self.rounds.retain(|_, last| *last > round);
+        }
+        let last = self.rounds.get(owner).copied();
+        let round = last.map_or(self.round, |last| (last + 1).max(self.round));
+        self.rounds.insert(owner.clone(), round);
+        self.turns += 1;
+        (rank, round, self.turns)
+    }
+
+    /// Whether an owner waits for which the store was not asked.
+    pub(super) fn has_new_owner(&self) -> bool {
+        let waiting = || self.queue.values().filter(|it| !it.is_granted);
+        let asked: HashSet<_> = waiting()
+            .filter(|it| it.is_asked)
+            .map(|it| &it.owner)
+            .collect();
+        waiting().any(|it| !asked.contains(&it.owner))
+    }
+
+    pub(super) const fn closed_until(&self) -> Duration {
+        self.closed_until
+    }
+
+    pub(super) fn is_closed(&self, now: Duration) -> bool {
+        self.closed_until > now
     }
 
     /// The waker of the call that is served next.
-    fn first(&self) -> Option<Waker> {
-        self.queue.first_key_value()?.1.clone()
+    pub(super) fn first(&self) -> Option<Waker> {
+        self.queue.first_key_value()?.1.waker.clone()
     }
 }
 
@@ -354,7 +460,7 @@ fn provided(&[requests, input, output]: &Amounts) -> [f64; 4] {
     [requests, input + output, input, output]
 }
 
-fn wake(waker: Option<Waker>) {
+pub(super) fn wake(waker: Option<Waker>) {
     if let Some(waker) = waker {
         waker.wake();
     }
@@ -371,6 +477,16 @@ pub(super) struct Reservation {
     follows: bool,
     ignores_cached: bool,
     counts_output: bool,
+    source: Source,
+}
+
+/// Where amounts were taken.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Source {
+    Local,
+    Shared,
+    /// Nowhere, in an outage.
+    None,
 }
 
 /// A call to be admitted.
@@ -400,37 +516,64 @@ impl Demand {
     /// The amounts exceed the quota of a period.
     pub(super) fn try_take(&self) -> Result<Option<Reservation>, Error> {
         let now = now(&self.context);
-        let limits = self.bucket.quota.limits.iter();
+        let limits = self.bucket.quota.limits().into_iter();
         if self
             .amounts
             .iter()
             .zip(limits)
-            .any(|(amount, limit)| amount > limit)
+            .any(|(amount, limit)| *amount > limit)
         {
             let message = "the call needs more than the quota of a whole period";
             return Err(Error::new(ErrorKind::TooLarge, message).with_code(OVER_QUOTA));
         }
         let call = self.bucket.with(|inner, quota| {
             let first = inner.queue.first_key_value();
-            let is_first = first.is_none_or(|((rank, _), _)| *rank > self.rank);
-            let call = is_first.then(|| inner.take(quota, &self.amounts, now));
-            call.and_then(Result::ok)
+            let is_first = first.is_none_or(|((rank, _, _), _)| *rank > self.rank);
+            let call = is_first.then(|| self.take_in(inner, quota, now));
+            call.and_then(|taken| taken?.ok())
         });
-        Ok(call.map(|call| self.reservation(call, now)))
+        Ok(call.map(|(call, source)| self.reservation(call, now, source)))
     }
 
-    fn reservation(&self, call: u64, began: Duration) -> Reservation {
+    /// Takes the amounts for the first call of the queue, or returns the time after which they may be there; `None` if
+    /// the shared quota must be asked.
+    fn take_in(
+        &self,
+        inner: &mut Inner,
+        quota: &Quota,
+        now: Duration,
+    ) -> Option<Result<(u64, Source), Duration>> {
+        let Some(link) = self.bucket.link() else {
+            let taken = inner.take(quota, &self.amounts, now);
+            return Some(taken.map(|call| (call, Source::Local)));
+        };
+        if inner.shared.is_out(now) {
+            return match link.shared.on_outage {
+                OnOutage::LocalShare(_) => {
+                    let taken = inner.take(quota, &self.amounts, now);
+                    Some(taken.map(|call| (call, Source::Local)))
+                }
+                OnOutage::Allow => Some(Ok((inner.begin(&self.amounts), Source::None))),
+                OnOutage::Refuse => Some(Err(Duration::MAX)),
+            };
+        }
+        let is_there = !inner.is_closed(now) && inner.shared.spend(&self.amounts, now);
+        is_there.then(|| Ok((inner.begin(&self.amounts), Source::Shared)))
+    }
+
+    fn reservation(&self, call: u64, began: Duration, source: Source) -> Reservation {
         Reservation {
             bucket: Arc::clone(&self.bucket),
             context: self.context.clone(),
             call,
             began,
+            source,
             taken: self.amounts,
             used: self.amounts,
             follows: self.follows,
             ignores_cached: self.ignores_cached,
             counts_output: {
-                let [_, _, limit] = self.bucket.quota.limits;
+                let [_, _, limit] = self.bucket.quota.limits();
                 let [_, _, estimate] = self.amounts;
                 limit.is_finite() && estimate < self.most_output
             },
@@ -441,20 +584,27 @@ impl Demand {
     pub(super) async fn take(self) -> Result<Reservation, Error> {
         let (bucket, context, amounts) = (&*self.bucket, &self.context, &self.amounts);
         let limited = |why| Err(bucket.limited(amounts, context, why));
-        let Some(place) = Place::join(bucket, self.rank, self.queue) else {
+        let started = now(context);
+        let mut left = context.remaining().unwrap_or(Duration::MAX);
+        left = match bucket.link() {
+            // It is asked at least once.
+            Some(link) => left.min(self.wait.max(link.shared.patience)),
+            None => left.min(self.wait),
+        };
+        let Some(mut place) = Place::join(&self, started) else {
             return limited("too many calls wait for it");
         };
-        let started = now(context);
-        let left = context.remaining().unwrap_or(Duration::MAX).min(self.wait);
         let clock = context.environment().clock();
         let mut refill: Option<Sleep> = None;
         let mut stop = Stop::new(context);
         let mut late = clock.sleep(left);
         let taken = poll_fn(|cx| {
             loop {
-                match place.take(amounts, now(context), cx.waker()) {
+                match place.take(now(context), cx.waker()) {
                     None => refill = None,
                     Some(Ok(call)) => return Poll::Ready(Ok(Some(call))),
+                    // In an outage.
+                    Some(Err(Duration::MAX)) => return Poll::Ready(Ok(None)),
                     Some(Err(wait)) => {
                         let waited = now(context).saturating_sub(started);
                         if wait > left.saturating_sub(waited) {
@@ -475,7 +625,7 @@ impl Demand {
         })
         .await?;
         match taken {
-            Some(call) => Ok(self.reservation(call, now(context))),
+            Some((call, source)) => Ok(self.reservation(call, now(context), source)),
             None => limited("it is used up for longer than calls may wait"),
         }
     }
@@ -571,44 +721,96 @@ impl Drop for Reservation {
             output - used_output,
         ];
         let now = now(&self.context);
-        self.bucket.give_back(rest, self.began, now);
+        match self.source {
+            Source::Local => self.bucket.give_back(rest, self.began, now),
+            Source::Shared => {
+                if let Some(link) = self.bucket.link() {
+                    let settled = Settled {
+                        rest,
+                        began: self.began,
+                    };
+                    link.settle(&self.bucket, &settled, now);
+                }
+            }
+            Source::None => {}
+        }
     }
 }
 
 /// A place in the queue of waiting calls; given up on drop.
 struct Place<'a> {
-    bucket: &'a Bucket,
+    demand: &'a Demand,
     turn: Turn,
+    // Whether the call has begun.
+    is_taken: bool,
 }
 
 impl<'a> Place<'a> {
-    /// `None` if `queue` calls wait already.
-    fn join(bucket: &'a Bucket, rank: u8, queue: usize) -> Option<Self> {
-        bucket.with(|inner, _| {
-            if inner.queue.len() >= queue {
+    /// `None` if enough calls wait already.
+    fn join(demand: &'a Demand, now: Duration) -> Option<Self> {
+        let bucket = &demand.bucket;
+        let owner = Tenant::of(&demand.context).0;
+        let wait = demand.context.remaining().unwrap_or(Duration::MAX);
+        let wait = wait.min(demand.wait);
+        let place = bucket.with(|inner, _| {
+            if inner.queue.len() >= demand.queue {
                 return None;
             }
-            let turn = (rank, inner.turns);
-            inner.turns += 1;
-            inner.queue.insert(turn, None);
-            Some(Self { bucket, turn })
-        })
+            let turn = inner.turn(demand.rank, &owner);
+            let waiter = Waiter {
+                waker: None,
+                owner,
+                amounts: demand.amounts,
+                until: now.saturating_add(wait),
+                is_asked: false,
+                is_granted: false,
+            };
+            inner.queue.insert(turn, waiter);
+            Some(Self {
+                demand,
+                turn,
+                is_taken: false,
+            })
+        });
+        if let Some(link) = bucket.link() {
+            link.start(bucket);
+        }
+        place
     }
 
-    /// Takes `amounts`, or returns the time after which they may be there; `None` while other calls are
-    /// served before.
-    fn take(
-        &self,
-        amounts: &Amounts,
-        now: Duration,
-        waker: &Waker,
-    ) -> Option<Result<u64, Duration>> {
-        self.bucket.with(|inner, quota| {
+    /// Takes the amounts, or returns the time after which they may be there; `None` while other calls are served
+    /// before, or the shared quota is asked.
+    fn take(&mut self, now: Duration, waker: &Waker) -> Option<Result<(u64, Source), Duration>> {
+        self.demand.bucket.with(|inner, quota| {
             let is_first = inner.queue.first_key_value()?.0 == &self.turn;
-            let taken = is_first.then(|| inner.take(quota, amounts, now));
-            if let Some(place) = inner.queue.get_mut(&self.turn) {
-                place.get_or_insert_with(|| waker.clone()).clone_from(waker);
+            let waiter = inner.queue.get_mut(&self.turn)?;
+            match &mut waiter.waker {
+                Some(own) => own.clone_from(waker),
+                None => waiter.waker = Some(waker.clone()),
             }
+            if waiter.is_granted {
+                self.is_taken = true;
+                return Some(Ok((inner.begin(&self.demand.amounts), Source::Shared)));
+            }
+            let until = waiter.until;
+            let is_out = inner.shared.is_out(now);
+            let is_refused = is_out
+                && matches!(
+                    self.demand.bucket.link()?.shared.on_outage,
+                    OnOutage::Refuse
+                );
+            if is_refused
+                || !is_out
+                    && inner
+                        .shared
+                        .not_before(self.turn)
+                        .is_some_and(|at| at > until)
+            {
+                return Some(Err(Duration::MAX));
+            }
+            let taken = is_first.then(|| self.demand.take_in(inner, quota, now));
+            let taken = taken.flatten();
+            self.is_taken = matches!(taken, Some(Ok(_)));
             taken
         })
     }
@@ -616,16 +818,34 @@ impl<'a> Place<'a> {
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        let next = self.bucket.with(|inner, _| {
+        let bucket = &self.demand.bucket;
+        let mut returned = None;
+        let next = bucket.with(|inner, _| {
             let was_first = inner
                 .queue
                 .first_key_value()
                 .is_some_and(|(it, _)| *it == self.turn);
-            inner.queue.remove(&self.turn);
+            let waiter = inner.queue.remove(&self.turn);
+            if waiter.is_some_and(|it| it.is_granted) && !self.is_taken {
+                returned = Some(self.demand.amounts);
+            }
+            if self.is_taken {
+                inner.round = inner.round.max(self.turn.1);
+            }
             was_first.then(|| inner.first()).flatten()
         });
         wake(next);
+        if let (Some(rest), Some(link)) = (returned, bucket.link()) {
+            let began = now(&self.demand.context);
+            link.settle(bucket, &Settled { rest, began }, began);
+        }
     }
+}
+
+/// A whole number, towards fewer tokens.
+#[allow(clippy::cast_possible_truncation, reason = "saturates")]
+pub(super) fn whole(tokens: f64) -> i64 {
+    tokens.floor() as i64
 }
 
 /// Exact up to 2^53, which is beyond all quotas.

@@ -1,9 +1,11 @@
 use super::{
     RateLimitBody, ResponseFuture,
-    bucket::{Amounts, Buckets, Demand, amount},
+    bucket::{Buckets, Demand, amount},
 };
-use crate::tokens::Estimator;
-use concentric_core::{BoxError, ChatRequest, ChatResponse, Error, Event, Str, Usage};
+use crate::{shared::Shared, tokens::Estimator};
+use concentric_core::{
+    BoxError, ChatRequest, ChatResponse, Error, Event, Str, Usage, store::Quota,
+};
 use futures_core::Stream;
 use std::{
     fmt,
@@ -13,45 +15,6 @@ use std::{
 };
 use tower_layer::Layer;
 use tower_service::Service;
-
-/// How much the calls of a key may use in a period. An amount that is not set is not limited.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Quota {
-    pub(super) limits: Amounts,
-    pub(super) per: Duration,
-}
-
-impl Quota {
-    /// A quota for each `period` (at least a nanosecond), without limits.
-    pub fn per(period: Duration) -> Self {
-        Self {
-            limits: [f64::INFINITY; 3],
-            per: period.max(Duration::from_nanos(1)),
-        }
-    }
-
-    /// Sets the number of calls; with 0, every call fails.
-    #[must_use]
-    pub const fn requests(mut self, limit: u64) -> Self {
-        self.limits[0] = amount(limit);
-        self
-    }
-
-    /// Sets the number of input tokens, including those that the provider reads from its cache, unless they are
-    /// [ignored](RateLimitLayer::ignore_cached_input).
-    #[must_use]
-    pub const fn input_tokens(mut self, limit: u64) -> Self {
-        self.limits[1] = amount(limit);
-        self
-    }
-
-    /// Sets the number of output tokens.
-    #[must_use]
-    pub const fn output_tokens(mut self, limit: u64) -> Self {
-        self.limits[2] = amount(limit);
-        self
-    }
-}
 
 /// [`Layer`] that keeps model calls within a quota ([`RateLimit`]).
 ///
@@ -69,6 +32,7 @@ pub struct RateLimitLayer {
     queue: usize,
     follows: bool,
     ignores_cached: bool,
+    shared: Option<Shared>,
     buckets: Arc<Buckets>,
 }
 
@@ -88,6 +52,7 @@ impl RateLimitLayer {
             queue: 1_000,
             follows: true,
             ignores_cached: false,
+            shared: None,
             buckets: Arc::default(),
         }
     }
@@ -136,6 +101,13 @@ impl RateLimitLayer {
         self
     }
 
+    /// Shares the quotas with other processes. See [the module docs](super#several-processes).
+    #[must_use]
+    pub fn shared(mut self, shared: Shared) -> Self {
+        self.shared = Some(shared);
+        self
+    }
+
     /// Sets how long a call may wait, by the clock of its run; the default is 30 seconds. With zero, a
     /// call that would wait fails at once.
     #[must_use]
@@ -144,8 +116,8 @@ impl RateLimitLayer {
         self
     }
 
-    /// Serves waiting calls with a greater number first, and calls with the same one in their order. By default
-    /// all have the same.
+    /// Serves waiting calls with a greater number first, and calls with the same one in turns of their tenants. By
+    /// default all have the same.
     #[must_use]
     pub fn priority(mut self, of: impl Fn(&ChatRequest) -> u8 + Send + Sync + 'static) -> Self {
         self.priority = Some(Arc::new(of));
@@ -219,7 +191,9 @@ where
         let layer = &self.layer;
         let key = (layer.key)(&request);
         let quota = |key: &Str| (layer.quota_of)(key).unwrap_or(layer.quota);
-        let bucket = layer.buckets.get(key, quota, &request.context);
+        let bucket = layer
+            .buckets
+            .get(key, quota, layer.shared.as_ref(), &request.context);
         let most_output = request.options.max_output_tokens;
         let most_output = most_output.map_or(f64::INFINITY, f64::from);
         let tokens = |tokens: Option<u64>| tokens.map_or(0.0, amount);

@@ -41,7 +41,7 @@
 //! number of tokens that at most one in 20 of the key's last 64 answers exceeded, up to
 //! [`max_output_tokens`](concentric_core::ChatOptions::max_output_tokens) and the quota; before the first answer,
 //! `max_output_tokens`, or nothing without it. [`estimate`](RateLimitLayer::estimate) replaces both. Quotas apply to
-//! one process. The layer keeps no state of a run, so the calls of a resumed run take from the quotas of the process
+//! one process, unless they are [shared](#several-processes). The layer keeps no state of a run, so the calls of a resumed run take from the quotas of the process
 //! that resumes it.
 //!
 //! Times are those of the clocks of the runs, so that a quota and the waits for it have one clock, also in a test;
@@ -59,6 +59,22 @@
 //!
 //! Calls may need more than a halved quota; they take all of it, and the rest from the next refill.
 //!
+//! # Several processes
+//!
+//! With [`shared`](RateLimitLayer::shared), the processes that use one name in a
+//! [`QuotaStore`](concentric_core::store::QuotaStore), such as that of Redis or PostgreSQL, have one quota for each key:
+//!
+//! | point | behaviour |
+//! |---|---|
+//! | amount | the calls of any period, of all processes, have no more than the quota, by the clock of the store. A process exceeds it by what it uses in the time of a [batch](crate::Shared::batch), and by differences between estimates and use |
+//! | cost | one request to the store for all calls that wait in a process, and none for calls that a batch covers; differences are returned at the latest after a batch |
+//! | order | by priority in a process; the tenants ([`Tenant`](concentric_core::store::Tenant)) of all processes are served in turns, each by the share of the quota that its calls take |
+//! | the provider's limits | a report, and a rejected call, of one process apply to all: at once in its own, and in the others with their next request to the store. The share of the quota recovers as above |
+//! | a process dies | what it has taken counts until its period is over; its place in the turns is lost after half a second |
+//! | the store does not answer in [time](crate::Shared::patience), or fails | [`on_outage`](crate::Shared::on_outage): a share of the quota for each process, no calls, or all; with a warning at most once a minute, and [counted](crate::Shared::outages) |
+//!
+//! Calls of such a layer run on a tokio runtime, with a task for each key that is in use.
+//!
 //! # Place in the stack
 //!
 //! Inside the loop and inside retries, so that each attempt counts. A waiting call holds nothing, so a parent
@@ -68,14 +84,14 @@
 //!
 //! # Backpressure
 //!
-//! The layer is always ready, because the key of a call is unknown before it. Calls of a key are served in their
-//! order, or by [`priority`](RateLimitLayer::priority). At most [`queue`](RateLimitLayer::queue) calls of a key wait, for at most [`wait`](RateLimitLayer::wait).
+//! The layer is always ready, because the key of a call is unknown before it. Calls of a key are served in turns of
+//! their tenants, each in its order, or by [`priority`](RateLimitLayer::priority). At most [`queue`](RateLimitLayer::queue) calls of a key wait, for at most [`wait`](RateLimitLayer::wait).
 //!
 //! # Errors
 //!
 //! [`RateLimited`](concentric_core::ErrorKind::RateLimited) with the code [`RATE_LIMITED`] and the time after which
 //! the call may succeed: when the queue is full, when the wait is too long, and when it would exceed the deadline
-//! of the run, at once for the first call of the queue. [`Cancelled`](concentric_core::ErrorKind::Cancelled) if
+//! of the run, at once for the first call of the queue; while a shared quota cannot be read, by its policy. [`Cancelled`](concentric_core::ErrorKind::Cancelled) if
 //! the run is cancelled meanwhile. [`TooLarge`](concentric_core::ErrorKind::TooLarge) with the code [`OVER_QUOTA`]
 //! for a call whose estimate exceeds the quota of a whole period.
 //!
@@ -89,12 +105,15 @@ mod bucket;
 mod future;
 mod layer;
 mod recent;
+mod shared;
 
 pub use self::{
     body::RateLimitBody,
     future::ResponseFuture,
-    layer::{Quota, RateLimit, RateLimitLayer},
+    layer::{RateLimit, RateLimitLayer},
 };
+
+pub use concentric_core::store::Quota;
 
 /// The [code](concentric_core::Error::code) of an error for a call that may not wait longer.
 pub const RATE_LIMITED: &str = "rate_limited_locally";

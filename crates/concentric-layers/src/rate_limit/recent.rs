@@ -27,14 +27,14 @@ impl Recent {
 
     /// Forgets the calls of earlier periods.
     pub(super) fn expire(&mut self, quota: &Quota, now: Duration) {
-        let is_over = |part: &Part| now.saturating_sub(part.last) >= quota.per;
+        let is_over = |part: &Part| now.saturating_sub(part.last) >= quota.period();
         while self.0.front().is_some_and(is_over) {
             self.0.pop_front();
         }
     }
 
     pub(super) fn add(&mut self, quota: &Quota, amounts: &Amounts, now: Duration) {
-        let is_of = |part: &&mut Part| now.saturating_sub(part.first) < quota.per / PARTS;
+        let is_of = |part: &&mut Part| now.saturating_sub(part.first) < quota.period() / PARTS;
         match self.0.back_mut().filter(is_of) {
             Some(part) => {
                 part.last = part.last.max(now);
@@ -74,7 +74,7 @@ impl Recent {
             !all.fits(quota)
         });
         first_over.map_or(Duration::ZERO, |part| {
-            part.last.saturating_add(quota.per).saturating_sub(now)
+            part.last.saturating_add(quota.period()).saturating_sub(now)
         })
     }
 }
@@ -91,7 +91,7 @@ impl Part {
 
     /// Whether the sum is within the quota but for a part of one call: exactly for requests.
     fn fits(&self, quota: &Quota) -> bool {
-        let amounts = self.sum.iter().zip(self.most).zip(quota.limits);
+        let amounts = self.sum.iter().zip(self.most).zip(quota.limits());
         let mut over = amounts.map(|((sum, most), limit)| *sum > limit + (most - 1.0).max(0.0));
         !over.any(|is_over| is_over)
     }

@@ -1,14 +1,16 @@
 mod cache;
 mod decisions;
 mod effects;
+mod limits;
 mod memories;
 mod runs;
 mod threads;
 mod turns;
 
-use self::{cache::Cache, effects::Entry, runs::Row, threads::Thread};
+use self::{cache::Cache, effects::Entry, limits::Limit, runs::Row, threads::Thread};
 use crate::{
     Options,
+    limits::since_1970,
     rules::{EXPIRED, REMEMBER_DELETED, is_over, may_still_append},
 };
 use concentric_core::{
@@ -68,6 +70,8 @@ struct Kept {
     // By tenant and owner.
     memories: HashMap<(Tenant, Str), Vec<Memory>>,
     cache: Cache,
+    // By kind and name.
+    limits: HashMap<(&'static str, String), Limit>,
 }
 
 impl MemoryStore {
@@ -144,6 +148,9 @@ impl Kept {
         let old = self.used.saturating_sub(kept);
         self.once.retain(|_, (until, n)| *until > now || *n > old);
         self.cache.retain(|_, entry| entry.until > now);
+        let at = since_1970(now);
+        self.limits
+            .retain(|_, limit| limit.until.is_none_or(|until| until > at));
         self.deleted
             .retain(|_, at| !is_over(*at, REMEMBER_DELETED, now));
     }

@@ -1,14 +1,15 @@
 use super::{Kept, MemoryStore, turns::Turns};
 use crate::{
     Options,
+    limits::State as _,
     rules::{may_append, read_suspended, window, write_slot, write_suspended},
 };
 use concentric_core::{
     Outcome, Str, ThreadId, Turn,
     state::{SlotPlace, StoredSlot},
     store::{
-        RunClaim, RunKey, StoreError, StoreFuture, StoredScope, StoredThread, Tenant, ThreadChange,
-        ThreadStore, ThreadSummary,
+        BudgetState, RunClaim, RunKey, StoreError, StoreFuture, StoredScope, StoredThread, Tenant,
+        ThreadChange, ThreadStore, ThreadSummary,
     },
 };
 use std::{cmp::Reverse, time::SystemTime};
@@ -140,6 +141,7 @@ impl ThreadStore for MemoryStore {
                 threads,
                 memories,
                 cache,
+                limits,
                 // They outlive the tenant.
                 deleted: _,
             } = kept;
@@ -148,6 +150,7 @@ impl ThreadStore for MemoryStore {
             decisions.retain(|decision| decision.tenant != tenant);
             memories.retain(|(of, _), _| *of != tenant);
             cache.retain(|key, _| key.tenant != tenant);
+            limits.remove(&(BudgetState::KIND, tenant.0.to_string()));
             let before = threads.len();
             threads.retain(|(of, _), _| *of != tenant);
             Ok(u64::try_from(before - threads.len()).unwrap_or(u64::MAX))

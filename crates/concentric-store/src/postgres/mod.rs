@@ -1,6 +1,7 @@
 mod cache;
 mod decisions;
 mod effects;
+mod limits;
 mod memories;
 mod pool;
 mod renewals;

@@ -167,6 +167,11 @@ impl RunStore for PostgresStore {
         Box::pin(async move {
             // Each transaction removes at most a hundred entries of each kind, and skips those in use.
             while purge(&db).await? {}
+            let limits = async || {
+                let params = params![INT8: now(&db.options)];
+                column::<bool>(&db.call_one("limits_purge", params, Repeat::Yes).await?, 0)
+            };
+            while limits().await? {}
             Ok(())
         })
     }

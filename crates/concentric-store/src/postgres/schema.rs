@@ -14,6 +14,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("schema1.sql"),
     include_str!("schema2.sql"),
     include_str!("schema3.sql"),
+    include_str!("schema4.sql"),
 ];
 
 /// The newest schema version.

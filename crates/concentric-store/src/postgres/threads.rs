@@ -117,6 +117,8 @@ impl ThreadStore for PostgresStore {
                 all += number(column(&row, 0)?);
                 let may_have_more: bool = column(&row, 1)?;
                 if !may_have_more {
+                    let params = params![TEXT: tenant.0.as_str()];
+                    db.call("budgets_delete", params, Repeat::Yes).await?;
                     return Ok(all);
                 }
             }

@@ -61,11 +61,22 @@ const SCRIPT: &str = concat!(
     include_str!("lua/purge.lua"),
 );
 
+const LIMITS: &str = include_str!("lua/limits.lua");
+
+/// A script and its hash.
+struct Script(&'static str, String);
+
+impl Script {
+    fn new(text: &'static str) -> Self {
+        Self(text, sha1_smol::Sha1::from(text).digest().to_string())
+    }
+}
+
 /// The parts of a store that its calls need.
 pub(super) struct Db {
     nodes: Lock<Nodes>,
-    // The hash of the script.
-    sha: String,
+    script: Script,
+    limits: Script,
     // Of the connections.
     name: String,
     pub(super) options: Options,
@@ -290,7 +301,8 @@ impl Db {
                 slots: None,
             }),
             name: format!("concentric:{}", options.schema),
-            sha: sha1_smol::Sha1::from(SCRIPT).digest().to_string(),
+            script: Script::new(SCRIPT),
+            limits: Script::new(LIMITS),
             options,
         })
     }
@@ -462,24 +474,29 @@ impl Db {
             Of::Tenant(tenant) => format!("t:{}", escape(&tenant.0)),
             Of::Shard(shard) => format!("s:{shard}"),
             Of::Store => "meta".to_owned(),
+            Of::Bucket(bucket) => format!("q:{}", escape(bucket)),
         };
         (format!("{}:{{{tag}}}", self.options.schema), tag)
     }
 
     fn command(&self, call: &Call<'_>, key: &str, listed: &str, with_text: bool) -> Cmd {
         let mut command = Cmd::new();
-        match call.method {
+        let (Script(text, sha), method) = match call.method {
             Method::Push(id) => {
                 command.arg("RPUSHX").arg(format!("{key}:p:{id}"));
+                for argument in &call.arguments {
+                    command.arg(&**argument);
+                }
+                return command;
             }
-            Method::Script(method) => {
-                command.arg(if with_text { "EVAL" } else { "EVALSHA" });
-                command.arg(if with_text { SCRIPT } else { &self.sha });
-                command.arg(1).arg(key).arg(method).arg(listed);
-                let now = self.options.own_now().map(|now| micros(now).to_string());
-                command.arg(now.unwrap_or_default());
-            }
-        }
+            Method::Script(method) => (&self.script, method),
+            Method::Limits(method) => (&self.limits, method),
+        };
+        command.arg(if with_text { "EVAL" } else { "EVALSHA" });
+        command.arg(if with_text { text } else { sha.as_str() });
+        command.arg(1).arg(key).arg(method).arg(listed);
+        let now = self.options.own_now().map(|now| micros(now).to_string());
+        command.arg(now.unwrap_or_default());
         for argument in &call.arguments {
             command.arg(&**argument);
         }

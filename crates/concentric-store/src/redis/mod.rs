@@ -2,6 +2,7 @@ mod cache;
 mod db;
 mod decisions;
 mod effects;
+mod limits;
 mod memories;
 mod runs;
 mod tenants;

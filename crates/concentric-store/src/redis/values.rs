@@ -41,11 +41,15 @@ pub(super) enum Of<'a> {
     Shard(u16),
     /// The mark of the store.
     Store,
+    /// A bucket of a quota.
+    Bucket(&'a str),
 }
 
 #[derive(Clone, Copy)]
 pub(super) enum Method<'a> {
     Script(&'static str),
+    /// Of the script of limits.
+    Limits(&'static str),
     /// Pushes the arguments to staged turns with this id, if these exist.
     Push(&'a str),
 }

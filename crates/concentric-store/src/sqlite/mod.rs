@@ -1,6 +1,7 @@
 mod cache;
 mod decisions;
 mod ledger;
+mod limits;
 mod log;
 mod memories;
 mod runs;

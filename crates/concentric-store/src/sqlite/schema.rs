@@ -19,6 +19,7 @@ const MIGRATIONS: &[(&str, Fill)] = &[
     (include_str!("schema6.sql"), |_| Ok(())),
     (include_str!("schema7.sql"), |_| Ok(())),
     (include_str!("schema8.sql"), |_| Ok(())),
+    (include_str!("schema9.sql"), |_| Ok(())),
 ];
 
 /// The part of a migration that SQL cannot express.

@@ -5,7 +5,7 @@ use crate::common::postgres::{self, Emptied};
 #[cfg(feature = "redis")]
 use crate::common::redis;
 use concentric_core::store::{
-    CacheStore, Decisions, Ledger, Memories, Once, RunStore, ThreadStore,
+    BudgetStore, CacheStore, Decisions, Ledger, Memories, Once, QuotaStore, RunStore, ThreadStore,
 };
 #[cfg(feature = "postgres")]
 use concentric_store::PostgresStore;
@@ -20,7 +20,16 @@ use std::path::{Path, PathBuf};
 
 /// A store with its `purge`.
 pub(crate) trait Store:
-    RunStore + Ledger + Once + Decisions + ThreadStore + Memories + CacheStore + Clone
+    RunStore
+    + Ledger
+    + Once
+    + Decisions
+    + ThreadStore
+    + Memories
+    + CacheStore
+    + QuotaStore
+    + BudgetStore
+    + Clone
 {
     async fn expire(&self);
 }

@@ -8,9 +8,9 @@ use crate::common::{
 use concentric_core::{
     MessageId, Outcome, Reply, ThreadId, ToolOutcome, Turn,
     store::{
-        CacheKey, CacheStore, Decisions, EffectKey, Ledger, LedgerEntry, Memories, Once, Renewed,
-        RunChange, RunClaim, RunKey, RunStatus, RunStore, StoreError, StoreFuture, ThreadChange,
-        ThreadStore,
+        Amounts, BudgetStore, CacheKey, CacheStore, Decisions, EffectKey, Ledger, LedgerEntry,
+        Limits, Memories, Once, Renewed, RunChange, RunClaim, RunKey, RunStatus, RunStore,
+        SharedBudget, StoreError, StoreFuture, ThreadChange, ThreadStore,
     },
 };
 use concentric_store::{Fault, Options, SqliteStore};
@@ -253,7 +253,7 @@ async fn a_file_of_a_newer_version_is_rejected() {
             error,
             Fault::Newer {
                 found: 99,
-                known: 8
+                known: 9
             }
         ),
         "{error:?}"
@@ -961,5 +961,28 @@ async fn out_of_range_times_are_clamped() {
         let found = store.get(key("run")).await.unwrap().lease_until;
         assert!(until.is_none_or(|until| found == time(until)), "{found:?}");
         assert!(!once().await.unwrap());
+    }
+}
+
+const EIGHTH: &str = include_str!("../golden/schema_8.sql");
+
+#[tokio::test]
+async fn a_file_of_the_eighth_version_is_migrated() {
+    let (_dir, path) = file();
+    let old = Connection::open(&path).unwrap();
+    old.execute_batch(EIGHTH).unwrap();
+    old.pragma_update(None, "journal_mode", "WAL").unwrap();
+    drop(old);
+
+    let (store, clock) = open(&path);
+    set(&clock, 29);
+    let waits = store.get(key("waits")).await.unwrap();
+    assert_eq!((waits.state, waits.takeovers), (waiting("hi", "q"), 0));
+    let budget = SharedBudget::new("b", Limits::new().model_calls(1));
+    for (id, fits) in [("1", true), ("2", false)] {
+        let (call, lease) = (Amounts::new().model_calls(1), secs(60));
+        let budgets = vec![budget.clone()];
+        let reserved = store.reserve(tenant("acme"), id.into(), budgets, call, lease);
+        assert_eq!(reserved.await.unwrap().is_ok(), fits);
     }
 }

@@ -7,8 +7,8 @@ use crate::{ManualClock, StoreHarness};
 use concentric_core::{
     ErrorKind, Outcome, Reply,
     store::{
-        CacheStore, Decisions, Ledger, Memories, Once, RunKey, RunRecord, RunStatus, RunStore,
-        RunSummary, StoreError, StoreFuture, ThreadStore,
+        BudgetStore, CacheStore, Decisions, Ledger, Memories, Once, RunKey, RunRecord, RunStatus,
+        RunStore, RunSummary, StoreError, StoreFuture, ThreadStore,
     },
 };
 use std::{
@@ -32,7 +32,7 @@ bounds! {
     Runs: RunStore,
     LedgerOfRuns: RunStore Ledger,
     All: RunStore Ledger Decisions ThreadStore,
-    Every: RunStore Ledger Once Decisions ThreadStore Memories CacheStore,
+    Every: RunStore Ledger Once Decisions ThreadStore Memories CacheStore BudgetStore,
 }
 
 /// A store of its own for a case.

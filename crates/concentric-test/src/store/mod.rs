@@ -56,6 +56,8 @@
 //! | `threads` | [`ThreadStore`](concentric_core::store::ThreadStore) |
 //! | `memories` | [`Memories`](concentric_core::store::Memories) |
 //! | `cache` | [`CacheStore`](concentric_core::store::CacheStore) |
+//! | `quotas` | [`QuotaStore`](concentric_core::store::QuotaStore) |
+//! | `budgets` | [`BudgetStore`](concentric_core::store::BudgetStore) |
 //!
 //! Cases that need several traits run if all of them are selected.
 //!
@@ -94,6 +96,7 @@ mod decisions;
 mod kit;
 mod leases;
 mod ledger;
+mod limits;
 mod memories;
 mod model;
 mod once;
@@ -116,6 +119,7 @@ pub mod cases {
         decisions::decisions,
         leases::leases,
         ledger::{ledger, ledger_of_runs},
+        limits::{budgets, quotas},
         memories::memories,
         model::{model, model_of_ledger, model_of_threads},
         once::once,

@@ -65,7 +65,7 @@ macro_rules! store_suite {
     ($harness:ty) => {
         $crate::store_suite!(
             $harness,
-            only = [runs, ledger, once, decisions, threads, memories, cache]
+            only = [runs, ledger, once, decisions, threads, memories, cache, quotas, budgets]
         );
     };
     ($harness:ty, only = $groups:tt) => {
@@ -128,6 +128,12 @@ macro_rules! __store_group {
     (memories, $harness:ty, $all:tt) => {
         $crate::__store_memories!($harness);
     };
+    (quotas, $harness:ty, $all:tt) => {
+        $crate::__store_quotas!($harness);
+    };
+    (budgets, $harness:ty, $all:tt) => {
+        $crate::__store_budgets!($harness);
+    };
     (cache, $harness:ty, $all:tt) => {
         $crate::__store_cache!($harness);
         $crate::__store_with_threads!($all {
@@ -178,12 +184,12 @@ macro_rules! __store_with_all {
     ([] [$($found:ident)*] { $($code:tt)* }) => {};
 }
 
-/// `code` if all seven groups are selected.
+/// `code` if all nine groups are selected.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __store_with_every {
     (
-        [$a:ident, $b:ident, $c:ident, $d:ident, $e:ident, $f:ident, $g:ident $(,)?]
+        [$a:ident, $b:ident, $c:ident, $d:ident, $e:ident, $f:ident, $g:ident, $h:ident, $i:ident $(,)?]
         { $($code:tt)* }
     ) => { $($code)* };
     ([$($some:tt)*] { $($code:tt)* }) => {};

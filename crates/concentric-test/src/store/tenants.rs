@@ -44,7 +44,7 @@ cases! {
 
 cases! {
     $ __store_tenants_of_every tenants_of_every
-        [RunStore, Ledger, Once, Decisions, ThreadStore, Memories, CacheStore]
+        [RunStore, Ledger, Once, Decisions, ThreadStore, Memories, CacheStore, BudgetStore]
     nothing_of_a_deleted_tenant_is_left
 }
 

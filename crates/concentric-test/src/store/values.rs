@@ -10,9 +10,9 @@ use concentric_core::{
     machine::{Action, Input, Machine, ModelStart, RunLimits, RunState},
     state::{SlotPlace, StoredSlot},
     store::{
-        CacheKey, CacheStore, Decisions, EffectKey, Intent, Ledger, Memories, Memory, Once,
-        RunChange, RunClaim, RunKey, RunStore, StoredDecision, StoredScope, Tenant, ThreadChange,
-        ThreadStore,
+        Amounts, BudgetStore, CacheKey, CacheStore, Decisions, EffectKey, Intent, Ledger, Limits,
+        Memories, Memory, Once, RunChange, RunClaim, RunKey, RunStore, SharedBudget,
+        StoredDecision, StoredScope, Tenant, ThreadChange, ThreadStore,
     },
 };
 use serde_json::json;
@@ -132,7 +132,7 @@ pub fn cached(of: &'static str) -> [CacheKey; 3] {
 /// Stores entries of each kind for a tenant.
 pub async fn fill<S>(store: &S, of: &'static str)
 where
-    S: RunStore + Ledger + Once + Decisions + ThreadStore + Memories + CacheStore,
+    S: RunStore + Ledger + Once + Decisions + ThreadStore + Memories + CacheStore + BudgetStore,
 {
     let mut change = ThreadChange::default();
     change.turns = user("hi").iter().cloned().collect();
@@ -192,6 +192,11 @@ where
             StoredDecision::new(tenant(of), tool, definition, None, span, true, None, at(0));
         done(store.remember(decision).await, "`remember`");
     }
+    let budgets = vec![SharedBudget::new("b", Limits::new().model_calls(9))];
+    let call = Amounts::new().model_calls(1);
+    let reserved = store.reserve(tenant(of), "call".into(), budgets, call, secs(60));
+    let reserved = done(reserved.await, "`reserve`");
+    assert!(reserved.is_ok(), "a call does not fit its budget");
     for owner in ["ada", "a:b"] {
         let memory = Memory::new("m", "tea", at(0));
         let put = Memories::put(store, tenant(of), owner.into(), memory);

@@ -1,5 +1,5 @@
 use super::{ModelBudgetBody, spending::Spending};
-use crate::budget::layer::Prices;
+use crate::budget::{layer::Prices, shared::Reserved};
 use concentric_core::{BoxError, ChatRequest, ChatResponse, Error};
 use pin_project_lite::pin_project;
 use std::{
@@ -30,12 +30,15 @@ pin_project! {
     where
         S: Service<ChatRequest>,
     {
-        Waiting { inner: S, call: Option<(ChatRequest, Prices)> },
+        Waiting { inner: S, call: Option<(ChatRequest, Prices)>, reserving: Option<Reserving> },
         Calling { #[pin] call: S::Future },
         Failed { error: Option<Error> },
         Done,
     }
 }
+
+// Boxed, since the future has no name; without shared budgets there is none.
+type Reserving = Pin<Box<dyn Future<Output = Result<Option<Reserved>, Error>> + Send>>;
 
 impl<S> ResponseFuture<S>
 where
@@ -46,6 +49,7 @@ where
             stage: Stage::Waiting {
                 inner,
                 call: Some((request, prices)),
+                reserving: None,
             },
             spending: None,
         }
@@ -70,15 +74,59 @@ where
         let mut this = self.project();
         let result = loop {
             match this.stage.as_mut().project() {
-                StageProj::Waiting { inner, call } => {
+                StageProj::Waiting {
+                    call,
+                    reserving: reserving @ Some(_),
+                    inner,
+                } => {
+                    let Some(reserved) = reserving.as_mut() else {
+                        continue;
+                    };
+                    let reserved = ready!(reserved.as_mut().poll(cx));
+                    *reserving = None;
+                    match reserved {
+                        Ok(reserved) => {
+                            if let Some(spending) = this.spending {
+                                spending.sent(reserved);
+                            }
+                        }
+                        Err(error) => {
+                            // Nothing was sent.
+                            *this.spending = None;
+                            break Err(error);
+                        }
+                    }
+                    let (request, _) = call.take().expect("the call is taken once");
+                    let call = inner.call(request);
+                    this.stage.set(Stage::Calling { call });
+                }
+                StageProj::Waiting {
+                    inner,
+                    call,
+                    reserving,
+                } => {
                     if let Err(error) = ready!(inner.poll_ready(cx)) {
                         break Err(error.into().into());
                     }
                     let (request, prices) = call.take().expect("the call is taken once");
-                    match Spending::begin(&request, prices) {
-                        Ok(spending) => *this.spending = Some(spending),
+                    let shared = prices
+                        .shared
+                        .source
+                        .is_some()
+                        .then(|| prices.shared.clone());
+                    let mut spending = match Spending::begin(&request, prices.clone()) {
+                        Ok(spending) => spending,
                         Err(error) => break Err(error),
+                    };
+                    if let Some(shared) = shared {
+                        let reserve = shared.reserve(request.context.clone(), spending.wanted());
+                        *reserving = Some(Box::pin(reserve));
+                        *this.spending = Some(spending);
+                        *call = Some((request, prices));
+                        continue;
                     }
+                    spending.sent(None);
+                    *this.spending = Some(spending);
                     let call = inner.call(request);
                     this.stage.set(Stage::Calling { call });
                 }

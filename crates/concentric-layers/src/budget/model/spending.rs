@@ -4,6 +4,7 @@ use crate::{
         gate::{LEAST, LastCall},
         layer::Prices,
         millis,
+        shared::Reserved,
     },
     local::NOT_CONNECTED,
     tokens::BYTES,
@@ -15,6 +16,11 @@ use std::{fmt, time::SystemTime};
 pub(super) struct Spending {
     // `None` if there is nothing to settle.
     lease: Option<Lease>,
+    // What is reserved of shared budgets.
+    reserved: Option<Reserved>,
+    wanted: Amounts,
+    // Whether the model was called.
+    is_sent: bool,
     // Whether a limit depends on the number of received bytes.
     counts: bool,
     prices: Prices,
@@ -45,7 +51,10 @@ impl Spending {
         let lease = budget.reserve(wanted)?;
         Ok(Self {
             lease: Some(lease),
-            counts: budget.limits_output(),
+            reserved: None,
+            wanted,
+            is_sent: false,
+            counts: budget.limits_output() || prices.shared.source.is_some(),
             prices,
             estimate,
             usage: Usage::default(),
@@ -54,6 +63,18 @@ impl Spending {
             since: context.now(),
             context: context.clone(),
         })
+    }
+
+    /// The amounts that the call needs by estimate.
+    pub(super) const fn wanted(&self) -> Amounts {
+        self.wanted
+    }
+
+    /// Records that the model is called, with what was reserved of shared budgets.
+    pub(super) fn sent(&mut self, reserved: Option<Reserved>) {
+        self.reserved = reserved;
+        self.is_sent = true;
+        self.since = self.context.now();
     }
 
     /// Returns whether a limit depends on the bytes of the events.
@@ -111,8 +132,14 @@ impl Spending {
 
 impl Drop for Spending {
     fn drop(&mut self) {
-        if let Some(lease) = self.lease.take() {
-            lease.settle(self.spent());
+        if self.is_sent
+            && let Some(lease) = self.lease.take()
+        {
+            let spent = self.spent();
+            lease.settle(spent);
+            if let Some(reserved) = &mut self.reserved {
+                reserved.actual = spent;
+            }
         }
     }
 }

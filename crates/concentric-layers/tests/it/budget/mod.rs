@@ -7,6 +7,7 @@ mod model_call;
 mod parts;
 mod resumed;
 mod runs;
+mod shared;
 mod tool_call;
 
 use concentric_core::{

@@ -22,6 +22,7 @@ use tokio_test::task;
 use tower::{Layer, ServiceExt};
 
 mod provider;
+mod shared;
 
 const SECOND: Duration = Duration::from_secs(1);
 

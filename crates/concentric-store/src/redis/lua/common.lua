@@ -21,6 +21,7 @@
 --   :dt:TOOL:SPAN  the decisions about a tool that apply always; with :T, or :T:R, those of other spans
 --   :v:T:SPACE:DIGEST  a cached value        :vz     all by time        :vt:T  those of a conversation  :vb  their bytes
 --   :m:OWNER    memories                    :mz:OWNER by time          :mo     their owners
+--   :lb :lo :ld  budgets, whose methods are in `limits.lua`
 -- Indexes of runs, which are repaired from the runs:
 --   :l  running ones by the end of the lease    :z  quarantined ones   :w  waiting ones   :e  ended ones
 --   :x  all    :x:T  all of a conversation      :o:T  those that have not ended   :c:T:ID  running ones by client id

@@ -133,6 +133,11 @@ pub(crate) fn purge(
     let at = nanos(now);
     let execute =
         |statement: &str, params: &[i64]| execute(tx, statement, params_from_iter(params));
+    let limits = format!(
+        "DELETE FROM limits WHERE (kind, name) IN
+         (SELECT kind, name FROM limits WHERE until <= ?1 LIMIT {BATCH})"
+    );
+    did(execute(&limits, &[at])?);
     let see = format!(
         "UPDATE effects SET seen = ?1 WHERE rowid IN
          (SELECT rowid FROM effects WHERE run IS NULL AND seen IS NULL LIMIT {BATCH})"

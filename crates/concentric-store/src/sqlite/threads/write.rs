@@ -269,5 +269,7 @@ pub(super) fn delete_some(
         );
         has_deleted |= execute(tx, &delete, of)? > 0;
     }
+    let delete = "DELETE FROM limits WHERE kind = 'budgets' AND name = ?1";
+    execute(tx, delete, of)?;
     Ok((conversations, has_deleted))
 }

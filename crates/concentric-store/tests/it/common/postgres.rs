@@ -76,7 +76,7 @@ impl Drop for Emptied {
 }
 
 /// The tables of a schema, except that of its version.
-pub(crate) const TABLES: [&str; 13] = [
+pub(crate) const TABLES: [&str; 14] = [
     "runs",
     "leases",
     "questions",
@@ -90,6 +90,7 @@ pub(crate) const TABLES: [&str; 13] = [
     "memories",
     "cache",
     "deleted_runs",
+    "limits",
 ];
 
 /// A store in an empty schema.

@@ -3,10 +3,11 @@
 use concentric_core::{
     ErrorKind, InterruptId, MessageId, Outcome, Reply, RunId, Str, ThreadId, ToolOutcome, Turn,
     store::{
-        CacheEntry, CacheKey, CacheStore, Decisions, EffectKey, Intent, Ledger, LedgerEntry,
-        Memories, Memory, Once, Renewed, RunChange, RunKey, RunRecord, RunStatus, RunStore,
-        RunSummary, StoreError, StoreFuture, StoredDecision, StoredThread, Tenant, ThreadChange,
-        ThreadStore, ThreadSummary,
+        Amounts, BudgetStore, BudgetWindow, CacheEntry, CacheKey, CacheStore, Decisions, EffectKey,
+        Intent, Ledger, LedgerEntry, Memories, Memory, Once, OverBudget, Quota, QuotaChange,
+        QuotaStore, QuotaTaken, QuotaWant, Renewed, RunChange, RunKey, RunRecord, RunStatus,
+        RunStore, RunSummary, SharedBudget, StoreError, StoreFuture, StoredDecision, StoredThread,
+        Tenant, ThreadChange, ThreadStore, ThreadSummary,
     },
 };
 use concentric_store::Options;
@@ -49,6 +50,10 @@ fault! {
     KeepsDeletedConversations RepeatsAPage ListsById ListsWithoutTimes KeepsRunsOfDeletedConversations RecallsAllDecisions
     ForgetsAllMemories SharesCachedValues KeepsTheFirstCachedValue ServesExpiredValues ExtendsCachedValues
     TruncatesCachedValues IgnoresSpaces RemovesAllSpaces KeepsCachedValuesOfDeletedConversations
+    IgnoresOtherCallers HasFullPeriodsTwice ServesInOrderOfArrival ForgetsReturnedAmounts ForgetsRejections IgnoresProviders
+    MixesBuckets GrantsAllPermits KeepsPermitsOfTheDead
+    ReservesTheOutermostOnly SettlesTwice FreesReservationsOfTheDead ForgetsLateSettlements HasNoWindows ForgetsExtensions
+    SharesBudgets
     ClaimsAfterACheck AppendsAfterACheck UsesAKeyAfterACheck SweepsAfterACheck
 }
 
@@ -889,5 +894,138 @@ impl ThreadStore for FaultyStore {
                 _ => store.inner.delete_tenant(tenant).await,
             }
         })
+    }
+}
+
+impl QuotaStore for FaultyStore {
+    fn take(
+        &self,
+        mut bucket: Str,
+        mut quota: Quota,
+        caller: Str,
+        mut wants: Vec<QuotaWant>,
+        ahead: [u64; 3],
+    ) -> StoreFuture<QuotaTaken> {
+        match self.fault {
+            Fault::IgnoresOtherCallers => bucket = format!("{bucket}/{caller}").into(),
+            Fault::HasFullPeriodsTwice => quota = Quota::per(quota.period() / 2).requests(10),
+            Fault::ServesInOrderOfArrival => {
+                for want in &mut wants {
+                    want.owner = caller.clone();
+                }
+            }
+            Fault::MixesBuckets => bucket = Str::default(),
+            _ => {}
+        }
+        let is_one = self.has(Fault::ServesInOrderOfArrival) && wants.len() > 1;
+        let taken = self.inner.take(bucket, quota, caller, wants, ahead);
+        Box::pin(async move {
+            let mut taken = taken.await?;
+            if is_one {
+                // All of the first owner.
+                let sum = taken.granted.iter().sum();
+                taken.granted = vec![sum, 0];
+            }
+            Ok(taken)
+        })
+    }
+
+    fn record(&self, bucket: Str, quota: Quota, changes: Vec<QuotaChange>) -> StoreFuture<()> {
+        let is_kept = |change: &QuotaChange| match change {
+            QuotaChange::Unused { .. } => !self.has(Fault::ForgetsReturnedAmounts),
+            QuotaChange::Rejected { .. } => !self.has(Fault::ForgetsRejections),
+            _ => !self.has(Fault::IgnoresProviders),
+        };
+        let changes = changes.into_iter().filter(is_kept).collect();
+        self.inner.record(bucket, quota, changes)
+    }
+
+    fn hold(
+        &self,
+        bucket: Str,
+        max: u64,
+        caller: Str,
+        used: u64,
+        wanted: u64,
+        lease: Duration,
+    ) -> StoreFuture<u64> {
+        let (max, lease) = match self.fault {
+            Fault::GrantsAllPermits => (max * 3, lease),
+            Fault::KeepsPermitsOfTheDead => (max, lease * 10),
+            _ => (max, lease),
+        };
+        self.inner.hold(bucket, max, caller, used, wanted, lease)
+    }
+}
+
+impl BudgetStore for FaultyStore {
+    fn reserve(
+        &self,
+        tenant: Tenant,
+        id: Str,
+        budgets: Vec<SharedBudget>,
+        amounts: Amounts,
+        lease: Duration,
+    ) -> StoreFuture<Result<(), (Str, OverBudget)>> {
+        let tenant = self.tenant(Fault::SharesBudgets, tenant);
+        let budgets = match self.fault {
+            Fault::ReservesTheOutermostOnly => budgets.into_iter().take(1).collect(),
+            Fault::HasNoWindows => budgets
+                .into_iter()
+                .map(|it| it.per(BudgetWindow::Always))
+                .collect(),
+            _ => budgets,
+        };
+        let store = self.clone();
+        Box::pin(async move {
+            let inner = &store.inner;
+            let reserved = inner
+                .reserve(tenant.clone(), id.clone(), budgets, amounts, lease)
+                .await?;
+            if store.has(Fault::FreesReservationsOfTheDead) && id == "0" {
+                inner.settle(tenant, id, Amounts::new()).await?;
+            }
+            Ok(reserved)
+        })
+    }
+
+    fn settle(&self, tenant: Tenant, id: Str, actual: Amounts) -> StoreFuture<()> {
+        let tenant = self.tenant(Fault::SharesBudgets, tenant);
+        let store = self.clone();
+        Box::pin(async move {
+            let inner = &store.inner;
+            if store.has(Fault::SettlesTwice) {
+                let budgets = vec![SharedBudget::new("b", Default::default())];
+                let more = inner.reserve(
+                    tenant.clone(),
+                    "more".into(),
+                    budgets,
+                    actual,
+                    Duration::ZERO,
+                );
+                let _ = more.await?;
+            }
+            if store.has(Fault::ForgetsLateSettlements) && actual.money == 2 {
+                return Ok(());
+            }
+            inner.settle(tenant, id, actual).await
+        })
+    }
+
+    fn extend(&self, tenant: Tenant, budget: SharedBudget, more: Amounts) -> StoreFuture<()> {
+        let more = match self.has(Fault::ForgetsExtensions) {
+            true => Amounts::new(),
+            false => more,
+        };
+        self.inner.extend(tenant, budget, more)
+    }
+
+    fn spent(&self, tenant: Tenant, budget: SharedBudget) -> StoreFuture<[Amounts; 2]> {
+        let tenant = self.tenant(Fault::SharesBudgets, tenant);
+        let budget = match self.has(Fault::HasNoWindows) {
+            true => budget.per(BudgetWindow::Always),
+            false => budget,
+        };
+        self.inner.spent(tenant, budget)
     }
 }

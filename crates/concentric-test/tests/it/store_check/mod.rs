@@ -267,6 +267,39 @@ faults! {
         says "the entries after `remove_entries` of None and Some(\"a\") must be";
     KeepsCachedValuesOfDeletedConversations: cache_of_threads::a_deleted_conversation_takes_its_cached_values_with_it
         says "after `delete` of a conversation must be None";
+    // Quotas and budgets.
+    IgnoresOtherCallers: quotas::a_period_has_no_more_calls_than_the_quota
+        says "the calls of another process, and their wait,";
+    HasFullPeriodsTwice: quotas::a_period_has_no_more_calls_than_the_quota
+        says "the calls of another process, and their wait,";
+    ServesInOrderOfArrival: quotas::owners_are_served_in_turns
+        says "calls of two owners are almost all of 20, and equal,";
+    ForgetsReturnedAmounts: quotas::unused_amounts_are_returned
+        says "that a call begins after tokens were returned must be true";
+    ForgetsRejections: quotas::a_rejected_call_closes_the_bucket_for_all
+        says "the calls of another process while the bucket is closed must be 0";
+    IgnoresProviders: quotas::the_limits_of_a_provider_are_followed
+        says "the calls of which a provider has two left must be 2";
+    MixesBuckets: quotas::buckets_are_separate
+        says "must be [1], but is [0]";
+    GrantsAllPermits: quotas::permits_are_divided_and_end_with_their_leases
+        says "the permits of the first process must be 10";
+    KeepsPermitsOfTheDead: quotas::permits_are_divided_and_end_with_their_leases
+        says "those of a process after the lease of the other one must be 10";
+    ReservesTheOutermostOnly: budgets::all_budgets_are_reserved_or_none
+        says "the budget that another call does not fit must be";
+    SettlesTwice: budgets::a_reservation_is_settled_once
+        says "the budget after a settlement must be (25, 0)";
+    FreesReservationsOfTheDead: budgets::a_reservation_of_a_dead_process_is_charged_in_full
+        says "the budget before the end of the leases must be (0, 700)";
+    ForgetsLateSettlements: budgets::a_reservation_of_a_dead_process_is_charged_in_full
+        says "the budget after late settlements must be (698, 0)";
+    HasNoWindows: budgets::a_window_begins_anew
+        says "the spending after";
+    ForgetsExtensions: budgets::an_extension_raises_the_limits
+        says "that it fits after an extension must be true";
+    SharesBudgets: budgets::tenants_do_not_share_budgets
+        says "that the call 1 of the tenant `other` fits must be true";
     // Races: the check and the change are not one step.
     ClaimsAfterACheck: races::one_of_two_processes_claims_a_waiting_run
         says "`claim` by two processes: the number of processes that succeeded, of two, must be 1, but is 2";

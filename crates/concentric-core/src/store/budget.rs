@@ -1,0 +1,603 @@
+//! Budgets that processes share: amounts, limits, and their arithmetic.
+
+use super::{StoreFuture, Tenant, shared};
+use concentric_proto::{Error, Str, Usage};
+use serde::{Deserialize, Serialize};
+use std::{collections::BTreeMap, error::Error as StdError, fmt, time::Duration};
+
+shared! {
+    /// Stores the spending of budgets, so that processes share them.
+    ///
+    /// Times are those of the clock of the store. The arithmetic is that of [`BudgetState`]. The budgets of a
+    /// tenant are in one place, so a call that is charged to several names budgets of one tenant.
+    pub trait BudgetStore: Send + Sync + 'static {
+        /// Reserves `amounts` of all these budgets, the outermost first, or of none. Returns the first one with less
+        /// left, and its error.
+        ///
+        /// `id` is a random id of the reservation; a repetition with the same id reserves nothing else. A reservation
+        /// that is not settled within the time `lease`, because its process died, is charged in full: the provider
+        /// may have been paid.
+        fn reserve(
+            &self,
+            tenant: Tenant,
+            id: Str,
+            budgets: Vec<SharedBudget>,
+            amounts: Amounts,
+            lease: Duration,
+        ) -> StoreFuture<Result<(), (Str, OverBudget)>>;
+
+        /// Charges `actual` for a reservation, in the windows in which it was made. A repetition has no effect. Within
+        /// an hour after the end of its lease, corrects what was charged then.
+        fn settle(&self, tenant: Tenant, id: Str, actual: Amounts) -> StoreFuture<()>;
+
+        /// Adds `more` to the limits of a budget, until the end of the current window.
+        fn extend(&self, tenant: Tenant, budget: SharedBudget, more: Amounts) -> StoreFuture<()>;
+
+        /// Returns the spending of a budget in the current window, and its reservations.
+        fn spent(&self, tenant: Tenant, budget: SharedBudget) -> StoreFuture<[Amounts; 2]>;
+    }
+}
+
+/// A budget of a [`BudgetStore`], which is created when it is first used.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct SharedBudget {
+    /// The name, unique for the tenant. A budget with another window is another one.
+    pub name: Str,
+    /// The limits of each window.
+    pub limits: Limits,
+    /// The time in which spending counts.
+    pub window: BudgetWindow,
+}
+
+impl SharedBudget {
+    /// Creates a budget whose spending counts always.
+    pub fn new(name: impl Into<Str>, limits: Limits) -> Self {
+        Self {
+            name: name.into(),
+            limits,
+            window: BudgetWindow::Always,
+        }
+    }
+
+    /// Sets the time in which spending counts.
+    #[must_use]
+    pub const fn per(mut self, window: BudgetWindow) -> Self {
+        self.window = window;
+        self
+    }
+
+    /// The name under which the budget is stored.
+    pub fn key(&self) -> String {
+        let window = match self.window {
+            BudgetWindow::Always => "always".to_owned(),
+            BudgetWindow::Hour => "hour".to_owned(),
+            BudgetWindow::Day { offset } => format!("day{offset}"),
+            BudgetWindow::Month { offset } => format!("month{offset}"),
+        };
+        format!("{window}:{}", self.name)
+    }
+}
+
+/// The time in which the spending of a budget counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum BudgetWindow {
+    /// Always.
+    Always,
+    /// The last hour, up to a minute more.
+    Hour,
+    /// The current day.
+    Day {
+        /// The minutes by which its beginning is before that of UTC: 60 for UTC+1.
+        offset: i32,
+    },
+    /// The current month.
+    Month {
+        /// The minutes by which its beginning is before that of UTC: 60 for UTC+1.
+        offset: i32,
+    },
+}
+
+impl BudgetWindow {
+    /// Returns the number of the minute, the day or the month at a time since 1970.
+    pub fn slot(self, now: Duration) -> i64 {
+        let minutes = i64::try_from(now.as_secs() / 60).unwrap_or(i64::MAX / 2);
+        let day = |offset| (minutes + i64::from(offset)).div_euclid(24 * 60);
+        match self {
+            Self::Always => 0,
+            Self::Hour => minutes,
+            Self::Day { offset } => day(offset),
+            Self::Month { offset } => month(day(offset)),
+        }
+    }
+
+    /// Returns whether a slot counts in the one of now.
+    pub const fn counts(self, slot: i64, now: i64) -> bool {
+        match self {
+            Self::Hour => slot >= now - 60,
+            _ => slot >= now,
+        }
+    }
+}
+
+/// The number of the month of a day, both since the beginning of 1970.
+fn month(day: i64) -> i64 {
+    // Days since March 1 of year 0, in eras of 400 years; a year ends with February.
+    let days = day + 719_468;
+    let (era, of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
+    let year = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year + year / 4 - year / 100);
+    let since_march = (5 * of_year + 2) / 153;
+    (era * 400 + year - 1970) * 12 + since_march + 2
+}
+
+/// The code of the error for a budget that is used up.
+const OVER_BUDGET: &str = "over_budget";
+
+/// The error for an amount that exceeds the limit of a budget.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct OverBudget {
+    /// The exceeded dimension.
+    pub dimension: Dimension,
+    /// The limit.
+    pub limit: u64,
+    /// The spending and the reservations.
+    pub used: u64,
+    /// The additional amount that was requested.
+    pub wanted: u64,
+}
+
+impl OverBudget {
+    /// Creates the error.
+    pub const fn new(dimension: Dimension, limit: u64, used: u64, wanted: u64) -> Self {
+        Self {
+            dimension,
+            limit,
+            used,
+            wanted,
+        }
+    }
+}
+
+impl fmt::Display for OverBudget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            dimension,
+            limit,
+            used,
+            wanted,
+        } = self;
+        write!(
+            f,
+            "budget exceeded: {used} of {limit} {dimension} used, {wanted} more requested"
+        )
+    }
+}
+
+impl StdError for OverBudget {}
+
+/// Converts to an error of the kind [`ErrorKind::Halted`](crate::ErrorKind::Halted), with the code `over_budget`.
+impl From<OverBudget> for Error {
+    fn from(over: OverBudget) -> Self {
+        Self::halted(over.to_string())
+            .with_code(OVER_BUDGET)
+            .with_source(over)
+    }
+}
+
+/// The time for which a reservation whose lease has ended can still be settled.
+const CORRECTED: Duration = Duration::from_secs(60 * 60);
+
+/// The state of the budgets of a tenant in a [`BudgetStore`], and its arithmetic without I/O.
+///
+/// Times are since 1970. Sums saturate.
+///
+/// ```
+/// use concentric_core::store::{Amounts, BudgetState, Limits, SharedBudget};
+/// use std::time::Duration;
+///
+/// let (mut state, lease) = (BudgetState::default(), Duration::from_secs(60));
+/// let budget = [SharedBudget::new("acme", Limits::new().money(100))];
+/// let call = Amounts::new().money(60);
+///
+/// assert!(state.reserve("1", &budget, call, lease, Duration::ZERO).is_ok());
+/// let (name, over) = state.reserve("2", &budget, call, lease, Duration::ZERO).unwrap_err();
+/// assert_eq!((&*name, over.used), ("acme", 60));
+/// state.settle("1", Amounts::new().money(10), Duration::ZERO);
+/// assert!(state.reserve("2", &budget, call, lease, Duration::ZERO).is_ok());
+/// // Its process dies.
+/// assert_eq!(state.spent(&budget[0], lease)[0].money, 70);
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct BudgetState {
+    budgets: BTreeMap<String, Slots>,
+    open: BTreeMap<Str, Reservation>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Slots {
+    window: BudgetWindow,
+    slots: BTreeMap<i64, Slot>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+struct Slot {
+    spent: Amounts,
+    reserved: Amounts,
+    extended: Amounts,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Reservation {
+    // With the slot in which it was made.
+    budgets: Vec<(String, i64)>,
+    amounts: Amounts,
+    until: Duration,
+    // Whether its lease has ended.
+    charged: bool,
+}
+
+impl BudgetState {
+    /// Reserves amounts at the time `now`. See [`BudgetStore::reserve`].
+    ///
+    /// # Errors
+    ///
+    /// The name of the first budget with less left, and its error.
+    pub fn reserve(
+        &mut self,
+        id: &str,
+        budgets: &[SharedBudget],
+        amounts: Amounts,
+        lease: Duration,
+        now: Duration,
+    ) -> Result<(), (Str, OverBudget)> {
+        self.expire(now);
+        if self.open.contains_key(id) {
+            return Ok(());
+        }
+        for budget in budgets {
+            let [spent, reserved, extended] = self.sums(budget, now);
+            let limits = budget.limits.plus(extended);
+            let checked = limits.check(spent.plus(reserved), amounts);
+            checked.map_err(|over| (budget.name.clone(), over))?;
+        }
+        let mut slots = Vec::new();
+        for budget in budgets {
+            let slot = self.slot(budget, now);
+            slot.reserved = slot.reserved.plus(amounts);
+            slots.push((budget.key(), budget.window.slot(now)));
+        }
+        let reservation = Reservation {
+            budgets: slots,
+            amounts,
+            until: now.saturating_add(lease),
+            charged: false,
+        };
+        self.open.insert(id.to_owned().into(), reservation);
+        Ok(())
+    }
+
+    /// Settles a reservation at the time `now`. See [`BudgetStore::settle`].
+    pub fn settle(&mut self, id: &str, actual: Amounts, now: Duration) {
+        self.expire(now);
+        let Some(reservation) = self.open.remove(id) else {
+            return;
+        };
+        self.charge(&reservation, actual);
+        self.forget(now);
+    }
+
+    /// Extends a budget at the time `now`. See [`BudgetStore::extend`].
+    pub fn extend(&mut self, budget: &SharedBudget, more: Amounts, now: Duration) {
+        self.expire(now);
+        let slot = self.slot(budget, now);
+        slot.extended = slot.extended.plus(more);
+    }
+
+    /// Returns the spending and the reservations of a budget at the time `now`. See [`BudgetStore::spent`].
+    pub fn spent(&mut self, budget: &SharedBudget, now: Duration) -> [Amounts; 2] {
+        self.expire(now);
+        let [spent, reserved, _] = self.sums(budget, now);
+        [spent, reserved]
+    }
+
+    /// Returns whether nothing is stored that still counts at the time `now`.
+    pub fn is_empty(&mut self, now: Duration) -> bool {
+        self.expire(now);
+        self.forget(now);
+        self.budgets.is_empty() && self.open.is_empty()
+    }
+
+    /// Charges the reservations whose leases have ended.
+    fn expire(&mut self, now: Duration) {
+        let ended: Vec<_> = self.open.iter().filter(|(_, it)| it.until <= now).collect();
+        let ended: Vec<_> = ended
+            .into_iter()
+            .map(|(id, it)| (id.clone(), it.clone()))
+            .collect();
+        for (id, mut reservation) in ended {
+            if reservation.charged {
+                self.open.remove(&id);
+                continue;
+            }
+            self.charge(&reservation, reservation.amounts);
+            reservation.charged = true;
+            reservation.until = reservation.until.saturating_add(CORRECTED);
+            match reservation.until <= now {
+                true => self.open.remove(&id),
+                false => self.open.insert(id, reservation),
+            };
+        }
+    }
+
+    /// Replaces a reservation by its actual amounts.
+    fn charge(&mut self, reservation: &Reservation, actual: Amounts) {
+        for (key, slot) in &reservation.budgets {
+            let slots = self.budgets.get_mut(key).map(|it| &mut it.slots);
+            // A window that has ended does not count any more.
+            if let Some(slot) = slots.and_then(|slots| slots.get_mut(slot)) {
+                match reservation.charged {
+                    true => slot.spent = slot.spent.minus(reservation.amounts),
+                    false => slot.reserved = slot.reserved.minus(reservation.amounts),
+                }
+                slot.spent = slot.spent.plus(actual);
+            }
+        }
+    }
+
+    /// Forgets what does not count any more.
+    fn forget(&mut self, now: Duration) {
+        self.budgets.retain(|_, Slots { window, slots }| {
+            let current = window.slot(now);
+            slots.retain(|slot, it| window.counts(*slot, current) && *it != Slot::default());
+            !slots.is_empty()
+        });
+    }
+
+    /// The spending, the reservations and the extensions of a budget.
+    fn sums(&self, budget: &SharedBudget, now: Duration) -> [Amounts; 3] {
+        let current = budget.window.slot(now);
+        let slots = self.budgets.get(&budget.key()).map(|it| &it.slots);
+        let slots = slots.into_iter().flatten();
+        let counted = slots.filter(|(slot, _)| budget.window.counts(**slot, current));
+        counted.fold(
+            [Amounts::new(); 3],
+            |[spent, reserved, extended], (_, slot)| {
+                [
+                    spent.plus(slot.spent),
+                    reserved.plus(slot.reserved),
+                    extended.plus(slot.extended),
+                ]
+            },
+        )
+    }
+
+    /// The current slot of a budget.
+    fn slot(&mut self, budget: &SharedBudget, now: Duration) -> &mut Slot {
+        let window = budget.window;
+        let current = window.slot(now);
+        let slots = self.budgets.entry(budget.key()).or_insert_with(|| Slots {
+            window,
+            slots: BTreeMap::new(),
+        });
+        slots.slots.retain(|slot, _| window.counts(*slot, current));
+        slots.slots.entry(current).or_default()
+    }
+}
+
+/// Generates the types that have one item per dimension of a budget.
+macro_rules! dimensions {
+    ($($(#[$doc:meta])* $field:ident $Dimension:ident $name:literal;)*) => {
+        /// A dimension of a budget.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        #[serde(rename_all = "snake_case")]
+        #[non_exhaustive]
+        pub enum Dimension {
+            $($(#[$doc])* $Dimension,)*
+        }
+
+        impl Dimension {
+            /// All dimensions.
+            pub const ALL: [Self; [$(stringify!($field)),*].len()] = [$(Self::$Dimension),*];
+        }
+
+        impl fmt::Display for Dimension {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(match self {
+                    $(Self::$Dimension => $name,)*
+                })
+            }
+        }
+
+        /// An amount for each dimension; sums saturate at [`u64::MAX`].
+        ///
+        /// ```
+        /// use concentric_core::store::Amounts;
+        ///
+        /// let amounts = Amounts::new().money(1_500_000).tool_calls(3);
+        /// assert_eq!((amounts.money, amounts.input_tokens), (1_500_000, 0));
+        /// ```
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        #[serde(default)]
+        #[non_exhaustive]
+        pub struct Amounts {
+            $($(#[$doc])* pub $field: u64,)*
+        }
+
+        impl Amounts {
+            /// Creates amounts that are all zero.
+            pub const fn new() -> Self {
+                Self { $($field: 0,)* }
+            }
+
+            $(
+                $(#[$doc])*
+                #[must_use]
+                pub const fn $field(mut self, amount: u64) -> Self {
+                    self.$field = amount;
+                    self
+                }
+            )*
+
+            /// Returns the amounts in the order of [`Dimension::ALL`], for stores.
+            pub const fn to_array(self) -> [u64; Dimension::ALL.len()] {
+                [$(self.$field),*]
+            }
+
+            /// Creates amounts in the order of [`Dimension::ALL`], for stores.
+            pub const fn from_array([$($field),*]: [u64; Dimension::ALL.len()]) -> Self {
+                Self { $($field),* }
+            }
+
+            fn with(self, other: Self, f: impl Fn(u64, u64) -> u64) -> Self {
+                Self { $($field: f(self.$field, other.$field),)* }
+            }
+        }
+
+        /// An optional limit for each dimension.
+        ///
+        /// ```
+        /// use concentric_core::store::Limits;
+        ///
+        /// let limits = Limits::new().money(2_000_000).model_calls(20);
+        /// assert_eq!((limits.money, limits.tool_calls), (Some(2_000_000), None));
+        /// ```
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        #[serde(default, deny_unknown_fields)]
+        #[non_exhaustive]
+        pub struct Limits {
+            $(
+                $(#[$doc])*
+                #[serde(skip_serializing_if = "Option::is_none")]
+                pub $field: Option<u64>,
+            )*
+        }
+
+        impl Limits {
+            $(
+                $(#[$doc])*
+                #[must_use]
+                pub const fn $field(mut self, limit: u64) -> Self {
+                    self.$field = Some(limit);
+                    self
+                }
+            )*
+
+            /// Returns the limits in the order of [`Dimension::ALL`], for stores.
+            pub const fn to_array(self) -> [Option<u64>; Dimension::ALL.len()] {
+                [$(self.$field),*]
+            }
+
+            /// Checks that `used` plus `wanted` is within the limits. Dimensions with no wanted
+            /// amount are ignored.
+            ///
+            /// # Errors
+            ///
+            /// The first exceeded dimension.
+            pub fn check(&self, used: Amounts, wanted: Amounts) -> Result<(), OverBudget> {
+                $(
+                    if let Some(limit) = self.$field
+                        && wanted.$field > 0
+                        && used.$field.saturating_add(wanted.$field) > limit
+                    {
+                        return Err(OverBudget {
+                            dimension: Dimension::$Dimension,
+                            limit,
+                            used: used.$field,
+                            wanted: wanted.$field,
+                        });
+                    }
+                )*
+                Ok(())
+            }
+
+            /// Returns the limits as amounts, with zero for dimensions without a limit.
+            pub fn whole(&self) -> Amounts {
+                Amounts { $($field: self.$field.unwrap_or(0),)* }
+            }
+
+            /// Returns `amounts` with zero for dimensions without a limit.
+            pub fn limited(&self, amounts: Amounts) -> Amounts {
+                Amounts { $($field: self.$field.map_or(0, |_| amounts.$field),)* }
+            }
+
+            /// Returns the limits with `more` added to those that are set.
+            #[must_use]
+            pub fn plus(self, more: Amounts) -> Self {
+                Self { $($field: self.$field.map(|limit| limit.saturating_add(more.$field)),)* }
+            }
+        }
+    };
+}
+
+dimensions! {
+    /// Money, in micro-units of the currency that prices are in: 1,000,000 is one dollar.
+    money Money "money";
+    /// Tokens in requests, including cached ones (`gen_ai.usage.input_tokens`).
+    input_tokens InputTokens "input tokens";
+    /// Tokens in answers, including reasoning (`gen_ai.usage.output_tokens`).
+    output_tokens OutputTokens "output tokens";
+    /// Tokens in requests and answers.
+    total_tokens TotalTokens "tokens";
+    /// Input tokens read from a provider's cache (`gen_ai.usage.cache_read.input_tokens`); also
+    /// counted as input tokens.
+    cached_input_tokens CachedInputTokens "cached input tokens";
+    /// Model calls, including failed ones.
+    model_calls ModelCalls "model calls";
+    /// Tool calls.
+    tool_calls ToolCalls "tool calls";
+    /// The duration of calls by the run's clock, in milliseconds. Concurrent calls are added up.
+    /// Time outside of calls, such as waiting for an approver, is not counted.
+    time_ms TimeMs "milliseconds";
+}
+
+impl Amounts {
+    /// Converts the usage of a model. Values that the provider did not report are zero, except the
+    /// total, which is then the sum of input and output.
+    pub fn of_usage(usage: &Usage) -> Self {
+        let input = usage.input_tokens().unwrap_or(0);
+        let output = usage.output_tokens().unwrap_or(0);
+        let total = usage.total_tokens();
+        Self::new()
+            .input_tokens(input)
+            .output_tokens(output)
+            .total_tokens(total.unwrap_or_else(|| input.saturating_add(output)))
+            .cached_input_tokens(usage.cached_input_tokens().unwrap_or(0))
+    }
+
+    /// Returns the sum.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        self.with(other, u64::saturating_add)
+    }
+
+    /// Returns the difference, which is zero where `other` is greater.
+    #[must_use]
+    pub fn minus(self, other: Self) -> Self {
+        self.with(other, u64::saturating_sub)
+    }
+
+    /// Returns the minimum of each dimension.
+    #[must_use]
+    pub fn min(self, other: Self) -> Self {
+        self.with(other, u64::min)
+    }
+
+    /// Returns the maximum of each dimension.
+    #[must_use]
+    pub fn max(self, other: Self) -> Self {
+        self.with(other, u64::max)
+    }
+}
+
+impl Limits {
+    /// Creates limits with no dimension limited.
+    pub fn new() -> Self {
+        Self::default()
+    }
+}

@@ -1,0 +1,187 @@
+//! Permits that processes share: a task holds as many as the process uses, and renews them.
+
+use super::limit::Limit;
+use crate::{
+    shared::{OnOutage, Shared, random_id},
+    wait::within,
+};
+use concentric_core::{Str, context::Environment, store::StoreError};
+use std::{
+    future::poll_fn,
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    task::Poll,
+    time::Duration,
+};
+use tokio::{runtime::Handle, sync::Notify};
+
+/// The longest time between two requests while permits are in use.
+const RENEWAL: Duration = Duration::from_secs(1);
+
+/// The time between two requests while calls wait.
+const RETRY: Duration = Duration::from_millis(50);
+
+/// The connection of a limit with its store.
+#[derive(Debug)]
+pub(super) struct Link {
+    shared: Shared,
+    max: usize,
+    caller: Str,
+    environment: Environment,
+    runs: AtomicBool,
+    refuses: AtomicBool,
+    // The permits that this process has, in use or not.
+    issued: AtomicUsize,
+    changed: Notify,
+}
+
+impl Link {
+    pub(super) fn new(max: usize, shared: Shared) -> Self {
+        // A lease is measured in real time.
+        let environment = Environment::system();
+        Self {
+            max,
+            caller: random_id(&environment),
+            environment,
+            shared,
+            runs: AtomicBool::new(false),
+            refuses: AtomicBool::new(false),
+            issued: AtomicUsize::new(0),
+            changed: Notify::new(),
+        }
+    }
+
+    pub(super) fn refuses(&self) -> bool {
+        self.refuses.load(Ordering::Acquire)
+    }
+
+    /// Asks the store for permits.
+    pub(super) fn start(&self, limit: &Arc<Limit>) {
+        let Ok(runtime) = Handle::try_current() else {
+            tracing::error!("a shared limit needs a tokio runtime: its store is not asked");
+            return;
+        };
+        self.changed.notify_one();
+        if !self.runs.swap(true, Ordering::AcqRel) {
+            drop(runtime.spawn(work(Arc::clone(limit))));
+        }
+    }
+
+    async fn hold(&self, used: usize, wanted: usize) -> Result<u64, StoreError> {
+        let shared = &self.shared;
+        let (name, caller) = (shared.name.clone(), self.caller.clone());
+        let hold = shared.store.hold(
+            name,
+            self.max as u64,
+            caller,
+            used as u64,
+            wanted as u64,
+            shared.lease,
+        );
+        let late = self.environment.clock().sleep(shared.patience);
+        let held = within(late, hold).await;
+        held.unwrap_or_else(|| Err(StoreError::failed("the store did not answer in time")))
+    }
+
+    /// The permits of this process while the store does not answer.
+    fn in_outage(&self, error: &StoreError, wanted: usize) -> usize {
+        let now = self.environment.clock().monotonic();
+        self.shared.failed(error, now);
+        match self.shared.on_outage {
+            // Those that wait get a permit, and fail.
+            OnOutage::Allow | OnOutage::Refuse => wanted,
+            OnOutage::LocalShare(_) => part(self.max, self.shared.local_share()),
+        }
+    }
+
+    /// Changes the number of permits, as far as they are not in use.
+    fn issue(&self, limit: &Limit, permits: usize) {
+        let issued = self.issued.load(Ordering::Acquire);
+        let now = match permits >= issued {
+            true => {
+                limit.permits().add_permits(permits - issued);
+                permits
+            }
+            false => issued - limit.permits().forget_permits(issued - permits),
+        };
+        self.issued.store(now, Ordering::Release);
+    }
+
+    /// Waits for a time, or for a call that waits.
+    async fn pause(&self, time: Duration) {
+        let mut sleep = self.environment.clock().sleep(time);
+        let mut changed = pin!(self.changed.notified());
+        poll_fn(|cx| match sleep.as_mut().poll(cx) {
+            Poll::Ready(()) => Poll::Ready(()),
+            Poll::Pending => changed.as_mut().poll(cx),
+        })
+        .await;
+    }
+}
+
+/// At least one.
+#[allow(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "the share is between 0 and 1"
+)]
+fn part(max: usize, share: f64) -> usize {
+    ((max as f64 * share) as usize).clamp(1, max)
+}
+
+/// Holds the permits of a limit while calls use them or wait for them.
+async fn work(limit: Arc<Limit>) {
+    let Some(link) = limit.link() else {
+        return;
+    };
+    let mut is_idle = false;
+    loop {
+        let waiting = limit.waiting();
+        let used = link.issued.load(Ordering::Acquire) - limit.available();
+        if used + waiting == 0 && !is_idle {
+            // Another call may follow.
+            is_idle = true;
+            link.pause(link.shared.batch).await;
+            continue;
+        }
+        is_idle = false;
+        let wanted = used + waiting;
+        let pause = match link.hold(used, wanted).await {
+            Ok(allowed) => {
+                link.refuses.store(false, Ordering::Release);
+                link.issue(
+                    &limit,
+                    usize::try_from(allowed).unwrap_or(usize::MAX).min(link.max),
+                );
+                let has_less = allowed < wanted as u64;
+                let longest = RENEWAL.min(link.shared.lease / 3);
+                if has_less {
+                    RETRY
+                } else {
+                    longest.min(link.shared.batch.max(RETRY))
+                }
+            }
+            Err(error) => {
+                let refuses = link.shared.on_outage == OnOutage::Refuse;
+                link.refuses.store(refuses, Ordering::Release);
+                let permits = link.in_outage(&error, wanted);
+                link.issue(&limit, permits);
+                RENEWAL
+            }
+        };
+        if wanted == 0 {
+            link.issue(&limit, 0);
+            link.runs.store(false, Ordering::Release);
+            // A call may have come in between.
+            if limit.waiting() == 0 || link.runs.swap(true, Ordering::AcqRel) {
+                return;
+            }
+            continue;
+        }
+        link.pause(pause).await;
+    }
+}

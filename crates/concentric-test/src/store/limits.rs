@@ -1,0 +1,942 @@
+//! Cases of a [`QuotaStore`] and of a [`BudgetStore`].
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "arrays with an entry for each case"
+)]
+
+use super::{
+    kit::{Test, done, rounds, same, seed},
+    values::{at, secs, tenant},
+};
+use crate::{SeededRandom, StoreHarness};
+use concentric_core::{
+    Str,
+    context::Random as _,
+    store::{
+        Amounts, BudgetState, BudgetStore, BudgetWindow, Dimension, Limits, OverBudget,
+        PermitState, Quota, QuotaChange, QuotaState, QuotaStore, QuotaTaken, QuotaWant,
+        SharedBudget, Tenant,
+    },
+};
+use std::time::{Duration, SystemTime};
+
+cases! {
+    $ __store_quotas quotas [QuotaStore]
+    a_period_has_no_more_calls_than_the_quota
+    owners_are_served_in_turns
+    a_process_that_does_not_ask_again_delays_no_other
+    unused_amounts_are_returned
+    a_rejected_call_closes_the_bucket_for_all
+    the_limits_of_a_provider_are_followed
+    a_clock_that_steps_back_frees_nothing
+    buckets_are_separate
+    permits_are_divided_and_end_with_their_leases
+    processes_take_no_more_than_the_quota_at_the_same_time
+    random_calls_equal_the_reference
+}
+
+cases! {
+    $ __store_budgets budgets [BudgetStore]
+    all_budgets_are_reserved_or_none
+    a_reservation_is_settled_once
+    a_reservation_of_a_dead_process_is_charged_in_full
+    a_window_begins_anew
+    an_extension_raises_the_limits
+    tenants_do_not_share_budgets
+    processes_reserve_no_more_than_the_limit_at_the_same_time
+    random_reservations_equal_the_reference
+}
+
+trait WithQuotas: StoreHarness<Store: QuotaStore> {}
+
+impl<H: StoreHarness<Store: QuotaStore>> WithQuotas for H {}
+
+trait WithBudgets: StoreHarness<Store: BudgetStore> {}
+
+impl<H: StoreHarness<Store: BudgetStore>> WithBudgets for H {}
+
+const ONE: [u64; 3] = [1, 0, 0];
+
+fn per_second(requests: u64) -> Quota {
+    Quota::per(secs(1)).requests(requests)
+}
+
+fn wants(owner: &str, calls: usize) -> Vec<QuotaWant> {
+    vec![QuotaWant::new(owner.to_owned(), vec![ONE; calls])]
+}
+
+async fn take<S: QuotaStore>(
+    store: &S,
+    quota: Quota,
+    caller: &str,
+    wants: Vec<QuotaWant>,
+) -> QuotaTaken {
+    let caller = caller.to_owned().into();
+    done(
+        store
+            .take("bucket".into(), quota, caller, wants, [0; 3])
+            .await,
+        "`take`",
+    )
+}
+
+async fn granted<S: QuotaStore>(
+    store: &S,
+    quota: Quota,
+    caller: &str,
+    owner: &str,
+    calls: usize,
+) -> usize {
+    let taken = take(store, quota, caller, wants(owner, calls)).await;
+    taken.granted.iter().sum()
+}
+
+async fn record<S: QuotaStore>(store: &S, quota: Quota, change: QuotaChange) {
+    done(
+        store.record("bucket".into(), quota, vec![change]).await,
+        "`record`",
+    );
+}
+
+fn unused(amounts: [i64; 3]) -> QuotaChange {
+    QuotaChange::Unused {
+        amounts,
+        age: Duration::ZERO,
+    }
+}
+
+impl<H: StoreHarness> Test<H> {
+    fn set_millis(&self, millis: u64) {
+        self.clock.set(at(0) + Duration::from_millis(millis));
+    }
+}
+
+async fn a_period_has_no_more_calls_than_the_quota<H: WithQuotas>(test: Test<H>) {
+    let (store, other) = (&test.store, test.harness.open().await);
+    let quota = per_second(10);
+    same(
+        granted(store, quota, "a", "x", 4).await,
+        4,
+        "the calls of a new bucket that begin",
+    );
+    test.set_millis(500);
+    let taken = take(&other, quota, "b", wants("x", 9)).await;
+    let expected = QuotaTaken::new(vec![6], false, false, Duration::from_millis(500));
+    same(
+        taken,
+        expected,
+        "the calls of another process, and their wait,",
+    );
+    test.set_millis(999);
+    same(
+        granted(&other, quota, "b", "x", 3).await,
+        0,
+        "the calls that begin before the period is over",
+    );
+    test.harness.purge().await;
+    test.set_millis(1_000);
+    same(
+        granted(&other, quota, "b", "x", 9).await,
+        4,
+        "the calls that begin when a period is over",
+    );
+    test.set_millis(1_500);
+    same(
+        granted(store, quota, "a", "x", 9).await,
+        0,
+        "the calls that begin when others wait for the same",
+    );
+    same(
+        granted(&other, quota, "b", "x", 5).await,
+        5,
+        "the calls that waited",
+    );
+}
+
+async fn owners_are_served_in_turns<H: WithQuotas>(test: Test<H>) {
+    let other = test.harness.open().await;
+    let quota = per_second(20);
+    let first = granted(&test.store, quota, "a", "many", 20).await;
+    same(first, 20, "the first calls");
+    // One owner waits with many calls in two processes, and another one with few in one of them.
+    let (mut many, mut few) = (0, 0);
+    for step in 0..=20 {
+        test.set_millis(1_000 + 50 * step);
+        many += granted(&test.store, quota, "a", "many", 64).await;
+        let both = vec![
+            QuotaWant::new("many", vec![ONE; 40]),
+            QuotaWant::new("few", vec![ONE; 3]),
+        ];
+        let taken = take(&other, quota, "b", both).await;
+        many += taken.granted.first().copied().unwrap_or_default();
+        few += taken.granted.get(1).copied().unwrap_or_default();
+    }
+    let what =
+        format!("that {many} and {few} calls of two owners are almost all of 20, and equal,");
+    let is_fair = (18..=20).contains(&(many + few)) && many.abs_diff(few) <= 2;
+    same(is_fair, true, what);
+}
+
+async fn a_process_that_does_not_ask_again_delays_no_other<H: WithQuotas>(test: Test<H>) {
+    let quota = per_second(4);
+    same(
+        granted(&test.store, quota, "a", "x", 4).await,
+        4,
+        "the first calls",
+    );
+    let dead = take(&test.store, quota, "dead", wants("y", 4)).await;
+    same(dead.wait, secs(1), "the wait of a process that dies");
+    test.set_millis(1_000);
+    same(
+        granted(&test.store, quota, "a", "x", 4).await,
+        0,
+        "the calls that begin before those of a process in time",
+    );
+    test.set_millis(1_500);
+    same(
+        granted(&test.store, quota, "a", "x", 4).await,
+        2,
+        "the calls that begin at an even rate when the other process has not asked",
+    );
+}
+
+async fn unused_amounts_are_returned<H: WithQuotas>(test: Test<H>) {
+    let quota = Quota::per(secs(60)).input_tokens(1_000);
+    let call = |tokens| vec![QuotaWant::new("x", vec![[1, tokens, 0]])];
+    let store = &test.store;
+    let begins = async |tokens| take(store, quota, "a", call(tokens)).await.granted == [1];
+    same(begins(900).await, true, "that a call begins");
+    same(
+        begins(200).await,
+        false,
+        "that a call begins beyond the quota",
+    );
+    record(store, quota, unused([0, 800, 0])).await;
+    same(
+        begins(900).await,
+        true,
+        "that a call begins after tokens were returned",
+    );
+    record(store, quota, unused([0, 500, 0])).await;
+    record(store, quota, unused([0, -400, 0])).await;
+    same(
+        begins(200).await,
+        false,
+        "that a call begins after tokens were used beyond the estimate",
+    );
+    test.set(60);
+    same(
+        begins(1_000).await,
+        true,
+        "that a call begins after the period",
+    );
+    test.set(90);
+    // Of a call whose period is over.
+    let late = QuotaChange::Unused {
+        amounts: [0, 1_000, 0],
+        age: secs(80),
+    };
+    record(store, quota, late).await;
+    same(
+        begins(10).await,
+        false,
+        "that a call begins after tokens of an earlier period were returned",
+    );
+}
+
+async fn a_rejected_call_closes_the_bucket_for_all<H: WithQuotas>(test: Test<H>) {
+    let other = test.harness.open().await;
+    let quota = per_second(8);
+    same(
+        granted(&test.store, quota, "a", "x", 2).await,
+        2,
+        "the first calls",
+    );
+    let rejected = |millis| QuotaChange::Rejected {
+        retry_after: secs(3),
+        age: Duration::from_millis(millis),
+    };
+    record(&test.store, quota, rejected(0)).await;
+    test.set_millis(100);
+    // It was under way at the same time.
+    record(&test.store, quota, rejected(100)).await;
+    test.set_millis(2_900);
+    same(
+        granted(&other, quota, "b", "x", 1).await,
+        0,
+        "the calls of another process while the bucket is closed",
+    );
+    let taken = take(&other, quota, "b", wants("x", 1)).await;
+    same(
+        taken.wait,
+        Duration::from_millis(200),
+        "the wait until the bucket opens",
+    );
+    test.set_millis(3_100);
+    // Half, and a tenth more for each of 3.1 periods.
+    same(
+        granted(&other, quota, "b", "x", 9).await,
+        6,
+        "the calls after that",
+    );
+    test.set(10);
+    same(
+        granted(&other, quota, "b", "x", 9).await,
+        8,
+        "the calls after the quota has recovered",
+    );
+}
+
+async fn the_limits_of_a_provider_are_followed<H: WithQuotas>(test: Test<H>) {
+    let quota = per_second(100);
+    let mut rest = [None; 4];
+    rest[0] = Some((2, secs(30)));
+    record(&test.store, quota, QuotaChange::Remaining(rest)).await;
+    same(
+        granted(&test.store, quota, "a", "x", 9).await,
+        2,
+        "the calls of which a provider has two left",
+    );
+    let taken = take(&test.store, quota, "a", wants("x", 9)).await;
+    same(
+        taken.wait,
+        secs(1),
+        "the wait for the time of the reset, at most a second,",
+    );
+    test.set(30);
+    same(
+        granted(&test.store, quota, "a", "x", 9).await,
+        9,
+        "the calls after the reset",
+    );
+}
+
+async fn a_clock_that_steps_back_frees_nothing<H: WithQuotas>(test: Test<H>) {
+    let quota = per_second(5);
+    test.set(100);
+    same(
+        granted(&test.store, quota, "a", "x", 5).await,
+        5,
+        "the first calls",
+    );
+    for seconds in [0, 50, 100] {
+        test.set(seconds);
+        let what = format!("the calls at {seconds} s, after those at 100 s,");
+        same(granted(&test.store, quota, "a", "x", 5).await, 0, what);
+    }
+    test.set(101);
+    same(
+        granted(&test.store, quota, "a", "x", 5).await,
+        5,
+        "the calls after the period",
+    );
+}
+
+async fn buckets_are_separate<H: WithQuotas>(test: Test<H>) {
+    let quota = per_second(1);
+    for bucket in ["", "a", "a:b", "a/b", "{a}", "漢字 'x' %", "A"] {
+        let taken = test
+            .store
+            .take(bucket.into(), quota, "p".into(), wants("x", 2), [0; 3]);
+        same(
+            done(taken.await, "`take`").granted,
+            vec![1],
+            format!("the calls of the new bucket `{bucket}`"),
+        );
+        let held = test
+            .store
+            .hold(bucket.into(), 1, "p".into(), 0, 5, secs(60))
+            .await;
+        same(
+            done(held, "`hold`"),
+            1,
+            format!("the permits of the new bucket `{bucket}`"),
+        );
+    }
+}
+
+async fn permits_are_divided_and_end_with_their_leases<H: WithQuotas>(test: Test<H>) {
+    let other = test.harness.open().await;
+    let hold = async |store: &H::Store, caller: &'static str, used, wanted| {
+        let held = store.hold("bucket".into(), 10, caller.into(), used, wanted, secs(30));
+        done(held.await, "`hold`")
+    };
+    same(
+        hold(&test.store, "a", 0, 20).await,
+        10,
+        "the permits of the first process",
+    );
+    same(hold(&other, "b", 0, 20).await, 0, "those of another one");
+    same(
+        hold(&test.store, "a", 10, 20).await,
+        5,
+        "those of the first one, which uses more",
+    );
+    same(
+        hold(&other, "b", 0, 20).await,
+        0,
+        "those of the other one while all are used",
+    );
+    same(
+        hold(&test.store, "a", 6, 20).await,
+        5,
+        "those of the first one, which has given some up",
+    );
+    same(hold(&other, "b", 0, 20).await, 4, "those that are free");
+    same(
+        hold(&other, "b", 1, 1).await,
+        1,
+        "those of a process that wants one",
+    );
+    same(
+        hold(&test.store, "a", 5, 20).await,
+        9,
+        "those that no other one wants",
+    );
+    test.set(29);
+    same(
+        hold(&other, "b", 1, 5).await,
+        1,
+        "those of a process while the other one holds the rest",
+    );
+    test.harness.purge().await;
+    test.set(30);
+    same(
+        hold(&other, "b", 1, 20).await,
+        10,
+        "those of a process after the lease of the other one",
+    );
+    same(
+        hold(&other, "b", 0, 0).await,
+        0,
+        "those of a process that wants none",
+    );
+    same(
+        hold(&test.store, "a", 0, 20).await,
+        10,
+        "those of a process that asks again",
+    );
+}
+
+async fn processes_take_no_more_than_the_quota_at_the_same_time<H: WithQuotas>(test: Test<H>) {
+    for round in 0..rounds() {
+        let bucket: Str = format!("bucket {round}").into();
+        let mut tasks = Vec::new();
+        for n in 0..8 {
+            let store = test.harness.open().await;
+            let (bucket, caller) = (bucket.clone(), format!("{n}").into());
+            tasks.push(tokio::spawn(async move {
+                store
+                    .take(bucket, per_second(10), caller, wants("x", 3), [0; 3])
+                    .await
+            }));
+        }
+        let mut sum = 0;
+        for task in tasks {
+            let taken = task.await.ok().and_then(Result::ok).unwrap_or_default();
+            sum += taken.granted.iter().sum::<usize>();
+        }
+        // Of the last call, a part may be set aside for a process that has asked before.
+        same(
+            (8..=10).contains(&sum),
+            true,
+            format!("that 8 processes take 8 to 10 calls of 10, not {sum},"),
+        );
+    }
+}
+
+struct Numbers(SeededRandom);
+
+impl Numbers {
+    fn below(&self, n: u64) -> u64 {
+        self.0.next_u64() % n
+    }
+}
+
+fn since_1970(now: SystemTime) -> Duration {
+    now.duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default()
+}
+
+async fn random_calls_equal_the_reference<H: WithQuotas>(test: Test<H>) {
+    let stores = [test.harness.open().await, test.harness.open().await];
+    let mut now = at(1_000);
+    for n in 0..rounds() {
+        let seed = seed() + n;
+        let random = Numbers(SeededRandom::new(seed));
+        let bucket: Str = format!("bucket {seed}").into();
+        let mut quota = Quota::per(secs(1 + random.below(3))).requests(20);
+        if random.below(2) == 0 {
+            quota = quota.input_tokens(1_000).output_tokens(500);
+        }
+        let (mut state, mut permits) = (QuotaState::default(), PermitState::default());
+        for step in 0..80 {
+            now += Duration::from_micros(random.below(400_000));
+            test.clock.set(now);
+            let at = since_1970(now);
+            let what = format!("of seed {seed}, step {step}");
+            let store = stores
+                .get(usize::from(random.below(2) == 0))
+                .unwrap_or(&test.store);
+            let caller = format!("p{}", random.below(3));
+            match random.below(8) {
+                0 => {
+                    let changes = change(&random);
+                    done(
+                        store.record(bucket.clone(), quota, vec![changes]).await,
+                        "`record`",
+                    );
+                    state.record(&quota, &changes, at);
+                }
+                1 => {
+                    let (used, wanted) = (random.below(4), random.below(9));
+                    let lease = secs(1 + random.below(4));
+                    let held = store.hold(
+                        bucket.clone(),
+                        10,
+                        caller.clone().into(),
+                        used,
+                        wanted,
+                        lease,
+                    );
+                    let expected = permits.hold(10, &caller, used, wanted, lease, at);
+                    same(
+                        done(held.await, "`hold`"),
+                        expected,
+                        format!("the permits {what}"),
+                    );
+                }
+                _ => {
+                    let owners = 1 + random.below(2);
+                    let call = |_| [1, random.below(200), random.below(100)];
+                    let wants: Vec<_> = (0..owners)
+                        .map(|n| (format!("o{}", n + random.below(2)), random.below(8)))
+                        .map(|(owner, calls)| QuotaWant::new(owner, (0..calls).map(call).collect()))
+                        .collect();
+                    let ahead = [random.below(3), 0, random.below(2) * 50];
+                    let taken = store.take(
+                        bucket.clone(),
+                        quota,
+                        caller.clone().into(),
+                        wants.clone(),
+                        ahead,
+                    );
+                    let taken = done(taken.await, "`take`");
+                    let expected = state.take(&quota, &caller, &wants, ahead, at);
+                    same(taken, expected, format!("the calls {what}"));
+                }
+            }
+        }
+    }
+}
+
+fn change(random: &Numbers) -> QuotaChange {
+    let signed = |n: u64| {
+        i64::try_from(random.below(n)).unwrap_or_default()
+            - i64::try_from(n / 3).unwrap_or_default()
+    };
+    let age = Duration::from_millis(random.below(2_000));
+    match random.below(4) {
+        0 => QuotaChange::Rejected {
+            retry_after: Duration::from_millis(random.below(300)),
+            age,
+        },
+        1 => {
+            let rest = [(); 4].map(|()| (random.below(2) == 0).then(|| (signed(30), age / 4)));
+            QuotaChange::Remaining(rest)
+        }
+        _ => QuotaChange::Unused {
+            amounts: [signed(2), signed(200), signed(100)],
+            age,
+        },
+    }
+}
+
+fn budget(name: &'static str, money: u64) -> SharedBudget {
+    SharedBudget::new(name, Limits::new().money(money))
+}
+
+fn money(money: u64) -> Amounts {
+    Amounts::new().money(money)
+}
+
+fn acme() -> Tenant {
+    tenant("acme")
+}
+
+type Reserved = Result<(), (Str, OverBudget)>;
+
+async fn reserve<S: BudgetStore>(
+    store: &S,
+    id: &str,
+    budgets: &[SharedBudget],
+    amounts: Amounts,
+) -> Reserved {
+    let id = id.to_owned().into();
+    done(
+        store
+            .reserve(acme(), id, budgets.to_vec(), amounts, secs(60))
+            .await,
+        "`reserve`",
+    )
+}
+
+async fn settle<S: BudgetStore>(store: &S, id: &str, actual: Amounts) {
+    done(
+        store.settle(acme(), id.to_owned().into(), actual).await,
+        "`settle`",
+    );
+}
+
+/// The money that is spent and reserved.
+async fn spent<S: BudgetStore>(store: &S, budget: &SharedBudget) -> (u64, u64) {
+    let [spent, reserved] = done(store.spent(acme(), budget.clone()).await, "`spent`");
+    (spent.money, reserved.money)
+}
+
+async fn all_budgets_are_reserved_or_none<H: WithBudgets>(test: Test<H>) {
+    let other = test.harness.open().await;
+    let all = [budget("tenant", 100), budget("key", 70)];
+    same(
+        reserve(&test.store, "1", &all, money(60)).await.is_ok(),
+        true,
+        "that a call fits",
+    );
+    let over = reserve(&other, "2", &all, money(20)).await;
+    let expected = OverBudget::new(Dimension::Money, 70, 60, 20);
+    same(
+        over,
+        Err(("key".into(), expected)),
+        "the budget that another call does not fit",
+    );
+    same(
+        spent(&other, &all[0]).await,
+        (0, 60),
+        "the outer budget after that",
+    );
+    same(
+        reserve(&other, "2", &all, money(10)).await.is_ok(),
+        true,
+        "that a smaller call fits",
+    );
+    let over = reserve(&other, "3", &all, money(50))
+        .await
+        .err()
+        .map(|(name, _)| name);
+    same(
+        over,
+        Some("tenant".into()),
+        "the first budget that a call does not fit",
+    );
+    let large = u64::MAX - 5;
+    let over = reserve(&other, "4", &all, money(large)).await.is_err();
+    same(over, true, "that the largest amount does not fit");
+    let free = [SharedBudget::new("free", Limits::new())];
+    same(
+        reserve(&other, "5", &free, money(large)).await.is_ok(),
+        true,
+        "that it fits a budget without limits",
+    );
+}
+
+async fn a_reservation_is_settled_once<H: WithBudgets>(test: Test<H>) {
+    let all = [budget("b", 100)];
+    same(
+        reserve(&test.store, "1", &all, money(60)).await.is_ok(),
+        true,
+        "that a call fits",
+    );
+    same(
+        reserve(&test.store, "1", &all, money(60)).await.is_ok(),
+        true,
+        "that a repetition reserves nothing else",
+    );
+    same(
+        spent(&test.store, &all[0]).await,
+        (0, 60),
+        "the budget after a repetition",
+    );
+    for _ in 0..2 {
+        settle(&test.store, "1", money(25)).await;
+        same(
+            spent(&test.store, &all[0]).await,
+            (25, 0),
+            "the budget after a settlement",
+        );
+    }
+    settle(&test.store, "unknown", money(25)).await;
+    test.set(120);
+    test.harness.purge().await;
+    same(
+        spent(&test.store, &all[0]).await,
+        (25, 0),
+        "the budget after the end of the lease",
+    );
+    same(
+        reserve(&test.store, "2", &all, money(75)).await.is_ok(),
+        true,
+        "that the rest can be reserved",
+    );
+    settle(&test.store, "2", money(100)).await;
+    same(
+        spent(&test.store, &all[0]).await,
+        (125, 0),
+        "the budget after more was used than reserved",
+    );
+}
+
+async fn a_reservation_of_a_dead_process_is_charged_in_full<H: WithBudgets>(test: Test<H>) {
+    let all = [budget("tenant", 1_000), budget("key", 1_000)];
+    for n in 0..100 {
+        let reserved = reserve(&test.store, &n.to_string(), &all, money(7)).await;
+        same(reserved.is_ok(), true, "that a call fits");
+    }
+    let other = test.harness.open().await;
+    test.set(59);
+    same(
+        spent(&other, &all[0]).await,
+        (0, 700),
+        "the budget before the end of the leases",
+    );
+    test.set(60);
+    for budget in &all {
+        same(
+            spent(&other, budget).await,
+            (700, 0),
+            "a budget after the end of the leases",
+        );
+    }
+    // It was stopped, and continues.
+    test.set(61);
+    settle(&test.store, "0", money(2)).await;
+    settle(&test.store, "0", money(2)).await;
+    settle(&test.store, "1", money(10)).await;
+    test.harness.purge().await;
+    same(
+        spent(&other, &all[1]).await,
+        (698, 0),
+        "the budget after late settlements",
+    );
+    test.set(60 + 60 * 60);
+    settle(&test.store, "2", money(2)).await;
+    same(
+        spent(&other, &all[1]).await,
+        (698, 0),
+        "the budget after a settlement that is more than an hour late",
+    );
+}
+
+async fn a_window_begins_anew<H: WithBudgets>(test: Test<H>) {
+    // 1_700_000_000 is 2023-11-14 22:13:20 UTC.
+    let of = |name, window| budget(name, 100).per(window);
+    let day = of("b", BudgetWindow::Day { offset: 0 });
+    let early_day = of("b", BudgetWindow::Day { offset: 120 });
+    let hour = of("b", BudgetWindow::Hour);
+    let month = of("b", BudgetWindow::Month { offset: 0 });
+    let all = [day, early_day, hour, month, budget("b", 100)];
+    same(
+        reserve(&test.store, "1", &all, money(10)).await.is_ok(),
+        true,
+        "that a call fits",
+    );
+    settle(&test.store, "1", money(10)).await;
+    for (seconds, expected) in [
+        (6_399, [10, 10, 0, 10, 10]),
+        (3_600, [10, 10, 10, 10, 10]),
+        (3_700, [10, 10, 0, 10, 10]),
+        (6_400, [0, 10, 0, 10, 10]),
+        // The day of UTC+2 ends at 22:00 UTC.
+        (85_600, [0, 0, 0, 10, 10]),
+        // The end of November.
+        (1_388_799, [0, 0, 0, 10, 10]),
+        (1_388_800, [0, 0, 0, 0, 10]),
+    ] {
+        test.set(seconds);
+        let mut found = Vec::new();
+        for budget in &all {
+            found.push(spent(&test.store, budget).await.0);
+        }
+        same(
+            found,
+            expected.to_vec(),
+            format!(
+                "the spending after {seconds} s by day, by another day, in an hour, by month and always,"
+            ),
+        );
+    }
+    // The spending of a call counts in the window in which it began.
+    let day = &all[..1];
+    same(
+        reserve(&test.store, "2", day, money(40)).await.is_ok(),
+        true,
+        "that a call fits",
+    );
+    test.set(1_388_800 + 24 * 60 * 60);
+    settle(&test.store, "2", money(40)).await;
+    same(
+        spent(&test.store, &all[0]).await,
+        (0, 0),
+        "the day after that of a call",
+    );
+}
+
+async fn an_extension_raises_the_limits<H: WithBudgets>(test: Test<H>) {
+    let all = [budget("b", 100).per(BudgetWindow::Day { offset: 0 })];
+    same(
+        reserve(&test.store, "1", &all, money(120)).await.is_ok(),
+        false,
+        "that a large call fits",
+    );
+    done(
+        test.store.extend(acme(), all[0].clone(), money(50)).await,
+        "`extend`",
+    );
+    same(
+        reserve(&test.store, "1", &all, money(120)).await.is_ok(),
+        true,
+        "that it fits after an extension",
+    );
+    test.set(24 * 60 * 60);
+    same(
+        reserve(&test.store, "2", &all, money(120)).await.is_ok(),
+        false,
+        "that it fits on the next day",
+    );
+}
+
+async fn tenants_do_not_share_budgets<H: WithBudgets>(test: Test<H>) {
+    let all = vec![budget("b", 100)];
+    for of in ["acme", "other", "", "acme:lb", "{acme}"] {
+        for (id, fits) in [("1", true), ("2", false)] {
+            let reserved =
+                test.store
+                    .reserve(tenant(of), id.into(), all.clone(), money(60), secs(60));
+            let what = format!("that the call {id} of the tenant `{of}` fits");
+            same(done(reserved.await, "`reserve`").is_ok(), fits, what);
+        }
+    }
+    done(
+        test.store
+            .settle(tenant("other"), "1".into(), money(1))
+            .await,
+        "`settle`",
+    );
+    same(
+        spent(&test.store, &all[0]).await,
+        (0, 60),
+        "the budget after a settlement of another tenant",
+    );
+}
+
+async fn processes_reserve_no_more_than_the_limit_at_the_same_time<H: WithBudgets>(test: Test<H>) {
+    for round in 0..rounds() {
+        let name: Str = format!("b{round}").into();
+        let limits = Limits::new().model_calls(10);
+        let mut tasks = Vec::new();
+        for n in 0..20 {
+            let store = test.harness.open().await;
+            let budgets = vec![SharedBudget::new(name.clone(), limits)];
+            let id = format!("{round} {n}").into();
+            let call = Amounts::new().model_calls(1);
+            tasks.push(tokio::spawn(async move {
+                store.reserve(acme(), id, budgets, call, secs(60)).await
+            }));
+        }
+        let mut sum = 0;
+        for task in tasks {
+            sum += usize::from(
+                task.await
+                    .is_ok_and(|reserved| matches!(reserved, Ok(Ok(())))),
+            );
+        }
+        same(
+            sum,
+            10,
+            "the number of calls that 20 processes reserve of 10",
+        );
+    }
+}
+
+async fn random_reservations_equal_the_reference<H: WithBudgets>(test: Test<H>) {
+    let mut now = at(1_000);
+    for n in 0..rounds() {
+        let seed = seed() + n;
+        let random = Numbers(SeededRandom::new(seed));
+        let of: Tenant = Tenant(format!("tenant {seed}").into());
+        let windows = [
+            BudgetWindow::Always,
+            BudgetWindow::Hour,
+            BudgetWindow::Day { offset: -300 },
+            BudgetWindow::Month { offset: 60 },
+        ];
+        let budgets: Vec<_> = windows
+            .into_iter()
+            .enumerate()
+            .map(|(n, window)| {
+                let limits = Limits::new().money(500 + 100 * n as u64).model_calls(40);
+                SharedBudget::new(format!("b{n}"), limits).per(window)
+            })
+            .collect();
+        let mut state = BudgetState::default();
+        for step in 0..80 {
+            let longest = match random.below(40) {
+                0 => 90_000_000,
+                1 | 2 => 4_000_000,
+                _ => 2_000,
+            };
+            now += Duration::from_millis(random.below(longest));
+            test.clock.set(now);
+            let at = since_1970(now);
+            let what = format!("of seed {seed}, step {step}");
+            let id = format!("r{}", random.below(12));
+            let amounts = money(random.below(120)).model_calls(random.below(2));
+            let some: Vec<_> = budgets
+                .iter()
+                .filter(|_| random.below(2) == 0)
+                .cloned()
+                .collect();
+            match random.below(6) {
+                0 => {
+                    let budget = &budgets[usize::try_from(random.below(4)).unwrap_or_default()];
+                    done(
+                        test.store
+                            .extend(of.clone(), budget.clone(), money(30))
+                            .await,
+                        "`extend`",
+                    );
+                    state.extend(budget, money(30), at);
+                }
+                1 | 2 => {
+                    let settled = test.store.settle(of.clone(), id.clone().into(), amounts);
+                    done(settled.await, "`settle`");
+                    state.settle(&id, amounts, at);
+                }
+                _ => {
+                    let lease = secs(random.below(30));
+                    let reserved = test.store.reserve(
+                        of.clone(),
+                        id.clone().into(),
+                        some.clone(),
+                        amounts,
+                        lease,
+                    );
+                    let reserved = done(reserved.await, "`reserve`");
+                    let expected = state.reserve(&id, &some, amounts, lease, at);
+                    same(reserved, expected, format!("the reservation {what}"));
+                }
+            }
+            for budget in &budgets {
+                let found = done(
+                    test.store.spent(of.clone(), budget.clone()).await,
+                    "`spent`",
+                );
+                same(
+                    found,
+                    state.spent(budget, at),
+                    format!("the budget `{}` {what}", budget.name),
+                );
+            }
+        }
+    }
+}
