@@ -117,14 +117,7 @@ mod budget {
     use imports::{Amounts, Limits, OverBudget, RunBudgetLayer};
     #[allow(dead_code, unnameable_types, unreachable_pub, reason = "as above")]
     pub(crate) mod imports {
-        mod amounts {
-            include!(concat!(env!("OUT_DIR"), "/amounts.rs"));
-        }
-        mod over {
-            include!(concat!(env!("OUT_DIR"), "/over.rs"));
-        }
-        pub(crate) use amounts::{Amounts, Dimension, Limits};
-        pub(crate) use over::OverBudget;
+        pub(crate) use concentric_core::store::{Amounts, Limits, OverBudget};
 
         pub(crate) struct RunBudgetLayer;
     }
@@ -145,7 +138,34 @@ mod body {
     include!(concat!(env!("OUT_DIR"), "/body.rs"));
 }
 
-#[allow(unreachable_pub, reason = "as above")]
+/// The connection of a limit with other processes, which the models do not have.
+mod shared {
+    #[derive(Clone, Debug)]
+    pub(crate) enum Shared {}
+
+    #[derive(Debug)]
+    pub(crate) enum Link {}
+
+    impl Link {
+        pub(crate) const fn new(_max: usize, shared: Shared) -> Self {
+            match shared {}
+        }
+
+        pub(crate) const fn refuses(&self) -> bool {
+            match *self {}
+        }
+
+        pub(crate) const fn start<T>(&self, _limit: &T) {
+            match *self {}
+        }
+    }
+}
+
+#[allow(
+    unreachable_pub,
+    unexpected_cfgs,
+    reason = "as above; `within` is not modelled"
+)]
 mod wait {
     include!(concat!(env!("OUT_DIR"), "/wait.rs"));
 }

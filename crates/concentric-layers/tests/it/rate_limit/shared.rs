@@ -220,7 +220,7 @@ async fn unused_tokens_are_returned_to_all() {
         settle().await;
         let fits = async |tokens| {
             let mut request = env.request("hi");
-            request.options.max_output_tokens = Some(tokens);
+            request.options_mut().max_output_tokens = Some(tokens);
             let other = other.clone().wait(Duration::ZERO);
             let response = other.layer(answers()).oneshot(request).await;
             response.is_ok()
