@@ -144,13 +144,13 @@ async fn a_period_has_no_more_calls_than_the_quota<H: WithQuotas>(test: Test<H>)
     test.set_millis(1_500);
     same(
         granted(store, quota, "a", "x", 9).await,
-        0,
-        "the calls that begin when others wait for the same",
+        3,
+        "the calls that begin when another process of the owner waits for the same six",
     );
     same(
         granted(&other, quota, "b", "x", 5).await,
-        5,
-        "the calls that waited",
+        2,
+        "the calls that waited, of the three that were left, while the first process waits",
     );
 }
 
@@ -160,6 +160,8 @@ async fn owners_are_served_in_turns<H: WithQuotas>(test: Test<H>) {
     let first = granted(&test.store, quota, "a", "many", 20).await;
     same(first, 20, "the first calls");
     // One owner waits with many calls in two processes, and another one with few in one of them.
+    let waits = take(&other, quota, "b", wants("few", 3)).await;
+    same(waits.granted, vec![0], "the calls of another owner");
     let (mut many, mut few) = (0, 0);
     for step in 0..=20 {
         test.set_millis(1_000 + 50 * step);
@@ -257,7 +259,8 @@ async fn a_rejected_call_closes_the_bucket_for_all<H: WithQuotas>(test: Test<H>)
         retry_after: secs(3),
         age: Duration::from_millis(millis),
     };
-    record(&test.store, quota, rejected(0)).await;
+    test.set_millis(50);
+    record(&test.store, quota, rejected(50)).await;
     test.set_millis(100);
     // It was under way at the same time.
     record(&test.store, quota, rejected(100)).await;
@@ -274,7 +277,7 @@ async fn a_rejected_call_closes_the_bucket_for_all<H: WithQuotas>(test: Test<H>)
         "the wait until the bucket opens",
     );
     test.set_millis(3_100);
-    // Half, and a tenth more for each of 3.1 periods.
+    // Half, and a tenth more for each of 3.05 periods.
     same(
         granted(&other, quota, "b", "x", 9).await,
         6,
