@@ -273,6 +273,7 @@ type Need = [f64; 10];
 
 /// Calls that are served in turns.
 struct Entry<'a> {
+    caller: &'a str,
     owner: &'a str,
     since: u64,
     calls: Calls<'a>,
@@ -346,6 +347,7 @@ impl QuotaState {
         let mut entries: Vec<_> = waiting
             .iter()
             .map(|it| Entry {
+                caller: &it.caller,
                 owner: &it.owner,
                 since: it.since,
                 calls: Calls::Other(it.calls, it.amounts),
@@ -354,6 +356,7 @@ impl QuotaState {
             .collect();
         let others = entries.len();
         entries.extend(wants.iter().zip(&since).map(|(want, since)| Entry {
+            caller,
             owner: &want.owner,
             since: *since,
             calls: Calls::Own(want),
@@ -692,14 +695,14 @@ fn waiting_calls(rest: &[[u64; 3]]) -> Waiting {
 
 /// The entry that is served next.
 fn next(entries: &[Entry<'_>], starts: &BTreeMap<&str, f64>) -> Option<usize> {
-    let mut first: Option<(usize, f64, (usize, u64))> = None;
+    let mut first: Option<(usize, f64, (usize, u64, &str))> = None;
     for (n, entry) in entries.iter().enumerate() {
         if entry.next().is_none() {
             continue;
         }
         let start = starts.get(entry.owner).copied().unwrap_or_default();
-        // Of one owner, the processes are served in turns.
-        let turn = (entry.done, entry.since);
+        // Of one owner, the processes are served in turns, in the same order whichever of them asks.
+        let turn = (entry.done, entry.since, entry.caller);
         let is_before = first.is_none_or(|(_, least, least_turn)| {
             start < least || start <= least && turn < least_turn
         });

@@ -441,6 +441,12 @@ impl Inner {
         waiting().any(|it| !asked.contains(&it.owner))
     }
 
+    /// When a shared quota may have what a call needs, at the earliest.
+    pub(super) fn not_before(&self, turn: Turn) -> Duration {
+        let granted = self.shared.not_before(turn).unwrap_or_default();
+        self.closed_until.max(granted)
+    }
+
     pub(super) const fn closed_until(&self) -> Duration {
         self.closed_until
     }
@@ -799,13 +805,7 @@ impl<'a> Place<'a> {
                     self.demand.bucket.link()?.shared.on_outage,
                     OnOutage::Refuse
                 );
-            if is_refused
-                || !is_out
-                    && inner
-                        .shared
-                        .not_before(self.turn)
-                        .is_some_and(|at| at > until)
-            {
+            if is_refused || !is_out && inner.not_before(self.turn) > until {
                 return Some(Err(Duration::MAX));
             }
             let taken = is_first.then(|| self.demand.take_in(inner, quota, now));
@@ -832,6 +832,7 @@ impl Drop for Place<'_> {
             if self.is_taken {
                 inner.round = inner.round.max(self.turn.1);
             }
+            inner.shared.left(self.turn);
             was_first.then(|| inner.first()).flatten()
         });
         wake(next);

@@ -100,6 +100,12 @@ impl State {
         (turn >= first).then_some(at)
     }
 
+    /// Records that a call waits no longer.
+    pub(super) fn left(&mut self, turn: Turn) {
+        // The next call may need less.
+        self.not_before.take_if(|(first, _)| *first == turn);
+    }
+
     /// Takes amounts that were taken ahead.
     pub(super) fn spend(&mut self, amounts: &Amounts, now: Duration) -> bool {
         let Some(pool) = self.pool.as_mut().filter(|pool| pool.until > now) else {
@@ -474,10 +480,10 @@ fn grant<'a>(
         });
     }
     // Those that may not wait as long fail.
-    let fails = inner.queue.iter().filter(|(turn, it)| {
-        let not_before = inner.shared.not_before(**turn);
-        !it.is_granted && not_before.is_some_and(|at| at > it.until)
-    });
+    let fails = inner
+        .queue
+        .iter()
+        .filter(|(turn, it)| !it.is_granted && inner.not_before(**turn) > it.until);
     wakers.extend(fails.filter_map(|(_, it)| it.waker.clone()));
     wakers
 }

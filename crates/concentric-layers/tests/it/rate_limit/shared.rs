@@ -2,7 +2,7 @@
 
 use super::{Duration, SECOND, answers, call, full, second};
 use concentric_core::{
-    ChatRequest, Error, ErrorKind, Event, Str, Usage,
+    ChatRequest, Error, ErrorKind, Str, Usage,
     store::{
         Quota, QuotaChange, QuotaStore, QuotaTaken, QuotaWant, StoreError, StoreFuture, Tenant,
     },
@@ -208,14 +208,21 @@ async fn unused_tokens_are_returned_to_all() {
         let error = Error::new(ErrorKind::Connection, "no connection").with_code("not_connected");
         ScriptedModel::new().error(error)
     };
-    let truncated = || ScriptedModel::new().events([Event::text("hi")]);
-    for (model, left) in [(finishes(), 90), (not_connected(), 100), (truncated(), 20)] {
+    let is_dropped = true;
+    for (model, is_dropped, left) in [
+        (finishes(), !is_dropped, 90),
+        (not_connected(), !is_dropped, 100),
+        (finishes(), is_dropped, 20),
+    ] {
         let store = Store::new(&env);
         let estimate = |request: &ChatRequest| {
             Usage::new(0, request.options.max_output_tokens.unwrap_or(80).into())
         };
         let [one, other] = [(); 2].map(|()| process(&store, quota).estimate(estimate));
-        let _ = call(&one, &model, env.request("hi")).await;
+        let answer = one.layer(model).oneshot(env.request("hi")).await;
+        if let (Ok(answer), false) = (answer, is_dropped) {
+            answer.collect().await.unwrap();
+        }
         env.advance(Duration::from_millis(1));
         settle().await;
         let fits = async |tokens| {

@@ -255,6 +255,16 @@ local function cost(amounts)
   return math.ceil(most * UNITS)
 end
 
+local function is_before(one, other)
+  if one.done ~= other.done then
+    return one.done < other.done
+  end
+  if one.since ~= other.since then
+    return one.since < other.since
+  end
+  return one.caller < other.caller
+end
+
 local methods = {}
 
 function methods.quota_take()
@@ -273,7 +283,8 @@ function methods.quota_take()
       since[it.owner] = since[it.owner] or it.since
     else
       waiting[#waiting + 1] = it
-      entries[#entries + 1] = {owner = it.owner, since = it.since, calls = it.calls, amounts = it.amounts, done = 0}
+      entries[#entries + 1] = {caller = it.caller, owner = it.owner, since = it.since, calls = it.calls,
+        amounts = it.amounts, done = 0}
     end
   end
   state.waiting = waiting
@@ -285,7 +296,8 @@ function methods.quota_take()
       calls[n] = numbers(3)
     end
     is_busy = is_busy or first and owner ~= first
-    local entry = {owner = owner, since = since[owner] or now, calls = #calls, own = calls, done = 0, granted = 0}
+    local entry = {caller = caller, owner = owner, since = since[owner] or now, calls = #calls, own = calls, done = 0,
+      granted = 0}
     entries[#entries + 1] = entry
     own[#own + 1] = entry
   end
@@ -310,8 +322,8 @@ function methods.quota_take()
       if it.done < it.calls then
         local at = starts[it.owner]
         local best = entry and starts[entry.owner]
-        -- Of one owner, the processes are served in turns.
-        if not entry or at < best or at == best and (it.done < entry.done or it.done == entry.done and it.since < entry.since) then
+        -- Of one owner, the processes are served in turns, in the same order whichever of them asks.
+        if not entry or at < best or at == best and is_before(it, entry) then
           entry = it
         end
       end
