@@ -15,7 +15,7 @@ use concentric_core::{
     store::{QuotaChange, Tenant},
 };
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, HashMap},
     future::poll_fn,
     sync::{Arc, Mutex, PoisonError},
     task::{Poll, Waker},
@@ -109,8 +109,7 @@ pub(super) struct Waiter {
     pub(super) amounts: Amounts,
     /// How long it may wait.
     pub(super) until: Duration,
-    /// Whether the store was asked for it, and has granted its amounts.
-    pub(super) is_asked: bool,
+    /// Whether the store has granted its amounts.
     pub(super) is_granted: bool,
 }
 
@@ -429,16 +428,6 @@ impl Inner {
         self.rounds.insert(owner.clone(), round);
         self.turns += 1;
         (rank, round, self.turns)
-    }
-
-    /// Whether an owner waits for which the store was not asked.
-    pub(super) fn has_new_owner(&self) -> bool {
-        let waiting = || self.queue.values().filter(|it| !it.is_granted);
-        let asked: HashSet<_> = waiting()
-            .filter(|it| it.is_asked)
-            .map(|it| &it.owner)
-            .collect();
-        waiting().any(|it| !asked.contains(&it.owner))
     }
 
     /// When a shared quota may have what a call needs, at the earliest.
@@ -768,9 +757,9 @@ impl<'a> Place<'a> {
                 owner,
                 amounts: demand.amounts,
                 until: now.saturating_add(wait),
-                is_asked: false,
                 is_granted: false,
             };
+            inner.shared.joined(turn, &waiter.owner);
             inner.queue.insert(turn, waiter);
             Some(Self {
                 demand,

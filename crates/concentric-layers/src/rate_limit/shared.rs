@@ -12,7 +12,7 @@ use concentric_core::{
     store::{QuotaChange, QuotaTaken, QuotaWant, StoreError, StoreFuture},
 };
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     future::poll_fn,
     pin::pin,
     sync::{Arc, PoisonError, RwLock},
@@ -69,6 +69,9 @@ pub(super) struct State {
     idle_probes: u32,
     // The first call that the store has not granted, and when it may.
     not_before: Option<(Turn, Duration)>,
+    // The priority and the owners for which it was asked in vain, and whether others wait that it may serve at once.
+    asked: Option<(u8, HashSet<Str>)>,
+    has_others: bool,
 }
 
 struct Change {
@@ -98,6 +101,13 @@ impl State {
     pub(super) fn not_before(&self, turn: Turn) -> Option<Duration> {
         let (first, at) = self.not_before?;
         (turn >= first).then_some(at)
+    }
+
+    /// Records that a call waits.
+    pub(super) fn joined(&mut self, (rank, ..): Turn, owner: &Str) {
+        self.has_others |= self.asked.as_ref().is_none_or(|(asked, owners)| {
+            rank < *asked || rank == *asked && !owners.contains(owner)
+        });
     }
 
     /// Records that a call waits no longer.
@@ -281,20 +291,20 @@ async fn work(bucket: Arc<Bucket>) {
     let Some(link) = bucket.link() else {
         return;
     };
-    // When the store may grant the first call.
-    let mut due = Duration::ZERO;
+    // When the store was asked, and when it may grant the first call.
+    let (mut asked_at, mut due) = (Duration::ZERO, Duration::ZERO);
     loop {
         let now = link.now();
-        let next = bucket.with(|inner, _| next(inner, link, now, due));
+        let next = bucket.with(|inner, _| {
+            if std::mem::take(&mut inner.shared.has_others) {
+                due = due.min(asked_at.saturating_add(PAUSE));
+            }
+            next(inner, link, now, due)
+        });
         match next {
             Next::End => return,
             Next::Wait(time) => {
-                let began = now;
                 link.pause(time).await;
-                // A call of an owner that did not wait may be served at once.
-                if bucket.with(|inner, _| inner.has_new_owner()) {
-                    due = began;
-                }
             }
             Next::Record(changes) => {
                 let name = link.bucket.clone();
@@ -312,6 +322,7 @@ async fn work(bucket: Arc<Bucket>) {
                 let taken = link
                     .ask(store.take(name, *bucket.quota(), caller, asked, ahead))
                     .await;
+                asked_at = now;
                 let now = link.now();
                 let wakers = bucket.with(|inner, _| {
                     let mut wakers = answered(inner, link, &taken);
@@ -390,19 +401,27 @@ fn aged(it: &Change, now: Duration) -> QuotaChange {
     }
 }
 
-/// The first calls that wait, by their owners.
-fn wants(inner: &mut Inner) -> (Vec<Vec<Turn>>, Vec<QuotaWant>) {
-    let mut places: HashMap<Str, usize> = HashMap::new();
+/// The first calls of the first priority that wait, by their owners: as many of each, since the store knows whose turn it
+/// is.
+fn wants(inner: &Inner) -> (Vec<Vec<Turn>>, Vec<QuotaWant>) {
+    let waiting = || {
+        let all = inner.queue.iter().filter(|(_, it)| !it.is_granted);
+        let first = all.clone().next().map(|(turn, _)| turn.0);
+        all.take_while(move |(turn, _)| Some(turn.0) == first)
+    };
+    let owners: HashSet<_> = waiting().map(|(_, it)| &it.owner).collect();
+    let most = (MOST_CALLS / owners.len().max(1)).max(1);
+    let mut places: HashMap<&Str, usize> = HashMap::new();
     let (mut turns, mut wants): (Vec<Vec<Turn>>, Vec<QuotaWant>) = Default::default();
-    let waiting = inner.queue.iter_mut().filter(|(_, it)| !it.is_granted);
-    for (turn, waiter) in waiting.take(MOST_CALLS) {
-        waiter.is_asked = true;
-        let at = *places.entry(waiter.owner.clone()).or_insert_with(|| {
+    for (turn, waiter) in waiting() {
+        let at = *places.entry(&waiter.owner).or_insert(wants.len());
+        if at == wants.len() && at < MOST_CALLS {
             turns.push(Vec::new());
             wants.push(QuotaWant::new(waiter.owner.clone(), Vec::new()));
-            wants.len() - 1
-        });
-        if let (Some(turns), Some(want)) = (turns.get_mut(at), wants.get_mut(at)) {
+        }
+        if let (Some(turns), Some(want)) = (turns.get_mut(at), wants.get_mut(at))
+            && turns.len() < most
+        {
             turns.push(*turn);
             let amounts = waiter.amounts.map(f64::ceil);
             want.calls.push(amounts.map(|it| whole(it).unsigned_abs()));
@@ -448,7 +467,16 @@ fn grant<'a>(
 ) -> Vec<Waker> {
     let mut wakers = Vec::new();
     let mut first: Option<Turn> = None;
+    let mut in_vain: Option<(u8, HashSet<Str>)> = None;
+    let mut served = HashSet::new();
     for ((turns, want), granted) in asked.zip(&taken.granted) {
+        match turns.get(*granted) {
+            Some((rank, ..)) => {
+                let (_, owners) = in_vain.get_or_insert_with(|| (*rank, HashSet::new()));
+                owners.insert(want.owner.clone());
+            }
+            None => drop(served.insert(&want.owner)),
+        }
         for (n, (turn, call)) in turns.iter().zip(&want.calls).enumerate() {
             if n >= *granted {
                 first = Some(first.map_or(*turn, |first| first.min(*turn)));
@@ -471,6 +499,10 @@ fn grant<'a>(
             }
         }
     }
+    // Those that have more calls than the store was asked for.
+    let mut waiting = inner.queue.values().filter(|it| !it.is_granted);
+    inner.shared.has_others |= waiting.any(|it| served.contains(&it.owner));
+    inner.shared.asked = in_vain;
     inner.shared.not_before = first.map(|first| (first, now.saturating_add(taken.wait)));
     if taken.ahead {
         inner.shared.pool = Some(Pool {
