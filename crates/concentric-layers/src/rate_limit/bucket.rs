@@ -815,13 +815,14 @@ impl Drop for Place<'_> {
                 .first_key_value()
                 .is_some_and(|(it, _)| *it == self.turn);
             let waiter = inner.queue.remove(&self.turn);
-            if waiter.is_some_and(|it| it.is_granted) && !self.is_taken {
-                returned = Some(self.demand.amounts);
+            match waiter {
+                Some(waiter) if !waiter.is_granted => inner.shared.left(self.turn, &waiter.owner),
+                Some(_) if !self.is_taken => returned = Some(self.demand.amounts),
+                _ => {}
             }
             if self.is_taken {
                 inner.round = inner.round.max(self.turn.1);
             }
-            inner.shared.left(self.turn);
             was_first.then(|| inner.first()).flatten()
         });
         wake(next);

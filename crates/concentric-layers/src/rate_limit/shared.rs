@@ -111,9 +111,12 @@ impl State {
     }
 
     /// Records that a call waits no longer.
-    pub(super) fn left(&mut self, turn: Turn) {
+    pub(super) fn left(&mut self, turn: Turn, owner: &Str) {
         // The next call may need less.
         self.not_before.take_if(|(first, _)| *first == turn);
+        if let Some((_, owners)) = &mut self.asked {
+            owners.remove(owner);
+        }
     }
 
     /// Takes amounts that were taken ahead.
@@ -291,13 +294,13 @@ async fn work(bucket: Arc<Bucket>) {
     let Some(link) = bucket.link() else {
         return;
     };
-    // When the store was asked, and when it may grant the first call.
-    let (mut asked_at, mut due) = (Duration::ZERO, Duration::ZERO);
+    // When the store may grant the first call.
+    let mut due = Duration::ZERO;
     loop {
         let now = link.now();
         let next = bucket.with(|inner, _| {
             if std::mem::take(&mut inner.shared.has_others) {
-                due = due.min(asked_at.saturating_add(PAUSE));
+                due = now;
             }
             next(inner, link, now, due)
         });
@@ -322,7 +325,6 @@ async fn work(bucket: Arc<Bucket>) {
                 let taken = link
                     .ask(store.take(name, *bucket.quota(), caller, asked, ahead))
                     .await;
-                asked_at = now;
                 let now = link.now();
                 let wakers = bucket.with(|inner, _| {
                     let mut wakers = answered(inner, link, &taken);
