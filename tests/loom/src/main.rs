@@ -151,6 +151,10 @@ mod shared {
             match shared {}
         }
 
+        pub(crate) const fn max(&self) -> usize {
+            match *self {}
+        }
+
         pub(crate) const fn refuses(&self) -> bool {
             match *self {}
         }

@@ -40,7 +40,8 @@ impl InFlightLimitLayer {
     /// [`ErrorKind::Overloaded`](concentric_core::ErrorKind::Overloaded), with the code `busy` if
     /// `calls` is 0, otherwise `queue_full`.
     ///
-    /// All clones of the layer share the queue, but each clone applies its own maximum to it.
+    /// All clones of the layer share the queue, but each clone applies its own maximum to it. Of a
+    /// [shared](Self::shared) limit, at least as many calls may wait as it has permits, since the store is asked first.
     #[must_use]
     pub const fn queue(mut self, calls: usize) -> Self {
         self.queue = calls;

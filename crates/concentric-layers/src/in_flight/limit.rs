@@ -73,6 +73,8 @@ impl Place {
     /// Takes a place if fewer than `queue` calls are waiting.
     pub(super) fn take(limit: &Arc<Limit>, queue: usize) -> Option<Self> {
         let place = Self(Arc::clone(limit));
+        // The store is asked for a permit while a call waits for it.
+        let queue = limit.link.as_ref().map_or(queue, |it| queue.max(it.max()));
         // Dropping `place` undoes the increment if the queue is full.
         let has_place = limit.waiting.fetch_add(1, Ordering::AcqRel) < queue;
         if has_place && let Some(link) = &limit.link {

@@ -54,6 +54,10 @@ impl Link {
         }
     }
 
+    pub(super) const fn max(&self) -> usize {
+        self.max
+    }
+
     pub(super) fn refuses(&self) -> bool {
         self.refuses.load(Ordering::Acquire)
     }

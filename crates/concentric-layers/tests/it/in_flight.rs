@@ -1,5 +1,7 @@
 //! One test per row of [`concentric_layers::in_flight`]'s tables.
 
+mod shared;
+
 use concentric_core::{
     AgentLayer, BoxModel, CancelReason, ChatRequest, Context, Error, ErrorKind, ToolOutcome,
 };

@@ -1,0 +1,150 @@
+//! Permits that layers of several processes share: each layer value acts as a process.
+
+use super::request;
+use concentric_core::{
+    BoxModel, ChatResponse, Error, ErrorKind, EventStream, Str,
+    store::{Quota, QuotaChange, QuotaStore, QuotaTaken, QuotaWant, StoreError, StoreFuture},
+};
+use concentric_layers::{InFlightLimitLayer, OnOutage, Shared};
+use concentric_store::MemoryStore;
+use concentric_test::ScriptedModel;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+use tokio::time::timeout;
+use tower::{Layer, ServiceExt};
+
+type Answer = ChatResponse<EventStream>;
+
+/// A store that may be out.
+struct Store {
+    inner: MemoryStore,
+    is_out: AtomicBool,
+}
+
+impl QuotaStore for Store {
+    fn take(
+        &self,
+        bucket: Str,
+        quota: Quota,
+        caller: Str,
+        wants: Vec<QuotaWant>,
+        ahead: [u64; 3],
+    ) -> StoreFuture<QuotaTaken> {
+        self.inner.take(bucket, quota, caller, wants, ahead)
+    }
+
+    fn record(&self, bucket: Str, quota: Quota, changes: Vec<QuotaChange>) -> StoreFuture<()> {
+        self.inner.record(bucket, quota, changes)
+    }
+
+    fn hold(
+        &self,
+        bucket: Str,
+        max: u64,
+        caller: Str,
+        used: u64,
+        wanted: u64,
+        lease: Duration,
+    ) -> StoreFuture<u64> {
+        match self.is_out.load(Ordering::SeqCst) {
+            true => Box::pin(async { Err(StoreError::failed("out")) }),
+            false => self.inner.hold(bucket, max, caller, used, wanted, lease),
+        }
+    }
+}
+
+fn store() -> Arc<Store> {
+    Arc::new(Store {
+        inner: MemoryStore::new(),
+        is_out: AtomicBool::new(false),
+    })
+}
+
+fn process(store: &Arc<Store>, max: usize, policy: OnOutage) -> InFlightLimitLayer {
+    let shared = Shared::new(Arc::clone(store) as Arc<dyn QuotaStore>, "key").on_outage(policy);
+    InFlightLimitLayer::new(max).shared(shared)
+}
+
+async fn call(layer: &InFlightLimitLayer) -> Result<Answer, Error> {
+    let model = ScriptedModel::new().text("hi").repeat();
+    BoxModel::new(layer.layer(model)).oneshot(request()).await
+}
+
+/// Calls until one waits.
+async fn begun(layer: &InFlightLimitLayer) -> Vec<Answer> {
+    let mut begun = Vec::new();
+    while let Ok(answer) = timeout(Duration::from_millis(500), call(layer)).await {
+        begun.push(answer.unwrap());
+    }
+    begun
+}
+
+#[tokio::test]
+async fn processes_share_permits() {
+    let store = store();
+    let [one, other] = [(); 2].map(|()| process(&store, 3, OnOutage::Refuse));
+    let mut answers = begun(&one).await;
+    assert_eq!(answers.len(), 3);
+    let waiting = tokio::spawn(async move { call(&other).await });
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(!waiting.is_finished());
+    // It is given up, since the other process waits.
+    drop(answers.pop());
+    let answer = timeout(Duration::from_secs(30), waiting).await;
+    drop(answer.unwrap().unwrap().unwrap());
+}
+
+#[tokio::test]
+async fn a_limit_without_a_queue_asks_the_store_first() {
+    let store = store();
+    let layer = process(&store, 2, OnOutage::Refuse).queue(0);
+    let (one, other) = tokio::join!(call(&layer), call(&layer));
+    let _both = (one.unwrap(), other.unwrap());
+    // Two wait, and the third is refused.
+    let waiting: Vec<_> = (0..2)
+        .map(|_| {
+            let layer = layer.clone();
+            tokio::spawn(async move { call(&layer).await })
+        })
+        .collect();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(
+        call(&layer).await.unwrap_err().kind(),
+        ErrorKind::Overloaded
+    );
+    waiting.iter().for_each(tokio::task::JoinHandle::abort);
+}
+
+#[tokio::test]
+async fn a_policy_applies_while_the_store_is_out() {
+    for (policy, expected) in [(OnOutage::LocalShare(0.5), 2), (OnOutage::Refuse, 0)] {
+        let store = store();
+        store.is_out.store(true, Ordering::SeqCst);
+        let layer = process(&store, 4, policy);
+        if expected == 0 {
+            assert_eq!(
+                call(&layer).await.unwrap_err().kind(),
+                ErrorKind::Overloaded
+            );
+        } else {
+            assert_eq!(begun(&layer).await.len(), expected);
+        }
+        store.is_out.store(false, Ordering::SeqCst);
+        // It is asked again within a second.
+        tokio::time::sleep(Duration::from_millis(1_500)).await;
+        assert_eq!(begun(&layer).await.len(), 4, "{policy:?}");
+    }
+    let store = store();
+    store.is_out.store(true, Ordering::SeqCst);
+    let layer = process(&store, 1, OnOutage::Allow);
+    let mut answers = Vec::new();
+    for _ in 0..5 {
+        let answer = timeout(Duration::from_secs(30), call(&layer)).await;
+        answers.push(answer.unwrap().unwrap());
+    }
+}
