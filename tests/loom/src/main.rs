@@ -125,6 +125,7 @@ mod budget {
     pub(crate) mod models;
 }
 
+#[allow(unreachable_code, reason = "the models have no connection with a store")]
 #[path = "models"]
 mod in_flight {
     source!("in_flight");
@@ -140,7 +141,7 @@ mod body {
 
 /// The connection of a limit with other processes, which the models do not have.
 mod shared {
-    #[derive(Clone, Debug)]
+    #[derive(Clone, Copy, Debug)]
     pub(crate) enum Shared {}
 
     #[derive(Debug)]
