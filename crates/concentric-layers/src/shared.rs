@@ -99,7 +99,7 @@ impl Shared {
         self
     }
 
-    /// Sets what is done while the store does not answer; [`LocalShare(0.25)`](OnOutage::LocalShare) by default.
+    /// Sets the policy while the store does not answer; [`LocalShare(0.25)`](OnOutage::LocalShare) by default.
     ///
     /// An outage is logged as a warning, at most once a minute, and [counted](Self::outages).
     #[must_use]

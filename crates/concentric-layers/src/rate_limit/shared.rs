@@ -145,7 +145,7 @@ impl State {
         }
     }
 
-    /// What to take ahead: what was used in the last batch.
+    /// The amounts to take ahead: those that were used in the last batch.
     fn ahead(&mut self, batch: Duration, now: Duration) -> [u64; 3] {
         let passed = now.saturating_sub(self.batch_since);
         if passed >= batch {

@@ -16,7 +16,7 @@ use std::{fmt, time::SystemTime};
 pub(super) struct Spending {
     // `None` if there is nothing to settle.
     lease: Option<Lease>,
-    // What is reserved of shared budgets.
+    // The reservation of shared budgets.
     reserved: Option<Reserved>,
     wanted: Amounts,
     // Whether the model was called.
@@ -70,7 +70,7 @@ impl Spending {
         self.wanted
     }
 
-    /// Records that the model is called, with what was reserved of shared budgets.
+    /// Records that the model is called, with the reservation of shared budgets.
     pub(super) fn sent(&mut self, reserved: Option<Reserved>) {
         self.reserved = reserved;
         self.is_sent = true;
