@@ -125,7 +125,10 @@ mod budget {
     pub(crate) mod models;
 }
 
-#[allow(unreachable_code, reason = "the models have no connection with a store")]
+#[allow(
+    unreachable_code,
+    reason = "the models have no connection with a store"
+)]
 #[path = "models"]
 mod in_flight {
     source!("in_flight");

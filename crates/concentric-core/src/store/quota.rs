@@ -400,7 +400,6 @@ impl QuotaState {
                 if let Some(granted) = granted.get_mut(at - others) {
                     *granted += 1;
                 }
-                entry.since = now;
                 for (sum, amount) in taken.iter_mut().zip(amounts) {
                     *sum += amount;
                 }
@@ -443,7 +442,7 @@ impl QuotaState {
         let waiting = waiting.map(|(entry, want)| Waiting {
             caller: caller.to_owned().into(),
             owner: want.owner.clone(),
-            since: entry.since,
+            since: if entry.done > 0 { now } else { entry.since },
             until,
             ..waiting_calls(want.calls.get(entry.done..).unwrap_or_default())
         });

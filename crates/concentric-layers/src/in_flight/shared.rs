@@ -7,13 +7,10 @@ use crate::{
 };
 use concentric_core::{Str, context::Environment, store::StoreError};
 use std::{
-    future::poll_fn,
-    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
-    task::Poll,
     time::Duration,
 };
 use tokio::{runtime::Handle, sync::Notify};
@@ -113,17 +110,6 @@ impl Link {
         };
         self.issued.store(now, Ordering::Release);
     }
-
-    /// Waits for a time, or for a call that waits.
-    async fn pause(&self, time: Duration) {
-        let mut sleep = self.environment.clock().sleep(time);
-        let mut changed = pin!(self.changed.notified());
-        poll_fn(|cx| match sleep.as_mut().poll(cx) {
-            Poll::Ready(()) => Poll::Ready(()),
-            Poll::Pending => changed.as_mut().poll(cx),
-        })
-        .await;
-    }
 }
 
 /// At least one.
@@ -149,7 +135,11 @@ async fn work(limit: Arc<Limit>) {
         if used + waiting == 0 && !is_idle {
             // Another call may follow.
             is_idle = true;
-            link.pause(link.shared.batch).await;
+            within(
+                link.environment.clock().sleep(link.shared.batch),
+                link.changed.notified(),
+            )
+            .await;
             continue;
         }
         is_idle = false;
@@ -186,6 +176,10 @@ async fn work(limit: Arc<Limit>) {
             }
             continue;
         }
-        link.pause(pause).await;
+        within(
+            link.environment.clock().sleep(pause),
+            link.changed.notified(),
+        )
+        .await;
     }
 }

@@ -13,10 +13,8 @@ use concentric_core::{
 };
 use std::{
     collections::{HashMap, HashSet},
-    future::poll_fn,
-    pin::pin,
     sync::{Arc, PoisonError, RwLock},
-    task::{Poll, Waker},
+    task::Waker,
     time::Duration,
 };
 use tokio::{runtime::Handle, sync::Notify};
@@ -268,17 +266,6 @@ impl Link {
             None => Err(StoreError::failed("the store did not answer in time")),
         }
     }
-
-    /// Waits for a time, or until something has changed.
-    async fn pause(&self, time: Duration) {
-        let mut sleep = self.environment.clock().sleep(time);
-        let mut changed = pin!(self.changed.notified());
-        poll_fn(|cx| match sleep.as_mut().poll(cx) {
-            Poll::Ready(()) => Poll::Ready(()),
-            Poll::Pending => changed.as_mut().poll(cx),
-        })
-        .await;
-    }
 }
 
 /// What the task does next.
@@ -307,7 +294,11 @@ async fn work(bucket: Arc<Bucket>) {
         match next {
             Next::End => return,
             Next::Wait(time) => {
-                link.pause(time).await;
+                within(
+                    link.environment.clock().sleep(time),
+                    link.changed.notified(),
+                )
+                .await;
             }
             Next::Record(changes) => {
                 let name = link.bucket.clone();

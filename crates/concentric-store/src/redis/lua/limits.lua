@@ -351,7 +351,6 @@ function methods.quota_take()
     local cost = cost(amounts)
     if entry.own then
       entry.granted = entry.granted + 1
-      entry.since = now
       for i = 1, 3 do
         taken[i] = taken[i] + amounts[i]
       end
@@ -392,7 +391,7 @@ function methods.quota_take()
         amounts[i] = math.ceil(amounts[i] / calls)
       end
       state.waiting[#state.waiting + 1] = {caller = caller, owner = entry.owner, calls = calls, amounts = amounts,
-        since = entry.since, till = now + wait + GRACE}
+        since = entry.done > 0 and now or entry.since, till = now + wait + GRACE}
     end
   end
   add(taken)

@@ -16,7 +16,7 @@ async fn a_schema_is_migrated_before_it_is_opened() {
             missing,
             Fault::Outdated {
                 found: 0,
-                needed: 3
+                needed: 4
             }
         ),
         "{missing:?}"

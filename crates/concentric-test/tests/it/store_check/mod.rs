@@ -273,7 +273,7 @@ faults! {
     HasFullPeriodsTwice: quotas::a_period_has_no_more_calls_than_the_quota
         says "the calls of another process, and their wait,";
     ServesInOrderOfArrival: quotas::owners_are_served_in_turns
-        says "calls of two owners are almost all of 20, and equal,";
+        says "calls of two owners are almost all of 22, and equal,";
     ForgetsReturnedAmounts: quotas::unused_amounts_are_returned
         says "that a call begins after tokens were returned must be true";
     ForgetsRejections: quotas::a_rejected_call_closes_the_bucket_for_all
@@ -299,7 +299,7 @@ faults! {
     ForgetsExtensions: budgets::an_extension_raises_the_limits
         says "that it fits after an extension must be true";
     SharesBudgets: budgets::tenants_do_not_share_budgets
-        says "that the call 1 of the tenant `other` fits must be true";
+        says "the budget after a settlement of another tenant must be";
     // Races: the check and the change are not one step.
     ClaimsAfterACheck: races::one_of_two_processes_claims_a_waiting_run
         says "`claim` by two processes: the number of processes that succeeded, of two, must be 1, but is 2";
