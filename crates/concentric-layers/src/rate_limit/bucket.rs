@@ -542,7 +542,7 @@ impl Demand {
             let taken = inner.take(quota, &self.amounts, now);
             return Some(taken.map(|call| (call, Source::Local)));
         };
-        if inner.shared.is_out(now) {
+        if inner.shared.is_out() {
             return match link.shared.on_outage {
                 OnOutage::LocalShare(_) => {
                     let taken = inner.take(quota, &self.amounts, now);
@@ -788,7 +788,7 @@ impl<'a> Place<'a> {
                 return Some(Ok((inner.begin(&self.demand.amounts), Source::Shared)));
             }
             let until = waiter.until;
-            let is_out = inner.shared.is_out(now);
+            let is_out = inner.shared.is_out();
             let is_refused = is_out
                 && matches!(
                     self.demand.bucket.link()?.shared.on_outage,

@@ -62,6 +62,7 @@ pub(super) struct State {
     // What calls have taken in this batch, and in the one before.
     uses: [Amounts; 2],
     batch_since: Duration,
+    // The next attempt to reach it, while it does not answer.
     out_until: Option<Duration>,
     // The attempts to reach it while no call waited.
     idle_probes: u32,
@@ -86,8 +87,8 @@ struct Pool {
 
 impl State {
     /// Whether the store does not answer.
-    pub(super) fn is_out(&self, now: Duration) -> bool {
-        self.out_until.is_some_and(|until| until > now)
+    pub(super) const fn is_out(&self) -> bool {
+        self.out_until.is_some()
     }
 
     /// Whether there is something to send, or to return.
@@ -336,7 +337,6 @@ async fn work(bucket: Arc<Bucket>) {
 }
 
 fn next(inner: &mut Inner, link: &Link, now: Duration, due: Duration) -> Next {
-    let is_out = inner.shared.is_out(now);
     let shared = &mut inner.shared;
     shared.end_pool(now, false);
     let is_waiting = inner.queue.values().any(|it| !it.is_granted);
@@ -348,11 +348,12 @@ fn next(inner: &mut Inner, link: &Link, now: Duration, due: Duration) -> Next {
         *shared = State::default();
         return Next::End;
     }
-    if is_out {
-        let left = shared.out_until.unwrap_or_default().saturating_sub(now);
-        return Next::Wait(left.max(Duration::from_millis(1)));
+    if let Some(until) = shared.out_until
+        && until > now
+    {
+        return Next::Wait((until - now).max(Duration::from_millis(1)));
     }
-    let was_out = shared.out_until.is_some();
+    let was_out = shared.is_out();
     shared.idle_probes += u32::from(was_out);
     let flushes = shared.is_urgent || shared.changes.len() >= MOST_CHANGES;
     let oldest = shared.changes.iter().map(|it| it.at).min();
