@@ -181,7 +181,8 @@ const LEAST: f64 = 1.0 / 64.0;
 /// The share of a quota by which it recovers in a period.
 const RECOVERY: f64 = 0.1;
 
-/// The share of the quota that calls can take at once while several owners wait: after that, they begin at an even rate.
+/// The share of the quota that calls can take at once while several processes or owners wait: after that, they begin at
+/// an even rate.
 const BURST: f64 = 1.0 / 8.0;
 
 /// The parts of a token, of a share and of a turn that are counted: whole numbers are the same in all stores.
@@ -210,9 +211,9 @@ impl QuotaChange {
 /// The state of a bucket of a [`QuotaStore`], and its arithmetic without I/O.
 ///
 /// The calls of any period have at most the quota, but for differences between estimates and use: the calls of the
-/// last period are counted in 64 parts. A call that needs more than a reduced quota takes all of it. While several owners
-/// wait, at most an eighth of the quota is granted at once, and the rest at an even rate, so that those with few calls at
-/// a time have their turns.
+/// last period are counted in 64 parts. A call that needs more than a reduced quota takes all of it. While several
+/// processes or owners wait, at most an eighth of the quota is granted at once, and the rest at an even rate, so that
+/// those with few calls at a time have their turns, and what is left for a process is soon taken.
 ///
 /// Owners that wait are served in turns, by start-time fair queueing: each call of an owner costs the largest of the
 /// shares of the quota that it takes, and the owner with the smallest sum is served first. What its calls in other
@@ -329,12 +330,11 @@ impl QuotaState {
             own.next().map_or(now, |it| it.since)
         };
         let since: Vec<_> = wants.iter().map(|want| own_since(&want.owner)).collect();
-        // Several owners wait.
-        let first = self.waiting.first().map(|it| it.owner.clone());
-        let is_busy = first.is_some_and(|first| {
-            let waiting = self.waiting.iter().map(|it| &it.owner);
-            let mut owners = waiting.chain(wants.iter().map(|want| &want.owner));
-            owners.any(|owner| *owner != first)
+        // Several processes or owners wait.
+        let is_busy = self.waiting.first().is_some_and(|first| {
+            let mut waiting = self.waiting.iter();
+            waiting.any(|it| it.caller != caller || it.owner != first.owner)
+                || wants.iter().any(|want| want.owner != first.owner)
         });
         self.refill(quota, caps, is_busy, now);
         let bursts = if is_busy {

@@ -144,13 +144,13 @@ async fn a_period_has_no_more_calls_than_the_quota<H: WithQuotas>(test: Test<H>)
     test.set_millis(1_500);
     same(
         granted(store, quota, "a", "x", 9).await,
-        3,
-        "the calls that begin when another process of the owner waits for the same six",
+        0,
+        "the calls that begin when it is the turn of another process",
     );
     same(
         granted(&other, quota, "b", "x", 5).await,
-        2,
-        "the calls that waited, of the three that were left, while the first process waits",
+        1,
+        "the calls that waited, of the eighth of the quota that begins at once while two processes wait",
     );
 }
 

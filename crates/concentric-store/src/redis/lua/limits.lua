@@ -278,7 +278,7 @@ function methods.quota_take()
   local entries, own, since, waiting = {}, {}, {}, {}
   local first, is_busy = state.waiting[1] and state.waiting[1].owner, false
   for _, it in ipairs(state.waiting) do
-    is_busy = is_busy or it.owner ~= first
+    is_busy = is_busy or it.owner ~= first or it.caller ~= caller
     if it.caller == caller then
       since[it.owner] = since[it.owner] or it.since
     else
@@ -301,7 +301,7 @@ function methods.quota_take()
     entries[#entries + 1] = entry
     own[#own + 1] = entry
   end
-  -- Several owners wait.
+  -- Several processes or owners wait.
   refill(caps, is_busy)
   local bursts = caps
   if is_busy then
