@@ -10,7 +10,7 @@ use concentric_layers::{OnOutage, RateLimitLayer, Shared};
 use futures_util::stream;
 use serde::{Deserialize, Serialize};
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -84,15 +84,6 @@ impl Competitor {
 async fn four_processes_use_a_bucket_together() {
     let seconds = setting("CONCENTRIC_LIMITS_SECONDS", 10);
     let rate = setting("CONCENTRIC_LIMITS_RATE", 100);
-    for server in Server::all("bar").await {
-        compete(&server, seconds, rate).await;
-    }
-}
-
-async fn compete(server: &Server, seconds: u64, rate: u64) {
-    let begins = unix() + Duration::from_secs(2);
-    let begins_ms = u64::try_from(begins.as_millis()).unwrap();
-    let ends_ms = begins_ms + seconds * 1_000;
     // One tenant in all processes with many calls, one in two, and one in one with few.
     let large = || ("large".to_owned(), 100);
     let middle = || ("middle".to_owned(), 30);
@@ -103,11 +94,29 @@ async fn compete(server: &Server, seconds: u64, rate: u64) {
         vec![large(), middle()],
         vec![large()],
     ];
+    for server in Server::all("bar").await {
+        compete(&server, &parts, seconds, rate).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_processes_of_one_tenant_use_a_bucket_together() {
+    let seconds = setting("CONCENTRIC_LIMITS_SECONDS", 10);
+    let part = vec![("acme".to_owned(), 20)];
+    for server in Server::all("one").await {
+        compete(&server, &[part.clone(), part.clone()], seconds, 20).await;
+    }
+}
+
+async fn compete(server: &Server, parts: &[Vec<(String, usize)>], seconds: u64, rate: u64) {
+    let begins = unix() + Duration::from_secs(2);
+    let begins_ms = u64::try_from(begins.as_millis()).unwrap();
+    let ends_ms = begins_ms + seconds * 1_000;
     let processes: Vec<_> = parts
-        .into_iter()
+        .iter()
         .map(|tenants| {
             let competitor = Competitor {
-                tenants,
+                tenants: tenants.clone(),
                 rate,
                 begins_ms,
                 ends_ms,
@@ -152,13 +161,15 @@ async fn compete(server: &Server, seconds: u64, rate: u64) {
         .map(|(tenant, times)| format!("{tenant} {}", times.len()))
         .collect();
     println!(
-        "{}: 4 processes, {seconds} s at {rate}/s: {} calls ({}); {used:.2} % used, {over:.2} % over; the fullest \
+        "{}: {} processes, {seconds} s at {rate}/s: {} calls ({}); {used:.2} % used, {over:.2} % over; the fullest \
          second has {fullest}; the smallest tenant ({least}) has {share:.1} % of its fair share",
         server.kind(),
+        parts.len(),
         times.len(),
         of.join(", "),
     );
-    assert_eq!(begun.len(), 3, "each tenant was served");
+    let tenants: BTreeSet<_> = parts.iter().flatten().map(|(tenant, _)| tenant).collect();
+    assert_eq!(begun.len(), tenants.len(), "each tenant was served");
     assert!(over <= 1.0, "more than 1 % over the limit");
     assert!(used >= 95.0, "less than 95 % used");
     assert!(
