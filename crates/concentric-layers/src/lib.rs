@@ -152,8 +152,10 @@ pub mod retry;
 pub mod session;
 #[cfg(any(feature = "log", feature = "otel"))]
 mod settled;
-#[cfg(any(feature = "budget", feature = "in-flight", feature = "rate-limit"))]
+#[cfg(any(feature = "in-flight", feature = "rate-limit"))]
 mod shared;
+#[cfg(any(feature = "budget", feature = "in-flight", feature = "rate-limit"))]
+mod shared_store;
 #[cfg(feature = "static-memory")]
 pub mod static_memory;
 #[cfg(feature = "steering")]
@@ -172,7 +174,6 @@ pub mod trim;
 #[cfg(any(feature = "conversation", feature = "suspend"))]
 mod turn;
 #[cfg(any(
-    feature = "budget",
     feature = "compaction",
     feature = "conversation",
     feature = "detach",

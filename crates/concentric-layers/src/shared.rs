@@ -1,6 +1,6 @@
 //! How layers share a limit with other processes.
 
-use concentric_core::{Str, context::Environment, store::QuotaStore};
+use concentric_core::{Str, store::QuotaStore};
 use std::{
     fmt,
     sync::{
@@ -147,10 +147,4 @@ impl fmt::Debug for Shared {
             .field("on_outage", &self.on_outage)
             .finish_non_exhaustive()
     }
-}
-
-/// A random id, of a process or a reservation.
-pub(crate) fn random_id(environment: &Environment) -> Str {
-    let half = || environment.random().next_u64();
-    format!("{:016x}{:016x}", half(), half()).into()
 }

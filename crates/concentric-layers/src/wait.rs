@@ -7,17 +7,6 @@ use std::{
     task::{Context, Poll},
 };
 
-/// Waits for `work`, and drops it when `late` resolves.
-#[cfg(any(feature = "budget", feature = "in-flight", feature = "rate-limit"))]
-pub(crate) async fn within<T>(mut late: Sleep, work: impl Future<Output = T>) -> Option<T> {
-    let mut work = std::pin::pin!(work);
-    std::future::poll_fn(|cx| match work.as_mut().poll(cx) {
-        Poll::Ready(done) => Poll::Ready(Some(done)),
-        Poll::Pending => late.as_mut().poll(cx).map(|()| None),
-    })
-    .await
-}
-
 /// Resolves when a wait must end. Created when the wait begins.
 pub(crate) struct Stop {
     // Boxed because the type of the future cannot be named.

@@ -169,11 +169,7 @@ mod shared {
     }
 }
 
-#[allow(
-    unreachable_pub,
-    unexpected_cfgs,
-    reason = "as above; `within` is not modelled"
-)]
+#[allow(unreachable_pub, reason = "as above")]
 mod wait {
     include!(concat!(env!("OUT_DIR"), "/wait.rs"));
 }

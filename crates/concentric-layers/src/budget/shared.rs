@@ -1,7 +1,7 @@
 //! Reservations of budgets that processes share.
 
 use super::{Amounts, Budget, Lease, OVER_BUDGET};
-use crate::{shared::random_id, wait::within};
+use crate::shared_store::{random_id, within};
 use concentric_core::{
     Context, Error, ErrorKind, Str,
     context::Environment,

@@ -2,8 +2,8 @@
 
 use super::limit::Limit;
 use crate::{
-    shared::{OnOutage, Shared, random_id},
-    wait::within,
+    shared::{OnOutage, Shared},
+    shared_store::{random_id, within},
 };
 use concentric_core::{Str, context::Environment, store::StoreError};
 use std::{

@@ -3,8 +3,8 @@
 
 use super::bucket::{Amounts, Bucket, Inner, Turn, whole};
 use crate::{
-    shared::{Shared, random_id},
-    wait::within,
+    shared::Shared,
+    shared_store::{random_id, within},
 };
 use concentric_core::{
     Context, Str,
