@@ -41,8 +41,8 @@
 //! number of tokens that at most one in 20 of the key's last 64 answers exceeded, up to
 //! [`max_output_tokens`](concentric_core::ChatOptions::max_output_tokens) and the quota; before the first answer,
 //! `max_output_tokens`, or nothing without it. [`estimate`](RateLimitLayer::estimate) replaces both. Quotas apply to
-//! one process, unless they are [shared](#several-processes). The layer keeps no state of a run, so the calls of a resumed run take from the quotas of the process
-//! that resumes it.
+//! one process, unless they are [shared](#several-processes). The layer keeps no state of a run, so the calls of a
+//! resumed run take from the quotas of the process that resumes it.
 //!
 //! Times are those of the clocks of the runs, so that a quota and the waits for it have one clock, also in a test;
 //! runs that share a layer need the same one.
@@ -68,7 +68,7 @@
 //! |---|---|
 //! | amount | the calls of any period, of all processes, have no more than the quota, by the clock of the store. A process exceeds it by what it uses in the time of a [batch](crate::Shared::batch), and by differences between estimates and use |
 //! | cost | one request to the store for all calls that wait in a process, and none for calls that a batch covers; differences are returned at the latest after a batch |
-//! | order | by priority in a process; the tenants ([`Tenant`](concentric_core::store::Tenant)) of all processes are served in turns, each by the share of the quota that its calls take |
+//! | order | by priority in a process; the tenants ([`Tenant`](concentric_core::store::Tenant)) of all processes are served in turns, each by the share of the quota that its calls take. While several processes or tenants wait, an eighth of the quota at most begins at once, and the rest at an even rate |
 //! | the provider's limits | a report, and a rejected call, of one process apply to all: at once in its own, and in the others with their next request to the store. The share of the quota recovers as above |
 //! | a process dies | what it has taken counts until its period is over; its place in the turns is lost after half a second |
 //! | the store does not answer in [time](crate::Shared::patience), or fails | [`on_outage`](crate::Shared::on_outage): a share of the quota for each process, no calls, or all; with a warning at most once a minute, and [counted](crate::Shared::outages) |
@@ -85,14 +85,15 @@
 //! # Backpressure
 //!
 //! The layer is always ready, because the key of a call is unknown before it. Calls of a key are served in turns of
-//! their tenants, each in its order, or by [`priority`](RateLimitLayer::priority). At most [`queue`](RateLimitLayer::queue) calls of a key wait, for at most [`wait`](RateLimitLayer::wait).
+//! their tenants, each in its order, or by [`priority`](RateLimitLayer::priority). At most
+//! [`queue`](RateLimitLayer::queue) calls of a key wait, for at most [`wait`](RateLimitLayer::wait).
 //!
 //! # Errors
 //!
 //! [`RateLimited`](concentric_core::ErrorKind::RateLimited) with the code [`RATE_LIMITED`] and the time after which
 //! the call may succeed: when the queue is full, when the wait is too long, and when it would exceed the deadline
-//! of the run, at once for the first call of the queue; while a shared quota cannot be read, by its policy. [`Cancelled`](concentric_core::ErrorKind::Cancelled) if
-//! the run is cancelled meanwhile. [`TooLarge`](concentric_core::ErrorKind::TooLarge) with the code [`OVER_QUOTA`]
+//! of the run, at once for the first call of the queue; while a shared quota cannot be read, by its policy.
+//! [`Cancelled`](concentric_core::ErrorKind::Cancelled) if the run is cancelled meanwhile. [`TooLarge`](concentric_core::ErrorKind::TooLarge) with the code [`OVER_QUOTA`]
 //! for a call whose estimate exceeds the quota of a whole period.
 //!
 //! # Cancel safety
