@@ -638,8 +638,9 @@ impl QuotaState {
                 *freed += sum;
             }
         }
+        // The rest is what calls take now.
         if is_short(&freed) {
-            at = at.max(now + LONGEST_WAIT);
+            at = at.max(now + micros(quota.per).min(LONGEST_WAIT));
         }
         for (short, (_, until)) in provided.iter().zip(self.rest) {
             if *short > 0.0 {

@@ -130,6 +130,26 @@ async fn a_call_waits_for_the_shared_quota() {
 }
 
 #[tokio::test]
+async fn a_short_period_frees_calls_in_its_time() {
+    let env = TestEnvironment::new();
+    let store = Store::new(&env);
+    let tenth = SECOND / 10;
+    let layer = process(&store, Quota::per(tenth).requests(2));
+    let calls: Vec<_> = (0..10)
+        .map(|_| {
+            let (layer, request) = (layer.clone(), env.request("hi"));
+            tokio::spawn(async move { call(&layer, &answers(), request).await })
+        })
+        .collect();
+    for periods in 1..=5 {
+        settle().await;
+        let begun = calls.iter().filter(|it| it.is_finished()).count();
+        assert_eq!(begun, 2 * periods);
+        env.advance(tenth);
+    }
+}
+
+#[tokio::test]
 async fn a_rejected_call_of_one_process_stops_all() {
     let env = TestEnvironment::new();
     let store = Store::new(&env);

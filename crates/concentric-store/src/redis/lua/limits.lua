@@ -206,8 +206,9 @@ local function wait_for(short, caps)
       freed[i] = freed[i] + part[3][i]
     end
   end
+  -- The rest is what calls take now.
   if is_short() then
-    at = math.max(at, now + LONGEST_WAIT)
+    at = math.max(at, now + math.min(quota.per, LONGEST_WAIT))
   end
   for i, rest in ipairs(state.rest) do
     if short[3 + i] > 0 then
