@@ -4,7 +4,7 @@
 #[cfg(any(feature = "rate-limit", feature = "retry"))]
 pub(crate) const LOCAL: [&str; 4] = [
     "circuit_open",
-    "over_budget",
+    concentric_core::store::OVER_BUDGET,
     "over_quota",
     "rate_limited_locally",
 ];

@@ -10,26 +10,27 @@
 //! host authenticates the caller and puts a [`Tenant`] into the request's
 //! [extensions](crate::Context::extensions).
 
+mod amounts;
 mod budget;
 mod cache;
 mod decision;
 mod ledger;
 mod memory;
+mod permits;
 mod quota;
 mod run;
 mod run_context;
 mod thread;
 
 pub use self::{
-    budget::{
-        Amounts, BudgetState, BudgetStore, BudgetWindow, Dimension, Limits, OverBudget,
-        SharedBudget,
-    },
+    amounts::{Amounts, Dimension, Limits, OVER_BUDGET, OverBudget},
+    budget::{BudgetState, BudgetStore, BudgetWindow, SharedBudget},
     cache::{CacheEntry, CacheKey, CacheStore},
     decision::{Decisions, Once, StoredDecision, StoredScope},
     ledger::{EffectKey, Intent, Ledger, LedgerEntry},
     memory::{Memories, Memory},
-    quota::{PermitState, Quota, QuotaChange, QuotaState, QuotaStore, QuotaTaken, QuotaWant},
+    permits::PermitState,
+    quota::{Quota, QuotaChange, QuotaState, QuotaStore, QuotaTaken, QuotaWant},
     run::{LEASE, MAX_TAKEOVERS, Renewed, RunRecord, RunStatus, RunStore, RunSummary, waiting},
     run_context::{OpenInterrupts, Regenerate, Resumable},
     thread::{StoredThread, SuspendedTurn, ThreadChange, ThreadStore, ThreadSummary},

@@ -9,7 +9,7 @@ shared! {
     /// Stores the use of quotas, so that processes share them.
     ///
     /// The callers of a bucket must use the same [`Quota`]. Times are those of the clock of the store. The
-    /// arithmetic is that of [`QuotaState`] and [`PermitState`].
+    /// arithmetic is that of [`QuotaState`] and [`PermitState`](super::PermitState).
     pub trait QuotaStore: Send + Sync + 'static {
         /// Takes the amounts of as many calls as may begin now, and `ahead` in addition if all of them may, and
         /// no other process waits.
@@ -131,19 +131,16 @@ pub struct QuotaTaken {
     pub granted: Vec<usize>,
     /// Whether the amounts ahead were taken.
     pub ahead: bool,
-    /// Whether calls of other processes wait.
-    pub contended: bool,
     /// The time after which the first of the other calls may begin, at most a second; zero if there is none.
     pub wait: Duration,
 }
 
 impl QuotaTaken {
     /// Creates the result with these numbers of calls.
-    pub const fn new(granted: Vec<usize>, ahead: bool, contended: bool, wait: Duration) -> Self {
+    pub const fn new(granted: Vec<usize>, ahead: bool, wait: Duration) -> Self {
         Self {
             granted,
             ahead,
-            contended,
             wait,
         }
     }
@@ -295,8 +292,8 @@ impl Entry<'_> {
     }
 }
 
-fn micros(time: Duration) -> u64 {
-    // Below 2^53, which all stores can represent.
+/// Microseconds, below 2^53, which all stores can represent.
+pub(super) fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).map_or(1 << 53, |micros| micros.min(1 << 53))
 }
 
@@ -421,13 +418,12 @@ impl QuotaState {
             // More calls wait before than are examined.
             true => wait.unwrap_or(LONGEST_WAIT),
         };
-        let contended = others > 0;
         let extra = ahead.map(amount);
         let fits = left
             .iter()
             .zip(need(extra, NO_CAPS, NO_CAPS))
             .all(|(left, need)| *left >= need);
-        let ahead = ahead != [0; 3] && !contended && !is_waiting && !is_closed && fits;
+        let ahead = ahead != [0; 3] && others == 0 && !is_waiting && !is_closed && fits;
         if ahead {
             for (sum, amount) in taken.iter_mut().zip(extra) {
                 *sum += amount;
@@ -452,7 +448,6 @@ impl QuotaState {
         QuotaTaken {
             granted,
             ahead,
-            contended,
             wait: Duration::from_micros(wait),
         }
     }
@@ -721,94 +716,6 @@ fn cost(quota: &Quota, amounts: [f64; 3]) -> f64 {
         .map(|(limit, amount)| amount / limit)
         .fold(0.0, f64::max);
     (most * UNITS).ceil()
-}
-
-/// The permits of a bucket of a [`QuotaStore`] by their callers, and the arithmetic of their shares.
-///
-/// ```
-/// use concentric_core::store::PermitState;
-/// use std::time::Duration;
-///
-/// let (mut state, lease, now) = (PermitState::default(), Duration::from_secs(30), Duration::ZERO);
-/// assert_eq!(state.hold(10, "a", 0, 20, lease, now), 10);
-/// // Another process waits until some of them are given up.
-/// assert_eq!(state.hold(10, "b", 0, 20, lease, now), 0);
-/// assert_eq!(state.hold(10, "a", 7, 20, lease, now), 5);
-/// assert_eq!(state.hold(10, "b", 0, 20, lease, now), 3);
-/// ```
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct PermitState {
-    holders: BTreeMap<Str, Holder>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Holder {
-    // What it may use, or still uses.
-    held: u64,
-    wanted: u64,
-    until: u64,
-}
-
-impl PermitState {
-    /// Sets what a caller uses and wants at the time `now`, since any fixed point. See [`QuotaStore::hold`].
-    pub fn hold(
-        &mut self,
-        max: u64,
-        caller: &str,
-        used: u64,
-        wanted: u64,
-        lease: Duration,
-        now: Duration,
-    ) -> u64 {
-        let now = micros(now);
-        self.holders
-            .retain(|name, it| it.until > now && name.as_str() != caller);
-        let (share, rest) = share(
-            max,
-            self.holders.values().map(|it| it.wanted).chain([wanted]),
-        );
-        // A rest that cannot be divided is for the first of those that want more.
-        let before = self
-            .holders
-            .iter()
-            .take_while(|(name, _)| name.as_str() < caller);
-        let before = before.filter(|(_, it)| it.wanted > share).count() as u64;
-        let share = share.saturating_add(u64::from(before < rest)).max(1);
-        let held: u64 = self.holders.values().map(|it| it.held).sum();
-        let allowed = wanted.min(share).min(max.saturating_sub(held));
-        if used > 0 || wanted > 0 {
-            let holder = Holder {
-                held: allowed.max(used),
-                wanted,
-                until: now.saturating_add(micros(lease)),
-            };
-            self.holders.insert(caller.to_owned().into(), holder);
-        }
-        allowed
-    }
-
-    /// Returns the time after which all permits are free, as a time since the same point.
-    pub fn expiry(&self) -> Duration {
-        let ends = self.holders.values().map(|it| it.until);
-        Duration::from_micros(ends.max().unwrap_or_default())
-    }
-}
-
-/// The largest number of permits that all may have at most, and what is left.
-fn share(max: u64, wants: impl Iterator<Item = u64>) -> (u64, u64) {
-    let mut wants: Vec<_> = wants.collect();
-    wants.sort_unstable();
-    let (mut left, mut others) = (max, wants.len() as u64);
-    for want in wants {
-        let share = left / others;
-        if want > share {
-            return (share, left - share * others);
-        }
-        left -= want;
-        others -= 1;
-    }
-    (max, 0)
 }
 
 /// Exact up to 2^53, which is beyond all quotas.

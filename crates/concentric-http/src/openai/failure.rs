@@ -7,6 +7,7 @@ use concentric_core::{
     CancelReason, Context, Error, ErrorKind, Interrupt, Phase, RateLimits, SideEffects, Str,
     ToolNameTaken,
     panic::{CaughtPanic, catch},
+    store::OVER_BUDGET,
 };
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use serde_json::{Value, json};
@@ -15,9 +16,6 @@ use crate::{
     describe::{ErrorMessage, describe, refusal, source},
     refused::Refused,
 };
-
-/// The code of the error of a layer whose budget is used up.
-const OVER_BUDGET: &str = "over_budget";
 
 /// The status of a run that failed and may have had effects. Unlike most of the other statuses of a
 /// failure, clients do not repeat the request.

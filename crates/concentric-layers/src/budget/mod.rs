@@ -244,7 +244,6 @@ mod gate;
 mod handle;
 mod layer;
 mod model;
-mod over;
 mod run;
 mod shared;
 mod tool;
@@ -254,12 +253,11 @@ pub use self::{
     handle::{Budget, Lease},
     layer::{BudgetPlugin, ModelBudgetLayer, RunBudgetLayer, ToolBudgetLayer},
     model::{ModelBudget, ModelBudgetBody, ResponseFuture},
-    over::OVER_BUDGET,
     run::RunBudget,
     tool::{ResponseFuture as ToolResponseFuture, ToolBudget},
 };
 
-pub use concentric_core::store::{Amounts, Dimension, Limits, OverBudget};
+pub use concentric_core::store::{Amounts, Dimension, Limits, OVER_BUDGET, OverBudget};
 
 use concentric_core::Context;
 use std::time::SystemTime;

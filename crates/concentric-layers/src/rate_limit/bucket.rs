@@ -40,9 +40,6 @@ const RECOVERY: f64 = 0.1;
 /// The number of answers whose output is kept.
 const ANSWERS: usize = 64;
 
-/// The longest time until a provider is asked again.
-const LONGEST_RESET: Duration = Duration::from_secs(60 * 60);
-
 /// The buckets of a layer.
 #[derive(Default)]
 pub(super) struct Buckets(Mutex<ByKey>);
@@ -267,7 +264,7 @@ impl Bucket {
                 } = allowance
                 {
                     let after = reset.duration_since(wall).unwrap_or_default();
-                    let after = after.min(LONGEST_RESET);
+                    let after = after.min(QuotaChange::LONGEST_RESET);
                     let left = amount(remaining) - later;
                     *reported = Some((whole(left), after));
                     *provided = Provided {
@@ -310,7 +307,7 @@ impl Bucket {
         self.with(|inner, quota| {
             inner.refill(quota, now);
             if let Some(after) = error.retry_after() {
-                let after = after.min(LONGEST_RESET);
+                let after = after.min(QuotaChange::LONGEST_RESET);
                 inner.closed_until = inner.closed_until.max(now.saturating_add(after));
             }
             // Calls that were under way together are rejected together.

@@ -85,11 +85,11 @@ impl QuotaStore for RedisStore {
             // What a lost call has taken is unused.
             let reply = db.call(call, Repeat::No).await?;
             expect_ok(&reply)?;
-            let granted = (4..4 + wants.len()).map(|at| reply.number(at));
+            let granted = (3..3 + wants.len()).map(|at| reply.number(at));
             let granted = granted.map(|n| Ok(usize::try_from(n?).unwrap_or(usize::MAX)));
             let granted = granted.collect::<Result<_, StoreError>>()?;
-            let wait = Duration::from_micros(reply.number(3)?);
-            Ok(QuotaTaken::new(granted, reply.is(1)?, reply.is(2)?, wait))
+            let wait = Duration::from_micros(reply.number(2)?);
+            Ok(QuotaTaken::new(granted, reply.is(1)?, wait))
         })
     }
 

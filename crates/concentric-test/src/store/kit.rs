@@ -3,9 +3,10 @@
 #![expect(clippy::panic, reason = "assertions")]
 
 use super::values::{at, client, key, question, running, secs, waiting};
-use crate::{ManualClock, StoreHarness};
+use crate::{ManualClock, SeededRandom, StoreHarness};
 use concentric_core::{
     ErrorKind, Outcome, Reply,
+    context::Random as _,
     store::{
         BudgetStore, CacheStore, Decisions, Ledger, Memories, Once, RunKey, RunRecord, RunStatus,
         RunStore, RunSummary, StoreError, StoreFuture, ThreadStore,
@@ -15,7 +16,7 @@ use std::{
     error::Error as _,
     fmt::{Debug, Display},
     future::Future,
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 /// Names for the bounds on a harness.
@@ -92,6 +93,24 @@ const ROUNDS: u64 = 10;
 /// The number of races, and of random sequences.
 pub(super) fn rounds() -> u64 {
     variable("CONCENTRIC_STORE_ROUNDS", ROUNDS)
+}
+
+/// Random numbers of a seed.
+pub(super) struct Numbers(SeededRandom);
+
+impl Numbers {
+    pub(super) const fn new(seed: u64) -> Self {
+        Self(SeededRandom::new(seed))
+    }
+
+    pub(super) fn below(&self, limit: u64) -> u64 {
+        self.0.next_u64() % limit
+    }
+}
+
+pub(super) fn since_1970(now: SystemTime) -> Duration {
+    now.duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default()
 }
 
 /// The seed of the first random sequence.

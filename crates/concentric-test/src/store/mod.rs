@@ -90,16 +90,17 @@
 #[macro_use]
 mod suite;
 
+mod budgets;
 mod cache;
 mod crashes;
 mod decisions;
 mod kit;
 mod leases;
 mod ledger;
-mod limits;
 mod memories;
 mod model;
 mod once;
+mod quotas;
 mod races;
 mod runs;
 mod tenants;
@@ -114,15 +115,16 @@ pub mod cases {
     //! The cases, as functions without arguments for the tests that the macro makes.
 
     pub use super::{
+        budgets::budgets,
         cache::{cache, cache_of_threads},
         crashes::{crashes, crashes_of_ledger, crashes_of_once, crashes_of_threads},
         decisions::decisions,
         leases::leases,
         ledger::{ledger, ledger_of_runs},
-        limits::{budgets, quotas},
         memories::memories,
         model::{model, model_of_ledger, model_of_threads},
         once::once,
+        quotas::quotas,
         races::{races, races_of_ledger, races_of_once, races_of_threads},
         runs::runs,
         tenants::{

@@ -6,15 +6,14 @@
 )]
 
 use super::{
-    kit::{LedgerOfRuns, Runs, Test, differences, done, rounds, same, seed},
+    kit::{LedgerOfRuns, Numbers, Runs, Test, differences, done, rounds, same, seed},
     ledger::effect,
     threads::{WithThreads, add, id},
     values::{approve, at, client, key, key_of, question, running, secs, tenant, thread, waiting},
 };
-use crate::{ManualClock, MemoryStore, SeededRandom};
+use crate::{ManualClock, MemoryStore};
 use concentric_core::{
     Context, ErrorKind, MessageId, Outcome, ToolOutcome,
-    context::Random as _,
     store::{
         Intent, Ledger, RunClaim, RunKey, RunRecord, RunStore, RunSummary, StoreError, StoreFuture,
         ThreadStore,
@@ -40,13 +39,7 @@ cases! {
 /// The number of operations of a sequence; fewer than there are milliseconds in a second.
 const STEPS: u64 = 60;
 
-struct Numbers(SeededRandom);
-
 impl Numbers {
-    fn below(&self, limit: u64) -> u64 {
-        self.0.next_u64() % limit
-    }
-
     fn is_one_in(&self, n: u64) -> bool {
         self.below(n) == 0
     }
@@ -416,7 +409,7 @@ fn describe(sequence: u64, step: u64, op: &Op) -> String {
 
 async fn random_operations_equal_those_of_the_memory_store<H: Runs>(_: Test<H>) {
     for sequence in (seed()..).take(usize::try_from(rounds()).unwrap_or(usize::MAX)) {
-        let random = Numbers(SeededRandom::new(sequence));
+        let random = Numbers::new(sequence);
         let (mut pair, mut seconds) = (Pair::<H>::start().await, 0);
         for step in 0..STEPS {
             let op = Op::of_runs(&random);
@@ -441,7 +434,7 @@ async fn random_operations_equal_those_of_the_memory_store<H: Runs>(_: Test<H>) 
 
 async fn random_effects_equal_those_of_the_memory_store<H: LedgerOfRuns>(_: Test<H>) {
     for sequence in (seed()..).take(usize::try_from(rounds()).unwrap_or(usize::MAX)) {
-        let random = Numbers(SeededRandom::new(sequence));
+        let random = Numbers::new(sequence);
         let (mut pair, mut seconds) = (Pair::<H>::start().await, 0);
         for step in 0..STEPS {
             let is_effect = random.is_one_in(2);
@@ -476,7 +469,7 @@ async fn random_effects_equal_those_of_the_memory_store<H: LedgerOfRuns>(_: Test
 
 async fn random_changes_of_conversations_equal_a_model<H: WithThreads>(_: Test<H>) {
     for sequence in (seed()..).take(usize::try_from(rounds()).unwrap_or(usize::MAX)) {
-        let random = Numbers(SeededRandom::new(sequence));
+        let random = Numbers::new(sequence);
         let test = Test::<H>::start().await;
         let other = test.harness.open().await;
         // Conversations by tenant and id, with their versions and texts.

@@ -398,7 +398,7 @@ function methods.quota_take()
   add(taken)
   end_turns()
   save_quota()
-  local answer = {'ok', has_ahead and 1 or 0, others > 0 and 1 or 0, wait}
+  local answer = {'ok', has_ahead and 1 or 0, wait}
   for _, entry in ipairs(own) do
     answer[#answer + 1] = entry.granted
   end
