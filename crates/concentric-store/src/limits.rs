@@ -26,19 +26,13 @@ impl State for BudgetState {
 pub(crate) enum Next {
     /// Written, and forgotten after this time since 1970.
     Until(Duration),
-    /// Written, and kept.
+    /// Written, and kept. A change with an id, which can be repeated if its answer was lost.
     Kept,
+    /// Written, and kept. Not repeated.
+    Once,
     Removed,
     /// Not changed.
     Same,
-}
-
-/// What becomes of budgets after a change.
-pub(crate) fn of_budgets(state: &mut BudgetState, now: Duration) -> Next {
-    match state.is_empty(now) {
-        true => Next::Removed,
-        false => Next::Kept,
-    }
 }
 
 /// Implements the traits by the method `change_limit`.
@@ -132,7 +126,11 @@ macro_rules! limits {
                     tenant.0.to_string(),
                     move |state: &mut concentric_core::store::BudgetState, now| {
                         state.settle(&id, actual, now);
-                        ((), crate::limits::of_budgets(state, now))
+                        let next = match state.is_empty(now) {
+                            true => crate::limits::Next::Removed,
+                            false => crate::limits::Next::Kept,
+                        };
+                        ((), next)
                     },
                 )
             }
@@ -147,7 +145,7 @@ macro_rules! limits {
                     tenant.0.to_string(),
                     move |state: &mut concentric_core::store::BudgetState, now| {
                         state.extend(&budget, more, now);
-                        ((), crate::limits::of_budgets(state, now))
+                        ((), crate::limits::Next::Once)
                     },
                 )
             }

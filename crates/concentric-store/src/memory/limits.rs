@@ -30,7 +30,7 @@ impl MemoryStore {
                     kept.limits.remove(&key);
                     return Ok(result);
                 }
-                Next::Kept => None,
+                Next::Kept | Next::Once => None,
                 Next::Until(until) => Some(until),
             };
             let json = write(&state, &options)?;

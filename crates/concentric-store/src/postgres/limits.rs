@@ -6,7 +6,7 @@ use super::{
 use crate::limits::{Next, State, read, write};
 use concentric_core::{
     context::Environment,
-    store::{BudgetState, StoreError, StoreFuture},
+    store::{StoreError, StoreFuture},
 };
 use std::{sync::Arc, time::Duration};
 use tokio::time::{Instant, sleep};
@@ -22,11 +22,6 @@ impl PostgresStore {
         let db = Arc::clone(&self.db);
         Box::pin(async move {
             let began = Instant::now();
-            // A reservation and its settlement have ids.
-            let repeat = match S::KIND == BudgetState::KIND {
-                true => Repeat::Yes,
-                false => Repeat::No,
-            };
             for conflicts in 1_u32.. {
                 let (kind, options) = (S::KIND, &db.options);
                 let params = params![TEXT: kind, TEXT: name, INT8: now(options)];
@@ -36,12 +31,13 @@ impl PostgresStore {
                 let mut state = json.map_or_else(|| Ok(S::default()), |json| read(&name, json))?;
                 let at = Duration::from_nanos(crate::columns::number(column(&row, 2)?));
                 let (result, next) = change(&mut state, at);
-                let (until, json) = match next {
+                let (until, json, repeat) = match next {
                     Next::Same => return Ok(result),
                     // Kept until others that have read it have failed to write it.
-                    Next::Removed => (Some(at.saturating_add(REMOVED)), None),
-                    Next::Kept => (None, Some(write(&state, options)?)),
-                    Next::Until(until) => (Some(until), Some(write(&state, options)?)),
+                    Next::Removed => (Some(at.saturating_add(REMOVED)), None, Repeat::Yes),
+                    Next::Kept => (None, Some(write(&state, options)?), Repeat::Yes),
+                    Next::Once => (None, Some(write(&state, options)?), Repeat::No),
+                    Next::Until(until) => (Some(until), Some(write(&state, options)?), Repeat::No),
                 };
                 let until = until.map(|it| i64::try_from(it.as_nanos()).unwrap_or(i64::MAX));
                 let random = Environment::system().random().next_u64();

@@ -32,7 +32,7 @@ impl SqliteStore {
                     execute(tx, delete, params![S::KIND, name])?;
                     return Ok(result);
                 }
-                Next::Kept => None,
+                Next::Kept | Next::Once => None,
                 Next::Until(until) => Some(nanos(end_of(SystemTime::UNIX_EPOCH, until))),
             };
             let put = "INSERT INTO limits (kind, name, until, state) VALUES (?1, ?2, ?3, ?4)
