@@ -84,7 +84,7 @@ impl Shared {
     }
 
     /// Sets the time after which the permits of a process that has died are free; 30 seconds by default, at least a
-    /// second. A process renews its permits at a third of it.
+    /// second. A process renews its permits at a third of it at the latest.
     #[must_use]
     pub fn lease(mut self, time: Duration) -> Self {
         self.lease = time.max(Duration::from_secs(1));

@@ -3,7 +3,7 @@
 use super::limit::Limit;
 use crate::{
     shared::{OnOutage, Shared},
-    shared_store::{random_id, within},
+    shared_store::{OnAbort, random_id, within},
 };
 use concentric_core::{Str, context::Environment, store::StoreError};
 use std::{
@@ -67,7 +67,14 @@ impl Link {
         };
         self.changed.notify_one();
         if !self.runs.swap(true, Ordering::AcqRel) {
-            drop(runtime.spawn(work(Arc::clone(limit))));
+            let aborted = Arc::clone(limit);
+            // The next call starts another one.
+            let task = OnAbort::new(move || {
+                if let Some(link) = aborted.link() {
+                    link.runs.store(false, Ordering::Release);
+                }
+            });
+            drop(runtime.spawn(work(Arc::clone(limit), task)));
         }
     }
 
@@ -124,7 +131,7 @@ fn part(max: usize, share: f64) -> usize {
 }
 
 /// Holds the permits of a limit while calls use them or wait for them.
-async fn work(limit: Arc<Limit>) {
+async fn work(limit: Arc<Limit>, task: OnAbort<impl FnOnce()>) {
     let Some(link) = limit.link() else {
         return;
     };
@@ -151,12 +158,12 @@ async fn work(limit: Arc<Limit>) {
                     &limit,
                     usize::try_from(allowed).unwrap_or(usize::MAX).min(link.max),
                 );
-                let has_less = allowed < wanted as u64;
-                let longest = RENEWAL.min(link.shared.lease / 3);
-                if has_less {
-                    RETRY
-                } else {
-                    longest.min(link.shared.batch.max(RETRY))
+                match allowed < wanted as u64 {
+                    true => RETRY,
+                    false => {
+                        let longest = RENEWAL.min(link.shared.lease / 3);
+                        link.shared.batch.clamp(RETRY, longest)
+                    }
                 }
             }
             Err(error) => {
@@ -172,7 +179,7 @@ async fn work(limit: Arc<Limit>) {
             link.runs.store(false, Ordering::Release);
             // A call may have come in between.
             if limit.waiting() == 0 || link.runs.swap(true, Ordering::AcqRel) {
-                return;
+                return task.end();
             }
             continue;
         }

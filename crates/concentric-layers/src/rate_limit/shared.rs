@@ -4,7 +4,7 @@
 use super::bucket::{Amounts, Bucket, Inner, Turn, whole};
 use crate::{
     shared::Shared,
-    shared_store::{random_id, within},
+    shared_store::{OnAbort, random_id, within},
 };
 use concentric_core::{
     Context, Str,
@@ -211,7 +211,12 @@ impl Link {
         let runs = bucket.with(|inner, _| std::mem::replace(&mut inner.shared.runs, true));
         match runs {
             true => self.changed.notify_one(),
-            false => drop(runtime.spawn(work(Arc::clone(bucket)))),
+            false => {
+                let aborted = Arc::clone(bucket);
+                // The next call starts another one.
+                let task = OnAbort::new(move || aborted.with(|inner, _| inner.shared.runs = false));
+                drop(runtime.spawn(work(Arc::clone(bucket), task)));
+            }
         }
     }
 
@@ -235,6 +240,9 @@ impl Link {
     ) {
         bucket.with(|inner, _| {
             let shared = &mut inner.shared;
+            if shared.is_out() && shared.changes.len() >= MOST_CHANGES {
+                return;
+            }
             if let QuotaChange::Remaining(_) = change {
                 // The newest report replaces earlier ones.
                 let is_report = |it: &Change| matches!(it.change, QuotaChange::Remaining(_));
@@ -251,7 +259,12 @@ impl Link {
 
     /// Returns what a call has not used.
     pub(super) fn settle(&self, bucket: &Arc<Bucket>, settled: &Settled, now: Duration) {
-        let amounts = settled.rest.map(whole);
+        let mut amounts = settled.rest.map(whole);
+        for (amount, limit) in amounts.iter_mut().zip(bucket.quota().limits()) {
+            if limit.is_infinite() {
+                *amount = 0;
+            }
+        }
         if amounts != [0; 3] {
             let age = now.saturating_sub(settled.began);
             let change = QuotaChange::Unused { amounts, age };
@@ -278,7 +291,7 @@ enum Next {
 }
 
 /// Serves the calls of a bucket until there are none.
-async fn work(bucket: Arc<Bucket>) {
+async fn work(bucket: Arc<Bucket>, task: OnAbort<impl FnOnce()>) {
     let Some(link) = bucket.link() else {
         return;
     };
@@ -293,7 +306,7 @@ async fn work(bucket: Arc<Bucket>) {
             next(inner, link, now, due)
         });
         match next {
-            Next::End => return,
+            Next::End => return task.end(),
             Next::Wait(time) => {
                 within(
                     link.environment.clock().sleep(time),

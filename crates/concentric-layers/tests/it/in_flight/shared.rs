@@ -20,10 +20,11 @@ use tower::{Layer, ServiceExt};
 
 type Answer = ChatResponse<EventStream>;
 
-/// A store that may be out.
+/// A store that may be out, or panic once.
 struct Store {
     inner: MemoryStore,
     is_out: AtomicBool,
+    panics: AtomicBool,
 }
 
 impl QuotaStore for Store {
@@ -51,6 +52,7 @@ impl QuotaStore for Store {
         wanted: u64,
         lease: Duration,
     ) -> StoreFuture<u64> {
+        assert!(!self.panics.swap(false, Ordering::SeqCst), "a panic");
         match self.is_out.load(Ordering::SeqCst) {
             true => Box::pin(async { Err(StoreError::failed("out")) }),
             false => self.inner.hold(bucket, max, caller, used, wanted, lease),
@@ -62,6 +64,7 @@ fn store() -> Arc<Store> {
     Arc::new(Store {
         inner: MemoryStore::new(),
         is_out: AtomicBool::new(false),
+        panics: AtomicBool::new(false),
     })
 }
 
@@ -147,4 +150,18 @@ async fn a_policy_applies_while_the_store_is_out() {
         let answer = timeout(Duration::from_secs(30), call(&layer)).await;
         answers.push(answer.unwrap().unwrap());
     }
+}
+
+#[tokio::test]
+async fn a_store_that_has_panicked_is_asked_again() {
+    let store = store();
+    let layer = process(&store, 2, OnOutage::Refuse);
+    store.panics.store(true, Ordering::SeqCst);
+    let waits = layer.clone();
+    let first = tokio::spawn(async move { call(&waits).await });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(!first.is_finished());
+    let second = timeout(Duration::from_secs(30), call(&layer)).await;
+    drop(second.unwrap().unwrap());
+    drop(first.await.unwrap().unwrap());
 }

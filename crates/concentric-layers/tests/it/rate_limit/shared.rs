@@ -16,10 +16,13 @@ use std::sync::{
 };
 use tower::{Layer, ServiceExt};
 
-/// A store that may be out, and the number of its requests.
+/// A store that may be out, not answer, or panic once, and the numbers of its requests and of their changes.
 struct Store {
     inner: MemoryStore,
     is_out: AtomicBool,
+    hangs: AtomicBool,
+    panics: AtomicBool,
+    changes: AtomicUsize,
     requests: AtomicUsize,
 }
 
@@ -29,12 +32,19 @@ impl Store {
         Arc::new(Self {
             inner: MemoryStore::with_options(options),
             is_out: AtomicBool::new(false),
+            hangs: AtomicBool::new(false),
+            panics: AtomicBool::new(false),
+            changes: AtomicUsize::new(0),
             requests: AtomicUsize::new(0),
         })
     }
 
     fn or_out<T: Send + 'static>(&self, future: StoreFuture<T>) -> StoreFuture<T> {
         self.requests.fetch_add(1, Ordering::SeqCst);
+        assert!(!self.panics.swap(false, Ordering::SeqCst), "a panic");
+        if self.hangs.load(Ordering::SeqCst) {
+            return Box::pin(std::future::pending());
+        }
         match self.is_out.load(Ordering::SeqCst) {
             true => Box::pin(async { Err(StoreError::failed("out")) }),
             false => future,
@@ -55,6 +65,7 @@ impl QuotaStore for Store {
     }
 
     fn record(&self, bucket: Str, quota: Quota, changes: Vec<QuotaChange>) -> StoreFuture<()> {
+        self.changes.fetch_add(changes.len(), Ordering::SeqCst);
         self.or_out(self.inner.record(bucket, quota, changes))
     }
 
@@ -337,4 +348,123 @@ async fn a_policy_applies_while_the_store_is_out() {
         }
         assert_eq!(begun(&layer, &env, 50).await, 8, "{policy:?}");
     }
+}
+
+#[tokio::test]
+async fn an_attempt_to_reach_the_store_does_not_suspend_the_policy() {
+    let env = TestEnvironment::new();
+    let store = Store::new(&env);
+    let shared = Shared::new(Arc::clone(&store) as Arc<dyn QuotaStore>, "key");
+    let layer = RateLimitLayer::new(second().requests(8)).shared(shared);
+    store.is_out.store(true, Ordering::SeqCst);
+    let begins = async || {
+        let (layer, request) = (layer.clone(), env.request("hi"));
+        let call = tokio::spawn(async move { call(&layer, &answers(), request).await });
+        settle().await;
+        call.is_finished()
+    };
+    assert!(begins().await);
+    store.hangs.store(true, Ordering::SeqCst);
+    let before = store.requests.load(Ordering::SeqCst);
+    env.advance(SECOND);
+    settle().await;
+    assert_eq!(store.requests.load(Ordering::SeqCst), before + 1);
+    assert!(begins().await);
+}
+
+#[tokio::test]
+async fn a_call_costs_one_request_if_only_requests_are_limited() {
+    let env = TestEnvironment::new();
+    let store = Store::new(&env);
+    let layer = process(&store, second().requests(8));
+    // Its usage is not its estimate.
+    let model = ScriptedModel::new().text("hi").usage(Usage::new(900, 10));
+    call(&layer, &model, env.request("hi")).await.unwrap();
+    settle().await;
+    env.advance(SECOND);
+    settle().await;
+    assert_eq!(store.requests.load(Ordering::SeqCst), 1);
+}
+
+/// A store that serves one call of one owner at a time, since others are served in other processes.
+struct ServesFew;
+
+impl QuotaStore for ServesFew {
+    fn take(
+        &self,
+        _: Str,
+        _: Quota,
+        _: Str,
+        wants: Vec<QuotaWant>,
+        _: [u64; 3],
+    ) -> StoreFuture<QuotaTaken> {
+        let granted = wants.iter().map(|want| usize::from(want.owner == "few"));
+        let taken = QuotaTaken::new(granted.collect(), false, Duration::from_millis(10));
+        Box::pin(async { Ok(taken) })
+    }
+
+    fn record(&self, _: Str, _: Quota, _: Vec<QuotaChange>) -> StoreFuture<()> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn hold(&self, _: Str, _: u64, _: Str, _: u64, _: u64, _: Duration) -> StoreFuture<u64> {
+        Box::pin(async { Ok(0) })
+    }
+}
+
+#[tokio::test]
+async fn the_store_is_asked_for_each_owner_however_often_it_was_served() {
+    let env = TestEnvironment::new();
+    let shared = Shared::new(Arc::new(ServesFew), "key");
+    let layer = RateLimitLayer::new(second().requests(100))
+        .shared(shared)
+        .wait(1_000 * SECOND);
+    let start = |tenant| {
+        let (layer, request) = (layer.clone(), of(&env, tenant));
+        tokio::spawn(async move { call(&layer, &answers(), request).await })
+    };
+    let many: Vec<_> = (0..200).map(|_| start("many")).collect();
+    for served in 0..300 {
+        let few = start("few");
+        settle().await;
+        env.advance(Duration::from_millis(10));
+        settle().await;
+        assert!(few.is_finished(), "{served}");
+    }
+    many.iter().for_each(tokio::task::JoinHandle::abort);
+}
+
+#[tokio::test]
+async fn a_store_that_has_panicked_is_asked_again() {
+    let env = TestEnvironment::new();
+    let store = Store::new(&env);
+    let layer = process(&store, second().requests(8));
+    store.panics.store(true, Ordering::SeqCst);
+    let (waits, request) = (layer.clone(), env.request("hi"));
+    let first = tokio::spawn(async move { call(&waits, &answers(), request).await });
+    settle().await;
+    assert!(!first.is_finished());
+    assert_eq!(begun(&layer, &env, 1).await, 1);
+    first.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn changes_of_a_long_outage_are_bounded() {
+    let env = TestEnvironment::new();
+    let store = Store::new(&env);
+    let shared = Shared::new(Arc::clone(&store) as Arc<dyn QuotaStore>, "key");
+    let shared = shared.on_outage(OnOutage::Allow);
+    let layer = RateLimitLayer::new(second().requests(8)).shared(shared);
+    store.is_out.store(true, Ordering::SeqCst);
+    for _ in 0..3_000 {
+        let model = ScriptedModel::new().error(full());
+        call(&layer, &model, env.request("hi")).await.unwrap_err();
+    }
+    store.is_out.store(false, Ordering::SeqCst);
+    for _ in 0..10 {
+        env.advance(SECOND);
+        settle().await;
+    }
+    let sent = store.changes.load(Ordering::SeqCst);
+    assert!((1..=512).contains(&sent), "{sent}");
 }
