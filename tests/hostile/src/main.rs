@@ -4,7 +4,7 @@
 //! cargo run --profile bench -p concentric-hostile -- [--quick] [--native] [<shape> ...]
 //! ```
 //!
-//! - `--quick` measures fewer shapes with fewer bytes, as in CI: only endpoints that are within the bounds.
+//! - `--quick` measures fewer shapes with fewer bytes, as in CI.
 //! - `--native` does not count instructions. This is the default if `valgrind` is not on the path.
 //! - `<shape>` selects the shapes whose names begin with one of these prefixes.
 //!

@@ -104,7 +104,7 @@ fn item_calls(bytes: usize) -> String {
 }
 
 shapes! { CHAT: Chat, String => bytes;
-    false "chat-messages": |n| chat(&list(n, |_| user("a")));
+    true "chat-messages": |n| chat(&list(n, |_| user("a")));
     false "chat-turns": |n| chat(&list(n, |i| match i % 2 {
         0 => user("a"),
         _ => r#"{"role":"assistant","content":"b"}"#.to_owned(),
@@ -125,7 +125,7 @@ shapes! { CHAT: Chat, String => bytes;
     false "chat-whitespace": |n| fields(&format!(r#""x":0{}"#, fill(n, " \n")));
 
     false "chat-rounds": |n| chat(&list(n, |i| round(i, "{}", "ok")));
-    false "chat-calls": |n| chat(&calls(n));
+    true "chat-calls": |n| chat(&calls(n));
     false "chat-equal-calls": |n| chat(&list(n, |_| round(0, "{}", "ok")));
     false "chat-results-of-no-call": |n| chat(&list(n, |i| result(i, "ok")));
     false "chat-argument-lists": |n| {
@@ -144,13 +144,13 @@ shapes! { CHAT: Chat, String => bytes;
         fill(n, "AAAA"),
     )));
 
-    false "chat-tools": |n| fields(&format!(r#""tools":[{}]"#, list(n, |i| {
+    true "chat-tools": |n| fields(&format!(r#""tools":[{}]"#, list(n, |i| {
         format!(r#"{{"type":"function","function":{{"name":"t{i}","parameters":{{}}}}}}"#)
     })));
     false "chat-equal-tools": |n| fields(&format!(r#""tools":[{}]"#, list(n, |_| {
         r#"{"type":"function","function":{"name":"t"}}"#.to_owned()
     })));
-    false "chat-schema-properties": |n| fields(&tool(&format!(
+    true "chat-schema-properties": |n| fields(&tool(&format!(
         r#"{{"type":"object","properties":{{{}}}}}"#,
         list(n, |i| format!(r#""k{i}":{{"type":"string"}}"#)),
     )));
@@ -187,14 +187,14 @@ shapes! { CHAT: Chat, String => bytes;
 }
 
 shapes! { RESPONSES: Responses, String => bytes;
-    false "responses-items": |n| items(&list(n, |_| user("a")));
+    true "responses-items": |n| items(&list(n, |_| user("a")));
     false "responses-answers": |n| items(&list(n, |_| {
         r#"{"role":"assistant","content":[{"type":"output_text","text":"a"}]}"#.to_owned()
     }));
     false "responses-reasoning": |n| items(&list(n, |_| {
         r#"{"type":"reasoning","summary":[]}"#.to_owned()
     }));
-    false "responses-calls": |n| items(&item_calls(n));
+    true "responses-calls": |n| items(&item_calls(n));
     false "responses-open-calls": |n| items(&list(n, item_call));
     false "responses-equal-calls": |n| items(&list(n, |_| {
         format!("{},{}", item_call(0), item_output(0, r#""ok""#))
@@ -216,7 +216,7 @@ shapes! { RESPONSES: Responses, String => bytes;
     false "responses-instructions": |n| response("", &format!(
         r#""instructions":"{}""#, fill(n, "text "),
     ));
-    false "responses-tools": |n| response("", &format!(r#""tools":[{}]"#, list(n, |i| {
+    true "responses-tools": |n| response("", &format!(r#""tools":[{}]"#, list(n, |i| {
         format!(r#"{{"type":"function","name":"t{i}","parameters":{{}}}}"#)
     })));
     false "responses-format": |n| response("", &format!(
