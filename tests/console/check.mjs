@@ -112,11 +112,16 @@ async function watches() {
   const words = async () => (await page.locator("#entries").textContent()).match(/word\d+/g) ?? [];
   const first = (await words()).length;
   check(first > 0, "the page has the words so far");
+  const marks = () => page.locator("rect.now").evaluateAll((rings) => rings.map((ring) => ring.dataset.at));
+  check((await page.locator("#at").innerText()) === "the model answers", "where the run is");
+  const model = await marks();
+  check(model.length > 0 && model.every((at) => at === "model"), `the layers around the model are marked, not ${model}`);
   await shows(page, "word100", false);
   const all = await words();
   check(all.length === 100 && new Set(all).size === 100, `each word once, not ${all.length}`);
   await page.getByText("Load the whole run.").waitFor();
   check((await page.locator("#state").innerText()) === "ended", "the state of the run");
+  check((await marks()).length === 0, "an ended run is in no layer");
   await page.waitForFunction(() => document.getElementById("status").textContent.startsWith("Run ended"));
   // A list notices a change.
   await page.goto(`${url}/console/?show=waiting`);

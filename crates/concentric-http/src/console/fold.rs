@@ -29,6 +29,15 @@ const COUNTS: [(&str, &str); 4] = [
     ("cachedInputTokens", "cached input tokens"),
 ];
 
+/// Where a live run is, as far as its events tell.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum At {
+    /// Its model answers.
+    Model,
+    /// The calls of a round run.
+    Round,
+}
+
 /// A change of what a page shows.
 #[derive(Debug, PartialEq)]
 pub(super) enum Op {
@@ -41,6 +50,8 @@ pub(super) enum Op {
     },
     /// Adds text to an entry.
     Append { key: String, text: String },
+    /// The run is at another place.
+    Move(At),
     /// The run has ended.
     End(End),
 }
@@ -95,6 +106,7 @@ struct Event {
 /// Reads the changes from frames of a log. Without the right to read it, content is omitted.
 pub(super) fn ops(frames: &[u8], content: bool) -> Vec<Op> {
     let mut ops: Vec<Op> = Vec::new();
+    let mut at = None;
     for json in events(frames) {
         // The mark at the end of a stream of `useChat` is no event.
         if json == b"[DONE]" {
@@ -102,7 +114,13 @@ pub(super) fn ops(frames: &[u8], content: bool) -> Vec<Op> {
         }
         // The frames are ours, but a value in them may be nested too deeply.
         let changes = match serde_json::from_slice::<Event>(json) {
-            Ok(event) => event.ops(content),
+            Ok(event) => {
+                if let Some(now) = event.at().filter(|now| at != Some(*now)) {
+                    at = Some(now);
+                    ops.push(Op::Move(now));
+                }
+                event.ops(content)
+            }
             Err(_) => vec![Op::Add {
                 key: None,
                 kind: "event",
@@ -158,6 +176,7 @@ pub(super) fn end(terminal: &[u8]) -> Option<End> {
 #[derive(Default)]
 pub(super) struct Entries {
     pub(super) all: Vec<Entry>,
+    pub(super) at: Option<At>,
     pub(super) end: Option<End>,
     by_key: HashMap<String, usize>,
 }
@@ -183,6 +202,7 @@ impl Entries {
                         entry.text.push_str(&text);
                     }
                 }
+                Op::Move(at) => self.at = Some(at),
                 Op::End(end) => self.end = Some(end),
             }
         }
@@ -202,7 +222,7 @@ impl Op {
     pub(super) const fn len(&self) -> usize {
         match self {
             Self::Add { text, .. } | Self::Append { text, .. } => text.len(),
-            Self::End(_) => 0,
+            Self::Move(_) | Self::End(_) => 0,
         }
     }
 
@@ -216,7 +236,26 @@ impl Op {
                 text,
             } => json!(["add", key, kind, visible(title), visible(text)]),
             Self::Append { key, text } => json!(["append", key, visible(text)]),
+            Self::Move(at) => json!(["move", at.as_str(), at.describe()]),
             Self::End(end) => json!(["end", end.status, end.describe()]),
+        }
+    }
+}
+
+impl At {
+    /// The name of the place in the page.
+    pub(super) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Model => "model",
+            Self::Round => "round",
+        }
+    }
+
+    /// The place in words.
+    pub(super) const fn describe(self) -> &'static str {
+        match self {
+            Self::Model => "the model answers",
+            Self::Round => "tools run",
         }
     }
 }
@@ -240,6 +279,30 @@ impl End {
 }
 
 impl Event {
+    /// Where the run is from this event on; `None` if the event does not tell. A sub-agent is within a call of its
+    /// caller's round.
+    fn at(&self) -> Option<At> {
+        if self.subagent_run_id.is_some() {
+            return None;
+        }
+        match self.kind.as_str() {
+            "STEP_STARTED"
+            | "TEXT_MESSAGE_START"
+            | "REASONING_MESSAGE_START"
+            | "TOOL_CALL_START"
+            | "start-step"
+            | "text-start"
+            | "reasoning-start" => Some(At::Model),
+            "TOOL_CALL_END"
+            | "TOOL_CALL_RESULT"
+            | "tool-input-available"
+            | "tool-output-available"
+            | "tool-output-error"
+            | "tool-output-denied" => Some(At::Round),
+            _ => None,
+        }
+    }
+
     fn ops(self, content: bool) -> Vec<Op> {
         let shown = |text: String| if content { text } else { String::new() };
         let of = self.subagent_run_id.as_deref();
@@ -495,8 +558,52 @@ mod tests {
         let all = ops(FRAMES, true);
         let key = "text  m".to_owned();
         let text = "secret".to_owned();
-        assert_eq!(all.len(), 2);
+        assert_eq!(all.len(), 3);
         assert_eq!(all.last(), Some(&Op::Append { key, text }));
+    }
+
+    #[test]
+    fn a_run_moves_between_its_model_and_its_tools() {
+        let frames = |kinds: &[&str]| -> String {
+            let kinds = kinds.iter();
+            kinds
+                .map(|kind| format!("data: {{\"type\":\"{kind}\",\"toolCallId\":\"c\"}}\n\n"))
+                .collect()
+        };
+        let moves = |kinds: &[&str]| -> Vec<At> {
+            let ops = ops(frames(kinds).as_bytes(), true).into_iter();
+            ops.filter_map(|op| match op {
+                Op::Move(at) => Some(at),
+                _ => None,
+            })
+            .collect()
+        };
+        let ag_ui = [
+            "RUN_STARTED",
+            "STEP_STARTED",
+            "TEXT_MESSAGE_START",
+            "TOOL_CALL_START",
+            "TOOL_CALL_ARGS",
+            "TOOL_CALL_END",
+            "TOOL_CALL_RESULT",
+            "STEP_STARTED",
+        ];
+        assert_eq!(moves(&ag_ui), [At::Model, At::Round, At::Model]);
+        let use_chat = [
+            "start",
+            "start-step",
+            "text-start",
+            "tool-input-available",
+            "tool-output-available",
+            "finish",
+        ];
+        assert_eq!(moves(&use_chat), [At::Model, At::Round]);
+        let nested = "data: {\"type\":\"STEP_STARTED\",\"subagentRunId\":\"r\"}\n\n";
+        assert!(
+            !ops(nested.as_bytes(), true)
+                .iter()
+                .any(|op| matches!(op, Op::Move(_)))
+        );
     }
 
     #[test]

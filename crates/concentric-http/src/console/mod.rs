@@ -43,7 +43,7 @@
 //! | path | shows | reads |
 //! |---|---|---|
 //! | `/` | live, waiting and ended runs, 50 on a page | live and ended ones from the [log](Console::events) of this process, waiting ones from the [store](Console::runs) |
-//! | `/run` | one run: its state, its events as they come, its outcome and tokens, its questions; cancels it, or releases it if it is quarantined | the log; of a run without one, the messages in the store |
+//! | `/run` | one run: its state, the layers that it is in, its events as they come, its outcome and tokens, its questions; cancels it, or releases it if it is quarantined | the log; of a run without one, the messages in the store |
 //! | `/approvals` | the questions of all waiting runs: tool, exact arguments and their digest, reason, expiry; approves, denies, edits, supplies a result; for further calls as well, if the question allows that and the operator [may](Operator::remember) | the store |
 //! | `/threads` | the conversations of a tenant, those written last first, 50 on a page | the [store of conversations](Console::threads) |
 //! | `/thread` | one conversation: its turns, 200 on a page, and its runs that have not ended | the stores |

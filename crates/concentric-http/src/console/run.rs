@@ -8,14 +8,14 @@ use concentric_core::{
 use super::{
     approvals::questions,
     config::Config,
-    fold::{ENTRIES, Entries, Op, ops},
+    fold::{At, ENTRIES, Entries, Op, ops},
     form::{encoded, link},
     html::{Html, html},
     layout::{Page, Place},
     listing::{RunName, failed, log, stored},
     operator::Operator,
     runs::{badge, status, time},
-    threads,
+    stacks, threads,
 };
 use crate::{refused::Refused, run::RunLog};
 
@@ -78,6 +78,9 @@ pub(super) async fn page(
     if operator.cancel && is_driven(live.is_some(), stored.as_ref()) {
         begin(content, config, operator, name, CANCEL);
         content.markup("<button class=\"deny\">Cancel the run</button></form>");
+    }
+    if let Some(agent) = live.and_then(|log| log.about().agent.as_deref()) {
+        stacks::of_run(content, config, agent, entries.at);
     }
     let status = stored.as_ref().map(|run| run.status);
     if status == Some(RunStatus::Quarantined) {
@@ -165,6 +168,10 @@ fn summary(
         html!(content; "<dt>Agent</dt><dd>" (about.agent.as_deref().unwrap_or("–")) "</dd><dt>Started</dt><dd>");
         time(content, about.begun, config.environment.clock().now());
         content.markup("</dd>");
+    }
+    if is_live {
+        let at = entries.at.map_or("between the steps", At::describe);
+        html!(content; "<dt>Position</dt><dd id=\"at\">" (at) "</dd>");
     }
     content.markup("<dt>Conversation</dt><dd>");
     if config.threads.is_some() {

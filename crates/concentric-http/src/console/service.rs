@@ -200,6 +200,9 @@ impl Console {
     }
 
     /// Adds the description of a stack ([`describe`](concentric_core::describe::describe)).
+    ///
+    /// If `name` is that of an agent, the pages of its live runs have the layers, too, and mark those that a run
+    /// is in.
     #[must_use]
     pub fn stack(self, name: impl Into<Str>, description: impl Into<String>) -> Self {
         self.with(|config| config.stacks.push((name.into(), description.into())))

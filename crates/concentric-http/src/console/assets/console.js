@@ -88,6 +88,7 @@ function follow(url) {
   }
 
   function apply([kind, ...rest]) {
+    if (kind === "move") return move(...rest);
     count += 1;
     if (kind === "add") add(...rest);
     else if (kind === "append") append(...rest);
@@ -123,6 +124,12 @@ function follow(url) {
     }
   }
 
+  // Marks the layers that the run is in.
+  function move(to, words) {
+    document.getElementById("at").textContent = words;
+    for (const ring of document.querySelectorAll("[data-at]")) ring.classList.toggle("now", ring.dataset.at === to);
+  }
+
   function append(key, text) {
     const entry = byKey.get(key);
     if (entry) write(entry, text);
@@ -149,6 +156,7 @@ function follow(url) {
 
   function end(state, words) {
     source.close();
+    move("none", "–");
     const badge = document.createElement("span");
     badge.className = `badge ${state}`;
     badge.textContent = state;

@@ -70,6 +70,21 @@ async fn a_live_run_is_followed_from_its_page_on() {
         page.contains("Hello.") && page.contains("http-equiv=\"refresh\""),
         "{page}"
     );
+    // The layers around the model are marked.
+    assert!(
+        page.contains("<dd id=\"at\">the model answers</dd>"),
+        "{page}"
+    );
+    let rings: Vec<&str> = page.split("<rect").skip(1).collect();
+    let marked = |place| {
+        let mut of = rings.iter().filter(|ring| ring.contains(place)).peekable();
+        of.peek().is_some() && of.all(|ring| ring.contains(" now\""))
+    };
+    assert!(marked("data-at=\"model\""), "{page}");
+    assert!(
+        !marked("data-at=\"round\"") && !marked("data-at=\"\""),
+        "{page}"
+    );
     let events = page.split("data-events=\"/console").nth(1).unwrap();
     let events = events.split('"').next().unwrap().replace("&amp;", "&");
     let form = Form::with(&page, "Cancel the run");
