@@ -40,7 +40,7 @@ use tower::{ServiceBuilder, retry::RetryLayer, service_fn};
 /// A client of the gateway.
 struct Client {
     name: &'static str,
-    // A real gateway has hashes of the keys.
+    // A real gateway has `VirtualKeys`, whose secrets are not stored.
     key: &'static str,
     budget: Budget,
 }
