@@ -1,5 +1,5 @@
-//! Traits for persistent storage: of runs, conversations, memories, caches, effects of tools, decisions, and the use
-//! of quotas and budgets.
+//! Traits for persistent storage: of runs, conversations, memories, caches, effects of tools, decisions, the events of
+//! runs, and the use of quotas and budgets.
 //!
 //! Implementations are trusted: a run is resumed exactly as a [`RunStore`] returns it.
 //! `concentric-store` implements the traits over SQLite, PostgreSQL and Redis, and in memory for tests.
@@ -14,6 +14,7 @@ mod amounts;
 mod budget;
 mod cache;
 mod decision;
+mod events;
 mod ledger;
 mod memory;
 mod permits;
@@ -27,6 +28,7 @@ pub use self::{
     budget::{BudgetState, BudgetStore, BudgetWindow, SharedBudget},
     cache::{CacheEntry, CacheKey, CacheStore},
     decision::{Decisions, Once, StoredDecision, StoredScope},
+    events::{EventBatch, EventKey, EventPage, EventStore},
     ledger::{EffectKey, Intent, Ledger, LedgerEntry},
     memory::{Memories, Memory},
     permits::PermitState,
