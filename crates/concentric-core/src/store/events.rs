@@ -42,7 +42,8 @@ shared! {
             prefix: Str,
         ) -> StoreFuture<Option<Str>>;
 
-        /// Removes a log, or all logs of a conversation. Their writers may begin them again.
+        /// Removes a log, or all logs of a conversation. Later events of their writers are refused
+        /// ([`StoreError::Stale`](super::StoreError::Stale)).
         fn remove_events(
             &self,
             tenant: Tenant,
