@@ -6,7 +6,8 @@
 //! server or cluster, and [`MemoryStore`] in memory, for tests. All implement [`RunStore`], [`ThreadStore`],
 //! [`Memories`], [`CacheStore`], [`Ledger`], [`Once`], [`Decisions`], [`QuotaStore`] and [`BudgetStore`] of
 //! `concentric-core`, and pass the tests of
-//! `concentric-test` (`store_suite!`), which a store of another program passes as well.
+//! `concentric-test` (`store_suite!`), which a store of another program passes as well. [`RedisStore`] and
+//! [`MemoryStore`] also implement [`EventStore`].
 //!
 //! ```
 //! use concentric_core::{
@@ -143,6 +144,13 @@
 //! A state has the use of the last period and the calls that wait; or the budgets of a tenant and their open reservations.
 //! One larger than the [limit](Options::max_state_bytes) is not written.
 //!
+//! # Events of runs
+//!
+//! The events of a run ([`EventStore`]) are what clients of other processes read while it is driven, and may be lost: a
+//! Redis server with its default settings is enough ([`Options::accept_loss`]). A log in Redis is a stream, of which each
+//! entry has the events that were written together, and a hash. Each write and each read is one script. Neither
+//! [`PostgresStore`] nor [`SqliteStore`] has them: readers poll, and each batch would be a transaction.
+//!
 //! # Limits
 //!
 //! | limit | default | error |
@@ -152,6 +160,7 @@
 //! | waiting runs [per tenant](Options::max_waiting_per_tenant) | 10,000 | [`StoreError::TooManyWaiting`] |
 //! | [bytes of a cached value](Options::max_cached_value_bytes) | 4 MiB | [`StoreError::Unwritable`] |
 //! | [entries of the cache](Options::max_cache_entries), and [their bytes](Options::max_cache_bytes) | 10,000; 256 MiB | none: the first to expire are removed |
+//! | [events of a run](Options::max_log_events), and [their bytes](Options::max_log_bytes) | 4,096; 1 MiB | none: the oldest are removed, and those written last are kept |
 //!
 //! A run counts as waiting from its first suspension until it ends. Lists of runs
 //! ([`RunStore::list_by_thread`]) do not read states, and one query finds the run of any number of
@@ -192,6 +201,7 @@
 //! | a conversation | kept until it is [deleted](concentric_core::store::ThreadStore::delete) |
 //! | that a run was deleted, with its conversation or its tenant | a digest of its ids for an hour, and none if it ended an hour before. Meanwhile its process cannot bring the conversation back |
 //! | a memory | kept until its owner has 1,000 newer ones, or it is [forgotten](concentric_core::store::Memories::forget) |
+//! | the events of a run | removed [an hour](Options::keep_logs) after the last write, and with its conversation; of a run that is being driven, its ids are kept until then |
 //! | the use of a quota, permits | removed when the period, or the lease, is over |
 //! | the spending of a budget | kept for its window; without one, until its tenant is deleted |
 //! | everything of a tenant | kept as above, or until the tenant is [deleted](concentric_core::store::ThreadStore::delete_tenant) |
@@ -222,6 +232,7 @@
 //!
 //! [`CacheStore`]: concentric_core::store::CacheStore
 //! [`BudgetStore`]: concentric_core::store::BudgetStore
+//! [`EventStore`]: concentric_core::store::EventStore
 //! [`QuotaStore`]: concentric_core::store::QuotaStore
 //! [`Decisions`]: concentric_core::store::Decisions
 //! [`Ledger`]: concentric_core::store::Ledger
@@ -245,6 +256,7 @@
 mod cache;
 #[cfg(any(feature = "postgres", feature = "redis", feature = "sqlite"))]
 mod columns;
+mod events;
 mod fault;
 mod limits;
 mod memories;

@@ -33,6 +33,9 @@ pub struct Options {
     pub(crate) max_cache_entries: usize,
     pub(crate) max_cache_bytes: usize,
     pub(crate) max_cached_value_bytes: usize,
+    pub(crate) max_log_events: usize,
+    pub(crate) max_log_bytes: usize,
+    pub(crate) keep_logs: Duration,
     #[cfg(feature = "sqlite")]
     pub(crate) busy_timeout: Duration,
     #[cfg(any(feature = "postgres", feature = "redis"))]
@@ -90,6 +93,9 @@ impl Default for Options {
             max_cache_entries: 10_000,
             max_cache_bytes: 256 << 20,
             max_cached_value_bytes: 4 << 20,
+            max_log_events: 4096,
+            max_log_bytes: 1 << 20,
+            keep_logs: Duration::from_secs(60 * 60),
             #[cfg(feature = "sqlite")]
             busy_timeout: Duration::from_secs(5),
             #[cfg(any(feature = "postgres", feature = "redis"))]
@@ -247,6 +253,33 @@ impl Options {
     #[must_use]
     pub const fn max_cached_value_bytes(mut self, bytes: usize) -> Self {
         self.max_cached_value_bytes = bytes;
+        self
+    }
+
+    /// Sets how many events of a run are kept ([`EventStore`](concentric_core::store::EventStore)); 4,096 by default.
+    ///
+    /// Beyond it, the oldest ones are removed, with those that were written together with them. The newest ones that
+    /// were written together are kept, whatever the limits.
+    #[must_use]
+    pub const fn max_log_events(mut self, events: usize) -> Self {
+        self.max_log_events = events;
+        self
+    }
+
+    /// Sets the size of the events of a run that are kept, in bytes; 1 MiB by default.
+    ///
+    /// Otherwise like [`max_log_events`](Self::max_log_events).
+    #[must_use]
+    pub const fn max_log_bytes(mut self, bytes: usize) -> Self {
+        self.max_log_bytes = bytes;
+        self
+    }
+
+    /// Sets how long the events of a run are kept after the last of them was written; an hour by default, at most a
+    /// hundred years.
+    #[must_use]
+    pub const fn keep_logs(mut self, time: Duration) -> Self {
+        self.keep_logs = time;
         self
     }
 

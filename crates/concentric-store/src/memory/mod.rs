@@ -1,13 +1,14 @@
 mod cache;
 mod decisions;
 mod effects;
+mod events;
 mod limits;
 mod memories;
 mod runs;
 mod threads;
 mod turns;
 
-use self::{cache::Cache, effects::Entry, limits::Limit, runs::Row, threads::Thread};
+use self::{cache::Cache, effects::Entry, events::Log, limits::Limit, runs::Row, threads::Thread};
 use crate::{
     Options,
     limits::since_1970,
@@ -16,8 +17,8 @@ use crate::{
 use concentric_core::{
     Str, ThreadId,
     store::{
-        EffectKey, Memory, RunKey, RunStatus, StoreError, StoreFuture, StoredDecision, StoredScope,
-        Tenant,
+        EffectKey, EventKey, Memory, RunKey, RunStatus, StoreError, StoreFuture, StoredDecision,
+        StoredScope, Tenant,
     },
 };
 use std::{
@@ -70,6 +71,7 @@ struct Kept {
     // By tenant and owner.
     memories: HashMap<(Tenant, Str), Vec<Memory>>,
     cache: Cache,
+    logs: HashMap<EventKey, Log>,
     // By kind and name.
     limits: HashMap<(&'static str, String), Limit>,
 }
@@ -148,6 +150,7 @@ impl Kept {
         let old = self.used.saturating_sub(kept);
         self.once.retain(|_, (until, n)| *until > now || *n > old);
         self.cache.retain(|_, entry| entry.until > now);
+        self.logs.retain(|_, log| log.until > now);
         let at = since_1970(now);
         self.limits
             .retain(|_, limit| limit.until.is_none_or(|until| until > at));

@@ -8,8 +8,8 @@ use concentric_core::{
     Outcome, Str, ThreadId, Turn,
     state::{SlotPlace, StoredSlot},
     store::{
-        BudgetState, RunClaim, RunKey, StoreError, StoreFuture, StoredScope, StoredThread, Tenant,
-        ThreadChange, ThreadStore, ThreadSummary,
+        BudgetState, EventKey, RunClaim, RunKey, StoreError, StoreFuture, StoredScope,
+        StoredThread, Tenant, ThreadChange, ThreadStore, ThreadSummary,
     },
 };
 use std::{cmp::Reverse, time::SystemTime};
@@ -122,6 +122,8 @@ impl ThreadStore for MemoryStore {
             });
             kept.cache
                 .retain(|key, _| key.tenant != tenant || key.thread.as_ref() != Some(&thread));
+            let is_of = |key: &EventKey| key.tenant == tenant && key.thread == thread;
+            kept.remove_logs(options.now(), is_of);
             Ok(kept.threads.remove(&(tenant, thread)).is_some())
         })
     }
@@ -130,6 +132,7 @@ impl ThreadStore for MemoryStore {
         let options = self.options.clone();
         self.work(move |kept| {
             kept.delete_runs(options.now(), |key| key.tenant == tenant);
+            kept.remove_logs(options.now(), |key| key.tenant == tenant);
             // All fields are named, so that none is forgotten.
             let Kept {
                 count: _,
@@ -144,6 +147,8 @@ impl ThreadStore for MemoryStore {
                 limits,
                 // They outlive the tenant.
                 deleted: _,
+                // Removed above.
+                logs: _,
             } = kept;
             effects.retain(|key, _| key.tenant != tenant);
             once.retain(|(of, _), _| *of != tenant);

@@ -56,6 +56,7 @@ const SCRIPT: &str = concat!(
     include_str!("lua/logs.lua"),
     include_str!("lua/runs.lua"),
     include_str!("lua/cache.lua"),
+    include_str!("lua/events.lua"),
     include_str!("lua/threads.lua"),
     include_str!("lua/effects.lua"),
     include_str!("lua/purge.lua"),

@@ -2,6 +2,7 @@ mod cache;
 mod db;
 mod decisions;
 mod effects;
+mod events;
 mod limits;
 mod memories;
 mod runs;

@@ -267,6 +267,11 @@ impl Reply {
         self.0.get(at).ok_or_else(|| unexpected("a value"))
     }
 
+    /// The values from a position on.
+    pub(super) fn into_rest(self, at: usize) -> impl Iterator<Item = Value> {
+        self.0.into_iter().skip(at)
+    }
+
     /// The values after the code.
     pub(super) fn rest(&self) -> &[Value] {
         self.0.get(1..).unwrap_or_default()

@@ -13,6 +13,7 @@ mod common;
 mod contract;
 #[cfg(feature = "sqlite")]
 mod crashes;
+mod events;
 mod holds;
 #[cfg(feature = "sqlite")]
 mod model;

@@ -42,7 +42,7 @@
 //!     async fn shared(name: &str, clock: ManualClock) -> Option<Self> { Some(Self(MyStore::open(name, clock))) }
 //! }
 //!
-//! // Without `only`, the store must implement all traits.
+//! // Without `only`, the store must implement all traits but `EventStore`.
 //! concentric_test::store_suite!(Harness, only = [once]);
 //! # fn main() {}
 //! ```
@@ -58,13 +58,15 @@
 //! | `cache` | [`CacheStore`](concentric_core::store::CacheStore) |
 //! | `quotas` | [`QuotaStore`](concentric_core::store::QuotaStore) |
 //! | `budgets` | [`BudgetStore`](concentric_core::store::BudgetStore) |
+//! | `events` | [`EventStore`](concentric_core::store::EventStore) |
 //!
 //! Cases that need several traits run if all of them are selected.
 //!
 //! # Requirements
 //!
 //! The cases need the usual limits of a store: it accepts states and conversations of 5 MiB, cached values of
-//! 1 MiB and at least 8 waiting runs per conversation, and keeps entries for at least a day, also those of a cache. The clock of the suite moves by
+//! 1 MiB and at least 8 waiting runs per conversation, and keeps entries for at least a day, also those of a cache, and the events of a run for
+//! an hour. The clock of the suite moves by
 //! minutes in most cases, and by 100 years in one.
 //!
 //! # Random cases and races
@@ -94,6 +96,7 @@ mod budgets;
 mod cache;
 mod crashes;
 mod decisions;
+mod events;
 mod kit;
 mod leases;
 mod ledger;
@@ -119,6 +122,7 @@ pub mod cases {
         cache::{cache, cache_of_threads},
         crashes::{crashes, crashes_of_ledger, crashes_of_once, crashes_of_threads},
         decisions::decisions,
+        events::{events, events_of_threads},
         leases::leases,
         ledger::{ledger, ledger_of_runs},
         memories::memories,

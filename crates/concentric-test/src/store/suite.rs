@@ -134,6 +134,12 @@ macro_rules! __store_group {
     (budgets, $harness:ty, $all:tt) => {
         $crate::__store_budgets!($harness);
     };
+    (events, $harness:ty, $all:tt) => {
+        $crate::__store_events!($harness);
+        $crate::__store_with_threads!($all {
+            $crate::__store_events_of_threads!($harness);
+        });
+    };
     (cache, $harness:ty, $all:tt) => {
         $crate::__store_cache!($harness);
         $crate::__store_with_threads!($all {

@@ -20,6 +20,7 @@
 --   :d:ID       a decision                  :dz     all                :dh:T :dr:T:R those of ..
 --   :dt:TOOL:SPAN  the decisions about a tool that apply always; with :T, or :T:R, those of other spans
 --   :v:T:SPACE:DIGEST  a cached value        :vz     all by time        :vt:T  those of a conversation  :vb  their bytes
+--   :j:T:NAME   a log of events              :js:T:NAME its events      :jt:T  those of a conversation  :jz  all by expiry
 --   :m:OWNER    memories                    :mz:OWNER by time          :mo     their owners
 --   :lb :lo :ld  budgets, whose methods are in `limits.lua`
 -- Indexes of runs, which are repaired from the runs:

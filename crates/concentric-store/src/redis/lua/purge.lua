@@ -58,6 +58,8 @@ function methods.purge()
   end
   more = more or #cached == 4 * BATCH
 
+  more = events_expire() or more
+
   local deleted = call('ZRANGEBYSCORE', base .. ':y', '-inf', text(now - REMEMBERED * 1000000), 'LIMIT', 0, 4 * BATCH)
   for _, name in ipairs(deleted) do
     call('ZREM', base .. ':y', name)
@@ -118,6 +120,10 @@ function methods.tenant_delete()
   end
   for _, member in ipairs(call('ZRANGE', base .. ':vz', 0, 4 * BATCH - 1)) do
     cache_remove(member)
+    has_deleted = true
+  end
+  for _, member in ipairs(call('ZRANGE', base .. ':jz', 0, 4 * BATCH - 1)) do
+    events_remove(member)
     has_deleted = true
   end
   for _, effect in ipairs(call('SPOP', base .. ':fu', 4 * BATCH)) do

@@ -2,7 +2,11 @@
 
 use super::*;
 use crate::common::{key_of, question, redis::schema, redis::url};
-use concentric_core::{Reply, store::RunRecord};
+use bytes::Bytes;
+use concentric_core::{
+    Reply, Str,
+    store::{EventBatch, EventKey, EventStore as _, RunRecord},
+};
 use futures_util::future::join_all;
 use std::time::Instant;
 
@@ -235,4 +239,60 @@ async fn a_server_that_does_not_answer_fails_in_time() {
         .end(key("run"), fence, Ok(Outcome::Completed))
         .await
         .unwrap();
+}
+
+#[tokio::test]
+#[ignore = "prints figures"]
+async fn figures_of_the_events_of_runs() {
+    let (url, options) = (url("CONCENTRIC_REDIS_VOLATILE"), Options::new());
+    let Some(url) = url else {
+        return;
+    };
+    let options = options.schema(schema()).accept_loss(true);
+    let store = RedisStore::open_with(&url, options).await.unwrap();
+    let key = |run: usize| EventKey::new(tenant("acme"), id("thread"), run.to_string());
+    let tag = || Str::from("tag");
+    let frame = Bytes::from(vec![b'x'; 150]);
+    for run in 0..64 {
+        store.begin_events(key(run), tag()).await.unwrap();
+    }
+    for (events, batches) in [(1, 4000), (8, 4000), (64, 1000)] {
+        let (began, frames) = (Instant::now(), vec![frame.clone(); events]);
+        let append = async |run: usize| {
+            let mut next = store.read_events(key(run), 0).await.unwrap().unwrap().next;
+            for _ in 0..batches / 64 {
+                let batch = EventBatch::new(tag(), next, frames.clone());
+                next = batch.next();
+                store.append_events(key(run), batch).await.unwrap();
+            }
+        };
+        join_all((0..64).map(append)).await;
+        let each = began.elapsed() / (batches / 64 * 64);
+        println!("append of {events} events of 150 bytes, 64 runs at once: {each:?}");
+    }
+    let began = Instant::now();
+    let read = async |run: usize| {
+        for _ in 0..200 {
+            store
+                .read_events(key(run), u64::MAX >> 16)
+                .await
+                .unwrap()
+                .unwrap();
+        }
+    };
+    join_all((0..64).map(read)).await;
+    let each = began.elapsed() / (64 * 200);
+    println!("read without new events, 64 readers at once: {each:?}");
+    let mut large = EventBatch::new(tag(), 1 << 30, vec![frame; 1000]);
+    for _ in 0..7 {
+        let next = large.next();
+        store.append_events(key(0), large.clone()).await.unwrap();
+        large.first = next;
+    }
+    let (began, mut bytes) = (Instant::now(), 0);
+    for _ in 0..100 {
+        let page = store.read_events(key(0), 0).await.unwrap().unwrap();
+        bytes = page.frames.iter().map(Bytes::len).sum();
+    }
+    println!("read of {bytes} bytes: {:?}", began.elapsed() / 100);
 }
