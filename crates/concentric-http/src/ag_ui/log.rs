@@ -11,12 +11,13 @@ use concentric_core::{
     OpenRound, Phase,
     capability::{Declares, Encloses, InLoop, Outside, Region, SessionTurn, StoredRun},
     service::{BoxFuture, SharedModel},
+    store::EventStore,
 };
 use tower_layer::Layer;
 use tower_service::Service;
 
 use super::stream::Translator;
-use crate::run::{Hub, Limits, LogBody, Offer, Translate, Writer};
+use crate::run::{Hub, Limits, LogBody, Offer, Shared, Translate, Writer};
 
 /// [`Layer`] that keeps the events of runs in memory, so that clients can join them ([`EventLog`]).
 ///
@@ -65,6 +66,41 @@ use crate::run::{Hub, Limits, LogBody, Offer, Translate, Writer};
 /// | the body of the run is dropped before its end | the log ends with `RUN_FINISHED`, outcome `cancelled` |
 /// | the first content was not received yet, and the run fails | the log has `RUN_ERROR`; it is removed if the client receives an error status |
 ///
+/// # Several processes
+///
+/// A log is in the memory of the process that drives its run. With [`shared`](Self::shared), it is copied to a store that
+/// the processes share, such as the `RedisStore` of `concentric-store`, and a client that reaches another process reads it
+/// there: with the same ids and the same responses, without a gap or a repetition.
+///
+/// ```no_run
+/// use concentric_http::ag_ui::EventLogLayer;
+/// use concentric_store::{Fault, Options, RedisStore};
+///
+/// # async fn open() -> Result<EventLogLayer, Fault> {
+/// // The events can be lost, so a server with its default settings will do.
+/// let options = Options::new().accept_loss(true);
+/// let events = RedisStore::open_with("redis://127.0.0.1:6379/0", options).await?;
+/// let log = EventLogLayer::new().shared(events);
+/// # Ok(log)
+/// # }
+/// ```
+///
+/// | event | effect |
+/// |---|---|
+/// | a run has events | a task writes them to the store, with those of the next 50 milliseconds, in batches of about 256 KiB |
+/// | a client of another process reads them | it receives them about 0.1 seconds later: its process reads the log every 100 milliseconds, until the log or the connection ends. Readers of the process that drives the run do not wait |
+/// | the run has no events for 10 seconds | the writer shows that it is alive; a log without a sign for 30 seconds is not read any more |
+/// | another process resumes the run | the log begins again with its events. Streams of the former log end with `stale_claim`, and writes of the former process are refused |
+/// | the store is slow, fails or panics | the run is not affected: the log in memory keeps what is not written, up to 3 times its limits, and is copied when the store works again, until 30 seconds after the end of the run. One warning a minute is logged |
+/// | the store lacks events, or fails for 30 seconds | streams of other processes end with `events_lost` |
+/// | the thread is [deleted](crate::ag_ui::Threads) | its logs are removed from the store. A run that another process drives is not cancelled by that, but fails at its next write to the deleted conversation |
+/// | the process ends | the last 50 milliseconds of a run are not copied if its runtime does not wait for them |
+///
+/// The limits and the retention are those of the store; a log in the store may have more or fewer events than the one in
+/// memory. The store needs the ids of the tenants, and sees all content of the events.
+///
+/// The console shows the runs of its own process, and the `DELETE` request of `useChat` stops those.
+///
 /// # Place in the stack
 ///
 /// Inside a `DetachLayer`, so that the events of a run without its client are kept, and outside all layers that
@@ -77,8 +113,8 @@ use crate::run::{Hub, Limits, LogBody, Offer, Translate, Writer};
 ///
 /// # Limits
 ///
-/// Logs are in the memory of one process. A client that is sent to another process is answered with `204`
-/// while the run is stored. A log has at most 256 readers at a time.
+/// A log has at most 256 readers at a time, in each process. Without [`shared`](Self::shared), a client that is sent to
+/// another process is answered with `204` while the run is stored.
 ///
 /// # Backpressure
 ///
@@ -90,6 +126,10 @@ use crate::run::{Hub, Limits, LogBody, Offer, Translate, Writer};
 /// Each event is written once, to a block that all readers share; it is not allocated by itself. Each run has a box for
 /// its future and one for its body, and a task. Without this layer, a run of an `AgUiLayer` has three more small
 /// allocations, and its events cost nothing.
+///
+/// With [`shared`](Self::shared), each run has a second task, and one call of the store at its begin and up to 20 a second
+/// while it has events, which share the memory of the log; each reader in another process, 10 a second. A run that ends
+/// within 50 milliseconds has two calls.
 #[derive(Clone)]
 pub struct EventLogLayer {
     hub: Arc<Hub>,
@@ -105,19 +145,23 @@ impl EventLogLayer {
             total: 256 << 20,
             linger: Duration::from_secs(300),
         };
-        Self::of(limits, Environment::system())
+        Self::of(limits, Environment::system(), None)
     }
 
-    fn of(limits: Limits, environment: Environment) -> Self {
+    fn of(limits: Limits, environment: Environment, shared: Option<Arc<Shared>>) -> Self {
         Self {
-            hub: Arc::new(Hub::new(limits, environment, without_client)),
+            hub: Arc::new(Hub::new(limits, environment, without_client, shared)),
         }
     }
 
     fn with(self, set: impl FnOnce(&mut Limits)) -> Self {
         let mut limits = self.hub.limits.clone();
         set(&mut limits);
-        Self::of(limits, self.hub.environment.clone())
+        Self::of(
+            limits,
+            self.hub.environment.clone(),
+            self.hub.shared.clone(),
+        )
     }
 
     /// Sets the number of events that are kept of a run; the default is 4,096. With 0, only the newest ones are
@@ -154,7 +198,20 @@ impl EventLogLayer {
     /// Sets the source of time and randomness of the logs; the default is the system.
     #[must_use]
     pub fn environment(self, environment: Environment) -> Self {
-        Self::of(self.hub.limits.clone(), environment)
+        Self::of(
+            self.hub.limits.clone(),
+            environment,
+            self.hub.shared.clone(),
+        )
+    }
+
+    /// Sets the store to which the events are copied, so that clients of other processes join the runs; by default
+    /// none. See [Several processes](#several-processes).
+    #[must_use]
+    pub fn shared(self, store: impl EventStore) -> Self {
+        let shared = Arc::new(Shared::new(Arc::new(store)));
+        let (limits, environment) = (self.hub.limits.clone(), self.hub.environment.clone());
+        Self::of(limits, environment, Some(shared))
     }
 
     pub(crate) const fn hub(&self) -> &Arc<Hub> {

@@ -11,10 +11,7 @@ use concentric_core::{Environment, context::Context as Run};
 
 use memchr::memmem;
 
-use super::{
-    Reader,
-    output::{Cut, LogStream},
-};
+use super::output::{Cut, LogStream};
 use crate::{keep_alive::KeepAlive, shutdown::Guard};
 
 /// A stream of the events of a run. Dropping it does not affect the run.
@@ -30,14 +27,14 @@ pub(crate) struct Events {
 
 impl Events {
     pub(crate) fn new(
-        reader: Reader,
+        log: impl Into<LogStream>,
         earlier: Bytes,
         environment: Environment,
         keep_alive: Option<Duration>,
         shutdown: Option<Guard>,
     ) -> Self {
         Self {
-            log: LogStream::Open(reader),
+            log: log.into(),
             earlier,
             context: Run::builder().environment(environment).build(),
             keep_alive: keep_alive.map(KeepAlive::new),

@@ -8,15 +8,15 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use concentric_core::{ChatRequest, ChatResponse, context::Sleep, panic::catch};
-use http::{Method, request::Parts};
+use http::{HeaderValue, Method, StatusCode, header, request::Parts};
 use http_body::Body;
 use pin_project_lite::pin_project;
 use tower::BoxError;
 use tower_service::Service;
 
-use super::{Config, ResponseBody, RunInput, Start, Unparsed, map};
+use super::{Config, Events, ResponseBody, RunInput, Start, Unparsed, map};
 use crate::{
     refused::Refused,
     upload::{self, event_stream},
@@ -65,10 +65,15 @@ pin_project! {
         // Taken when the request is accepted or rejected.
         Begun { body: Option<ResponseBody<A, B>>, limit: Option<Sleep>, config: Arc<Config> },
         Refused { refused: Option<Refused> },
+        // Polled until it resolves.
+        Joining { joining: Joining, config: Arc<Config> },
         // Taken when the future resolves.
         Ready { response: Option<http::Response<ResponseBody<A, B>>> },
     }
 }
+
+/// The stream of a client that joins a run; `None` if there is no run.
+pub(crate) type Joining = Pin<Box<dyn Future<Output = Result<Option<Events>, Refused>> + Send>>;
 
 /// A request whose body is being read.
 struct Pending<A> {
@@ -114,6 +119,13 @@ where
             state: State::Ready {
                 response: Some(response),
             },
+        }
+    }
+
+    /// A response to a client that joins a run.
+    pub(crate) const fn joining(joining: Joining, config: Arc<Config>) -> Self {
+        Self {
+            state: State::Joining { joining, config },
         }
     }
 
@@ -183,6 +195,15 @@ where
                     Some(response) => Ok(Next::Answer(response)),
                     None => return Poll::Pending,
                 },
+                StateProj::Joining { joining, config } => {
+                    match catch(|| joining.as_mut().poll(cx)) {
+                        Ok(Poll::Ready(joined)) => {
+                            joined.map(|joined| Next::Answer(joined_response(joined, config)))
+                        }
+                        Ok(Poll::Pending) => return Poll::Pending,
+                        Err(panic) => Err(Refused::panicked(&panic)),
+                    }
+                }
                 StateProj::Read {
                     run,
                     bytes,
@@ -335,6 +356,36 @@ where
     };
     let body = ResponseBody::run(agent, *start, &config, guard);
     Ok(Next::Begin(body, config))
+}
+
+/// The response to a client that joins a run, or finds none.
+pub(crate) fn joined_response<A, B>(
+    joined: Option<Events>,
+    config: &Config,
+) -> http::Response<ResponseBody<A, B>>
+where
+    A: Service<ChatRequest>,
+{
+    let Some(events) = joined else {
+        return empty(StatusCode::NO_CONTENT);
+    };
+    let mut response = event_stream(ResponseBody::joined(events));
+    config.protocol.headers(response.headers_mut());
+    response
+}
+
+/// A response without a body.
+pub(crate) fn empty<A, B>(status: StatusCode) -> http::Response<ResponseBody<A, B>>
+where
+    A: Service<ChatRequest>,
+{
+    let mut response = http::Response::new(ResponseBody::whole(Bytes::new()));
+    *response.status_mut() = status;
+    let no_store = HeaderValue::from_static("no-store");
+    response
+        .headers_mut()
+        .insert(header::CACHE_CONTROL, no_store);
+    response
 }
 
 impl<A, B, RB> fmt::Debug for ResponseFuture<A, B, RB>

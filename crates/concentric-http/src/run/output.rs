@@ -4,12 +4,12 @@ use bytes::Bytes;
 use concentric_core::{CancelReason, Error, ErrorKind, Event, ResponseHead, panic::CaughtPanic};
 use std::{
     mem,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
 };
 
 use super::{
     After, Offer, Reader, Translate,
-    log::{Ending, Offered, Read, take},
+    log::{Ending, Offered, Read, Remote, take},
 };
 
 /// The destination of a run's events.
@@ -29,6 +29,8 @@ pub(crate) enum Output {
 /// A stream that reads a log.
 pub(crate) enum LogStream {
     Open(Reader),
+    /// The log is in the store.
+    Remote(Box<Remote>),
     /// The stream ends before its run.
     Cut(Bytes),
     Over,
@@ -185,16 +187,36 @@ impl End<'_> {
 /// The reason why a stream ends before its run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Cut {
+    /// The reader is too slow.
     Gap,
+    /// The events are not there any more, or cannot be read.
+    Lost,
+    /// Another process has resumed the run.
+    Resumed,
     Shutdown,
+}
+
+impl From<Reader> for LogStream {
+    fn from(reader: Reader) -> Self {
+        Self::Open(reader)
+    }
+}
+
+impl From<Box<Remote>> for LogStream {
+    fn from(reader: Box<Remote>) -> Self {
+        Self::Remote(reader)
+    }
 }
 
 impl LogStream {
     /// Ends the stream before the run.
     pub(crate) fn cut(&mut self, cut: Cut) {
-        if let Self::Open(reader) = self {
-            *self = Self::Cut((reader.log().format().cut)(cut));
-        }
+        let format = match self {
+            Self::Open(reader) => reader.log().format(),
+            Self::Remote(reader) => reader.format(),
+            Self::Cut(_) | Self::Over => return,
+        };
+        *self = Self::Cut((format.cut)(cut));
     }
 
     pub(crate) const fn is_over(&self) -> bool {
@@ -203,13 +225,19 @@ impl LogStream {
 
     /// Returns the next chunk. The stream ends once the run is dropped, too (`is_done`).
     pub(crate) fn poll(&mut self, is_done: bool, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
-        if let Self::Open(reader) = self {
-            match reader.poll(cx) {
+        match self {
+            Self::Open(reader) => match reader.poll(cx) {
                 Poll::Ready(Read::Frames(frames)) => return Poll::Ready(Some(frames)),
                 Poll::Ready(Read::Gap) => self.cut(Cut::Gap),
                 Poll::Ready(Read::End) if is_done => *self = Self::Over,
                 Poll::Ready(Read::End) | Poll::Pending => return Poll::Pending,
-            }
+            },
+            Self::Remote(reader) => match ready!(reader.poll(cx)) {
+                Ok(Some(frames)) => return Poll::Ready(Some(frames)),
+                Ok(None) => *self = Self::Over,
+                Err(cut) => self.cut(cut),
+            },
+            Self::Cut(_) | Self::Over => {}
         }
         match mem::replace(self, Self::Over) {
             Self::Cut(frame) => Poll::Ready(Some(frame)),

@@ -133,7 +133,7 @@
 //!
 //! | the chat | response |
 //! |---|---|
-//! | has a live run in this process | `200`, all chunks; those of an answer that continues follow its earlier parts |
+//! | has a live run in this process, or in another one whose log is [shared](crate::ag_ui::EventLogLayer#several-processes) | `200`, all chunks; those of an answer that continues follow its earlier parts |
 //! | has none | `204`: the client reads the conversation |
 //! | has a run whose first chunks are [not kept](crate::ag_ui::EventLogLayer::events), or whose answer began with parts that take more than its [log](crate::ag_ui::EventLogLayer::bytes) | `410`, `events_gone` |
 //! | has a run with 256 readers | `429`, `too_many_readers` |

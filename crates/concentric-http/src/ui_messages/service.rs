@@ -6,19 +6,24 @@ use std::{
 };
 
 use bytes::Bytes;
-use concentric_core::{CancelReason, ChatRequest, ChatResponse, Error, Event, store::Tenant};
+use concentric_core::{
+    CancelReason, ChatRequest, ChatResponse, Error, Event,
+    store::{StoreError, Tenant},
+};
 use futures_core::Stream;
-use http::{HeaderValue, Method, StatusCode, header};
+use http::{Method, StatusCode};
 use http_body::Body;
 use tower::BoxError;
 use tower_service::Service;
 
-use super::{layer::add_version, translate::FORMAT};
+use super::translate::FORMAT;
 use crate::{
     percent::decode,
     refused::Refused,
-    run::{After, Config, Events, Hub, ResponseBody, ResponseFuture, RunLog, Unreadable},
-    upload::event_stream,
+    run::{
+        After, Config, Events, Hub, LogStream, ResponseBody, ResponseFuture, RunLog, Unreadable,
+        empty, joined_response,
+    },
 };
 
 /// An agent as an endpoint for `useChat`.
@@ -28,8 +33,6 @@ pub struct UiMessages<A> {
     config: Arc<Config>,
     hub: Option<Arc<Hub>>,
 }
-
-type Response<A, B> = http::Response<ResponseBody<A, B>>;
 
 impl<A> UiMessages<A> {
     pub(super) const fn new(agent: A, config: Arc<Config>, hub: Option<Arc<Hub>>) -> Self {
@@ -58,7 +61,10 @@ impl<A: Service<ChatRequest>> UiMessages<A> {
         &self,
         chat: &str,
         request: &http::Request<RB>,
-    ) -> Result<Response<A, B>, Refused> {
+    ) -> Result<ResponseFuture<A, B, RB>, Refused>
+    where
+        RB: Body,
+    {
         let chat = decode(chat).ok_or_else(|| Refused::not_found("not_found", "not found"))?;
         // The caller is authenticated by the host.
         let tenant: Tenant = request.extensions().get().cloned().unwrap_or_default();
@@ -66,51 +72,88 @@ impl<A: Service<ChatRequest>> UiMessages<A> {
         // A run may be stopped in any format: one that an operator has resumed has that of AG-UI.
         let format = (request.method() != Method::DELETE).then_some(&FORMAT);
         let log = hub.and_then(|hub| hub.newest(&tenant, &chat, format));
-        match (request.method(), log) {
-            (&Method::GET, Some(log)) => self.join(&log),
+        let config = Arc::clone(&self.config);
+        let joined = match (request.method(), log) {
+            (&Method::GET, Some(log)) => join(&config, &log)?,
             (&Method::DELETE, Some(log)) if log.cancel(CancelReason::User) => {
-                Ok(empty(StatusCode::ACCEPTED))
+                return Ok(ResponseFuture::ready(empty(StatusCode::ACCEPTED)));
             }
-            (&Method::GET | &Method::DELETE, _) => Ok(empty(StatusCode::NO_CONTENT)),
-            _ => Err(Refused::method_other_than("GET, DELETE")),
-        }
-    }
-
-    /// Replays the stream of a run.
-    fn join<B>(&self, log: &Arc<RunLog>) -> Result<Response<A, B>, Refused> {
-        let settings = &self.config.settings;
-        let gone = || {
-            let why = "the first chunks are not kept; read the chat when the run has ended";
-            Refused::new(StatusCode::GONE, "events_gone", why, None)
+            (&Method::GET, None) => match self.hub.clone().filter(|hub| hub.is_shared()) {
+                Some(hub) => {
+                    let joining = join_shared(config.clone(), hub, tenant, chat.into_owned());
+                    return Ok(ResponseFuture::joining(Box::pin(joining), config));
+                }
+                None => None,
+            },
+            (&Method::DELETE, _) => None,
+            _ => return Err(Refused::method_other_than("GET, DELETE")),
         };
-        let reader = match log.read(&After::default()) {
-            Ok(reader) => reader,
-            // It has ended meanwhile.
-            Err(Unreadable::Over) => return Ok(empty(StatusCode::NO_CONTENT)),
-            Err(Unreadable::Busy) => return Err(Refused::too_many_readers()),
-            Err(Unreadable::Gone) => return Err(gone()),
-        };
-        let earlier = log.earlier().ok_or_else(gone)?;
-        let guard = match &settings.shutdown {
-            Some(shutdown) => Some(shutdown.enter().ok_or_else(Refused::shutting_down)?),
-            None => None,
-        };
-        let environment = settings.environment.clone();
-        let events = Events::new(reader, earlier, environment, settings.keep_alive, guard);
-        let mut response = event_stream(ResponseBody::joined(events));
-        add_version(response.headers_mut());
-        Ok(response)
+        Ok(ResponseFuture::ready(joined_response(joined, &config)))
     }
 }
 
-fn empty<A: Service<ChatRequest>, B>(status: StatusCode) -> Response<A, B> {
-    let mut response = http::Response::new(ResponseBody::whole(Bytes::new()));
-    *response.status_mut() = status;
-    let no_store = HeaderValue::from_static("no-store");
-    response
-        .headers_mut()
-        .insert(header::CACHE_CONTROL, no_store);
-    response
+/// Replays the stream of a run that this process drives; `None` if it has ended meanwhile.
+fn join(config: &Config, log: &Arc<RunLog>) -> Result<Option<Events>, Refused> {
+    let reader = match log.read(&After::default()) {
+        Ok(reader) => reader,
+        Err(unreadable) => return refuse(unreadable),
+    };
+    let earlier = log.earlier().ok_or_else(gone)?;
+    events(config, reader, earlier).map(Some)
+}
+
+/// Replays the stream of a run that another process drives; `None` if there is none.
+async fn join_shared(
+    config: Arc<Config>,
+    hub: Arc<Hub>,
+    tenant: Tenant,
+    chat: String,
+) -> Result<Option<Events>, Refused> {
+    let failed = |error: StoreError| {
+        tracing::error!(error = ?error, "the store of events failed");
+        Refused::internal()
+    };
+    let run = hub.newest_shared(&tenant, &chat, &FORMAT).await;
+    let Some(run) = run.map_err(failed)? else {
+        return Ok(None);
+    };
+    let after = After::default();
+    let found = hub.find_shared(&tenant, &chat, &run, &FORMAT, &after).await;
+    match found.map_err(failed)?.map(|found| found.reader) {
+        // What the client had before follows the first event in the store.
+        Some(Ok(reader)) => events(&config, reader, Bytes::new()).map(Some),
+        Some(Err(unreadable)) => refuse(unreadable),
+        None => Ok(None),
+    }
+}
+
+fn events(config: &Config, log: impl Into<LogStream>, earlier: Bytes) -> Result<Events, Refused> {
+    let settings = &config.settings;
+    let guard = match &settings.shutdown {
+        Some(shutdown) => Some(shutdown.enter().ok_or_else(Refused::shutting_down)?),
+        None => None,
+    };
+    let environment = settings.environment.clone();
+    Ok(Events::new(
+        log,
+        earlier,
+        environment,
+        settings.keep_alive,
+        guard,
+    ))
+}
+
+fn refuse(unreadable: Unreadable) -> Result<Option<Events>, Refused> {
+    match unreadable {
+        Unreadable::Over => Ok(None),
+        Unreadable::Busy => Err(Refused::too_many_readers()),
+        Unreadable::Gone => Err(gone()),
+    }
+}
+
+fn gone() -> Refused {
+    let why = "the first chunks are not kept; read the chat when the run has ended";
+    Refused::new(StatusCode::GONE, "events_gone", why, None)
 }
 
 /// The chat whose stream a path names: `/{chat}/stream`, below any mount point.
@@ -128,7 +171,7 @@ where
     RB: Body,
     RB::Error: Into<BoxError>,
 {
-    type Response = Response<A, B>;
+    type Response = http::Response<ResponseBody<A, B>>;
     type Error = Infallible;
     type Future = ResponseFuture<A, B, RB>;
 
@@ -142,9 +185,9 @@ where
         let Some(chat) = chat_of(request.uri().path()) else {
             return ResponseFuture::new(&self.agent, self.config.clone(), request);
         };
-        let response = self.stream(chat, &request);
         let refused = |refused: Refused| refused.into_response().map(ResponseBody::whole);
-        ResponseFuture::ready(response.unwrap_or_else(refused))
+        let response = self.stream(chat, &request);
+        response.unwrap_or_else(|it| ResponseFuture::ready(refused(it)))
     }
 }
 

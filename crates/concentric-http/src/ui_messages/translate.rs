@@ -517,6 +517,8 @@ pub(super) static FORMAT: Format = Format {
 fn cut_off(cut: Cut) -> Bytes {
     let error_text = match cut {
         Cut::Gap => "The connection was too slow for the events of the run.",
+        Cut::Lost => "The events of the run can't be read.",
+        Cut::Resumed => "Another process has resumed the run.",
         Cut::Shutdown => "The server is shutting down.",
     };
     let mut frames = BytesMut::new();

@@ -315,6 +315,8 @@ fn cut_off(cut: Cut) -> Bytes {
             "events_lost",
             "The connection was too slow for the events of the run.",
         ),
+        Cut::Lost => ("events_lost", "The events of the run can't be read."),
+        Cut::Resumed => ("stale_claim", "Another process has resumed the run."),
         Cut::Shutdown => ("shutting_down", "The server is shutting down."),
     };
     let mut frame = BytesMut::new();

@@ -10,7 +10,7 @@ use http_body::{Body, Frame, SizeHint};
 
 use super::service::Config;
 use crate::{
-    run::{Events, Reader},
+    run::{Events, LogStream},
     shutdown::Guard,
 };
 
@@ -30,10 +30,14 @@ impl ThreadsBody {
         Self(Kind::Whole((!bytes.is_empty()).then_some(bytes)))
     }
 
-    pub(super) fn events(reader: Reader, config: &Config, shutdown: Option<Guard>) -> Self {
+    pub(super) fn events(
+        log: impl Into<LogStream>,
+        config: &Config,
+        shutdown: Option<Guard>,
+    ) -> Self {
         let environment = config.environment.clone();
         let (earlier, keep_alive) = (Bytes::new(), config.keep_alive);
-        let events = Events::new(reader, earlier, environment, keep_alive, shutdown);
+        let events = Events::new(log, earlier, environment, keep_alive, shutdown);
         Self(Kind::Events(Box::new(events)))
     }
 }

@@ -3,7 +3,7 @@
 use std::{borrow::Cow, sync::Arc};
 
 use concentric_core::{
-    CancelReason, ThreadId,
+    CancelReason, Str, ThreadId,
     store::{RunStatus, RunStore, RunSummary, StoreError, Tenant, ThreadStore},
 };
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header, request::Parts};
@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     refused::Refused,
-    run::{After, Metadata, Reader, RunLog, Unreadable},
+    run::{After, LogStream, Metadata, RunLog, Unreadable},
     upload::{event_stream, is_json},
 };
 
@@ -99,6 +99,10 @@ impl Request {
         for log in logs {
             log.cancel(CancelReason::User);
             log.discard();
+        }
+        if let Some(logs) = &self.config.logs {
+            let removed = logs.remove_shared(&self.tenant, thread).await;
+            removed.map_err(|error| failed(&error))?;
         }
         match is_known {
             true => Ok(empty(StatusCode::NO_CONTENT)),
@@ -194,20 +198,20 @@ impl Request {
             Some(log) if !log.is_failed() => None,
             _ => self.stored(thread, run).await?,
         };
+        let is_here = log.is_some() && stored.is_none();
+        if !is_here
+            && let Some(response) = self
+                .shared(thread, run, &after, log.as_ref(), stored.as_ref())
+                .await?
+        {
+            return Ok(response);
+        }
         if let (Some(log), None) = (log, &stored) {
             if log.format().name != FORMAT.name {
                 let why = "the run was started by an endpoint with another protocol";
                 return Err(Refused::conflict("other_protocol", why));
             }
-            return match log.read(&after) {
-                Ok(reader) => self.stream(reader),
-                Err(Unreadable::Over) => Ok(empty(StatusCode::NO_CONTENT)),
-                Err(Unreadable::Busy) => Err(Refused::too_many_readers()),
-                Err(Unreadable::Gone) => {
-                    let why = "the events after this one are not kept; read the thread and the run";
-                    Err(Refused::new(StatusCode::GONE, "events_gone", why, None))
-                }
-            };
+            return self.read(log.read(&after));
         }
         let stored = stored.ok_or_else(unknown_run)?;
         let mut response = empty(StatusCode::NO_CONTENT);
@@ -219,14 +223,51 @@ impl Request {
         Ok(response)
     }
 
-    fn stream(&self, reader: Reader) -> Result<Response, Refused> {
+    /// The events of a run that another process drives, or has driven; `None` if the store of the logs does not have
+    /// them. `log` is that of this process, whose run ended with an error.
+    async fn shared(
+        &self,
+        thread: &str,
+        run: &str,
+        after: &After,
+        log: Option<&Arc<RunLog>>,
+        stored: Option<&RunSummary>,
+    ) -> Result<Option<Response>, Refused> {
+        let Some(logs) = &self.config.logs else {
+            return Ok(None);
+        };
+        let found = logs.find_shared(&self.tenant, thread, run, &FORMAT, after);
+        let found = found.await.map_err(|error| failed(&error))?;
+        // Another process will resume a run that is not over, and begin another log.
+        let is_resumed = |is_ended| {
+            let status = stored.map(|stored| stored.status);
+            is_ended && matches!(status, Some(RunStatus::Running | RunStatus::Abandoned))
+        };
+        let is_ours = |tag: &Str| log.is_some_and(|log| log.tag() == tag);
+        let found = found.filter(|found| !is_ours(&found.tag) && !is_resumed(found.is_ended));
+        found.map(|found| self.read(found.reader)).transpose()
+    }
+
+    fn read(&self, log: Result<impl Into<LogStream>, Unreadable>) -> Result<Response, Refused> {
+        match log {
+            Ok(log) => self.stream(log.into()),
+            Err(Unreadable::Over) => Ok(empty(StatusCode::NO_CONTENT)),
+            Err(Unreadable::Busy) => Err(Refused::too_many_readers()),
+            Err(Unreadable::Gone) => {
+                let why = "the events after this one are not kept; read the thread and the run";
+                Err(Refused::new(StatusCode::GONE, "events_gone", why, None))
+            }
+        }
+    }
+
+    fn stream(&self, log: LogStream) -> Result<Response, Refused> {
         let guard = match &self.config.shutdown {
             Some(shutdown) => Some(shutdown.enter().ok_or_else(Refused::shutting_down)?),
             None => None,
         };
         let body = match self.is_head {
             true => ThreadsBody::whole(bytes::Bytes::new()),
-            false => ThreadsBody::events(reader, &self.config, guard),
+            false => ThreadsBody::events(log, &self.config, guard),
         };
         Ok(event_stream(body))
     }

@@ -45,7 +45,7 @@ use crate::{keep_alive::KeepAlive, refused::Refused, run::Hub, shutdown::Shutdow
 /// | `GET /?before=NEXT&limit=N` | the threads after those of the page with this `next`; at most 100, by default 50. A thread that is written meanwhile moves to the first page |
 /// | `GET /THREAD` | `{"threadId", "turns", "start", "end", "messages"}`: the messages of the turns from position `start` to before `end`, which are the newest ones, and the number of all turns |
 /// | `GET /THREAD?before=N`, `?after=N`, `&limit=N` | the turns before position `N`, such as `start` of a page, or those from it on, such as `end`; at most 500, by default 50, and fewer if they have more than 4 MiB. A position beyond the end is that of the end |
-/// | `DELETE /THREAD` | `204`; the store [also deletes](ThreadStore::delete) the runs that it has of the thread. Then those that this process drives are cancelled, and their events are removed; if the store fails, nothing is changed |
+/// | `DELETE /THREAD` | `204`; the store [also deletes](ThreadStore::delete) the runs that it has of the thread. Then those that this process drives are cancelled, and the events of all are removed; if the store fails, nothing is changed. If the store of shared events fails, they remain until they expire, and the response is `500` |
 /// | `GET /THREAD/runs` | `{"threadId", "runs": [{"runId", "status"}]}`: the runs that have not ended, of this process or stored |
 /// | `GET /THREAD/runs/RUN` | `{"threadId", "runId", "status"}`, and the `lastEventId` of a run that is driven here, the interrupts of one that waits (`outcome`), and [how a run ended](#how-a-run-ended) |
 /// | `GET /THREAD/runs/RUN/events` | the events of a run ([below](#joining-a-run)) |
@@ -96,13 +96,14 @@ use crate::{keep_alive::KeepAlive, refused::Refused, run::Hub, shutdown::Shutdow
 /// | has a log that ended with an error, and has not ended in the store: another process continues it, or will | `204`, as without a log |
 /// | has a log with 256 readers | `429`, `too_many_readers` |
 /// | has a log without the next event | `410`, `events_gone`: the client reads the thread and the status |
+/// | is driven by another process, or was, and its log is [shared](EventLogLayer#several-processes) | as if it were driven here |
 /// | has ended, and the client has its last event | `204` |
-/// | is stored, and has no log here | `204`; with `Retry-After` if it may be resumed here |
+/// | is stored, and has no log here or in a store that its process shares | `204`; with `Retry-After` if it may be resumed here |
 /// | is unknown | `404` |
 ///
 /// A stream ends with the terminal event of the run; with `RUN_ERROR`, `code` `events_lost`, if the client reads
-/// too slowly; or with `shutting_down`, after the grace period of the [shutdown](Self::shutdown). These two have no
-/// id. After `RUN_ERROR` with another `code`, such as `stale_claim`, another process may continue the run: if its status
+/// too slowly, or the store of a shared log does not have the events or fails; or with `shutting_down`, after the grace period of the [shutdown](Self::shutdown). These two have no
+/// id, nor does a `stale_claim` of a shared log. After `RUN_ERROR` with another `code`, such as `stale_claim`, another process may continue the run: if its status
 /// is `running` or `abandoned`, the client joins it again. The first event is not always `RUN_STARTED`, so a client that
 /// checks the order of events continues the stream that it had.
 ///
@@ -179,7 +180,8 @@ impl Threads {
         self.with(|config| config.runs = Some(Arc::new(store)))
     }
 
-    /// Sets the logs of the runs that this process drives, which clients can [join](Self#joining-a-run).
+    /// Sets the logs of the runs that this process drives, and of [others](EventLogLayer#several-processes), which
+    /// clients can [join](Self#joining-a-run).
     #[must_use]
     pub fn events(self, log: &EventLogLayer) -> Self {
         let logs = Arc::clone(log.hub());

@@ -14,6 +14,7 @@ use concentric_core::{Context as Run, Environment, Str, store::Tenant};
 use super::{
     super::Translate,
     run_log::{Format, RunLog},
+    share::Shared,
 };
 
 /// The limits of the logs.
@@ -39,6 +40,8 @@ pub(crate) struct Hub {
     pub(crate) limits: Limits,
     pub(crate) environment: Environment,
     pub(crate) without_client: WithoutClient,
+    /// The store from which other processes read the logs.
+    pub(crate) shared: Option<Arc<Shared>>,
     // The bytes of all logs.
     bytes: AtomicUsize,
     // The number of logs so far.
@@ -58,15 +61,21 @@ impl Hub {
         limits: Limits,
         environment: Environment,
         without_client: WithoutClient,
+        shared: Option<Arc<Shared>>,
     ) -> Self {
         Self {
             limits,
             environment,
             without_client,
+            shared,
             bytes: AtomicUsize::new(0),
             serial: AtomicU64::new(0),
             logs: Mutex::default(),
         }
+    }
+
+    pub(crate) const fn is_shared(&self) -> bool {
+        self.shared.is_some()
     }
 
     fn lock(&self) -> MutexGuard<'_, Logs> {
@@ -77,17 +86,19 @@ impl Hub {
         self.environment.clock().monotonic()
     }
 
-    /// Makes a log known under its name, unless that of a live run is.
-    pub(crate) fn add(&self, log: &Arc<RunLog>) {
+    /// Makes a log known under its name, unless that of a live run is. Returns whether it is known.
+    pub(crate) fn add(&self, log: &Arc<RunLog>) -> bool {
         let now = self.now();
         let mut logs = self.lock();
         let expired = logs.expire(now, self.limits.linger);
         let known = logs.by_name.get(log.name());
-        if known.is_none_or(|known| known.is_ended()) {
+        let is_new = known.is_none_or(|known| known.is_ended());
+        if is_new {
             logs.by_name.insert(log.name().clone(), Arc::clone(log));
         }
         drop(logs);
         clear(expired);
+        is_new
     }
 
     /// Notes that the run of a log has ended.

@@ -2,13 +2,17 @@
 
 mod body;
 mod hub;
+mod remote;
 mod run_log;
+mod share;
 mod writer;
 
 pub(crate) use self::{
     body::LogBody,
     hub::{Hub, Limits},
+    remote::Remote,
     run_log::{After, Format, Read, Reader, RunLog, Unreadable},
+    share::Shared,
     writer::{Offer, Writer},
 };
 pub(super) use self::{

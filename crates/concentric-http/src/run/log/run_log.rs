@@ -32,14 +32,14 @@ const BLOCK: usize = 8 << 10;
 const ID: usize = 16;
 
 /// The maximum number of readers of a log: each event wakes all of them.
-const READERS: usize = 256;
+pub(super) const READERS: usize = 256;
 
 /// The bytes that each piece takes besides its frames, and each log besides its pieces.
 const PIECE: usize = size_of::<Piece>();
 const LOG: usize = 1024;
 
 /// The size up to which a reader returns pieces as one.
-const JOINED: usize = 16 << 10;
+pub(super) const JOINED: usize = 16 << 10;
 
 /// The form of the frames of a log.
 pub(crate) struct Format {
@@ -92,6 +92,8 @@ struct State {
     // The end of a run that is dropped before its end, if it is not its consumer that has left.
     ending: Option<Ending>,
     is_cleared: bool,
+    // Whether the events are removed because they must not be read.
+    is_discarded: bool,
     // Whether the run ended with an error, or without an end.
     is_failed: bool,
 }
@@ -216,7 +218,6 @@ impl RunLog {
         (state.first(), frames.collect(), after)
     }
 
-    #[cfg(feature = "console")]
     pub(crate) const fn tag(&self) -> &Str {
         &self.tag
     }
@@ -353,6 +354,7 @@ impl RunLog {
 
     /// Removes the log, and all of its events.
     pub(crate) fn discard(self: &Arc<Self>) {
+        self.lock().is_discarded = true;
         self.hub.remove(self);
     }
 
@@ -391,21 +393,36 @@ impl RunLog {
         if state.readers.len() >= READERS {
             return Err(Unreadable::Busy);
         }
-        state.readers_so_far += 1;
-        let reader = state.readers_so_far;
-        state.readers.push(Place {
-            reader,
-            next,
-            waker: None,
-        });
+        let reader = state.add_reader(next);
+        drop(state);
         Ok(Reader {
             log: Arc::clone(self),
             reader,
         })
     }
+
+    /// Returns a reader of all events, besides those of clients.
+    pub(super) fn follow(self: &Arc<Self>) -> Reader {
+        let reader = self.lock().add_reader(1);
+        Reader {
+            log: Arc::clone(self),
+            reader,
+        }
+    }
 }
 
 impl State {
+    fn add_reader(&mut self, next: u64) -> u64 {
+        self.readers_so_far += 1;
+        let reader = self.readers_so_far;
+        self.readers.push(Place {
+            reader,
+            next,
+            waker: None,
+        });
+        reader
+    }
+
     /// The number of the oldest event, or of the next one if there is none.
     fn first(&self) -> u64 {
         self.pieces.front().map_or(self.next, |piece| piece.first)
@@ -495,9 +512,96 @@ pub(crate) enum Read {
     End,
 }
 
+/// Events that are copied elsewhere.
+pub(super) enum Pulled {
+    Events {
+        first: u64,
+        pieces: Vec<Bytes>,
+        /// Whether the log ends with them.
+        is_end: bool,
+        /// Whether there are more.
+        is_full: bool,
+    },
+    /// All events are removed.
+    Removed { next: u64, is_ended: bool },
+    /// All events are removed, since they must not be read.
+    Discarded,
+}
+
 impl Reader {
     pub(crate) const fn log(&self) -> &Arc<RunLog> {
         &self.log
+    }
+
+    /// The number of the next event.
+    pub(super) fn next(&self) -> u64 {
+        let state = self.log.lock();
+        let place = state.readers.iter().find(|it| it.reader == self.reader);
+        place.map_or(state.next, |place| place.next)
+    }
+
+    /// Continues with this event, and lets the log remove those before it.
+    pub(super) fn advance(&mut self, next: u64) {
+        let mut state = self.log.lock();
+        let place = state.readers.iter_mut().find(|it| it.reader == self.reader);
+        if let Some(place) = place {
+            place.next = next;
+        }
+    }
+
+    /// Returns the next events that are kept, up to about `most` bytes. The log keeps them until the reader
+    /// [advances](Self::advance).
+    pub(super) fn pull(&mut self, most: usize, cx: &mut Context<'_>) -> Poll<Pulled> {
+        let mut state = self.log.lock();
+        let (oldest, is_ended) = (state.first(), state.run.is_none());
+        let State {
+            pieces,
+            next,
+            readers,
+            is_cleared,
+            is_discarded,
+            ..
+        } = &mut *state;
+        if *is_discarded {
+            return Poll::Ready(Pulled::Discarded);
+        }
+        let Some(place) = readers.iter_mut().find(|it| it.reader == self.reader) else {
+            return Poll::Ready(Pulled::Removed {
+                next: *next,
+                is_ended,
+            });
+        };
+        place.next = place.next.max(oldest);
+        if place.next >= *next && !is_ended {
+            let old = place.waker.replace(cx.waker().clone());
+            drop(state);
+            drop(old);
+            return Poll::Pending;
+        }
+        if *is_cleared {
+            return Poll::Ready(Pulled::Removed {
+                next: *next,
+                is_ended,
+            });
+        }
+        let first = place.next;
+        let at = pieces.partition_point(|piece| piece.first <= first);
+        let (mut pulled, mut size, mut is_full) = (Vec::new(), 0, false);
+        for piece in pieces.iter().skip(at.saturating_sub(1)) {
+            if size > 0 && size + piece.frames.len() > most {
+                is_full = true;
+                break;
+            }
+            let frames = skip(&piece.frames, first.saturating_sub(piece.first));
+            size += frames.len();
+            pulled.push(frames);
+        }
+        Poll::Ready(Pulled::Events {
+            first,
+            pieces: pulled,
+            is_end: is_ended && !is_full,
+            is_full,
+        })
     }
 
     /// Returns the next events.

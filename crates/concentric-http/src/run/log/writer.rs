@@ -15,6 +15,7 @@ use super::{
     super::Translate,
     hub::Hub,
     run_log::{Ending, RunLog},
+    share::share,
 };
 
 /// The translator of a request, which the endpoint offers to the log: an extension of the run's context.
@@ -113,7 +114,9 @@ impl Writer {
                 (translator, log)
             }
         };
-        hub.add(&log);
+        if hub.add(&log) {
+            share(hub, &log);
+        }
         let mut writer = Self {
             translator,
             log,

@@ -15,15 +15,15 @@ use std::time::Duration;
 use tower::Layer;
 
 /// A server whose runs are kept in a log.
-struct Server {
-    agent: BoxModel,
-    suspend: SuspendLayer<MemoryStore>,
+pub(super) struct Server {
+    pub(super) agent: BoxModel,
+    pub(super) suspend: SuspendLayer<MemoryStore>,
     detach: DetachLayer,
-    threads: Threads,
+    pub(super) threads: Threads,
 }
 
 impl Server {
-    fn new(
+    pub(super) fn new(
         log: &EventLogLayer,
         store: &Arc<MemoryStore>,
         tools: ScriptedTools,
@@ -45,29 +45,29 @@ impl Server {
         }
     }
 
-    fn of(log: &EventLogLayer, model: ScriptedModel) -> Self {
+    pub(super) fn of(log: &EventLogLayer, model: ScriptedModel) -> Self {
         let store = Arc::new(MemoryStore::new());
         Self::new(log, &store, ScriptedTools::new(), model)
     }
 
     /// Starts the run `r` of the thread `t`.
-    async fn start(&self) -> Stream {
+    pub(super) async fn start(&self) -> Stream {
         let service = AgUiLayer::new().layer(self.agent.clone());
         let response = service.oneshot(by("ada", post(input().to_string())));
         Stream::new(response.await.unwrap())
     }
 
-    async fn get(&self, path: &str) -> Answer {
+    pub(super) async fn get(&self, path: &str) -> Answer {
         send(self.threads.clone(), by("ada", get(path))).await
     }
 
-    async fn join(&self, query: &str) -> Stream {
+    pub(super) async fn join(&self, query: &str) -> Stream {
         let path = format!("/t/runs/r/events{query}");
         let response = self.threads.clone().oneshot(by("ada", get(&path)));
         Stream::new(response.await.unwrap())
     }
 
-    async fn status(&self) -> Value {
+    pub(super) async fn status(&self) -> Value {
         self.get("/t/runs/r").await.json()
     }
 }
@@ -78,7 +78,7 @@ pub struct Stream {
     body: std::pin::Pin<
         Box<dyn http_body::Body<Data = Bytes, Error = std::convert::Infallible> + Send>,
     >,
-    read: String,
+    pub(super) read: String,
 }
 
 impl Stream {
@@ -122,7 +122,7 @@ impl Stream {
 }
 
 /// The frames of a body, without comments.
-fn frames(body: &str) -> Vec<String> {
+pub(super) fn frames(body: &str) -> Vec<String> {
     assert!(body.is_empty() || body.ends_with("\n\n"), "{body}");
     let frames = body.split("\n\n").map(str::to_owned);
     frames
@@ -131,7 +131,7 @@ fn frames(body: &str) -> Vec<String> {
 }
 
 /// The id of a frame, and its event.
-fn parse(frame: &str) -> (Option<&str>, Value) {
+pub(super) fn parse(frame: &str) -> (Option<&str>, Value) {
     let (id, data) = match frame.split_once('\n') {
         Some((id, data)) => (Some(id.strip_prefix("id: ").unwrap()), data),
         None => (None, frame),
@@ -140,12 +140,12 @@ fn parse(frame: &str) -> (Option<&str>, Value) {
     (id, serde_json::from_str(data).unwrap())
 }
 
-fn events(frames: &[String]) -> Vec<Value> {
+pub(super) fn events(frames: &[String]) -> Vec<Value> {
     frames.iter().map(|frame| parse(frame).1).collect()
 }
 
 /// The events of a whole stream, which must be legal.
-fn whole(frames: &[String]) -> Vec<Value> {
+pub(super) fn whole(frames: &[String]) -> Vec<Value> {
     let events = events(frames);
     let plain: String = events
         .iter()
@@ -154,20 +154,20 @@ fn whole(frames: &[String]) -> Vec<Value> {
     legal(&plain)
 }
 
-fn last_type(frames: &[String]) -> String {
+pub(super) fn last_type(frames: &[String]) -> String {
     let (_, last) = parse(frames.last().unwrap());
     last["type"].as_str().unwrap().to_owned()
 }
 
 /// Waits until other tasks have done their work.
-async fn settle() {
+pub(super) async fn settle() {
     for _ in 0..100 {
         tokio::task::yield_now().await;
     }
 }
 
 /// A model that answers with `Hello`, and then waits for the gate.
-fn greeting(gate: &Gate) -> ScriptedModel {
+pub(super) fn greeting(gate: &Gate) -> ScriptedModel {
     ScriptedModel::new()
         .deltas(["Hel", "lo", ", "])
         .wait(gate)

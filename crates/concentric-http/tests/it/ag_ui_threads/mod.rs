@@ -3,7 +3,9 @@
 pub mod events;
 mod outcome;
 mod pages;
+mod redis;
 mod requests;
+mod shared;
 mod status;
 
 use crate::support::{Answer, send};

@@ -12,6 +12,7 @@ use concentric_http::{
     ui_messages::Sdk,
 };
 use concentric_layers::DetachLayer;
+use concentric_store::{MemoryStore, Options};
 use concentric_test::{Gate, ScriptedModel, ScriptedTools};
 use std::time::Duration;
 use tower::{ServiceBuilder, ServiceExt};
@@ -201,20 +202,73 @@ async fn an_earlier_answer_that_is_too_large_is_gone() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_stream_is_replayed_by_another_process() {
+    let store = MemoryStore::new();
+    let log = || EventLogLayer::new().shared(store.clone());
+    let gate = Gate::new();
+    let here = Server::new(&log(), pieces(std::slice::from_ref(&gate)));
+    let there = Server::new(&log(), ScriptedModel::new());
+    assert_eq!(there.resume().await.status(), 204);
+    let mut first = here.start().await;
+    first.until("piece 0 ").await;
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    for chat in ["other", "chat%2Fx", "cha", "chat%00"] {
+        assert_eq!(there.stream("GET", chat).await.status(), 204);
+    }
+    let mut second = there.resume().await;
+    assert_eq!(second.status(), 200);
+    gate.open();
+    let all = first.end().await;
+    assert_eq!(second.end().await, all);
+    // The run has ended; before, it is stopped by its process.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert_eq!(there.resume().await.status(), 204);
+}
+
+#[tokio::test(start_paused = true)]
+async fn chunks_that_the_store_does_not_keep_are_gone() {
+    let store = MemoryStore::with_options(Options::new().max_log_events(8));
+    let log = || EventLogLayer::new().shared(store.clone());
+    let gates: Vec<Gate> = (0..12).map(|_| Gate::new()).collect();
+    let here = Server::new(&log(), pieces(&gates));
+    let there = Server::new(&log(), ScriptedModel::new());
+    let mut first = here.start().await;
+    for (n, gate) in gates.iter().enumerate() {
+        first.until(&format!("piece {n} ")).await;
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        let status = there.resume().await.status();
+        assert!(
+            !matches!((n, status), (0, 410) | (11, 200)),
+            "{n}: {status}"
+        );
+        gate.open();
+    }
+    first.end().await;
+}
+
 #[tokio::test]
 async fn a_continued_answer_is_replayed_with_its_earlier_parts() {
-    replay_a_continued_answer(Sdk::V7).await;
+    let log = EventLogLayer::new();
+    replay_a_continued_answer(Sdk::V7, &log, &log).await;
 }
 
 #[tokio::test]
 async fn a_client_of_version_6_replays_a_continued_answer() {
-    replay_a_continued_answer(Sdk::V6).await;
+    let log = EventLogLayer::new();
+    replay_a_continued_answer(Sdk::V6, &log, &log).await;
 }
 
-async fn replay_a_continued_answer(sdk: Sdk) {
+#[tokio::test(start_paused = true)]
+async fn a_continued_answer_is_replayed_by_another_process() {
+    let store = MemoryStore::new();
+    let log = || EventLogLayer::new().shared(store.clone());
+    replay_a_continued_answer(Sdk::V7, &log(), &log()).await;
+}
+
+async fn replay_a_continued_answer(sdk: Sdk, log: &EventLogLayer, other: &EventLogLayer) {
     let gate = Gate::new();
     let ran = Ran::default();
-    let log = EventLogLayer::new();
     let waits = gate.clone();
     let agent = approving(with_tokens(&ran), refund());
     let waiting = tower::service_fn(move |request: ChatRequest| {
@@ -236,8 +290,10 @@ async fn replay_a_continued_answer(sdk: Sdk) {
             }))
         }
     });
-    let mut server = Server::of(&log, BoxModel::new(waiting));
+    let mut server = Server::of(log, BoxModel::new(waiting));
     server.layer = server.layer.clone().sdk(sdk);
+    let mut there = Server::new(other, ScriptedModel::new());
+    there.layer = there.layer.clone().sdk(sdk);
     let asked = message(&server.start().await.end().await);
     let mut answer = asked.json();
     answer["metadata"] = json!({"shown": true});
@@ -251,7 +307,8 @@ async fn replay_a_continued_answer(sdk: Sdk) {
     let body = input(&[user("u", "hi"), answer.clone()]);
     let mut first = server.request(post(&body)).await;
     first.until("start").await;
-    let mut second = server.resume().await;
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let mut second = there.resume().await;
     gate.open();
     let rest = first.end().await;
     let mut whole = Message::continue_from(&answer);
