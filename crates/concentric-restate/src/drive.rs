@@ -130,6 +130,7 @@ impl<'a> Drive<'a> {
                 if !self.is_live && current.is_executed.load(Ordering::Acquire) {
                     // What the last attempt has published of this step is void.
                     self.is_live = true;
+                    self.resume();
                     self.publish(Event::Reset);
                 }
                 if let Poll::Ready(result) = result {
@@ -159,6 +160,12 @@ impl<'a> Drive<'a> {
         }
     }
 
+    /// Continues the events of an earlier attempt.
+    fn resume(&self) {
+        let Attempt { shared, thread, .. } = self.attempt;
+        shared.events.resume(thread);
+    }
+
     fn publish(&self, event: Event) {
         let Attempt { shared, thread, .. } = self.attempt;
         shared.events.publish(thread, event);
@@ -168,6 +175,9 @@ impl<'a> Drive<'a> {
     fn event(&mut self, item: Option<Result<Event, Error>>) {
         let ended = match item {
             Some(Ok(Event::Finish(finish))) => {
+                if !self.is_live {
+                    self.resume();
+                }
                 self.publish(Event::Finish(finish.clone()));
                 Ended::Finished(finish)
             }

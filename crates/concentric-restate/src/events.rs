@@ -1,6 +1,9 @@
-//! The events of runs, for consumers in this process.
+//! The events of runs, for consumers in this process or, with a store, in any.
 
-use concentric_core::Event;
+mod shared;
+
+use self::shared::{Reader, Writer};
+use concentric_core::{Event, Str, store::EventStore};
 use std::{
     collections::{HashMap, VecDeque},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -18,12 +21,31 @@ const MAX_THREADS: usize = 1024;
 /// Clones share the events. A consumer [attaches](Self::attach) to a conversation at any time, and receives the
 /// events of its latest run from the first one that is kept. Each live event is published once; when a step is
 /// executed again after a crash, [`Event::Reset`] precedes its events. Replayed steps publish nothing, so a consumer
-/// in a process that takes a run over has the events from then on; the whole answer is that of the invocation.
+/// that attaches after another process has taken a run over has the events from then on; the whole answer is that of
+/// the invocation.
 ///
 /// The last 4,096 events of each of 1,024 conversations are kept. A consumer that is further behind
 /// [misses](Attached::missed) the oldest ones.
+///
+/// # Several processes
+///
+/// With a [store](Self::shared), consumers of any process receive the events, also of a run that another process takes
+/// over. Events are written about 50 milliseconds after they were published, and an attached consumer reads every 100
+/// milliseconds; one that has not read the end of a run after 300 milliseconds misses it if the next run has begun.
+/// Events are stored as JSON, the last one with the transcript, for as long as the [store](EventStore) keeps them. A store
+/// that does not work delays no run: what it has not received is missed.
 #[derive(Clone, Default)]
-pub struct RunEvents(Arc<Mutex<Logs>>);
+pub struct RunEvents {
+    logs: Arc<Mutex<Logs>>,
+    shared: Option<Shared>,
+}
+
+/// The store of the events, and the name of the logs in it.
+#[derive(Clone)]
+struct Shared {
+    store: Arc<dyn EventStore>,
+    name: Str,
+}
 
 #[derive(Default)]
 struct Logs {
@@ -44,11 +66,19 @@ struct Kept {
     first: u64,
     // The index of the first event of the latest run.
     begin: u64,
+    writer: Writer,
 }
 
 impl Log {
     fn lock(&self) -> MutexGuard<'_, Kept> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Kept {
+    /// The index of the next event.
+    fn next(&self) -> u64 {
+        self.first + self.events.len() as u64
     }
 }
 
@@ -58,8 +88,21 @@ impl RunEvents {
         Self::default()
     }
 
+    /// Creates a channel over a store, in which the logs of all processes with the same `name` are the same ones, such
+    /// as that of the service.
+    pub fn shared(store: impl EventStore, name: impl Into<Str>) -> Self {
+        let shared = Shared {
+            store: Arc::new(store),
+            name: name.into(),
+        };
+        Self {
+            logs: Arc::default(),
+            shared: Some(shared),
+        }
+    }
+
     fn log(&self, thread: &str) -> Arc<Log> {
-        let mut logs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut logs = self.logs.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(log) = logs.logs.get(thread) {
             return Arc::clone(log);
         }
@@ -79,21 +122,34 @@ impl RunEvents {
 
     /// Attaches to the latest run of a conversation, or to its next one.
     pub fn attach(&self, thread: &str) -> Attached {
+        if let Some(shared) = &self.shared {
+            return Attached(Source::Store(Reader::new(shared, thread)));
+        }
         let log = self.log(thread);
         let next = log.lock().begin;
-        Attached {
+        Attached(Source::Log {
             changed: log.changed.subscribe(),
             log,
             next,
             missed: 0,
-        }
+        })
     }
 
     /// Begins a run: consumers that attach from now on receive its events.
     pub(crate) fn begin(&self, thread: &str) {
         let log = self.log(thread);
         let mut kept = log.lock();
-        kept.begin = kept.first + kept.events.len() as u64;
+        let next = kept.next();
+        kept.begin = next;
+        kept.writer.begin(next);
+    }
+
+    /// Continues a run that another attempt has begun, possibly in another process.
+    pub(crate) fn resume(&self, thread: &str) {
+        let log = self.log(thread);
+        let mut kept = log.lock();
+        let next = kept.next();
+        kept.writer.resume(next);
     }
 
     pub(crate) fn publish(&self, thread: &str, event: Event) {
@@ -104,46 +160,70 @@ impl RunEvents {
             kept.first += 1;
         }
         kept.events.push_back(event);
+        let starts = self.shared.is_some() && kept.writer.starts();
         drop(kept);
         log.changed.send_modify(|version| *version += 1);
+        if let (Some(shared), true) = (&self.shared, starts) {
+            shared::write(shared, thread, log);
+        }
     }
 }
 
 /// A consumer of the events of a conversation.
-pub struct Attached {
-    log: Arc<Log>,
-    changed: watch::Receiver<u64>,
-    next: u64,
-    missed: u64,
+pub struct Attached(Source);
+
+enum Source {
+    Log {
+        log: Arc<Log>,
+        changed: watch::Receiver<u64>,
+        next: u64,
+        missed: u64,
+    },
+    Store(Reader),
 }
 
 impl Attached {
     /// Waits for the next event; `None` once the conversation is not kept any more.
     ///
+    /// With a store, it waits until the next run at the latest, since a log that the store does not keep any more is
+    /// followed by that of the next run. A store that fails is read again after a second.
+    ///
     /// # Cancel safety
     ///
     /// Dropping the future loses no event.
     pub async fn next(&mut self) -> Option<Event> {
+        let (log, changed, next, missed) = match &mut self.0 {
+            Source::Store(reader) => return Some(reader.next().await),
+            Source::Log {
+                log,
+                changed,
+                next,
+                missed,
+            } => (log, changed, next, missed),
+        };
         loop {
-            self.changed.mark_unchanged();
+            changed.mark_unchanged();
             {
-                let kept = self.log.lock();
-                let skipped = kept.first.saturating_sub(self.next);
-                self.missed += skipped;
-                self.next += skipped;
-                let at = usize::try_from(self.next - kept.first).unwrap_or(usize::MAX);
+                let kept = log.lock();
+                let skipped = kept.first.saturating_sub(*next);
+                *missed += skipped;
+                *next += skipped;
+                let at = usize::try_from(*next - kept.first).unwrap_or(usize::MAX);
                 if let Some(event) = kept.events.get(at) {
-                    self.next += 1;
+                    *next += 1;
                     return Some(event.clone());
                 }
             }
-            self.changed.changed().await.ok()?;
+            changed.changed().await.ok()?;
         }
     }
 
     /// The number of events that were dropped before this consumer read them.
     pub const fn missed(&self) -> u64 {
-        self.missed
+        match &self.0 {
+            Source::Log { missed, .. } => *missed,
+            Source::Store(reader) => reader.missed(),
+        }
     }
 }
 
@@ -189,7 +269,7 @@ mod tests {
         for at in 0..MAX_THREADS + 5 {
             events.publish(&at.to_string(), Event::Reset);
         }
-        let logs = events.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let logs = events.logs.lock().unwrap_or_else(PoisonError::into_inner);
         assert_eq!(
             (logs.logs.len(), logs.order.len()),
             (MAX_THREADS, MAX_THREADS)
