@@ -143,6 +143,7 @@ impl EventLogLayer {
             events: 4096,
             bytes: 1 << 20,
             total: 256 << 20,
+            behind: (8, 3),
             linger: Duration::from_secs(300),
         };
         Self::of(limits, Environment::system(), None)
@@ -150,7 +151,7 @@ impl EventLogLayer {
 
     fn of(limits: Limits, environment: Environment, shared: Option<Arc<Shared>>) -> Self {
         Self {
-            hub: Arc::new(Hub::new(limits, environment, without_client, shared)),
+            hub: Arc::new(Hub::new(limits, environment, shared)),
         }
     }
 
@@ -311,7 +312,7 @@ impl<S: ModelService> Service<ChatRequest> for EventLog<S> {
         let (run, transcript) = (context.clone(), request.transcript.clone());
         let (hub, call) = (Arc::clone(&self.hub), self.inner.call(request));
         Box::pin(async move {
-            let writer = Writer::begin(&hub, offer.as_ref(), &run);
+            let writer = Writer::begin(&hub, offer.as_ref(), &run, without_client);
             drop((hub, offer, run));
             let Some(mut writer) = writer else {
                 return call.await;

@@ -510,6 +510,7 @@ impl Translate for Translator {
 /// The frames of this protocol.
 pub(super) static FORMAT: Format = Format {
     name: "ui-messages",
+    has_ids: true,
     cut: cut_off,
 };
 

@@ -305,6 +305,7 @@ impl Translate for Translator {
 /// The frames of AG-UI.
 pub(in crate::ag_ui) static FORMAT: Format = Format {
     name: "ag-ui",
+    has_ids: true,
     cut: cut_off,
 };
 

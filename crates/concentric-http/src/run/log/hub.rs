@@ -9,10 +9,9 @@ use std::{
     time::Duration,
 };
 
-use concentric_core::{Context as Run, Environment, Str, store::Tenant};
+use concentric_core::{Environment, Str, store::Tenant};
 
 use super::{
-    super::Translate,
     run_log::{Format, RunLog},
     share::Shared,
 };
@@ -25,12 +24,11 @@ pub(crate) struct Limits {
     pub(crate) bytes: usize,
     /// Of all runs.
     pub(crate) total: usize,
+    /// How many times the limits on events and bytes of a run may be exceeded while a reader lacks the events.
+    pub(crate) behind: (usize, usize),
     /// How long the log of an ended run is kept.
     pub(crate) linger: Duration,
 }
-
-/// Makes the translator of a run that no endpoint has started.
-pub(crate) type WithoutClient = fn(&Run) -> Box<dyn Translate>;
 
 /// The name by which clients find a run: its tenant, thread and run.
 pub(crate) type Name = (Str, Str, Str);
@@ -39,7 +37,6 @@ pub(crate) type Name = (Str, Str, Str);
 pub(crate) struct Hub {
     pub(crate) limits: Limits,
     pub(crate) environment: Environment,
-    pub(crate) without_client: WithoutClient,
     /// The store from which other processes read the logs.
     pub(crate) shared: Option<Arc<Shared>>,
     // The bytes of all logs.
@@ -60,13 +57,11 @@ impl Hub {
     pub(crate) fn new(
         limits: Limits,
         environment: Environment,
-        without_client: WithoutClient,
         shared: Option<Arc<Shared>>,
     ) -> Self {
         Self {
             limits,
             environment,
-            without_client,
             shared,
             bytes: AtomicUsize::new(0),
             serial: AtomicU64::new(0),

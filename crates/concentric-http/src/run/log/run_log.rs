@@ -17,12 +17,9 @@ use concentric_core::{CancelReason, Context as Run, Error, Str};
 use memchr::{memchr, memchr_iter, memmem};
 
 use super::{
-    super::{Cut, Translate},
-    hub::{Hub, Name},
+    super::Cut,
+    hub::{Hub, Limits, Name},
 };
-
-/// How many times the limits on events and bytes may be exceeded while a reader lacks the events.
-const BEHIND: (usize, usize) = (8, 3);
 
 /// The size of the blocks that frames are written to. Frames of more than a quarter of it have a block of their
 /// own, since the rest of a block is not counted, and is kept as long as its frames.
@@ -45,6 +42,8 @@ pub(super) const JOINED: usize = 16 << 10;
 pub(crate) struct Format {
     /// The name of the protocol.
     pub(crate) name: &'static str,
+    /// Whether the log adds an `id` to each frame, which is one line and an empty one then.
+    pub(crate) has_ids: bool,
     /// Makes the last frame of a stream that ends before its run.
     pub(crate) cut: fn(Cut) -> Bytes,
 }
@@ -157,10 +156,11 @@ impl RunLog {
     pub(crate) fn new(
         hub: &Arc<Hub>,
         name: Name,
-        translator: &dyn Translate,
+        format: &'static Format,
+        earlier: Bytes,
         run: &Run,
     ) -> Arc<Self> {
-        let earlier = Some(translator.earlier()).filter(|it| it.len() <= hub.limits.bytes);
+        let earlier = Some(earlier).filter(|it| it.len() <= hub.limits.bytes);
         let bytes = LOG + earlier.as_ref().map_or(0, Bytes::len);
         let state = State {
             earlier,
@@ -175,7 +175,7 @@ impl RunLog {
         Arc::new(Self {
             hub: Arc::clone(hub),
             name,
-            format: translator.format(),
+            format,
             serial: hub.serial(),
             tag,
             #[cfg(feature = "console")]
@@ -321,8 +321,8 @@ impl RunLog {
         }
         let before = state.bytes;
         if !state.is_cleared {
-            state.push(frames, &self.tag);
-            state.trim(self.hub.limits.events, self.hub.limits.bytes);
+            state.push(frames, self.format.has_ids.then_some(&*self.tag));
+            state.trim(&self.hub.limits);
         }
         let after = state.bytes;
         woken.extend(state.readers.iter_mut().filter_map(|it| it.waker.take()));
@@ -428,9 +428,11 @@ impl State {
         self.pieces.front().map_or(self.next, |piece| piece.first)
     }
 
-    fn push(&mut self, frames: &[u8], tag: &str) {
+    /// Adds frames, each with an id that ends with `tag`, if there is one.
+    fn push(&mut self, frames: &[u8], tag: Option<&str>) {
         let first = self.next;
-        let ids = memchr_iter(b'\n', frames).count() / 2 * (tag.len() + ID);
+        let id = tag.map_or(0, |tag| tag.len() + ID);
+        let ids = memchr_iter(b'\n', frames).count() / 2 * id;
         let size = frames.len() + ids;
         let mut own;
         let block = match size > BLOCK / 4 {
@@ -446,7 +448,9 @@ impl State {
             }
         };
         let mut rest = frames;
-        while let Some(end) = memchr(b'\n', rest) {
+        while let Some(tag) = tag
+            && let Some(end) = memchr(b'\n', rest)
+        {
             // A frame is one line and an empty one.
             let (frame, later) = rest.split_at(rest.len().min(end + 2));
             // Writes to a buffer do not fail.
@@ -454,6 +458,10 @@ impl State {
             block.put_slice(frame);
             self.next += 1;
             rest = later;
+        }
+        if tag.is_none() {
+            block.put_slice(frames);
+            self.next += memmem::find_iter(frames, b"\n\n").count() as u64;
         }
         let frames = block.split().freeze();
         if !frames.is_empty() {
@@ -464,7 +472,8 @@ impl State {
 
     /// Removes the oldest events as far as the limits demand. The newest piece is kept, and those that a reader
     /// lacks, until it is far behind.
-    fn trim(&mut self, events: usize, bytes: usize) {
+    fn trim(&mut self, limits: &Limits) {
+        let Limits { events, bytes, .. } = *limits;
         while self.pieces.len() > 1 {
             let kept = usize::try_from(self.next - self.first()).unwrap_or(usize::MAX);
             let exceeds = |(of_events, of_bytes): (usize, usize)| {
@@ -475,7 +484,7 @@ impl State {
                 let second = self.pieces.get(1).map_or(self.next, |piece| piece.first);
                 self.readers.iter().all(|place| place.next >= second)
             };
-            if !exceeds((1, 1)) || (!exceeds(BEHIND) && !is_read()) {
+            if !exceeds((1, 1)) || (!exceeds(limits.behind) && !is_read()) {
                 break;
             }
             self.pop();

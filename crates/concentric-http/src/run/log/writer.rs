@@ -13,7 +13,7 @@ use concentric_core::{
 
 use super::{
     super::Translate,
-    hub::Hub,
+    hub::{Hub, Name},
     run_log::{Ending, RunLog},
     share::share,
 };
@@ -98,8 +98,14 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    /// Begins the log of a run; `None` if another log has taken the translator of its request.
-    pub(crate) fn begin(hub: &Arc<Hub>, offer: Option<&Offer>, run: &Run) -> Option<Self> {
+    /// Begins the log of a run; `None` if another log has taken the translator of its request. `without_client`
+    /// makes the translator of a run that no endpoint has started.
+    pub(crate) fn begin(
+        hub: &Arc<Hub>,
+        offer: Option<&Offer>,
+        run: &Run,
+        without_client: impl FnOnce(&Run) -> Box<dyn Translate>,
+    ) -> Option<Self> {
         let id = run.run_id().as_str();
         let thread = run
             .thread_id()
@@ -107,10 +113,10 @@ impl Writer {
             .unwrap_or_default();
         let name = (Tenant::of(run).0, Str::from(thread), Str::from(id));
         let (translator, log) = match offer {
-            Some(offer) => offer.accept(|translator| RunLog::new(hub, name, translator, run))?,
+            Some(offer) => offer.accept(|translator| log_of(hub, name, translator, run))?,
             None => {
-                let translator = (hub.without_client)(run);
-                let log = RunLog::new(hub, name, &*translator, run);
+                let translator = without_client(run);
+                let log = log_of(hub, name, &*translator, run);
                 (translator, log)
             }
         };
@@ -204,6 +210,10 @@ impl Drop for Writer {
             Ending::Cancelled(reason) => self.end(|translator| translator.cancelled(&reason)),
         }
     }
+}
+
+fn log_of(hub: &Arc<Hub>, name: Name, translator: &dyn Translate, run: &Run) -> Arc<RunLog> {
+    RunLog::new(hub, name, translator.format(), translator.earlier(), run)
 }
 
 /// Takes the frames of a translator; `None` if there are none.
