@@ -212,7 +212,7 @@ def errors(client):
     fails(lambda: client.embeddings.create(model="m", input="a"), openai.NotFoundError, 404, "unknown_url")
     fails(lambda: ask(client, "hello", n=2), openai.BadRequestError, 400, "unsupported_parameter")
     fails(lambda: respond(client, "hello", max_output_tokens=0), openai.BadRequestError, 400)
-    fails(lambda: respond(client, "hello", background=True), openai.BadRequestError, 400)
+    fails(lambda: respond(client, "hello", background=True, store=False), openai.BadRequestError, 400)
     equal([model.id for model in client.models.list()], ["clerk", "gpt-4o", "scripted"])
     equal(client.models.retrieve("gpt-4o").id, "gpt-4o")
 
@@ -238,6 +238,7 @@ def stored(client):
     fails(lambda: client.responses.delete(first.id), *not_found, "response_not_found")
     fails(lambda: create("hi", previous_response_id=first.id), *not_found, "previous_response_not_found")
     fails(lambda: client.responses.cancel(third.id), openai.BadRequestError, 400)
+    fails(lambda: client.responses.retrieve(third.id, stream=True), openai.BadRequestError, 400)
     unstored = create("hello", store=False)
     equal((unstored.store, second.store), (False, True))
     fails(lambda: client.responses.retrieve(unstored.id), *not_found, "response_not_found")
@@ -314,6 +315,61 @@ def cancel(client):
         equal(dropped(), before + 1)
 
 
+def background(client):
+    def poll(response):
+        for _ in range(200):
+            if response.status not in ("queued", "in_progress"):
+                return response
+            time.sleep(0.05)
+            response = client.responses.retrieve(response.id)
+        raise AssertionError(f"{response.status} after 10 seconds")
+
+    def dropped():
+        return int(ask(client, "dropped").choices[0].message.content)
+
+    before = dropped()
+    stopped = respond(client, "wait", background=True, stream=True)
+    id = next(iter(stopped)).response.id
+    cancelled = client.responses.cancel(id)
+    equal(cancelled.status, "cancelled")
+    equal((client.responses.cancel(id), client.responses.retrieve(id)), (cancelled, cancelled))
+
+    live = respond(client, "hello", background=True)
+    equal((live.status, live.background, live.output_text), ("in_progress", True, ""))
+    done = poll(live)
+    equal((done.id, done.status, done.output_text), (live.id, "completed", HELLO))
+    equal(client.responses.cancel(done.id).status, "completed")
+    continued = respond(client, "hello", previous_response_id=done.id, background=True)
+    equal(poll(continued).previous_response_id, done.id)
+    failed = poll(respond(client, "error server", background=True))
+    equal((failed.status, failed.error.code), ("failed", "upstream_server"))
+
+    # The connection is cut after each event, and the rest is read with another one.
+    events = []
+    stream = respond(client, "hello", background=True, stream=True)
+    while event := next(iter(stream), None):
+        stream.close()
+        events.append(event)
+        id = events[0].response.id
+        stream = client.responses.retrieve(id, stream=True, starting_after=event.sequence_number)
+    equal([event.sequence_number for event in events], list(range(len(events))))
+    equal(events[-1].type, "response.completed")
+    equal("".join(event.delta for event in events if event.type == "response.output_text.delta"), HELLO)
+    equal((events[-1].response.output_text, client.responses.retrieve(id).output_text), (HELLO, HELLO))
+    equal(list(client.responses.retrieve(id, stream=True)), events)
+    equal(response_stream(client, "long", background=True).output_text, LONG)
+
+    # The run has ended, and the stream shows the end that is stored.
+    last = list(stopped)[-1]
+    equal((last.type, last.response), ("response.failed", cancelled))
+    equal(dropped(), before + 1)
+    live = respond(client, "wait", background=True)
+    client.responses.delete(live.id)
+    fails(lambda: client.responses.retrieve(live.id), openai.NotFoundError, 404, "response_not_found")
+    fails(lambda: client.responses.cancel(live.id), openai.NotFoundError, 404, "response_not_found")
+    fails(lambda: client.responses.retrieve(live.id, stream=True), openai.NotFoundError, 404)
+
+
 def gateway(url):
     def client(key):
         return openai.OpenAI(base_url=url, api_key=key, max_retries=0)
@@ -341,7 +397,7 @@ def main():
     scripted, example = sys.argv[1:3]
     with Server([scripted]) as server:
         client = openai.OpenAI(base_url=server.url, api_key="none", max_retries=0)
-        for check in (text, streams, tools, outputs, errors, stored, approvals, cancel):
+        for check in (text, streams, tools, outputs, errors, stored, approvals, cancel, background):
             check(client)
         retries(server.url)
     with Server([scripted, "keyed"]) as server:

@@ -86,7 +86,7 @@ impl Shutdown {
         self.0.begun.is_cancelled()
     }
 
-    /// Returns the number of open streams.
+    /// Returns the number of open streams, and of background responses that have not ended.
     pub fn streams(&self) -> usize {
         self.0.streams.len()
     }

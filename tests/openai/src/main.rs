@@ -172,10 +172,11 @@ fn answer(
             return Err(error("server"));
         }
         "wait" => {
-            let unfinished = Unfinished(dropped.clone());
+            let (unfinished, context) = (Unfinished(dropped.clone()), request.context.clone());
             let body = stream::iter([Ok(Event::text("a"))]).chain(stream::once(async move {
                 let _unfinished = unfinished;
-                std::future::pending::<Item>().await
+                context.cancelled().await;
+                Err(Error::new(ErrorKind::Cancelled, "scripted"))
             }));
             return Ok(ChatResponse::new(EventStream::new(body)));
         }

@@ -7,11 +7,11 @@ use std::{
 };
 
 use bytes::Bytes;
-use concentric_core::{Environment, Error, ErrorKind};
+use concentric_core::{Context as Run, Environment, Error, ErrorKind};
 use http_body::{Body, Frame, SizeHint};
 use tokio::{runtime::Handle, task::AbortHandle};
 
-use super::run::Answering;
+use super::{failure::Failure, follow::Following, run::Answering};
 use crate::{
     keep_alive::KeepAlive,
     merge::{Merge, PIECE},
@@ -46,12 +46,20 @@ enum Kind {
 
 struct EventStream {
     // `None` after its client has not read in time.
-    run: Option<Answering>,
+    source: Option<Source>,
     merge: Merge,
     keep_alive: Option<KeepAlive>,
     stage: Stage,
     // When the last chunk was returned (monotonic); `None` while the reader waits for the next one.
     unread_since: Option<Duration>,
+}
+
+/// The source of a stream's events.
+pub(super) enum Source {
+    /// A run, which the stream drives.
+    Run(Box<Answering>),
+    /// The log of a background run.
+    Log(Following),
 }
 
 /// The task that ends the stream of a client that does not read. Dropping this value ends the task.
@@ -74,13 +82,13 @@ impl ResponseBody {
     }
 
     pub(super) fn stream(
-        run: Answering,
+        source: Source,
         keep_alive: Option<KeepAlive>,
         read_timeout: Option<Duration>,
     ) -> Self {
-        let environment = run.context().environment().clone();
+        let environment = source.context().environment().clone();
         let stream = Arc::new(Mutex::new(EventStream {
-            run: Some(run),
+            source: Some(source),
             // A stream begins with its first content.
             merge: Merge::new(1),
             keep_alive,
@@ -179,56 +187,95 @@ impl Body for ResponseBody {
     }
 }
 
+impl Source {
+    const fn context(&self) -> &Run {
+        match self {
+            Self::Run(run) => run.context(),
+            Self::Log(log) => log.context(),
+        }
+    }
+
+    /// The number of bytes that are ready.
+    fn len(&mut self) -> usize {
+        match self {
+            Self::Run(run) => run.out().len(),
+            Self::Log(log) => log.unsent().len(),
+        }
+    }
+
+    /// Takes bytes that are ready.
+    fn take(&mut self, len: usize) -> Bytes {
+        match self {
+            Self::Run(run) => run.out().split_to(len).freeze(),
+            Self::Log(log) => log.unsent().split_to(len),
+        }
+    }
+
+    /// Gets further bytes ready, and returns the end.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Option<Result<(), Error>> {
+        match self {
+            Self::Run(run) => {
+                run.poll(cx);
+                let end = run.take_end()?;
+                run.write_end(&end);
+                Some(end.map(drop).map_err(Failure::into_error))
+            }
+            Self::Log(log) => log.poll(cx),
+        }
+    }
+}
+
 impl EventStream {
     fn is_over(&mut self) -> bool {
-        let has_bytes = self.run.as_mut().is_some_and(|run| !run.out().is_empty());
+        let has_bytes = self.source.as_mut().is_some_and(|source| source.len() > 0);
         matches!(self.stage, Stage::Over) && !has_bytes
     }
 
-    /// Drops the run, whose client does not read, and all that the stream has.
+    /// Drops the source, whose client does not read, and all that the stream has.
     fn stop(&mut self) {
         if self.is_over() {
             return;
         }
-        let Some(mut run) = self.run.take() else {
+        let Some(source) = self.source.take() else {
             return;
         };
         tracing::warn!(
-            run_id = %run.context().run_id(),
+            run_id = %source.context().run_id(),
             "a client of the OpenAI server has not read its stream in time"
         );
-        run.stop();
+        if let Source::Run(mut run) = source {
+            run.stop();
+        }
         let message = "the client has not read the stream in time";
         self.stage = Stage::Cut(Error::new(ErrorKind::Timeout, message));
     }
 
     fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Error>>> {
         self.unread_since = None;
-        let Some(run) = &mut self.run else {
+        let Some(source) = &mut self.source else {
             return self.poll_end(cx);
         };
-        if matches!(self.stage, Stage::Running) && run.out().len() < PIECE {
-            run.poll(cx);
-            if let Some(end) = run.take_end() {
-                run.write_end(&end);
-                self.stage = match end {
-                    Err(failure) => Stage::Failed(failure.into_error()),
-                    Ok(_) => Stage::Over,
-                };
-            }
+        if matches!(self.stage, Stage::Running)
+            && source.len() < PIECE
+            && let Some(end) = source.poll(cx)
+        {
+            self.stage = match end {
+                Err(error) => Stage::Failed(error),
+                Ok(()) => Stage::Over,
+            };
         }
         let is_running = matches!(self.stage, Stage::Running);
-        let len = run.out().len();
-        let now = run.context().environment().clock().monotonic();
+        let len = source.len();
+        let now = source.context().environment().clock().monotonic();
         let chunk = match len {
             0 if !is_running => return self.poll_end(cx),
-            0 => ready!(KeepAlive::poll(&mut self.keep_alive, run.context(), cx)),
+            0 => ready!(KeepAlive::poll(&mut self.keep_alive, source.context(), cx)),
             _ if is_running && len < PIECE && self.merge.waits(len, now) => {
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
-            _ if len > 2 * PIECE => run.out().split_to(PIECE).freeze(),
-            _ => run.out().split().freeze(),
+            _ if len > 2 * PIECE => source.take(PIECE),
+            _ => source.take(len),
         };
         self.merge.sent(now);
         self.unread_since = Some(now);

@@ -19,6 +19,16 @@ pub(super) trait Encode: Send + Sync {
     /// The JSON of a whole answer.
     fn whole(&self, answer: &Answer, ending: &Ending) -> Bytes;
 
+    /// The JSON of an answer that has not ended yet.
+    fn live(&self) -> Bytes {
+        Bytes::new()
+    }
+
+    /// The JSON of an answer that failed.
+    fn failed(&self, _answer: &Answer, _failure: &Failure) -> Bytes {
+        Bytes::new()
+    }
+
     /// Writes the events before the first item.
     fn begin(&mut self, out: &mut BytesMut);
 
@@ -54,6 +64,9 @@ pub(super) trait Encode: Send + Sync {
 
     /// Writes the end of an answer that failed.
     fn fail(&mut self, answer: &Answer, failure: &Failure, out: &mut BytesMut);
+
+    /// Writes the end of an answer in place of which the store has the JSON `response`.
+    fn replaced(&mut self, _response: &str, _out: &mut BytesMut) {}
 }
 
 /// Writes an event with a name.

@@ -38,6 +38,9 @@ pub(super) struct Failure {
     interrupts: Option<Box<Value>>,
 }
 
+/// The reason for which a background run is cancelled that takes too long.
+pub(super) const TIME_LIMIT: &str = "time_limit";
+
 const INVALID: &str = "invalid_request_error";
 const SERVER: &str = "server_error";
 
@@ -128,6 +131,13 @@ impl Failure {
             code: Some("previous_response_not_found".into()),
             ..failure
         }
+    }
+
+    /// A request for events that are not kept.
+    pub(super) fn no_events() -> Self {
+        let problem = "the events of the response are not kept: it was not created with `background` and `stream`, \
+                       it has ended more than 5 minutes ago, or `starting_after` is not the number of a kept event";
+        Self::invalid("stream", problem)
     }
 
     /// A route that does not exist.
@@ -265,6 +275,10 @@ impl Failure {
     fn cancelled(reason: &CancelReason) -> Self {
         match reason {
             CancelReason::Shutdown => Refused::shutting_down().into(),
+            CancelReason::Other(reason) if reason == TIME_LIMIT => {
+                let message = "The run took too long.";
+                Self::new(StatusCode::GATEWAY_TIMEOUT, SERVER, "timeout", message)
+            }
             _ => Self::new(
                 closed_request(),
                 SERVER,
@@ -272,6 +286,30 @@ impl Failure {
                 "The run was cancelled.",
             ),
         }
+    }
+
+    /// Whether the run was cancelled, other than by a shutdown or a time limit.
+    pub(super) fn is_cancelled(&self) -> bool {
+        self.code.as_deref() == Some("cancelled")
+    }
+
+    /// A background response whose end could not be stored.
+    pub(super) fn unstored() -> Self {
+        let message = "The response could not be stored.";
+        Self::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            SERVER,
+            "server_error",
+            message,
+        )
+    }
+
+    /// A request that would exceed a limit of the process.
+    pub(super) fn busy(message: &str) -> Self {
+        let (status, code) = (StatusCode::SERVICE_UNAVAILABLE, "overloaded");
+        let mut failure = Self::new(status, SERVER, code, message);
+        failure.retry_after = Some(Duration::from_secs(1));
+        failure
     }
 
     /// Marks a failure after which tools may have taken effect: a client that repeated the request

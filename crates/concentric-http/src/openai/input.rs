@@ -23,6 +23,11 @@ pub(super) trait Input: DeserializeOwned + Send {
         false
     }
 
+    /// Whether the run continues without its client.
+    fn is_background(&self) -> bool {
+        false
+    }
+
     /// Checks and converts the request, which `before` precedes.
     fn job(self, policy: &ClientPolicy, opening: Opening, before: Before) -> Result<Job, Failure>;
 }
@@ -39,6 +44,8 @@ pub(super) struct Opening {
     pub(super) model: Str,
     /// In seconds since 1970.
     pub(super) created: u64,
+    /// Whether the run continues without its client.
+    pub(super) is_background: bool,
 }
 
 /// A checked request.

@@ -26,7 +26,8 @@
 //! | `POST /chat/completions` | an answer, whole or streamed |
 //! | `POST /responses` | an answer, whole or streamed, which is [stored](#stored-responses) if there is a store |
 //! | `GET /responses/{id}`, `DELETE /responses/{id}` | a stored response, and its deletion |
-//! | `POST /responses/{id}/cancel` | `400`: no response runs in the background |
+//! | `GET /responses/{id}?stream=true`, and `&starting_after={n}` | the events of a [background response](#background-responses), and those after number n |
+//! | `POST /responses/{id}/cancel` | cancels a background response |
 //! | `GET /models`, `GET /models/{id}` | the models and their aliases |
 //! | any other | `404` in OpenAI's format |
 //!
@@ -42,7 +43,7 @@
 //! | the stream is silent | a comment every 15 seconds |
 //! | the run ends | the last events; `[DONE]` in a chat only |
 //! | the run fails after the stream began | an event with the error (`error` in a chat, `response.failed`), and then an error of the body, so that the connection is cut |
-//! | the client disconnects | drops the run, and with it the provider's stream and the running tools |
+//! | the client disconnects | drops the run, and with it the provider's stream and the running tools, unless it is in the [background](#background-responses) |
 //! | the client of a stream reads nothing for 60 seconds ([`OpenAi::read_timeout`]) | drops the run; the body ends with an error when it is polled again |
 //! | the server shuts down ([`Shutdown`](crate::Shutdown)) | answers new requests with `503`, and ends the runs after a grace period |
 //! | the model or a layer panics | as a failure with the status `500`; the panic message is only logged |
@@ -88,6 +89,44 @@
 //! the [thread](concentric_core::Context::thread_id) of the runs, also without a store. A `ConversationLayer` has
 //! no place in these stacks: it would add the history again.
 //!
+//! # Background responses
+//!
+//! With `"background": true`, the run of a response continues without its client. The response is stored before the run
+//! begins, and sent with the status `in_progress`, or as a stream whose client may disconnect. `GET` returns the current
+//! state, without output until the end.
+//!
+//! | event | response |
+//! |---|---|
+//! | the run ends, also with calls of the client's tools or an `mcp_approval_request` | `completed`, `incomplete` |
+//! | the run fails or panics, with any of the [errors](#errors) | `failed`, with `error` |
+//! | the run takes more than an hour ([`OpenAi::background_timeout`]) | `failed`, `timeout` |
+//! | the server shuts down, and the grace period ends | `failed`, `shutting_down` |
+//! | `POST /responses/{id}/cancel`, in any process | `cancelled`; one that has ended is returned as it is. Calls of tools stop, and a run that has not ended 5 seconds later is dropped |
+//! | `DELETE`, in any process | none; the run is cancelled |
+//! | the process stops | `failed`, `server_error`, 60 seconds after its last sign of life |
+//! | the store does not accept the end within 30 seconds | `failed`, `server_error` |
+//! | the store fails at the beginning | the request is answered with `500`, and no run starts |
+//! | the process has 1,024 such runs ([`OpenAi::background_runs`]) | the request is answered with `503` |
+//! | there is no store, or `store` is `false` | the request is answered with `400` |
+//!
+//! The process of a run renews a lease in the stored response every 10 seconds, and notices then that another process has
+//! cancelled or deleted the response; in the same process, it notices that at once. The first write of an end wins: the result of a run is discarded if the
+//! response was cancelled before, or was found without a lease. The clocks of the processes may differ by 50 seconds. A process whose
+//! lease has expired may still run tools, until it reaches the store.
+//!
+//! The last 4,096 events of a response with `stream`, up to 1 MiB, are kept in the memory of the process until 5 minutes
+//! after the end, and 256 MiB of all responses. Events that a connected client lacks are kept as well. With
+//! [`OpenAi::events`], other processes read them from a store, within its limits.
+//!
+//! | event | client of a stream |
+//! |---|---|
+//! | the response has failed or was cancelled | the last event is `response.failed`, with the stored response; the connection is not cut |
+//! | the client disconnects, and requests the events after the last one that it has received | receives the others, without gap or repeat, in any process that has them |
+//! | the requested events are not kept, or the response was created without `stream` | `400` |
+//! | the response has ended with the event `starting_after` | a stream without events |
+//! | the client is too slow for the limit of all responses, the response is deleted, or its process stops | the connection is cut |
+//! | 256 clients read the events of a response | `503` for the next one |
+//!
 //! # Approvals
 //!
 //! An `mcp_approval_response` in `input`, with or without `previous_response_id`, resumes the run that waits. Those before
@@ -109,7 +148,7 @@
 //! | `tools` of type `function` | tools that the client executes; other types are rejected |
 //! | `tool_choice`, `parallel_tool_calls`, `response_format`, `text.format`, `temperature`, `top_p`, the penalties, `max_tokens`, `max_completion_tokens`, `max_output_tokens`, `stop`, `seed`, `reasoning_effort`, `metadata` | the [options](concentric_core::ChatOptions) of the request |
 //! | `n` other than 1, log probabilities, audio output, `functions` | rejected |
-//! | `background`, `conversation`, `prompt`; `previous_response_id` without a store | rejected |
+//! | `conversation`, `prompt`; `background` and `previous_response_id` without a store | rejected |
 //! | reasoning items, `reasoning_content` | omitted: a model cannot use reasoning without its provider's signature |
 //! | any other | ignored; this includes `store` of a chat |
 //!
@@ -153,20 +192,24 @@
 //! there; without it, all callers share one owner. Headers are not passed on. The request id is the header
 //! `x-request-id`, and all responses have it.
 //!
-//! A timeout around this service bounds the time to the head of a stream, and the run of a whole answer.
+//! A timeout around this service bounds the time to the head of a stream, and the run of a whole answer. A
+//! concurrency limit around it does not count background runs.
 //!
 //! # Backpressure
 //!
 //! The service is always ready; each request waits until its model is ready. A stream is driven by its
-//! client's reading, and holds no more than one chunk of about 16 KiB and the text of the answer.
+//! client's reading, and holds no more than one chunk of about 16 KiB and the text of the answer. A background run is
+//! driven by a task.
 
 mod answer;
 mod approval;
+mod background;
 mod body;
 mod chat;
 mod content;
 mod encode;
 mod failure;
+mod follow;
 mod history;
 mod input;
 mod keys;

@@ -10,10 +10,9 @@ use std::{
 
 use bytes::{Bytes, BytesMut};
 use concentric_core::{
-    RequestId, RunId, Str, ThreadId,
+    CancelReason, RequestId, RunId, Str, ThreadId,
     context::{Context as Run, Sleep},
     panic::caught,
-    store::Tenant,
 };
 use http::{HeaderValue, Method, header, request::Parts};
 use http_body::Body;
@@ -22,19 +21,22 @@ use tower::BoxError;
 
 use super::{
     ResponseBody,
+    body::Source,
     chat::ChatInput,
     failure::Failure,
+    follow::{Events, Following},
     input::{Input, Opening},
     responses::ResponsesInput,
     run::Answering,
     service::{Config, seconds},
-    stored::{self, Keep, StoredResponse},
+    stored::{self, EndedBy, Keep, Owned, StoredResponse},
 };
 use crate::{
     json::parse_with_paths,
     keep_alive::KeepAlive,
     percent::decode,
     refused::Refused,
+    run::After,
     upload::{self, event_stream},
 };
 
@@ -173,29 +175,36 @@ async fn run<I: Input>(
     let model = config.model(&name);
     let model = model.ok_or_else(|| Failure::unknown_model(&name))?.clone();
 
-    let tenant = tenant(&parts);
+    let owned = owned(config, &parts);
+    let is_background = input.is_background();
+    if is_background && (owned.is_none() || !input.is_kept()) {
+        let problem =
+            "a response in the background is stored: this server has no store, or `store` is false";
+        return Err(Failure::unsupported("background", problem));
+    }
     let previous = match input.previous() {
-        Some(id) => Some(previous(config, &tenant, id).await?),
+        Some(id) => Some(previous(config, owned.as_ref(), id).await?),
         None => None,
     };
     let run_id = config.settings.environment.ids().next("run_");
     let response = ThreadId::new(Str::concat([stored::PREFIX, &run_id]));
     let root = previous.as_ref().map_or(&response, StoredResponse::root);
-    let kept = config.threads.clone().filter(|_| input.is_kept());
+    let kept = owned.filter(|_| input.is_kept());
     let opening = Opening {
         run: run_id.clone(),
         thread: root.clone(),
         is_kept: kept.is_some(),
         model: name,
         created: seconds(&config.settings.environment),
+        is_background,
     };
     let before = previous.as_ref().map(StoredResponse::before);
     let policy = &config.settings.policy;
     let mut job = input.job(policy, opening, before.unwrap_or_default())?;
-    let keep = kept.map(|store| {
+    let keep = kept.map(|owned| {
         let root = job.thread.clone().unwrap_or_else(|| response.clone());
         let conversation = (job.system.clone(), job.request.transcript.clone());
-        Keep::new((store, tenant), (response, root), previous, conversation)
+        Keep::new(owned, (response, root), previous, conversation)
     });
     let mut context = Run::builder()
         .environment(config.settings.environment.clone())
@@ -214,27 +223,53 @@ async fn run<I: Input>(
         None => None,
     };
     let is_streamed = job.is_streamed;
-    let describe = config.settings.error_message.clone();
-    let run = Answering::new(model, job, keep, guard, describe, config.shows_reasoning);
-    match is_streamed {
-        true => stream(config, run).await,
-        false => whole(run).await,
+    let (describe, shows_reasoning) = (
+        config.settings.error_message.clone(),
+        config.shows_reasoning,
+    );
+    let answering =
+        move |job, keep| Answering::new(model, job, keep, guard, describe, shows_reasoning);
+    match (keep, is_streamed) {
+        (Some(keep), _) if is_background => {
+            let context = job.request.context.clone();
+            let start = config.background.start(job, keep, answering);
+            let (response, events) = start.await?;
+            Ok(match is_streamed {
+                true => follow(config, events, context),
+                false => whole_json(response),
+            })
+        }
+        (keep, true) => stream(config, answering(job, keep)).await,
+        (keep, false) => whole(answering(job, keep)).await,
     }
 }
 
-/// The owner of the runs and responses of a request, whom the host has authenticated.
-fn tenant(parts: &Parts) -> Tenant {
-    parts.extensions.get().cloned().unwrap_or_default()
+/// The responses of the owner of a request, which the host has set; `None` without a store.
+fn owned(config: &Config, parts: &Parts) -> Option<Owned> {
+    Some(Owned {
+        store: config.threads.clone()?,
+        tenant: parts.extensions.get().cloned().unwrap_or_default(),
+        environment: config.settings.environment.clone(),
+    })
 }
 
 /// The stored response that a request continues.
-async fn previous(config: &Config, tenant: &Tenant, id: &str) -> Result<StoredResponse, Failure> {
-    let Some(store) = config.threads.as_deref() else {
+async fn previous(
+    config: &Config,
+    owned: Option<&Owned>,
+    id: &str,
+) -> Result<StoredResponse, Failure> {
+    let Some(owned) = owned else {
         let problem = "responses are not stored; send the whole conversation in `input`";
         return Err(Failure::unsupported("previous_response_id", problem));
     };
-    let found = StoredResponse::find(store, tenant, &config.settings.policy, id).await?;
-    found.ok_or_else(|| Failure::unknown_previous_response(id))
+    let found = owned.find(&config.settings.policy, id).await?;
+    let found = found.ok_or_else(|| Failure::unknown_previous_response(id))?;
+    if !found.is_continuable() {
+        let problem = "the response has not ended, has failed or was cancelled";
+        return Err(Failure::invalid("previous_response_id", problem));
+    }
+    Ok(found)
 }
 
 /// Answers a request about a stored response.
@@ -253,27 +288,81 @@ async fn stored_response(config: &Config, parts: &Parts) -> Result<Response, Fai
     }
     let id = decode(id).unwrap_or(Cow::Borrowed(id));
     let unknown = || Failure::unknown_response(&id);
-    let store = config.threads.as_deref().ok_or_else(unknown)?;
-    let tenant = tenant(parts);
-    let found = StoredResponse::find(store, &tenant, &config.settings.policy, &id).await?;
+    let owned = owned(config, parts).ok_or_else(unknown)?;
+    let found = owned.find(&config.settings.policy, &id).await?;
     let response = found.ok_or_else(unknown)?;
+    let background = &config.background;
     if action.is_some() {
-        let problem = "the response has ended; none runs in the background";
-        return Err(Failure::invalid("response_id", problem));
+        if !response.is_background() {
+            let problem = "only responses that were created with `background` can be cancelled";
+            return Err(Failure::invalid("response_id", problem));
+        }
+        let log = background.log(&owned.tenant, response.id().as_str());
+        let ended = owned.end(response, EndedBy::Cancel).await?;
+        if let Some(log) = log {
+            log.cancel(CancelReason::User);
+        }
+        let ended = ended.ok_or_else(unknown)?;
+        return Ok(whole_json(ended.into_json()));
     }
     if method == Method::DELETE {
-        let existed = stored::delete(store, tenant, response).await?;
+        let existed = owned.delete(response.id().clone()).await?;
+        background
+            .remove(&owned.tenant, response.id().as_str())
+            .await;
         let deleted = || whole_json(stored::deleted(&id).to_string().into());
         return existed.then(deleted).ok_or_else(unknown);
     }
-    let query = parts.uri.query().unwrap_or_default().split('&');
-    for (name, value) in query.filter_map(|pair| pair.split_once('=')) {
-        if (name == "stream" && value != "false") || name == "starting_after" {
-            let problem = "the events of a response are not stored";
-            return Err(Failure::unsupported(name, problem));
+    let Some(after) = events_after(parts.uri.query().unwrap_or_default())? else {
+        return Ok(whole_json(response.into_json()));
+    };
+    let id = response.id().as_str();
+    let events = background.events(&owned.tenant, id, &after).await?;
+    let context = Run::builder().environment(owned.environment.clone());
+    let context = context.run_id(RunId::new(id)).build();
+    Ok(follow(config, events, context))
+}
+
+/// The position of the requested events; `None` if none are requested.
+fn events_after(query: &str) -> Result<Option<After>, Failure> {
+    let (mut is_streamed, mut after) = (false, None);
+    for (name, value) in query.split('&').filter_map(|pair| pair.split_once('=')) {
+        match name {
+            "stream" => is_streamed = !matches!(value, "" | "false"),
+            "starting_after" => after = Some(value),
+            _ => {}
         }
     }
-    Ok(whole_json(response.into_json()))
+    let Some(after) = after else {
+        return Ok(is_streamed.then(After::default));
+    };
+    if !is_streamed {
+        return Err(Failure::invalid("starting_after", "expected `stream=true`"));
+    }
+    // The events of a log are numbered from 1, those of a response from 0.
+    let is_number = after.bytes().all(|byte| byte.is_ascii_digit());
+    let number = is_number.then(|| after.parse::<u64>().ok()).flatten();
+    match number.and_then(|number| number.checked_add(1)) {
+        Some(number) => Ok(Some(After { number, tag: None })),
+        None => Err(Failure::invalid(
+            "starting_after",
+            "expected a sequence number",
+        )),
+    }
+}
+
+/// Answers with the events of a background run.
+fn follow(config: &Config, events: Option<Events>, context: Run) -> Response {
+    let Some(events) = events else {
+        return event_stream(ResponseBody::whole(Bytes::new()));
+    };
+    let keep_alive = config.settings.keep_alive.map(KeepAlive::new);
+    let source = Source::Log(Following::new(events, context));
+    event_stream(ResponseBody::stream(
+        source,
+        keep_alive,
+        config.read_timeout,
+    ))
 }
 
 async fn whole(mut run: Answering) -> Result<Response, Failure> {
@@ -303,7 +392,8 @@ async fn stream(config: &Config, mut run: Answering) -> Result<Response, Failure
         return Err(failure);
     }
     let keep_alive = config.settings.keep_alive.map(KeepAlive::new);
-    let body = ResponseBody::stream(run, keep_alive, config.read_timeout);
+    let source = Source::Run(Box::new(run));
+    let body = ResponseBody::stream(source, keep_alive, config.read_timeout);
     Ok(event_stream(body))
 }
 

@@ -22,7 +22,7 @@ use super::{
     encode::Encode,
     failure::Failure,
     input::Job,
-    stored::{Keep, STORE_WITHIN},
+    stored::{Keep, STORE_WITHIN, Written},
 };
 use crate::{
     describe::ErrorMessage,
@@ -39,12 +39,16 @@ pub(super) struct Answering {
     answer: Answer,
     // Taken when the response is stored.
     keep: Option<Keep>,
+    // Whether the response is stored in any case, and has an end that others may have set before.
+    is_background: bool,
     // Whether a layer stores the run while it waits.
     is_resumable: bool,
     encoder: Box<dyn Encode>,
     is_streamed: bool,
     out: BytesMut,
     end: Option<Result<Ending, Failure>>,
+    // The stored response, if another request or process has ended it first.
+    replaced: Option<String>,
 }
 
 /// The source of the next events.
@@ -54,7 +58,7 @@ enum Work {
     /// The model's response body.
     Body(EventStream),
     /// The run has ended, and its response is being stored.
-    Store(StoreFuture<u64>, Sleep, Ending),
+    Store(StoreFuture<Written>, Sleep, Result<Ending, Failure>),
     Done,
 }
 
@@ -83,6 +87,7 @@ impl Answering {
             context: request.context.clone(),
             answer: Answer::new(request.tools.clone(), calls, shows_reasoning),
             work: Work::Call(Oneshot::new(model, request)),
+            is_background: keep.as_ref().is_some_and(Keep::is_live),
             keep,
             is_resumable: false,
             shutdown,
@@ -91,6 +96,7 @@ impl Answering {
             is_streamed,
             out,
             end: None,
+            replaced: None,
         }
     }
 
@@ -135,11 +141,32 @@ impl Answering {
         self.shutdown = None;
     }
 
-    /// Writes the end of the stream.
+    /// Writes the end of a stream.
     pub(super) fn write_end(&mut self, end: &Result<Ending, Failure>) {
-        match end {
-            Ok(ending) => self.encoder.finish(&self.answer, ending, &mut self.out),
-            Err(failure) => self.encoder.fail(&self.answer, failure, &mut self.out),
+        if !self.is_streamed {
+            return;
+        }
+        match (&self.replaced, end) {
+            (Some(response), _) => self.encoder.replaced(response, &mut self.out),
+            (None, Ok(ending)) => self.encoder.finish(&self.answer, ending, &mut self.out),
+            (None, Err(failure)) => self.encoder.fail(&self.answer, failure, &mut self.out),
+        }
+    }
+
+    /// Drops the run, whose response has failed. A background response that is being stored has its time.
+    pub(super) fn abort(&mut self) {
+        if self.is_over() || (self.is_background && matches!(self.work, Work::Store(..))) {
+            return;
+        }
+        match std::mem::replace(&mut self.work, Work::Done) {
+            Work::Store(.., end) => self.unstored(&"the server shuts down", end),
+            work => {
+                self.work = work;
+                self.set_work(Work::Done);
+                let reason = self.context.cancel_reason();
+                let reason = reason.unwrap_or(CancelReason::Shutdown);
+                self.close(Err(Failure::aborted(&reason, &self.context)), None);
+            }
         }
     }
 
@@ -150,21 +177,15 @@ impl Answering {
             && let Some(shutdown) = &mut self.shutdown
             && shutdown.poll_over(&self.context, cx).is_ready()
         {
-            match std::mem::replace(&mut self.work, Work::Done) {
-                Work::Store(.., ending) => self.unstored(&"the server shuts down", ending),
-                work => {
-                    self.work = work;
-                    let failure = Failure::aborted(&CancelReason::Shutdown, &self.context);
-                    self.end(Err(failure));
-                }
-            }
+            self.abort();
         }
         // One `catch` for all items, since each has a cost.
         if let Err(panic) = catch(|| self.poll_items(cx))
             && !self.is_over()
         {
             let failure = Failure::panicked(&panic, Some(&self.context));
-            self.end(Err(failure));
+            self.close(Err(failure), None);
+            cx.waker().wake_by_ref();
         }
     }
 
@@ -206,10 +227,8 @@ impl Answering {
                     // The run is dropped before its end is written, so that its resources are free
                     // when the client reads it.
                     self.set_work(Work::Done);
-                    match self.finish(&finish) {
-                        Ok(ending) => self.store(&finish, ending),
-                        Err(failure) => self.end(Err(failure)),
-                    }
+                    let end = self.finish(&finish);
+                    self.close(end, Some(&finish));
                 }
                 Poll::Ready(Some(Ok(event))) => {
                     if let Some(keep) = &mut self.keep {
@@ -226,18 +245,24 @@ impl Answering {
         }
     }
 
-    /// Stores the response, and ends the answer after that.
-    fn store(&mut self, finish: &Finish, ending: Ending) {
-        let Some(keep) = self.keep.take() else {
-            return self.end(Ok(ending));
+    /// Stores the response, unless it has failed in the foreground, and ends the answer after that.
+    fn close(&mut self, end: Result<Ending, Failure>, finish: Option<&Finish>) {
+        self.set_work(Work::Done);
+        let keep = self.keep.take();
+        let Some(keep) = keep.filter(|_| end.is_ok() || self.is_background) else {
+            return self.end(end);
         };
-        let response = self.encoder.whole(&self.answer, &ending);
+        let response = match &end {
+            Ok(ending) => self.encoder.whole(&self.answer, ending),
+            Err(failure) => self.encoder.failed(&self.answer, failure),
+        };
         let clock = self.context.environment().clock();
         let limit = clock.sleep(STORE_WITHIN);
+        let finish = finish.filter(|_| end.is_ok());
         // The store is the host's code.
         match catch(|| keep.write(finish, &self.answer, &response)) {
-            Ok(written) => self.set_work(Work::Store(written, limit, ending)),
-            Err(panic) => self.unstored(&Panicked(panic), ending),
+            Ok(written) => self.set_work(Work::Store(written, limit, end)),
+            Err(panic) => self.unstored(&Panicked(panic), end),
         }
     }
 
@@ -246,7 +271,7 @@ impl Answering {
             return;
         };
         let written = match catch(|| written.as_mut().poll(cx)) {
-            Ok(Poll::Ready(Ok(_))) => Ok(()),
+            Ok(Poll::Ready(Ok(written))) => Ok(written),
             Ok(Poll::Ready(Err(error))) => Err(error.to_string()),
             Ok(Poll::Pending) if limit.as_mut().poll(cx).is_ready() => {
                 Err("the store did not answer in time".to_owned())
@@ -254,22 +279,33 @@ impl Answering {
             Ok(Poll::Pending) => return,
             Err(panic) => Err(Panicked(panic).to_string()),
         };
-        if let Work::Store(.., ending) = std::mem::replace(&mut self.work, Work::Done) {
+        if let Work::Store(.., end) = std::mem::replace(&mut self.work, Work::Done) {
             match written {
-                Ok(()) => self.end(Ok(ending)),
-                Err(error) => self.unstored(&error, ending),
+                Ok(Written::Stored) => self.end(end),
+                Ok(Written::Replaced(response)) => {
+                    self.replaced = Some(response);
+                    self.end(end);
+                }
+                Ok(Written::Deleted) => {
+                    self.end(Err(Failure::aborted(&CancelReason::User, &self.context)));
+                }
+                Err(error) => self.unstored(&error, end),
             }
         }
     }
 
     /// Ends the answer of a run whose response could not be stored.
-    fn unstored(&mut self, error: &dyn fmt::Display, ending: Ending) {
+    fn unstored(&mut self, error: &dyn fmt::Display, end: Result<Ending, Failure>) {
         tracing::error!(
             run_id = %self.context.run_id(), %error,
             "a response of the OpenAI server was not stored"
         );
+        if self.is_background {
+            // The stored response has no end, which is reported as a failure later.
+            return self.end(Err(Failure::unstored()));
+        }
         self.encoder.unstored();
-        self.end(Ok(ending));
+        self.end(end);
     }
 
     fn finish(&mut self, finish: &Finish) -> Result<Ending, Failure> {
@@ -298,7 +334,7 @@ impl Answering {
         // Dropped first: an effect that begins while the run is dropped counts.
         self.set_work(Work::Done);
         let failure = self.failure(error);
-        self.end(Err(failure));
+        self.close(Err(failure), None);
     }
 
     fn failure(&self, error: &Error) -> Failure {

@@ -9,12 +9,16 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use concentric_core::{BoxModel, Environment, Str, service::SharedModel, store::ThreadStore};
+use concentric_core::{
+    BoxModel, Environment, Str,
+    service::SharedModel,
+    store::{EventStore, ThreadStore},
+};
 use http_body::Body;
 use tower::BoxError;
 use tower_service::Service;
 
-use super::{ResponseBody, respond::respond};
+use super::{ResponseBody, background::Background, respond::respond};
 use crate::{
     keep_alive::KeepAlive,
     policy::ClientPolicy,
@@ -35,6 +39,7 @@ pub(super) struct Config {
     pub(super) default_model: Option<Str>,
     pub(super) created: u64,
     pub(super) threads: Option<Arc<dyn ThreadStore>>,
+    pub(super) background: Background,
     pub(super) shows_reasoning: bool,
     pub(super) read_timeout: Option<Duration>,
     pub(super) settings: Settings,
@@ -60,6 +65,7 @@ impl OpenAi {
                 default_model: None,
                 created: seconds(&settings.environment),
                 threads: None,
+                background: Background::new(&settings.environment),
                 shows_reasoning: false,
                 read_timeout: Some(Duration::from_secs(60)),
                 settings,
@@ -76,6 +82,8 @@ impl OpenAi {
         self.with(|config| {
             set(&mut config.settings);
             config.created = seconds(&config.settings.environment);
+            let environment = config.settings.environment.clone();
+            config.background.set_environment(&environment);
         })
     }
 
@@ -124,6 +132,41 @@ impl OpenAi {
     #[must_use]
     pub fn threads(self, store: impl ThreadStore) -> Self {
         self.with(|config| config.threads = Some(Arc::new(store)))
+    }
+
+    /// Sets the maximum number of [background runs](super#background-responses) of the process; the default is 1,024.
+    /// Further requests are answered with `503`.
+    #[must_use]
+    pub fn background_runs(self, max: usize) -> Self {
+        self.with(|config| config.background.set_runs(max))
+    }
+
+    /// Sets how long a [background run](super#background-responses) may take; the default is one hour. A run that
+    /// takes longer is cancelled, and its response has failed.
+    #[must_use]
+    pub fn background_timeout(self, timeout: Duration) -> Self {
+        self.with(|config| config.background.set_timeout(timeout))
+    }
+
+    /// Sets the store in which processes share the [events](super#background-responses) of background responses; the
+    /// default is none, and only the process of a run has them.
+    ///
+    /// ```no_run
+    /// use concentric_core::BoxModel;
+    /// use concentric_http::openai::OpenAi;
+    /// use concentric_store::MemoryStore;
+    ///
+    /// fn api(clerk: BoxModel, store: MemoryStore) -> OpenAi {
+    ///     OpenAi::new()
+    ///         .model("clerk", clerk)
+    ///         .threads(store.clone())
+    ///         .events(store)
+    /// }
+    /// # let _ = api;
+    /// ```
+    #[must_use]
+    pub fn events(self, store: impl EventStore) -> Self {
+        self.with(|config| config.background.set_events(Arc::new(store)))
     }
 
     /// Sets whether clients receive the reasoning of the models; the default is no.

@@ -2,18 +2,25 @@
 //!
 //! Each response is a conversation of its own, whose id is that of the response: a fork of the one that it
 //! continues, which shares its turns.
+//!
+//! A background response is stored before its run begins, with a lease. The first write that removes the lease ends
+//! the response: that of the run, of a request that cancels it, or of one that finds the lease expired.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use bytes::Bytes;
 use concentric_core::{
-    Event, Finish, Message, MessageBuilder, OpenRound, Part, PartKind, ResponseHead, Role, Str,
-    System, ThreadId, ToolResult, Transcript, Turn,
+    Environment, Event, Finish, Message, MessageBuilder, OpenRound, Part, PartKind, ResponseHead,
+    Role, Str, System, ThreadId, ToolResult, Transcript, Turn,
     run_state::{SlotPlace, StoredSlot},
-    store::{StoreError, StoreFuture, StoredThread, Tenant, ThreadStore},
+    store::{StoreError, StoreFuture, StoredThread, Tenant, ThreadChange, ThreadStore},
 };
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
+use tokio::sync::Mutex;
 
 use super::{answer::Answer, failure::Failure};
 use crate::policy::ClientPolicy;
@@ -27,6 +34,19 @@ pub(super) const STORE_WITHIN: Duration = Duration::from_secs(30);
 /// The slot with the response, and its version.
 const SLOT: (&str, u32) = ("openai_response", 1);
 
+/// The slot with the end of the lease of a background response, in milliseconds since 1970. A response that has
+/// ended does not have it.
+const LEASE: (&str, u32) = ("openai_lease", 1);
+
+/// The duration of a lease. The clocks of two processes may differ by all of it but the time between two renewals.
+const LEASE_FOR: Duration = Duration::from_secs(60);
+
+/// The time between two renewals of a lease, and the maximum time that one takes.
+pub(super) const RENEW_AFTER: Duration = Duration::from_secs(10);
+
+/// How many times a response is read again that another process changes.
+const ATTEMPTS: usize = 8;
+
 /// The slot of a stored response.
 #[derive(Serialize, Deserialize)]
 struct Record {
@@ -38,6 +58,11 @@ struct Record {
     open: Vec<Message>,
     /// The ids of calls in the response that differ from those in the conversation, and the latter.
     renamed: Vec<(Str, Str)>,
+    #[serde(default)]
+    is_background: bool,
+    /// Whether the run has failed or was cancelled.
+    #[serde(default)]
+    is_failed: bool,
 }
 
 /// A stored response.
@@ -45,6 +70,27 @@ pub(super) struct StoredResponse {
     id: ThreadId,
     thread: StoredThread,
     record: Record,
+    // Until the response has ended.
+    lease: Option<u64>,
+}
+
+/// The responses of an owner.
+#[derive(Clone)]
+pub(super) struct Owned {
+    pub(super) store: Arc<dyn ThreadStore>,
+    pub(super) tenant: Tenant,
+    pub(super) environment: Environment,
+}
+
+/// The reason for which a request ends a response that a process still drives, or has driven.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum EndedBy {
+    /// A client has cancelled it.
+    Cancel,
+    /// Its lease has expired.
+    Expiry,
+    /// The store does not accept its result.
+    Unwritable,
 }
 
 /// What precedes the messages of a request.
@@ -56,27 +102,173 @@ pub(super) struct Before {
     pub(super) renamed: Vec<(Str, Str)>,
 }
 
-impl StoredResponse {
-    /// Finds a response; `None` if there is none with this id.
+impl Owned {
+    /// Finds a response; `None` if there is none with this id. Ends it if its lease has expired.
     pub(super) async fn find(
-        store: &dyn ThreadStore,
-        tenant: &Tenant,
+        &self,
         policy: &ClientPolicy,
         id: &str,
-    ) -> Result<Option<Self>, Failure> {
+    ) -> Result<Option<StoredResponse>, Failure> {
         // Not all stores accept a NUL character.
         if !id.starts_with(PREFIX) || !policy.is_id(id) || id.contains('\0') {
             return Ok(None);
         }
-        let id = ThreadId::new(id);
-        let thread = store.load(tenant.clone(), id.clone()).await;
-        let thread = thread.map_err(|error| failed(&error))?;
+        match self.load(ThreadId::new(id)).await {
+            Ok(Some(found)) => self.end(found, EndedBy::Expiry).await,
+            Ok(None) => Ok(None),
+            Err(error) => Err(failed(&error)),
+        }
+    }
+
+    async fn load(&self, id: ThreadId) -> Result<Option<StoredResponse>, StoreError> {
+        let thread = self.store.load(self.tenant.clone(), id.clone()).await?;
         Ok(thread.and_then(|thread| {
             // The store may have other conversations.
-            let slot = thread.slots.iter().find(|slot| slot.slot == SLOT.0)?;
-            let record = Record::deserialize(&slot.value).ok()?;
-            Some(Self { id, thread, record })
+            let value_of = |name| Some(&thread.slots.iter().find(|slot| slot.slot == name)?.value);
+            let record = Record::deserialize(value_of(SLOT.0)?).ok()?;
+            // An unreadable lease has expired.
+            let lease = value_of(LEASE.0).map(|until| until.as_u64().unwrap_or(0));
+            Some(StoredResponse {
+                id,
+                thread,
+                record,
+                lease,
+            })
         }))
+    }
+
+    /// Ends a response that has not ended, with [`EndedBy::Expiry`] if its lease has expired. Returns the stored
+    /// response; `None` if it was deleted.
+    pub(super) async fn end(
+        &self,
+        mut response: StoredResponse,
+        by: EndedBy,
+    ) -> Result<Option<StoredResponse>, Failure> {
+        for _ in 0..ATTEMPTS {
+            let Some(until) = response.lease else {
+                return Ok(Some(response));
+            };
+            if by == EndedBy::Expiry && until > millis(self.now()) {
+                return Ok(Some(response));
+            }
+            response.record.end(by);
+            let slots = response.record.slots();
+            let slots = slots.map_err(|error| failed(&error))?;
+            let change = response.thread.change_to(&response.thread.history, &slots);
+            let version = response.thread.version;
+            match self.append(&response.id, version, change).await {
+                Ok(_) => {
+                    response.lease = None;
+                    return Ok(Some(response));
+                }
+                // Its process has renewed the lease, or the response has ended.
+                Err(StoreError::Moved { .. } | StoreError::NotFound) => {}
+                Err(error) => return Err(failed(&error)),
+            }
+            let current = self.load(response.id).await;
+            match current.map_err(|error| failed(&error))? {
+                Some(current) => response = current,
+                None => return Ok(None),
+            }
+        }
+        Err(Failure::busy("the response changes too often"))
+    }
+
+    /// Deletes a response, and returns whether it existed.
+    pub(super) async fn delete(&self, id: ThreadId) -> Result<bool, Failure> {
+        let deleted = self.store.delete(self.tenant.clone(), id).await;
+        deleted.map_err(|error| failed(&error))
+    }
+
+    fn append(&self, id: &ThreadId, version: u64, change: ThreadChange) -> StoreFuture<u64> {
+        let (tenant, id) = (self.tenant.clone(), id.clone());
+        self.store.append(tenant, id, version, change)
+    }
+
+    /// Creates a response, as a fork of `previous` if there is one.
+    async fn create(
+        &self,
+        id: &ThreadId,
+        root: ThreadId,
+        previous: Option<&StoredResponse>,
+        (history, slots): (&Transcript, &[StoredSlot]),
+    ) -> Result<u64, StoreError> {
+        if let Some(StoredResponse {
+            id: from, thread, ..
+        }) = previous
+        {
+            let change = thread.change_to(history, slots);
+            let (tenant, from) = (self.tenant.clone(), from.clone());
+            let fork = self
+                .store
+                .fork(tenant, from, thread.version, id.clone(), change);
+            match fork.await {
+                // The previous response was deleted during the run.
+                Err(StoreError::Moved { .. } | StoreError::NotFound) => {}
+                written => return written,
+            }
+        }
+        let mut change = StoredThread::default().change_to(history, slots);
+        change.session = Some(root);
+        self.append(id, 0, change).await
+    }
+
+    fn now(&self) -> SystemTime {
+        self.environment.clock().now()
+    }
+
+    /// The slot of a lease that begins now.
+    fn lease(&self) -> StoredSlot {
+        let until = millis(self.now() + LEASE_FOR);
+        StoredSlot::new(LEASE.0, LEASE.1, until.into(), SlotPlace::Whole)
+    }
+}
+
+/// A time in milliseconds since 1970.
+fn millis(time: SystemTime) -> u64 {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH);
+    since.map_or(0, |since| {
+        u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+    })
+}
+
+impl Record {
+    fn slots(&self) -> Result<[StoredSlot; 1], StoreError> {
+        let value = serde_json::to_value(self);
+        let value = value.map_err(|error| StoreError::Unwritable(Arc::new(error)))?;
+        Ok([StoredSlot::new(SLOT.0, SLOT.1, value, SlotPlace::Whole)])
+    }
+
+    /// Ends the response of a run without its result.
+    fn end(&mut self, by: EndedBy) {
+        self.is_failed = true;
+        let (status, error) = match by {
+            EndedBy::Cancel => ("cancelled", None),
+            EndedBy::Expiry => ("failed", Some("The process of the response has stopped.")),
+            EndedBy::Unwritable => ("failed", Some("The response could not be stored.")),
+        };
+        let error = error.map(|message| json!({"code": "server_error", "message": message}));
+        if let Ok(Value::Object(mut response)) = serde_json::from_str(&self.response) {
+            response.insert("status".to_owned(), status.into());
+            response.insert("error".to_owned(), error.into());
+            self.response = Value::Object(response).to_string();
+        }
+    }
+}
+
+impl StoredResponse {
+    pub(super) const fn id(&self) -> &ThreadId {
+        &self.id
+    }
+
+    /// Whether the run was started in the background.
+    pub(super) const fn is_background(&self) -> bool {
+        self.record.is_background
+    }
+
+    /// Whether a request can continue the conversation with the response.
+    pub(super) const fn is_continuable(&self) -> bool {
+        self.lease.is_none() && !self.record.is_failed
     }
 
     pub(super) fn into_json(self) -> Bytes {
@@ -98,52 +290,192 @@ impl StoredResponse {
     }
 }
 
-/// Deletes a response, and returns whether it existed.
-pub(super) async fn delete(
-    store: &dyn ThreadStore,
-    tenant: Tenant,
-    response: StoredResponse,
-) -> Result<bool, Failure> {
-    let deleted = store.delete(tenant, response.id).await;
-    deleted.map_err(|error| failed(&error))
-}
-
 fn failed(error: &StoreError) -> Failure {
     tracing::error!(error = ?error, "the store of the OpenAI server failed");
     Failure::internal()
 }
 
+/// The result of storing the end of a response.
+pub(super) enum Written {
+    Stored,
+    /// The response had ended before, as this JSON.
+    Replaced(String),
+    /// The response was deleted.
+    Deleted,
+}
+
+/// A background response, as stored by the process that drives its run.
+pub(super) struct Live {
+    owned: Owned,
+    id: ThreadId,
+    // Locked during a write.
+    state: Mutex<LiveState>,
+}
+
+struct LiveState {
+    thread: StoredThread,
+    response: String,
+    end: Option<LiveEnd>,
+}
+
+/// The end of a response that its process has not stored.
+#[derive(Clone)]
+enum LiveEnd {
+    Replaced(String),
+    Deleted,
+}
+
+impl Live {
+    pub(super) const fn id(&self) -> &ThreadId {
+        &self.id
+    }
+
+    pub(super) const fn owned(&self) -> &Owned {
+        &self.owned
+    }
+
+    /// Renews the lease. Returns whether the response has not ended and was not deleted.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the lease may be renewed or not, and later writes find that out.
+    pub(super) async fn renew(&self) -> Result<bool, StoreError> {
+        let mut state = self.state.lock().await;
+        for _ in 0..ATTEMPTS {
+            if state.end.is_some() {
+                return Ok(false);
+            }
+            let mut change = ThreadChange::default();
+            change.keep = state.thread.history.len();
+            change.slots = vec![self.owned.lease()];
+            let version = state.thread.version;
+            match self.owned.append(&self.id, version, change).await {
+                Ok(version) => {
+                    state.thread.version = version;
+                    return Ok(true);
+                }
+                Err(StoreError::Moved { .. } | StoreError::NotFound) => {
+                    self.reload(&mut state).await?;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Reads a response that was changed: by an earlier write of this process, whose result was lost, or by a
+    /// request that has ended it.
+    async fn reload(&self, state: &mut LiveState) -> Result<(), StoreError> {
+        match self.owned.load(self.id.clone()).await? {
+            None => state.end = Some(LiveEnd::Deleted),
+            Some(found) if found.lease.is_none() => {
+                state.end = Some(LiveEnd::Replaced(found.record.response));
+            }
+            Some(found) => state.thread = found.thread,
+        }
+        Ok(())
+    }
+
+    /// Stores the end of the response, unless it has ended. Repeats a write that fails until the future is dropped.
+    async fn end(&self, history: &Transcript, mut record: Record) -> Result<Written, StoreError> {
+        let mut state = self.state.lock().await;
+        let mut wait = Duration::from_millis(100);
+        loop {
+            match state.end.clone() {
+                Some(LiveEnd::Replaced(response)) => return Ok(Written::Replaced(response)),
+                Some(LiveEnd::Deleted) => return Ok(Written::Deleted),
+                None => {}
+            }
+            let mut change = state.thread.change_to(history, &record.slots()?);
+            // A repeated write whose result was lost is not applied twice.
+            change.id = Some(Str::concat([self.id.as_str(), "/end"]));
+            let version = state.thread.version;
+            let error = match self.owned.append(&self.id, version, change).await {
+                Ok(_) => return Ok(Written::Stored),
+                Err(StoreError::Moved { .. } | StoreError::NotFound) => {
+                    match self.reload(&mut state).await {
+                        Ok(()) => continue,
+                        Err(error) => error,
+                    }
+                }
+                Err(StoreError::Unwritable(error)) if !record.is_failed => {
+                    tracing::error!(response = %self.id, %error, "a response is too large for its store");
+                    record.response = std::mem::take(&mut state.response);
+                    record.end(EndedBy::Unwritable);
+                    continue;
+                }
+                Err(error @ StoreError::Unwritable(_)) => return Err(error),
+                Err(error) => error,
+            };
+            tracing::warn!(response = %self.id, %error, "the end of a response was not stored yet");
+            self.owned.environment.clock().sleep(wait).await;
+            wait = wait.saturating_mul(2);
+        }
+    }
+}
+
 /// Stores the response of a run.
 pub(super) struct Keep {
-    store: Arc<dyn ThreadStore>,
-    tenant: Tenant,
-    id: ThreadId,
-    root: ThreadId,
-    previous: Option<StoredResponse>,
+    place: Place,
     system: System,
     transcript: Transcript,
     // The answer of a plain model.
     answer: Option<MessageBuilder>,
 }
 
+/// The place where a response is stored.
+enum Place {
+    /// It is created at its end.
+    New(Box<New>),
+    /// It exists.
+    Live(Arc<Live>),
+}
+
+struct New {
+    owned: Owned,
+    id: ThreadId,
+    root: ThreadId,
+    previous: Option<StoredResponse>,
+}
+
 impl Keep {
     /// `system` and `transcript` are those of the request, without instructions.
     pub(super) fn new(
-        (store, tenant): (Arc<dyn ThreadStore>, Tenant),
+        owned: Owned,
         (id, root): (ThreadId, ThreadId),
         previous: Option<StoredResponse>,
         (system, transcript): (System, Transcript),
     ) -> Self {
-        Self {
-            store,
-            tenant,
+        let new = New {
+            owned,
             id,
             root,
             previous,
+        };
+        Self {
+            place: Place::New(Box::new(new)),
             system,
             transcript,
             answer: Some(MessageBuilder::new(&ResponseHead::default())),
         }
+    }
+
+    /// Stores the response before its run, as the JSON `response`.
+    pub(super) async fn begin_background(
+        mut self,
+        response: &Bytes,
+    ) -> Result<(Self, Arc<Live>), StoreError> {
+        let live = match self.place {
+            Place::Live(live) => live,
+            Place::New(new) => Arc::new(new.begin(response).await?),
+        };
+        self.place = Place::Live(Arc::clone(&live));
+        Ok((self, live))
+    }
+
+    /// Whether the response is one of the background.
+    pub(super) const fn is_live(&self) -> bool {
+        matches!(self.place, Place::Live(_))
     }
 
     /// Sets the model that has written the answer.
@@ -161,42 +493,78 @@ impl Keep {
         }
     }
 
-    /// Stores `response`, the JSON of the response that `finish` ends.
+    /// Stores `response`, the JSON of the response that `finish` ends; `None` if the run has failed.
     pub(super) fn write(
         self,
-        finish: &Finish,
+        finish: Option<&Finish>,
         answer: &Answer,
         response: &Bytes,
-    ) -> StoreFuture<u64> {
-        let (history, open) = conversation(finish, self.transcript, self.answer);
+    ) -> StoreFuture<Written> {
+        let is_background = self.is_live();
+        let (history, open) = match finish {
+            Some(finish) => conversation(finish, self.transcript, self.answer),
+            None => (self.transcript, Vec::new()),
+        };
         let record = Record {
             response: String::from_utf8_lossy(response).into_owned(),
             system: self.system,
             open,
             renamed: answer.renamed().to_vec(),
+            is_background,
+            is_failed: finish.is_none(),
         };
-        let (store, tenant, id, root) = (self.store, self.tenant, self.id, self.root);
-        let previous = self.previous;
         Box::pin(async move {
-            let value = serde_json::to_value(record);
-            let value = value.map_err(|error| StoreError::Unwritable(Arc::new(error)))?;
-            let slots = [StoredSlot::new(SLOT.0, SLOT.1, value, SlotPlace::Whole)];
-            if let Some(StoredResponse {
-                id: from, thread, ..
-            }) = previous
-            {
-                let change = thread.change_to(&history, &slots);
-                let to = id.clone();
-                let fork = store.fork(tenant.clone(), from, thread.version, to, change);
-                match fork.await {
-                    // The previous response was deleted during the run.
-                    Err(StoreError::Moved { .. } | StoreError::NotFound) => {}
-                    written => return written,
+            match self.place {
+                Place::Live(live) => live.end(&history, record).await,
+                Place::New(new) => {
+                    let New {
+                        owned,
+                        id,
+                        root,
+                        previous,
+                    } = *new;
+                    let slots = record.slots()?;
+                    let stored = (&history, &slots[..]);
+                    owned.create(&id, root, previous.as_ref(), stored).await?;
+                    Ok(Written::Stored)
                 }
             }
-            let mut change = StoredThread::default().change_to(&history, &slots);
-            change.session = Some(root);
-            store.append(tenant, id, 0, change).await
+        })
+    }
+}
+
+impl New {
+    async fn begin(self, response: &Bytes) -> Result<Live, StoreError> {
+        let Self {
+            owned,
+            id,
+            root,
+            previous,
+        } = self;
+        let response = String::from_utf8_lossy(response).into_owned();
+        let record = Record {
+            response: response.clone(),
+            system: System::default(),
+            open: Vec::new(),
+            renamed: Vec::new(),
+            is_background: true,
+            is_failed: false,
+        };
+        let [record] = record.slots()?;
+        let slots = vec![owned.lease(), record];
+        let history = previous.as_ref().map(|it| it.thread.history.clone());
+        let history = history.unwrap_or_default();
+        let stored = (&history, &slots[..]);
+        let version = owned.create(&id, root, previous.as_ref(), stored).await?;
+        let state = LiveState {
+            thread: StoredThread::new(version, history, slots),
+            response,
+            end: None,
+        };
+        Ok(Live {
+            owned,
+            id,
+            state: Mutex::new(state),
         })
     }
 }
@@ -250,5 +618,5 @@ fn messages(open: &OpenRound) -> Vec<Message> {
 
 /// The body of the answer to a deletion.
 pub(super) fn deleted(id: &str) -> Value {
-    serde_json::json!({"id": id, "object": "response", "deleted": true})
+    json!({"id": id, "object": "response", "deleted": true})
 }

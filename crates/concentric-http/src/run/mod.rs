@@ -41,7 +41,11 @@ pub(crate) use self::{
 };
 
 #[cfg(feature = "console")]
-pub(crate) use self::{interrupt::rfc3339, log::Read};
+pub(crate) use self::interrupt::rfc3339;
+#[cfg(any(feature = "console", feature = "openai"))]
+pub(crate) use self::log::Read;
+#[cfg(feature = "openai")]
+pub(crate) use self::log::{Remote, share, within};
 
 /// Extra information on an event, a message or a reply, of any JSON values.
 pub(crate) type Metadata = serde_json::Map<String, serde_json::Value>;

@@ -1,7 +1,7 @@
 use bytes::{Bytes, BytesMut};
 use concentric_core::{ChatRequest, Interrupt, Str, ThreadId, ToolChoice, ToolSpecs};
-use serde::{Serialize, Serializer, ser::SerializeSeq};
-use serde_json::{Map, Value, json};
+use serde::{Deserialize, Serialize, Serializer, ser::SerializeSeq};
+use serde_json::{Map, Value, json, value::RawValue};
 
 use super::super::{
     answer::{Answer, Call, Ending, Item, Kind, Message, Piece, Reason},
@@ -22,6 +22,7 @@ pub(super) struct Responses {
     // The parameters of the request that a response repeats.
     echo: Map<String, Value>,
     tools: ToolSpecs,
+    is_background: bool,
     // The number of the next event.
     number: u64,
 }
@@ -51,7 +52,7 @@ impl Responses {
             None => json!({"type": "text"}),
         };
         let echo = json!({
-            "background": false,
+            "background": opening.is_background,
             "instructions": instructions,
             "max_output_tokens": options.max_output_tokens,
             "metadata": options.metadata,
@@ -77,6 +78,7 @@ impl Responses {
                 _ => Map::new(),
             },
             tools: request.tools.clone(),
+            is_background: opening.is_background,
             number: 0,
         }
     }
@@ -124,6 +126,24 @@ impl Responses {
                 },
             )
         }
+    }
+
+    /// The response of a run that failed. In the background, a cancelled run has a status of its own.
+    fn failure<'a>(&'a self, answer: &'a Answer, failure: &Failure) -> Response<'a> {
+        let is_cancelled = self.is_background && failure.is_cancelled();
+        let status = if is_cancelled { "cancelled" } else { "failed" };
+        let (run, model, items) = (&self.run, &self.model, answer.items());
+        Response {
+            error: (!is_cancelled).then(|| failure.response_error()),
+            ..self.response(status, Output { run, model, items })
+        }
+    }
+
+    /// The response at the beginning of a run.
+    fn begun(&self) -> Response<'_> {
+        let (run, model) = (&self.run, &self.model);
+        let items = &[];
+        self.response("in_progress", Output { run, model, items })
     }
 
     fn write(&mut self, name: &'static str, body: Body<'_>, out: &mut BytesMut) {
@@ -423,15 +443,17 @@ impl Encode for Responses {
         json(&self.ended(answer, ending))
     }
 
+    fn live(&self) -> Bytes {
+        json(&self.begun())
+    }
+
+    fn failed(&self, answer: &Answer, failure: &Failure) -> Bytes {
+        json(&self.failure(answer, failure))
+    }
+
     fn begin(&mut self, out: &mut BytesMut) {
         for name in ["response.created", "response.in_progress"] {
-            let (number, run) = (self.number, self.run.clone());
-            let items = Output {
-                run: &run,
-                model: &self.model,
-                items: &[],
-            };
-            write_response(number, name, &self.response("in_progress", items), out);
+            write_response(self.number, name, &self.begun(), out);
             self.number += 1;
         }
     }
@@ -572,13 +594,25 @@ impl Encode for Responses {
     }
 
     fn fail(&mut self, answer: &Answer, failure: &Failure, out: &mut BytesMut) {
-        let (run, model, items) = (&self.run, &self.model, answer.items());
-        let output = Output { run, model, items };
-        let response = Response {
-            error: Some(failure.response_error()),
-            ..self.response("failed", output)
-        };
+        let response = self.failure(answer, failure);
         write_response(self.number, "response.failed", &response, out);
+    }
+
+    fn replaced(&mut self, response: &str, out: &mut BytesMut) {
+        #[derive(Deserialize)]
+        struct Ended<'a> {
+            status: &'a str,
+        }
+
+        let ended = serde_json::from_str::<Ended<'_>>(response);
+        let name = match ended.map(|ended| ended.status) {
+            Ok("completed") => "response.completed",
+            Ok("incomplete") => "response.incomplete",
+            _ => "response.failed",
+        };
+        if let Ok(response) = serde_json::from_str::<&RawValue>(response) {
+            write_response(self.number, name, &response, out);
+        }
     }
 }
 
@@ -587,12 +621,12 @@ fn logprobs(kind: Kind) -> Option<[(); 0]> {
     (kind == Kind::Text).then_some([])
 }
 
-fn write_response(number: u64, name: &str, response: &Response<'_>, out: &mut BytesMut) {
+fn write_response(number: u64, name: &str, response: &impl Serialize, out: &mut BytesMut) {
     #[derive(Serialize)]
-    struct OfResponse<'a> {
+    struct OfResponse<'a, R> {
         r#type: &'a str,
         sequence_number: u64,
-        response: &'a Response<'a>,
+        response: &'a R,
     }
 
     let of_response = OfResponse {

@@ -191,6 +191,10 @@ impl Input for ResponsesInput {
         self.store.unwrap_or(true)
     }
 
+    fn is_background(&self) -> bool {
+        self.background.unwrap_or(false)
+    }
+
     fn job(self, policy: &ClientPolicy, opening: Opening, before: Before) -> Result<Job, Failure> {
         self.check()?;
         let tools = specs(self.tools.unwrap_or_default(), policy)?;
@@ -253,10 +257,6 @@ impl Input for ResponsesInput {
 impl ResponsesInput {
     /// Rejects parameters that would change the answer and are not supported.
     fn check(&self) -> Result<(), Failure> {
-        if self.background == Some(true) {
-            let problem = "no response can run in the background; use a stream";
-            return Err(Failure::unsupported("background", problem));
-        }
         if self.top_logprobs.is_some_and(|n| n > 0) {
             return Err(Failure::unsupported(
                 "top_logprobs",

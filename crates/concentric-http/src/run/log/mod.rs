@@ -12,7 +12,7 @@ pub(crate) use self::{
     hub::{Hub, Limits},
     remote::Remote,
     run_log::{After, Format, Read, Reader, RunLog, Unreadable},
-    share::Shared,
+    share::{Shared, share, within},
     writer::{Offer, Writer},
 };
 pub(super) use self::{

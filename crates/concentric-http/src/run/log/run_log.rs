@@ -234,6 +234,12 @@ impl RunLog {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether no event was ever written.
+    #[cfg(feature = "openai")]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lock().next == 1
+    }
+
     pub(crate) fn is_ended(&self) -> bool {
         self.lock().run.is_none()
     }

@@ -97,7 +97,7 @@ where
 }
 
 /// Waits for a future, but not for longer than `time`.
-async fn within<F: Future>(
+pub(crate) async fn within<F: Future>(
     environment: &Environment,
     time: Duration,
     future: F,
@@ -114,7 +114,7 @@ async fn within<F: Future>(
 }
 
 /// Starts a task that copies a log to the store of its hub, if it has one. The run does not wait for it.
-pub(super) fn share(hub: &Arc<Hub>, log: &Arc<RunLog>) {
+pub(crate) fn share(hub: &Arc<Hub>, log: &Arc<RunLog>) {
     let (Some(shared), Ok(runtime)) = (&hub.shared, Handle::try_current()) else {
         return;
     };

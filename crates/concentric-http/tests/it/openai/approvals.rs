@@ -7,7 +7,7 @@ use concentric_store::MemoryStore;
 use concentric_tools::Approval;
 
 /// An agent that pays after an approval, once for each call of `calls`, and then ends.
-fn paying(calls: Vec<Event>, is_stored: bool) -> (OpenAi, Arc<AtomicUsize>) {
+pub(super) fn paying(calls: Vec<Event>, is_stored: bool) -> (OpenAi, Arc<AtomicUsize>) {
     let paid = Arc::new(AtomicUsize::new(0));
     let count = paid.clone();
     let pay = tool("pay", "Pays.", move |_: Value| {
@@ -55,7 +55,7 @@ fn paying(calls: Vec<Event>, is_stored: bool) -> (OpenAi, Arc<AtomicUsize>) {
     )
 }
 
-fn one() -> Vec<Event> {
+pub(super) fn one() -> Vec<Event> {
     vec![Event::text("I pay."), call("call_0", "pay", r#"{"sum":7}"#)]
 }
 

@@ -1,6 +1,7 @@
 //! The OpenAI-compatible server.
 
 mod approvals;
+mod background;
 mod chat;
 mod errors;
 mod keys;

@@ -7,7 +7,7 @@ fn step(n: u32) -> Event {
 
 /// Rebuilds the output of a stream from its deltas, and checks the order of the events.
 #[track_caller]
-fn rebuild(events: &[Value]) -> Value {
+pub(super) fn rebuild(events: &[Value]) -> Value {
     let mut output: Vec<Value> = Vec::new();
     let mut open: Vec<bool> = Vec::new();
     for (at, event) in events.iter().enumerate() {

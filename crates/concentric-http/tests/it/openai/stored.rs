@@ -12,7 +12,7 @@ use std::time::Duration;
 
 /// A model that answers with the messages it receives, the system text first. It calls `look` for the
 /// message `look`.
-fn echo() -> BoxModel {
+pub(super) fn echo() -> BoxModel {
     BoxModel::new(service_fn(|request: ChatRequest| {
         let system = request
             .system
@@ -43,27 +43,30 @@ fn stored() -> OpenAi {
     OpenAi::new().model("m", echo()).threads(MemoryStore::new())
 }
 
-fn of(tenant: &str, mut request: http::Request<Full<Bytes>>) -> http::Request<Full<Bytes>> {
+pub(super) fn of(
+    tenant: &str,
+    mut request: http::Request<Full<Bytes>>,
+) -> http::Request<Full<Bytes>> {
     request.extensions_mut().insert(Tenant(tenant.into()));
     request
 }
 
-fn to(method: &str, path: &str) -> http::Request<Full<Bytes>> {
+pub(super) fn to(method: &str, path: &str) -> http::Request<Full<Bytes>> {
     let request = http::Request::builder().method(method);
     request.uri(path).body(Full::default()).unwrap()
 }
 
-fn get(id: &str) -> http::Request<Full<Bytes>> {
+pub(super) fn get(id: &str) -> http::Request<Full<Bytes>> {
     to("GET", &format!("/responses/{id}"))
 }
 
 #[track_caller]
-fn text(response: &Value) -> &str {
+pub(super) fn text(response: &Value) -> &str {
     let content = &response["output"][0]["content"][0]["text"];
     content.as_str().unwrap_or_else(|| panic!("{response}"))
 }
 
-fn id(response: &Value) -> String {
+pub(super) fn id(response: &Value) -> String {
     response["id"].as_str().unwrap().to_owned()
 }
 
@@ -318,19 +321,59 @@ async fn an_answer_needs_at_least_one_token() {
     }
 }
 
-/// A store that does not accept writes.
-struct Broken(MemoryStore, Fault);
+/// A store whose writes have faults: each write has the number of those before it.
+#[derive(Clone)]
+pub(super) struct Broken {
+    pub(super) store: MemoryStore,
+    pub(super) fault: Arc<dyn Fn(usize) -> Option<Fault> + Send + Sync>,
+    pub(super) writes: Arc<AtomicUsize>,
+}
 
 #[derive(Clone, Copy)]
-enum Fault {
+pub(super) enum Fault {
     Fails,
+    TooLarge,
     Hangs,
     Panics,
+    /// The write is done at a later poll.
+    Waits,
+    /// The write is done, and its result is lost.
+    Lost,
+}
+
+impl Broken {
+    pub(super) fn new(fault: impl Fn(usize) -> Option<Fault> + Send + Sync + 'static) -> Self {
+        Self {
+            store: MemoryStore::new(),
+            fault: Arc::new(fault),
+            writes: Arc::default(),
+        }
+    }
+
+    fn write(&self, write: impl FnOnce() -> StoreFuture<u64> + Send + 'static) -> StoreFuture<u64> {
+        match (self.fault)(self.writes.fetch_add(1, Ordering::SeqCst)) {
+            None => write(),
+            Some(Fault::Fails) => Box::pin(async { Err(StoreError::Stale) }),
+            Some(Fault::TooLarge) => Box::pin(async { Err(StoreError::unwritable("too large")) }),
+            Some(Fault::Hangs) => Box::pin(std::future::pending()),
+            Some(Fault::Panics) => Box::pin(async { panic!("a store's panic") }),
+            Some(Fault::Waits) => Box::pin(async {
+                tokio::task::yield_now().await;
+                let written = write().await;
+                tokio::task::yield_now().await;
+                written
+            }),
+            Some(Fault::Lost) => Box::pin(async {
+                write().await?;
+                Err(StoreError::failed("the connection is lost"))
+            }),
+        }
+    }
 }
 
 impl ThreadStore for Broken {
     fn load(&self, tenant: Tenant, thread: ThreadId) -> StoreFuture<Option<StoredThread>> {
-        self.0.load(tenant, thread)
+        self.store.load(tenant, thread)
     }
 
     fn turns(
@@ -340,15 +383,18 @@ impl ThreadStore for Broken {
         start: Option<usize>,
         limit: usize,
     ) -> StoreFuture<Option<(ThreadSummary, Vec<Turn>)>> {
-        self.0.turns(tenant, thread, start, limit)
+        self.store.turns(tenant, thread, start, limit)
     }
 
-    fn append(&self, _: Tenant, _: ThreadId, _: u64, _: ThreadChange) -> StoreFuture<u64> {
-        match self.1 {
-            Fault::Fails => Box::pin(async { Err(StoreError::Stale) }),
-            Fault::Hangs => Box::pin(std::future::pending()),
-            Fault::Panics => Box::pin(async { panic!("a store's panic") }),
-        }
+    fn append(
+        &self,
+        tenant: Tenant,
+        thread: ThreadId,
+        version: u64,
+        change: ThreadChange,
+    ) -> StoreFuture<u64> {
+        let store = self.store.clone();
+        self.write(move || store.append(tenant, thread, version, change))
     }
 
     fn fork(
@@ -359,7 +405,7 @@ impl ThreadStore for Broken {
         to: ThreadId,
         change: ThreadChange,
     ) -> StoreFuture<u64> {
-        self.0.fork(tenant, thread, version, to, change)
+        self.store.fork(tenant, thread, version, to, change)
     }
 
     fn list_threads(
@@ -368,15 +414,15 @@ impl ThreadStore for Broken {
         before: Option<u64>,
         limit: usize,
     ) -> StoreFuture<Vec<ThreadSummary>> {
-        self.0.list_threads(tenant, before, limit)
+        self.store.list_threads(tenant, before, limit)
     }
 
     fn delete(&self, tenant: Tenant, thread: ThreadId) -> StoreFuture<bool> {
-        self.0.delete(tenant, thread)
+        self.store.delete(tenant, thread)
     }
 
     fn delete_tenant(&self, tenant: Tenant) -> StoreFuture<u64> {
-        self.0.delete_tenant(tenant)
+        self.store.delete_tenant(tenant)
     }
 }
 
@@ -385,7 +431,7 @@ async fn an_answer_that_is_not_stored_is_delivered() {
     for fault in [Fault::Fails, Fault::Hangs, Fault::Panics] {
         let api = OpenAi::new()
             .model("m", echo())
-            .threads(Broken(MemoryStore::new(), fault));
+            .threads(Broken::new(move |_| Some(fault)));
         let whole = send(&api, response(json!({}))).await.json();
         assert_eq!((text(&whole), &whole["store"]), ("User:hi", &json!(false)));
         let events = send(&api, response(json!({"stream": true}))).await.events();
@@ -400,7 +446,7 @@ async fn an_answer_that_is_not_stored_is_delivered() {
 #[tokio::test(start_paused = true)]
 async fn a_shutdown_does_not_wait_for_the_store() {
     let shutdown = concentric_http::Shutdown::new();
-    let store = Broken(MemoryStore::new(), Fault::Hangs);
+    let store = Broken::new(|_| Some(Fault::Hangs));
     let api = OpenAi::new()
         .model("m", echo())
         .threads(store)

@@ -11,9 +11,9 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 /// A model whose runs a test drives: one for each call.
 #[derive(Clone, Default)]
-struct Driven {
+pub(super) struct Driven {
     runs: Arc<Mutex<Vec<Handle>>>,
-    dropped: Arc<AtomicUsize>,
+    pub(super) dropped: Arc<AtomicUsize>,
 }
 
 /// The events of a run, and its context.
@@ -39,7 +39,7 @@ impl Drop for Run {
 }
 
 impl Driven {
-    fn api(&self) -> OpenAi {
+    pub(super) fn api(&self) -> OpenAi {
         let driven = self.clone();
         OpenAi::new().model(
             "m",
@@ -52,16 +52,25 @@ impl Driven {
         )
     }
 
-    fn emit(&self, run: usize, event: Event) {
-        self.runs.lock().unwrap()[run].0.send(Ok(event)).unwrap();
+    pub(super) fn emit(&self, run: usize, event: Event) {
+        self.send(run, Ok(event));
     }
 
-    fn context(&self, run: usize) -> concentric_core::Context {
+    pub(super) fn send(&self, run: usize, item: Item) {
+        self.runs.lock().unwrap()[run].0.send(item).unwrap();
+    }
+
+    /// The number of runs that were started.
+    pub(super) fn runs(&self) -> usize {
+        self.runs.lock().unwrap().len()
+    }
+
+    pub(super) fn context(&self, run: usize) -> concentric_core::Context {
         self.runs.lock().unwrap()[run].1.clone()
     }
 }
 
-fn poll_once<F: Future>(future: &mut Pin<Box<F>>) -> Poll<F::Output> {
+pub(super) fn poll_once<F: Future>(future: &mut Pin<Box<F>>) -> Poll<F::Output> {
     future
         .as_mut()
         .poll(&mut Context::from_waker(Waker::noop()))
