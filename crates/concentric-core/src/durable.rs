@@ -25,6 +25,12 @@
 //! context.provide(JournalHandle::new(Forgetful));
 //! ```
 
+#[cfg(feature = "digest")]
+mod environment;
+
+#[cfg(feature = "digest")]
+pub use self::environment::ReplayEnvironment;
+
 use crate::{
     capability::Capability,
     context::Context,

@@ -1,7 +1,6 @@
 //! Drives a run within an invocation: polls the agent, and serves its steps with Restate's context.
 
 use crate::{
-    environment::Replayed,
     journal::{Begin, Entry, EntryResult, Step, Steps, millis, time},
     live::LiveRun,
     shared::{Limits, Shared},
@@ -9,7 +8,7 @@ use crate::{
 use concentric_core::{
     BoxModel, CancelReason, ChatRequest, Context as RunContext, Error, ErrorKind, Event, Finish,
     Str,
-    durable::{JournalHandle, Recorded, RecordedError, StepAttempt, StepWork},
+    durable::{JournalHandle, Recorded, RecordedError, ReplayEnvironment, StepAttempt, StepWork},
     panic::catch,
 };
 use futures_util::{Stream, StreamExt, TryStreamExt, stream};
@@ -55,7 +54,7 @@ pub(crate) struct Attempt<'a> {
     /// The id of this attempt.
     pub(crate) me: u64,
     pub(crate) begin: &'a Begin,
-    pub(crate) environment: &'a Replayed,
+    pub(crate) environment: &'a ReplayEnvironment,
 }
 
 impl Attempt<'_> {

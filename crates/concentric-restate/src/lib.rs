@@ -80,7 +80,6 @@ mod agents;
 mod client;
 mod drive;
 mod endpoint;
-mod environment;
 mod events;
 mod journal;
 mod live;

@@ -2,14 +2,13 @@
 
 use crate::{
     drive::{Attempt, Ended, UNWRITABLE, unwritable},
-    environment::Replayed,
     journal::{Begin, millis, time},
     shared::{Shared, Timeouts, configuration},
     wire::{ReplyInput, RunInput, RunOutput, ThreadState, Waiting},
 };
 use concentric_core::{
     ChatRequest, Context, Environment, Error, ErrorKind, Finish, Outcome, RunId, SideEffects, Str,
-    ThreadId, Transcript, Turn, run_state::RunState, store::Tenant,
+    ThreadId, Transcript, Turn, durable::ReplayEnvironment, run_state::RunState, store::Tenant,
 };
 use restate_sdk::{
     context::RunFuture,
@@ -258,7 +257,7 @@ impl<'a> Invocation<'a> {
     }
 
     /// Reads or makes the first record of the invocation.
-    async fn begin(&self) -> Result<(Begin, Replayed), HandlerError> {
+    async fn begin(&self) -> Result<(Begin, ReplayEnvironment), HandlerError> {
         let mine = Begin {
             by: self.me,
             at: millis(SystemTime::now()),
@@ -270,7 +269,7 @@ impl<'a> Invocation<'a> {
         if begin.version != self.shared.version {
             return Err(HandlerError::from(CodeChanged));
         }
-        let environment = Replayed::new(begin.seed, time(begin.at));
+        let environment = ReplayEnvironment::new(begin.seed, time(begin.at));
         Ok((begin, environment))
     }
 
@@ -299,7 +298,7 @@ impl<'a> Invocation<'a> {
     async fn drive(
         &self,
         begin: &Begin,
-        environment: &Replayed,
+        environment: &ReplayEnvironment,
         run: RunId,
         tenant: Str,
         request: ChatRequest,

@@ -1,18 +1,35 @@
-//! The clock, ids and randomness of a run that is replayed.
-
-use concentric_core::{
-    Environment, Str,
-    context::{Clock, Ids, Random, Sleep},
+use crate::{
     digest::Digest,
+    environment::{Clock, Environment, Ids, Random, Sleep},
 };
+use concentric_proto::Str;
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, SystemTime},
 };
 
-/// The state of an environment: what has been drawn since the last record.
+/// The clock, ids and randomness of a run that an engine replays.
+///
+/// Between two records the clock stands at the time of the last one, and ids and random numbers are derived from a
+/// seed and the number of records. Clones share the state.
+///
+/// ```
+/// use concentric_core::durable::ReplayEnvironment;
+/// use std::time::{Duration, SystemTime};
+///
+/// // The seed and the times come from the journal.
+/// let begun = SystemTime::UNIX_EPOCH;
+/// let (first, replay) = (ReplayEnvironment::new([7; 16], begun), ReplayEnvironment::new([7; 16], begun));
+/// // A step draws an id, and is not executed again.
+/// first.environment().ids().next("m_");
+/// let recorded = begun + Duration::from_secs(5);
+/// first.advance(recorded);
+/// replay.advance(recorded);
+/// assert_eq!(first.environment().ids().next("m_"), replay.environment().ids().next("m_"));
+/// assert_eq!(replay.environment().clock().now(), recorded);
+/// ```
 #[derive(Clone)]
-pub(crate) struct Replayed(Arc<Mutex<State>>);
+pub struct ReplayEnvironment(Arc<Mutex<State>>);
 
 struct State {
     seed: [u8; 16],
@@ -23,8 +40,9 @@ struct State {
     now: SystemTime,
 }
 
-impl Replayed {
-    pub(crate) fn new(seed: [u8; 16], now: SystemTime) -> Self {
+impl ReplayEnvironment {
+    /// Creates the environment of a run that began at `now`. Ids can be guessed by those who know the seed.
+    pub fn new(seed: [u8; 16], now: SystemTime) -> Self {
         Self(Arc::new(Mutex::new(State {
             seed,
             records: 0,
@@ -33,15 +51,16 @@ impl Replayed {
         })))
     }
 
-    /// Goes on to the next record, which was made at `at`.
-    pub(crate) fn advance(&self, at: SystemTime) {
+    /// Advances to the next record, which was made at `at`. The clock does not go back.
+    pub fn advance(&self, at: SystemTime) {
         let mut state = self.lock();
         state.records += 1;
         state.draws = 0;
         state.now = state.now.max(at);
     }
 
-    pub(crate) fn environment(&self) -> Environment {
+    /// Returns the environment, for a [`Context`](crate::Context).
+    pub fn environment(&self) -> Environment {
         Environment::new(self.clone(), self.clone(), self.clone())
     }
 
@@ -53,11 +72,11 @@ impl Replayed {
         let mut state = self.lock();
         state.draws += 1;
         let [records, draws] = [state.records, state.draws].map(u64::to_le_bytes);
-        Digest::of_fields("concentric/restate/draw", &[&state.seed, &records, &draws])
+        Digest::of_fields("concentric/durable/draw", &[&state.seed, &records, &draws])
     }
 }
 
-impl Clock for Replayed {
+impl Clock for ReplayEnvironment {
     fn now(&self) -> SystemTime {
         self.lock().now
     }
@@ -72,7 +91,7 @@ impl Clock for Replayed {
     }
 }
 
-impl Ids for Replayed {
+impl Ids for ReplayEnvironment {
     fn next(&self, prefix: &str) -> Str {
         // The text of a digest has letters, digits, `-` and `_`.
         let digest = self.draw().to_string();
@@ -81,7 +100,7 @@ impl Ids for Replayed {
     }
 }
 
-impl Random for Replayed {
+impl Random for ReplayEnvironment {
     fn next_u64(&self) -> u64 {
         // The first 10 characters of base64url have 60 bits.
         let digest = self.draw().to_string();
@@ -92,11 +111,13 @@ impl Random for Replayed {
     }
 }
 
+concentric_proto::opaque_debug!(ReplayEnvironment);
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn ids(of: &Replayed, count: usize) -> Vec<Str> {
+    fn ids(of: &ReplayEnvironment, count: usize) -> Vec<Str> {
         let environment = of.environment();
         (0..count).map(|_| environment.ids().next("m_")).collect()
     }
@@ -104,7 +125,10 @@ mod tests {
     #[test]
     fn what_follows_a_record_does_not_depend_on_what_a_step_drew() {
         let start = SystemTime::UNIX_EPOCH;
-        let (first, again) = (Replayed::new([7; 16], start), Replayed::new([7; 16], start));
+        let (first, again) = (
+            ReplayEnvironment::new([7; 16], start),
+            ReplayEnvironment::new([7; 16], start),
+        );
         assert_eq!(ids(&first, 2), ids(&again, 2));
         // A step, which is not executed again.
         let drawn = ids(&first, 3);
@@ -119,7 +143,10 @@ mod tests {
             first.environment().random().next_u64(),
             again.environment().random().next_u64()
         );
-        let other = Replayed::new([8; 16], start);
-        assert_ne!(ids(&other, 1), ids(&Replayed::new([7; 16], start), 1));
+        let other = ReplayEnvironment::new([8; 16], start);
+        assert_ne!(
+            ids(&other, 1),
+            ids(&ReplayEnvironment::new([7; 16], start), 1)
+        );
     }
 }
