@@ -14,6 +14,7 @@
 //! | code against recorded HTTP traffic | `cassette::RecordLayer`, `cassette::ReplayLayer` (feature `record`) |
 //! | that a custom layer follows the contract of layers | [`check_layer`], [`check_tool_layer`] |
 //! | that a custom gate follows the contract of gates | [`check_gate`], [`check_step_gate`] |
+//! | that a run does the same when an engine of durable execution replays it | [`check_replay`] |
 //! | that a custom store follows the contract of stores | `store_suite!` (feature `store`) |
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -28,6 +29,7 @@ mod log;
 pub mod model;
 mod pace;
 mod polls;
+mod replay;
 #[cfg(feature = "store")]
 pub mod store;
 mod strict;
@@ -44,6 +46,7 @@ pub use self::{
     model::ScriptedModel,
     pace::{PACE, Pace, watched},
     polls::{Spurious, drop_at_each_wait},
+    replay::check_replay,
     strict::{Strict, StrictFuture},
     tools::ScriptedTools,
 };

@@ -13,6 +13,7 @@ mod clocks;
 mod gate_check;
 mod gates;
 mod layer_check;
+mod replay;
 mod resume;
 mod scripted_model;
 #[cfg(feature = "store")]
