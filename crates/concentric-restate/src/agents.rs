@@ -3,7 +3,7 @@ use crate::{
     events::RunEvents,
     live::LiveRuns,
     object,
-    shared::{Limits, Shared, Timeouts, configuration},
+    shared::{Limits, Shared, Timeouts, Waits, configuration},
 };
 use concentric_core::{BoxModel, Error, Str, digest::Digest};
 use restate_sdk::endpoint::Endpoint;
@@ -17,6 +17,7 @@ pub struct RestateAgents {
     name: Str,
     agent: BoxModel,
     version: Option<Str>,
+    waits: Waits,
     limits: Limits,
     inactivity_timeout: Duration,
     abort_timeout: Duration,
@@ -38,6 +39,7 @@ impl RestateAgents {
             name: name.into(),
             agent,
             version: None,
+            waits: Waits::default(),
             limits: Limits {
                 deadline: 10 * MINUTE,
                 step: 5 * MINUTE,
@@ -60,8 +62,16 @@ impl RestateAgents {
         self
     }
 
+    /// Sets where runs wait for replies; the default is [`Waits::Return`]. Change it only while no run waits in its
+    /// invocation: that invocation has the object, and a reply would wait for its end.
+    pub const fn waits(mut self, waits: Waits) -> Self {
+        self.waits = waits;
+        self
+    }
+
     /// Sets the time limit of an invocation, from its beginning; the default is 10 minutes. Its steps fail from
-    /// then on with [`ErrorKind::Timeout`](concentric_core::ErrorKind::Timeout).
+    /// then on with [`ErrorKind::Timeout`](concentric_core::ErrorKind::Timeout). With [`Waits::Await`] it begins again
+    /// after each wait.
     pub const fn deadline(mut self, deadline: Duration) -> Self {
         self.limits.deadline = deadline;
         self
@@ -142,11 +152,13 @@ impl RestateAgents {
                     "" => stack.as_bytes(),
                     _ => b"",
                 },
+                self.waits.name(),
             ],
         );
         let shared = Arc::new(Shared {
             agent: self.agent,
             version: version.to_string().into(),
+            waits: self.waits,
             limits,
             live: LiveRuns::default(),
             events: self.events,

@@ -46,7 +46,8 @@ impl RestateClient {
         self
     }
 
-    /// Runs a turn of a conversation, and waits for its end. Calls with the same `key` are one run, and have its
+    /// Runs a turn of a conversation, and waits for its end, or for its interrupts with
+    /// [`Waits::Return`](crate::Waits::Return). Calls with the same `key` are one run, and have its
     /// result; after a lost connection, call it again.
     ///
     /// # Errors
@@ -70,8 +71,8 @@ impl RestateClient {
         Ok(())
     }
 
-    /// Replies to the run of a conversation that waits, and waits for its end. Calls with the same `key` are one
-    /// reply.
+    /// Replies to the run of a conversation that waits, and waits for its end or its next interrupts. Calls with the
+    /// same `key` are one reply.
     ///
     /// # Errors
     ///
@@ -103,7 +104,7 @@ impl RestateClient {
         Ok(())
     }
 
-    /// Cancels the run of a conversation; whether one was being driven.
+    /// Cancels the run of a conversation; whether an invocation drove one, or awaited its replies.
     ///
     /// A step of the process that handles the request stops at once, a step of another process at its end.
     ///

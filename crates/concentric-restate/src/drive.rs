@@ -173,11 +173,11 @@ impl<'a> Drive<'a> {
     /// Takes the next item of the agent's body.
     fn event(&mut self, item: Option<Result<Event, Error>>) {
         let ended = match item {
+            // Published by the handler, once it has kept what the next invocations need.
             Some(Ok(Event::Finish(finish))) => {
                 if !self.is_live {
                     self.resume();
                 }
-                self.publish(Event::Finish(finish.clone()));
                 Ended::Finished(finish)
             }
             Some(Ok(event)) => {

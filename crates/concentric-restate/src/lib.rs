@@ -29,13 +29,18 @@
 //! | handler | input | result |
 //! |---|---|---|
 //! | `run` | [`RunInput`] | [`RunOutput`]; one run of a conversation at a time |
-//! | `reply` | [`ReplyInput`] | [`RunOutput`] of the run that waited |
-//! | `cancel` (shared) | – | whether a run was being driven |
+//! | `reply` | [`ReplyInput`] | [`RunOutput`] of the run that waited, at its end or at its next wait |
+//! | `cancel` (shared) | – | whether an invocation drove a run, or awaited its replies |
 //! | `state` (shared) | – | [`ThreadState`] |
 //!
 //! A wait ends the invocation: the state of the run is kept in the object, and `reply` is a new invocation that
 //! resumes it. So a wait of days needs no process and no invocation, and continues with the code that is deployed
 //! when the reply arrives.
+//!
+//! With [`Waits::Await`], the invocation of `run` awaits the replies instead, and has the end of the run as its result.
+//! `reply` is shared then, and passes the replies by an awakeable, whose id is in the object's state and never leaves the
+//! service. Two more handlers, which only the service can call, deliver the first of several replies to a wait (`deliver`)
+//! and resume runs that no invocation awaits (`resume`).
 //!
 //! # What happens once
 //!
@@ -52,7 +57,8 @@
 //!
 //! The code of a run is executed again after a crash. Its clock stands at the time of the last recorded step, its
 //! ids and random numbers are derived from a seed that the journal has, and steps are made one after another. A layer
-//! outside of the steps that decides by other means, such as the system's time, breaks the replay; the invocation
+//! outside of the steps that decides by other means, such as the system's time, breaks the replay (`check_replay` of
+//! `concentric-test` finds it); the invocation
 //! then fails, and is retried until the code that began it is back. So does code that changed: the first record of
 //! each invocation has the [version](RestateAgents::version) of the code, and other code refuses to continue it
 //! before Restate compares the journals.
@@ -61,7 +67,7 @@
 //!
 //! | | default | |
 //! |---|---|---|
-//! | an invocation | 10 minutes | [`deadline`](RestateAgents::deadline), enforced inside each step |
+//! | an invocation, or its part between two waits | 10 minutes | [`deadline`](RestateAgents::deadline), enforced inside each step |
 //! | Restate's abort timeout | 30 minutes | [`abort_timeout`](RestateAgents::abort_timeout); [`endpoint`](RestateAgents::endpoint) refuses one that is not longer than the deadline, since Restate would discard the results of steps that are still made, and make them again |
 //! | a record | 32 MiB | the step fails with [`UNWRITABLE`] |
 //! | a value of the object's state | 8 MiB | the run fails with [`UNWRITABLE`], and the conversation stays as it was |
@@ -93,5 +99,6 @@ pub use self::{
     drive::UNWRITABLE,
     endpoint::RestateEndpoint,
     events::{Attached, RunEvents},
+    shared::Waits,
     wire::{ReplyInput, RunFailure, RunInput, RunOutput, ThreadState},
 };

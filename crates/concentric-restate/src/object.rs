@@ -3,15 +3,19 @@
 use crate::{
     drive::{Attempt, Ended, UNWRITABLE, unwritable},
     journal::{Begin, millis, time},
-    shared::{Shared, Timeouts, configuration},
-    wire::{ReplyInput, RunInput, RunOutput, ThreadState, Waiting},
+    shared::{Shared, Timeouts, Waits, configuration},
+    wire::{
+        Awaited, Deliver, Delivered, Delivery, ReplyInput, RunInput, RunOutput, ThreadState,
+        Waiting,
+    },
 };
 use concentric_core::{
-    ChatRequest, Context, Environment, Error, ErrorKind, Finish, Outcome, RunId, SideEffects, Str,
-    ThreadId, Transcript, Turn, durable::ReplayEnvironment, run_state::RunState, store::Tenant,
+    CancelReason, ChatRequest, Context, Environment, Error, ErrorKind, Event, Finish, Outcome,
+    RunId, SideEffects, Str, ThreadId, Transcript, Turn, durable::ReplayEnvironment,
+    run_state::RunState, store::Tenant,
 };
 use restate_sdk::{
-    context::RunFuture,
+    context::{DurableFuture, Request, RequestTarget, RunFuture},
     discovery,
     endpoint::{self, ContextInternal, InputMetadata},
     errors::{HandlerError, HandlerResult, TerminalError},
@@ -38,18 +42,57 @@ const WAITING: &str = "waiting";
 const HISTORY: &str = "history";
 const DRIVING: &str = "driving";
 
+// The handlers of `Waits::Await` that the service calls by itself.
+const RESUME: &str = "resume";
+const DELIVER: &str = "deliver";
+
+/// How long the first delivery to a wait is known to later ones, which are already on their way.
+const DELIVERED: Duration = Duration::from_secs(60 * 60);
+
+/// The longest wait for an expiry.
+const MAX_WAIT: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
+
 /// Defines the object `name`.
 pub(crate) fn define(
     name: &str,
     shared: Arc<Shared>,
     timeouts: &Timeouts,
 ) -> Result<ServiceDefinition, Error> {
-    let handlers = [
+    let millis = |time: Duration| u64::try_from(time.as_millis()).ok();
+    let shared_type = Some(discovery::HandlerType::Shared);
+    let mut handlers = vec![
         handler::<Json<RunOutput>>("run", Some(input::<Json<RunInput>>()), None),
-        handler::<Json<RunOutput>>("reply", Some(input::<Json<ReplyInput>>()), None),
-        handler::<Json<bool>>("cancel", None, Some(discovery::HandlerType::Shared)),
-        handler::<Json<ThreadState>>("state", None, Some(discovery::HandlerType::Shared)),
+        handler::<Json<bool>>("cancel", None, shared_type),
+        handler::<Json<ThreadState>>("state", None, shared_type),
     ];
+    let reply = |name, ty| handler::<Json<RunOutput>>(name, Some(input::<Json<ReplyInput>>()), ty);
+    let private = |handler: Option<discovery::Handler>| {
+        handler.map(|handler| discovery::Handler {
+            ingress_private: Some(true),
+            ..handler
+        })
+    };
+    match shared.waits {
+        Waits::Return => handlers.push(reply("reply", None)),
+        // The waiting invocation has the object, so that a reply must share it.
+        Waits::Await => handlers.extend([
+            reply("reply", shared_type).map(|handler| discovery::Handler {
+                // Read again after another reply.
+                enable_lazy_state: Some(true),
+                ..handler
+            }),
+            private(reply(RESUME, None)),
+            private(handler::<Json<Delivered>>(
+                DELIVER,
+                Some(input::<Json<Deliver>>()),
+                shared_type,
+            ))
+            .map(|handler| discovery::Handler {
+                idempotency_retention: millis(DELIVERED),
+                ..handler
+            }),
+        ]),
+    }
     let handlers: Option<Vec<_>> = handlers.into_iter().collect();
     let of = discovery::ServiceName::try_from(name).ok().zip(handlers);
     let Some((of, handlers)) = of else {
@@ -57,7 +100,6 @@ pub(crate) fn define(
             "`{name}` is not the name of a service of Restate"
         )));
     };
-    let millis = |time: Duration| u64::try_from(time.as_millis()).ok();
     let discovery = discovery::Service {
         ty: discovery::ServiceType::VirtualObject,
         name: of,
@@ -121,28 +163,38 @@ impl Service for Object {
     fn handle(&self, ctx: ContextInternal) -> Self::Future {
         let shared = Arc::clone(&self.0);
         Box::pin(async move {
-            match ctx.handler_name() {
-                "run" => {
+            match (ctx.handler_name(), shared.waits) {
+                ("run", _) => {
                     let (Json(input), of) = ctx.input::<Json<RunInput>>().await;
                     let result = Invocation::new(&ctx, &shared, &of).run(input).await;
                     ctx.handle_handler_result(result);
                 }
-                "reply" => {
+                ("reply", Waits::Return) | (RESUME, Waits::Await) => {
+                    let (Json(input), of) = ctx.input::<Json<ReplyInput>>().await;
+                    let result = Invocation::new(&ctx, &shared, &of).resume(input).await;
+                    ctx.handle_handler_result(result);
+                }
+                ("reply", Waits::Await) => {
                     let (Json(input), of) = ctx.input::<Json<ReplyInput>>().await;
                     let result = Invocation::new(&ctx, &shared, &of).reply(input).await;
                     ctx.handle_handler_result(result);
                 }
-                "cancel" => {
+                (DELIVER, Waits::Await) => {
+                    let (Json(input), of) = ctx.input::<Json<Deliver>>().await;
+                    let result = Invocation::new(&ctx, &shared, &of).deliver(input).await;
+                    ctx.handle_handler_result(result);
+                }
+                ("cancel", _) => {
                     let ((), of) = ctx.input::<()>().await;
                     let result = Invocation::new(&ctx, &shared, &of).cancel().await;
                     ctx.handle_handler_result(result);
                 }
-                "state" => {
+                ("state", _) => {
                     let ((), of) = ctx.input::<()>().await;
                     let result = Invocation::new(&ctx, &shared, &of).state().await;
                     ctx.handle_handler_result(result);
                 }
-                other => {
+                (other, _) => {
                     let service = ctx.service_name();
                     return Err(endpoint::Error::unknown_handler(service, other));
                 }
@@ -174,7 +226,7 @@ impl<'a> Invocation<'a> {
     }
 
     async fn run(&self, input: RunInput) -> HandlerResult<Json<RunOutput>> {
-        let (begin, environment) = self.begin().await?;
+        let (begin, environment) = self.begin().await??;
         let waiting = self.waiting().await?;
         let run = RunId::new(environment.environment().ids().next("run_"));
         let mut transcript = match waiting {
@@ -200,46 +252,194 @@ impl<'a> Invocation<'a> {
             }
         }
         let request = ChatRequest::new(transcript);
-        let output = self.drive(&begin, &environment, run, input.tenant, request, None);
-        output.await.map(Json)
+        let driven = self.drive(&begin, &environment, run, &input.tenant, request, false);
+        let driven = driven.await?;
+        match self.shared.waits {
+            Waits::Return => Ok(Json(self.keep(driven))),
+            Waits::Await => self.await_replies(driven).await.map(Json),
+        }
     }
 
-    async fn reply(&self, input: ReplyInput) -> HandlerResult<Json<RunOutput>> {
-        let (begin, environment) = self.begin().await?;
-        let Some((waiting, state)) = self.waiting().await? else {
-            let run = RunId::new(environment.environment().ids().next("run_"));
-            let why = "no run of the conversation waits for replies";
-            let error = Error::new(ErrorKind::Conflict, why).with_code("run_ended");
-            return Ok(Json(RunOutput::failed(run, &error)));
+    /// Resumes the run that waits in the state of the object.
+    async fn resume(&self, input: ReplyInput) -> HandlerResult<Json<RunOutput>> {
+        let (begin, environment) = self.begin().await??;
+        let (waiting, state) = match self.waiting_for(&input.tenant, &environment).await? {
+            Ok(found) => found,
+            Err(refused) => return Ok(Json(refused)),
         };
-        let run = waiting.run.clone();
-        if waiting.tenant != input.tenant {
-            let why = "the waiting run has another owner";
-            let error = Error::new(ErrorKind::NotFound, why).with_code("run_not_found");
-            return Ok(Json(RunOutput::failed(run, &error)));
+        let request = resumed(state, input, begin.at);
+        let Waiting { run, tenant, .. } = waiting;
+        let driven = self.drive(&begin, &environment, run, &tenant, request, true);
+        Ok(Json(self.keep(driven.await?)))
+    }
+
+    /// Passes replies to the invocation that awaits them, and waits for the result: the end of the run, or its next
+    /// wait.
+    async fn reply(&self, input: ReplyInput) -> HandlerResult<Json<RunOutput>> {
+        let (begin, environment) = self.begin().await??;
+        let me = Str::from(self.of.invocation_id.as_str());
+        let mut tried = None;
+        loop {
+            let (waiting, _) = match self.waiting_for(&input.tenant, &environment).await? {
+                Ok(found) => found,
+                Err(refused) => return Ok(Json(refused)),
+            };
+            let awaited = waiting.awaited.filter(|it| Some(it) != tried.as_ref());
+            let Some(awaited) = awaited else {
+                // No invocation awaits it: it was killed, or the run waits since before the service awaited replies.
+                let resumed = self.request(RESUME, Json(input)).call();
+                return Ok(resumed.await?);
+            };
+            let deliver = Deliver {
+                awaited: awaited.clone(),
+                by: me.clone(),
+                at: begin.at,
+                input: input.clone(),
+            };
+            // Of several replies to a wait, the first one is delivered, and the others have its result.
+            let delivered = self
+                .request::<_, Json<Delivered>>(DELIVER, Json(deliver))
+                .idempotency_key(awaited.awakeable.as_str())
+                .call();
+            match delivered.await?.into_inner() {
+                Delivered {
+                    by,
+                    output: Some(output),
+                } if by == me => return Ok(Json(output)),
+                _ => tried = Some(awaited),
+            }
         }
-        let mut request = ChatRequest::resume(state, input.replies);
-        if let Some(resume) = request.resume.take() {
-            let resume = resume
-                .with_messages(input.messages)
-                .accepted_at(time(begin.at));
-            request.set_resume(resume);
+    }
+
+    /// Resolves the awakeable of an invocation, and waits for the result.
+    async fn deliver(&self, input: Deliver) -> HandlerResult<Json<Delivered>> {
+        let Deliver {
+            awaited,
+            by,
+            at,
+            input,
+        } = input;
+        let (id, result) = self.ctx.awakeable::<Json<RunOutput>>();
+        let delivery = Delivery {
+            at,
+            input,
+            result: id.into(),
+        };
+        self.ctx
+            .resolve_awakeable(&awaited.awakeable, Json(delivery));
+        let invocation = awaited.invocation.to_string();
+        let output = restate_sdk::select! {
+            output = result => Some(output?.into_inner()),
+            // It was cancelled or killed, or its interrupts have expired.
+            _ = self.ctx.attach_invocation::<Json<RunOutput>>(invocation) => None,
+        };
+        Ok(Json(Delivered { by, output }))
+    }
+
+    fn request<I, O>(&self, handler: &str, input: I) -> Request<'a, I, O> {
+        let (service, key) = (self.ctx.service_name(), self.of.key.as_str());
+        self.ctx
+            .request(RequestTarget::object(service, key, handler), input)
+    }
+
+    /// Awaits replies and resumes the run with them, until it has ended.
+    async fn await_replies(&self, mut driven: Driven) -> HandlerResult<RunOutput> {
+        let mut before: Option<(Waiting, RunState)> = None;
+        let mut caller: Option<Str> = None;
+        loop {
+            let (mut waiting, state) = match (driven.change, before) {
+                (Change::Waits(waiting, state), _) => (waiting, *state),
+                // The replies had no effect, and can be sent again.
+                (Change::None, Some(before)) => before,
+                (change, _) => {
+                    driven.change = change;
+                    let output = self.keep(driven);
+                    self.answer(caller, &output);
+                    return Ok(output);
+                }
+            };
+            let (awakeable, replies) = self.ctx.awakeable::<Json<Delivery>>();
+            waiting.awaited = Some(Awaited {
+                awakeable: awakeable.into(),
+                invocation: self.of.invocation_id.as_str().into(),
+            });
+            self.ctx.set(WAITING, Json(&waiting));
+            self.answer(caller.take(), &driven.output);
+            let taken = self.wait(driven.finish, &state, replies).await;
+            driven = match taken {
+                Ok(Delivery { at, input, result }) => {
+                    caller = Some(result);
+                    match self.begin().await? {
+                        Ok((begin, environment)) => {
+                            let request = resumed(state.clone(), input, at);
+                            let (run, tenant) = (waiting.run.clone(), &waiting.tenant);
+                            self.drive(&begin, &environment, run, tenant, request, true)
+                                .await?
+                        }
+                        Err(_) => aborted(&waiting, state.clone(), CancelReason::User),
+                    }
+                }
+                Err(reason) => aborted(&waiting, state.clone(), reason),
+            };
+            before = Some((waiting, state));
         }
-        let before = Some(waiting);
-        let output = self.drive(&begin, &environment, run, input.tenant, request, before);
-        output.await.map(Json)
+    }
+
+    /// Waits for replies; `Err` if the wait ends without any.
+    async fn wait(
+        &self,
+        finish: Option<Box<Finish>>,
+        state: &RunState,
+        replies: impl DurableFuture<Output = Result<Json<Delivery>, TerminalError>>,
+    ) -> Result<Delivery, CancelReason> {
+        // The attempt that published the interrupts: not before the server has the state, so that a consumer can reply.
+        let me = self.me;
+        let by = self.ctx.run(move || async move { Ok(Json(me)) });
+        match by.name("wait").await {
+            Ok(Json(by)) if by == me => self.publish(finish),
+            Ok(_) => {}
+            Err(_) => return Err(CancelReason::User),
+        }
+        let interrupts = state.interrupts();
+        let expiries = interrupts.iter().map(|it| it.expires_at);
+        let last = expiries.reduce(|last, next| Some(last?.max(next?)));
+        let replies = match last.flatten() {
+            None => replies.await.map(Some),
+            Some(at) => {
+                let left = at.duration_since(SystemTime::now()).unwrap_or_default();
+                restate_sdk::select! {
+                    replies = replies => replies.map(Some),
+                    ended = self.ctx.sleep(left.min(MAX_WAIT)) => ended.map(|()| None),
+                    on_cancel => Err(TerminalError::new("the wait was cancelled")),
+                }
+            }
+        };
+        match replies {
+            Ok(Some(Json(delivery))) => Ok(delivery),
+            Ok(None) => Err(CancelReason::Other(Str::from_static("expired"))),
+            Err(_) => Err(CancelReason::User),
+        }
+    }
+
+    /// Passes the result of replies to their caller.
+    fn answer(&self, caller: Option<Str>, output: &RunOutput) {
+        if let Some(caller) = caller {
+            self.ctx.resolve_awakeable(&caller, Json(output));
+        }
     }
 
     async fn cancel(&self) -> HandlerResult<Json<bool>> {
-        if self.shared.live.cancel(&self.of.key) {
+        let is_here = self.shared.live.cancel(&self.of.key);
+        if is_here && self.shared.waits == Waits::Return {
             return Ok(Json(true));
         }
-        // Another process drives the run: it is cancelled once its step has ended.
+        // Another process drives the run: it is cancelled once its step has ended. Or no process does: it waits, or is
+        // about to.
         let driving = self.ctx.get::<String>(DRIVING).await?;
         if let Some(invocation) = &driving {
             self.ctx.cancel_invocation(invocation);
         }
-        Ok(Json(driving.is_some()))
+        Ok(Json(is_here || driving.is_some()))
     }
 
     async fn state(&self) -> HandlerResult<Json<ThreadState>> {
@@ -256,8 +456,11 @@ impl<'a> Invocation<'a> {
         }))
     }
 
-    /// Reads or makes the first record of the invocation.
-    async fn begin(&self) -> Result<(Begin, ReplayEnvironment), HandlerError> {
+    /// Reads or makes the first record of the invocation, or the first one after a wait; `Err` if the invocation is
+    /// cancelled.
+    async fn begin(
+        &self,
+    ) -> Result<Result<(Begin, ReplayEnvironment), TerminalError>, HandlerError> {
         let mine = Begin {
             by: self.me,
             at: millis(SystemTime::now()),
@@ -265,12 +468,15 @@ impl<'a> Invocation<'a> {
             seed: seed(),
         };
         let begin = self.ctx.run(|| async { Ok(Json(mine)) }).name("begin");
-        let Json(begin) = begin.await?;
+        let Json(begin) = match begin.await {
+            Ok(begin) => begin,
+            Err(cancelled) => return Ok(Err(cancelled)),
+        };
         if begin.version != self.shared.version {
             return Err(HandlerError::from(CodeChanged));
         }
         let environment = ReplayEnvironment::new(begin.seed, time(begin.at));
-        Ok((begin, environment))
+        Ok(Ok((begin, environment)))
     }
 
     async fn waiting(&self) -> Result<Option<(Waiting, RunState)>, HandlerError> {
@@ -288,22 +494,42 @@ impl<'a> Invocation<'a> {
         }
     }
 
+    /// The run that waits, if `tenant` may reply to it; otherwise the result for the caller.
+    async fn waiting_for(
+        &self,
+        tenant: &Str,
+        environment: &ReplayEnvironment,
+    ) -> Result<Result<(Waiting, RunState), RunOutput>, HandlerError> {
+        let Some((waiting, state)) = self.waiting().await? else {
+            let run = RunId::new(environment.environment().ids().next("run_"));
+            let why = "no run of the conversation waits for replies";
+            let error = Error::new(ErrorKind::Conflict, why).with_code("run_ended");
+            return Ok(Err(RunOutput::failed(run, &error)));
+        };
+        if waiting.tenant != *tenant {
+            let why = "the waiting run has another owner";
+            let error = Error::new(ErrorKind::NotFound, why).with_code("run_not_found");
+            return Ok(Err(RunOutput::failed(waiting.run, &error)));
+        }
+        Ok(Ok((waiting, state)))
+    }
+
     async fn history(&self) -> Result<Transcript, HandlerError> {
         let history = self.ctx.get::<Json<Transcript>>(HISTORY).await?;
         Ok(history.map(Json::into_inner).unwrap_or_default())
     }
 
-    /// Drives a run to its end, and keeps what the next invocations need. `before` is the state that the
-    /// run resumes from.
+    /// Drives a run to its end or its next wait. `is_resumed` states whether the object has the state that it
+    /// resumes from.
     async fn drive(
         &self,
         begin: &Begin,
         environment: &ReplayEnvironment,
         run: RunId,
-        tenant: Str,
+        tenant: &Str,
         request: ChatRequest,
-        before: Option<Waiting>,
-    ) -> HandlerResult<RunOutput> {
+        is_resumed: bool,
+    ) -> HandlerResult<Driven> {
         let thread = self.of.key.as_str();
         let mut context = Context::builder()
             .thread_id(ThreadId::new(thread))
@@ -327,54 +553,38 @@ impl<'a> Invocation<'a> {
             environment,
         };
         let ended = attempt.drive(self.shared.agent.clone(), request).await?;
-        self.ctx.clear(DRIVING);
-        let (output, state) = match ended {
-            Ended::Finished(finish) => self.finished(run, &tenant, &finish, before.is_some()),
+        Ok(match ended {
+            Ended::Finished(finish) => finished(run, tenant, finish, is_resumed),
             Ended::Failed(error) => {
                 let had_effects =
                     error.effects() != SideEffects::None || context.effect_count() > 0;
-                let state = match before.is_some() && had_effects {
+                let change = match is_resumed && had_effects {
                     true => Change::Ended(None),
                     // The replies can be sent again.
                     false => Change::None,
                 };
-                (RunOutput::failed(run, &error), state)
+                Driven {
+                    output: RunOutput::failed(run, &error),
+                    change,
+                    finish: None,
+                }
             }
-        };
-        self.apply(state);
-        Ok(output)
+        })
     }
 
-    /// The result of a run that has finished.
-    fn finished(
-        &self,
-        run: RunId,
-        tenant: &Str,
-        finish: &Finish,
-        was_waiting: bool,
-    ) -> (RunOutput, Change) {
-        let kept = match (&finish.outcome, finish.state.as_deref()) {
-            (Outcome::Interrupted, Some(state)) => match waiting(&run, tenant, state) {
-                Ok(waiting) => Change::Waits(waiting),
-                Err(error) => return (RunOutput::failed(run, &error), Change::None),
-            },
-            _ => match finish.transcript.as_ref().map(json).transpose() {
-                Ok(history) if was_waiting => Change::Ended(history),
-                Ok(history) => Change::History(history),
-                Err(error) => return (RunOutput::failed(run, &error), Change::None),
-            },
-        };
-        let last = finish.transcript.as_ref().and_then(Transcript::last);
-        let text = last.map(|turn| turn.as_message().text());
-        let output = RunOutput {
-            run,
-            outcome: Some(finish.outcome.clone()),
-            text: text.unwrap_or_default().into(),
-            interrupts: finish.interrupts().into_iter().cloned().collect(),
-            usage: finish.usage,
-            error: None,
-        };
-        (output, kept)
+    /// Keeps what the next invocations need.
+    fn keep(&self, driven: Driven) -> RunOutput {
+        self.ctx.clear(DRIVING);
+        self.apply(driven.change);
+        self.publish(driven.finish);
+        driven.output
+    }
+
+    fn publish(&self, finish: Option<Box<Finish>>) {
+        if let Some(finish) = finish {
+            let thread = self.of.key.as_str();
+            self.shared.events.publish(thread, Event::Finish(finish));
+        }
     }
 
     fn apply(&self, change: Change) {
@@ -385,7 +595,7 @@ impl<'a> Invocation<'a> {
         };
         match change {
             Change::None => {}
-            Change::Waits(waiting) => self.ctx.set(WAITING, Json(waiting)),
+            Change::Waits(waiting, _) => self.ctx.set(WAITING, Json(waiting)),
             Change::History(history) => set(history),
             Change::Ended(history) => {
                 self.ctx.clear(WAITING);
@@ -395,13 +605,77 @@ impl<'a> Invocation<'a> {
     }
 }
 
+/// A run at its end or at a wait.
+struct Driven {
+    output: RunOutput,
+    change: Change,
+    // Not published yet.
+    finish: Option<Box<Finish>>,
+}
+
 /// A change of the object's state.
 enum Change {
     None,
-    Waits(Waiting),
+    Waits(Waiting, Box<RunState>),
     History(Option<Box<RawValue>>),
     /// The run that waited has ended.
     Ended(Option<Box<RawValue>>),
+}
+
+/// The result of a run that has finished.
+fn finished(run: RunId, tenant: &Str, finish: Box<Finish>, is_resumed: bool) -> Driven {
+    let change = match (&finish.outcome, finish.state.clone()) {
+        (Outcome::Interrupted, Some(state)) => {
+            waiting(&run, tenant, &state).map(|waiting| Change::Waits(waiting, state))
+        }
+        _ => {
+            let history = finish.transcript.as_ref().map(json).transpose();
+            history.map(|history| match is_resumed {
+                true => Change::Ended(history),
+                false => Change::History(history),
+            })
+        }
+    };
+    let (output, change) = match change {
+        Ok(change) => (output(run, &finish), change),
+        Err(error) => (RunOutput::failed(run, &error), Change::None),
+    };
+    Driven {
+        output,
+        change,
+        finish: Some(finish),
+    }
+}
+
+fn output(run: RunId, finish: &Finish) -> RunOutput {
+    let last = finish.transcript.as_ref().and_then(Transcript::last);
+    let text = last.map(|turn| turn.as_message().text());
+    RunOutput {
+        run,
+        outcome: Some(finish.outcome.clone()),
+        text: text.unwrap_or_default().into(),
+        interrupts: finish.interrupts().into_iter().cloned().collect(),
+        usage: finish.usage,
+        error: None,
+    }
+}
+
+/// The end of a run that waited: the conversation is as before the round that waited.
+fn aborted(waiting: &Waiting, state: RunState, reason: CancelReason) -> Driven {
+    let mut finish = Finish::waiting(state).with_outcome(Outcome::Aborted { reason });
+    finish.state = None;
+    let (run, tenant) = (waiting.run.clone(), &waiting.tenant);
+    finished(run, tenant, Box::new(finish), true)
+}
+
+/// The request to resume a run with replies that were accepted `at` a time.
+fn resumed(state: RunState, input: ReplyInput, at: u64) -> ChatRequest {
+    let mut request = ChatRequest::resume(state, input.replies);
+    if let Some(resume) = request.resume.take() {
+        let resume = resume.with_messages(input.messages).accepted_at(time(at));
+        request.set_resume(resume);
+    }
+    request
 }
 
 fn waiting(run: &RunId, tenant: &Str, state: &RunState) -> Result<Waiting, Error> {
@@ -413,6 +687,7 @@ fn waiting(run: &RunId, tenant: &Str, state: &RunState) -> Result<Waiting, Error
     Ok(Waiting {
         run: run.clone(),
         tenant: tenant.clone(),
+        awaited: None,
         state: limited("the state of the run", state)?,
     })
 }

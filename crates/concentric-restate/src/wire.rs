@@ -162,5 +162,45 @@ pub struct ThreadState {
 pub(crate) struct Waiting {
     pub(crate) run: RunId,
     pub(crate) tenant: Str,
+    /// The invocation that awaits the replies, with `Waits::Await`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) awaited: Option<Awaited>,
     pub(crate) state: Box<RawValue>,
+}
+
+/// An invocation that awaits replies.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Awaited {
+    /// The awakeable, whose id is known to the service only.
+    pub(crate) awakeable: Str,
+    pub(crate) invocation: Str,
+}
+
+/// The input of `deliver`: replies for an invocation that awaits them.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Deliver {
+    pub(crate) awaited: Awaited,
+    /// The invocation of `reply`, since the first one of several that reply to a wait delivers.
+    pub(crate) by: Str,
+    /// When the replies were accepted, in milliseconds since 1970.
+    pub(crate) at: u64,
+    pub(crate) input: ReplyInput,
+}
+
+/// The result of `deliver`.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Delivered {
+    pub(crate) by: Str,
+    /// The result for the caller; `None` if the invocation ended without the replies.
+    #[serde(default)]
+    pub(crate) output: Option<RunOutput>,
+}
+
+/// The value of the awakeable.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Delivery {
+    pub(crate) at: u64,
+    pub(crate) input: ReplyInput,
+    /// The awakeable of `deliver`, for the result.
+    pub(crate) result: Str,
 }
