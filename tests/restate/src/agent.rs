@@ -152,10 +152,14 @@ pub type Traced = Arc<Mutex<Vec<TraceEntry>>>;
 
 /// The agent, without a driver.
 pub fn agent(world: &World, ledger: impl Ledger, traced: &Traced) -> BoxModel {
-    let names = ["look", "slow", "stuck", "pay", "refund", "send", "fail"];
+    let names = [
+        "look", "slow", "stuck", "pay", "refund", "brief", "send", "fail",
+    ];
     let tools = names.map(|name| tool(world, name));
     let tools: Toolset = tools.into_iter().collect();
-    let tools = tools.gate(Approval::for_tools(["refund"])).ledger(ledger);
+    let brief = Approval::for_tools(["brief"]).expires_after(Duration::from_secs(1));
+    let tools = tools.gate(Approval::for_tools(["refund"])).gate(brief);
+    let tools = tools.ledger(ledger);
     let sink = Arc::clone(traced);
     let trace = Trace::new(move |entry| sink.lock().unwrap().push(entry));
     BoxModel::new(

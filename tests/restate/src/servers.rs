@@ -2,7 +2,7 @@
 
 use crate::world::World;
 use bytes::Bytes;
-use concentric_restate::RestateClient;
+use concentric_restate::{RestateClient, Waits};
 use http_body_util::{BodyExt, Full};
 use hyper_util::{client::legacy::Client, rt::TokioExecutor};
 use rustix::process::{Pid, Signal, kill_process};
@@ -41,17 +41,20 @@ pub struct Restate {
     program: PathBuf,
     dir: PathBuf,
     ports: [u16; 3],
+    signs_with: Option<PathBuf>,
     child: Option<Child>,
 }
 
 impl Restate {
-    pub async fn start(dir: &Path) -> Self {
+    /// Starts a server; with the private key `signs_with`, it signs its requests to services.
+    pub async fn start(dir: &Path, signs_with: Option<PathBuf>) -> Self {
         let program = std::env::var_os("CONCENTRIC_RESTATE_SERVER")
             .expect("`.ci/restate` installs the server, and sets CONCENTRIC_RESTATE_SERVER");
         let mut it = Self {
             program: program.into(),
             dir: dir.to_owned(),
             ports: [port(), port(), port()],
+            signs_with,
             child: None,
         };
         it.restart().await;
@@ -93,6 +96,10 @@ impl Restate {
             .env("RESTATE_ADMIN__BIND_PORT", admin)
             .env("RESTATE_DEFAULT_NUM_PARTITIONS", "1")
             .env("RESTATE_ROCKSDB_TOTAL_MEMORY_SIZE", "128MB")
+            .envs(self.signs_with.as_ref().map(|key| {
+                let name = "RESTATE_WORKER__INVOKER__REQUEST_IDENTITY_PRIVATE_KEY_PEM_FILE";
+                (name, key)
+            }))
             .stdout(log.try_clone().unwrap())
             .stderr(log)
             .kill_on_drop(true)
@@ -111,6 +118,23 @@ impl Restate {
             "the Restate server did not start: see {}",
             self.dir.display()
         );
+    }
+
+    /// The public key of its signatures, from its log.
+    pub fn public_key(&self) -> String {
+        let log = std::fs::read_to_string(self.dir.join("restate.log")).unwrap();
+        let at = log.find("publickeyv1_").unwrap();
+        let key = log[at..].split(|it: char| !it.is_ascii_alphanumeric() && it != '_');
+        key.map(str::to_owned).next().unwrap()
+    }
+
+    /// Kills an invocation, as an operator does.
+    pub async fn kill_invocation(&self, id: &str) {
+        let http = Client::builder(TokioExecutor::new()).build_http();
+        let uri = format!("{}/invocations/{id}/kill", self.admin());
+        let request = http::Request::patch(uri).body(Full::new(Bytes::new()));
+        let response = http.request(request.unwrap()).await.unwrap();
+        assert!(response.status().is_success(), "{}", response.status());
     }
 
     pub async fn kill(&mut self) {
@@ -144,6 +168,7 @@ pub struct Options {
     pub inactivity: Duration,
     pub abort: Duration,
     pub deadline: Duration,
+    pub waits: Waits,
 }
 
 impl Default for Options {
@@ -153,6 +178,7 @@ impl Default for Options {
             inactivity: Duration::from_secs(60),
             abort: Duration::from_secs(240),
             deadline: Duration::from_secs(120),
+            waits: Waits::Return,
         }
     }
 }
@@ -175,6 +201,10 @@ impl Worker {
                 [options.inactivity, options.abort, options.deadline]
                     .map(|time| time.as_millis().to_string()),
             )
+            .arg(match options.waits {
+                Waits::Return => "return",
+                Waits::Await => "await",
+            })
             .stdout(Stdio::piped())
             .stderr(Stdio::inherit())
             .kill_on_drop(true)

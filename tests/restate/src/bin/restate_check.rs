@@ -6,13 +6,14 @@
     reason = "a test program, which fails by panics"
 )]
 
+use bytes::Bytes;
 use concentric_core::{
-    BoxModel, ChatRequest, Context, Environment, Error, ErrorKind, Event, Interrupt, Outcome,
-    Reply, ThreadId, interrupt, store::Ledger, trace::lasting,
+    BoxModel, CancelReason, ChatRequest, Context, Environment, Error, ErrorKind, Event, Interrupt,
+    InterruptId, Message, Outcome, Reply, ThreadId, interrupt, store::Ledger, trace::lasting,
 };
 use concentric_layers::SuspendLayer;
 use concentric_restate::{
-    ReplyInput, RestateAgents, RestateClient, RunEvents, RunInput, RunOutput, register,
+    ReplyInput, RestateAgents, RestateClient, RunEvents, RunInput, RunOutput, Waits, register,
 };
 use concentric_restate_tests::{
     agent::{Traced, agent},
@@ -21,6 +22,8 @@ use concentric_restate_tests::{
 };
 use concentric_store::{MemoryStore, Options as StoreOptions, PostgresStore};
 use futures_util::{StreamExt, stream};
+use http_body_util::Full;
+use hyper_util::{client::legacy::Client, rt::TokioExecutor};
 use rustix::process::Signal;
 use std::{
     sync::Arc,
@@ -50,6 +53,10 @@ async fn main() {
             "limits" => limits().await,
             "workers" => workers().await,
             "suite" => suite().await,
+            "await" => awaits().await,
+            "expiry" => expiry().await,
+            "identity" => identity().await,
+            "history" => history().await,
             "overhead" => overhead().await,
             other => panic!("there is no check `{other}`"),
         };
@@ -93,19 +100,27 @@ struct Place {
     world: World,
     restate: Restate,
     client: RestateClient,
+    waits: Waits,
 }
 
 impl Place {
     async fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let world = World::new(dir.path());
-        let restate = Restate::start(dir.path()).await;
-        let client = restate.client();
+        let restate = Restate::start(dir.path(), None).await;
         Self {
+            world: World::new(dir.path()),
             dir,
-            world,
+            client: restate.client(),
             restate,
-            client,
+            waits: Waits::Return,
+        }
+    }
+
+    /// Another one, whose runs await their replies.
+    async fn awaiting() -> Self {
+        Self {
+            waits: Waits::Await,
+            ..Self::new().await
         }
     }
 
@@ -116,6 +131,10 @@ impl Place {
 
     /// A supervised worker, which is registered.
     async fn worker(&self, options: Options) -> Supervised {
+        let options = Options {
+            waits: self.waits,
+            ..options
+        };
         let worker = Supervised::start(&self.world, options).await;
         self.register(worker.port).await;
         worker
@@ -124,7 +143,11 @@ impl Place {
     /// Runs a script to its end, and replies to each interrupt: approves, and reports effects as they are in the world.
     async fn run(&self, thread: &str, script: &str) -> (RunOutput, usize) {
         let input = RunInput::user(script);
-        let mut output = retried(|| self.client.run(thread, "run", &input)).await;
+        let run = retried(|| self.client.run(thread, "run", &input));
+        let mut output = match self.waits {
+            Waits::Return => run.await,
+            Waits::Await => return self.answered(thread, run).await,
+        };
         let mut asked = 0;
         for round in 0.. {
             if output.outcome != Some(Outcome::Interrupted) {
@@ -139,6 +162,44 @@ impl Place {
             output = retried(|| self.client.reply(thread, &key, &input)).await;
         }
         (output, asked)
+    }
+
+    /// Replies to the interrupts of a run that awaits them, until `run` has its end.
+    async fn answered(
+        &self,
+        thread: &str,
+        run: impl Future<Output = RunOutput>,
+    ) -> (RunOutput, usize) {
+        let (mut run, mut asked, mut round) = (std::pin::pin!(run), 0, 0);
+        loop {
+            tokio::select! {
+                output = &mut run => return (output, asked),
+                () = sleep(Duration::from_millis(5)) => {}
+            }
+            let state = retried(|| self.client.state(thread)).await;
+            if state.interrupts.is_empty() {
+                continue;
+            }
+            let reply = |asked: &Interrupt| self.answer(thread, asked);
+            let input = ReplyInput::new(state.interrupts.iter().map(reply).collect());
+            let key = format!("reply-{round}");
+            let output = retried(|| self.client.reply(thread, &key, &input)).await;
+            assert!(output.error.is_none(), "{thread}: {output:?}");
+            asked += input.replies.len();
+            round += 1;
+        }
+    }
+
+    /// Waits until a run has interrupts, and returns them.
+    async fn interrupts(&self, thread: &str) -> Vec<Interrupt> {
+        for _ in 0..2_000 {
+            let state = retried(|| self.client.state(thread)).await;
+            if !state.interrupts.is_empty() {
+                return state.interrupts;
+            }
+            sleep(Duration::from_millis(5)).await;
+        }
+        panic!("{thread} has no interrupts");
     }
 
     fn answer(&self, thread: &str, asked: &Interrupt) -> Reply {
@@ -272,8 +333,11 @@ fn check(world: &World, thread: &str, script: &str, killed: &(String, usize, boo
 
 /// Kills the worker at points of runs.
 async fn kills() -> String {
-    let (mut dice, place) = (Dice::new(), Place::new().await);
-    let _worker = place.worker(Options::default()).await;
+    let (mut dice, places) = (Dice::new(), [Place::new().await, Place::awaiting().await]);
+    let [_first, _second] = [
+        places[0].worker(Options::default()).await,
+        places[1].worker(Options::default()).await,
+    ];
     let count = number("CONCENTRIC_KILLS", 60);
     let mut every: Vec<(&str, (String, usize, bool))> = SCRIPTS
         .iter()
@@ -281,6 +345,7 @@ async fn kills() -> String {
         .collect();
     let mut asked = 0;
     for at in 0..count {
+        let place = &places[at % 2];
         // Each point once, in a random order, and again.
         if every.is_empty() {
             every = SCRIPTS
@@ -844,10 +909,7 @@ async fn limits() -> String {
         .unwrap();
     assert_eq!(output.error.unwrap().kind, ErrorKind::Timeout);
     let large = "x".repeat(9 << 20);
-    let input = RunInput::new(vec![
-        concentric_core::Message::user(large),
-        concentric_core::Message::user(""),
-    ]);
+    let input = RunInput::new(vec![Message::user(large), Message::user("")]);
     let output = place.client.run("u", "run", &input).await.unwrap();
     assert_eq!(output.error.unwrap().code.as_deref(), Some("unwritable"));
     assert_eq!(place.client.state("u").await.unwrap().turns, 0);
@@ -896,6 +958,409 @@ async fn workers() -> String {
         "all {count} runs ended on the other, the last {:.2} s after the kill, with a step of 1 s",
         slowest.as_secs_f64()
     )
+}
+
+// ---- runs that await their replies ----
+
+impl Place {
+    /// Waits until the invocation of a run has the status, and returns its id.
+    async fn invocation(&self, thread: &str, status: &str) -> String {
+        let sql = format!(
+            "SELECT id, status FROM sys_invocation WHERE target_service_key = '{thread}' AND target_handler_name = 'run'"
+        );
+        for _ in 0..2_000 {
+            let rows = self.restate.query(&sql).await;
+            assert!(rows.len() <= 1, "{rows:?}");
+            if rows.first().is_some_and(|row| row["status"] == status) {
+                return rows[0]["id"].as_str().unwrap().to_owned();
+            }
+            sleep(Duration::from_millis(5)).await;
+        }
+        panic!("the invocation of {thread} is not {status}");
+    }
+
+    /// The id of the awakeable of a run that waits.
+    async fn awakeable(&self, thread: &str) -> String {
+        let sql = format!(
+            "SELECT value_utf8 FROM state WHERE service_key = '{thread}' AND key = 'waiting'"
+        );
+        let rows = self.restate.query(&sql).await;
+        let waiting: serde_json::Value =
+            serde_json::from_str(rows[0]["value_utf8"].as_str().unwrap()).unwrap();
+        waiting["awaited"]["awakeable"].as_str().unwrap().to_owned()
+    }
+
+    async fn start(&self, thread: &str, script: &str) -> Vec<Interrupt> {
+        let input = RunInput::user(script);
+        retried(|| self.client.start(thread, "run", &input)).await;
+        self.interrupts(thread).await
+    }
+
+    /// The result of a run that was started.
+    async fn result(&self, thread: &str) -> RunOutput {
+        let input = RunInput::default();
+        retried(|| self.client.run(thread, "run", &input)).await
+    }
+
+    async fn approve(&self, thread: &str, key: &str, asked: &Interrupt) -> RunOutput {
+        let input = ReplyInput::new(vec![Reply::approve(asked.id.clone())]);
+        retried(|| self.client.reply(thread, key, &input)).await
+    }
+}
+
+fn code(output: &RunOutput) -> Option<&str> {
+    output.error.as_ref()?.code.as_deref()
+}
+
+/// One invocation from the start of a run to its end, whatever happens while it waits.
+async fn awaits() -> String {
+    let mut place = Place::awaiting().await;
+    let deadline = Duration::from_secs(4);
+    let options = Options {
+        inactivity: Duration::from_millis(200),
+        deadline,
+        ..Options::default()
+    };
+    // A run that began to wait before the service awaited replies.
+    place.waits = Waits::Return;
+    let old = place.worker(options.clone()).await;
+    let early = place
+        .client
+        .run("early", "run", &RunInput::user("refund"))
+        .await;
+    place.waits = Waits::Await;
+    let worker = place.worker(options).await;
+    let early = place
+        .approve("early", "r", &early.unwrap().interrupts[0])
+        .await;
+    completed("early", &early);
+    drop(old);
+
+    // Suspended, without a worker, and across a restart of the server; for longer than the deadline of its work.
+    let began = Instant::now();
+    let asked = place.start("a", "refund;look").await;
+    let id = place.invocation("a", "suspended").await;
+    let secret = place.awakeable("a").await;
+    let state = place.client.state("a").await.unwrap();
+    assert!(!serde_json::to_string(&state).unwrap().contains(&secret));
+    worker.hold(true);
+    worker.kill();
+    worker.ended().await;
+    place.restate.restart().await;
+    let input = ReplyInput::new(vec![Reply::approve(asked[0].id.clone())]);
+    retried(|| place.client.start_reply("a", "r", &input)).await;
+    sleep(deadline.saturating_sub(began.elapsed())).await;
+    assert_eq!(place.world.count("a", "effect refund_0_0"), 0);
+    worker.hold(false);
+    let (output, replied) = (
+        place.result("a").await,
+        place.approve("a", "r", &asked[0]).await,
+    );
+    completed("a", &output);
+    completed("a", &replied);
+    assert_eq!((&replied.run, &replied.text), (&output.run, &output.text));
+    assert_eq!(place.invocation("a", "completed").await, id);
+    for line in [
+        "model 0",
+        "model 1",
+        "model 2",
+        "effect refund_0_0",
+        "tool look_1_0",
+    ] {
+        assert_eq!(place.world.count("a", line), 1, "{line}");
+    }
+    assert!(!serde_json::to_string(&output).unwrap().contains(&secret));
+    // A repeated reply has the result of the first one; another one is too late.
+    assert_eq!(place.approve("a", "r", &asked[0]).await.run, output.run);
+    let late = place.approve("a", "r2", &asked[0]).await;
+    assert_eq!(code(&late), Some("run_ended"));
+
+    // A round with two approvals, one after the other, and at once; and two replies to one question.
+    let asked = place.start("b", "refund+refund").await;
+    let first = place.approve("b", "r0", &asked[0]).await;
+    assert_eq!(first.outcome, Some(Outcome::Interrupted));
+    assert_eq!(first.interrupts, asked[1..]);
+    let again = place.approve("b", "r1", &asked[0]).await;
+    assert_eq!(
+        again.error.as_ref().map(|it| it.kind),
+        Some(ErrorKind::InvalidRequest)
+    );
+    completed("b", &place.approve("b", "r2", &asked[1]).await);
+    completed("b", &place.result("b").await);
+    for at in 0..8 {
+        let thread = format!("c{at}");
+        let asked = place.start(&thread, "refund+refund").await;
+        let ended = tokio::join!(
+            place.approve(&thread, "r0", &asked[0]),
+            place.approve(&thread, "r1", &asked[1])
+        );
+        let outcomes = [ended.0.outcome, ended.1.outcome];
+        assert!(
+            outcomes.contains(&Some(Outcome::Interrupted))
+                && outcomes.contains(&Some(Outcome::Completed)),
+            "{thread}: {outcomes:?}"
+        );
+        completed(&thread, &place.result(&thread).await);
+        let thread = format!("d{at}");
+        let asked = place.start(&thread, "refund").await;
+        let ended = tokio::join!(
+            place.approve(&thread, "r0", &asked[0]),
+            place.approve(&thread, "r1", &asked[0])
+        );
+        let codes = [code(&ended.0), code(&ended.1)];
+        assert!(
+            codes.contains(&None) && codes.contains(&Some("run_ended")),
+            "{thread}: {codes:?}"
+        );
+        completed(&thread, &place.result(&thread).await);
+        assert_eq!(place.world.count(&thread, "effect refund_0_0"), 1);
+    }
+
+    // Replies of another tenant, and to an unknown question: the run waits.
+    let asked = place.start("e", "refund").await;
+    let unknown = Interrupt::new(InterruptId::new("other"), interrupt::TOOL_CALL);
+    let unknown = place.approve("e", "r0", &unknown).await;
+    assert_eq!(unknown.error.unwrap().kind, ErrorKind::InvalidRequest);
+    let input = ReplyInput::new(vec![Reply::approve(asked[0].id.clone())]).with_tenant("other");
+    let hidden = place.client.reply("e", "r1", &input).await.unwrap();
+    assert_eq!(code(&hidden), Some("run_not_found"));
+    completed("e", &place.approve("e", "r2", &asked[0]).await);
+
+    // Cancelled while it waits, in a process and suspended; the conversation continues.
+    for is_suspended in [false, true] {
+        let thread = format!("f{is_suspended}");
+        let asked = place.start(&thread, "look;refund").await;
+        if is_suspended {
+            place.invocation(&thread, "suspended").await;
+        }
+        assert!(place.client.cancel(&thread).await.unwrap());
+        let output = place.result(&thread).await;
+        let reason = CancelReason::User;
+        assert_eq!(output.outcome, Some(Outcome::Aborted { reason }));
+        let late = place.approve(&thread, "r", &asked[0]).await;
+        assert_eq!(code(&late), Some("run_ended"));
+        assert_eq!(place.world.count(&thread, "effect refund_1_0"), 0);
+        assert!(!place.client.cancel(&thread).await.unwrap());
+        let input = RunInput::user("look");
+        let next = place.client.run(&thread, "next", &input).await;
+        completed(&thread, &next.unwrap());
+    }
+
+    // Cancelled in a step, after a wait.
+    let asked = place.start("h", "refund;stuck").await;
+    let input = ReplyInput::new(vec![Reply::approve(asked[0].id.clone())]);
+    retried(|| place.client.start_reply("h", "r", &input)).await;
+    while place.world.count("h", "tool stuck_1_0") == 0 {
+        sleep(Duration::from_millis(5)).await;
+    }
+    assert!(place.client.cancel("h").await.unwrap());
+    let reason = CancelReason::User;
+    let aborted = Some(Outcome::Aborted { reason });
+    assert_eq!(place.result("h").await.outcome, aborted);
+    assert_eq!(place.approve("h", "r", &asked[0]).await.outcome, aborted);
+    let next = place.client.run("h", "next", &RunInput::user("look")).await;
+    completed("h", &next.unwrap());
+
+    // Killed by an operator: a reply resumes the run in an invocation of its own.
+    let asked = place.start("g", "refund+refund").await;
+    let id = place.invocation("g", "suspended").await;
+    place.restate.kill_invocation(&id).await;
+    let first = place.approve("g", "r0", &asked[0]).await;
+    assert_eq!(first.outcome, Some(Outcome::Interrupted));
+    completed("g", &place.approve("g", "r1", &asked[1]).await);
+    assert_eq!(place.world.count("g", "model 0"), 1);
+
+    // The handlers behind `reply` are not reachable from outside.
+    for handler in ["deliver", "resume"] {
+        let uri = format!("{}/Clerk/e/{handler}", place.restate.ingress());
+        let status = post(&uri, "{}").await;
+        assert!((400..500).contains(&status), "{handler}: {status}");
+    }
+    drop(worker);
+    awaited_events().await;
+    "one invocation per run: suspended without a worker, killed, restarted, past its deadline, in parts, twice, late, \
+     of others, cancelled, killed by an operator"
+        .into()
+}
+
+/// A consumer can reply as soon as it has the interrupts, which are published once.
+async fn awaited_events() {
+    let mut place = Place::awaiting().await;
+    let events = RunEvents::new();
+    let agent = agent(&place.world, MemoryStore::new(), &Traced::default());
+    let agents = RestateAgents::new("Clerk", agent).events(events.clone());
+    let task = serve(&place, agents.waits(Waits::Await)).await;
+    let mut consumer = events.attach("t");
+    let input = RunInput::user("look;refund;refund");
+    place.client.start("t", "run", &input).await.unwrap();
+    let mut outcomes = Vec::new();
+    while outcomes.len() < 3 {
+        let Event::Finish(finish) = consumer.next().await.unwrap() else {
+            continue;
+        };
+        outcomes.push(finish.outcome.clone());
+        for (at, asked) in finish.interrupts().into_iter().enumerate() {
+            // The parts before the wait are driven again, from the journal.
+            if outcomes.len() == 2 {
+                place.restate.restart().await;
+            }
+            let key = format!("r{}-{at}", outcomes.len());
+            let input = ReplyInput::new(vec![Reply::approve(asked.id.clone())]);
+            retried(|| place.client.start_reply("t", &key, &input)).await;
+        }
+    }
+    let waits = Outcome::Interrupted;
+    assert_eq!(outcomes, [waits.clone(), waits, Outcome::Completed]);
+    completed("t", &place.result("t").await);
+    assert_eq!(place.world.count("t", "model 0"), 1);
+    task.abort();
+}
+
+/// The wait ends with the last of the run's interrupts.
+async fn expiry() -> String {
+    let place = Place::awaiting().await;
+    let options = Options {
+        inactivity: Duration::from_millis(200),
+        ..Options::default()
+    };
+    let worker = place.worker(options).await;
+    let asked = place.start("t", "look;brief").await;
+    let early = place.start("u", "brief").await;
+    completed("u", &place.approve("u", "r", &early[0]).await);
+    // It expires while no worker runs.
+    place.invocation("t", "suspended").await;
+    worker.hold(true);
+    worker.kill();
+    worker.ended().await;
+    sleep(Duration::from_secs(1)).await;
+    worker.hold(false);
+    let output = place.result("t").await;
+    let reason = CancelReason::Other("expired".into());
+    assert_eq!(output.outcome, Some(Outcome::Aborted { reason }));
+    let late = place.approve("t", "r", &asked[0]).await;
+    assert_eq!(code(&late), Some("run_ended"));
+    assert_eq!(place.world.count("t", "effect brief_1_0"), 0);
+    // The request, and the round before the one that waited.
+    assert_eq!(place.client.state("t").await.unwrap().turns, 2);
+    // One that may still be answered keeps the other one.
+    let asked = place.start("v", "brief+refund").await;
+    sleep(Duration::from_millis(1_200)).await;
+    let first = place.approve("v", "r0", &asked[0]).await;
+    assert_eq!(code(&first), Some("expired"));
+    let denied = Reply::deny(asked[0].id.clone(), "No.");
+    let input = ReplyInput::new(vec![denied, Reply::approve(asked[1].id.clone())]);
+    completed("v", &place.client.reply("v", "r1", &input).await.unwrap());
+    "a wait ended with the last of its interrupts, without a worker; the conversation continues"
+        .into()
+}
+
+async fn post(uri: &str, body: &str) -> u16 {
+    let http = Client::builder(TokioExecutor::new()).build_http();
+    let body = Full::new(Bytes::from(body.to_owned()));
+    let request = http::Request::post(uri).header("content-type", "application/json");
+    let response = http.request(request.body(body).unwrap()).await.unwrap();
+    response.status().as_u16()
+}
+
+// ---- requests that the server signs ----
+
+/// The service accepts requests that are signed with the key of its server, and no others.
+async fn identity() -> String {
+    let dir = tempfile::tempdir().unwrap();
+    let pem = dir.path().join("key.pem");
+    let made = std::process::Command::new("openssl")
+        .args(["genpkey", "-algorithm", "ed25519", "-out"])
+        .arg(&pem)
+        .output()
+        .unwrap();
+    assert!(made.status.success(), "{made:?}");
+    let restate = Restate::start(dir.path(), Some(pem)).await;
+    let place = Place {
+        world: World::new(dir.path()),
+        dir,
+        client: restate.client(),
+        restate,
+        waits: Waits::Return,
+    };
+    let serve = async |port: u16, key: &str| {
+        let agent = agent(&place.world, MemoryStore::new(), &Traced::default());
+        let agents = RestateAgents::new("Clerk", agent).identity_keys([key]);
+        let endpoint = agents.endpoint().unwrap();
+        let listener = TcpListener::bind(("127.0.0.1", port)).await.unwrap();
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let task = tokio::spawn(async move {
+            let shutdown = async { drop(stopped.await) };
+            endpoint.serve(listener, shutdown).await.unwrap();
+        });
+        (stop, task)
+    };
+    // The public key of the documentation of Restate's SDK.
+    let other = "publickeyv1_ChjENKeMvCtRnqG2mrBK1HmPKufgFUc98K8B3ononQvp";
+    let address = |port: u16| format!("http://127.0.0.1:{port}");
+    let wrong = port();
+    let (_stop, _task) = serve(wrong, other).await;
+    let refused = register(&place.restate.admin(), &address(wrong)).await;
+    assert!(
+        refused.is_err(),
+        "an endpoint with another key was registered"
+    );
+
+    let right = port();
+    let (stop, task) = serve(right, &place.restate.public_key()).await;
+    place.register(right).await;
+    let (output, _) = place.run("t", "look;refund").await;
+    completed("t", &output);
+
+    // Requests without a signature, and with one of another server.
+    let http = Client::builder(TokioExecutor::new())
+        .http2_only(true)
+        .build_http();
+    for path in [
+        "discover",
+        "invoke/Clerk/run",
+        "invoke/Clerk/reply",
+        "invoke/Clerk/cancel",
+        "invoke/Clerk/state",
+    ] {
+        for signature in [None, Some("v1"), Some("unsigned")] {
+            let mut request = match path {
+                "discover" => http::Request::get(format!("{}/{path}", address(right))),
+                _ => http::Request::post(format!("{}/{path}", address(right))),
+            };
+            if let Some(scheme) = signature {
+                request = request.header("x-restate-signature-scheme", scheme);
+                request = request.header("x-restate-jwt-v1", "e30.e30.e30");
+            }
+            let request = request.body(Full::new(Bytes::new())).unwrap();
+            let status = http.request(request).await.unwrap().status();
+            assert_eq!(status, 401, "{path} {signature:?}");
+        }
+    }
+
+    // Another key in place of the right one.
+    stop.send(()).unwrap();
+    task.await.unwrap();
+    let (_stop, _task) = serve(right, other).await;
+    let input = RunInput::user("look");
+    place.client.start("u", "run", &input).await.unwrap();
+    let sql = "SELECT last_failure, retry_count FROM sys_invocation WHERE target_service_key = 'u'";
+    let mut refused = None;
+    for _ in 0..400 {
+        let rows = place.restate.query(sql).await;
+        let row = rows.first().map(ToString::to_string).unwrap_or_default();
+        if row.contains("401") {
+            refused = Some(row);
+            break;
+        }
+        sleep(Duration::from_millis(25)).await;
+    }
+    assert!(
+        refused.is_some(),
+        "a request with another key was not refused"
+    );
+    assert_eq!(place.world.count("u", "model 0"), 0);
+    "a signed run; 15 unsigned requests, a registration and an invocation with another key refused"
+        .into()
 }
 
 // ---- three drivers ----
@@ -962,19 +1427,35 @@ async fn direct(agent: &BoxModel, thread: &str, script: &str, approves: bool, st
 }
 
 async fn durable(client: &RestateClient, thread: &str, script: &str, approves: bool) -> End {
-    let mut output = client
-        .run(thread, "run", &RunInput::user(script))
-        .await
-        .unwrap();
+    let input = RunInput::user(script);
+    let mut output = client.run(thread, "run", &input).await.unwrap();
     let mut round = 0;
     while output.outcome == Some(Outcome::Interrupted) {
         let input = ReplyInput::new(replies(&output.interrupts, approves));
-        output = client
-            .reply(thread, &format!("r{round}"), &input)
-            .await
-            .unwrap();
+        let key = format!("r{round}");
+        output = client.reply(thread, &key, &input).await.unwrap();
         round += 1;
     }
+    end(output)
+}
+
+/// The end of a run that awaits its replies.
+async fn awaited(place: &Place, thread: &str, script: &str, approves: bool) -> End {
+    let input = RunInput::user(script);
+    let mut run = std::pin::pin!(place.client.run(thread, "run", &input));
+    for round in 0.. {
+        let asked = tokio::select! {
+            output = &mut run => return end(output.unwrap()),
+            asked = place.interrupts(thread) => asked,
+        };
+        let input = ReplyInput::new(replies(&asked, approves));
+        let key = format!("r{round}");
+        place.client.reply(thread, &key, &input).await.unwrap();
+    }
+    unreachable!()
+}
+
+fn end(output: RunOutput) -> End {
     let kind = output.error.map(|error| error.kind);
     (output.outcome, kind, output.text.to_string())
 }
@@ -1006,8 +1487,11 @@ async fn suite() -> String {
             .layer(SuspendLayer::new(Arc::new(store.clone())))
             .service(build(&place, store, &traced)),
     );
-    let restate = build(&place, MemoryStore::new(), &traced);
-    let task = serve(&place, RestateAgents::new("Clerk", restate)).await;
+    let restate = || build(&place, MemoryStore::new(), &traced);
+    let task = serve(&place, RestateAgents::new("Clerk", restate())).await;
+    let awaiting = Place::awaiting().await;
+    let agents = RestateAgents::new("Clerk", restate()).waits(Waits::Await);
+    let awaiting_task = serve(&awaiting, agents).await;
     let run = Environment::system().ids().next("");
     for (at, (script, approves)) in BEHAVIOURS.iter().enumerate() {
         let expected = (
@@ -1025,15 +1509,66 @@ async fn suite() -> String {
             taken(&traced),
         );
         assert_eq!(durable, expected, "`{script}` with Restate");
+        let awaited = (
+            awaited(&awaiting, &format!("awaited-{at}"), script, *approves).await,
+            taken(&traced),
+        );
+        assert_eq!(awaited, expected, "`{script}` with awaited replies");
     }
     task.abort();
+    awaiting_task.abort();
     format!(
-        "{} behaviours, equal ends and traces under three drivers",
+        "{} behaviours, equal ends and traces under three drivers, one of them with both kinds of waits",
         BEHAVIOURS.len()
     )
 }
 
 // ---- figures ----
+
+/// The bytes of the records of steps with a conversation of 4 MiB are those without.
+async fn history() -> String {
+    let place = Place::new().await;
+    let _worker = place.worker(Options::default()).await;
+    // 9 model calls and 8 rounds.
+    let (script, steps, large) = (["look"; 8].join(";"), 17, 4 << 20);
+    let mut runs = Vec::new();
+    for (thread, bytes) in [("short", 0), ("long", large)] {
+        let text = Message::user("x".repeat(bytes));
+        let first = RunInput::new(vec![text, Message::user("")]);
+        let first = place.client.run(thread, "first", &first).await.unwrap();
+        completed(thread, &first);
+        let (output, _) = place.run(thread, &script).await;
+        completed(thread, &output);
+        let sql = format!(
+            "SELECT j.entry_type, j.raw_length FROM sys_journal j JOIN sys_invocation i ON i.id = j.id \
+             WHERE i.target_service_key = '{thread}' AND i.idempotency_key = 'run' ORDER BY j.index"
+        );
+        let rows = place.restate.query(&sql).await;
+        let bytes = |row: &serde_json::Value| row["raw_length"].as_u64().unwrap();
+        let is_step =
+            |row: &&serde_json::Value| row["entry_type"].as_str().unwrap().ends_with(": Run");
+        // The command and the result of each; the first one is that of the invocation.
+        let of_steps: Vec<u64> = rows.iter().filter(is_step).map(bytes).collect();
+        assert_eq!(of_steps.len(), 2 * (1 + steps), "{rows:?}");
+        runs.push((of_steps, rows.iter().map(bytes).sum::<u64>()));
+    }
+    let [(short, short_total), (long, long_total)] = &runs[..] else {
+        panic!("two runs");
+    };
+    let each = short.iter().zip(long);
+    let growth = each.map(|(short, long)| long.abs_diff(*short)).max();
+    let growth = growth.unwrap();
+    assert!(growth <= 16, "{short:?} {long:?}");
+    // Read and written once.
+    let once = long_total - short_total;
+    assert!(once <= 2 * large as u64 + 1024, "{once}");
+    let step = |run: &[u64]| run.iter().sum::<u64>() / (1 + steps) as u64;
+    format!(
+        "{} bytes per step without a history, {} with one of 4 MiB, at most {growth} more in an entry; once per run {once} more",
+        step(short),
+        step(long)
+    )
+}
 
 /// What a durable step adds to a run.
 async fn overhead() -> String {

@@ -1,11 +1,11 @@
-//! A worker: `restate_worker WORLD PORT VERSION INACTIVITY ABORT DEADLINE`, with times in milliseconds.
+//! A worker: `restate_worker WORLD PORT VERSION INACTIVITY ABORT DEADLINE WAITS`, with times in milliseconds.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
     reason = "a test program, which fails by panics"
 )]
 
-use concentric_restate::RestateAgents;
+use concentric_restate::{RestateAgents, Waits};
 use concentric_restate_tests::{agent::agent, world::World};
 use concentric_store::SqliteStore;
 use std::{future::pending, path::Path, time::Duration};
@@ -22,7 +22,11 @@ async fn main() {
     let mut agents = RestateAgents::new("Clerk", agent(&world, ledger, &traced))
         .inactivity_timeout(inactivity)
         .abort_timeout(abort)
-        .deadline(deadline);
+        .deadline(deadline)
+        .waits(match arguments[7].as_str() {
+            "await" => Waits::Await,
+            _ => Waits::Return,
+        });
     if !arguments[3].is_empty() {
         agents = agents.version(arguments[3].as_str());
     }
