@@ -1,6 +1,6 @@
 //! How layers share a limit with other processes.
 
-use concentric_core::{Str, store::QuotaStore};
+use concentric_core::{Str, context::Environment, store::QuotaStore};
 use std::{
     fmt,
     sync::{
@@ -35,6 +35,7 @@ pub struct Shared {
     pub(crate) lease: Duration,
     pub(crate) patience: Duration,
     pub(crate) on_outage: OnOutage,
+    pub(crate) environment: Environment,
     outages: Arc<Outages>,
 }
 
@@ -68,6 +69,7 @@ impl Shared {
             lease: Duration::from_secs(30),
             patience: Duration::from_millis(500),
             on_outage: OnOutage::LocalShare(0.25),
+            environment: Environment::system(),
             outages: Arc::default(),
         }
     }
@@ -105,6 +107,13 @@ impl Shared {
     #[must_use]
     pub const fn on_outage(mut self, policy: OnOutage) -> Self {
         self.on_outage = policy;
+        self
+    }
+
+    /// Sets the source of the random id of the process, and the clock of its permits; the default is that of the system.
+    #[must_use]
+    pub fn environment(mut self, environment: Environment) -> Self {
+        self.environment = environment;
         self
     }
 

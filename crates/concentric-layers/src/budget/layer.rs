@@ -7,6 +7,7 @@ use concentric_core::{
     ChatRequest, Context, Declares, Transcript, Usage,
     agent::{Installer, Plugin},
     capability::{Around, Encloses, Expects, InLoop, Outside, Provides, Region, Requires, Within},
+    context::Environment,
     store::{BudgetStore, SharedBudget},
 };
 use std::{
@@ -113,6 +114,14 @@ impl BudgetPlugin {
     #[must_use]
     pub const fn lease(mut self, time: Duration) -> Self {
         self.prices.shared.lease = time;
+        self
+    }
+
+    /// Sets the source of the random ids of [shared](Self::shared) reservations, and the clock of their settlements; the
+    /// default is that of the system.
+    #[must_use]
+    pub fn environment(mut self, environment: Environment) -> Self {
+        self.prices.shared.environment = environment;
         self
     }
 

@@ -30,6 +30,7 @@ pub(super) struct SharedBudgets {
     pub(super) source: Option<(Arc<dyn BudgetStore>, Arc<Of>)>,
     pub(super) lease: Duration,
     pub(super) in_outage: Option<Budget>,
+    pub(super) environment: Environment,
     warned: Arc<Mutex<Option<Duration>>>,
 }
 
@@ -45,6 +46,7 @@ enum Reservation {
         tenant: Tenant,
         id: Str,
         runtime: Handle,
+        environment: Environment,
     },
     InOutage(Option<Lease>),
 }
@@ -55,6 +57,7 @@ impl Default for SharedBudgets {
             source: None,
             lease: Duration::from_secs(10 * 60),
             in_outage: None,
+            environment: Environment::system(),
             warned: Arc::default(),
         }
     }
@@ -81,17 +84,17 @@ impl SharedBudgets {
             return Err(Error::new(ErrorKind::Configuration, why));
         };
         let tenant = Tenant::of(&context);
-        let id = random_id(&Environment::system());
+        let id = random_id(&self.environment);
         let (reply, answer) = oneshot::channel();
         let (to, of, name) = (Arc::clone(&store), tenant.clone(), id.clone());
-        let lease = self.lease;
+        let (lease, environment) = (self.lease, self.environment.clone());
         runtime.spawn(async move {
             let reserved = to.reserve(of.clone(), name.clone(), budgets, amounts, lease);
             // The call was dropped, or has not waited.
             if let Err(unread) = reply.send(reserved.await)
                 && !matches!(unread, Ok(Err(_)))
             {
-                settle(to, of, name, Amounts::new()).await;
+                settle(to, of, name, Amounts::new(), environment).await;
             }
         });
         let late = context.environment().clock().sleep(PATIENCE);
@@ -105,6 +108,7 @@ impl SharedBudgets {
                 tenant,
                 id,
                 runtime,
+                environment: self.environment,
             },
             Ok(Err((name, over))) => {
                 let why = format!("the budget `{name}` is used up: {over}");
@@ -118,7 +122,7 @@ impl SharedBudgets {
     }
 
     fn reserve_in_outage(&self, error: StoreError, amounts: Amounts) -> Result<Lease, Error> {
-        let now = Environment::system().clock().monotonic();
+        let now = self.environment.clock().monotonic();
         let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
         if warned.is_none_or(|at| now >= at.saturating_add(WARNINGS)) {
             *warned = Some(now);
@@ -132,8 +136,13 @@ impl SharedBudgets {
     }
 }
 
-async fn settle(store: Arc<dyn BudgetStore>, tenant: Tenant, id: Str, actual: Amounts) {
-    let environment = Environment::system();
+async fn settle(
+    store: Arc<dyn BudgetStore>,
+    tenant: Tenant,
+    id: Str,
+    actual: Amounts,
+    environment: Environment,
+) {
     for attempt in 0..ATTEMPTS {
         match store.settle(tenant.clone(), id.clone(), actual).await {
             Ok(()) => return,
@@ -158,8 +167,10 @@ impl Drop for Reserved {
                 tenant,
                 id,
                 runtime,
+                environment,
             } => {
-                let settled = settle(Arc::clone(store), tenant.clone(), id.clone(), self.actual);
+                let (store, tenant, id) = (Arc::clone(store), tenant.clone(), id.clone());
+                let settled = settle(store, tenant, id, self.actual, environment.clone());
                 drop(runtime.spawn(settled));
             }
             Reservation::InOutage(lease) => {

@@ -5,7 +5,7 @@ use crate::{
     shared::{OnOutage, Shared},
     shared_store::{OnAbort, random_id, within},
 };
-use concentric_core::{Str, context::Environment, store::StoreError};
+use concentric_core::{Str, context::Sleep, store::StoreError};
 use std::{
     sync::{
         Arc,
@@ -27,7 +27,6 @@ pub(super) struct Link {
     shared: Shared,
     max: usize,
     caller: Str,
-    environment: Environment,
     runs: AtomicBool,
     refuses: AtomicBool,
     // The permits that this process has, in use or not.
@@ -37,12 +36,9 @@ pub(super) struct Link {
 
 impl Link {
     pub(super) fn new(max: usize, shared: Shared) -> Self {
-        // A lease is measured in real time.
-        let environment = Environment::system();
         Self {
             max,
-            caller: random_id(&environment),
-            environment,
+            caller: random_id(&shared.environment),
             shared,
             runs: AtomicBool::new(false),
             refuses: AtomicBool::new(false),
@@ -78,6 +74,11 @@ impl Link {
         }
     }
 
+    // A lease is measured in real time, so not by the clock of a run.
+    fn sleep(&self, time: Duration) -> Sleep {
+        self.shared.environment.clock().sleep(time)
+    }
+
     async fn hold(&self, used: usize, wanted: usize) -> Result<u64, StoreError> {
         let shared = &self.shared;
         let (name, caller) = (shared.name.clone(), self.caller.clone());
@@ -89,14 +90,14 @@ impl Link {
             wanted as u64,
             shared.lease,
         );
-        let late = self.environment.clock().sleep(shared.patience);
+        let late = self.sleep(shared.patience);
         let held = within(late, hold).await;
         held.unwrap_or_else(|| Err(StoreError::failed("the store did not answer in time")))
     }
 
     /// The permits of this process while the store does not answer.
     fn in_outage(&self, error: &StoreError, wanted: usize) -> usize {
-        let now = self.environment.clock().monotonic();
+        let now = self.shared.environment.clock().monotonic();
         self.shared.failed(error, now);
         match self.shared.on_outage {
             // Those that wait get a permit, and fail.
@@ -143,7 +144,7 @@ async fn work(limit: Arc<Limit>, task: OnAbort<impl FnOnce()>) {
             // Another call may follow.
             is_idle = true;
             within(
-                link.environment.clock().sleep(link.shared.batch),
+                link.sleep(link.shared.batch),
                 link.changed.notified(),
             )
             .await;
@@ -184,7 +185,7 @@ async fn work(limit: Arc<Limit>, task: OnAbort<impl FnOnce()>) {
             continue;
         }
         within(
-            link.environment.clock().sleep(pause),
+            link.sleep(pause),
             link.changed.notified(),
         )
         .await;

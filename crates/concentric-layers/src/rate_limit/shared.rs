@@ -191,7 +191,7 @@ impl Link {
         Self {
             shared: shared.clone(),
             bucket,
-            caller: random_id(&Environment::system()),
+            caller: random_id(&shared.environment),
             environment,
             runtime: RwLock::new(Handle::try_current().ok()),
             changed: Notify::new(),
