@@ -159,6 +159,10 @@ mod shared {
             match *self {}
         }
 
+        pub(crate) const fn gives_up(&self) -> bool {
+            match *self {}
+        }
+
         pub(crate) const fn refuses(&self) -> bool {
             match *self {}
         }

@@ -160,6 +160,15 @@ pub(crate) struct OwnedSemaphorePermit(
     Option<::tokio::sync::OwnedSemaphorePermit>,
 );
 
+impl OwnedSemaphorePermit {
+    pub(crate) fn forget(mut self) {
+        self.0.steps.next();
+        if let Some(permit) = self.1.take() {
+            permit.forget();
+        }
+    }
+}
+
 impl Drop for OwnedSemaphorePermit {
     fn drop(&mut self) {
         self.0.steps.next();

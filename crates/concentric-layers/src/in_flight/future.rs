@@ -1,6 +1,6 @@
 use super::{
     InFlightBody,
-    limit::{Limit, Place},
+    limit::{Limit, Permit, Place},
 };
 use crate::wait::Stop;
 use concentric_core::{BoxError, ChatRequest, ChatResponse, Error, ErrorKind};
@@ -12,7 +12,6 @@ use std::{
     sync::Arc,
     task::{Context, Poll, ready},
 };
-use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::PollSemaphore;
 use tower::util::Oneshot;
 use tower_service::Service;
@@ -27,7 +26,7 @@ pin_project! {
         #[pin]
         stage: Stage<S>,
         // Moved to the body, or released on an error: a completed future holds no permit.
-        permit: Option<OwnedSemaphorePermit>,
+        permit: Option<Permit>,
     }
 }
 
@@ -132,7 +131,8 @@ where
                         break Err(stopped);
                     }
                     // The semaphore is private and is never closed.
-                    *this.permit = ready!(waiting.permit.poll_acquire(cx));
+                    let permit = ready!(waiting.permit.poll_acquire(cx));
+                    *this.permit = permit.map(|permit| Permit::new(permit, &waiting.limit));
                     if waiting.limit.refuses() {
                         break Err(unreachable_store());
                     }

@@ -52,8 +52,9 @@ impl Limit {
     }
 
     /// Takes a permit if one is free and no call is queued for it.
-    pub(super) fn try_acquire(&self) -> Option<OwnedSemaphorePermit> {
-        Arc::clone(&self.permits).try_acquire_owned().ok()
+    pub(super) fn try_acquire(self: &Arc<Self>) -> Option<Permit> {
+        let permit = Arc::clone(&self.permits).try_acquire_owned().ok()?;
+        Some(Permit::new(permit, self))
     }
 
     pub(super) const fn link(&self) -> Option<&Link> {
@@ -62,6 +63,34 @@ impl Limit {
 
     pub(super) fn acquire(&self) -> PollSemaphore {
         PollSemaphore::new(Arc::clone(&self.permits))
+    }
+}
+
+/// A permit of a call; released on drop, or given up if other processes may have it.
+#[derive(Debug)]
+pub(super) struct Permit {
+    own: Option<OwnedSemaphorePermit>,
+    // If it is shared.
+    limit: Option<Arc<Limit>>,
+}
+
+impl Permit {
+    pub(super) fn new(permit: OwnedSemaphorePermit, limit: &Arc<Limit>) -> Self {
+        Self {
+            own: Some(permit),
+            limit: limit.link.is_some().then(|| Arc::clone(limit)),
+        }
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        let link = self.limit.as_ref().and_then(|limit| limit.link());
+        if let (Some(link), Some(permit)) = (link, self.own.take())
+            && link.gives_up()
+        {
+            permit.forget();
+        }
     }
 }
 

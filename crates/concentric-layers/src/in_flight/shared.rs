@@ -8,8 +8,8 @@ use crate::{
 use concentric_core::{Str, context::Sleep, store::StoreError};
 use std::{
     sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
@@ -29,9 +29,15 @@ pub(super) struct Link {
     caller: Str,
     runs: AtomicBool,
     refuses: AtomicBool,
-    // The permits that this process has, in use or not.
-    issued: AtomicUsize,
+    issued: Mutex<Issued>,
     changed: Notify,
+}
+
+/// The permits of this process, in use or not, and how many of them it gives up when their responses end.
+#[derive(Clone, Copy, Debug, Default)]
+struct Issued {
+    permits: usize,
+    owed: usize,
 }
 
 impl Link {
@@ -42,7 +48,7 @@ impl Link {
             shared,
             runs: AtomicBool::new(false),
             refuses: AtomicBool::new(false),
-            issued: AtomicUsize::new(0),
+            issued: Mutex::default(),
             changed: Notify::new(),
         }
     }
@@ -106,17 +112,41 @@ impl Link {
         }
     }
 
-    /// Changes the number of permits, as far as they are not in use.
-    fn issue(&self, limit: &Limit, permits: usize) {
-        let issued = self.issued.load(Ordering::Acquire);
-        let now = match permits >= issued {
-            true => {
-                limit.permits().add_permits(permits - issued);
-                permits
-            }
-            false => issued - limit.permits().forget_permits(issued - permits),
+    fn issued(&self) -> MutexGuard<'_, Issued> {
+        self.issued.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a permit that is released is given up.
+    pub(super) fn gives_up(&self) -> bool {
+        let mut issued = self.issued();
+        let Some(owed) = issued.owed.checked_sub(1) else {
+            return false;
         };
-        self.issued.store(now, Ordering::Release);
+        *issued = Issued {
+            permits: issued.permits - 1,
+            owed,
+        };
+        drop(issued);
+        self.changed.notify_one();
+        true
+    }
+
+    /// Gives up the permits beyond `permits` that are not in use; returns how many there are now.
+    fn trim(&self, limit: &Limit, permits: usize) -> usize {
+        let mut issued = self.issued();
+        let over = issued.permits.saturating_sub(permits);
+        issued.permits -= limit.permits().forget_permits(over);
+        issued.permits
+    }
+
+    /// Changes the number of permits: those in use beyond it are given up when their responses end.
+    fn issue(&self, limit: &Limit, permits: usize) {
+        let mut issued = self.issued();
+        let over = issued.permits.saturating_sub(permits);
+        let now = issued.permits - limit.permits().forget_permits(over);
+        limit.permits().add_permits(permits.saturating_sub(now));
+        issued.permits = now.max(permits);
+        issued.owed = now.saturating_sub(permits);
     }
 }
 
@@ -139,20 +169,18 @@ async fn work(limit: Arc<Limit>, task: OnAbort<impl FnOnce()>) {
     let mut is_idle = false;
     loop {
         let waiting = limit.waiting();
-        let used = link.issued.load(Ordering::Acquire) - limit.available();
+        let used = link.issued().permits.saturating_sub(limit.available());
         if used + waiting == 0 && !is_idle {
             // Another call may follow.
             is_idle = true;
-            within(
-                link.sleep(link.shared.batch),
-                link.changed.notified(),
-            )
-            .await;
+            within(link.sleep(link.shared.batch), link.changed.notified()).await;
             continue;
         }
         is_idle = false;
-        let wanted = used + waiting;
-        let pause = match link.hold(used, wanted).await {
+        // Those that are returned must not be used: another process has them before the answer is here.
+        let issued = link.trim(&limit, used + waiting);
+        let wanted = issued.max(used + waiting);
+        let pause = match link.hold(issued, wanted).await {
             Ok(allowed) => {
                 link.refuses.store(false, Ordering::Release);
                 link.issue(
@@ -184,10 +212,6 @@ async fn work(limit: Arc<Limit>, task: OnAbort<impl FnOnce()>) {
             }
             continue;
         }
-        within(
-            link.sleep(pause),
-            link.changed.notified(),
-        )
-        .await;
+        within(link.sleep(pause), link.changed.notified()).await;
     }
 }

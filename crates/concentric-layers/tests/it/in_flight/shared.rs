@@ -15,16 +15,18 @@ use std::{
     },
     time::Duration,
 };
-use tokio::time::timeout;
+use tokio::{sync::Notify, time::timeout};
 use tower::{Layer, ServiceExt};
 
 type Answer = ChatResponse<EventStream>;
 
-/// A store that may be out, or panic once.
+/// A store that may be out, panic once, or keep an answer back.
 struct Store {
     inner: MemoryStore,
     is_out: AtomicBool,
     panics: AtomicBool,
+    keeps: AtomicBool,
+    kept: Arc<Notify>,
 }
 
 impl QuotaStore for Store {
@@ -55,7 +57,18 @@ impl QuotaStore for Store {
         assert!(!self.panics.swap(false, Ordering::SeqCst), "a panic");
         match self.is_out.load(Ordering::SeqCst) {
             true => Box::pin(async { Err(StoreError::failed("out")) }),
-            false => self.inner.hold(bucket, max, caller, used, wanted, lease),
+            false => {
+                let held = self.inner.hold(bucket, max, caller, used, wanted, lease);
+                if !self.keeps.swap(false, Ordering::SeqCst) {
+                    return held;
+                }
+                let kept = Arc::clone(&self.kept);
+                Box::pin(async move {
+                    let held = held.await;
+                    kept.notified().await;
+                    held
+                })
+            }
         }
     }
 }
@@ -65,6 +78,8 @@ fn store() -> Arc<Store> {
         inner: MemoryStore::new(),
         is_out: AtomicBool::new(false),
         panics: AtomicBool::new(false),
+        keeps: AtomicBool::new(false),
+        kept: Arc::default(),
     })
 }
 
@@ -100,6 +115,49 @@ async fn processes_share_permits() {
     drop(answers.pop());
     let answer = timeout(Duration::from_secs(30), waiting).await;
     drop(answer.unwrap().unwrap().unwrap());
+}
+
+#[tokio::test]
+async fn a_process_gives_up_permits_that_its_own_calls_wait_for() {
+    let store = store();
+    let [one, other] = [(); 2].map(|()| process(&store, 2, OnOutage::Refuse));
+    let mut answers = begun(&one).await;
+    assert_eq!(answers.len(), 2);
+    let own = one.clone();
+    let own = tokio::spawn(async move { call(&own).await });
+    let others = tokio::spawn(async move { call(&other).await });
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    drop(answers.pop());
+    let answer = timeout(Duration::from_secs(30), others).await;
+    assert!(!own.is_finished());
+    drop(answer.unwrap().unwrap().unwrap());
+    let answer = timeout(Duration::from_secs(30), own).await;
+    drop(answer.unwrap().unwrap().unwrap());
+}
+
+#[tokio::test]
+async fn a_permit_that_is_returned_is_not_used() {
+    let store = store();
+    let process = || {
+        let shared = Shared::new(Arc::clone(&store) as Arc<dyn QuotaStore>, "key");
+        InFlightLimitLayer::new(2).shared(shared.patience(Duration::from_secs(600)))
+    };
+    let (one, other) = (process(), process());
+    let mut answers = begun(&one).await;
+    drop(answers.pop());
+    store.keeps.store(true, Ordering::SeqCst);
+    while store.keeps.load(Ordering::SeqCst) {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    // The other process has the permit before the first one receives an answer.
+    let answer = timeout(Duration::from_secs(30), call(&other)).await;
+    answers.push(answer.unwrap().unwrap());
+    assert_eq!(begun(&one).await.len(), 0);
+    store.kept.notify_one();
+    drop(answers);
+    let calls = async { tokio::join!(call(&one), call(&one)) };
+    let (first, second) = timeout(Duration::from_secs(30), calls).await.unwrap();
+    drop((first.unwrap(), second.unwrap()));
 }
 
 #[tokio::test]
