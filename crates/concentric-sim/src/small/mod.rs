@@ -139,6 +139,8 @@ pub(crate) fn run(seed: u64) -> std::io::Result<Report> {
     let open = database.open();
     let is_open = shared.open.load(Relaxed) > 0;
     let (notes, digest, events) = time.take();
+    drop(hosts);
+    time.end();
     let outcome = Outcome {
         notes: &notes,
         settings: &settings,

@@ -141,6 +141,12 @@ impl Time {
         inner.notes.push(note);
     }
 
+    /// Forgets the events that have not happened, some of which own this time: it would not be freed otherwise.
+    pub(super) fn end(&self) {
+        let events = std::mem::take(&mut lock(&self.0).events);
+        drop(events);
+    }
+
     /// The notes, the digest of the notes and the events, and the number of events.
     pub(super) fn take(&self) -> (Vec<Note>, u64, u64) {
         let mut inner = lock(&self.0);
