@@ -3,15 +3,18 @@
 
 use super::{
     history::What,
+    limits::{LimitStore, is_of_limits},
     outside::{self, Admission, Class, Effect, Effects, Provider, Providers},
     store::Connection,
     time::{ProcessId, Time},
 };
 use crate::dice::Dice;
-use concentric_core::{AgentLayer, BoxModel, ChatRequest, Context, store::RunClaim};
+use concentric_core::{
+    AgentLayer, BoxModel, ChatRequest, Context, Environment, Usage, store::RunClaim,
+};
 use concentric_layers::{
     BudgetPlugin, CircuitBreakerLayer, ConversationLayer, DetachLayer, FallbackLayer,
-    InFlightLimitLayer, RateLimitLayer, RetryModel, SuspendLayer, budget::Limits,
+    InFlightLimitLayer, OnOutage, RateLimitLayer, RetryModel, Shared, SuspendLayer, budget::Limits,
     rate_limit::Quota,
 };
 use concentric_tools::{Approval, Tool, ToolError, Toolset, tool_with_context};
@@ -49,11 +52,33 @@ pub(super) struct Settings {
     pub(super) open_for: u64,
     /// Whether some runs end each process that resumes them.
     pub(super) has_poison: bool,
+    /// Whether the quota and the concurrent calls are those of all processes, and how they are shared.
+    pub(super) shared: Option<SharedLimits>,
 }
+
+/// How processes share their limits.
+#[derive(Clone, Debug)]
+pub(super) struct SharedLimits {
+    pub(super) batch: u64,
+    pub(super) patience: u64,
+    /// The lease of permits.
+    pub(super) lease: u64,
+    pub(super) on_outage: OnOutage,
+    /// What each tenant may spend, of which a call takes this estimate at first.
+    pub(super) money: u64,
+    /// What a process may spend while the store does not answer.
+    pub(super) in_outage: u64,
+    /// The lease of a reservation.
+    pub(super) charged_after: u64,
+}
+
+/// The prices of a model call: by estimate, and of an answer.
+pub(super) const ESTIMATE: u64 = 50;
+pub(super) const PRICE: u64 = 20;
 
 impl Settings {
     pub(super) fn new(dice: &mut Dice) -> Self {
-        Self {
+        let mut settings = Self {
             lease: dice.range(2, 8) * 1_000,
             sweep: dice.range(1, 4) * 500,
             detaches: dice.one_in(2),
@@ -65,6 +90,42 @@ impl Settings {
             failures: u32::try_from(dice.range(3, 8)).unwrap_or(3),
             open_for: dice.range(1, 5) * 1_000,
             has_poison: dice.one_in(8),
+            shared: None,
+        };
+        if dice.one_in(2) {
+            settings.quota *= 2;
+            settings.in_flight *= 2;
+            settings.shared = Some(SharedLimits::new(dice));
+        }
+        settings
+    }
+}
+
+impl SharedLimits {
+    fn new(dice: &mut Dice) -> Self {
+        Self {
+            batch: match dice.below(4) {
+                0 => 0,
+                1 => 50,
+                2 => 200,
+                _ => 500,
+            },
+            patience: dice.range(1, 10) * 100,
+            lease: dice.range(1, 8) * 1_000,
+            on_outage: match dice.below(4) {
+                0 => OnOutage::Refuse,
+                1 => OnOutage::LocalShare(0.5),
+                _ => OnOutage::LocalShare(0.25),
+            },
+            money: match dice.below(3) {
+                0 => dice.range(4, 30) * ESTIMATE,
+                _ => 1_000_000,
+            },
+            in_outage: match dice.below(2) {
+                0 => 0,
+                _ => dice.range(1, 20) * ESTIMATE,
+            },
+            charged_after: dice.range(2, 40) * 1_000,
         }
     }
 }
@@ -202,7 +263,13 @@ impl Work {
 // ---- the model and its layers ----
 
 /// A budget of retries without a clock: one for every five successes, and up to ten in advance.
-struct Retries(AtomicI64);
+pub(crate) struct Retries(AtomicI64);
+
+impl Default for Retries {
+    fn default() -> Self {
+        Self(AtomicI64::new(1_000))
+    }
+}
 
 impl Budget for Retries {
     fn deposit(&self) {
@@ -217,6 +284,27 @@ impl Budget for Retries {
     }
 }
 
+/// The budget of each run, and those of its tenant if processes share limits.
+fn budget(limits: &LimitStore, settings: &Settings) -> BudgetPlugin {
+    let budget = BudgetPlugin::new(Limits::new().model_calls(settings.calls));
+    let Some(shared) = &settings.shared else {
+        return budget;
+    };
+    let budgets = limits.connection.database.budgets.clone();
+    let budget = budget
+        .estimate(|_| Usage::new(3, 2))
+        .price(|usage| {
+            10 * (usage.input_tokens().unwrap_or(0) + usage.output_tokens().unwrap_or(0))
+        })
+        .shared(Arc::new(limits.clone()), move |_| budgets.clone())
+        .lease(Duration::from_millis(shared.charged_after))
+        .environment(limits.environment.clone());
+    match shared.in_outage {
+        0 => budget,
+        money => budget.allow_in_outage(Limits::new().money(money)),
+    }
+}
+
 /// What a process consists of, apart from its runs.
 pub(super) struct Stack {
     pub(super) suspend: SuspendLayer<Connection>,
@@ -226,6 +314,7 @@ pub(super) struct Stack {
 impl Stack {
     pub(super) fn new(
         connection: &Connection,
+        environment: &Environment,
         settings: &Settings,
         effects: &Effects,
         providers: &Providers,
@@ -242,7 +331,11 @@ impl Stack {
             .collect::<Toolset>()
             .gate(Approval::for_tools(["wire"]))
             .ledger(connection.clone());
-        let budget = BudgetPlugin::new(Limits::new().model_calls(settings.calls));
+        let limits = LimitStore {
+            connection: connection.clone(),
+            environment: environment.clone(),
+        };
+        let budget = budget(&limits, settings);
         let model = |provider| {
             let (admissions, admitted) = (Arc::new(AtomicI64::new(0)), time.clone());
             let admit = move |mut request: ChatRequest| {
@@ -253,21 +346,49 @@ impl Stack {
                 request.context.extensions_mut().insert(Admission(id));
                 request
             };
+            let noting = |what: fn(Provider, u64, u64) -> What| {
+                let time = time.clone();
+                move |request: ChatRequest| {
+                    let id = request.context.extensions().get::<Admission>();
+                    let id = id.map_or(0, |Admission(id)| *id);
+                    let mono = outside::mono(request.context.environment());
+                    time.note(Some(process), what(provider, id, mono));
+                    request
+                }
+            };
+            let permitted = noting(|provider, id, _| What::Permitted { provider, id });
+            let passed = noting(|provider, id, mono| What::Passed { provider, id, mono });
             let quota = Quota::per(Duration::from_millis(settings.period)).requests(settings.quota);
+            let mut permits = InFlightLimitLayer::new(settings.in_flight);
+            let mut rates = RateLimitLayer::new(quota).wait(Duration::from_secs(5));
+            if let Some(shared) = &settings.shared {
+                let shared = Shared::new(Arc::new(limits.clone()), format!("{provider:?}"))
+                    .batch(Duration::from_millis(shared.batch))
+                    .patience(Duration::from_millis(shared.patience))
+                    .lease(Duration::from_millis(shared.lease))
+                    .on_outage(shared.on_outage)
+                    .environment(environment.clone());
+                permits = permits.shared(shared.clone());
+                rates = rates.shared(shared);
+            }
             let retry = RetryModel::new(settings.attempts)
                 .backoff(Duration::from_millis(100), Duration::from_secs(2))
                 .max_retry_after(Duration::from_secs(3))
-                .budget(Retries(AtomicI64::new(1_000)));
+                .budget(Retries::default());
             let breaker = CircuitBreakerLayer::new(format!("{provider:?}"))
                 .consecutive(settings.failures)
                 .open_for(Duration::from_millis(settings.open_for))
+                // A failure of the store, and a call that a limit refuses, are none of the provider.
+                .counts(|error| is_of_limits(error).then_some(false))
                 .probes(1);
             let model = ServiceBuilder::new()
                 .layer(RetryLayer::new(retry))
                 .layer(breaker)
                 .map_request(admit)
-                .layer(InFlightLimitLayer::new(settings.in_flight))
-                .layer(RateLimitLayer::new(quota).wait(Duration::from_secs(5)))
+                .layer(permits)
+                .map_request(permitted)
+                .layer(rates)
+                .map_request(passed)
                 .layer(budget.model())
                 .service(outside::model(
                     time.clone(),

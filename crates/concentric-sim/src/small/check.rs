@@ -5,9 +5,11 @@
 
 mod history;
 mod limits;
+mod money;
 mod runs;
+mod shared;
 
-use self::{limits::Limits, runs::Runs};
+use self::{limits::Limits, money::Money, runs::Runs, shared::Shared};
 use super::{
     agent::{Script, Settings},
     history::Note,
@@ -28,6 +30,9 @@ pub(super) struct Outcome<'a> {
     pub(super) open: Vec<String>,
     /// Whether a client still waits.
     pub(super) is_open: bool,
+    /// The time at the end, and what the budgets of each tenant have then.
+    pub(super) ended: u64,
+    pub(super) sums: Vec<(String, Vec<[u64; 2]>)>,
 }
 
 /// The counts of a world, or of several.
@@ -44,6 +49,11 @@ pub(crate) struct Figures {
     pub(crate) effects: u64,
     pub(crate) decisions: u64,
     pub(crate) inquiries: u64,
+    /// The calls that a shared quota let begin, those that began in an outage of it, and the money that was charged.
+    pub(crate) shared_calls: u64,
+    pub(crate) outage_calls: u64,
+    pub(crate) money: u64,
+    pub(crate) charged_in_full: u64,
     pub(crate) faults: BTreeMap<String, u64>,
     /// The milliseconds from the crash of a process until another one claimed its runs.
     pub(crate) resumed: Vec<u64>,
@@ -68,6 +78,7 @@ impl Figures {
         format!(
             "{} workers, {} requests, {} runs of which {} completed, {} steps, {} model calls, {} takeovers, {} \
              quarantines, {} effects, {} decisions, {} unknown effects determined by a person\n\
+             shared limits: {} calls, and {} in outages; {} charged, {} reservations in full\n\
              faults: {}\n\
              ms from a crash until the claim of each run: {}\n\
              ms from the last fault until the end of each run: {}",
@@ -82,6 +93,10 @@ impl Figures {
             self.effects,
             self.decisions,
             self.inquiries,
+            self.shared_calls,
+            self.outage_calls,
+            self.money,
+            self.charged_in_full,
             faults.collect::<Vec<_>>().join(", "),
             of(&self.resumed),
             of(&self.settled),
@@ -100,6 +115,10 @@ impl Figures {
         self.effects += other.effects;
         self.decisions += other.decisions;
         self.inquiries += other.inquiries;
+        self.shared_calls += other.shared_calls;
+        self.outage_calls += other.outage_calls;
+        self.money += other.money;
+        self.charged_in_full += other.charged_in_full;
         for (fault, n) in other.faults {
             *self.faults.entry(fault).or_default() += n;
         }
@@ -117,9 +136,18 @@ pub(super) fn check(outcome: &Outcome<'_>) -> (Figures, Vec<String>) {
     };
     let mut runs = Runs::new(outcome);
     let mut limits = Limits::new(outcome.settings);
+    let shared = outcome.settings.shared.as_ref();
+    let mut shared = shared.map(|it| (Shared::new(outcome.settings, it), Money::new(it)));
     for note in outcome.notes {
         runs.follow(note, &mut figures, &mut found);
         limits.follow(note, &mut found);
+        if let Some((shared, money)) = &mut shared {
+            shared.follow(note, &mut figures, &mut found);
+            money.follow(note, &mut figures, &mut found);
+        }
+    }
+    if let Some((_, money)) = &mut shared {
+        money.end(outcome.ended, &outcome.sums, &mut figures, &mut found);
     }
     runs.end(&mut found);
     if outcome.is_open || !outcome.open.is_empty() {

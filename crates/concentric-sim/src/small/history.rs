@@ -45,6 +45,26 @@ pub(crate) enum Ending {
     Neither,
 }
 
+/// A limit that processes share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum LimitKind {
+    Quota,
+    Permits,
+    Money,
+}
+
+/// What a process receives about a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LimitAnswer {
+    /// The calls that may begin, and those that may begin in the time of a batch.
+    Calls {
+        now: u64,
+        ahead: u64,
+    },
+    Reserved(bool),
+    Other,
+}
+
 /// Writes of the store are recorded when it applies them, in its order.
 #[derive(Clone, Debug)]
 pub(crate) enum What {
@@ -112,6 +132,17 @@ pub(crate) enum What {
         id: u64,
         mono: u64,
     },
+    /// That model call has a permit.
+    Permitted {
+        provider: Provider,
+        id: u64,
+    },
+    /// The quota let it begin.
+    Passed {
+        provider: Provider,
+        id: u64,
+        mono: u64,
+    },
     /// That model call reached the provider.
     Attempt {
         provider: Provider,
@@ -125,6 +156,50 @@ pub(crate) enum What {
         id: u64,
         mono: u64,
         ending: Ending,
+    },
+    /// The store answered a process about a shared limit, or did not: `None` if the request failed or was given up.
+    Answered {
+        limit: String,
+        kind: LimitKind,
+        mono: u64,
+        answer: Option<LimitAnswer>,
+    },
+    /// A shared quota let calls of a process begin, by their owners: those that wait, and those that may begin.
+    Taken {
+        limit: String,
+        calls: Vec<(String, u64, u64)>,
+        ahead: u64,
+        wait: u64,
+    },
+    /// Calls of a process that had not begun were returned to a shared quota, or the provider has rejected others.
+    Returned {
+        limit: String,
+        calls: u64,
+        rejected: bool,
+    },
+    /// A process uses so many permits, and may use others.
+    Held {
+        limit: String,
+        used: u64,
+        wanted: u64,
+        allowed: u64,
+        lease: u64,
+    },
+    /// Money of a tenant was reserved or refused. `sums` are the spending and the reservations of its budgets, in the
+    /// store, after that.
+    Reserved {
+        tenant: String,
+        id: String,
+        money: u64,
+        lease: u64,
+        is_granted: bool,
+        sums: Vec<[u64; 2]>,
+    },
+    Settled {
+        tenant: String,
+        id: String,
+        money: u64,
+        sums: Vec<[u64; 2]>,
     },
     /// The function of a tool was entered.
     Started {

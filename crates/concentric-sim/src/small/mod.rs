@@ -5,6 +5,7 @@ mod agent;
 mod check;
 mod client;
 mod history;
+mod limits;
 mod nemesis;
 mod outside;
 mod store;
@@ -20,13 +21,10 @@ use self::{
     history::Note,
     store::Database,
     time::{ProcessClock, Time, lock},
-    world::{CLIENTS, Hosts, Tasks},
+    world::{CLIENTS, Hosts, Tasks, tenant_of},
 };
 use crate::dice::Dice;
-use concentric_core::{
-    ThreadId,
-    store::{Tenant, ThreadStore},
-};
+use concentric_core::{ThreadId, store::ThreadStore};
 use concentric_store::{MemoryStore, Options};
 use std::sync::{
     Arc, Mutex,
@@ -78,7 +76,7 @@ pub(crate) fn run(seed: u64) -> std::io::Result<Report> {
     let (threads, thinks) = (sizes.range(2, 8), sizes.range(0, 6_000));
     let clock = || ProcessClock::new(time.clone(), Some(CLIENTS), 0, Arc::new(AtomicI64::new(0)));
     let store = MemoryStore::with_options(Options::new().clock(clock()));
-    let database = Database::new(time.clone(), store.clone(), settings.has_poison);
+    let database = Database::new(time.clone(), store.clone(), &settings);
     let clients = Tasks::new()?;
     let plan = nemesis::plan(&time, workers, dice.fork(2));
     let mut hosts = Hosts::new(
@@ -130,7 +128,7 @@ pub(crate) fn run(seed: u64) -> std::io::Result<Report> {
     }
     let scripts = lock(&shared.scripts).clone();
     let threads = scripts.into_iter().map(|(thread, scripts)| {
-        let load = store.load(Tenant::default(), ThreadId::new(thread.as_str()));
+        let load = store.load(tenant_of(&thread), ThreadId::new(thread.as_str()));
         let stored = database.read(load).ok().flatten();
         let history = stored.map(|stored| stored.history).unwrap_or_default();
         (thread, (scripts, history))
@@ -138,6 +136,7 @@ pub(crate) fn run(seed: u64) -> std::io::Result<Report> {
     let threads = threads.collect();
     let open = database.open();
     let is_open = shared.open.load(Relaxed) > 0;
+    let sums = tenants(&settings, &database);
     let (notes, digest, events) = time.take();
     drop(hosts);
     time.end();
@@ -152,6 +151,8 @@ pub(crate) fn run(seed: u64) -> std::io::Result<Report> {
             .map(|(tag, row)| format!("{tag} {:?}", row.status))
             .collect(),
         is_open,
+        ended: time.now(),
+        sums,
     };
     let (figures, violations) = check::check(&outcome);
     Ok(Report {
@@ -161,6 +162,17 @@ pub(crate) fn run(seed: u64) -> std::io::Result<Report> {
         figures,
         violations,
     })
+}
+
+/// The spending and the reservations of all tenants in the end.
+fn tenants(settings: &Settings, database: &Database) -> Vec<(String, Vec<[u64; 2]>)> {
+    let tenants = ["0", "1", "2"].map(tenant_of).into_iter();
+    let tenants = tenants.filter(|_| settings.shared.is_some());
+    let sums = tenants.map(|tenant| {
+        let sums = limits::sums(database, &tenant, &database.budgets);
+        (tenant.0.to_string(), sums)
+    });
+    sums.collect()
 }
 
 #[cfg(test)]
@@ -191,5 +203,7 @@ mod tests {
         }
         // The worlds have the events that they are for.
         assert!(figures.takeovers > 0 && figures.decisions > 0 && figures.inquiries > 0);
+        assert!(figures.shared_calls > 0 && figures.outage_calls > 0);
+        assert!(figures.charged_in_full > 0);
     }
 }

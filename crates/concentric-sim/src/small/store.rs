@@ -1,8 +1,9 @@
 //! The connection of a process to the store: it takes time, breaks, and loses requests and answers.
 
 use super::{
-    agent::Script,
+    agent::{Script, Settings},
     history::{End, What},
+    limits,
     time::{Act, ProcessId, Time, lock},
     world::Hosts,
 };
@@ -11,8 +12,8 @@ use concentric_core::{
     Turn,
     store::{
         EffectKey, Intent, Ledger, LedgerEntry, Once, Renewed, RunChange, RunKey, RunRecord,
-        RunStatus, RunStore, RunSummary, StoreError, StoreFuture, StoredThread, Tenant,
-        ThreadChange, ThreadStore, ThreadSummary,
+        RunStatus, RunStore, RunSummary, SharedBudget, StoreError, StoreFuture, StoredThread,
+        Tenant, ThreadChange, ThreadStore, ThreadSummary,
     },
 };
 use concentric_store::MemoryStore;
@@ -35,6 +36,8 @@ pub(super) struct Database {
     rows: Arc<Mutex<BTreeMap<String, Row>>>,
     // The milliseconds that each request takes at the most.
     pub(super) slow: Arc<Mutex<u64>>,
+    /// Those of each tenant, if processes share limits.
+    pub(super) budgets: Vec<SharedBudget>,
     has_poison: bool,
 }
 
@@ -48,13 +51,15 @@ pub(super) struct Row {
 }
 
 impl Database {
-    pub(super) fn new(time: Time, store: MemoryStore, has_poison: bool) -> Self {
+    pub(super) fn new(time: Time, store: MemoryStore, settings: &Settings) -> Self {
+        let shared = settings.shared.as_ref();
         Self {
             time,
             store,
             rows: Arc::default(),
             slow: Arc::new(Mutex::new(0)),
-            has_poison,
+            budgets: shared.map_or_else(Vec::new, |shared| limits::budgets(shared.money)),
+            has_poison: settings.has_poison,
         }
     }
 
@@ -136,7 +141,7 @@ type Notes<T> = Box<dyn FnOnce(&Database, &T) -> Vec<What> + Send>;
 
 impl Connection {
     /// Sends `work` to the store, which notes what it has done.
-    fn send<T: Send + 'static>(
+    pub(super) fn send<T: Send + 'static>(
         &self,
         work: StoreFuture<T>,
         noting: impl FnOnce(&Database, &T) -> Vec<What> + Send + 'static,
@@ -211,12 +216,12 @@ impl Connection {
         });
     }
 
-    fn ask<T: Send + 'static>(&self, work: StoreFuture<T>) -> StoreFuture<T> {
+    pub(super) fn ask<T: Send + 'static>(&self, work: StoreFuture<T>) -> StoreFuture<T> {
         self.send(work, |_, _| Vec::new())
     }
 }
 
-fn millis(lease: Duration) -> u64 {
+pub(super) fn millis(lease: Duration) -> u64 {
     u64::try_from(lease.as_millis()).unwrap_or(u64::MAX)
 }
 

@@ -20,15 +20,15 @@ use std::{
 };
 
 /// Locks a value of a world, which is used by one thread only.
-pub(super) fn lock<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
     value.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A place for processes, and the number of a process there.
-pub(super) type ProcessId = (usize, u32);
+pub(crate) type ProcessId = (usize, u32);
 
 /// An event of a world.
-pub(super) enum Act {
+pub(crate) enum Act {
     /// A sleep ends.
     Wake(Arc<Nap>),
     /// Something happens in a process, or in the world if there is none.
@@ -66,7 +66,7 @@ impl Ord for Event {
 
 /// The time of a world in milliseconds, its events in their order, and its history.
 #[derive(Clone)]
-pub(super) struct Time(Arc<Mutex<Inner>>);
+pub(crate) struct Time(Arc<Mutex<Inner>>);
 
 struct Inner {
     now: u64,
@@ -78,7 +78,7 @@ struct Inner {
 }
 
 impl Time {
-    pub(super) fn new(dice: Dice) -> Self {
+    pub(crate) fn new(dice: Dice) -> Self {
         Self(Arc::new(Mutex::new(Inner {
             now: 0,
             count: 0,
@@ -89,16 +89,16 @@ impl Time {
         })))
     }
 
-    pub(super) fn now(&self) -> u64 {
+    pub(crate) fn now(&self) -> u64 {
         lock(&self.0).now
     }
 
     /// Returns the result of a throw of the world's dice.
-    pub(super) fn dice<T>(&self, throw: impl FnOnce(&mut Dice) -> T) -> T {
+    pub(crate) fn dice<T>(&self, throw: impl FnOnce(&mut Dice) -> T) -> T {
         throw(&mut lock(&self.0).dice)
     }
 
-    pub(super) fn at(&self, at: u64, process: Option<ProcessId>, act: Act) {
+    pub(crate) fn at(&self, at: u64, process: Option<ProcessId>, act: Act) {
         let mut inner = lock(&self.0);
         inner.count += 1;
         let event = Event {
@@ -110,7 +110,7 @@ impl Time {
         inner.events.push(Reverse(event));
     }
 
-    pub(super) fn after(&self, millis: u64, process: Option<ProcessId>, act: Act) {
+    pub(crate) fn after(&self, millis: u64, process: Option<ProcessId>, act: Act) {
         let at = self.now().saturating_add(millis);
         self.at(at, process, act);
     }
@@ -121,7 +121,7 @@ impl Time {
     }
 
     /// Advances the time to the next event, and returns it.
-    pub(super) fn next(&self) -> Option<(Option<ProcessId>, Act)> {
+    pub(crate) fn next(&self) -> Option<(Option<ProcessId>, Act)> {
         let mut inner = lock(&self.0);
         let Reverse(event) = inner.events.pop()?;
         inner.now = event.at;
@@ -142,7 +142,7 @@ impl Time {
     }
 
     /// Forgets the events that have not happened, some of which own this time: it would not be freed otherwise.
-    pub(super) fn end(&self) {
+    pub(crate) fn end(&self) {
         let events = std::mem::take(&mut lock(&self.0).events);
         drop(events);
     }
@@ -159,10 +159,10 @@ impl Time {
 
 /// A sleep that was polled.
 #[derive(Default)]
-pub(super) struct Nap(Mutex<Option<Waker>>);
+pub(crate) struct Nap(Mutex<Option<Waker>>);
 
 impl Nap {
-    pub(super) fn wake(&self) {
+    pub(crate) fn wake(&self) {
         let waker = lock(&self.0).take();
         if let Some(waker) = waker {
             waker.wake();
@@ -212,7 +212,7 @@ impl Drop for Sleeping {
 /// The clock of a process: its wall clock may be wrong and may jump, and it may run at another speed than that of the
 /// store. It does not stop while the process does.
 #[derive(Clone)]
-pub(super) struct ProcessClock {
+pub(crate) struct ProcessClock {
     time: Time,
     process: Option<ProcessId>,
     // By how many thousandths it is fast.
@@ -225,7 +225,7 @@ pub(super) struct ProcessClock {
 const BEGIN: Duration = Duration::from_secs(1_000_000_000);
 
 impl ProcessClock {
-    pub(super) fn new(
+    pub(crate) fn new(
         time: Time,
         process: Option<ProcessId>,
         fast: i64,
@@ -303,7 +303,7 @@ impl Random for ProcessRandom {
     }
 }
 
-pub(super) fn environment(clock: ProcessClock, process: ProcessId, dice: Dice) -> Environment {
+pub(crate) fn environment(clock: ProcessClock, process: ProcessId, dice: Dice) -> Environment {
     let count = AtomicU64::new(0);
     Environment::new(
         clock,

@@ -10,7 +10,7 @@ use super::{
 use crate::dice::Dice;
 use concentric_core::{
     ChatRequest, Context, Environment, Error, Event, Outcome, Reply, Resume, ResumePoint, RunId,
-    ThreadId, Transcript,
+    ThreadId, Transcript, store::Tenant,
 };
 use concentric_layers::suspend::Sweeper;
 use futures_util::{
@@ -37,7 +37,7 @@ use tower::ServiceExt;
 // ---- runtimes ----
 
 /// A runtime of one thread without timers, which is run until none of its tasks can continue.
-pub(super) struct Tasks {
+pub(crate) struct Tasks {
     runtime: Runtime,
     idle: Arc<Idle>,
 }
@@ -49,7 +49,7 @@ struct Idle {
 }
 
 impl Tasks {
-    pub(super) fn new() -> std::io::Result<Self> {
+    pub(crate) fn new() -> std::io::Result<Self> {
         let idle = Arc::new(Idle::default());
         let parked = Arc::clone(&idle);
         let runtime = Builder::new_current_thread()
@@ -64,11 +64,11 @@ impl Tasks {
         Ok(Self { runtime, idle })
     }
 
-    pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         drop(self.runtime.spawn(task));
     }
 
-    pub(super) fn run(&self) {
+    pub(crate) fn run(&self) {
         let idle = &self.idle;
         idle.is_idle.store(false, Relaxed);
         self.runtime.block_on(poll_fn(|cx| {
@@ -110,6 +110,12 @@ pub(super) enum Answer {
 
 type Pending = Arc<Mutex<BTreeMap<u64, oneshot::Sender<Answer>>>>;
 
+/// The owner of a conversation: one of three.
+pub(super) fn tenant_of(thread: &str) -> Tenant {
+    let last = thread.bytes().last().unwrap_or_default();
+    Tenant(format!("tenant{}", last % 3).into())
+}
+
 // ---- processes ----
 
 /// A place for processes, one after the other.
@@ -135,7 +141,7 @@ struct Process {
 }
 
 /// The processes of a world.
-pub(super) struct Hosts {
+pub(crate) struct Hosts {
     pub(super) time: Time,
     pub(super) database: Database,
     pub(super) effects: Effects,
@@ -224,7 +230,13 @@ impl Hosts {
             Arc::clone(&place.off),
         );
         let environment = environment(clock, id, Dice::new(seed));
-        let stack = Stack::new(&connection, &self.settings, &self.effects, &self.providers);
+        let stack = Stack::new(
+            &connection,
+            &environment,
+            &self.settings,
+            &self.effects,
+            &self.providers,
+        );
         let (stop, stopped) = oneshot::channel::<()>();
         let sweeper = Sweeper::new(&stack.suspend, stack.agent.clone())
             .environment(environment.clone())
@@ -463,11 +475,13 @@ async fn serve(
     pending: Pending,
 ) {
     let context = |run: &str| {
-        Context::builder()
+        let mut context = Context::builder()
             .thread_id(ThreadId::new(request.thread.as_str()))
             .run_id(RunId::new(run))
             .environment(environment.clone())
-            .build()
+            .build();
+        context.extensions_mut().insert(tenant_of(&request.thread));
+        context
     };
     let made = match request.what {
         Asks::Start { text } => ChatRequest::user(text).with_context(context(&request.client)),

@@ -77,6 +77,11 @@ impl<'a> Limits<'a> {
                     wrong(format!("made {attempts} attempts at a step of {tag}"));
                 }
                 let upstream = self.upstreams.entry((process, *provider)).or_default();
+                upstream.under_way.push(*id);
+                // Those that processes share are checked together.
+                if settings.shared.is_some() {
+                    return;
+                }
                 upstream.recent.push_back(*mono);
                 if upstream.recent.len() as u64 > settings.quota
                     && let Some(first) = upstream.recent.pop_front()
@@ -87,7 +92,6 @@ impl<'a> Limits<'a> {
                         "exceeded the quota of {provider:?}: {took} µs for a period"
                     ));
                 }
-                upstream.under_way.push(*id);
                 if upstream.under_way.len() > settings.in_flight {
                     let n = upstream.under_way.len();
                     wrong(format!("has {n} calls of {provider:?} under way"));

@@ -414,7 +414,17 @@ impl<'a> Runs<'a> {
                 }
             }
             What::Calm => self.calm(at),
-            What::Admitted { .. } | What::AttemptOver { .. } | What::Told(_) => {}
+            What::Admitted { .. }
+            | What::Permitted { .. }
+            | What::Passed { .. }
+            | What::AttemptOver { .. }
+            | What::Answered { .. }
+            | What::Taken { .. }
+            | What::Returned { .. }
+            | What::Held { .. }
+            | What::Reserved { .. }
+            | What::Settled { .. }
+            | What::Told(_) => {}
         }
     }
 
