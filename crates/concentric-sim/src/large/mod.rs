@@ -1,10 +1,13 @@
 //! The sizes of clusters, from measured figures: formulas, and simulations of one database with its share of the load.
 
 mod measured;
+mod outage;
 mod shard;
+mod tenants;
 
 use self::{
     measured::Measured,
+    outage::{Fault, Outage, Policy},
     shard::{Load, Measures, Shard},
 };
 use std::{fmt::Write as _, time::Duration};
@@ -109,6 +112,7 @@ impl Size {
             limit: PER_WORKER,
             dies: 0.0,
             herd: 0,
+            fails: Duration::ZERO,
             seconds: 120,
         }
     }
@@ -169,6 +173,9 @@ pub(crate) fn figures() -> Result<(String, bool), Box<dyn std::error::Error>> {
     }
     let [_, _, _, all] = &SIZES;
     faults(&mut page, all, &measured, &mut is_whole)?;
+    failover(&mut page, all, &measured, &mut is_whole)?;
+    outages(&mut page)?;
+    tenants(&mut page)?;
     validation(&mut page, &measured)?;
     Ok((page, is_whole))
 }
@@ -353,6 +360,136 @@ fn faults(
     Ok(())
 }
 
+/// A database whose first server is lost, and whose second one has not received its last commits.
+fn failover(
+    page: &mut String,
+    size: &Size,
+    measured: &Measured,
+    is_whole: &mut bool,
+) -> std::fmt::Result {
+    writeln!(
+        page,
+        "\n| the database of all of these together loses its first server, and the last 200 ms of commits | live runs; interrupted | runs whose last commit is lost; of these, resumed by a reply that is lost as well | until half of the interrupted runs; until all are resumed |"
+    )?;
+    writeln!(page, "|---|---|---|---|")?;
+    let base = size.share(measured);
+    for (seconds, limit) in [
+        (10, PER_WORKER),
+        (20, PER_WORKER),
+        (30, PER_WORKER),
+        (30, 64),
+    ] {
+        let load = Load {
+            fails: Duration::from_secs(seconds),
+            limit,
+            seconds: 480,
+            ..base.clone()
+        };
+        let measures = simulated(&load, measured, SEED);
+        *is_whole &= measures.violations == 0;
+        let resumed = match measures.resumed.last() {
+            Some(last) => format!(
+                "{}; {}",
+                time(percentile(&measures.resumed, 50)),
+                time(*last)
+            ),
+            None => "–".to_owned(),
+        };
+        let limit = match limit {
+            PER_WORKER => String::new(),
+            limit => format!(", with the default `Sweeper::limit`, {limit}"),
+        };
+        writeln!(
+            page,
+            "| for {seconds} s{limit} | {}; {} | {}; {} | {resumed} |",
+            thousands(measures.live as f64),
+            thousands(measures.resumed.len() as f64),
+            measures.lost,
+            measures.lost_replies,
+        )?;
+    }
+    Ok(())
+}
+
+/// Providers that fail, with the layers of the product and with naive retries.
+fn outages(page: &mut String) -> Result<(), Box<dyn std::error::Error>> {
+    writeln!(
+        page,
+        "\n| a provider, called ten times a second by four processes | retries | requests for a call | most requests in a second | calls answered | from the recovery to the last failed call |"
+    )?;
+    writeln!(page, "|---|---|---|---|---|---|")?;
+    let cases = [
+        ("fails for 10 minutes", Fault::Errors(1.0), 600),
+        ("fails for one minute", Fault::Errors(1.0), 60),
+        (
+            "fails three of ten requests for an hour",
+            Fault::Errors(0.3),
+            3_600,
+        ),
+        (
+            "accepts five requests a second for 10 minutes, and rejects the others with 429",
+            Fault::Accepts(5),
+            600,
+        ),
+    ];
+    for (name, fault, lasts) in cases {
+        for (policy, retries) in [
+            (
+                Policy::Layers,
+                "three layers of three attempts, a circuit, a shared quota",
+            ),
+            (Policy::Naive, "three times three attempts"),
+        ] {
+            let outage = Outage {
+                fault,
+                policy,
+                lasts,
+                calls: 10,
+            };
+            let seen = outage.run(SEED)?;
+            let calls = seen.calls.max(1) as f64;
+            writeln!(
+                page,
+                "| {name} | {retries} | {:.2} | {} | {:.0} % | {} |",
+                seen.requests as f64 / calls,
+                seen.most,
+                100.0 * seen.answered as f64 / calls,
+                match seen.recovered {
+                    0 => "–".to_owned(),
+                    millis => time(millis * 1_000),
+                },
+            )?;
+        }
+    }
+    Ok(())
+}
+
+/// A tenant with half of the load, beside others.
+fn tenants(page: &mut String) -> std::fmt::Result {
+    use tenants::{EACH, HOT, OTHERS, QUOTA};
+    writeln!(
+        page,
+        "\n| {QUOTA} calls a second for a tenant that makes {HOT} and {OTHERS} that make {EACH} each, on four processes | calls that fail after 30 s | wait of those that begin, p50; p99 |"
+    )?;
+    writeln!(page, "|---|---|---|")?;
+    for (name, has_turns) in [
+        ("in turns of the tenants", true),
+        ("in the order of arrival", false),
+    ] {
+        let [hot, others] = tenants::run(SEED, has_turns);
+        for (of, waits) in [("the tenant", &hot), ("the others", &others)] {
+            writeln!(
+                page,
+                "| {name}: {of} | {:.0} % | {}; {} |",
+                100.0 * waits.failed as f64 / waits.calls.max(1) as f64,
+                time(1_000 * percentile(&waits.waited, 50)),
+                time(1_000 * percentile(&waits.waited, 99)),
+            )?;
+        }
+    }
+    Ok(())
+}
+
 /// The simulation of the cluster test, beside what it measured.
 fn validation(page: &mut String, measured: &Measured) -> std::fmt::Result {
     let cluster = &measured.cluster;
@@ -367,6 +504,7 @@ fn validation(page: &mut String, measured: &Measured) -> std::fmt::Result {
         limit: 64,
         dies: 0.25,
         herd: 0,
+        fails: Duration::ZERO,
         seconds: 40,
     };
     let mut resumed = Vec::new();
@@ -412,7 +550,7 @@ mod tests {
         let one = simulated(&load, &measured, 3);
         assert_eq!(one, simulated(&load, &measured, 3));
         assert_ne!(one, simulated(&load, &measured, 4));
-        assert_eq!(figures().unwrap(), figures().unwrap());
+        assert_eq!(tenants::run(3, true), tenants::run(3, true));
     }
 
     #[test]
@@ -423,6 +561,29 @@ mod tests {
             assert_eq!(measures.violations, 0);
             assert!(!measures.resumed.is_empty());
         }
+    }
+
+    #[test]
+    fn a_failover_interrupts_runs_only_beyond_their_leases() {
+        let measured = Measured::read().unwrap();
+        for (seconds, is_interrupted) in [(13, false), (30, true)] {
+            let load = Load {
+                dies: 0.0,
+                fails: Duration::from_secs(seconds),
+                ..load()
+            };
+            let measures = simulated(&load, &measured, 5);
+            assert_eq!(measures.violations, 0);
+            assert_ne!(measures.resumed.is_empty(), is_interrupted);
+            assert!(measures.lost > 0);
+        }
+    }
+
+    #[test]
+    fn tenants_in_turns_do_not_wait_for_one_with_more_calls() {
+        let [hot, others] = tenants::run(3, true);
+        assert!(hot.failed > 0 && others.failed == 0);
+        assert!(percentile(&others.waited, 99) < 1_000);
     }
 
     #[test]

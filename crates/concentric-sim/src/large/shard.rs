@@ -2,7 +2,7 @@
 
 use super::measured::Measured;
 use crate::dice::Dice;
-use concentric_layers::suspend::policy::{is_lost_after, sweeps_after};
+use concentric_layers::suspend::policy::{is_lost_after, renews_after, sweeps_after};
 use std::{
     cmp::Reverse,
     collections::{BTreeSet, BinaryHeap, VecDeque},
@@ -27,6 +27,8 @@ pub(super) struct Load {
     pub(super) dies: f64,
     /// The replies that arrive together halfway.
     pub(super) herd: usize,
+    /// How long no server takes connections after the loss of the first one, halfway; zero for none.
+    pub(super) fails: Duration,
     pub(super) seconds: u64,
 }
 
@@ -43,11 +45,19 @@ pub(super) struct Measures {
     /// From the death of processes to the claim of each of their runs.
     pub(super) resumed: Vec<u64>,
     pub(super) sweeps: u64,
+    /// The live runs when a server is lost, the runs whose last transaction the new server does not have, and those that were resumed by replies that it does
+    /// not have.
+    pub(super) live: usize,
+    pub(super) lost: u64,
+    pub(super) lost_replies: u64,
     pub(super) violations: u64,
 }
 
 /// The sweeper's default number of runs of a claim.
 const BATCH: usize = 16;
+
+/// The commits of this time before the loss of a server are not on the other one, which follows it.
+const LOST: u64 = 200_000;
 
 /// The transactions that store the rest of a reply: the state, the start and the outcome of the effect, the turn,
 /// and the end or the next question.
@@ -71,6 +81,8 @@ enum Event {
     Reply,
     Herd,
     Death,
+    Failure,
+    Recovery,
     Tick,
 }
 
@@ -95,6 +107,8 @@ enum Work {
 struct Run {
     worker: usize,
     drive: u32,
+    begun: u64,
+    stored: u64,
     lease_until: u64,
     state: State,
 }
@@ -125,6 +139,8 @@ pub(super) struct Shard<'a> {
     ended: usize,
     claiming: usize,
     live: usize,
+    // Whether the database takes connections.
+    is_up: bool,
     busy: usize,
     queue: VecDeque<(Work, u64)>,
     busy_time: u64,
@@ -156,6 +172,7 @@ impl<'a> Shard<'a> {
             ended: 0,
             claiming: 0,
             live: 0,
+            is_up: true,
             busy: 0,
             queue: VecDeque::new(),
             busy_time: 0,
@@ -184,6 +201,9 @@ impl<'a> Shard<'a> {
         }
         if self.load.herd > 0 {
             self.at(half, Event::Herd);
+        }
+        if !self.load.fails.is_zero() {
+            self.at(half, Event::Failure);
         }
         self.at(1_000_000, Event::Tick);
         let end = self.load.seconds * 1_000_000;
@@ -253,6 +273,8 @@ impl<'a> Shard<'a> {
         self.runs.push(Run {
             worker,
             drive: 0,
+            begun: self.now,
+            stored: self.now,
             lease_until: self.now + micros(self.load.lease),
             state: State::Live,
         });
@@ -279,7 +301,7 @@ impl<'a> Shard<'a> {
     }
 
     fn send(&mut self, work: Work) {
-        match self.busy < self.measured.postgres.connections {
+        match self.is_up && self.busy < self.measured.postgres.connections {
             true => self.serve(work, self.now),
             false => self.queue.push_back((work, self.now)),
         }
@@ -294,6 +316,10 @@ impl<'a> Shard<'a> {
 
     fn done(&mut self, work: Work, since: u64) {
         self.busy -= 1;
+        if !self.is_up {
+            // The server was lost meanwhile: the work is done by the other one.
+            return self.queue.push_back((work, since));
+        }
         if let Some((work, since)) = self.queue.pop_front() {
             self.serve(work, since);
         }
@@ -334,6 +360,7 @@ impl<'a> Shard<'a> {
             return;
         }
         run.lease_until = self.now + lease;
+        run.stored = self.now;
         if left > 1 {
             let left = left - 1;
             return self.send(Work::Transaction {
@@ -402,6 +429,15 @@ impl<'a> Shard<'a> {
                 }
             }
             Event::Death => self.death(),
+            Event::Failure => self.failure(),
+            Event::Recovery => {
+                self.is_up = true;
+                while self.busy < self.measured.postgres.connections
+                    && let Some((work, since)) = self.queue.pop_front()
+                {
+                    self.serve(work, since);
+                }
+            }
             Event::Tick => {
                 let all = self.ended + self.waiting + self.live + self.left.len() + self.claiming;
                 self.measures.violations += u64::from(all != self.started);
@@ -425,17 +461,45 @@ impl<'a> Shard<'a> {
         self.died = self.now;
         let dead = (self.load.workers as f64 * self.load.dies) as usize;
         self.alive.iter_mut().take(dead).for_each(|it| *it = false);
+        self.leave(|run| run.worker < dead);
+    }
+
+    /// Some runs are not driven any more, and are resumed after their leases.
+    fn leave(&mut self, is_left: impl Fn(&Run) -> bool) {
         // A process renews or writes at least once until its lease counts as lost.
         let most = micros(self.load.lease);
         let least = most - micros(is_lost_after(self.load.lease));
         for (at, run) in self.runs.iter_mut().enumerate() {
-            if run.state == State::Live && run.worker < dead {
+            if run.state == State::Live && is_left(run) {
                 run.state = State::Left;
                 run.lease_until = run.lease_until.max(self.now + least).min(self.now + most);
                 self.left.insert((run.lease_until, at));
                 self.live -= 1;
             }
         }
+    }
+
+    /// The server is lost with its last commits, and another one is there after a time.
+    fn failure(&mut self) {
+        self.died = self.now;
+        self.is_up = false;
+        self.measures.live = self.live;
+        let since = self.now.saturating_sub(LOST);
+        for run in &self.runs {
+            let is_new = run.stored >= since && run.state != State::Left;
+            self.measures.lost += u64::from(is_new);
+            self.measures.lost_replies += u64::from(is_new && run.begun >= since);
+        }
+        // The processes give up the runs whose leases they could not extend in time.
+        let (now, until) = (self.now, self.now + micros(self.load.fails));
+        let lost_after = micros(is_lost_after(self.load.lease));
+        let renews_after = micros(renews_after(self.load.lease));
+        self.leave(|run| {
+            let extended = now - (now - run.stored) % renews_after;
+            extended + lost_after <= until
+        });
+        self.resuming.iter_mut().for_each(|it| *it = 0);
+        self.after(micros(self.load.fails), Event::Recovery);
     }
 
     fn swept(&mut self, worker: usize) {

@@ -12,7 +12,12 @@ mod store;
 mod time;
 mod world;
 
-pub(crate) use self::check::Figures;
+pub(crate) use self::{
+    agent::Retries,
+    check::Figures,
+    time::{Act, ProcessClock, Time, environment, lock},
+    world::Tasks,
+};
 
 use self::{
     agent::Settings,
@@ -20,8 +25,7 @@ use self::{
     client::Clients,
     history::Note,
     store::Database,
-    time::{ProcessClock, Time, lock},
-    world::{CLIENTS, Hosts, Tasks, tenant_of},
+    world::{CLIENTS, Hosts, tenant_of},
 };
 use crate::dice::Dice;
 use concentric_core::{ThreadId, store::ThreadStore};
