@@ -157,3 +157,25 @@ impl fmt::Debug for Shared {
             .finish_non_exhaustive()
     }
 }
+
+/// Calls a function when a task is dropped before its end: by a panic, or with its runtime.
+pub(crate) struct OnAbort<F: FnOnce()>(Option<F>);
+
+impl<F: FnOnce()> OnAbort<F> {
+    pub(crate) const fn new(aborted: F) -> Self {
+        Self(Some(aborted))
+    }
+
+    /// Ends the task.
+    pub(crate) fn end(mut self) {
+        self.0 = None;
+    }
+}
+
+impl<F: FnOnce()> Drop for OnAbort<F> {
+    fn drop(&mut self) {
+        if let Some(aborted) = self.0.take() {
+            aborted();
+        }
+    }
+}

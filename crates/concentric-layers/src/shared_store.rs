@@ -21,25 +21,3 @@ pub(crate) async fn within<T>(mut late: Sleep, work: impl Future<Output = T>) ->
     })
     .await
 }
-
-/// Calls a function when a task is dropped before its end: by a panic, or with its runtime.
-pub(crate) struct OnAbort<F: FnOnce()>(Option<F>);
-
-impl<F: FnOnce()> OnAbort<F> {
-    pub(crate) const fn new(aborted: F) -> Self {
-        Self(Some(aborted))
-    }
-
-    /// Ends the task.
-    pub(crate) fn end(mut self) {
-        self.0 = None;
-    }
-}
-
-impl<F: FnOnce()> Drop for OnAbort<F> {
-    fn drop(&mut self) {
-        if let Some(aborted) = self.0.take() {
-            aborted();
-        }
-    }
-}

@@ -2,8 +2,8 @@
 
 use super::limit::Limit;
 use crate::{
-    shared::{OnOutage, Shared},
-    shared_store::{OnAbort, random_id, within},
+    shared::{OnAbort, OnOutage, Shared},
+    shared_store::{random_id, within},
 };
 use concentric_core::{Str, context::Sleep, store::StoreError};
 use std::{

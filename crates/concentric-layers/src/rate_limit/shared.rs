@@ -3,8 +3,8 @@
 
 use super::bucket::{Amounts, Bucket, Inner, Turn, whole};
 use crate::{
-    shared::Shared,
-    shared_store::{OnAbort, random_id, within},
+    shared::{OnAbort, Shared},
+    shared_store::{random_id, within},
 };
 use concentric_core::{
     Context, Str,
