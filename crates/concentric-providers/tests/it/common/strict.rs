@@ -39,6 +39,13 @@ fn is_name(name: &str, length: usize) -> bool {
     (1..=length).contains(&name.len()) && name.chars().all(known)
 }
 
+/// Whether a service that may accept other names than `is_name` accepts `name` in a history: those of the offered tools
+/// are kept.
+fn is_known(request: &Value, name: &str, length: usize) -> bool {
+    let offers = |tool: &Value| tool["name"] == name || tool["function"]["name"] == name;
+    is_name(name, length) || list(request, "tools").iter().any(offers)
+}
+
 fn is_object_text(value: &Value) -> bool {
     let text = value.as_str().unwrap_or_default();
     serde_json::from_str::<Value>(text).is_ok_and(|json| json.is_object())
@@ -100,7 +107,10 @@ impl Check {
                         self.must(!id.is_empty(), format!("{at}: a call without an id"));
                         self.must(!open.contains(&id), format!("{at}: two calls `{id}`"));
                         let name = text(&call["function"], "name");
-                        self.must(is_name(name, 64), format!("{at}: the name `{name}`"));
+                        self.must(
+                            is_known(request, name, 64),
+                            format!("{at}: the name `{name}`"),
+                        );
                         let arguments = &call["function"]["arguments"];
                         self.must(is_object_text(arguments), format!("{at}: odd arguments"));
                         open.push(id);
@@ -175,7 +185,10 @@ impl Check {
                     self.must((1..=64).contains(&id.len()), format!("{at}: the id `{id}`"));
                     self.must(!open.contains(&id), format!("{at}: two calls `{id}`"));
                     let name = text(item, "name");
-                    self.must(is_name(name, 128), format!("{at}: the name `{name}`"));
+                    self.must(
+                        is_known(request, name, 128),
+                        format!("{at}: the name `{name}`"),
+                    );
                     if kind == "function_call" {
                         self.must(
                             is_object_text(&item["arguments"]),
@@ -455,7 +468,10 @@ impl Check {
                     open = list(message, "tool_calls").len();
                     for call in list(message, "tool_calls") {
                         let name = text(&call["function"], "name");
-                        self.must(is_name(name, 64), format!("{at}: the name `{name}`"));
+                        self.must(
+                            is_known(request, name, 64),
+                            format!("{at}: the name `{name}`"),
+                        );
                         self.must(
                             call["function"]["arguments"].is_object(),
                             format!("{at}: odd arguments"),
