@@ -287,6 +287,10 @@ async fn drive(
         if let Some(end) = &end {
             run.write_end(end);
         }
+        if run.is_deleted() {
+            // Another process has deleted the response, and nobody may read its events.
+            events.log.discard();
+        }
         let is_full = run.out().len() >= PIECE;
         events.publish(run.out(), end.is_some());
         match end {

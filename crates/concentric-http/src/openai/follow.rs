@@ -6,7 +6,10 @@ use bytes::Bytes;
 use concentric_core::{Error, ErrorKind, context::Context as Run};
 use memchr::memmem;
 
-use crate::run::{Read, Reader, Remote};
+use crate::{
+    run::{Read, Reader, Remote},
+    shutdown::Guard,
+};
 
 /// The events that end a stream.
 const LAST: [&[u8]; 3] = [
@@ -20,6 +23,7 @@ pub(super) struct Following {
     events: Events,
     /// For the time, and for logs.
     context: Run,
+    shutdown: Option<Guard>,
     unsent: Bytes,
     /// Whether the last event was read.
     is_complete: bool,
@@ -33,10 +37,11 @@ pub(super) enum Events {
 }
 
 impl Following {
-    pub(super) const fn new(events: Events, context: Run) -> Self {
+    pub(super) const fn new(events: Events, context: Run, shutdown: Option<Guard>) -> Self {
         Self {
             events,
             context,
+            shutdown,
             unsent: Bytes::new(),
             is_complete: false,
         }
@@ -55,6 +60,12 @@ impl Following {
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Option<Result<(), Error>> {
         if !self.unsent.is_empty() {
             return None;
+        }
+        // The run may be one of another process, which continues.
+        if let Some(shutdown) = &mut self.shutdown
+            && shutdown.poll_over(&self.context, cx).is_ready()
+        {
+            return Some(Err(lost("the server shuts down")));
         }
         let read = match &mut self.events {
             Events::Log(reader) => reader.poll(cx).map(|read| match read {

@@ -109,10 +109,11 @@
 //! | the process has 1,024 such runs ([`OpenAi::background_runs`]) | the request is answered with `503` |
 //! | there is no store, or `store` is `false` | the request is answered with `400` |
 //!
-//! The process of a run renews a lease in the stored response every 10 seconds, and notices then that another process has
-//! cancelled or deleted the response; in the same process, it notices that at once. The first write of an end wins: the result of a run is discarded if the
-//! response was cancelled before, or was found without a lease. The clocks of the processes may differ by 50 seconds. A process whose
-//! lease has expired may still run tools, until it reaches the store.
+//! The process of a run renews a lease in the stored response every 10 seconds, and notices then that another
+//! process has cancelled or deleted the response; in the same process, it notices that at once. The first write of
+//! an end wins: the result of a run is discarded if the response was cancelled before, or was found without a
+//! lease. The clocks of the processes may differ by 20 seconds. A process whose lease has expired may still run
+//! tools, until it reaches the store.
 //!
 //! The last 4,096 events of a response with `stream`, up to 1 MiB, are kept in the memory of the process until 5 minutes
 //! after the end, and 256 MiB of all responses. Events that a connected client lacks are kept as well. With

@@ -37,6 +37,7 @@ use crate::{
     percent::decode,
     refused::Refused,
     run::After,
+    shutdown::Guard,
     upload::{self, event_stream},
 };
 
@@ -218,10 +219,7 @@ async fn run<I: Input>(
     context.set_stateless_caller();
     job.request.context = context;
 
-    let guard = match &config.settings.shutdown {
-        Some(shutdown) => Some(shutdown.enter().ok_or_else(Refused::shutting_down)?),
-        None => None,
-    };
+    let guard = guard(config)?;
     let is_streamed = job.is_streamed;
     let (describe, shows_reasoning) = (
         config.settings.error_message.clone(),
@@ -235,7 +233,7 @@ async fn run<I: Input>(
             let start = config.background.start(job, keep, answering);
             let (response, events) = start.await?;
             Ok(match is_streamed {
-                true => follow(config, events, context),
+                true => follow(config, events, context)?,
                 false => whole_json(response),
             })
         }
@@ -320,7 +318,7 @@ async fn stored_response(config: &Config, parts: &Parts) -> Result<Response, Fai
     let events = background.events(&owned.tenant, id, &after).await?;
     let context = Run::builder().environment(owned.environment.clone());
     let context = context.run_id(RunId::new(id)).build();
-    Ok(follow(config, events, context))
+    follow(config, events, context)
 }
 
 /// The position of the requested events; `None` if none are requested.
@@ -352,17 +350,22 @@ fn events_after(query: &str) -> Result<Option<After>, Failure> {
 }
 
 /// Answers with the events of a background run.
-fn follow(config: &Config, events: Option<Events>, context: Run) -> Response {
+fn follow(config: &Config, events: Option<Events>, context: Run) -> Result<Response, Failure> {
     let Some(events) = events else {
-        return event_stream(ResponseBody::whole(Bytes::new()));
+        return Ok(event_stream(ResponseBody::whole(Bytes::new())));
     };
+    let guard = guard(config)?;
     let keep_alive = config.settings.keep_alive.map(KeepAlive::new);
-    let source = Source::Log(Following::new(events, context));
-    event_stream(ResponseBody::stream(
-        source,
-        keep_alive,
-        config.read_timeout,
-    ))
+    let source = Source::Log(Following::new(events, context, guard));
+    let body = ResponseBody::stream(source, keep_alive, config.read_timeout);
+    Ok(event_stream(body))
+}
+
+/// Registers a stream or a run; `None` if the server has no [`Shutdown`](crate::Shutdown).
+fn guard(config: &Config) -> Result<Option<Guard>, Failure> {
+    let shutdown = config.settings.shutdown.as_ref();
+    let guard = shutdown.map(|it| it.enter().ok_or_else(Refused::shutting_down));
+    Ok(guard.transpose()?)
 }
 
 async fn whole(mut run: Answering) -> Result<Response, Failure> {

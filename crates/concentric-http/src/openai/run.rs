@@ -49,6 +49,7 @@ pub(super) struct Answering {
     end: Option<Result<Ending, Failure>>,
     // The stored response, if another request or process has ended it first.
     replaced: Option<String>,
+    is_deleted: bool,
 }
 
 /// The source of the next events.
@@ -97,6 +98,7 @@ impl Answering {
             out,
             end: None,
             replaced: None,
+            is_deleted: false,
         }
     }
 
@@ -111,6 +113,11 @@ impl Answering {
 
     pub(super) const fn is_over(&self) -> bool {
         matches!(self.work, Work::Done)
+    }
+
+    /// Whether the response was deleted before its end.
+    pub(super) const fn is_deleted(&self) -> bool {
+        self.is_deleted
     }
 
     /// The bytes that are ready.
@@ -287,6 +294,7 @@ impl Answering {
                     self.end(end);
                 }
                 Ok(Written::Deleted) => {
+                    self.is_deleted = true;
                     self.end(Err(Failure::aborted(&CancelReason::User, &self.context)));
                 }
                 Err(error) => self.unstored(&error, end),

@@ -38,7 +38,8 @@ const SLOT: (&str, u32) = ("openai_response", 1);
 /// ended does not have it.
 const LEASE: (&str, u32) = ("openai_lease", 1);
 
-/// The duration of a lease. The clocks of two processes may differ by all of it but the time between two renewals.
+/// The duration of a lease. The clocks of two processes may differ by all of it but the time between two renewals and
+/// [`STORE_WITHIN`], in which an end is written and nothing renewed.
 const LEASE_FOR: Duration = Duration::from_secs(60);
 
 /// The time between two renewals of a lease, and the maximum time that one takes.

@@ -441,8 +441,9 @@ async fn another_process_cancels_and_deletes() {
         settle().await;
         assert_eq!(driven.dropped.load(Ordering::SeqCst), 1);
         let (body, cut) = read(*Pin::into_inner(stream)).await;
-        assert!(cut.is_none());
-        assert!(body.contains("event: response.failed\n"), "{body}");
+        assert_eq!(cut.is_some(), is_deleted);
+        let is_told = body.contains("event: response.failed\n");
+        assert_eq!(is_told, !is_deleted, "{body}");
         let reply = send(&api, get(id)).await;
         match is_deleted {
             true => assert_eq!(reply.status, 404),
@@ -720,6 +721,41 @@ async fn a_shutdown_ends_background_runs() {
         (&failed["status"], &failed["error"]["code"]),
         (&json!("failed"), &json!("shutting_down"))
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_ends_streams_of_runs_that_continue() {
+    let (driven, store, shutdown) = (Driven::default(), MemoryStore::new(), Shutdown::new());
+    let api = driven.api().threads(store.clone()).events(store.clone());
+    let other = OpenAi::new().threads(store.clone()).events(store.clone());
+    let other = other.shutdown(shutdown.clone());
+    let _stream = open(&api, background(json!({"stream": true}))).await;
+    settle().await;
+    let id = format!("resp_{}", driven.context(0).run_id());
+    driven.emit(0, Event::text("a"));
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let mut stream = open(&other, events(&id, None)).await;
+    let read_by_other = tokio::spawn(async move {
+        let mut read = String::new();
+        loop {
+            match next(&mut stream).await {
+                Some(Ok(more)) => read.push_str(&more),
+                Some(Err(_)) => return (read, true),
+                None => return (read, false),
+            }
+        }
+    });
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(shutdown.streams(), 1);
+    shutdown.begin(Duration::from_secs(20));
+    assert_eq!(send(&other, events(&id, None)).await.status, 503);
+    tokio::time::sleep(Duration::from_secs(19)).await;
+    assert!(!read_by_other.is_finished());
+    shutdown.drained().await;
+    let (read, cut) = read_by_other.await.unwrap();
+    assert!(read.contains("response.output_text.delta") && cut, "{read}");
+    assert!(!driven.context(0).is_cancelled());
+    assert_eq!(send(&api, get(&id)).await.json()["status"], "in_progress");
 }
 
 #[tokio::test]
