@@ -73,6 +73,8 @@ impl Link {
             // The next call starts another one.
             let task = OnAbort::new(move || {
                 if let Some(link) = aborted.link() {
+                    // Nobody renews their lease.
+                    link.issue(&aborted, 0);
                     link.runs.store(false, Ordering::Release);
                 }
             });
@@ -144,9 +146,11 @@ impl Link {
         let mut issued = self.issued();
         let over = issued.permits.saturating_sub(permits);
         let now = issued.permits - limit.permits().forget_permits(over);
-        limit.permits().add_permits(permits.saturating_sub(now));
         issued.permits = now.max(permits);
         issued.owed = now.saturating_sub(permits);
+        drop(issued);
+        // Without the lock, since a call that is woken may release a permit.
+        limit.permits().add_permits(permits.saturating_sub(now));
     }
 }
 
@@ -173,7 +177,8 @@ async fn work(limit: Arc<Limit>, task: OnAbort<impl FnOnce()>) {
         if used + waiting == 0 && !is_idle {
             // Another call may follow.
             is_idle = true;
-            within(link.sleep(link.shared.batch), link.changed.notified()).await;
+            let pause = link.shared.batch.min(link.shared.lease / 3);
+            within(link.sleep(pause), link.changed.notified()).await;
             continue;
         }
         is_idle = false;
@@ -205,8 +210,9 @@ async fn work(limit: Arc<Limit>, task: OnAbort<impl FnOnce()>) {
         };
         if wanted == 0 {
             link.issue(&limit, 0);
-            link.runs.store(false, Ordering::Release);
-            // A call may have come in between.
+            // A call may come in between. Either it finds that no task runs, or its place is seen here: both sides
+            // read and write the flag at once.
+            link.runs.swap(false, Ordering::AcqRel);
             if limit.waiting() == 0 || link.runs.swap(true, Ordering::AcqRel) {
                 return task.end();
             }

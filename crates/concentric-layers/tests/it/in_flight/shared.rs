@@ -223,3 +223,33 @@ async fn a_store_that_has_panicked_is_asked_again() {
     drop(second.unwrap().unwrap());
     drop(first.await.unwrap().unwrap());
 }
+
+#[tokio::test]
+async fn permits_whose_task_has_ended_are_not_used() {
+    let store = store();
+    let lease = Duration::from_secs(1);
+    let [one, other] = [(); 2].map(|()| {
+        let shared = Shared::new(Arc::clone(&store) as Arc<dyn QuotaStore>, "key");
+        InFlightLimitLayer::new(1).shared(shared.lease(lease))
+    });
+    let first = one.clone();
+    let thread = std::thread::spawn(move || {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        runtime.enable_all().build().unwrap().block_on(async {
+            drop(call(&first).await.unwrap());
+        });
+    });
+    tokio::task::spawn_blocking(|| thread.join().unwrap())
+        .await
+        .unwrap();
+    let answer = timeout(Duration::from_secs(30), call(&other)).await;
+    let answer = answer.unwrap().unwrap();
+    assert!(
+        timeout(Duration::from_millis(500), call(&one))
+            .await
+            .is_err()
+    );
+    drop(answer);
+    let answer = timeout(Duration::from_secs(30), call(&one)).await;
+    drop(answer.unwrap().unwrap());
+}
