@@ -109,6 +109,9 @@ struct Run {
     drive: u32,
     begun: u64,
     stored: u64,
+    // Whether it has a commit, and whether its first one is the claim of a reply.
+    has_stored: bool,
+    is_reply: bool,
     lease_until: u64,
     state: State,
 }
@@ -275,6 +278,8 @@ impl<'a> Shard<'a> {
             drive: 0,
             begun: self.now,
             stored: self.now,
+            has_stored: false,
+            is_reply: false,
             lease_until: self.now + micros(self.load.lease),
             state: State::Live,
         });
@@ -337,6 +342,7 @@ impl<'a> Shard<'a> {
                 let run = self.begin();
                 if let Some(run) = self.runs.get_mut(run) {
                     run.worker = worker;
+                    (run.has_stored, run.is_reply) = (true, true);
                 }
                 self.send(Work::Transaction {
                     run,
@@ -360,7 +366,7 @@ impl<'a> Shard<'a> {
             return;
         }
         run.lease_until = self.now + lease;
-        run.stored = self.now;
+        (run.stored, run.has_stored) = (self.now, true);
         if left > 1 {
             let left = left - 1;
             return self.send(Work::Transaction {
@@ -486,9 +492,9 @@ impl<'a> Shard<'a> {
         self.measures.live = self.live;
         let since = self.now.saturating_sub(LOST);
         for run in &self.runs {
-            let is_new = run.stored >= since && run.state != State::Left;
+            let is_new = run.has_stored && run.stored >= since && run.state != State::Left;
             self.measures.lost += u64::from(is_new);
-            self.measures.lost_replies += u64::from(is_new && run.begun >= since);
+            self.measures.lost_replies += u64::from(is_new && run.is_reply && run.begun >= since);
         }
         // The processes give up the runs whose leases they could not extend in time.
         let (now, until) = (self.now, self.now + micros(self.load.fails));
