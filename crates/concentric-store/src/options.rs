@@ -259,7 +259,8 @@ impl Options {
     /// Sets how many events of a run are kept ([`EventStore`](concentric_core::store::EventStore)); 4,096 by default.
     ///
     /// Beyond it, the oldest ones are removed, with those that were written together with them. The newest ones that
-    /// were written together are kept, whatever the limits.
+    /// were written together are kept, whatever the limits, and those of the last 2 seconds, for readers that are behind,
+    /// up to 8 times this number and 3 times the [size](Self::max_log_bytes).
     #[must_use]
     pub const fn max_log_events(mut self, events: usize) -> Self {
         self.max_log_events = events;

@@ -3,7 +3,7 @@
 use super::{StoreFuture, Tenant, shared};
 use bytes::Bytes;
 use concentric_proto::{Str, ThreadId};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 shared! {
     /// Stores the events of runs, so that a client of any process reads them.
@@ -14,7 +14,15 @@ shared! {
         /// Begins a log, in place of the one with this key that another process has begun, whose further events are
         /// refused. `tag` is a random text that distinguishes the two; with the tag of the current log, nothing is
         /// changed.
-        fn begin_events(&self, key: EventKey, tag: Str) -> StoreFuture<()>;
+        ///
+        /// `since` is the time at which the writer took over the run, by its clock, and the same when the call is
+        /// repeated: of two logs, the later one stays, in whatever order the calls arrive.
+        ///
+        /// # Errors
+        ///
+        /// [`StoreError::Stale`](super::StoreError::Stale) if there is a log with a later time, or the log was
+        /// [removed](Self::remove_events).
+        fn begin_events(&self, key: EventKey, tag: Str, since: SystemTime) -> StoreFuture<()>;
 
         /// Appends events. Those that the log already has are not appended again, and a batch without events only
         /// shows that the writer is alive.
@@ -42,13 +50,16 @@ shared! {
             prefix: Str,
         ) -> StoreFuture<Option<Str>>;
 
-        /// Removes a log, or all logs of a conversation. Later events of their writers are refused
-        /// ([`StoreError::Stale`](super::StoreError::Stale)).
+        /// Removes all logs of a conversation, or one log unless its writer took over its run after `until`.
+        ///
+        /// For an hour, later events of the writers are refused ([`StoreError::Stale`](super::StoreError::Stale)), and so
+        /// are begins of writers that took over at the time `until` or before.
         fn remove_events(
             &self,
             tenant: Tenant,
             thread: ThreadId,
             name: Option<Str>,
+            until: SystemTime,
         ) -> StoreFuture<()>;
     }
 }

@@ -8,7 +8,12 @@ use concentric_core::{
     panic::caught,
     store::{EventBatch, EventKey, EventPage, EventStore, StoreError, Tenant},
 };
-use std::{collections::VecDeque, future::Future, sync::Arc, time::Duration};
+use std::{
+    collections::VecDeque,
+    future::Future,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 use tokio::{
     runtime::Handle,
     time::{Instant, sleep, sleep_until, timeout},
@@ -56,6 +61,8 @@ pub(super) struct Writer {
     begins: VecDeque<u64>,
     // The tag of the log that is written; `None` if there is none, or another process writes it.
     tag: Option<Str>,
+    // The time at which that log began; `None` if there was none.
+    since: Option<SystemTime>,
     // The number of the next event in that log, and its index.
     number: u64,
     at: u64,
@@ -147,17 +154,18 @@ async fn run(store: Arc<dyn EventStore>, key: EventKey, log: Arc<Log>) {
         idle = 0;
         let (tag, until) = (batch.tag.clone(), batch.next());
         let count = batch.frames.len() as u64;
+        let since = log.lock().writer.since.unwrap_or(SystemTime::UNIX_EPOCH);
         let written = async {
             if begins {
                 if let Some(last) = last {
                     sleep_until(last + SUCCEED).await;
                 }
-                call(|| store.begin_events(key.clone(), tag.clone())).await?;
+                call(|| store.begin_events(key.clone(), tag.clone(), since)).await?;
             }
             match call(|| store.append_events(key.clone(), batch.clone())).await {
                 // The store has lost the log.
                 Err(StoreError::NotFound) => {
-                    call(|| store.begin_events(key.clone(), tag.clone())).await?;
+                    call(|| store.begin_events(key.clone(), tag.clone(), since)).await?;
                     call(|| store.append_events(key.clone(), batch.clone())).await
                 }
                 appended => appended,
@@ -192,6 +200,7 @@ fn next(log: &Log) -> Option<(EventBatch, bool)> {
         writer.at = writer.at.max(*begin);
         writer.number = 1;
         writer.tag = Some(Environment::system().ids().next("log"));
+        writer.since = Some(Environment::system().clock().now());
         writer.begins.pop_front();
     }
     let until = writer.begins.front().map_or(end, |begin| end.min(*begin));

@@ -1,37 +1,63 @@
 use super::{Kept, MemoryStore};
 use crate::{
     Options,
-    events::{PAGE, check},
-    rules::end_of,
+    events::{BEHIND, PAGE, check},
+    rules::{REMEMBER_DELETED, end_of},
 };
 use concentric_core::{
     Str, ThreadId,
     store::{EventBatch, EventKey, EventPage, EventStore, StoreError, StoreFuture, Tenant},
 };
-use std::{collections::VecDeque, time::SystemTime};
+use std::{
+    collections::{HashMap, VecDeque},
+    time::{Duration, SystemTime},
+};
 
 /// The events of a run.
 pub(super) struct Log {
-    // `None` if the log was removed while it was written.
+    // `None` if the log was removed.
     tag: Option<Str>,
+    since: SystemTime,
     pub(super) until: SystemTime,
     at: SystemTime,
     // The order in which the logs began.
     serial: u64,
-    // What was written together, without gaps.
-    batches: VecDeque<EventBatch>,
+    // What was written together, without gaps, and the times of the writes.
+    batches: VecDeque<(SystemTime, EventBatch)>,
     next: u64,
     bytes: usize,
     is_ended: bool,
 }
 
 impl Log {
-    /// The number of the first event that is kept.
-    fn first(&self) -> u64 {
-        self.batches.front().map_or(self.next, |batch| batch.first)
+    /// A log without events.
+    fn new(tag: Option<Str>, since: SystemTime, now: SystemTime, keep: Duration) -> Self {
+        Self {
+            tag,
+            since,
+            until: end_of(now, keep),
+            at: now,
+            serial: 0,
+            batches: VecDeque::new(),
+            next: 1,
+            bytes: 0,
+            is_ended: false,
+        }
     }
 
-    fn append(&mut self, mut batch: EventBatch, options: &Options) -> Result<(), StoreError> {
+    /// The number of the first event that is kept.
+    fn first(&self) -> u64 {
+        self.batches
+            .front()
+            .map_or(self.next, |(_, batch)| batch.first)
+    }
+
+    fn append(
+        &mut self,
+        mut batch: EventBatch,
+        options: &Options,
+        now: SystemTime,
+    ) -> Result<(), StoreError> {
         if self.tag.as_ref() != Some(&batch.tag) {
             return Err(StoreError::Stale);
         }
@@ -50,16 +76,30 @@ impl Log {
             batch.first = self.next;
             self.next = batch.next();
             self.bytes += batch.bytes();
-            self.batches.push_back(batch);
+            self.batches.push_back((now, batch));
         }
         let events = u64::try_from(options.max_log_events).unwrap_or(u64::MAX);
-        while self.batches.len() > 1
-            && (self.next - self.first() > events || self.bytes > options.max_log_bytes)
-        {
+        while self.batches.len() > 1 {
+            let exceeds = |(of_events, of_bytes): (u64, usize)| {
+                self.next - self.first() > events.saturating_mul(of_events)
+                    || self.bytes > options.max_log_bytes.saturating_mul(of_bytes)
+            };
+            let is_new = self
+                .batches
+                .front()
+                .is_some_and(|(at, _)| end_of(*at, BEHIND.0) > now);
+            if !exceeds((1, 1)) || (is_new && !exceeds(BEHIND.1)) {
+                break;
+            }
             let oldest = self.batches.pop_front();
-            self.bytes -= oldest.map_or(0, |batch| batch.bytes());
+            self.bytes -= oldest.map_or(0, |(_, batch)| batch.bytes());
         }
         Ok(())
+    }
+
+    /// Removes the events. The log stays, so that its writer does not begin it again.
+    fn remove(&mut self, until: SystemTime, now: SystemTime) {
+        *self = Self::new(None, self.since.max(until), now, REMEMBER_DELETED);
     }
 
     /// The events from `wanted` on.
@@ -73,7 +113,7 @@ impl Log {
         for (n, frame) in self
             .batches
             .iter()
-            .flat_map(|it| (it.first..).zip(&it.frames))
+            .flat_map(|(_, it)| (it.first..).zip(&it.frames))
         {
             if n < page.first {
                 continue;
@@ -88,44 +128,64 @@ impl Log {
     }
 }
 
+/// The tenants and the conversations whose logs were removed, the time of that, and the time until which begins of
+/// earlier logs are refused.
+pub(super) type Removed = HashMap<(Tenant, Option<ThreadId>), (SystemTime, SystemTime)>;
+
 impl Kept {
-    /// Removes logs. Those that are being written stay without their events, so that their writers do not begin them
-    /// again.
-    pub(super) fn remove_logs(&mut self, now: SystemTime, is_gone: impl Fn(&EventKey) -> bool) {
-        self.logs.retain(|key, log| {
-            if !is_gone(key) {
-                return true;
-            }
-            (log.tag, log.bytes) = (None, 0);
-            log.batches.clear();
-            !log.is_ended && log.until > now
-        });
+    /// Removes the logs of a tenant or of one of its conversations, and refuses those that were to begin until `until`.
+    pub(super) fn remove_logs(
+        &mut self,
+        tenant: &Tenant,
+        thread: Option<&ThreadId>,
+        until: SystemTime,
+        now: SystemTime,
+    ) {
+        let is_of = |key: &EventKey| {
+            key.tenant == *tenant && thread.is_none_or(|thread| key.thread == *thread)
+        };
+        for (_, log) in self.logs.iter_mut().filter(|(key, _)| is_of(key)) {
+            log.remove(until, now);
+        }
+        let of = (tenant.clone(), thread.cloned());
+        let removed = self.removed_logs.entry(of).or_insert((until, now));
+        *removed = (removed.0.max(until), end_of(now, REMEMBER_DELETED));
+    }
+
+    pub(super) fn expire_logs(&mut self, now: SystemTime) {
+        self.logs.retain(|_, log| log.until > now);
+        self.removed_logs.retain(|_, (_, until)| *until > now);
+    }
+
+    /// Whether a log that was begun at this time was removed with others.
+    fn is_removed(&self, key: &EventKey, since: SystemTime) -> bool {
+        let of = [None, Some(key.thread.clone())];
+        let of = of.map(|thread| self.removed_logs.get(&(key.tenant.clone(), thread)));
+        of.into_iter()
+            .flatten()
+            .any(|(removed, _)| since <= *removed)
     }
 }
 
 impl EventStore for MemoryStore {
-    fn begin_events(&self, key: EventKey, tag: Str) -> StoreFuture<()> {
+    fn begin_events(&self, key: EventKey, tag: Str, since: SystemTime) -> StoreFuture<()> {
         let options = self.options.clone();
         self.work(move |kept| {
             let now = options.now();
-            kept.logs.retain(|_, log| log.until > now);
-            if kept
-                .logs
-                .get(&key)
-                .is_some_and(|log| log.tag.as_ref() == Some(&tag))
-            {
-                return Ok(());
+            kept.expire_logs(now);
+            if kept.is_removed(&key, since) {
+                return Err(StoreError::Stale);
             }
-            let log = Log {
-                tag: Some(tag),
-                until: end_of(now, options.keep_logs),
-                at: now,
-                serial: kept.count(),
-                batches: VecDeque::new(),
-                next: 1,
-                bytes: 0,
-                is_ended: false,
-            };
+            if let Some(log) = kept.logs.get(&key) {
+                if log.tag.as_ref() == Some(&tag) {
+                    return Ok(());
+                }
+                if log.since > since || log.tag.is_none() && log.since == since {
+                    return Err(StoreError::Stale);
+                }
+            }
+            let mut log = Log::new(Some(tag), since, now, options.keep_logs);
+            log.serial = kept.count();
             kept.logs.insert(key, log);
             Ok(())
         })
@@ -138,7 +198,7 @@ impl EventStore for MemoryStore {
             let now = options.now();
             let log = kept.logs.get_mut(&key).filter(|log| log.until > now);
             let log = log.ok_or(StoreError::NotFound)?;
-            log.append(batch, &options)?;
+            log.append(batch, &options, now)?;
             (log.at, log.until) = (now, end_of(now, options.keep_logs));
             Ok(())
         })
@@ -178,13 +238,20 @@ impl EventStore for MemoryStore {
         tenant: Tenant,
         thread: ThreadId,
         name: Option<Str>,
+        until: SystemTime,
     ) -> StoreFuture<()> {
         let now = self.options.now();
         self.work(move |kept| {
-            kept.remove_logs(now, |key| {
-                let is_named = name.as_ref().is_none_or(|name| key.name == *name);
-                key.tenant == tenant && key.thread == thread && is_named
-            });
+            let Some(name) = name else {
+                kept.remove_logs(&tenant, Some(&thread), until, now);
+                return Ok(());
+            };
+            let removed = || Log::new(None, until, now, REMEMBER_DELETED);
+            let key = EventKey::new(tenant, thread, name);
+            let log = kept.logs.entry(key).or_insert_with(removed);
+            if log.since <= until {
+                log.remove(until, now);
+            }
             Ok(())
         })
     }

@@ -8,7 +8,14 @@ mod runs;
 mod threads;
 mod turns;
 
-use self::{cache::Cache, effects::Entry, events::Log, limits::Limit, runs::Row, threads::Thread};
+use self::{
+    cache::Cache,
+    effects::Entry,
+    events::{Log, Removed},
+    limits::Limit,
+    runs::Row,
+    threads::Thread,
+};
 use crate::{
     Options,
     limits::since_1970,
@@ -72,6 +79,7 @@ struct Kept {
     memories: HashMap<(Tenant, Str), Vec<Memory>>,
     cache: Cache,
     logs: HashMap<EventKey, Log>,
+    removed_logs: Removed,
     // By kind and name.
     limits: HashMap<(&'static str, String), Limit>,
 }
@@ -150,7 +158,7 @@ impl Kept {
         let old = self.used.saturating_sub(kept);
         self.once.retain(|_, (until, n)| *until > now || *n > old);
         self.cache.retain(|_, entry| entry.until > now);
-        self.logs.retain(|_, log| log.until > now);
+        self.expire_logs(now);
         let at = since_1970(now);
         self.limits
             .retain(|_, limit| limit.until.is_none_or(|until| until > at));

@@ -8,8 +8,8 @@ use concentric_core::{
     Outcome, Str, ThreadId, Turn,
     state::{SlotPlace, StoredSlot},
     store::{
-        BudgetState, EventKey, RunClaim, RunKey, StoreError, StoreFuture, StoredScope,
-        StoredThread, Tenant, ThreadChange, ThreadStore, ThreadSummary,
+        BudgetState, RunClaim, RunKey, StoreError, StoreFuture, StoredScope, StoredThread, Tenant,
+        ThreadChange, ThreadStore, ThreadSummary,
     },
 };
 use std::{cmp::Reverse, time::SystemTime};
@@ -122,8 +122,8 @@ impl ThreadStore for MemoryStore {
             });
             kept.cache
                 .retain(|key, _| key.tenant != tenant || key.thread.as_ref() != Some(&thread));
-            let is_of = |key: &EventKey| key.tenant == tenant && key.thread == thread;
-            kept.remove_logs(options.now(), is_of);
+            let now = options.now();
+            kept.remove_logs(&tenant, Some(&thread), now, now);
             Ok(kept.threads.remove(&(tenant, thread)).is_some())
         })
     }
@@ -131,8 +131,9 @@ impl ThreadStore for MemoryStore {
     fn delete_tenant(&self, tenant: Tenant) -> StoreFuture<u64> {
         let options = self.options.clone();
         self.work(move |kept| {
-            kept.delete_runs(options.now(), |key| key.tenant == tenant);
-            kept.remove_logs(options.now(), |key| key.tenant == tenant);
+            let now = options.now();
+            kept.delete_runs(now, |key| key.tenant == tenant);
+            kept.remove_logs(&tenant, None, now, now);
             // All fields are named, so that none is forgotten.
             let Kept {
                 count: _,
@@ -149,6 +150,7 @@ impl ThreadStore for MemoryStore {
                 deleted: _,
                 // Removed above.
                 logs: _,
+                removed_logs: _,
             } = kept;
             effects.retain(|key, _| key.tenant != tenant);
             once.retain(|(of, _), _| *of != tenant);

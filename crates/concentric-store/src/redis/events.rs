@@ -2,7 +2,7 @@ use super::{
     RedisStore,
     db::Repeat,
     unknown,
-    values::{Call, Reply, bytes, escape, int, span, text, unescape},
+    values::{Call, Reply, bytes, escape, int, micros, span, text, unescape},
 };
 use crate::{
     Fault,
@@ -15,17 +15,20 @@ use concentric_core::{
     store::{EventBatch, EventKey, EventPage, EventStore, StoreError, StoreFuture, Tenant},
 };
 use redis::Value;
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 /// The size of the length before each event.
 const LENGTH: usize = 4;
 
 impl EventStore for RedisStore {
-    fn begin_events(&self, key: EventKey, tag: Str) -> StoreFuture<()> {
+    fn begin_events(&self, key: EventKey, tag: Str, since: SystemTime) -> StoreFuture<()> {
         let db = Arc::clone(&self.db);
         Box::pin(async move {
             let call = of_log(&key, "events_begin").text(&tag);
-            let call = call.int(span(db.options.keep_logs));
+            let call = call.int(span(db.options.keep_logs)).int(micros(since));
             expect_ok(&db.call(call, Repeat::Yes).await?)
         })
     }
@@ -88,6 +91,7 @@ impl EventStore for RedisStore {
         tenant: Tenant,
         thread: ThreadId,
         name: Option<Str>,
+        until: SystemTime,
     ) -> StoreFuture<()> {
         let db = Arc::clone(&self.db);
         Box::pin(async move {
@@ -95,7 +99,8 @@ impl EventStore for RedisStore {
             loop {
                 let call = Call::of(&tenant, "events_remove")
                     .name(thread.as_str())
-                    .optional(name.as_deref());
+                    .optional(name.as_deref())
+                    .int(micros(until));
                 let reply = db.call(call, Repeat::Yes).await?;
                 expect_ok(&reply)?;
                 if !reply.is(1)? {

@@ -9,7 +9,7 @@
 use super::{
     kit::{Test, done, fails, race, rounds, same, seed},
     threads::{add, id},
-    values::{secs, tenant},
+    values::{at, secs, tenant},
 };
 use crate::{SeededRandom, StoreHarness};
 use bytes::Bytes;
@@ -25,11 +25,13 @@ cases! {
     a_repeated_batch_is_appended_once
     missing_events_remove_the_earlier_ones
     a_second_log_replaces_the_first_one
+    a_late_begin_does_not_replace_a_later_log
     an_ended_log_takes_no_more_events
     the_newest_events_are_kept
     a_log_is_kept_after_its_last_write
     the_newest_live_log_of_a_conversation_is_found
     removed_events_are_not_written_again
+    a_removal_spares_a_later_log
     each_part_of_a_key_separates_logs
     one_of_two_logs_is_the_current_one
     random_events_equal_a_model
@@ -66,8 +68,20 @@ fn batch(tag: &'static str, first: u64, texts: &[&str]) -> EventBatch {
 }
 
 async fn begin<S: EventStore>(store: &S, key: EventKey, tag: &'static str) {
-    let begun = store.begin_events(key, Str::from(tag));
+    begin_at(store, key, tag, 0).await;
+}
+
+/// Begins a log whose writer took over its run `since` seconds after the start of the case.
+async fn begin_at<S: EventStore>(store: &S, key: EventKey, tag: &'static str, since: u64) {
+    let begun = store.begin_events(key, Str::from(tag), at(since));
     done(begun.await, "`begin_events`");
+}
+
+/// Begins a log that is refused.
+async fn is_late<S: EventStore>(store: &S, key: EventKey, tag: &'static str, since: u64) {
+    let what = format!("`begin_events` of {key:?} with the tag {tag}");
+    let begun = store.begin_events(key, Str::from(tag), at(since));
+    fails(begun.await, "stale_claim", what);
 }
 
 async fn append<S: EventStore>(store: &S, batch: EventBatch) {
@@ -196,6 +210,25 @@ async fn a_second_log_replaces_the_first_one<H: WithEvents>(test: Test<H>) {
     is(&read(store, 0).await, "b", 1, &["new"], true);
     // Also a log that has ended.
     begin(store, log(), "c").await;
+    is(&read(store, 0).await, "c", 1, &[], false);
+}
+
+async fn a_late_begin_does_not_replace_a_later_log<H: WithEvents>(test: Test<H>) {
+    let (store, other) = (&test.store, test.harness.open().await);
+    begin_at(store, log(), "a", 10).await;
+    begin_at(&other, log(), "b", 20).await;
+    append(&other, batch("b", 1, &["new"])).await;
+    for is_end in [false, true] {
+        // The first process repeats its begin, which it believes to be lost.
+        for since in [10, 19] {
+            is_late(store, log(), "a", since).await;
+        }
+        begin_at(&other, log(), "b", 20).await;
+        is(&read(store, 0).await, "b", 1, &["new"], is_end);
+        append(&other, batch("b", 2, &[]).end(true)).await;
+    }
+    // Two at the same time replace each other.
+    begin_at(store, log(), "c", 20).await;
     is(&read(store, 0).await, "c", 1, &[], false);
 }
 
@@ -332,13 +365,15 @@ async fn the_newest_live_log_of_a_conversation_is_found<H: WithEvents>(test: Tes
 
 async fn removed_events_are_not_written_again<H: WithEvents>(test: Test<H>) {
     let store = &test.store;
-    for name in [Some(Str::from("run")), None] {
-        begin(store, log(), "a").await;
-        begin(store, key("acme", "thread", "other"), "a").await;
-        begin(store, key("acme", "thread2", "run"), "a").await;
-        append(store, batch("a", 1, &["1"])).await;
+    let rounds = [Some(Str::from("run")), None].map(|name| [(name.clone(), false), (name, true)]);
+    for (round, (name, is_end)) in (0..).step_by(10).zip(rounds.into_iter().flatten()) {
+        begin_at(store, log(), "a", round).await;
+        begin_at(store, key("acme", "thread", "other"), "a", round).await;
+        begin_at(store, key("acme", "thread2", "run"), "a", round).await;
+        append(store, batch("a", 1, &["1"]).end(is_end)).await;
         for of in ["other", "acme"] {
-            let removed = store.remove_events(tenant(of), id("thread"), name.clone());
+            let until = at(round + 5);
+            let removed = store.remove_events(tenant(of), id("thread"), name.clone(), until);
             done(removed.await, "`remove_events`");
             let is_kept = find(store, log(), 0).await.is_some();
             same(is_kept, of == "other", "that the log is kept");
@@ -368,9 +403,39 @@ async fn removed_events_are_not_written_again<H: WithEvents>(test: Test<H>) {
             None,
             "the newest log",
         );
-        begin(store, log(), "b").await;
+        // Its writer does not know it, or has waited for the store in its begin.
+        for tag in ["a", "b"] {
+            is_late(store, log(), tag, round + 5).await;
+        }
+        let mut waiting = key("acme", "thread", "waiting");
+        waiting.name = format!("waiting {round}").into();
+        match name {
+            Some(_) => begin_at(store, waiting, "a", round + 5).await,
+            None => is_late(store, waiting, "a", round + 5).await,
+        }
+        begin_at(store, log(), "b", round + 6).await;
         is(&read(store, 0).await, "b", 1, &[], false);
     }
+}
+
+async fn a_removal_spares_a_later_log<H: WithEvents>(test: Test<H>) {
+    let store = &test.store;
+    let remove = async |name: Option<&'static str>, until| {
+        let name = name.map(Str::from);
+        let removed = store.remove_events(tenant("acme"), id("thread"), name, at(until));
+        done(removed.await, "`remove_events`");
+    };
+    // A log that was not begun yet, and that of the next attempt with the same name.
+    remove(Some("run"), 10).await;
+    is_late(store, log(), "a", 10).await;
+    begin_at(store, log(), "b", 11).await;
+    remove(Some("run"), 10).await;
+    append(store, batch("b", 1, &["1"])).await;
+    is(&read(store, 0).await, "b", 1, &["1"], false);
+    // All content of a conversation is removed, whatever the clocks of the writers.
+    remove(None, 10).await;
+    same(find(store, log(), 0).await, None, "a log that was removed");
+    is_late(store, log(), "b", 11).await;
 }
 
 async fn each_part_of_a_key_separates_logs<H: WithEvents>(test: Test<H>) {
@@ -406,8 +471,8 @@ async fn one_of_two_logs_is_the_current_one<H: WithEvents>(test: Test<H>) {
     for _ in 0..rounds() {
         let [one, two] = [(&test.store, "a"), (&other, "b")];
         for (result, what) in race(
-            one.0.begin_events(log(), one.1.into()),
-            two.0.begin_events(log(), two.1.into()),
+            one.0.begin_events(log(), one.1.into(), at(0)),
+            two.0.begin_events(log(), two.1.into(), at(0)),
         )
         .await
         .into_iter()
@@ -513,6 +578,9 @@ where
         "stale_claim",
         "`append_events` to a log that was removed",
     );
+    for name in ["run", "waiting"] {
+        is_late(store, key("acme", "thread", name), "a", 0).await;
+    }
 }
 
 async fn a_deleted_tenant_takes_its_events_with_it<H>(test: Test<H>)
@@ -535,5 +603,9 @@ where
                 format!("that a log of {of} is kept"),
             );
         }
+    }
+    for name in ["run", "waiting"] {
+        is_late(store, key("acme", "thread", name), "b", 0).await;
+        begin(store, key("other", "thread", name), "b").await;
     }
 }

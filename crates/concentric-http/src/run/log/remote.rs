@@ -156,9 +156,12 @@ impl Hub {
         let Some(shared) = &self.shared else {
             return Ok(());
         };
+        let now = self.environment.clock().now();
         call(&self.environment, || {
             let thread = ThreadId::new(thread);
-            shared.store.remove_events(tenant.clone(), thread, None)
+            shared
+                .store
+                .remove_events(tenant.clone(), thread, None, now)
         })
         .await
     }

@@ -1,13 +1,12 @@
 //! The events of one run.
 
-#[cfg(feature = "console")]
-use std::time::SystemTime;
 use std::{
     collections::VecDeque,
     fmt::Write,
     mem,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll, Waker},
+    time::SystemTime,
 };
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -59,6 +58,7 @@ pub(crate) struct RunLog {
     // The order in which the logs of a process began.
     serial: u64,
     tag: Str,
+    since: SystemTime,
     #[cfg(feature = "console")]
     about: About,
     state: Mutex<State>,
@@ -178,6 +178,7 @@ impl RunLog {
             format,
             serial: hub.serial(),
             tag,
+            since: hub.environment.clock().now(),
             #[cfg(feature = "console")]
             about: About {
                 agent: run.agent().cloned(),
@@ -220,6 +221,11 @@ impl RunLog {
 
     pub(crate) const fn tag(&self) -> &Str {
         &self.tag
+    }
+
+    /// The time at which the log began.
+    pub(super) const fn since(&self) -> SystemTime {
+        self.since
     }
 
     pub(crate) const fn name(&self) -> &Name {

@@ -190,8 +190,12 @@ impl Sharing {
     async fn step(&mut self) -> Result<bool, StoreError> {
         let (environment, key) = (&self.environment, &self.key);
         let (store, tag) = (&self.shared.store, self.reader.log().tag().clone());
+        let since = self.reader.log().since();
         if !self.is_begun {
-            call(environment, || store.begin_events(key.clone(), tag.clone())).await?;
+            call(environment, || {
+                store.begin_events(key.clone(), tag.clone(), since)
+            })
+            .await?;
             self.is_begun = true;
         }
         let reader = &mut self.reader;
@@ -219,7 +223,7 @@ impl Sharing {
                     ..
                 } = key.clone();
                 call(environment, || {
-                    store.remove_events(tenant, thread, Some(name))
+                    store.remove_events(tenant, thread, Some(name), since)
                 })
                 .await?;
                 return Ok(false);

@@ -122,10 +122,7 @@ function methods.tenant_delete()
     cache_remove(member)
     has_deleted = true
   end
-  for _, member in ipairs(call('ZRANGE', base .. ':jz', 0, 4 * BATCH - 1)) do
-    events_remove(member)
-    has_deleted = true
-  end
+  has_deleted = events_remove_all() or has_deleted
   for _, effect in ipairs(call('SPOP', base .. ':fu', 4 * BATCH)) do
     call('UNLINK', base .. ':f:' .. effect)
     has_deleted = true

@@ -203,7 +203,7 @@ local function thread_remove(T, name)
   end)
   some(base .. ':dh:' .. T, 4 * BATCH, decision_remove)
   some(base .. ':vt:' .. T, 4 * BATCH, cache_remove)
-  has_more = events_remove_of(T) or has_more
+  has_more = events_remove_of(T, now) or has_more
   if has_more then
     return 0, true
   end

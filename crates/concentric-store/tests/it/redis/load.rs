@@ -8,7 +8,7 @@ use concentric_core::{
     store::{EventBatch, EventKey, EventStore as _, RunRecord},
 };
 use futures_util::future::join_all;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 /// The number of races, from the environment.
 fn races() -> usize {
@@ -254,7 +254,10 @@ async fn figures_of_the_events_of_runs() {
     let tag = || Str::from("tag");
     let frame = Bytes::from(vec![b'x'; 150]);
     for run in 0..64 {
-        store.begin_events(key(run), tag()).await.unwrap();
+        store
+            .begin_events(key(run), tag(), SystemTime::now())
+            .await
+            .unwrap();
     }
     for (events, batches) in [(1, 4000), (8, 4000), (64, 1000)] {
         let (began, frames) = (Instant::now(), vec![frame.clone(); events]);
