@@ -94,6 +94,8 @@ use crate::run::{Hub, Limits, LogBody, Offer, Shared, Translate, Writer};
 /// | the store is slow, fails or panics | the run is not affected: the log in memory keeps what is not written, up to 3 times its limits, and is copied when the store works again, until 30 seconds after the end of the run. One warning a minute is logged |
 /// | the store lacks events, or fails for 30 seconds | streams of other processes end with `events_lost` |
 /// | the thread is [deleted](crate::ag_ui::Threads) | its logs are removed from the store. A run that another process drives is not cancelled by that, but fails at its next write to the deleted conversation |
+/// | the store fails, or does not respond in 2 seconds, when a client joins | the client is answered as if the log were not in the store; of a run that is not known to have ended, with `204` and `Retry-After`. One warning a minute is logged |
+/// | two processes drive a run, one after the other | the later one has the log, by their clocks, whenever the former one reaches the store. The clocks must agree as far as runs are taken over quickly |
 /// | the process ends | the last 50 milliseconds of a run are not copied if its runtime does not wait for them |
 ///
 /// The limits and the retention are those of the store; a log in the store may have more or fewer events than the one in
@@ -128,8 +130,8 @@ use crate::run::{Hub, Limits, LogBody, Offer, Shared, Translate, Writer};
 /// allocations, and its events cost nothing.
 ///
 /// With [`shared`](Self::shared), each run has a second task, and one call of the store at its begin and up to 20 a second
-/// while it has events, which share the memory of the log; each reader in another process, 10 a second. A run that ends
-/// within 50 milliseconds has two calls.
+/// while it has events, which share the memory of the log; each reader in another process, 10 a second. A short run has
+/// three calls: its begin, its first events, and the rest of them.
 #[derive(Clone)]
 pub struct EventLogLayer {
     hub: Arc<Hub>,

@@ -31,7 +31,10 @@ pub(crate) use self::{
     future::{empty, joined_response},
     input::{ResumeEntry, ResumeStatus, RunInput, Tool},
     interrupt::{interrupt, object, subagent_of},
-    log::{After, Format, Hub, Limits, LogBody, Offer, Reader, RunLog, Shared, Unreadable, Writer},
+    log::{
+        After, Format, Found, Hub, Limits, LogBody, Offer, Reader, RunLog, Shared, Unreadable,
+        Writer,
+    },
     map::Start,
     message::{Assistant, FunctionCall, Message, MessageKind, ToolCall, ToolMessage},
     names::{Continued, KnownCall, Names, RunIds, original},

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     refused::Refused,
-    run::{After, LogStream, Metadata, RunLog, Unreadable},
+    run::{After, Found, LogStream, Metadata, RunLog, Unreadable},
     upload::{event_stream, is_json},
 };
 
@@ -199,12 +199,15 @@ impl Request {
             _ => self.stored(thread, run).await?,
         };
         let is_here = log.is_some() && stored.is_none();
-        if !is_here
-            && let Some(response) = self
-                .shared(thread, run, &after, log.as_ref(), stored.as_ref())
-                .await?
-        {
-            return Ok(response);
+        // Whether the log may be in a store that does not work.
+        let mut is_hidden = false;
+        if !is_here {
+            let shared = self.shared(thread, run, &after, log.as_ref(), stored.as_ref());
+            match shared.await {
+                Ok(Some(found)) => return self.read(found.reader),
+                Ok(None) => {}
+                Err(_) => is_hidden = true,
+            }
         }
         if let (Some(log), None) = (log, &stored) {
             if log.format().name != FORMAT.name {
@@ -213,10 +216,16 @@ impl Request {
             }
             return self.read(log.read(&after));
         }
-        let stored = stored.ok_or_else(unknown_run)?;
+        if stored.is_none() && !is_hidden {
+            return Err(unknown_run());
+        }
         let mut response = empty(StatusCode::NO_CONTENT);
-        if matches!(stored.status, RunStatus::Running | RunStatus::Abandoned) {
-            // A sweeper of this process may resume it.
+        let status = stored.map(|stored| stored.status);
+        if matches!(
+            status,
+            None | Some(RunStatus::Running | RunStatus::Abandoned)
+        ) {
+            // A sweeper of this process may resume it, or the store may work again.
             let second = HeaderValue::from_static("1");
             response.headers_mut().insert(header::RETRY_AFTER, second);
         }
@@ -232,20 +241,19 @@ impl Request {
         after: &After,
         log: Option<&Arc<RunLog>>,
         stored: Option<&RunSummary>,
-    ) -> Result<Option<Response>, Refused> {
+    ) -> Result<Option<Found>, StoreError> {
         let Some(logs) = &self.config.logs else {
             return Ok(None);
         };
         let found = logs.find_shared(&self.tenant, thread, run, &FORMAT, after);
-        let found = found.await.map_err(|error| failed(&error))?;
+        let found = found.await?;
         // Another process will resume a run that is not over, and begin another log.
         let is_resumed = |is_ended| {
             let status = stored.map(|stored| stored.status);
             is_ended && matches!(status, Some(RunStatus::Running | RunStatus::Abandoned))
         };
         let is_ours = |tag: &Str| log.is_some_and(|log| log.tag() == tag);
-        let found = found.filter(|found| !is_ours(&found.tag) && !is_resumed(found.is_ended));
-        found.map(|found| self.read(found.reader)).transpose()
+        Ok(found.filter(|found| !is_ours(&found.tag) && !is_resumed(found.is_ended)))
     }
 
     fn read(&self, log: Result<impl Into<LogStream>, Unreadable>) -> Result<Response, Refused> {

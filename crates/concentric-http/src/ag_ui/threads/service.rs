@@ -96,7 +96,8 @@ use crate::{keep_alive::KeepAlive, refused::Refused, run::Hub, shutdown::Shutdow
 /// | has a log that ended with an error, and has not ended in the store: another process continues it, or will | `204`, as without a log |
 /// | has a log with 256 readers | `429`, `too_many_readers` |
 /// | has a log without the next event | `410`, `events_gone`: the client reads the thread and the status |
-/// | is driven by another process, or was, and its log is [shared](EventLogLayer#several-processes) | as if it were driven here |
+/// | is driven by another process, or was, and its log is [shared](EventLogLayer#several-processes) | as if it were driven here; a run of an endpoint with another protocol has no shared log for this one, so the response is `204` or `404` |
+/// | has no log here, and the store of shared logs fails, or does not respond in 2 seconds | `204`; with `Retry-After` if the run may have events |
 /// | has ended, and the client has its last event | `204` |
 /// | is stored, and has no log here or in a store that its process shares | `204`; with `Retry-After` if it may be resumed here |
 /// | is unknown | `404` |

@@ -10,7 +10,7 @@ mod writer;
 pub(crate) use self::{
     body::LogBody,
     hub::{Hub, Limits},
-    remote::Remote,
+    remote::{Found, Remote},
     run_log::{After, Format, Read, Reader, RunLog, Unreadable},
     share::{Shared, share, within},
     writer::{Offer, Writer},

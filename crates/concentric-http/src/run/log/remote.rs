@@ -2,6 +2,7 @@
 
 use std::{
     collections::{HashMap, hash_map::Entry},
+    future::Future,
     mem,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll, ready},
@@ -20,11 +21,14 @@ use super::{
     super::Cut,
     hub::Hub,
     run_log::{After, Format, JOINED, READERS, Unreadable},
-    share::{DEAD, STALLED, Shared, call, key},
+    share::{DEAD, STALLED, Shared, call, key, not_answered, within},
 };
 
 /// The time between two reads of a log that has no new events.
 const POLL: Duration = Duration::from_millis(100);
+
+/// The time for which a client that joins a run waits for the store.
+const JOIN: Duration = Duration::from_secs(2);
 
 /// The numbers of the readers of logs in the store.
 #[derive(Default)]
@@ -64,7 +68,37 @@ pub(crate) struct Found {
 impl Hub {
     /// Returns the log of a run in the store, and a reader of the events after `after`; `None` if there is none, or
     /// its writer is dead.
+    ///
+    /// # Errors
+    ///
+    /// The store fails, or does not answer in 2 seconds. One warning a minute is logged.
     pub(crate) async fn find_shared(
+        &self,
+        tenant: &Tenant,
+        thread: &str,
+        run: &str,
+        format: &'static Format,
+        after: &After,
+    ) -> Result<Option<Found>, StoreError> {
+        self.join(self.find_in_store(tenant, thread, run, format, after))
+            .await
+    }
+
+    /// Waits for what a client that joins a run waits for.
+    async fn join<T>(
+        &self,
+        joined: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let joined = within(&self.environment, JOIN, joined).await;
+        let joined = joined.unwrap_or_else(|| Err(not_answered()));
+        if let (Err(error), Some(shared)) = (&joined, &self.shared) {
+            let now = self.environment.clock().monotonic();
+            shared.warn(now, error, "events of runs are not read from their store");
+        }
+        joined
+    }
+
+    async fn find_in_store(
         &self,
         tenant: &Tenant,
         thread: &str,
@@ -115,9 +149,10 @@ impl Hub {
                 answered: self.environment.clock().monotonic(),
                 state: State::Due,
             };
-            // Checked above.
-            let _ = reader.receive(page);
-            Ok(Box::new(reader))
+            match reader.receive(page) {
+                Ok(()) => Ok(Box::new(reader)),
+                Err(_) => Err(Unreadable::Gone),
+            }
         };
         Ok(Some(Found {
             tag,
@@ -127,6 +162,10 @@ impl Hub {
     }
 
     /// Returns the id of the newest live run of a thread in the store.
+    ///
+    /// # Errors
+    ///
+    /// As of [`find_shared`](Self::find_shared).
     pub(crate) async fn newest_shared(
         &self,
         tenant: &Tenant,
@@ -143,7 +182,7 @@ impl Hub {
                 .store
                 .newest_events(tenant.clone(), thread, prefix.clone().into())
         });
-        let name = name.await?;
+        let name = self.join(name).await?;
         Ok(name.and_then(|name| Some(name.strip_prefix(&prefix)?.into())))
     }
 
@@ -232,7 +271,7 @@ impl Remote {
                         let clock = self.environment.clock();
                         let stalled = stalled.get_or_insert_with(|| clock.sleep(STALLED));
                         ready!(stalled.as_mut().poll(cx));
-                        Err(StoreError::failed("the store of events did not answer"))
+                        Err(not_answered())
                     }
                     Err(panic) => Err(panicked(panic.text())),
                 },
@@ -267,7 +306,8 @@ impl Remote {
         if page.tag != self.tag {
             return Err(Cut::Resumed);
         }
-        if page.first > self.next {
+        // A page has at least one event, unless the log has none.
+        if page.first > self.next || page.frames.is_empty() && self.next < page.next {
             return Err(Cut::Gap);
         }
         if page.frames.is_empty() && !page.is_ended && page.idle >= DEAD {

@@ -18,6 +18,7 @@ use memchr::{memchr, memchr_iter, memmem};
 use super::{
     super::Cut,
     hub::{Hub, Limits, Name},
+    share::share,
 };
 
 /// The size of the blocks that frames are written to. Frames of more than a quarter of it have a block of their
@@ -93,6 +94,8 @@ struct State {
     is_cleared: bool,
     // Whether the events are removed because they must not be read.
     is_discarded: bool,
+    // Whether the store of the hub has the whole log, and no task writes it any more.
+    is_copied: bool,
     // Whether the run ended with an error, or without an end.
     is_failed: bool,
 }
@@ -107,6 +110,8 @@ struct Piece {
 /// A reader that is connected.
 struct Place {
     reader: u64,
+    // Whether it counts among the readers, unlike the copy in a store.
+    is_client: bool,
     // The number of the next event that it reads.
     next: u64,
     waker: Option<Waker>,
@@ -364,10 +369,27 @@ impl RunLog {
         drop(state);
     }
 
-    /// Removes the log, and all of its events.
+    /// Removes the log, and all of its events, also from the store of its hub.
     pub(crate) fn discard(self: &Arc<Self>) {
-        self.lock().is_discarded = true;
+        let mut state = self.lock();
+        state.is_discarded = true;
+        let is_copied = mem::take(&mut state.is_copied);
+        drop(state);
         self.hub.remove(self);
+        if is_copied {
+            share(&self.hub, self);
+        }
+    }
+
+    pub(super) fn is_discarded(&self) -> bool {
+        self.lock().is_discarded
+    }
+
+    /// Notes that the store of the hub has the whole log. Returns whether it has to be removed from there.
+    pub(super) fn end_copy(&self) -> bool {
+        let mut state = self.lock();
+        state.is_copied = !state.is_discarded;
+        state.is_discarded
     }
 
     /// Removes all events. Later ones are not kept.
@@ -402,10 +424,11 @@ impl RunLog {
         if next == state.next && state.run.is_none() {
             return Err(Unreadable::Over);
         }
-        if state.readers.len() >= READERS {
+        let clients = state.readers.iter().filter(|it| it.is_client).count();
+        if clients >= READERS {
             return Err(Unreadable::Busy);
         }
-        let reader = state.add_reader(next);
+        let reader = state.add_reader(next, true);
         drop(state);
         Ok(Reader {
             log: Arc::clone(self),
@@ -415,7 +438,7 @@ impl RunLog {
 
     /// Returns a reader of all events, besides those of clients.
     pub(super) fn follow(self: &Arc<Self>) -> Reader {
-        let reader = self.lock().add_reader(1);
+        let reader = self.lock().add_reader(1, false);
         Reader {
             log: Arc::clone(self),
             reader,
@@ -424,11 +447,12 @@ impl RunLog {
 }
 
 impl State {
-    fn add_reader(&mut self, next: u64) -> u64 {
+    fn add_reader(&mut self, next: u64, is_client: bool) -> u64 {
         self.readers_so_far += 1;
         let reader = self.readers_so_far;
         self.readers.push(Place {
             reader,
+            is_client,
             next,
             waker: None,
         });

@@ -62,12 +62,12 @@ impl Shared {
         }
     }
 
-    fn warn(&self, now: Duration, error: &StoreError) {
+    pub(super) fn warn(&self, now: Duration, error: &StoreError, what: &str) {
         let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
         if warned.is_none_or(|warned| warned.saturating_add(WARNING) <= now) {
             *warned = Some(now);
             drop(warned);
-            tracing::warn!(error = ?error, "events of a run are not written to their store");
+            tracing::warn!(error = ?error, "{what}");
         }
     }
 }
@@ -92,8 +92,12 @@ where
     };
     let called = caught(method);
     let called = within(environment, STALLED, called).await;
-    let called = called.ok_or_else(|| StoreError::failed("the store of events did not answer"))?;
+    let called = called.ok_or_else(not_answered)?;
     called.unwrap_or_else(|panic| Err(panicked(&panic)))
+}
+
+pub(super) fn not_answered() -> StoreError {
+    StoreError::failed("the store of events did not answer")
 }
 
 /// Waits for a future, but not for longer than `time`.
@@ -125,6 +129,7 @@ pub(crate) fn share(hub: &Arc<Hub>, log: &Arc<RunLog>) {
         reader: log.follow(),
         is_begun: false,
         next: 1,
+        written: Duration::ZERO,
     };
     let task = writer
         .run()
@@ -143,6 +148,8 @@ struct Sharing {
     is_begun: bool,
     // The number of the event after the last batch.
     next: u64,
+    // The monotonic time of the last write.
+    written: Duration,
 }
 
 impl Sharing {
@@ -177,7 +184,8 @@ impl Sharing {
                 _ => {}
             }
             let now = clock.monotonic();
-            self.shared.warn(now, &error);
+            let what = "events of a run are not written to their store";
+            self.shared.warn(now, &error, what);
             if self.reader.log().is_ended() && late.get_or_insert(now).saturating_add(DEAD) <= now {
                 return;
             }
@@ -191,16 +199,20 @@ impl Sharing {
         let (environment, key) = (&self.environment, &self.key);
         let (store, tag) = (&self.shared.store, self.reader.log().tag().clone());
         let since = self.reader.log().since();
-        if !self.is_begun {
+        if !self.is_begun && !self.reader.log().is_discarded() {
             call(environment, || {
                 store.begin_events(key.clone(), tag.clone(), since)
             })
             .await?;
             self.is_begun = true;
+            self.written = environment.clock().monotonic();
         }
+        // After a failure, a part of this time is over.
+        let since_written = environment.clock().monotonic().saturating_sub(self.written);
+        let quiet = SIGN.saturating_sub(since_written);
         let reader = &mut self.reader;
         let pulled = poll_fn(|cx| reader.pull(BATCH, cx));
-        let (batch, is_full) = match within(environment, SIGN, pulled).await {
+        let (batch, is_full) = match within(environment, quiet, pulled).await {
             None => (EventBatch::new(tag, self.reader.next(), Vec::new()), false),
             Some(Pulled::Events {
                 first,
@@ -232,11 +244,13 @@ impl Sharing {
         let is_end = batch.is_end;
         self.next = batch.next();
         call(environment, || store.append_events(key.clone(), batch)).await?;
+        self.written = environment.clock().monotonic();
         self.reader.advance(self.next);
         if !is_end && !is_full {
             environment.clock().sleep(COLLECT).await;
         }
-        Ok(!is_end)
+        // The client may have received an error status meanwhile.
+        Ok(!is_end || self.reader.log().end_copy())
     }
 }
 

@@ -5,7 +5,7 @@ mod outcome;
 mod pages;
 mod redis;
 mod requests;
-mod shared;
+pub mod shared;
 mod status;
 
 use crate::support::{Answer, send};

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::support::types;
 use concentric_core::{
-    Str,
+    Error, ErrorKind, Str,
     store::{EventBatch, EventKey, EventPage, EventStore},
 };
 use concentric_http::ag_ui::EventLogLayer;
@@ -17,6 +17,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 use tokio::time::sleep;
+use tower::Layer;
 
 const TICK: Duration = Duration::from_millis(200);
 
@@ -203,15 +204,18 @@ async fn a_process_that_has_lost_a_run_reads_its_new_log() {
 
 /// A store that does not always work.
 #[derive(Clone)]
-struct Faulty {
+pub struct Faulty {
     store: MemoryStore,
     fault: Arc<AtomicU8>,
 }
 
 const FAULTS: [&str; 5] = ["none", "fails", "panics", "panics later", "stalls"];
 
+/// A fault of reads only: the server has evicted the events.
+const EVICTED: u8 = 9;
+
 impl Faulty {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let options = Options::new().max_log_bytes(64 << 10);
         Self {
             store: MemoryStore::with_options(options),
@@ -219,14 +223,15 @@ impl Faulty {
         }
     }
 
-    fn set(&self, fault: &str) {
+    pub fn set(&self, fault: &str) {
         let fault = FAULTS.iter().position(|it| *it == fault).unwrap();
         self.fault
             .store(u8::try_from(fault).unwrap(), Ordering::SeqCst);
     }
 
     fn or<T: Send + 'static>(&self, future: StoreFuture<T>) -> StoreFuture<T> {
-        match FAULTS[usize::from(self.fault.load(Ordering::SeqCst))] {
+        let fault = usize::from(self.fault.load(Ordering::SeqCst));
+        match *FAULTS.get(fault).unwrap_or(&FAULTS[0]) {
             "none" => future,
             "fails" => Box::pin(async { Err(StoreError::failed("no connection")) }),
             "panics" => panic!("a bug of the store"),
@@ -246,7 +251,17 @@ impl EventStore for Faulty {
     }
 
     fn read_events(&self, key: EventKey, after: u64) -> StoreFuture<Option<EventPage>> {
-        self.or(self.store.read_events(key, after))
+        if self.fault.load(Ordering::SeqCst) != EVICTED {
+            return self.or(self.store.read_events(key, after));
+        }
+        let read = self.store.read_events(key, after);
+        Box::pin(async {
+            let mut page = read.await?;
+            if let Some(page) = &mut page {
+                page.frames.clear();
+            }
+            Ok(page)
+        })
     }
 
     fn newest_events(
@@ -281,12 +296,90 @@ async fn a_store_that_does_not_work_affects_no_run() {
         let all = first.end().await;
         assert_eq!(last_type(&all), "RUN_FINISHED", "{fault}");
         assert_eq!(here.join("").await.end().await, all, "{fault}");
-        assert_eq!(there.get("/t/runs/r/events").await.status, 500, "{fault}");
+        let began = tokio::time::Instant::now();
+        let answer = there.get("/t/runs/r/events").await;
+        assert_eq!(answer.status, 204, "{fault}");
+        assert_eq!(answer.headers["retry-after"], "1", "{fault}");
+        assert!(began.elapsed() <= Duration::from_secs(2), "{fault}");
         // The events are written when the store works again.
         store.set("none");
         sleep(Duration::from_secs(12)).await;
         assert_eq!(there.join("").await.end().await, all, "{fault}");
     }
+}
+
+/// An outer layer delays the error, so that the whole log was written before the client receives a status.
+#[tokio::test(start_paused = true)]
+async fn the_log_of_a_refused_request_is_removed() {
+    let store = MemoryStore::new();
+    let log = EventLogLayer::new().shared(store.clone());
+    let mut server = Server::of(&log, ScriptedModel::new());
+    let refuses = log.layer(tower::service_fn(async |_: ChatRequest| {
+        let refused = Error::new(ErrorKind::Conflict, "the thread is busy");
+        Err::<concentric_core::ChatResponse<concentric_core::EventStream>, _>(refused)
+    }));
+    server.agent = BoxModel::new(tower::service_fn(move |request: ChatRequest| {
+        let (hold, refuses) = (request.context.hold_head(), refuses.clone());
+        async move {
+            let refused = refuses.oneshot(request).await;
+            sleep(TICK).await;
+            drop(hold);
+            refused
+        }
+    }));
+    let there = Server::of(
+        &EventLogLayer::new().shared(store.clone()),
+        ScriptedModel::new(),
+    );
+    let refused = tokio::spawn(async move { server.start().await.status() });
+    sleep(TICK / 2).await;
+    assert_eq!(there.join("").await.status(), 200);
+    assert_eq!(refused.await.unwrap(), 409);
+    sleep(TICK).await;
+    assert_eq!(there.get("/t/runs/r/events").await.status, 404);
+}
+
+#[tokio::test(start_paused = true)]
+async fn events_that_the_store_has_evicted_are_lost() {
+    let (store, gate) = (Faulty::new(), Gate::new());
+    let [here, there] = two(&store, greeting(&gate));
+    let mut first = here.start().await;
+    first.until("\", \"").await;
+    sleep(TICK).await;
+    let mut joined = there.join("").await;
+    joined.until("\", \"").await;
+    store.fault.store(EVICTED, Ordering::SeqCst);
+    let gone = there.get("/t/runs/r/events").await;
+    assert_eq!(code(&gone), (410, "events_gone".to_owned()));
+    gate.open();
+    first.end().await;
+    let read = joined.end().await;
+    assert_eq!(parse(read.last().unwrap()).1["code"], "events_lost");
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_stalled_sign_cuts_no_stream() {
+    let world = TestEnvironment::new();
+    let options = Options::new().clock(world.clock().clone());
+    let (mut store, gate) = (Faulty::new(), Gate::new());
+    store.store = MemoryStore::with_options(options);
+    let [here, there] = two(&store, greeting(&gate));
+    let mut first = here.start().await;
+    first.until("\", \"").await;
+    sleep(TICK).await;
+    let mut joined = there.join("").await;
+    let joined = tokio::spawn(async move { joined.end().await });
+    for second in 0..40 {
+        match second {
+            9 => store.set("stalls"),
+            11 => store.set("none"),
+            _ => {}
+        }
+        sleep(Duration::from_secs(1)).await;
+        world.advance(Duration::from_secs(1));
+    }
+    gate.open();
+    assert_eq!(joined.await.unwrap(), first.end().await);
 }
 
 #[tokio::test(start_paused = true)]
@@ -423,8 +516,16 @@ async fn a_log_has_a_limited_number_of_readers_in_each_process() {
     for _ in 0..256 {
         readers.push(there.join("").await);
     }
-    let answer = there.get("/t/runs/r/events").await;
-    assert_eq!(code(&answer), (429, "too_many_readers".to_owned()));
+    // The client of the run is one here, and the copy in the store is none.
+    let mut readers_here = Vec::new();
+    for _ in 1..256 {
+        readers_here.push(here.join("").await);
+    }
+    assert!(readers_here.iter().all(|reader| reader.status() == 200));
+    for server in [&here, &there] {
+        let answer = server.get("/t/runs/r/events").await;
+        assert_eq!(code(&answer), (429, "too_many_readers".to_owned()));
+    }
     readers.pop();
     readers.push(there.join("").await);
     gate.open();

@@ -3,7 +3,7 @@
 use super::*;
 use crate::{
     ag_ui_approvals::{Ran, agent as approving, refund, with_tokens},
-    ag_ui_threads::events::Stream,
+    ag_ui_threads::{events::Stream, shared::Faulty},
 };
 use concentric_core::{AgentLayer, BoxModel, store::Tenant};
 use concentric_http::{
@@ -13,7 +13,7 @@ use concentric_http::{
 };
 use concentric_layers::DetachLayer;
 use concentric_store::{MemoryStore, Options};
-use concentric_test::{Gate, ScriptedModel, ScriptedTools};
+use concentric_test::{Gate, ScriptedModel, ScriptedTools, TestEnvironment};
 use std::time::Duration;
 use tower::{ServiceBuilder, ServiceExt};
 
@@ -227,8 +227,27 @@ async fn a_stream_is_replayed_by_another_process() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_chat_without_a_live_run_does_not_need_the_store() {
+    let store = Faulty::new();
+    let there = Server::new(
+        &EventLogLayer::new().shared(store.clone()),
+        ScriptedModel::new(),
+    );
+    for fault in ["fails", "panics", "panics later", "stalls"] {
+        store.set(fault);
+        let began = tokio::time::Instant::now();
+        assert_eq!(there.resume().await.status(), 204, "{fault}");
+        assert!(began.elapsed() <= Duration::from_secs(2), "{fault}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn chunks_that_the_store_does_not_keep_are_gone() {
-    let store = MemoryStore::with_options(Options::new().max_log_events(8));
+    let world = TestEnvironment::new();
+    let options = Options::new()
+        .max_log_events(8)
+        .clock(world.clock().clone());
+    let store = MemoryStore::with_options(options);
     let log = || EventLogLayer::new().shared(store.clone());
     let gates: Vec<Gate> = (0..12).map(|_| Gate::new()).collect();
     let here = Server::new(&log(), pieces(&gates));
@@ -242,6 +261,8 @@ async fn chunks_that_the_store_does_not_keep_are_gone() {
             !matches!((n, status), (0, 410) | (11, 200)),
             "{n}: {status}"
         );
+        // Events are kept for a while, for readers that are behind.
+        world.advance(Duration::from_secs(3));
         gate.open();
     }
     first.end().await;
