@@ -1,6 +1,7 @@
 //! Drives a run within an invocation: polls the agent, and serves its steps with Restate's context.
 
 use crate::{
+    events::Publisher,
     journal::{Begin, Entry, EntryResult, Step, Steps, millis, time},
     live::LiveRun,
     shared::{Limits, Shared},
@@ -49,7 +50,7 @@ pub(crate) enum Ended {
 pub(crate) struct Attempt<'a> {
     pub(crate) ctx: &'a ContextInternal,
     pub(crate) shared: &'a Shared,
-    pub(crate) thread: &'a str,
+    pub(crate) events: &'a Publisher,
     pub(crate) live: &'a LiveRun,
     /// The id of this attempt.
     pub(crate) me: u64,
@@ -129,8 +130,8 @@ impl<'a> Drive<'a> {
                 if !self.is_live && current.is_executed.load(Ordering::Acquire) {
                     // What the last attempt has published of this step is void.
                     self.is_live = true;
-                    self.resume();
-                    self.publish(Event::Reset);
+                    self.attempt.events.resume();
+                    self.attempt.events.publish(Event::Reset);
                 }
                 if let Poll::Ready(result) = result {
                     self.reply(result)?;
@@ -159,30 +160,14 @@ impl<'a> Drive<'a> {
         }
     }
 
-    /// Continues the events of an earlier attempt.
-    fn resume(&self) {
-        let Attempt { shared, thread, .. } = self.attempt;
-        shared.events.resume(thread);
-    }
-
-    fn publish(&self, event: Event) {
-        let Attempt { shared, thread, .. } = self.attempt;
-        shared.events.publish(thread, event);
-    }
-
     /// Takes the next item of the agent's body.
     fn event(&mut self, item: Option<Result<Event, Error>>) {
         let ended = match item {
             // Published by the handler, once it has kept what the next invocations need.
-            Some(Ok(Event::Finish(finish))) => {
-                if !self.is_live {
-                    self.resume();
-                }
-                Ended::Finished(finish)
-            }
+            Some(Ok(Event::Finish(finish))) => Ended::Finished(finish),
             Some(Ok(event)) => {
                 if self.is_live {
-                    self.publish(event);
+                    self.attempt.events.publish(event);
                 }
                 return;
             }

@@ -24,16 +24,21 @@ const MAX_THREADS: usize = 1024;
 /// that attaches after another process has taken a run over has the events from then on; the whole answer is that of
 /// the invocation.
 ///
-/// The last 4,096 events of each of 1,024 conversations are kept. A consumer that is further behind
-/// [misses](Attached::missed) the oldest ones.
+/// The last 4,096 events of each of 1,024 conversations are kept: those that were used last, and in any case those whose
+/// runs are driven. A consumer that is further behind [misses](Attached::missed) the oldest ones.
 ///
 /// # Several processes
 ///
 /// With a [store](Self::shared), consumers of any process receive the events, also of a run that another process takes
 /// over. Events are written about 50 milliseconds after they were published, and an attached consumer reads every 100
 /// milliseconds; one that has not read the end of a run after 300 milliseconds misses it if the next run has begun.
-/// Events are stored as JSON, the last one with the transcript, for as long as the [store](EventStore) keeps them. A store
-/// that does not work delays no run: what it has not received is missed.
+/// Until a run has begun in the store, at most about 400 milliseconds after it was first driven if the store answers at
+/// once, a consumer that attaches receives the previous run first: attach before the run starts.
+///
+/// Events are stored as JSON, the last one with the transcript, for as long as the [store](EventStore) keeps them, under
+/// the default tenant and the conversation: if a conversation is deleted, [remove](EventStore::remove_events) them. A
+/// store that does not work delays no run: events that it has not received are missed, and those of a conversation that
+/// is not kept any more are not written again.
 #[derive(Clone, Default)]
 pub struct RunEvents {
     logs: Arc<Mutex<Logs>>,
@@ -49,9 +54,17 @@ struct Shared {
 
 #[derive(Default)]
 struct Logs {
-    logs: HashMap<String, Arc<Log>>,
-    // The conversations by their latest use, the oldest first.
-    order: VecDeque<String>,
+    logs: HashMap<String, Entry>,
+    // The number of uses until now.
+    uses: u64,
+}
+
+struct Entry {
+    log: Arc<Log>,
+    // The number of the latest use.
+    used: u64,
+    // The number of attempts that drive a run of the conversation.
+    drivers: usize,
 }
 
 struct Log {
@@ -64,14 +77,62 @@ struct Kept {
     events: VecDeque<Event>,
     // The index of the first kept event.
     first: u64,
-    // The index of the first event of the latest run.
+    // The index of the first event of the latest run, and the part of the run that has it.
     begin: u64,
+    part: Option<Part>,
     writer: Writer,
+    // Whether a later run of the conversation would have another log.
+    is_evicted: bool,
+}
+
+/// The part of a run between two waits: the seed of its first record.
+pub(crate) type Part = [u8; 16];
+
+impl Logs {
+    /// The log of a conversation, which is used from now on.
+    fn entry(&mut self, thread: &str) -> &mut Entry {
+        if !self.logs.contains_key(thread) {
+            self.evict(MAX_THREADS - 1);
+        }
+        self.uses += 1;
+        let entry = self.logs.entry(thread.to_owned());
+        let entry = entry.or_insert_with(|| Entry {
+            log: Arc::new(Log {
+                kept: Mutex::default(),
+                changed: watch::Sender::new(0),
+            }),
+            used: 0,
+            drivers: 0,
+        });
+        entry.used = self.uses;
+        entry
+    }
+
+    /// Removes the logs that were not used for the longest time, except those of runs that are driven, until at most
+    /// `most` are kept.
+    fn evict(&mut self, most: usize) {
+        while self.logs.len() > most {
+            let idle = self.logs.iter().filter(|(_, entry)| entry.drivers == 0);
+            let oldest = idle.min_by_key(|(_, entry)| entry.used);
+            let Some(oldest) = oldest.map(|(thread, _)| thread.clone()) else {
+                return;
+            };
+            if let Some(Entry { log, .. }) = self.logs.remove(&oldest) {
+                log.lock().is_evicted = true;
+                log.change();
+            }
+        }
+    }
 }
 
 impl Log {
     fn lock(&self) -> MutexGuard<'_, Kept> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wakes the consumers.
+    fn change(&self) {
+        self.changed.send_modify(|version| *version += 1);
     }
 }
 
@@ -79,6 +140,12 @@ impl Kept {
     /// The index of the next event.
     fn next(&self) -> u64 {
         self.first + self.events.len() as u64
+    }
+
+    fn begin(&mut self, part: Part) {
+        self.begin = self.next();
+        self.part = Some(part);
+        self.writer.begin(self.begin);
     }
 }
 
@@ -101,23 +168,8 @@ impl RunEvents {
         }
     }
 
-    fn log(&self, thread: &str) -> Arc<Log> {
-        let mut logs = self.logs.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(log) = logs.logs.get(thread) {
-            return Arc::clone(log);
-        }
-        if logs.logs.len() >= MAX_THREADS
-            && let Some(oldest) = logs.order.pop_front()
-        {
-            logs.logs.remove(&oldest);
-        }
-        let log = Arc::new(Log {
-            kept: Mutex::default(),
-            changed: watch::Sender::new(0),
-        });
-        logs.logs.insert(thread.to_owned(), Arc::clone(&log));
-        logs.order.push_back(thread.to_owned());
-        log
+    fn lock(&self) -> MutexGuard<'_, Logs> {
+        self.logs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Attaches to the latest run of a conversation, or to its next one.
@@ -125,7 +177,7 @@ impl RunEvents {
         if let Some(shared) = &self.shared {
             return Attached(Source::Store(Reader::new(shared, thread)));
         }
-        let log = self.log(thread);
+        let log = Arc::clone(&self.lock().entry(thread).log);
         let next = log.lock().begin;
         Attached(Source::Log {
             changed: log.changed.subscribe(),
@@ -135,37 +187,77 @@ impl RunEvents {
         })
     }
 
-    /// Begins a run: consumers that attach from now on receive its events.
-    pub(crate) fn begin(&self, thread: &str) {
-        let log = self.log(thread);
-        let mut kept = log.lock();
-        let next = kept.next();
-        kept.begin = next;
-        kept.writer.begin(next);
+    /// Keeps the log of a conversation for an attempt that drives a part of its run.
+    pub(crate) fn drive(&self, thread: &str, part: Part) -> Publisher {
+        let mut logs = self.lock();
+        let entry = logs.entry(thread);
+        entry.drivers += 1;
+        Publisher {
+            events: self.clone(),
+            thread: thread.to_owned(),
+            log: Arc::clone(&entry.log),
+            part,
+        }
+    }
+}
+
+/// Publishes the events of a part of a run. The log of the conversation is kept until the publisher is dropped.
+pub(crate) struct Publisher {
+    events: RunEvents,
+    thread: String,
+    log: Arc<Log>,
+    part: Part,
+}
+
+impl Publisher {
+    /// Begins the log of the part: consumers that attach from now on receive its events.
+    pub(crate) fn begin(&self) {
+        let mut kept = self.log.lock();
+        kept.begin(self.part);
+        self.write(kept);
     }
 
-    /// Continues a run that another attempt has begun, possibly in another process.
-    pub(crate) fn resume(&self, thread: &str) {
-        let log = self.log(thread);
-        let mut kept = log.lock();
-        let next = kept.next();
-        kept.writer.resume(next);
+    /// Continues the log of the part that another attempt has begun, with the event that is published next. If that
+    /// attempt was in another process, a log begins.
+    pub(crate) fn resume(&self) {
+        let mut kept = self.log.lock();
+        if kept.part == Some(self.part) {
+            let next = kept.next();
+            kept.writer.resume(next);
+        } else {
+            kept.begin(self.part);
+        }
+        self.write(kept);
     }
 
-    pub(crate) fn publish(&self, thread: &str, event: Event) {
-        let log = self.log(thread);
-        let mut kept = log.lock();
+    pub(crate) fn publish(&self, event: Event) {
+        let mut kept = self.log.lock();
         if kept.events.len() == MAX_EVENTS {
             kept.events.pop_front();
             kept.first += 1;
         }
         kept.events.push_back(event);
-        let starts = self.shared.is_some() && kept.writer.starts();
-        drop(kept);
-        log.changed.send_modify(|version| *version += 1);
-        if let (Some(shared), true) = (&self.shared, starts) {
-            shared::write(shared, thread, log);
+        self.write(kept);
+        self.log.change();
+    }
+
+    /// Starts the task that writes to the store, unless it runs.
+    fn write(&self, mut kept: MutexGuard<'_, Kept>) {
+        if let Some(shared) = &self.events.shared
+            && kept.writer.starts()
+        {
+            drop(kept);
+            shared::write(shared, &self.thread, Arc::clone(&self.log));
         }
+    }
+}
+
+impl Drop for Publisher {
+    fn drop(&mut self) {
+        let mut logs = self.events.lock();
+        let entry = logs.entry(&self.thread);
+        entry.drivers = entry.drivers.saturating_sub(1);
+        logs.evict(MAX_THREADS);
     }
 }
 
@@ -213,12 +305,17 @@ impl Attached {
                     *next += 1;
                     return Some(event.clone());
                 }
+                if kept.is_evicted {
+                    return None;
+                }
             }
             changed.changed().await.ok()?;
         }
     }
 
-    /// The number of events that were dropped before this consumer read them.
+    /// The number of events that were dropped before this consumer read them. With a store, events of a run that the
+    /// next one has replaced before they were read, and the last ones of a run if they were not written, are not
+    /// counted.
     pub const fn missed(&self) -> u64 {
         match &self.0 {
             Source::Log { missed, .. } => *missed,
@@ -238,42 +335,77 @@ mod tests {
     async fn each_consumer_receives_the_events_of_the_latest_run() {
         let events = RunEvents::new();
         let mut early = events.attach("t");
-        events.begin("t");
-        events.publish("t", Event::text("a"));
+        let run = events.drive("t", [1; 16]);
+        run.begin();
+        run.publish(Event::text("a"));
         let mut late = events.attach("t");
-        events.publish("t", Event::text("b"));
+        run.publish(Event::text("b"));
         for consumer in [&mut early, &mut late] {
             assert_eq!(consumer.next().await, Some(Event::text("a")));
             assert_eq!(consumer.next().await, Some(Event::text("b")));
         }
-        events.begin("t");
-        events.publish("t", Event::text("c"));
+        let run = events.drive("t", [2; 16]);
+        run.begin();
+        run.publish(Event::text("c"));
         assert_eq!(events.attach("t").next().await, Some(Event::text("c")));
         assert_eq!(early.next().await, Some(Event::text("c")));
+        // A run that another process has begun.
+        let run = events.drive("t", [3; 16]);
+        run.resume();
+        run.publish(Event::Reset);
+        run.resume();
+        run.publish(Event::text("d"));
+        let mut late = events.attach("t");
+        assert_eq!(late.next().await, Some(Event::Reset));
+        assert_eq!(late.next().await, Some(Event::text("d")));
     }
 
     #[tokio::test]
     async fn a_slow_consumer_misses_the_oldest_events() {
         let events = RunEvents::new();
         let mut slow = events.attach("t");
+        let run = events.drive("t", [1; 16]);
         for at in 0..MAX_EVENTS + 3 {
-            events.publish("t", Event::text(at.to_string()));
+            run.publish(Event::text(at.to_string()));
         }
         assert_eq!(slow.next().await, Some(Event::text("3")));
         assert_eq!(slow.missed(), 3);
     }
 
-    #[test]
-    fn the_number_of_conversations_is_bounded() {
+    #[tokio::test]
+    async fn conversations_without_a_driven_run_are_evicted_by_latest_use() {
         let events = RunEvents::new();
-        for at in 0..MAX_THREADS + 5 {
-            events.publish(&at.to_string(), Event::Reset);
+        let publish = |thread: &str| {
+            let run = events.drive(thread, [1; 16]);
+            run.begin();
+            run.publish(Event::text(thread));
+            run
+        };
+        let driven = publish("driven");
+        drop(publish("used"));
+        let mut unused = {
+            drop(publish("unused"));
+            events.attach("unused")
+        };
+        for at in 0..MAX_THREADS - 3 {
+            drop(publish(&at.to_string()));
         }
-        let logs = events.logs.lock().unwrap_or_else(PoisonError::into_inner);
-        assert_eq!(
-            (logs.logs.len(), logs.order.len()),
-            (MAX_THREADS, MAX_THREADS)
-        );
-        assert!(!logs.logs.contains_key("0"));
+        let mut used = events.attach("used");
+        drop(publish("more"));
+        assert_eq!(unused.next().await, Some(Event::text("unused")));
+        assert_eq!(unused.next().await, None);
+        assert_eq!(used.next().await, Some(Event::text("used")));
+        assert_eq!(events.lock().logs.len(), MAX_THREADS);
+        // The limit may be passed by conversations whose runs are driven.
+        let many: Vec<_> = (0..MAX_THREADS)
+            .map(|at| publish(&format!("many {at}")))
+            .collect();
+        assert_eq!(events.lock().logs.len(), MAX_THREADS + 1);
+        drop(many);
+        assert_eq!(events.lock().logs.len(), MAX_THREADS);
+        driven.publish(Event::Reset);
+        let mut consumer = events.attach("driven");
+        assert_eq!(consumer.next().await, Some(Event::text("driven")));
+        assert_eq!(consumer.next().await, Some(Event::Reset));
     }
 }

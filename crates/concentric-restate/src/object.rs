@@ -2,6 +2,7 @@
 
 use crate::{
     drive::{Attempt, Ended, UNWRITABLE, unwritable},
+    events::Publisher,
     journal::{Begin, millis, time},
     shared::{Shared, Timeouts, Waits, configuration},
     wire::{
@@ -365,7 +366,8 @@ impl<'a> Invocation<'a> {
             });
             self.ctx.set(WAITING, Json(&waiting));
             self.answer(caller.take(), &driven.output);
-            let taken = self.wait(driven.finish, &state, replies).await;
+            let (events, finish) = (driven.events, driven.finish);
+            let taken = self.wait(&events, finish, &state, replies).await;
             driven = match taken {
                 Ok(Delivery { at, input, result }) => {
                     caller = Some(result);
@@ -376,10 +378,10 @@ impl<'a> Invocation<'a> {
                             self.drive(&begin, &environment, run, tenant, request, true)
                                 .await?
                         }
-                        Err(_) => aborted(&waiting, state.clone(), CancelReason::User),
+                        Err(_) => aborted(&waiting, state.clone(), CancelReason::User, events),
                     }
                 }
-                Err(reason) => aborted(&waiting, state.clone(), reason),
+                Err(reason) => aborted(&waiting, state.clone(), reason, events),
             };
             before = Some((waiting, state));
         }
@@ -388,6 +390,7 @@ impl<'a> Invocation<'a> {
     /// Waits for replies; `Err` if the wait ends without any.
     async fn wait(
         &self,
+        events: &Publisher,
         finish: Option<Box<Finish>>,
         state: &RunState,
         replies: impl DurableFuture<Output = Result<Json<Delivery>, TerminalError>>,
@@ -396,7 +399,7 @@ impl<'a> Invocation<'a> {
         let me = self.me;
         let by = self.ctx.run(move || async move { Ok(Json(me)) });
         match by.name("wait").await {
-            Ok(Json(by)) if by == me => self.publish(finish),
+            Ok(Json(by)) if by == me => publish(events, finish),
             Ok(_) => {}
             Err(_) => return Err(CancelReason::User),
         }
@@ -539,14 +542,15 @@ impl<'a> Invocation<'a> {
         context.extensions_mut().insert(Tenant(tenant.clone()));
         let request = request.with_context(context.clone());
         self.ctx.set(DRIVING, self.of.invocation_id.clone());
+        let events = self.shared.events.drive(thread, begin.seed);
         if begin.by == self.me {
-            self.shared.events.begin(thread);
+            events.begin();
         }
         let live = self.shared.live.enter(thread);
         let attempt = Attempt {
             ctx: self.ctx,
             shared: self.shared,
-            thread,
+            events: &events,
             live: &live.run,
             me: self.me,
             begin,
@@ -554,7 +558,7 @@ impl<'a> Invocation<'a> {
         };
         let ended = attempt.drive(self.shared.agent.clone(), request).await?;
         Ok(match ended {
-            Ended::Finished(finish) => finished(run, tenant, finish, is_resumed),
+            Ended::Finished(finish) => finished(run, tenant, finish, is_resumed, events),
             Ended::Failed(error) => {
                 let had_effects =
                     error.effects() != SideEffects::None || context.effect_count() > 0;
@@ -566,6 +570,7 @@ impl<'a> Invocation<'a> {
                 Driven {
                     output: RunOutput::failed(run, &error),
                     change,
+                    events,
                     finish: None,
                 }
             }
@@ -576,15 +581,8 @@ impl<'a> Invocation<'a> {
     fn keep(&self, driven: Driven) -> RunOutput {
         self.ctx.clear(DRIVING);
         self.apply(driven.change);
-        self.publish(driven.finish);
+        publish(&driven.events, driven.finish);
         driven.output
-    }
-
-    fn publish(&self, finish: Option<Box<Finish>>) {
-        if let Some(finish) = finish {
-            let thread = self.of.key.as_str();
-            self.shared.events.publish(thread, Event::Finish(finish));
-        }
     }
 
     fn apply(&self, change: Change) {
@@ -609,6 +607,7 @@ impl<'a> Invocation<'a> {
 struct Driven {
     output: RunOutput,
     change: Change,
+    events: Publisher,
     // Not published yet.
     finish: Option<Box<Finish>>,
 }
@@ -622,8 +621,22 @@ enum Change {
     Ended(Option<Box<RawValue>>),
 }
 
+/// Publishes the end of a run. The attempt may have published nothing before, since its steps were replayed.
+fn publish(events: &Publisher, finish: Option<Box<Finish>>) {
+    if let Some(finish) = finish {
+        events.resume();
+        events.publish(Event::Finish(finish));
+    }
+}
+
 /// The result of a run that has finished.
-fn finished(run: RunId, tenant: &Str, finish: Box<Finish>, is_resumed: bool) -> Driven {
+fn finished(
+    run: RunId,
+    tenant: &Str,
+    finish: Box<Finish>,
+    is_resumed: bool,
+    events: Publisher,
+) -> Driven {
     let change = match (&finish.outcome, finish.state.clone()) {
         (Outcome::Interrupted, Some(state)) => {
             waiting(&run, tenant, &state).map(|waiting| Change::Waits(waiting, state))
@@ -643,6 +656,7 @@ fn finished(run: RunId, tenant: &Str, finish: Box<Finish>, is_resumed: bool) -> 
     Driven {
         output,
         change,
+        events,
         finish: Some(finish),
     }
 }
@@ -661,11 +675,11 @@ fn output(run: RunId, finish: &Finish) -> RunOutput {
 }
 
 /// The end of a run that waited: the conversation is as before the round that waited.
-fn aborted(waiting: &Waiting, state: RunState, reason: CancelReason) -> Driven {
+fn aborted(waiting: &Waiting, state: RunState, reason: CancelReason, events: Publisher) -> Driven {
     let mut finish = Finish::waiting(state).with_outcome(Outcome::Aborted { reason });
     finish.state = None;
     let (run, tenant) = (waiting.run.clone(), &waiting.tenant);
-    finished(run, tenant, Box::new(finish), true)
+    finished(run, tenant, Box::new(finish), true, events)
 }
 
 /// The request to resume a run with replies that were accepted `at` a time.
