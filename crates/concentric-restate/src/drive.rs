@@ -55,6 +55,8 @@ pub(crate) struct Attempt<'a> {
     /// The id of this attempt.
     pub(crate) me: u64,
     pub(crate) begin: &'a Begin,
+    /// Whether the first step may have been executed by another invocation.
+    pub(crate) is_repeated: bool,
     pub(crate) environment: &'a ReplayEnvironment,
 }
 
@@ -81,7 +83,10 @@ impl Attempt<'_> {
             events: Some(events.boxed()),
             current: None,
             unanswered: Vec::new(),
-            last_by: self.begin.by,
+            last_by: match self.is_repeated {
+                true => None,
+                false => Some(self.begin.by),
+            },
             is_live: self.begin.by == self.me,
             ended: None,
         };
@@ -102,8 +107,8 @@ struct Drive<'a> {
     current: Option<Current<'a>>,
     // The run has stopped waiting for these steps, or will, as it did before.
     unanswered: Vec<oneshot::Sender<Result<Recorded, Error>>>,
-    // The attempt that made the last record.
-    last_by: u64,
+    // The attempt that made the last record; `None` if that was another invocation.
+    last_by: Option<u64>,
     // Whether events are published: not in a replay.
     is_live: bool,
     ended: Option<Ended>,
@@ -190,7 +195,7 @@ impl<'a> Drive<'a> {
             return Ok(());
         };
         self.attempt.environment.advance(time(entry.at));
-        self.last_by = entry.by;
+        self.last_by = Some(entry.by);
         let result = match entry.result {
             EntryResult::Done(recorded) => Ok(recorded),
             EntryResult::Failed(error) => Err(error.to_error()),
@@ -218,7 +223,7 @@ impl<'a> Drive<'a> {
         let attempt = self.attempt;
         let is_executed = Arc::new(AtomicBool::new(false));
         let executed = Execute {
-            attempt: match self.last_by == attempt.me {
+            attempt: match self.last_by == Some(attempt.me) {
                 true => StepAttempt::first(),
                 false => StepAttempt::repeated(),
             },

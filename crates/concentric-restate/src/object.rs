@@ -6,8 +6,8 @@ use crate::{
     journal::{Begin, millis, time},
     shared::{Shared, Timeouts, Waits, configuration},
     wire::{
-        Awaited, Deliver, Delivered, Delivery, ReplyInput, RunInput, RunOutput, ThreadState,
-        Waiting,
+        Awaited, Deliver, Delivered, Delivery, ReplyInput, Resume, RunInput, RunOutput,
+        ThreadState, Waiting,
     },
 };
 use concentric_core::{
@@ -40,6 +40,8 @@ const MAX_STATE: usize = 8 << 20;
 
 // The keys of the object's state.
 const WAITING: &str = "waiting";
+// The state of the run in `WAITING`, which is written before that one.
+const STATE: &str = "state";
 const HISTORY: &str = "history";
 const DRIVING: &str = "driving";
 
@@ -82,7 +84,11 @@ pub(crate) fn define(
                 enable_lazy_state: Some(true),
                 ..handler
             }),
-            private(reply(RESUME, None)),
+            private(handler::<Json<RunOutput>>(
+                RESUME,
+                Some(input::<Json<Resume>>()),
+                None,
+            )),
             private(handler::<Json<Delivered>>(
                 DELIVER,
                 Some(input::<Json<Deliver>>()),
@@ -90,6 +96,8 @@ pub(crate) fn define(
             ))
             .map(|handler| discovery::Handler {
                 idempotency_retention: millis(DELIVERED),
+                // Read again after the wait for the result.
+                enable_lazy_state: Some(true),
                 ..handler
             }),
         ]),
@@ -170,8 +178,14 @@ impl Service for Object {
                     let result = Invocation::new(&ctx, &shared, &of).run(input).await;
                     ctx.handle_handler_result(result);
                 }
-                ("reply", Waits::Return) | (RESUME, Waits::Await) => {
+                ("reply", Waits::Return) => {
                     let (Json(input), of) = ctx.input::<Json<ReplyInput>>().await;
+                    let input = Resume { input, lost: None };
+                    let result = Invocation::new(&ctx, &shared, &of).resume(input).await;
+                    ctx.handle_handler_result(result);
+                }
+                (RESUME, Waits::Await) => {
+                    let (Json(input), of) = ctx.input::<Json<Resume>>().await;
                     let result = Invocation::new(&ctx, &shared, &of).resume(input).await;
                     ctx.handle_handler_result(result);
                 }
@@ -238,7 +252,7 @@ impl<'a> Invocation<'a> {
             }
             // The conversation before the round that waits.
             Some((_, state)) => {
-                self.ctx.clear(WAITING);
+                self.clear_waiting();
                 state.transcript().clone()
             }
             None => self.history().await?,
@@ -253,7 +267,14 @@ impl<'a> Invocation<'a> {
             }
         }
         let request = ChatRequest::new(transcript);
-        let driven = self.drive(&begin, &environment, run, &input.tenant, request, false);
+        let driven = self.drive(
+            &begin,
+            &environment,
+            run,
+            &input.tenant,
+            request,
+            Part::First,
+        );
         let driven = driven.await?;
         match self.shared.waits {
             Waits::Return => Ok(Json(self.keep(driven))),
@@ -262,16 +283,43 @@ impl<'a> Invocation<'a> {
     }
 
     /// Resumes the run that waits in the state of the object.
-    async fn resume(&self, input: ReplyInput) -> HandlerResult<Json<RunOutput>> {
+    async fn resume(&self, input: Resume) -> HandlerResult<Json<RunOutput>> {
+        let Resume { input, lost } = input;
         let (begin, environment) = self.begin().await??;
-        let (waiting, state) = match self.waiting_for(&input.tenant, &environment).await? {
+        let (mut waiting, state) = match self.waiting_for(&input.tenant, &environment).await? {
             Ok(found) => found,
             Err(refused) => return Ok(Json(refused)),
         };
+        if let Some(lost) = lost {
+            if waiting.awaited.as_ref() == Some(&lost) {
+                // The next replies resume the run.
+                waiting.awaited = None;
+                self.ctx.set(WAITING, Json(&waiting));
+            }
+            let why =
+                "the invocation that took the replies was killed; other replies resume the run";
+            let error = Error::new(ErrorKind::Conflict, why)
+                .with_code("replies_lost")
+                .with_effects(SideEffects::Possible);
+            return Ok(Json(RunOutput::failed(waiting.run, &error)));
+        }
+        waiting.awaited = None;
+        let is_repeated = waiting.is_taken;
+        let part = match is_repeated {
+            true => Part::Repeated,
+            false => Part::Resumed,
+        };
+        waiting.is_taken = true;
+        self.ctx.set(WAITING, Json(&waiting));
         let request = resumed(state, input, begin.at);
-        let Waiting { run, tenant, .. } = waiting;
-        let driven = self.drive(&begin, &environment, run, &tenant, request, true);
-        Ok(Json(self.keep(driven.await?)))
+        let (run, tenant) = (waiting.run.clone(), &waiting.tenant);
+        let driven = self.drive(&begin, &environment, run, tenant, request, part);
+        let driven = driven.await?;
+        if let Change::None = driven.change {
+            waiting.is_taken = is_repeated;
+            self.ctx.set(WAITING, Json(&waiting));
+        }
+        Ok(Json(self.keep(driven)))
     }
 
     /// Passes replies to the invocation that awaits them, and waits for the result: the end of the run, or its next
@@ -288,8 +336,8 @@ impl<'a> Invocation<'a> {
             let awaited = waiting.awaited.filter(|it| Some(it) != tried.as_ref());
             let Some(awaited) = awaited else {
                 // No invocation awaits it: it was killed, or the run waits since before the service awaited replies.
-                let resumed = self.request(RESUME, Json(input)).call();
-                return Ok(resumed.await?);
+                let input = Resume { input, lost: None };
+                return Ok(self.request(RESUME, Json(input)).call().await?);
             };
             let deliver = Deliver {
                 awaited: awaited.clone(),
@@ -306,7 +354,14 @@ impl<'a> Invocation<'a> {
                 Delivered {
                     by,
                     output: Some(output),
+                    ..
                 } if by == me => return Ok(Json(output)),
+                // The run does not continue by itself after an operator has killed it.
+                Delivered { is_lost: true, .. } => {
+                    let lost = Some(awaited);
+                    let input = Resume { input, lost };
+                    return Ok(self.request(RESUME, Json(input)).call().await?);
+                }
                 _ => tried = Some(awaited),
             }
         }
@@ -334,7 +389,14 @@ impl<'a> Invocation<'a> {
             // It was cancelled or killed, or its interrupts have expired.
             _ = self.ctx.attach_invocation::<Json<RunOutput>>(invocation) => None,
         };
-        Ok(Json(Delivered { by, output }))
+        let waiting = self.ctx.get::<Json<Waiting>>(WAITING).await?;
+        let is_lost = output.is_none()
+            && waiting.is_some_and(|Json(it)| it.is_taken && it.awaited == Some(awaited));
+        Ok(Json(Delivered {
+            by,
+            output,
+            is_lost,
+        }))
     }
 
     fn request<I, O>(&self, handler: &str, input: I) -> Request<'a, I, O> {
@@ -349,7 +411,10 @@ impl<'a> Invocation<'a> {
         let mut caller: Option<Str> = None;
         loop {
             let (mut waiting, state) = match (driven.change, before) {
-                (Change::Waits(waiting, state), _) => (waiting, *state),
+                (Change::Waits(waiting, json, state), _) => {
+                    self.ctx.set(STATE, Json(json));
+                    (waiting, *state)
+                }
                 // The replies had no effect, and can be sent again.
                 (Change::None, Some(before)) => before,
                 (change, _) => {
@@ -364,6 +429,7 @@ impl<'a> Invocation<'a> {
                 awakeable: awakeable.into(),
                 invocation: self.of.invocation_id.as_str().into(),
             });
+            waiting.is_taken = false;
             self.ctx.set(WAITING, Json(&waiting));
             self.answer(caller.take(), &driven.output);
             let (events, finish) = (driven.events, driven.finish);
@@ -371,11 +437,14 @@ impl<'a> Invocation<'a> {
             driven = match taken {
                 Ok(Delivery { at, input, result }) => {
                     caller = Some(result);
+                    // Before a record, so that the server has it before a step begins.
+                    waiting.is_taken = true;
+                    self.ctx.set(WAITING, Json(&waiting));
                     match self.begin().await? {
                         Ok((begin, environment)) => {
                             let request = resumed(state.clone(), input, at);
                             let (run, tenant) = (waiting.run.clone(), &waiting.tenant);
-                            self.drive(&begin, &environment, run, tenant, request, true)
+                            self.drive(&begin, &environment, run, tenant, request, Part::Resumed)
                                 .await?
                         }
                         Err(_) => aborted(&waiting, state.clone(), CancelReason::User, events),
@@ -486,8 +555,12 @@ impl<'a> Invocation<'a> {
         let Some(Json(waiting)) = self.ctx.get::<Json<Waiting>>(WAITING).await? else {
             return Ok(None);
         };
-        let json = waiting.state.get().as_bytes();
-        match RunState::from_json(json, MAX_STATE) {
+        let state = self.ctx.get::<Json<Box<RawValue>>>(STATE).await?;
+        let Some(Json(state)) = state else {
+            // It has ended since.
+            return Ok(None);
+        };
+        match RunState::from_json(state.get().as_bytes(), MAX_STATE) {
             Ok(state) => Ok(Some((waiting, state))),
             Err(error) => {
                 tracing::error!(%error, "the state of a waiting run cannot be read");
@@ -522,8 +595,7 @@ impl<'a> Invocation<'a> {
         Ok(history.map(Json::into_inner).unwrap_or_default())
     }
 
-    /// Drives a run to its end or its next wait. `is_resumed` states whether the object has the state that it
-    /// resumes from.
+    /// Drives a part of a run, to its end or its next wait.
     async fn drive(
         &self,
         begin: &Begin,
@@ -531,8 +603,9 @@ impl<'a> Invocation<'a> {
         run: RunId,
         tenant: &Str,
         request: ChatRequest,
-        is_resumed: bool,
+        part: Part,
     ) -> HandlerResult<Driven> {
+        let is_resumed = part != Part::First;
         let thread = self.of.key.as_str();
         let mut context = Context::builder()
             .thread_id(ThreadId::new(thread))
@@ -554,6 +627,7 @@ impl<'a> Invocation<'a> {
             live: &live.run,
             me: self.me,
             begin,
+            is_repeated: part == Part::Repeated,
             environment,
         };
         let ended = attempt.drive(self.shared.agent.clone(), request).await?;
@@ -593,14 +667,33 @@ impl<'a> Invocation<'a> {
         };
         match change {
             Change::None => {}
-            Change::Waits(waiting, _) => self.ctx.set(WAITING, Json(waiting)),
+            Change::Waits(waiting, json, _) => {
+                self.ctx.set(STATE, Json(json));
+                self.ctx.set(WAITING, Json(waiting));
+            }
             Change::History(history) => set(history),
             Change::Ended(history) => {
-                self.ctx.clear(WAITING);
+                self.clear_waiting();
                 set(history);
             }
         }
     }
+
+    fn clear_waiting(&self) {
+        self.ctx.clear(WAITING);
+        self.ctx.clear(STATE);
+    }
+}
+
+/// The part of a run that is driven.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part {
+    /// From the request to the first wait.
+    First,
+    /// From the state that the object has.
+    Resumed,
+    /// From that state, after a part that did not end: its first step may have been executed.
+    Repeated,
 }
 
 /// A run at its end or at a wait.
@@ -615,7 +708,7 @@ struct Driven {
 /// A change of the object's state.
 enum Change {
     None,
-    Waits(Waiting, Box<RunState>),
+    Waits(Waiting, Box<RawValue>, Box<RunState>),
     History(Option<Box<RawValue>>),
     /// The run that waited has ended.
     Ended(Option<Box<RawValue>>),
@@ -638,9 +731,15 @@ fn finished(
     events: Publisher,
 ) -> Driven {
     let change = match (&finish.outcome, finish.state.clone()) {
-        (Outcome::Interrupted, Some(state)) => {
-            waiting(&run, tenant, &state).map(|waiting| Change::Waits(waiting, state))
-        }
+        (Outcome::Interrupted, Some(state)) => stored(&state).map(|json| {
+            let waiting = Waiting {
+                run: run.clone(),
+                tenant: tenant.clone(),
+                awaited: None,
+                is_taken: false,
+            };
+            Change::Waits(waiting, json, state)
+        }),
         _ => {
             let history = finish.transcript.as_ref().map(json).transpose();
             history.map(|history| match is_resumed {
@@ -692,18 +791,13 @@ fn resumed(state: RunState, input: ReplyInput, at: u64) -> ChatRequest {
     request
 }
 
-fn waiting(run: &RunId, tenant: &Str, state: &RunState) -> Result<Waiting, Error> {
+fn stored(state: &RunState) -> Result<Box<RawValue>, Error> {
     let json = state.to_json().map_err(|error| {
         Error::new(ErrorKind::TooLarge, error.to_string()).with_code(UNWRITABLE)
     })?;
     let state = RawValue::from_string(json)
         .map_err(|_| Error::new(ErrorKind::Other, "the state of the run cannot be written"))?;
-    Ok(Waiting {
-        run: run.clone(),
-        tenant: tenant.clone(),
-        awaited: None,
-        state: limited("the state of the run", state)?,
-    })
+    limited("the state of the run", state)
 }
 
 fn json(value: &impl Serialize) -> Result<Box<RawValue>, Error> {

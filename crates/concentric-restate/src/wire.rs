@@ -4,7 +4,6 @@ use concentric_core::{
     Error, ErrorKind, Interrupt, Message, Outcome, Reply, RunId, SideEffects, Str, Usage,
 };
 use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
 
 /// The input of `run`: a turn of the user.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -157,7 +156,7 @@ pub struct ThreadState {
     pub turns: usize,
 }
 
-/// A run that waits, in the state of its object.
+/// A run that waits, in the state of its object, beside the [state](concentric_core::run_state::RunState) of the run.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Waiting {
     pub(crate) run: RunId,
@@ -165,7 +164,9 @@ pub(crate) struct Waiting {
     /// The invocation that awaits the replies, with `Waits::Await`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) awaited: Option<Awaited>,
-    pub(crate) state: Box<RawValue>,
+    /// Whether an invocation has begun to drive the run with replies, and has not ended that part.
+    #[serde(default)]
+    pub(crate) is_taken: bool,
 }
 
 /// An invocation that awaits replies.
@@ -191,9 +192,21 @@ pub(crate) struct Deliver {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Delivered {
     pub(crate) by: Str,
-    /// The result for the caller; `None` if the invocation ended without the replies.
+    /// The result for the caller; `None` if the invocation ended without it.
     #[serde(default)]
     pub(crate) output: Option<RunOutput>,
+    /// Whether the invocation took the replies and was killed.
+    #[serde(default)]
+    pub(crate) is_lost: bool,
+}
+
+/// The input of `resume`: replies to a run that no invocation drives.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Resume {
+    pub(crate) input: ReplyInput,
+    /// The invocation that took the replies and was killed: they are refused, and later ones accepted.
+    #[serde(default)]
+    pub(crate) lost: Option<Awaited>,
 }
 
 /// The value of the awakeable.

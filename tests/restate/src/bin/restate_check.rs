@@ -1170,6 +1170,22 @@ async fn awaits() -> String {
     completed("g", &place.approve("g", "r1", &asked[1]).await);
     assert_eq!(place.world.count("g", "model 0"), 1);
 
+    // Killed in a step after it has taken a reply: only another reply resumes it, and nothing is executed twice.
+    let asked = place.start("k", "refund;slow").await;
+    let kill = async {
+        while place.world.count("k", "tool slow_1_0") == 0 {
+            sleep(Duration::from_millis(5)).await;
+        }
+        let id = place.invocation("k", "running").await;
+        place.restate.kill_invocation(&id).await;
+    };
+    let (lost, ()) = tokio::join!(place.approve("k", "r0", &asked[0]), kill);
+    assert_eq!(code(&lost), Some("replies_lost"), "{lost:?}");
+    assert_eq!(place.client.state("k").await.unwrap().interrupts, asked);
+    assert_eq!(place.world.count("k", "tool slow_1_0"), 1);
+    completed("k", &place.approve("k", "r1", &asked[0]).await);
+    assert_eq!(place.world.count("k", "tool refund_0_0"), 1);
+
     // The handlers behind `reply` are not reachable from outside.
     for handler in ["deliver", "resume"] {
         let uri = format!("{}/Clerk/e/{handler}", place.restate.ingress());
@@ -1179,7 +1195,7 @@ async fn awaits() -> String {
     drop(worker);
     awaited_events().await;
     "one invocation per run: suspended without a worker, killed, restarted, past its deadline, in parts, twice, late, \
-     of others, cancelled, killed by an operator"
+     of others, cancelled, killed by an operator before and after a reply"
         .into()
 }
 
