@@ -750,7 +750,13 @@ fn finished(
     };
     let (output, change) = match change {
         Ok(change) => (output(run, &finish), change),
-        Err(error) => (RunOutput::failed(run, &error), Change::None),
+        Err(error) => {
+            let change = match is_resumed {
+                true => Change::Ended(None),
+                false => Change::None,
+            };
+            (RunOutput::failed(run, &error), change)
+        }
     };
     Driven {
         output,

@@ -917,7 +917,19 @@ async fn limits() -> String {
     let script = ["wide"; 8].join(";");
     let (output, _) = place.run("v", &script).await;
     completed("v", &output);
-    "the deadline ends a step; a conversation of 9 MiB is refused".into()
+    // A reply by which the conversation becomes too large ends the run, whose tool has been executed.
+    let _worker = place.worker(Options::default()).await;
+    let input = RunInput::user("refund");
+    let output = place.client.run("w", "run", &input).await.unwrap();
+    let mut input = ReplyInput::new(replies(&output.interrupts, true));
+    input.messages.push(Message::user(";".repeat(9 << 20)));
+    let output = place.client.reply("w", "r0", &input).await.unwrap();
+    assert_eq!(code(&output), Some("unwritable"), "{output:?}");
+    assert_eq!(place.world.count("w", "effect refund_0_0"), 1);
+    input.messages.clear();
+    let late = place.client.reply("w", "r1", &input).await.unwrap();
+    assert_eq!(code(&late), Some("run_ended"));
+    "the deadline ends a step; a conversation of 9 MiB is refused, also after a reply".into()
 }
 
 /// Runs continue on the other of two workers.
