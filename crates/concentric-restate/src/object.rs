@@ -12,7 +12,7 @@ use crate::{
 };
 use concentric_core::{
     CancelReason, ChatRequest, Context, Environment, Error, ErrorKind, Event, Finish, Outcome,
-    RunId, SideEffects, Str, ThreadId, Transcript, Turn, durable::ReplayEnvironment,
+    ReplyError, RunId, SideEffects, Str, ThreadId, Transcript, Turn, durable::ReplayEnvironment,
     run_state::RunState, store::Tenant,
 };
 use restate_sdk::{
@@ -329,10 +329,14 @@ impl<'a> Invocation<'a> {
         let me = Str::from(self.of.invocation_id.as_str());
         let mut tried = None;
         loop {
-            let (waiting, _) = match self.waiting_for(&input.tenant, &environment).await? {
+            let (waiting, state) = match self.waiting_for(&input.tenant, &environment).await? {
                 Ok(found) => found,
                 Err(refused) => return Ok(Json(refused)),
             };
+            // Replies without effect do not reach the waiting invocation, whose journal would grow.
+            if let Err(error) = check(&state, &input, begin.at) {
+                return Ok(Json(RunOutput::failed(waiting.run, &error)));
+            }
             let awaited = waiting.awaited.filter(|it| Some(it) != tried.as_ref());
             let Some(awaited) = awaited else {
                 // No invocation awaits it: it was killed, or the run waits since before the service awaited replies.
@@ -785,6 +789,21 @@ fn aborted(waiting: &Waiting, state: RunState, reason: CancelReason, events: Pub
     finish.state = None;
     let (run, tenant) = (waiting.run.clone(), &waiting.tenant);
     finished(run, tenant, Box::new(finish), true, events)
+}
+
+/// Checks replies, which were accepted `at` a time, without applying them.
+fn check(state: &RunState, input: &ReplyInput, at: u64) -> Result<(), Error> {
+    let missing = match input.replies.is_empty() && input.messages.is_empty() {
+        true => state.interrupts().first().map(|it| it.id.clone()),
+        false => None,
+    };
+    let checked = match missing {
+        Some(id) => Err(ReplyError::Missing(id)),
+        None => state.check_replies(&input.replies, time(at)),
+    };
+    checked.map_err(|error| {
+        Error::new(ErrorKind::InvalidRequest, error.to_string()).with_code(error.code())
+    })
 }
 
 /// The request to resume a run with replies that were accepted `at` a time.

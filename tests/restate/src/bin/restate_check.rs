@@ -1130,12 +1130,21 @@ async fn awaits() -> String {
 
     // Replies of another tenant, and to an unknown question: the run waits.
     let asked = place.start("e", "refund").await;
+    let id = place.invocation("e", "suspended").await;
+    let sql = format!("SELECT index FROM sys_journal WHERE id = '{id}'");
+    let records = place.restate.query(&sql).await.len();
     let unknown = Interrupt::new(InterruptId::new("other"), interrupt::TOOL_CALL);
     let unknown = place.approve("e", "r0", &unknown).await;
-    assert_eq!(unknown.error.unwrap().kind, ErrorKind::InvalidRequest);
+    assert_eq!(code(&unknown), Some("unknown_interrupt"));
+    let none = place
+        .client
+        .reply("e", "none", &ReplyInput::default())
+        .await;
+    assert_eq!(code(&none.unwrap()), Some("missing_reply"));
     let input = ReplyInput::new(vec![Reply::approve(asked[0].id.clone())]).with_tenant("other");
     let hidden = place.client.reply("e", "r1", &input).await.unwrap();
     assert_eq!(code(&hidden), Some("run_not_found"));
+    assert_eq!(place.restate.query(&sql).await.len(), records);
     completed("e", &place.approve("e", "r2", &asked[0]).await);
 
     // Cancelled while it waits, in a process and suspended; the conversation continues.
