@@ -380,6 +380,8 @@ impl<'a> Invocation<'a> {
             input,
         } = input;
         let (id, result) = self.ctx.awakeable::<Json<RunOutput>>();
+        let input = serde_json::value::to_raw_value(&input)
+            .map_err(|_| TerminalError::new("the replies cannot be written"))?;
         let delivery = Delivery {
             at,
             input,
@@ -441,6 +443,11 @@ impl<'a> Invocation<'a> {
             driven = match taken {
                 Ok(Delivery { at, input, result }) => {
                     caller = Some(result);
+                    let Ok(input) = serde_json::from_str(input.get()) else {
+                        driven = unreadable(waiting.run.clone(), events);
+                        before = Some((waiting, state));
+                        continue;
+                    };
                     // Before a record, so that the server has it before a step begins.
                     waiting.is_taken = true;
                     self.ctx.set(WAITING, Json(&waiting));
@@ -804,6 +811,18 @@ fn check(state: &RunState, input: &ReplyInput, at: u64) -> Result<(), Error> {
     checked.map_err(|error| {
         Error::new(ErrorKind::InvalidRequest, error.to_string()).with_code(error.code())
     })
+}
+
+/// The part of a run whose replies, of other code, cannot be read.
+fn unreadable(run: RunId, events: Publisher) -> Driven {
+    let why = "the invocation, which began on other code, cannot read the replies";
+    let error = Error::new(ErrorKind::InvalidRequest, why).with_code("code_changed");
+    Driven {
+        output: RunOutput::failed(run, &error),
+        change: Change::None,
+        events,
+        finish: None,
+    }
 }
 
 /// The request to resume a run with replies that were accepted `at` a time.

@@ -4,6 +4,7 @@ use concentric_core::{
     Error, ErrorKind, Interrupt, Message, Outcome, Reply, RunId, SideEffects, Str, Usage,
 };
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 
 /// The input of `run`: a turn of the user.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -213,7 +214,8 @@ pub(crate) struct Resume {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Delivery {
     pub(crate) at: u64,
-    pub(crate) input: ReplyInput,
+    /// The [`ReplyInput`], of code that may be newer than the waiting invocation.
+    pub(crate) input: Box<RawValue>,
     /// The awakeable of `deliver`, for the result.
     pub(crate) result: Str,
 }

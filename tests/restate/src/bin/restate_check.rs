@@ -1145,6 +1145,17 @@ async fn awaits() -> String {
     let hidden = place.client.reply("e", "r1", &input).await.unwrap();
     assert_eq!(code(&hidden), Some("run_not_found"));
     assert_eq!(place.restate.query(&sql).await.len(), records);
+    // Replies that the waiting code cannot read.
+    let secret = place.awakeable("e").await;
+    let uri = format!(
+        "{}/restate/awakeables/{secret}/resolve",
+        place.restate.ingress()
+    );
+    let delivery = serde_json::json!({ "at": 0, "input": { "replies": 5 }, "result": secret });
+    assert!((200..300).contains(&post(&uri, &delivery.to_string()).await));
+    while place.awakeable("e").await == secret {
+        sleep(Duration::from_millis(5)).await;
+    }
     completed("e", &place.approve("e", "r2", &asked[0]).await);
 
     // Cancelled while it waits, in a process and suspended; the conversation continues.
