@@ -11,9 +11,9 @@ use crate::{
     },
 };
 use concentric_core::{
-    CancelReason, ChatRequest, Context, Environment, Error, ErrorKind, Event, Finish, Outcome,
-    ReplyError, RunId, SideEffects, Str, ThreadId, Transcript, Turn, durable::ReplayEnvironment,
-    run_state::RunState, store::Tenant,
+    CancelReason, ChatRequest, Context, Environment, Error, ErrorKind, Event, Finish, Message,
+    Outcome, ReplyError, Role, RunId, SideEffects, Str, ThreadId, Transcript, Turn,
+    durable::ReplayEnvironment, run_state::RunState, store::Tenant,
 };
 use restate_sdk::{
     context::{DurableFuture, Request, RequestTarget, RunFuture},
@@ -779,7 +779,11 @@ fn finished(
 
 fn output(run: RunId, finish: &Finish) -> RunOutput {
     let last = finish.transcript.as_ref().and_then(Transcript::last);
-    let text = last.map(|turn| turn.as_message().text());
+    // A run that is aborted in its first wait ends with the message of the user.
+    let answer = last
+        .map(Turn::as_message)
+        .filter(|message| message.role == Role::Assistant);
+    let text = answer.map(Message::text);
     RunOutput {
         run,
         outcome: Some(finish.outcome.clone()),

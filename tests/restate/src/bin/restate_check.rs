@@ -1178,6 +1178,10 @@ async fn awaits() -> String {
         completed(&thread, &next.unwrap());
     }
 
+    // A run without an answer has no text.
+    place.start("l", "refund").await;
+    assert!(place.client.cancel("l").await.unwrap());
+    assert_eq!(place.result("l").await.text, "");
     // Cancelled in a step, after a wait.
     let asked = place.start("h", "refund;stuck").await;
     let input = ReplyInput::new(vec![Reply::approve(asked[0].id.clone())]);
