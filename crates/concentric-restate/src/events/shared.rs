@@ -321,7 +321,7 @@ mod tests {
     };
     use concentric_core::{Event, store::StoreFuture};
     use concentric_store::MemoryStore;
-    use std::time::Duration;
+    use std::time::{Duration, SystemTime};
     use tokio::time::{sleep, timeout};
 
     const TICK: Duration = Duration::from_millis(200);
@@ -541,7 +541,7 @@ mod tests {
     }
 
     impl EventStore for Down {
-        fn begin_events(&self, _: EventKey, _: Str, _: std::time::SystemTime) -> StoreFuture<()> {
+        fn begin_events(&self, _: EventKey, _: Str, _: SystemTime) -> StoreFuture<()> {
             down()
         }
 
@@ -562,7 +562,7 @@ mod tests {
             _: Tenant,
             _: ThreadId,
             _: Option<Str>,
-            _: std::time::SystemTime,
+            _: SystemTime,
         ) -> StoreFuture<()> {
             down()
         }
