@@ -39,9 +39,10 @@ local function events_remove(member, till)
   events_unindexed(member)
 end
 
--- The keys with the times of the last removals: of the logs of a conversation, and of those of the tenant.
+-- The keys with the times of the last removals: of the logs of a conversation, without its id, and of those of the
+-- tenant.
 local function events_removals(T)
-  return base .. ':jd:' .. T, base .. ':jd'
+  return base .. ':jd:' .. redis.sha1hex(T), base .. ':jd'
 end
 
 local function events_refuse(key, till)
