@@ -32,6 +32,7 @@ mod run;
 mod settings;
 mod shutdown;
 mod sse;
+mod store_call;
 #[cfg(feature = "ui_messages")]
 pub mod ui_messages;
 mod upload;

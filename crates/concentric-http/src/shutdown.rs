@@ -13,6 +13,8 @@ use tokio_util::{
     task::{TaskTracker, task_tracker::TaskTrackerToken},
 };
 
+use crate::refused::Refused;
+
 /// A handle for graceful shutdown: every open stream ends with its terminal event.
 ///
 /// Pass a clone to every service of the process, such as [`AgUiLayer`](crate::ag_ui::AgUiLayer).
@@ -101,7 +103,7 @@ impl Shutdown {
     }
 
     /// Registers a stream; returns `None` if the shutdown has begun.
-    pub(crate) fn enter(&self) -> Option<Guard> {
+    fn enter(&self) -> Option<Guard> {
         // Registers before the check, so that `drained` cannot miss a stream that checks just
         // before `begin`.
         let stream = self.0.streams.token();
@@ -113,6 +115,16 @@ impl Shutdown {
             _stream: stream,
         })
     }
+}
+
+/// Registers a stream; `None` if the server has no [`Shutdown`].
+///
+/// # Errors
+///
+/// The shutdown has begun.
+pub(crate) fn enter(shutdown: Option<&Shutdown>) -> Result<Option<Guard>, Refused> {
+    let guard = shutdown.map(|it| it.enter().ok_or_else(Refused::shutting_down));
+    guard.transpose()
 }
 
 impl fmt::Debug for Shutdown {

@@ -31,7 +31,7 @@ use super::{
 use crate::{
     describe::{describe, refusal, source},
     refused::Refused,
-    shutdown::Guard,
+    shutdown::{Guard, enter},
 };
 
 /// How long the response waits until the agent has accepted a reply.
@@ -147,10 +147,7 @@ pub(super) async fn reply(
     // A run that asks under the same id meanwhile is not resumed.
     extensions.insert(record.key);
     let request = ChatRequest::replying(replies).with_context(context);
-    let guard = match &config.shutdown {
-        Some(shutdown) => Some(shutdown.enter().ok_or_else(Refused::shutting_down)?),
-        None => None,
-    };
+    let guard = enter(config.shutdown.as_ref())?;
     let (sender, accepted) = oneshot::channel();
     let Ok(runtime) = Handle::try_current() else {
         tracing::error!("a console needs a tokio runtime to resume runs");

@@ -26,6 +26,7 @@ use super::{
 use crate::{
     refused::Refused,
     run::{After, Unreadable},
+    shutdown::enter,
     upload::{event_stream, poll_read, poll_timeout},
 };
 
@@ -360,10 +361,7 @@ fn events(
 fn stream(config: &Arc<Config>, source: Source) -> Result<Response, Refused> {
     let permit = Arc::clone(&config.streams).try_acquire_owned();
     let permit = permit.map_err(|_| busy())?;
-    let guard = match &config.shutdown {
-        Some(shutdown) => Some(shutdown.enter().ok_or_else(Refused::shutting_down)?),
-        None => None,
-    };
+    let guard = enter(config.shutdown.as_ref())?;
     let stream = Stream::new(config, source, guard, permit);
     Ok(event_stream(ResponseBody::stream(stream)))
 }

@@ -1,7 +1,7 @@
 //! Runs that continue without their clients.
 
 use std::{
-    future::{Future, poll_fn},
+    future::poll_fn,
     pin::pin,
     sync::Arc,
     task::{Poll, Waker},
@@ -12,8 +12,7 @@ use bytes::{Bytes, BytesMut};
 use concentric_core::{
     CancelReason, Environment, Str,
     context::{Context as Run, Sleep},
-    panic::caught,
-    store::{EventStore, StoreError, Tenant},
+    store::{EventStore, Tenant},
 };
 use tokio::{
     runtime::Handle,
@@ -30,7 +29,8 @@ use super::{
 };
 use crate::{
     merge::PIECE,
-    run::{After, Format, Hub, Limits, RunLog, Shared, Unreadable, share, within},
+    run::{After, Format, Hub, Limits, RunLog, Shared, Unreadable, share},
+    store_call::store_call,
 };
 
 /// The time that a cancelled run may take to end.
@@ -107,10 +107,8 @@ impl Background {
             }
             self.hub.environment.clock().sleep(pause).await;
             let found = self.hub.find_shared(tenant, id, id, &EVENTS, after);
-            let found = found.await.map_err(|error| {
-                tracing::error!(%error, "the store of events failed");
-                Failure::internal()
-            })?;
+            // Which is logged.
+            let found = found.await.map_err(|_| Failure::internal())?;
             read = found.map_or(Err(Unreadable::Gone), |it| it.reader.map(Events::Shared));
         }
         match read {
@@ -173,7 +171,7 @@ impl Background {
         let context = job.request.context.clone();
         let environment = context.environment().clone();
         let stored = keep.begin_background(&response);
-        let stored = in_time(&environment, STORE_WITHIN, stored).await;
+        let stored = store_call(&environment, STORE_WITHIN, || stored).await;
         let (keep, live) = match stored {
             Ok(stored) => stored,
             Err(error) => {
@@ -199,7 +197,7 @@ impl Background {
             drop(run);
             events.log.discard();
             let deleted = async { Ok(owned.delete(live.id().clone()).await) };
-            let _ = in_time(&environment, STORE_WITHIN, deleted).await;
+            let _ = store_call(&environment, STORE_WITHIN, || deleted).await;
             return;
         }
         if is_streamed {
@@ -320,25 +318,12 @@ async fn until_stopped(live: &Live, context: &Run, timeout: Duration) -> CancelR
         if left <= RENEW_AFTER {
             continue;
         }
-        match in_time(context.environment(), RENEW_AFTER, live.renew()).await {
+        match store_call(context.environment(), RENEW_AFTER, || live.renew()).await {
             Ok(true) => {}
             Ok(false) => return CancelReason::User,
             Err(error) => {
                 tracing::warn!(response = %live.id(), %error, "the lease of a response was not renewed");
             }
         }
-    }
-}
-
-/// Waits for the store, which is the host's code, no longer than `limit`.
-async fn in_time<T>(
-    environment: &Environment,
-    limit: Duration,
-    work: impl Future<Output = Result<T, StoreError>>,
-) -> Result<T, StoreError> {
-    match within(environment, limit, caught(|| work)).await {
-        Some(Ok(done)) => done,
-        Some(Err(panic)) => Err(StoreError::failed(panic.error())),
-        None => Err(StoreError::failed("the store did not answer in time")),
     }
 }

@@ -37,7 +37,7 @@ use crate::{
     percent::decode,
     refused::Refused,
     run::After,
-    shutdown::Guard,
+    shutdown::enter,
     upload::{self, event_stream},
 };
 
@@ -219,7 +219,7 @@ async fn run<I: Input>(
     context.set_stateless_caller();
     job.request.context = context;
 
-    let guard = guard(config)?;
+    let guard = enter(config.settings.shutdown.as_ref())?;
     let is_streamed = job.is_streamed;
     let (describe, shows_reasoning) = (
         config.settings.error_message.clone(),
@@ -354,18 +354,11 @@ fn follow(config: &Config, events: Option<Events>, context: Run) -> Result<Respo
     let Some(events) = events else {
         return Ok(event_stream(ResponseBody::whole(Bytes::new())));
     };
-    let guard = guard(config)?;
+    let guard = enter(config.settings.shutdown.as_ref())?;
     let keep_alive = config.settings.keep_alive.map(KeepAlive::new);
     let source = Source::Log(Following::new(events, context, guard));
     let body = ResponseBody::stream(source, keep_alive, config.read_timeout);
     Ok(event_stream(body))
-}
-
-/// Registers a stream or a run; `None` if the server has no [`Shutdown`](crate::Shutdown).
-fn guard(config: &Config) -> Result<Option<Guard>, Failure> {
-    let shutdown = config.settings.shutdown.as_ref();
-    let guard = shutdown.map(|it| it.enter().ok_or_else(Refused::shutting_down));
-    Ok(guard.transpose()?)
 }
 
 async fn whole(mut run: Answering) -> Result<Response, Failure> {

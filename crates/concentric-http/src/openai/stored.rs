@@ -6,6 +6,9 @@
 //! A background response is stored before its run begins, with a lease. The first write that removes the lease ends
 //! the response: that of the run, of a request that cancels it, or of one that finds the lease expired.
 
+mod keep;
+mod live;
+
 use std::{
     sync::Arc,
     time::{Duration, SystemTime},
@@ -13,17 +16,20 @@ use std::{
 
 use bytes::Bytes;
 use concentric_core::{
-    Environment, Event, Finish, Message, MessageBuilder, OpenRound, Part, PartKind, ResponseHead,
-    Role, Str, System, ThreadId, ToolResult, Transcript, Turn,
+    Environment, Message, Str, System, ThreadId, Transcript,
     run_state::{SlotPlace, StoredSlot},
     store::{StoreError, StoreFuture, StoredThread, Tenant, ThreadChange, ThreadStore},
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use tokio::sync::Mutex;
 
-use super::{answer::Answer, failure::Failure};
+use super::failure::Failure;
 use crate::policy::ClientPolicy;
+
+pub(super) use self::{
+    keep::Keep,
+    live::{Live, Written},
+};
 
 /// The start of the ids of responses.
 pub(super) const PREFIX: &str = "resp_";
@@ -294,327 +300,6 @@ impl StoredResponse {
 fn failed(error: &StoreError) -> Failure {
     tracing::error!(error = ?error, "the store of the OpenAI server failed");
     Failure::internal()
-}
-
-/// The result of storing the end of a response.
-pub(super) enum Written {
-    Stored,
-    /// The response had ended before, as this JSON.
-    Replaced(String),
-    /// The response was deleted.
-    Deleted,
-}
-
-/// A background response, as stored by the process that drives its run.
-pub(super) struct Live {
-    owned: Owned,
-    id: ThreadId,
-    // Locked during a write.
-    state: Mutex<LiveState>,
-}
-
-struct LiveState {
-    thread: StoredThread,
-    response: String,
-    end: Option<LiveEnd>,
-}
-
-/// The end of a response that its process has not stored.
-#[derive(Clone)]
-enum LiveEnd {
-    Replaced(String),
-    Deleted,
-}
-
-impl Live {
-    pub(super) const fn id(&self) -> &ThreadId {
-        &self.id
-    }
-
-    pub(super) const fn owned(&self) -> &Owned {
-        &self.owned
-    }
-
-    /// Renews the lease. Returns whether the response has not ended and was not deleted.
-    ///
-    /// # Cancel safety
-    ///
-    /// If the future is dropped, the lease may be renewed or not, and later writes find that out.
-    pub(super) async fn renew(&self) -> Result<bool, StoreError> {
-        let mut state = self.state.lock().await;
-        for _ in 0..ATTEMPTS {
-            if state.end.is_some() {
-                return Ok(false);
-            }
-            let mut change = ThreadChange::default();
-            change.keep = state.thread.history.len();
-            change.slots = vec![self.owned.lease()];
-            let version = state.thread.version;
-            match self.owned.append(&self.id, version, change).await {
-                Ok(version) => {
-                    state.thread.version = version;
-                    return Ok(true);
-                }
-                Err(StoreError::Moved { .. } | StoreError::NotFound) => {
-                    self.reload(&mut state).await?;
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(true)
-    }
-
-    /// Reads a response that was changed: by an earlier write of this process, whose result was lost, or by a
-    /// request that has ended it.
-    async fn reload(&self, state: &mut LiveState) -> Result<(), StoreError> {
-        match self.owned.load(self.id.clone()).await? {
-            None => state.end = Some(LiveEnd::Deleted),
-            Some(found) if found.lease.is_none() => {
-                state.end = Some(LiveEnd::Replaced(found.record.response));
-            }
-            Some(found) => state.thread = found.thread,
-        }
-        Ok(())
-    }
-
-    /// Stores the end of the response, unless it has ended. Repeats a write that fails until the future is dropped.
-    async fn end(&self, history: &Transcript, mut record: Record) -> Result<Written, StoreError> {
-        let mut state = self.state.lock().await;
-        let mut wait = Duration::from_millis(100);
-        loop {
-            match state.end.clone() {
-                Some(LiveEnd::Replaced(response)) => return Ok(Written::Replaced(response)),
-                Some(LiveEnd::Deleted) => return Ok(Written::Deleted),
-                None => {}
-            }
-            let mut change = state.thread.change_to(history, &record.slots()?);
-            // A repeated write whose result was lost is not applied twice.
-            change.id = Some(Str::concat([self.id.as_str(), "/end"]));
-            let version = state.thread.version;
-            let error = match self.owned.append(&self.id, version, change).await {
-                Ok(_) => return Ok(Written::Stored),
-                Err(StoreError::Moved { .. } | StoreError::NotFound) => {
-                    match self.reload(&mut state).await {
-                        Ok(()) => continue,
-                        Err(error) => error,
-                    }
-                }
-                Err(StoreError::Unwritable(error)) if !record.is_failed => {
-                    tracing::error!(response = %self.id, %error, "a response is too large for its store");
-                    record.response = std::mem::take(&mut state.response);
-                    record.end(EndedBy::Unwritable);
-                    continue;
-                }
-                Err(error @ StoreError::Unwritable(_)) => return Err(error),
-                Err(error) => error,
-            };
-            tracing::warn!(response = %self.id, %error, "the end of a response was not stored yet");
-            self.owned.environment.clock().sleep(wait).await;
-            wait = wait.saturating_mul(2);
-        }
-    }
-}
-
-/// Stores the response of a run.
-pub(super) struct Keep {
-    place: Place,
-    system: System,
-    transcript: Transcript,
-    // The answer of a plain model.
-    answer: Option<MessageBuilder>,
-}
-
-/// The place where a response is stored.
-enum Place {
-    /// It is created at its end.
-    New(Box<New>),
-    /// It exists.
-    Live(Arc<Live>),
-}
-
-struct New {
-    owned: Owned,
-    id: ThreadId,
-    root: ThreadId,
-    previous: Option<StoredResponse>,
-}
-
-impl Keep {
-    /// `system` and `transcript` are those of the request, without instructions.
-    pub(super) fn new(
-        owned: Owned,
-        (id, root): (ThreadId, ThreadId),
-        previous: Option<StoredResponse>,
-        (system, transcript): (System, Transcript),
-    ) -> Self {
-        let new = New {
-            owned,
-            id,
-            root,
-            previous,
-        };
-        Self {
-            place: Place::New(Box::new(new)),
-            system,
-            transcript,
-            answer: Some(MessageBuilder::new(&ResponseHead::default())),
-        }
-    }
-
-    /// Stores the response before its run, as the JSON `response`.
-    pub(super) async fn begin_background(
-        mut self,
-        response: &Bytes,
-    ) -> Result<(Self, Arc<Live>), StoreError> {
-        let live = match self.place {
-            Place::Live(live) => live,
-            Place::New(new) => Arc::new(new.begin(response).await?),
-        };
-        self.place = Place::Live(Arc::clone(&live));
-        Ok((self, live))
-    }
-
-    /// Whether the response is one of the background.
-    pub(super) const fn is_live(&self) -> bool {
-        matches!(self.place, Place::Live(_))
-    }
-
-    /// Sets the model that has written the answer.
-    pub(super) fn begin(&mut self, head: &ResponseHead) {
-        self.answer = Some(MessageBuilder::new(head));
-    }
-
-    pub(super) fn push(&mut self, event: &Event) {
-        if matches!(event, Event::StepStart(_)) {
-            // An agent emits its conversation at the end.
-            self.answer = None;
-        }
-        if let Some(answer) = &mut self.answer {
-            answer.push(event);
-        }
-    }
-
-    /// Stores `response`, the JSON of the response that `finish` ends; `None` if the run has failed.
-    pub(super) fn write(
-        self,
-        finish: Option<&Finish>,
-        answer: &Answer,
-        response: &Bytes,
-    ) -> StoreFuture<Written> {
-        let is_background = self.is_live();
-        let (history, open) = match finish {
-            Some(finish) => conversation(finish, self.transcript, self.answer),
-            None => (self.transcript, Vec::new()),
-        };
-        let record = Record {
-            response: String::from_utf8_lossy(response).into_owned(),
-            system: self.system,
-            open,
-            renamed: answer.renamed().to_vec(),
-            is_background,
-            is_failed: finish.is_none(),
-        };
-        Box::pin(async move {
-            match self.place {
-                Place::Live(live) => live.end(&history, record).await,
-                Place::New(new) => {
-                    let New {
-                        owned,
-                        id,
-                        root,
-                        previous,
-                    } = *new;
-                    let slots = record.slots()?;
-                    let stored = (&history, &slots[..]);
-                    owned.create(&id, root, previous.as_ref(), stored).await?;
-                    Ok(Written::Stored)
-                }
-            }
-        })
-    }
-}
-
-impl New {
-    async fn begin(self, response: &Bytes) -> Result<Live, StoreError> {
-        let Self {
-            owned,
-            id,
-            root,
-            previous,
-        } = self;
-        let response = String::from_utf8_lossy(response).into_owned();
-        let record = Record {
-            response: response.clone(),
-            system: System::default(),
-            open: Vec::new(),
-            renamed: Vec::new(),
-            is_background: true,
-            is_failed: false,
-        };
-        let [record] = record.slots()?;
-        let slots = vec![owned.lease(), record];
-        let history = previous.as_ref().map(|it| it.thread.history.clone());
-        let history = history.unwrap_or_default();
-        let stored = (&history, &slots[..]);
-        let version = owned.create(&id, root, previous.as_ref(), stored).await?;
-        let state = LiveState {
-            thread: StoredThread::new(version, history, slots),
-            response,
-            end: None,
-        };
-        Ok(Live {
-            owned,
-            id,
-            state: Mutex::new(state),
-        })
-    }
-}
-
-/// The conversation after a run, and the answer whose calls have no results yet.
-fn conversation(
-    finish: &Finish,
-    before: Transcript,
-    answer: Option<MessageBuilder>,
-) -> (Transcript, Vec<Message>) {
-    if let Some(state) = &finish.state {
-        let open = state.open_round();
-        return (
-            state.transcript().clone(),
-            open.as_ref().map(messages).unwrap_or_default(),
-        );
-    }
-    if let Some(transcript) = &finish.transcript {
-        return (transcript.clone(), Vec::new());
-    }
-    let mut history = before;
-    let message = answer.map(MessageBuilder::build);
-    let Some(message) = message.filter(|message| !message.parts.is_empty()) else {
-        return (history, Vec::new());
-    };
-    match OpenRound::new(message.clone()) {
-        Ok(_) => (history, vec![message]),
-        Err(_) => {
-            // A message that is no turn has calls with equal ids, which no request can continue.
-            history.extend(Turn::message(message).ok());
-            (history, Vec::new())
-        }
-    }
-}
-
-/// The message with the calls, and one with the results so far.
-fn messages(open: &OpenRound) -> Vec<Message> {
-    let results: Vec<Part> = open
-        .calls()
-        .filter_map(|(call, outcome)| {
-            let result = ToolResult::new(call.id.clone(), call.name.clone(), outcome?.clone());
-            Some(Part::new(PartKind::ToolResult(result)))
-        })
-        .collect();
-    let mut messages = vec![open.message().clone()];
-    if !results.is_empty() {
-        messages.push(Message::new(Role::Tool, results));
-    }
-    messages
 }
 
 /// The body of the answer to a deletion.

@@ -19,6 +19,7 @@ use tower_service::Service;
 use super::{Config, Events, ResponseBody, RunInput, Start, Unparsed, map};
 use crate::{
     refused::Refused,
+    shutdown::enter,
     upload::{self, event_stream},
 };
 
@@ -350,10 +351,7 @@ where
             })));
         }
     };
-    let guard = match &config.settings.shutdown {
-        Some(shutdown) => Some(shutdown.enter().ok_or_else(Refused::shutting_down)?),
-        None => None,
-    };
+    let guard = enter(config.settings.shutdown.as_ref())?;
     let body = ResponseBody::run(agent, *start, &config, guard);
     Ok(Next::Begin(body, config))
 }

@@ -48,7 +48,7 @@ pub(crate) use self::interrupt::rfc3339;
 #[cfg(any(feature = "console", feature = "openai"))]
 pub(crate) use self::log::Read;
 #[cfg(feature = "openai")]
-pub(crate) use self::log::{Remote, share, within};
+pub(crate) use self::log::{Remote, share};
 
 /// Extra information on an event, a message or a reply, of any JSON values.
 pub(crate) type Metadata = serde_json::Map<String, serde_json::Value>;

@@ -21,6 +21,7 @@ use crate::{
         After, Config, Events, Hub, LogStream, ResponseBody, ResponseFuture, RunLog, Unreadable,
         empty, joined_response,
     },
+    shutdown::enter,
 };
 
 /// An agent as an endpoint for `useChat`.
@@ -123,10 +124,7 @@ async fn join_shared(
 
 fn events(config: &Config, log: impl Into<LogStream>, earlier: Bytes) -> Result<Events, Refused> {
     let settings = &config.settings;
-    let guard = match &settings.shutdown {
-        Some(shutdown) => Some(shutdown.enter().ok_or_else(Refused::shutting_down)?),
-        None => None,
-    };
+    let guard = enter(settings.shutdown.as_ref())?;
     let environment = settings.environment.clone();
     Ok(Events::new(
         log,

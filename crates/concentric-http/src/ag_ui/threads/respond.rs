@@ -19,6 +19,7 @@ use super::{
 use crate::{
     refused::Refused,
     run::{After, Found, LogStream, Metadata, RunLog, Unreadable},
+    shutdown::enter,
     upload::{event_stream, is_json},
 };
 
@@ -269,10 +270,7 @@ impl Request {
     }
 
     fn stream(&self, log: LogStream) -> Result<Response, Refused> {
-        let guard = match &self.config.shutdown {
-            Some(shutdown) => Some(shutdown.enter().ok_or_else(Refused::shutting_down)?),
-            None => None,
-        };
+        let guard = enter(self.config.shutdown.as_ref())?;
         let body = match self.is_head {
             true => ThreadsBody::whole(bytes::Bytes::new()),
             false => ThreadsBody::events(log, &self.config, guard),

@@ -102,11 +102,12 @@ use crate::{keep_alive::KeepAlive, refused::Refused, run::Hub, shutdown::Shutdow
 /// | is stored, and has no log here or in a store that its process shares | `204`; with `Retry-After` if it may be resumed here |
 /// | is unknown | `404` |
 ///
-/// A stream ends with the terminal event of the run; with `RUN_ERROR`, `code` `events_lost`, if the client reads
-/// too slowly, or the store of a shared log does not have the events or fails; or with `shutting_down`, after the grace period of the [shutdown](Self::shutdown). These two have no
-/// id, nor does a `stale_claim` of a shared log. After `RUN_ERROR` with another `code`, such as `stale_claim`, another process may continue the run: if its status
-/// is `running` or `abandoned`, the client joins it again. The first event is not always `RUN_STARTED`, so a client that
-/// checks the order of events continues the stream that it had.
+/// A stream ends with the terminal event of the run; with `RUN_ERROR`, `code` `events_lost`, if the client
+/// reads too slowly, or the store of a shared log does not have the events or fails; or with `shutting_down`,
+/// after the grace period of the [shutdown](Self::shutdown). These two have no id, nor does a `stale_claim` of
+/// a shared log. After `RUN_ERROR` with another `code`, such as `stale_claim`, another process may continue the
+/// run: if its status is `running` or `abandoned`, the client joins it again. The first event is not always
+/// `RUN_STARTED`, so a client that checks the order of events continues the stream that it had.
 ///
 /// # Access
 ///

@@ -1,6 +1,6 @@
 use std::{
     fmt,
-    future::{Future, poll_fn},
+    future::Future,
     mem,
     pin::Pin,
     task::{Context, Poll},
@@ -13,7 +13,7 @@ use http::{HeaderValue, header};
 use tower_service::Service;
 
 use super::{VirtualKey, VirtualKeys};
-use crate::openai::failure::Failure;
+use crate::{openai::failure::Failure, store_call::store_call};
 
 /// The maximum time that a request waits for the store.
 const WITHIN: Duration = Duration::from_secs(10);
@@ -83,16 +83,8 @@ async fn checked(
     let Some(header) = header else {
         return Ok(None);
     };
-    let mut check = Box::pin(keys.check(header.as_bytes()));
-    let mut limit = keys.environment.clock().sleep(WITHIN);
-    poll_fn(|cx| match check.as_mut().poll(cx) {
-        Poll::Pending => limit
-            .as_mut()
-            .poll(cx)
-            .map(|()| Err(StoreError::failed("the store did not answer in time"))),
-        checked => checked,
-    })
-    .await
+    let check = || keys.check(header.as_bytes());
+    store_call(&keys.environment, WITHIN, check).await
 }
 
 impl<S> fmt::Debug for CheckKey<S> {

@@ -12,7 +12,7 @@ pub(crate) use self::{
     hub::{Hub, Limits},
     remote::{Found, Remote},
     run_log::{After, Format, Read, Reader, RunLog, Unreadable},
-    share::{Shared, share, within},
+    share::{Shared, share},
     writer::{Offer, Writer},
 };
 pub(super) use self::{

@@ -21,8 +21,9 @@ use super::{
     super::Cut,
     hub::Hub,
     run_log::{After, Format, JOINED, READERS, Unreadable},
-    share::{DEAD, STALLED, Shared, call, key, not_answered, within},
+    share::{DEAD, STALLED, Shared, call, key},
 };
+use crate::store_call::{not_answered, panicked, within};
 
 /// The time between two reads of a log that has no new events.
 const POLL: Duration = Duration::from_millis(100);
@@ -257,7 +258,7 @@ impl Remote {
                             self.state = State::Reading(read, None);
                             continue;
                         }
-                        Err(panic) => Err(panicked(panic.text())),
+                        Err(panic) => Err(panicked(&panic)),
                     }
                 }
                 State::Waiting(sleep) => {
@@ -273,7 +274,7 @@ impl Remote {
                         ready!(stalled.as_mut().poll(cx));
                         Err(not_answered())
                     }
-                    Err(panic) => Err(panicked(panic.text())),
+                    Err(panic) => Err(panicked(&panic)),
                 },
             };
             let clock = self.environment.clock();
@@ -342,11 +343,6 @@ impl Remote {
         }
         Some(joined.freeze())
     }
-}
-
-fn panicked(panic: Option<&str>) -> StoreError {
-    tracing::error!(panic, "the store of events panicked");
-    StoreError::failed("the store of events panicked")
 }
 
 impl Drop for Remote {

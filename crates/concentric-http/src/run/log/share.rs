@@ -2,16 +2,13 @@
 
 use std::{
     future::{Future, poll_fn},
-    pin::pin,
     sync::{Arc, Mutex, PoisonError},
-    task::Poll,
     time::Duration,
 };
 
 use bytes::Bytes;
 use concentric_core::{
     Environment, Str, ThreadId,
-    panic::{CaughtPanic, caught},
     store::{EventBatch, EventKey, EventStore, StoreError, Tenant},
 };
 use memchr::memmem;
@@ -23,6 +20,7 @@ use super::{
     remote::Readers,
     run_log::{Format, Pulled, Reader, RunLog},
 };
+use crate::store_call::{store_call, within};
 
 /// The time in which events are collected before they are written.
 const COLLECT: Duration = Duration::from_millis(50);
@@ -78,7 +76,7 @@ pub(super) fn key((tenant, thread, run): &Name, format: &Format) -> EventKey {
     EventKey::new(Tenant(tenant.clone()), ThreadId::new(thread.clone()), name)
 }
 
-/// The value of a call of the store, which may panic, or not end.
+/// The result of a call of the store of events.
 pub(super) async fn call<T, F>(
     environment: &Environment,
     method: impl FnOnce() -> F,
@@ -86,35 +84,7 @@ pub(super) async fn call<T, F>(
 where
     F: Future<Output = Result<T, StoreError>>,
 {
-    let panicked = |panic: &CaughtPanic| {
-        tracing::error!(panic = panic.text(), "the store of events panicked");
-        StoreError::failed("the store of events panicked")
-    };
-    let called = caught(method);
-    let called = within(environment, STALLED, called).await;
-    let called = called.ok_or_else(not_answered)?;
-    called.unwrap_or_else(|panic| Err(panicked(&panic)))
-}
-
-pub(super) fn not_answered() -> StoreError {
-    StoreError::failed("the store of events did not answer")
-}
-
-/// Waits for a future, but not for longer than `time`.
-pub(crate) async fn within<F: Future>(
-    environment: &Environment,
-    time: Duration,
-    future: F,
-) -> Option<F::Output> {
-    let (mut future, mut sleep) = (pin!(future), None);
-    poll_fn(|cx| {
-        if let Poll::Ready(output) = future.as_mut().poll(cx) {
-            return Poll::Ready(Some(output));
-        }
-        let sleep = sleep.get_or_insert_with(|| environment.clock().sleep(time));
-        sleep.as_mut().poll(cx).map(|()| None)
-    })
-    .await
+    store_call(environment, STALLED, method).await
 }
 
 /// Starts a task that copies a log to the store of its hub, if it has one. The run does not wait for it.

@@ -1,7 +1,7 @@
 //! Clients that join a run which another process drives.
 
 use super::{
-    events::{Server, frames, greeting, last_type, parse, settle, whole},
+    events::{Server, Stream, frames, greeting, last_type, parse, settle, whole},
     *,
 };
 use crate::support::types;
@@ -28,6 +28,21 @@ fn two(store: &impl EventStoreClone, model: ScriptedModel) -> [Server; 2] {
         Server::of(&log(), model),
         Server::of(&log(), ScriptedModel::new()),
     ]
+}
+
+/// A store with the clock of `world`.
+fn kept_by(world: &TestEnvironment) -> MemoryStore {
+    MemoryStore::with_options(Options::new().clock(world.clock().clone()))
+}
+
+/// The stream of a run that `here` drives, and one that has joined it at the other server, at the same event.
+async fn followed(here: &Server, there: &Server) -> (Stream, Stream) {
+    let mut first = here.start().await;
+    first.until("\", \"").await;
+    sleep(TICK).await;
+    let mut joined = there.join("").await;
+    joined.until("\", \"").await;
+    (first, joined)
 }
 
 trait EventStoreClone: EventStore + Clone {}
@@ -101,8 +116,7 @@ async fn events_belong_to_one_tenant_thread_and_run() {
 #[tokio::test(start_paused = true)]
 async fn a_run_that_another_process_resumes_has_another_log() {
     let world = TestEnvironment::new();
-    let options = Options::new().clock(world.clock().clone());
-    let store = Arc::new(MemoryStore::with_options(options));
+    let store = Arc::new(kept_by(&world));
     let events = MemoryStore::new();
     let server = |tools, model| {
         let log = EventLogLayer::new().shared(events.clone());
@@ -160,8 +174,7 @@ async fn a_run_that_another_process_resumes_has_another_log() {
 #[tokio::test(start_paused = true)]
 async fn a_process_that_has_lost_a_run_reads_its_new_log() {
     let world = TestEnvironment::new();
-    let options = Options::new().clock(world.clock().clone());
-    let store = Arc::new(MemoryStore::with_options(options));
+    let store = Arc::new(kept_by(&world));
     let events = MemoryStore::new();
     let log = || EventLogLayer::new().shared(events.clone());
     let gate = Gate::new();
@@ -343,11 +356,7 @@ async fn the_log_of_a_refused_request_is_removed() {
 async fn events_that_the_store_has_evicted_are_lost() {
     let (store, gate) = (Faulty::new(), Gate::new());
     let [here, there] = two(&store, greeting(&gate));
-    let mut first = here.start().await;
-    first.until("\", \"").await;
-    sleep(TICK).await;
-    let mut joined = there.join("").await;
-    joined.until("\", \"").await;
+    let (mut first, mut joined) = followed(&here, &there).await;
     store.fault.store(EVICTED, Ordering::SeqCst);
     let gone = there.get("/t/runs/r/events").await;
     assert_eq!(code(&gone), (410, "events_gone".to_owned()));
@@ -430,14 +439,9 @@ async fn a_reader_learns_that_the_store_does_not_work() {
 #[tokio::test(start_paused = true)]
 async fn a_store_that_has_lost_a_log_gets_it_again() {
     let world = TestEnvironment::new();
-    let options = Options::new().clock(world.clock().clone());
-    let (store, gate) = (MemoryStore::with_options(options), Gate::new());
+    let (store, gate) = (kept_by(&world), Gate::new());
     let [here, there] = two(&store, greeting(&gate));
-    let mut first = here.start().await;
-    first.until("\", \"").await;
-    sleep(TICK).await;
-    let mut joined = there.join("").await;
-    joined.until("\", \"").await;
+    let (mut first, mut joined) = followed(&here, &there).await;
     world.advance(Duration::from_secs(3600));
     gate.open();
     let all = first.end().await;
@@ -483,14 +487,9 @@ async fn a_long_run_is_read_in_another_process() {
 #[tokio::test(start_paused = true)]
 async fn a_log_without_a_sign_of_its_writer_is_not_joined() {
     let world = TestEnvironment::new();
-    let options = Options::new().clock(world.clock().clone());
-    let (store, gate) = (MemoryStore::with_options(options), Gate::new());
+    let (store, gate) = (kept_by(&world), Gate::new());
     let [here, there] = two(&store, greeting(&gate));
-    let mut first = here.start().await;
-    first.until("\", \"").await;
-    sleep(TICK).await;
-    let mut joined = there.join("").await;
-    joined.until("\", \"").await;
+    let (_first, mut joined) = followed(&here, &there).await;
     // The writer shows that it is alive.
     sleep(Duration::from_secs(40)).await;
     world.advance(Duration::from_secs(29));
@@ -544,11 +543,7 @@ async fn a_thread_that_another_process_deletes_has_no_events() {
     let here = Server::new(&log(), &runs, ScriptedTools::new(), greeting(&gate));
     let mut there = Server::new(&log(), &runs, ScriptedTools::new(), ScriptedModel::new());
     there.threads = there.threads.threads(runs);
-    let mut first = here.start().await;
-    first.until("\", \"").await;
-    sleep(TICK).await;
-    let mut joined = there.join("").await;
-    joined.until("\", \"").await;
+    let (mut first, mut joined) = followed(&here, &there).await;
     send(there.threads.clone(), by("ada", request("DELETE", "/t"))).await;
     let read = joined.end().await;
     assert_eq!(parse(read.last().unwrap()).1["code"], "events_lost");

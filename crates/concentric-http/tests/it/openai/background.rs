@@ -53,6 +53,12 @@ async fn ended(api: &OpenAi, id: &str) -> Value {
     panic!("{id} does not end");
 }
 
+/// A server over a store, with a clock.
+fn process(driven: &Driven, store: &(impl ThreadStore + Clone), test: &TestEnvironment) -> OpenAi {
+    let api = driven.api().threads(store.clone());
+    api.environment(test.environment())
+}
+
 /// Starts a response, which has not ended.
 async fn start(api: &OpenAi, fields: Value) -> String {
     let reply = send(api, background(fields)).await;
@@ -417,10 +423,7 @@ async fn another_process_cancels_and_deletes() {
     for is_deleted in [false, true] {
         let test = TestEnvironment::new();
         let (driven, store) = (Driven::default(), MemoryStore::new());
-        let api = driven
-            .api()
-            .threads(store.clone())
-            .environment(test.environment());
+        let api = process(&driven, &store, &test);
         let other = OpenAi::new()
             .threads(store.clone())
             .environment(test.environment());
@@ -488,10 +491,7 @@ async fn a_deleted_response_is_not_stored_again() {
 async fn the_response_of_a_dead_process_fails() {
     let store = MemoryStore::new();
     let (test, driven) = (TestEnvironment::new(), Driven::default());
-    let api = driven
-        .api()
-        .threads(store.clone())
-        .environment(test.environment());
+    let api = process(&driven, &store, &test);
     let id = std::thread::spawn(move || {
         let process = tokio::runtime::Builder::new_current_thread()
             .build()
@@ -523,10 +523,7 @@ async fn the_response_of_a_dead_process_fails() {
 async fn the_first_end_of_a_response_wins() {
     let store = MemoryStore::new();
     let (test, driven) = (TestEnvironment::new(), Driven::default());
-    let api = driven
-        .api()
-        .threads(store.clone())
-        .environment(test.environment());
+    let api = process(&driven, &store, &test);
     let stream = open(&api, background(json!({"stream": true}))).await;
     settle().await;
     // The process is suspended, or its clock is behind.
@@ -556,10 +553,7 @@ async fn the_first_end_of_a_response_wins() {
 async fn a_live_process_renews_its_lease() {
     let store = Broken::new(|write| [None, Some(Fault::Lost), Some(Fault::Fails)][write % 3]);
     let (test, driven) = (TestEnvironment::new(), Driven::default());
-    let api = driven
-        .api()
-        .threads(store.clone())
-        .environment(test.environment());
+    let api = process(&driven, &store, &test);
     let id = start(&api, json!({})).await;
     for _ in 0..60 {
         settle().await;
