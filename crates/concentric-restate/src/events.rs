@@ -79,14 +79,14 @@ struct Kept {
     first: u64,
     // The index of the first event of the latest run, and the part of the run that has it.
     begin: u64,
-    part: Option<Part>,
+    part: Option<PartId>,
     writer: Writer,
     // Whether a later run of the conversation would have another log.
     is_evicted: bool,
 }
 
-/// The part of a run between two waits: the seed of its first record.
-pub(crate) type Part = [u8; 16];
+/// The id of the part of a run between two waits: the seed of its first record.
+pub(crate) type PartId = [u8; 16];
 
 impl Logs {
     /// The log of a conversation, which is used from now on.
@@ -142,7 +142,7 @@ impl Kept {
         self.first + self.events.len() as u64
     }
 
-    fn begin(&mut self, part: Part) {
+    fn begin(&mut self, part: PartId) {
         self.begin = self.next();
         self.part = Some(part);
         self.writer.begin(self.begin);
@@ -188,7 +188,7 @@ impl RunEvents {
     }
 
     /// Keeps the log of a conversation for an attempt that drives a part of its run.
-    pub(crate) fn drive(&self, thread: &str, part: Part) -> Publisher {
+    pub(crate) fn drive(&self, thread: &str, part: PartId) -> Publisher {
         let mut logs = self.lock();
         let entry = logs.entry(thread);
         entry.drivers += 1;
@@ -206,7 +206,7 @@ pub(crate) struct Publisher {
     events: RunEvents,
     thread: String,
     log: Arc<Log>,
-    part: Part,
+    part: PartId,
 }
 
 impl Publisher {

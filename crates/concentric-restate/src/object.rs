@@ -1,22 +1,22 @@
 //! The virtual object: its definition and its handlers.
 
+mod awaits;
+mod driven;
+
+use self::driven::{Change, Driven, MAX_STATE, finished, publish};
 use crate::{
-    drive::{Attempt, Ended, UNWRITABLE, unwritable},
+    drive::{Attempt, Ended},
     events::Publisher,
     journal::{Begin, millis, time},
     shared::{Shared, Timeouts, Waits, configuration},
-    wire::{
-        Awaited, Deliver, Delivered, Delivery, ReplyInput, Resume, RunInput, RunOutput,
-        ThreadState, Waiting,
-    },
+    wire::{Deliver, Delivered, ReplyInput, Resume, RunInput, RunOutput, ThreadState, Waiting},
 };
 use concentric_core::{
-    CancelReason, ChatRequest, Context, Environment, Error, ErrorKind, Event, Finish, Message,
-    Outcome, ReplyError, Role, RunId, SideEffects, Str, ThreadId, Transcript, Turn,
-    durable::ReplayEnvironment, run_state::RunState, store::Tenant,
+    ChatRequest, Context, Environment, Error, ErrorKind, ReplyError, RunId, SideEffects, Str,
+    ThreadId, Transcript, Turn, durable::ReplayEnvironment, run_state::RunState, store::Tenant,
 };
 use restate_sdk::{
-    context::{DurableFuture, Request, RequestTarget, RunFuture},
+    context::{Request, RequestTarget, RunFuture},
     discovery,
     endpoint::{self, ContextInternal, InputMetadata},
     errors::{HandlerError, HandlerResult, TerminalError},
@@ -26,7 +26,6 @@ use restate_sdk::{
         macro_support::{ServiceBoxFuture, service_definition},
     },
 };
-use serde::Serialize;
 use serde_json::value::RawValue;
 use std::{
     error::Error as StdError,
@@ -34,9 +33,6 @@ use std::{
     sync::Arc,
     time::{Duration, SystemTime},
 };
-
-/// The limit of a value of the object's state.
-const MAX_STATE: usize = 8 << 20;
 
 // The keys of the object's state.
 const WAITING: &str = "waiting";
@@ -51,9 +47,6 @@ const DELIVER: &str = "deliver";
 
 /// How long the first delivery to a wait is known to later ones, which are already on their way.
 const DELIVERED: Duration = Duration::from_secs(60 * 60);
-
-/// The longest wait for an expiry.
-const MAX_WAIT: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
 
 /// Defines the object `name`.
 pub(crate) fn define(
@@ -371,144 +364,10 @@ impl<'a> Invocation<'a> {
         }
     }
 
-    /// Resolves the awakeable of an invocation, and waits for the result.
-    async fn deliver(&self, input: Deliver) -> HandlerResult<Json<Delivered>> {
-        let Deliver {
-            awaited,
-            by,
-            at,
-            input,
-        } = input;
-        let (id, result) = self.ctx.awakeable::<Json<RunOutput>>();
-        let input = serde_json::value::to_raw_value(&input)
-            .map_err(|_| TerminalError::new("the replies cannot be written"))?;
-        let delivery = Delivery {
-            at,
-            input,
-            result: id.into(),
-        };
-        self.ctx
-            .resolve_awakeable(&awaited.awakeable, Json(delivery));
-        let invocation = awaited.invocation.to_string();
-        let output = restate_sdk::select! {
-            output = result => Some(output?.into_inner()),
-            // It was cancelled or killed, or its interrupts have expired.
-            _ = self.ctx.attach_invocation::<Json<RunOutput>>(invocation) => None,
-        };
-        let waiting = self.ctx.get::<Json<Waiting>>(WAITING).await?;
-        let is_lost = output.is_none()
-            && waiting.is_some_and(|Json(it)| it.is_taken && it.awaited == Some(awaited));
-        Ok(Json(Delivered {
-            by,
-            output,
-            is_lost,
-        }))
-    }
-
     fn request<I, O>(&self, handler: &str, input: I) -> Request<'a, I, O> {
         let (service, key) = (self.ctx.service_name(), self.of.key.as_str());
         self.ctx
             .request(RequestTarget::object(service, key, handler), input)
-    }
-
-    /// Awaits replies and resumes the run with them, until it has ended.
-    async fn await_replies(&self, mut driven: Driven) -> HandlerResult<RunOutput> {
-        let mut before: Option<(Waiting, RunState)> = None;
-        let mut caller: Option<Str> = None;
-        loop {
-            let (mut waiting, state) = match (driven.change, before) {
-                (Change::Waits(waiting, json, state), _) => {
-                    self.ctx.set(STATE, Json(json));
-                    (waiting, *state)
-                }
-                // The replies had no effect, and can be sent again.
-                (Change::None, Some(before)) => before,
-                (change, _) => {
-                    driven.change = change;
-                    let output = self.keep(driven);
-                    self.answer(caller, &output);
-                    return Ok(output);
-                }
-            };
-            let (awakeable, replies) = self.ctx.awakeable::<Json<Delivery>>();
-            waiting.awaited = Some(Awaited {
-                awakeable: awakeable.into(),
-                invocation: self.of.invocation_id.as_str().into(),
-            });
-            waiting.is_taken = false;
-            self.ctx.set(WAITING, Json(&waiting));
-            self.answer(caller.take(), &driven.output);
-            let (events, finish) = (driven.events, driven.finish);
-            let taken = self.wait(&events, finish, &state, replies).await;
-            driven = match taken {
-                Ok(Delivery { at, input, result }) => {
-                    caller = Some(result);
-                    let Ok(input) = serde_json::from_str(input.get()) else {
-                        driven = unreadable(waiting.run.clone(), events);
-                        before = Some((waiting, state));
-                        continue;
-                    };
-                    // Before a record, so that the server has it before a step begins.
-                    waiting.is_taken = true;
-                    self.ctx.set(WAITING, Json(&waiting));
-                    match self.begin().await? {
-                        Ok((begin, environment)) => {
-                            let request = resumed(state.clone(), input, at);
-                            let (run, tenant) = (waiting.run.clone(), &waiting.tenant);
-                            self.drive(&begin, &environment, run, tenant, request, Part::Resumed)
-                                .await?
-                        }
-                        Err(_) => aborted(&waiting, state.clone(), CancelReason::User, events),
-                    }
-                }
-                Err(reason) => aborted(&waiting, state.clone(), reason, events),
-            };
-            before = Some((waiting, state));
-        }
-    }
-
-    /// Waits for replies; `Err` if the wait ends without any.
-    async fn wait(
-        &self,
-        events: &Publisher,
-        finish: Option<Box<Finish>>,
-        state: &RunState,
-        replies: impl DurableFuture<Output = Result<Json<Delivery>, TerminalError>>,
-    ) -> Result<Delivery, CancelReason> {
-        // The attempt that published the interrupts: not before the server has the state, so that a consumer can reply.
-        let me = self.me;
-        let by = self.ctx.run(move || async move { Ok(Json(me)) });
-        match by.name("wait").await {
-            Ok(Json(by)) if by == me => publish(events, finish),
-            Ok(_) => {}
-            Err(_) => return Err(CancelReason::User),
-        }
-        let interrupts = state.interrupts();
-        let expiries = interrupts.iter().map(|it| it.expires_at);
-        let last = expiries.reduce(|last, next| Some(last?.max(next?)));
-        let replies = match last.flatten() {
-            None => replies.await.map(Some),
-            Some(at) => {
-                let left = at.duration_since(SystemTime::now()).unwrap_or_default();
-                restate_sdk::select! {
-                    replies = replies => replies.map(Some),
-                    ended = self.ctx.sleep(left.min(MAX_WAIT)) => ended.map(|()| None),
-                    on_cancel => Err(TerminalError::new("the wait was cancelled")),
-                }
-            }
-        };
-        match replies {
-            Ok(Some(Json(delivery))) => Ok(delivery),
-            Ok(None) => Err(CancelReason::Other(Str::from_static("expired"))),
-            Err(_) => Err(CancelReason::User),
-        }
-    }
-
-    /// Passes the result of replies to their caller.
-    fn answer(&self, caller: Option<Str>, output: &RunOutput) {
-        if let Some(caller) = caller {
-            self.ctx.resolve_awakeable(&caller, Json(output));
-        }
     }
 
     async fn cancel(&self) -> HandlerResult<Json<bool>> {
@@ -707,101 +566,6 @@ enum Part {
     Repeated,
 }
 
-/// A run at its end or at a wait.
-struct Driven {
-    output: RunOutput,
-    change: Change,
-    events: Publisher,
-    // Not published yet.
-    finish: Option<Box<Finish>>,
-}
-
-/// A change of the object's state.
-enum Change {
-    None,
-    Waits(Waiting, Box<RawValue>, Box<RunState>),
-    History(Option<Box<RawValue>>),
-    /// The run that waited has ended.
-    Ended(Option<Box<RawValue>>),
-}
-
-/// Publishes the end of a run. The attempt may have published nothing before, since its steps were replayed.
-fn publish(events: &Publisher, finish: Option<Box<Finish>>) {
-    if let Some(finish) = finish {
-        events.resume();
-        events.publish(Event::Finish(finish));
-    }
-}
-
-/// The result of a run that has finished.
-fn finished(
-    run: RunId,
-    tenant: &Str,
-    finish: Box<Finish>,
-    is_resumed: bool,
-    events: Publisher,
-) -> Driven {
-    let change = match (&finish.outcome, finish.state.clone()) {
-        (Outcome::Interrupted, Some(state)) => stored(&state).map(|json| {
-            let waiting = Waiting {
-                run: run.clone(),
-                tenant: tenant.clone(),
-                awaited: None,
-                is_taken: false,
-            };
-            Change::Waits(waiting, json, state)
-        }),
-        _ => {
-            let history = finish.transcript.as_ref().map(json).transpose();
-            history.map(|history| match is_resumed {
-                true => Change::Ended(history),
-                false => Change::History(history),
-            })
-        }
-    };
-    let (output, change) = match change {
-        Ok(change) => (output(run, &finish), change),
-        Err(error) => {
-            let change = match is_resumed {
-                true => Change::Ended(None),
-                false => Change::None,
-            };
-            (RunOutput::failed(run, &error), change)
-        }
-    };
-    Driven {
-        output,
-        change,
-        events,
-        finish: Some(finish),
-    }
-}
-
-fn output(run: RunId, finish: &Finish) -> RunOutput {
-    let last = finish.transcript.as_ref().and_then(Transcript::last);
-    // A run that is aborted in its first wait ends with the message of the user.
-    let answer = last
-        .map(Turn::as_message)
-        .filter(|message| message.role == Role::Assistant);
-    let text = answer.map(Message::text);
-    RunOutput {
-        run,
-        outcome: Some(finish.outcome.clone()),
-        text: text.unwrap_or_default().into(),
-        interrupts: finish.interrupts().into_iter().cloned().collect(),
-        usage: finish.usage,
-        error: None,
-    }
-}
-
-/// The end of a run that waited: the conversation is as before the round that waited.
-fn aborted(waiting: &Waiting, state: RunState, reason: CancelReason, events: Publisher) -> Driven {
-    let mut finish = Finish::waiting(state).with_outcome(Outcome::Aborted { reason });
-    finish.state = None;
-    let (run, tenant) = (waiting.run.clone(), &waiting.tenant);
-    finished(run, tenant, Box::new(finish), true, events)
-}
-
 /// Checks replies, which were accepted `at` a time, without applying them.
 fn check(state: &RunState, input: &ReplyInput, at: u64) -> Result<(), Error> {
     let missing = match input.replies.is_empty() && input.messages.is_empty() {
@@ -817,18 +581,6 @@ fn check(state: &RunState, input: &ReplyInput, at: u64) -> Result<(), Error> {
     })
 }
 
-/// The part of a run whose replies, of other code, cannot be read.
-fn unreadable(run: RunId, events: Publisher) -> Driven {
-    let why = "the invocation, which began on other code, cannot read the replies";
-    let error = Error::new(ErrorKind::InvalidRequest, why).with_code("code_changed");
-    Driven {
-        output: RunOutput::failed(run, &error),
-        change: Change::None,
-        events,
-        finish: None,
-    }
-}
-
 /// The request to resume a run with replies that were accepted `at` a time.
 fn resumed(state: RunState, input: ReplyInput, at: u64) -> ChatRequest {
     let mut request = ChatRequest::resume(state, input.replies);
@@ -837,28 +589,6 @@ fn resumed(state: RunState, input: ReplyInput, at: u64) -> ChatRequest {
         request.set_resume(resume);
     }
     request
-}
-
-fn stored(state: &RunState) -> Result<Box<RawValue>, Error> {
-    let json = state.to_json().map_err(|error| {
-        Error::new(ErrorKind::TooLarge, error.to_string()).with_code(UNWRITABLE)
-    })?;
-    let state = RawValue::from_string(json)
-        .map_err(|_| Error::new(ErrorKind::Other, "the state of the run cannot be written"))?;
-    limited("the state of the run", state)
-}
-
-fn json(value: &impl Serialize) -> Result<Box<RawValue>, Error> {
-    let json = serde_json::value::to_raw_value(value)
-        .map_err(|_| Error::new(ErrorKind::Other, "the conversation cannot be written"))?;
-    limited("the conversation", json)
-}
-
-fn limited(what: &str, json: Box<RawValue>) -> Result<Box<RawValue>, Error> {
-    match json.get().len() {
-        size if size > MAX_STATE => Err(unwritable(what, size, MAX_STATE)),
-        _ => Ok(json),
-    }
 }
 
 /// A seed that cannot be guessed: ids of messages are derived from it.

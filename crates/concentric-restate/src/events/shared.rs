@@ -59,8 +59,8 @@ where
 pub(super) struct Writer {
     // The indexes at which logs begin that have no tag yet.
     begins: VecDeque<u64>,
-    // The tag of the log that is written; `None` if there is none, or another process writes it.
-    // With the time at which the process made it: the store keeps the newest.
+    // The tag of the log that is written, and the time at which the process made it: the store keeps the newest log.
+    // `None` if there is none, or another process writes it.
     tag: Option<(Str, SystemTime)>,
     // Whether the store has that log.
     is_begun: bool,
