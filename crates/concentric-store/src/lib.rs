@@ -201,7 +201,7 @@
 //! | a conversation | kept until it is [deleted](concentric_core::store::ThreadStore::delete) |
 //! | that a run was deleted, with its conversation or its tenant | a digest of its ids for an hour, and none if it ended an hour before. Meanwhile its process cannot bring the conversation back |
 //! | a memory | kept until its owner has 1,000 newer ones, or it is [forgotten](concentric_core::store::Memories::forget) |
-//! | the events of a run | removed [an hour](Options::keep_logs) after the last write, and with its conversation; of a run that is being driven, its ids are kept until then |
+//! | the events of a run | removed [an hour](Options::keep_logs) after the last write, and with its conversation; the ids of a removed one are kept for an hour, so that its process does not write it again |
 //! | the use of a quota, permits | removed when the period, or the lease, is over |
 //! | the spending of a budget | kept for its window; without one, until its tenant is deleted |
 //! | everything of a tenant | kept as above, or until the tenant is [deleted](concentric_core::store::ThreadStore::delete_tenant) |

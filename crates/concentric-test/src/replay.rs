@@ -17,7 +17,7 @@ use std::{
 };
 use tower::ServiceExt;
 
-/// The number of replays: a decision by chance is repeated in all of them with a probability of at most 2^-16.
+/// The number of replays: a choice between two equal chances is repeated in all of them with a probability of 2^-16.
 const REPLAYS: usize = 16;
 
 /// Checks that a stack does the same when an engine of durable execution replays its run.

@@ -338,14 +338,7 @@ fn faults(
         };
         let measures = simulated(&load, measured, SEED);
         *is_whole &= measures.violations == 0;
-        let resumed = match measures.resumed.last() {
-            Some(last) => format!(
-                "{}; {}",
-                time(percentile(&measures.resumed, 50)),
-                time(*last)
-            ),
-            None => "–".to_owned(),
-        };
+        let resumed = resumed(&measures.resumed);
         let (stored, replied) = (
             percentile(&measures.stored, 99),
             percentile(&measures.replied, 99),
@@ -358,6 +351,14 @@ fn faults(
         )?;
     }
     Ok(())
+}
+
+/// The times until half of the runs, and until all, are resumed.
+fn resumed(times: &[u64]) -> String {
+    match times.last() {
+        Some(last) => format!("{}; {}", time(percentile(times, 50)), time(*last)),
+        None => "–".to_owned(),
+    }
 }
 
 /// A database whose first server is lost, and whose second one has not received its last commits.
@@ -387,14 +388,7 @@ fn failover(
         };
         let measures = simulated(&load, measured, SEED);
         *is_whole &= measures.violations == 0;
-        let resumed = match measures.resumed.last() {
-            Some(last) => format!(
-                "{}; {}",
-                time(percentile(&measures.resumed, 50)),
-                time(*last)
-            ),
-            None => "–".to_owned(),
-        };
+        let resumed = resumed(&measures.resumed);
         let limit = match limit {
             PER_WORKER => String::new(),
             limit => format!(", with the default `Sweeper::limit`, {limit}"),
