@@ -26,8 +26,12 @@
 //! `Service<http::Request<_>>` can replace this client.
 
 mod address;
+mod read_ahead;
 
-use self::address::{Resolver, is_public};
+use self::{
+    address::{Resolver, is_public},
+    read_ahead::ReadAhead,
+};
 use bytes::Bytes;
 use concentric_core::{BoxError, Error, ErrorKind};
 use http_body::Frame;
@@ -73,7 +77,8 @@ const NOT_CONNECTED: &str = "not_connected";
 /// Calls must run in a tokio runtime with I/O and time enabled.
 #[derive(Clone)]
 pub struct HttpClient {
-    inner: legacy::Client<Connector, Full<Bytes>>,
+    // One clone per call: a stack clones its services as well.
+    inner: Arc<legacy::Client<Connector, Full<Bytes>>>,
     proxies: Option<Arc<Matcher>>,
     read_timeout: Option<Duration>,
 }
@@ -182,7 +187,7 @@ impl Builder {
             .timer(TokioTimer::new())
             .build(connector);
         Ok(HttpClient {
-            inner,
+            inner: Arc::new(inner),
             proxies,
             read_timeout: self.read_timeout,
         })
@@ -323,7 +328,7 @@ impl Future for ResponseFuture {
         };
         let silence = Silence::new(this.silence.timeout);
         Poll::Ready(match result {
-            Ok(response) => Ok(response.map(|inner| Body { inner, silence })),
+            Ok(response) => Ok(read(response, silence)),
             Err(error) => Err(classify(error)),
         })
     }
@@ -331,13 +336,31 @@ impl Future for ResponseFuture {
 
 concentric_core::opaque_debug!(ResponseFuture);
 
-pin_project! {
-    /// Response body of [`HttpClient`].
-    pub struct Body {
-        #[pin]
-        inner: Incoming,
-        silence: Silence,
-    }
+/// Response body of [`HttpClient`].
+///
+/// A task reads a response of unknown size over HTTP/1.1 up to 32 KiB ahead, so that a consumer that waits is woken once
+/// for all chunks that are ready together. Dropping the body ends the request.
+pub struct Body {
+    source: Source,
+    silence: Silence,
+}
+
+enum Source {
+    Incoming(Incoming),
+    ReadAhead(ReadAhead),
+}
+
+/// Returns a response that is read ahead if it is a stream over HTTP/1.1. Its connection passes on one chunk
+/// each time that the body is polled, unlike the connections of later versions.
+fn read(response: http::Response<Incoming>, silence: Silence) -> http::Response<Body> {
+    let is_http1 = response.version() <= http::Version::HTTP_11;
+    response.map(|body| {
+        let source = match is_http1 && http_body::Body::size_hint(&body).exact().is_none() {
+            true => Source::ReadAhead(ReadAhead::new(body)),
+            false => Source::Incoming(body),
+        };
+        Body { source, silence }
+    })
 }
 
 impl http_body::Body for Body {
@@ -345,23 +368,34 @@ impl http_body::Body for Body {
     type Error = Error;
 
     fn poll_frame(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
-        let this = self.project();
-        let Poll::Ready(frame) = this.inner.poll_frame(cx) else {
-            return this.silence.poll(cx).map(|error| Some(Err(error)));
+        let polled = match &mut self.source {
+            Source::Incoming(body) => Pin::new(body)
+                .poll_frame(cx)
+                .map_err(|error| broken().with_source(error)),
+            Source::ReadAhead(body) => body.poll_frame(cx),
         };
-        this.silence.end();
-        Poll::Ready(frame.map(|frame| frame.map_err(broken)))
+        match polled {
+            Poll::Ready(_) => self.silence.end(),
+            Poll::Pending => return self.silence.poll(cx).map(|error| Some(Err(error))),
+        }
+        polled
     }
 
     fn is_end_stream(&self) -> bool {
-        self.inner.is_end_stream()
+        match &self.source {
+            Source::Incoming(body) => body.is_end_stream(),
+            Source::ReadAhead(body) => body.is_end_stream(),
+        }
     }
 
     fn size_hint(&self) -> http_body::SizeHint {
-        self.inner.size_hint()
+        match &self.source {
+            Source::Incoming(body) => body.size_hint(),
+            Source::ReadAhead(_) => http_body::SizeHint::default(),
+        }
     }
 }
 
@@ -371,9 +405,11 @@ fn timed_out() -> Error {
     Error::new(ErrorKind::Timeout, "the provider did not answer in time")
 }
 
-fn broken(error: hyper::Error) -> Error {
-    let what = "the connection to the provider broke";
-    Error::new(ErrorKind::Connection, what).with_source(error)
+fn broken() -> Error {
+    Error::new(
+        ErrorKind::Connection,
+        "the connection to the provider broke",
+    )
 }
 
 /// Converts an error, without the URL, which may contain a secret.
@@ -390,10 +426,7 @@ fn classify(error: legacy::Error) -> Error {
             let failed = Error::new(ErrorKind::Connection, what).with_code(NOT_CONNECTED);
             failed.with_source(error)
         }
-        false => {
-            let what = "the connection to the provider broke";
-            Error::new(ErrorKind::Connection, what).with_source(error)
-        }
+        false => broken().with_source(error),
     }
 }
 

@@ -1,10 +1,12 @@
 //! The default client with real sockets.
 
 use crate::common::*;
+use bytes::Bytes;
 use concentric_core::{ChatRequest, ErrorKind};
-use concentric_providers::{ApiKey, HttpClient, OpenAiLayer};
+use concentric_providers::{ApiKey, HttpClient, OpenAiLayer, client::Body};
+use http_body::{Body as _, Frame};
 use http_body_util::Full;
-use std::{process::Output, time::Duration};
+use std::{future::poll_fn, pin::Pin, process::Output, task::Poll, time::Duration};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
@@ -110,6 +112,136 @@ async fn dropping_the_body_closes_the_connection() {
         .await
         .unwrap();
     assert!(matches!(read, Ok(0) | Err(_)));
+}
+
+/// Sends a request to `listener`, and reads it there. Returns the body and the server's connection.
+async fn streamed(listener: &TcpListener, url: &str, answer: &str) -> (Body, TcpStream) {
+    let client = HttpClient::new().unwrap();
+    let request = http::Request::post(url).body(Full::from("{}")).unwrap();
+    let (response, stream) = tokio::join!(client.oneshot(request), accept(listener, answer));
+    (response.unwrap().into_body(), stream)
+}
+
+fn chunked(chunks: impl IntoIterator<Item = String>) -> String {
+    let chunks = chunks.into_iter();
+    let chunks = chunks.map(|chunk| format!("{:x}\r\n{chunk}\r\n", chunk.len()));
+    chunks.collect()
+}
+
+fn text(frame: Frame<Bytes>) -> String {
+    String::from_utf8(frame.into_data().unwrap().to_vec()).unwrap()
+}
+
+const CHUNKED: &str = "HTTP/1.1 200 x\r\ntransfer-encoding: chunked\r\n\r\n";
+
+#[tokio::test]
+async fn chunks_that_are_ready_together_wake_the_reader_once() {
+    let (listener, url) = listen().await;
+    let (mut body, mut server) = streamed(&listener, &url, CHUNKED).await;
+    let texts = [0, 50].map(|from| (from..from + 50).map(|i| format!("chunk {i};")).collect());
+    let [first, second]: [Vec<String>; 2] = texts.clone();
+    let sent = [chunked(first), chunked(second) + "0\r\n\r\n"];
+    tokio::spawn(async move {
+        for sent in sent {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            server.write_all(sent.as_bytes()).await.unwrap();
+        }
+    });
+    let mut reads = vec![String::new()];
+    poll_fn(|cx| {
+        while let Poll::Ready(frame) = Pin::new(&mut body).poll_frame(cx) {
+            match frame {
+                Some(frame) => *reads.last_mut().unwrap() += &text(frame.unwrap()),
+                None => return Poll::Ready(()),
+            }
+        }
+        reads.push(String::new());
+        Poll::Pending
+    })
+    .await;
+    let [first, second] = texts.map(|texts| texts.concat());
+    assert_eq!(reads, ["".to_owned(), first, second]);
+}
+
+#[tokio::test]
+async fn a_body_that_is_not_read_holds_the_server_back() {
+    const CHUNK: usize = 16 << 10;
+    const CHUNKS: usize = 4096;
+    let (listener, url) = listen().await;
+    let (mut body, mut server) = streamed(&listener, &url, CHUNKED).await;
+    let mut sent = tokio::spawn(async move {
+        let chunk = chunked(["x".repeat(CHUNK)]);
+        for _ in 0..CHUNKS {
+            server.write_all(chunk.as_bytes()).await.unwrap();
+        }
+        server
+            .write_all(b"0\r\nx-count: 4096\r\n\r\n")
+            .await
+            .unwrap();
+        server
+    });
+    // The sockets hold a few MiB of the 64.
+    let early = tokio::time::timeout(Duration::from_millis(500), &mut sent).await;
+    assert!(early.is_err(), "all was read ahead");
+    let (mut read, mut trailers) = (0, None);
+    while let Some(frame) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
+        match frame.unwrap().into_data() {
+            Ok(data) => read += data.len(),
+            Err(last) => trailers = last.into_trailers().ok(),
+        }
+    }
+    assert_eq!(read, CHUNK * CHUNKS);
+    assert_eq!(trailers.unwrap()["x-count"], "4096");
+    assert!(body.is_end_stream());
+    sent.await.unwrap();
+}
+
+#[tokio::test]
+async fn what_arrived_before_a_broken_connection_is_read() {
+    let (listener, url) = listen().await;
+    let (mut body, mut server) = streamed(&listener, &url, CHUNKED).await;
+    let sent = chunked(["a".to_owned(), "b".to_owned()]) + "5\r\ncd";
+    server.write_all(sent.as_bytes()).await.unwrap();
+    drop(server);
+    let mut read = String::new();
+    let error = loop {
+        match poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
+            Some(Ok(frame)) => read += &text(frame),
+            Some(Err(error)) => break error,
+            None => panic!("the end is not an error: {read}"),
+        }
+    };
+    assert_eq!(
+        (read.as_str(), error.kind()),
+        ("abcd", ErrorKind::Connection)
+    );
+    assert!(
+        poll_fn(|cx| Pin::new(&mut body).poll_frame(cx))
+            .await
+            .is_none()
+    );
+}
+
+#[test]
+fn a_body_whose_runtime_has_ended_is_an_error() {
+    let runtime = || {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        builder.enable_all().build().unwrap()
+    };
+    let first = runtime();
+    let (mut body, server) = first.block_on(async {
+        let (listener, url) = listen().await;
+        streamed(&listener, &url, CHUNKED).await
+    });
+    drop(first);
+    let frame = runtime().block_on(async {
+        let frame = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx));
+        tokio::time::timeout(Duration::from_secs(5), frame)
+            .await
+            .unwrap()
+    });
+    assert_eq!(frame.unwrap().unwrap_err().kind(), ErrorKind::Connection);
+    drop(server);
 }
 
 #[tokio::test]
