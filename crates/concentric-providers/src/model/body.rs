@@ -126,7 +126,7 @@ where
             self.upstream_ended = true;
             return Poll::Ready(self.input.push(None, &self.answer));
         };
-        let Some(bytes) = frame.data_ref() else {
+        let Ok(bytes) = frame.into_data() else {
             return Poll::Ready(Ok(()));
         };
         if let Some(clocks) = &mut self.clocks

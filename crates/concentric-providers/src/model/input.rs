@@ -6,6 +6,7 @@ use crate::{
     repair::repair,
     sse,
 };
+use bytes::{Bytes, BytesMut};
 use concentric_core::{Error, ErrorKind};
 use http::{HeaderMap, header};
 use serde::Deserialize;
@@ -16,7 +17,7 @@ use serde_json::Value;
 pub(super) enum Input {
     /// Not enough bytes to detect the format.
     Unknown {
-        read: Vec<u8>,
+        read: BytesMut,
         /// The number of bytes to skip: a byte order mark and white space.
         blank: usize,
         declared_events: bool,
@@ -48,21 +49,22 @@ impl Input {
                 .starts_with(b"text/event-stream")
         });
         Self::Unknown {
-            read: Vec::new(),
+            read: BytesMut::new(),
             blank: 0,
             declared_events,
         }
     }
 
     /// Adds bytes; `None` marks the end.
-    pub(super) fn push(&mut self, bytes: Option<&[u8]>, answer: &Answer) -> Result<(), Error> {
+    pub(super) fn push(&mut self, bytes: Option<Bytes>, answer: &Answer) -> Result<(), Error> {
+        let ended = bytes.is_none();
         match self {
             Self::Unknown {
                 read,
                 blank,
                 declared_events,
             } => {
-                read.extend_from_slice(bytes.unwrap_or_default());
+                sse::append(read, bytes.unwrap_or_default());
                 if *blank == 0 && read.starts_with(BOM) {
                     *blank = BOM.len();
                 }
@@ -70,7 +72,7 @@ impl Input {
                 let rest = read.get(*blank..).unwrap_or_default();
                 let trimmed = rest.trim_ascii_start();
                 *blank += rest.len() - trimmed.len();
-                let Some(kind) = Kind::of(trimmed, *declared_events, bytes.is_none()) else {
+                let Some(kind) = Kind::of(trimmed, *declared_events, ended) else {
                     return Ok(());
                 };
                 let (read, limits) = (std::mem::take(read), &answer.limits);
@@ -83,8 +85,8 @@ impl Input {
                         return Err(answer.origin().protocol(what, &read));
                     }
                 };
-                self.push(Some(&read), answer)?;
-                if bytes.is_none() {
+                self.push(Some(read.freeze()), answer)?;
+                if ended {
                     self.push(None, answer)?;
                 }
             }
@@ -92,7 +94,7 @@ impl Input {
                 Some(bytes) => decoder.push(bytes),
                 None => decoder.end(),
             },
-            Self::Json(splitter) => splitter.push(bytes.unwrap_or_default()),
+            Self::Json(splitter) => splitter.push(&bytes.unwrap_or_default()),
         }
         Ok(())
     }

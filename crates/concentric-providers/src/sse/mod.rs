@@ -8,6 +8,7 @@
 #[cfg(test)]
 mod tests;
 
+use bytes::{Buf, Bytes, BytesMut};
 use memchr::memchr2;
 
 /// Splits bytes into events.
@@ -16,7 +17,7 @@ pub(crate) struct Decoder {
     max_line: usize,
     max_event: usize,
     // Received bytes that are still needed.
-    buf: Vec<u8>,
+    buf: BytesMut,
     // The start of the next line.
     line: usize,
     // The position up to which the end of the next line was searched.
@@ -64,21 +65,17 @@ impl Decoder {
     }
 
     /// Adds bytes. Must be called only after [`next`](Self::next) has returned `None`.
-    pub(crate) fn push(&mut self, bytes: &[u8]) {
+    pub(crate) fn push(&mut self, bytes: Bytes) {
         self.forget();
         let keep = self.first.map_or(self.line, |(start, _)| start);
-        if keep >= self.buf.len() {
-            self.buf.clear();
-        } else if keep > 0 {
-            self.buf.drain(..keep);
-        }
+        self.buf.advance(keep);
         self.line -= keep;
         self.searched -= keep;
         if let Some((start, end)) = &mut self.first {
             *start -= keep;
             *end -= keep;
         }
-        self.buf.extend_from_slice(bytes);
+        append(&mut self.buf, bytes);
     }
 
     /// Marks the end of the stream.
@@ -221,6 +218,17 @@ impl Decoder {
             self.field(start, end)?;
         }
         Ok(self.first.is_some() || !self.joined.is_empty())
+    }
+}
+
+/// Appends bytes, without a copy if nothing else has them and the buffer is empty.
+pub(crate) fn append(buffer: &mut BytesMut, bytes: Bytes) {
+    if !buffer.is_empty() {
+        return buffer.extend_from_slice(&bytes);
+    }
+    match bytes.try_into_mut() {
+        Ok(own) => *buffer = own,
+        Err(shared) => buffer.extend_from_slice(&shared),
     }
 }
 

@@ -1,4 +1,5 @@
 use super::{Decoder, TooLarge};
+use bytes::Bytes;
 
 fn read(chunks: &[&[u8]]) -> Vec<(String, bool)> {
     let mut decoder = Decoder::new(1 << 20, 1 << 20);
@@ -9,7 +10,7 @@ fn read(chunks: &[&[u8]]) -> Vec<(String, bool)> {
         }
     };
     for chunk in chunks {
-        decoder.push(chunk);
+        decoder.push(Bytes::copy_from_slice(chunk));
         drain(&mut decoder);
     }
     decoder.end();
@@ -96,7 +97,7 @@ fn an_event_without_a_blank_line_is_a_tail() {
 fn an_event_is_ready_at_its_blank_line() {
     for end in ["\n\n", "\r\n\r", "\r\r"] {
         let mut decoder = Decoder::new(100, 100);
-        decoder.push(format!("data: a{end}").as_bytes());
+        decoder.push(format!("data: a{end}").into());
         assert_eq!(decoder.next().unwrap().unwrap().data, b"a", "{end:?}");
         assert_eq!(decoder.next(), Ok(None));
     }
@@ -105,7 +106,9 @@ fn an_event_is_ready_at_its_blank_line() {
 #[test]
 fn the_error_type_applies_to_one_event() {
     let mut decoder = Decoder::new(100, 100);
-    decoder.push(b"event: error\ndata: a\n\ndata: b\n\nevent: error\n\ndata: c\n\n");
+    decoder.push(Bytes::from_static(
+        b"event: error\ndata: a\n\ndata: b\n\nevent: error\n\ndata: c\n\n",
+    ));
     let mut seen = Vec::new();
     while let Some(frame) = decoder.next().unwrap() {
         seen.push(frame.error);
@@ -130,7 +133,7 @@ fn limits_apply_to_every_chunk_size() {
             let mut decoder = Decoder::new(20, 15);
             let mut found = None;
             for chunk in input.as_bytes().chunks(size) {
-                decoder.push(chunk);
+                decoder.push(Bytes::copy_from_slice(chunk));
                 loop {
                     match decoder.next() {
                         Ok(Some(_)) => {}
@@ -150,11 +153,11 @@ fn limits_apply_to_every_chunk_size() {
 #[test]
 fn one_large_event_in_small_chunks_is_linear() {
     let mut decoder = Decoder::new(1 << 23, 1 << 23);
-    decoder.push(b"data: ");
+    decoder.push(Bytes::from_static(b"data: "));
     for _ in 0..4096 {
-        decoder.push(&[b'x'; 1024]);
+        decoder.push(Bytes::from_static(&[b'x'; 1024]));
         assert_eq!(decoder.next(), Ok(None));
     }
-    decoder.push(b"\n\n");
+    decoder.push(Bytes::from_static(b"\n\n"));
     assert_eq!(decoder.next().unwrap().unwrap().data.len(), 4 << 20);
 }
