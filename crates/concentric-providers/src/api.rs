@@ -86,6 +86,12 @@ pub trait Decoder: fmt::Debug + Send + Sync + Unpin {
     /// A message of the service: an event of a stream, or a complete response.
     type Chunk<'a>: Deserialize<'a>;
 
+    /// The text that [`take`](Self::take) adds for a chunk. If it does nothing else for that chunk, it
+    /// must do the same for a chunk that follows and differs only in the text.
+    fn text<'c>(_: &'c Self::Chunk<'_>) -> Option<&'c str> {
+        None
+    }
+
     /// Processes a chunk. Fails if the service reports an error or violates the protocol.
     fn take(
         &mut self,

@@ -39,6 +39,10 @@ pub struct Decoder {
 impl api::Decoder for Decoder {
     type Chunk<'a> = Chunk<'a>;
 
+    fn text<'c>(chunk: &'c Chunk<'_>) -> Option<&'c str> {
+        chunk.delta.0.as_ref()?.text.filled()
+    }
+
     #[inline]
     fn take(&mut self, chunk: Chunk<'_>, from: Framing, answer: &mut Answer) -> Result<(), Error> {
         if chunk.type_.as_str() != Some("content_block_delta") || chunk.error.is_some() {

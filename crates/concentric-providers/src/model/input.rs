@@ -1,13 +1,16 @@
 //! Splits the bytes of a response into chunks.
 
-use super::json::{Odd, Splitter};
+use super::{
+    json::{Odd, Splitter},
+    template::Template,
+};
 use crate::{
     api::{Answer, Decoder, Framing},
     repair::repair,
     sse,
 };
 use bytes::{Bytes, BytesMut};
-use concentric_core::{Error, ErrorKind};
+use concentric_core::{Error, ErrorKind, Event};
 use http::{HeaderMap, header};
 use serde::Deserialize;
 use serde_json::Value;
@@ -23,7 +26,7 @@ pub(super) enum Input {
         declared_events: bool,
     },
     /// An event stream.
-    Events(sse::Decoder),
+    Events(sse::Decoder, Template),
     /// JSON: a complete response, or several chunks.
     Json(Splitter),
 }
@@ -77,7 +80,10 @@ impl Input {
                 };
                 let (read, limits) = (std::mem::take(read), &answer.limits);
                 *self = match kind {
-                    Kind::Events => Self::Events(sse::Decoder::new(limits.line, limits.event)),
+                    Kind::Events => {
+                        let decoder = sse::Decoder::new(limits.line, limits.event);
+                        Self::Events(decoder, Template::default())
+                    }
                     Kind::Json => Self::Json(Splitter::new(limits.event)),
                     Kind::Other => {
                         let what = "the body is neither an event stream nor JSON";
@@ -90,7 +96,7 @@ impl Input {
                     self.push(None, answer)?;
                 }
             }
-            Self::Events(decoder) => match bytes {
+            Self::Events(decoder, _) => match bytes {
                 Some(bytes) => decoder.push(bytes),
                 None => decoder.end(),
             },
@@ -107,7 +113,7 @@ impl Input {
         ended: bool,
     ) -> Result<Progress, Error> {
         match self {
-            Self::Events(events) => next_event(events, decoder, answer, ended),
+            Self::Events(events, template) => next_event(events, template, decoder, answer, ended),
             Self::Json(splitter) => next_object(splitter, decoder, answer, ended),
             _ if ended => Ok(Progress::End),
             _ => Ok(Progress::More),
@@ -151,6 +157,7 @@ impl Kind {
 #[inline]
 fn next_event<D: Decoder>(
     events: &mut sse::Decoder,
+    template: &mut Template,
     decoder: &mut D,
     answer: &mut Answer,
     ended: bool,
@@ -180,10 +187,13 @@ fn next_event<D: Decoder>(
         Framing::Event
     };
     match std::str::from_utf8(data) {
-        Ok(text) => take(text, framing, frame.tail, decoder, answer)?,
+        Ok(event) if framing == Framing::Event && !frame.tail => {
+            take_event(event, template, decoder, answer)?;
+        }
         // The specification (WHATWG Encoding) requires the replacement character. The event is
         // complete, so that no character is split.
-        Err(_) => {
+        _ => {
+            template.clear();
             let text = String::from_utf8_lossy(data);
             take(&text, framing, frame.tail, decoder, answer)?;
         }
@@ -250,7 +260,28 @@ pub(super) fn truncated(answer: &Answer) -> Error {
     )
 }
 
-/// Processes the JSON of one event. A `tail` may be truncated.
+/// Processes an event of a stream.
+#[inline]
+fn take_event<D: Decoder>(
+    event: &str,
+    template: &mut Template,
+    decoder: &mut D,
+    answer: &mut Answer,
+) -> Result<(), Error> {
+    if let Some(text) = template.text(event) {
+        answer.emit(Event::TextDelta(text.into()));
+        return Ok(());
+    }
+    if event.starts_with('{')
+        && let Ok(chunk) = serde_json::from_str::<D::Chunk<'_>>(event)
+    {
+        return template.take(event, chunk, decoder, answer);
+    }
+    template.clear();
+    take_odd(event, Framing::Event, false, decoder, answer)
+}
+
+/// Processes JSON. A `tail` may be truncated.
 #[inline]
 fn take<D: Decoder>(
     text: &str,

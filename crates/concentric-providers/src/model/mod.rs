@@ -23,6 +23,7 @@ mod input;
 mod json;
 mod layer;
 mod service;
+mod template;
 
 pub use self::{body::Body, future::ResponseFuture, layer::ProviderLayer, service::Model};
 #[cfg(feature = "activities")]

@@ -42,6 +42,14 @@ pub struct Decoder {
 impl api::Decoder for Decoder {
     type Chunk<'a> = Chunk<'a>;
 
+    fn text<'c>(chunk: &'c Chunk<'_>) -> Option<&'c str> {
+        let choice = chunk.choices.iter().find(|choice| choice.is_first())?;
+        match &choice.delta.0.as_ref()?.content {
+            Content::Text(text) => text.filled(),
+            Content::Parts(_) => None,
+        }
+    }
+
     fn take(
         &mut self,
         mut chunk: Chunk<'_>,
@@ -59,7 +67,7 @@ impl api::Decoder for Decoder {
             self.count(tokens.usage(self.reasoning_apart), answer);
         }
         for choice in chunk.choices.iter_mut() {
-            if choice.index.0.unwrap_or(0) == 0 {
+            if choice.is_first() {
                 self.choice(choice, from, answer)?;
             }
         }

@@ -97,6 +97,13 @@ object! {
     }
 }
 
+impl Choice<'_> {
+    /// Whether it is the first of several answers; others are ignored.
+    pub(super) fn is_first(&self) -> bool {
+        self.index.0.unwrap_or(0) == 0
+    }
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Message<'a> {
     pub(super) role: Text<'a>,

@@ -45,6 +45,7 @@ mod openai_stream;
 mod progress;
 mod rate_limits;
 mod readiness;
+mod repeated_events;
 mod responses_errors;
 mod responses_request;
 mod responses_stream;
