@@ -19,8 +19,9 @@ pub(super) struct Chat {
     created: u64,
     model: Str,
     with_usage: bool,
-    // What is before and after the delta in each chunk of a stream.
+    // What is before and after the delta in each chunk of a stream, and before and after its text.
     around: [String; 2],
+    around_text: [String; 2],
     // Whether the stream has text and reasoning, and whether a separator precedes the next text.
     has_text: bool,
     has_reasoning: bool,
@@ -156,7 +157,8 @@ impl Chat {
             created: opening.created,
             model: opening.model,
             with_usage,
-            around: [String::new(), String::new()],
+            around: [const { String::new() }; 2],
+            around_text: [const { String::new() }; 2],
             has_text: false,
             has_reasoning: false,
             is_separate: false,
@@ -195,7 +197,12 @@ impl Chat {
         let chunk = serde_json::to_string(&self.chunk(&choices)).unwrap_or_default();
         // Only the field has this form, since the quotes of a text are escaped.
         let (before, after) = chunk.split_once(r#""delta":{}"#).unwrap_or_default();
-        self.around = [format!(r#"data: {before}"delta":"#), format!("{after}\n\n")];
+        let (before, after) = (format!(r#"data: {before}"delta":"#), format!("{after}\n\n"));
+        self.around_text = [
+            format!(r#"{before}{{"content":""#),
+            format!(r#""}}{after}"#),
+        ];
+        self.around = [before, after];
     }
 
     fn write(&self, delta: &Delta<'_>, out: &mut BytesMut) {
@@ -208,7 +215,13 @@ impl Chat {
     fn text(&self, kind: Kind, text: &str, out: &mut BytesMut) {
         let mut delta = Delta::default();
         let field = match kind {
-            Kind::Text => &mut delta.content,
+            // Most chunks of a stream: without serde, and in three pieces.
+            Kind::Text => {
+                let [before, after] = &self.around_text;
+                out.put_slice(before.as_bytes());
+                sse::escape(text, out);
+                return out.put_slice(after.as_bytes());
+            }
             Kind::Refusal => &mut delta.refusal,
             Kind::Reasoning => &mut delta.reasoning_content,
         };
