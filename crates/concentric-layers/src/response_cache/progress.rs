@@ -257,7 +257,7 @@ impl Progress {
 
     /// Adds an event, for which the caller wakes the readers.
     pub(super) fn push(&self, event: Event) {
-        let bytes = size(&event).saturating_add(size_of::<Event>());
+        let bytes = kept(&event);
         let mut state = self.lock();
         state.events.push_back(event);
         state.bytes = state.bytes.saturating_add(bytes);
@@ -395,7 +395,7 @@ impl State {
             let Some(event) = self.events.pop_front() else {
                 break;
             };
-            self.bytes -= size(&event).saturating_add(size_of::<Event>());
+            self.bytes -= kept(&event);
             self.first += 1;
             for at in 0..self.readers.len() {
                 let first = self.first;
@@ -407,6 +407,14 @@ impl State {
                 }
             }
         }
+    }
+}
+
+/// The size of an event that is kept for the readers. The last one is not counted, since none follows it.
+fn kept(event: &Event) -> usize {
+    match event {
+        Event::Finish(_) => 0,
+        other => size(other).saturating_add(size_of::<Event>()),
     }
 }
 
