@@ -6,6 +6,7 @@
 //! |---|---|
 //! | connections | kept alive for 90 seconds and shared by clones; TCP keep-alive after 15 seconds |
 //! | protocol | HTTP/1.1: a connection for each call in flight; [`http2`](Builder::http2) offers HTTP/2 |
+//! | streams | over HTTP/1.1, a task per response reads about 32 KiB ahead; see [`Body`] |
 //! | redirects | not followed, since a redirect would forward the key |
 //! | compression | not requested |
 //! | proxies | read from the environment; see [`proxy_from_env`](Builder::proxy_from_env) |
@@ -338,8 +339,9 @@ concentric_core::opaque_debug!(ResponseFuture);
 
 /// Response body of [`HttpClient`].
 ///
-/// A task reads a response of unknown size over HTTP/1.1 up to 32 KiB ahead, so that a consumer that waits is woken once
-/// for all chunks that are ready together. Dropping the body ends the request.
+/// A response of unknown size over HTTP/1.1 is read about 32 KiB ahead of its consumer, by a task of the runtime in which
+/// the future of the response was polled, so that a consumer that waits is woken once for all chunks that are ready
+/// together. The body ends with an error if that runtime does. Dropping the body ends the request.
 pub struct Body {
     source: Source,
     silence: Silence,

@@ -5,7 +5,7 @@
 //! collects the chunks that are ready together, and wakes the consumer once for all.
 
 use super::broken;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use concentric_core::Error;
 use http::HeaderMap;
 use http_body::{Body, Frame};
@@ -19,8 +19,12 @@ use std::{
 };
 use tokio::task::AbortHandle;
 
-/// The size in bytes at which no further chunks are collected: of their bytes and of what each has beside them.
-const LIMIT: usize = 32 << 10;
+/// The size in bytes at which no further chunks are collected, and at which no more are passed on.
+const LIMIT: usize = 16 << 10;
+
+/// Smaller chunks are copied into pieces of this size, in bytes: each chunk may keep a buffer of the connection, of 8 KiB
+/// and more.
+const PIECE: usize = 4 << 10;
 
 /// The number of polls without a further chunk after which the consumer is woken: the connection gets its turn
 /// between two of them.
@@ -57,6 +61,7 @@ impl ReadAhead {
             body,
             shared: Arc::clone(&shared),
             chunks: VecDeque::new(),
+            piece: BytesMut::new(),
             size: 0,
             polls: 0,
             is_full: false,
@@ -92,6 +97,11 @@ impl ReadAhead {
 impl Drop for ReadAhead {
     fn drop(&mut self) {
         self.task.abort();
+        // The task may be dropped much later.
+        let mut state = self.shared.lock();
+        let kept = (std::mem::take(&mut state.chunks), state.consumer.take());
+        drop(state);
+        drop(kept);
     }
 }
 
@@ -166,17 +176,40 @@ impl State {
 struct Task {
     body: Incoming,
     shared: Arc<Shared>,
-    // The chunks that the consumer cannot read yet.
+    // What the consumer cannot read yet: chunks, and after them a piece of small ones.
     chunks: VecDeque<Bytes>,
+    piece: BytesMut,
     size: usize,
-    // The number of polls since the last of them.
+    // The number of polls since the last chunk.
     polls: u8,
     // Whether the consumer had no room for more.
     is_full: bool,
 }
 
 impl Task {
+    fn collect(&mut self, chunk: Bytes) {
+        self.size += chunk.len();
+        if self.piece.len() + chunk.len() > PIECE {
+            self.end_piece();
+        }
+        if chunk.len() >= PIECE {
+            return self.chunks.push_back(chunk);
+        }
+        if !self.piece.is_empty() {
+            self.piece.reserve(PIECE - self.piece.len());
+        }
+        self.piece.extend_from_slice(&chunk);
+    }
+
+    fn end_piece(&mut self) {
+        if !self.piece.is_empty() {
+            let piece = std::mem::take(&mut self.piece);
+            self.chunks.push_back(piece.freeze());
+        }
+    }
+
     fn pass_on(&mut self, end: Option<End>, cx: &Context<'_>) {
+        self.end_piece();
         let size = std::mem::take(&mut self.size);
         self.is_full = self.shared.add(&mut self.chunks, size, end, cx);
     }
@@ -194,8 +227,7 @@ impl Future for Task {
             let end = match Pin::new(&mut this.body).poll_frame(cx) {
                 Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
                     Ok(chunk) => {
-                        this.size += chunk.len() + size_of::<Bytes>();
-                        this.chunks.push_back(chunk);
+                        this.collect(chunk);
                         this.polls = 0;
                         if this.size >= LIMIT {
                             this.pass_on(None, cx);

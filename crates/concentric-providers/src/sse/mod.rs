@@ -221,13 +221,15 @@ impl Decoder {
     }
 }
 
-/// Appends bytes, without a copy if nothing else has them and the buffer is empty.
+/// Appends bytes. Takes them over if the buffer is empty and nothing else has them, unless most of their memory is
+/// unused: an idle stream would keep it.
 pub(crate) fn append(buffer: &mut BytesMut, bytes: Bytes) {
     if !buffer.is_empty() {
         return buffer.extend_from_slice(&bytes);
     }
     match bytes.try_into_mut() {
-        Ok(own) => *buffer = own,
+        Ok(own) if own.capacity() <= 4 * own.len() => *buffer = own,
+        Ok(sparse) => buffer.extend_from_slice(&sparse),
         Err(shared) => buffer.extend_from_slice(&shared),
     }
 }

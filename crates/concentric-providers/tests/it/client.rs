@@ -266,31 +266,73 @@ async fn user_information_is_not_sent() {
 
 #[tokio::test]
 async fn a_connection_is_reused() {
-    let (listener, url) = listen().await;
-    let client = HttpClient::new().unwrap();
-    let server = tokio::spawn(async move {
-        let (mut stream, _) = listener.accept().await.unwrap();
-        for _ in 0..2 {
-            let mut read = Vec::new();
-            while !read.ends_with(b"}") {
-                assert!(stream.read_buf(&mut read).await.unwrap() > 0);
+    let body = delta(r#"{"content":"a"}"#) + &finish("stop") + DONE;
+    let stream = chunked([body.clone()]) + "0\r\n\r\n";
+    let (length, chunked) = (
+        format!("content-length: {}", body.len()),
+        "transfer-encoding: chunked",
+    );
+    for (header, body) in [(length.as_str(), body), (chunked, stream)] {
+        let answer = format!("HTTP/1.1 200 x\r\n{header}\r\n\r\n{body}");
+        let (listener, url) = listen().await;
+        let client = HttpClient::new().unwrap();
+        let server = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            for _ in 0..2 {
+                let mut read = Vec::new();
+                while !read.ends_with(b"}") {
+                    assert!(stream.read_buf(&mut read).await.unwrap() > 0);
+                }
+                stream.write_all(answer.as_bytes()).await.unwrap();
             }
-            let body = delta(r#"{"content":"a"}"#) + &finish("stop") + DONE;
-            let answer = format!(
-                "HTTP/1.1 200 x\r\ncontent-type: text/event-stream\r\ncontent-length: {}\r\n\r\n{body}",
-                body.len()
-            );
-            stream.write_all(answer.as_bytes()).await.unwrap();
+        });
+        for _ in 0..2 {
+            let model = OpenAiLayer::compatible(url.clone(), "m", None).layer(client.clone());
+            let answer = model.oneshot(ChatRequest::user("hi")).await.unwrap();
+            assert_eq!(answer.text().await.unwrap(), "a");
+            // A background task returns the connection to the pool.
+            tokio::task::yield_now().await;
         }
-    });
-    for _ in 0..2 {
-        let model = OpenAiLayer::compatible(url.clone(), "m", None).layer(client.clone());
-        let answer = model.oneshot(ChatRequest::user("hi")).await.unwrap();
-        assert_eq!(answer.text().await.unwrap(), "a");
-        // A background task returns the connection to the pool.
-        tokio::task::yield_now().await;
+        server.await.unwrap();
     }
-    server.await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn streams_are_read_whole_at_any_pace() {
+    const CHUNKS: usize = 2000;
+    // Each pauses after so many chunks.
+    let paces = [(1000, 7), (7, 1000), (13, 11), (CHUNKS, 1)];
+    let readers = paces.map(|(sent, read)| async move {
+        let (listener, url) = listen().await;
+        let (mut body, mut server) = streamed(&listener, &url, CHUNKED).await;
+        tokio::spawn(async move {
+            for i in 0..CHUNKS {
+                let chunk = chunked([format!("{i};") + &"x".repeat(i % 300)]);
+                server.write_all(chunk.as_bytes()).await.unwrap();
+                if i % sent == sent - 1 {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+            }
+            server.write_all(b"0\r\n\r\n").await.unwrap();
+        });
+        let (mut all, mut frames) = (String::new(), 0);
+        while let Some(frame) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
+            all += &text(frame.unwrap());
+            frames += 1;
+            if frames % read == 0 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        }
+        let expected: String = (0..CHUNKS)
+            .map(|i| format!("{i};") + &"x".repeat(i % 300))
+            .collect();
+        assert!(all == expected, "{} of {} bytes", all.len(), expected.len());
+    });
+    let all = futures_util::future::join_all(readers.map(tokio::spawn));
+    let all = tokio::time::timeout(Duration::from_secs(60), all)
+        .await
+        .unwrap();
+    all.into_iter().for_each(Result::unwrap);
 }
 
 /// The URL and the proxy setting for a child process.
