@@ -86,8 +86,8 @@ pub trait Decoder: fmt::Debug + Send + Sync + Unpin {
     /// A message of the service: an event of a stream, or a complete response.
     type Chunk<'a>: Deserialize<'a>;
 
-    /// The text that [`take`](Self::take) adds for a chunk. If it does nothing else for that chunk, it
-    /// must do the same for a chunk that follows and differs only in the text.
+    /// The text of a chunk for which [`take`](Self::take) can do nothing but add this text, or begin what the text
+    /// needs: after that, it only adds the text of a chunk that differs in nothing else.
     fn text<'c>(_: &'c Self::Chunk<'_>) -> Option<&'c str> {
         None
     }

@@ -40,12 +40,13 @@ impl api::Decoder for Decoder {
     type Chunk<'a> = Chunk<'a>;
 
     fn text<'c>(chunk: &'c Chunk<'_>) -> Option<&'c str> {
-        chunk.delta.0.as_ref()?.text.filled()
+        let delta = chunk.delta.0.as_ref().filter(|_| chunk.is_delta())?;
+        delta.text.filled()
     }
 
     #[inline]
     fn take(&mut self, chunk: Chunk<'_>, from: Framing, answer: &mut Answer) -> Result<(), Error> {
-        if chunk.type_.as_str() != Some("content_block_delta") || chunk.error.is_some() {
+        if !chunk.is_delta() {
             return self.take_other(chunk, from, answer);
         }
         let Some(delta) = chunk.delta.0 else {

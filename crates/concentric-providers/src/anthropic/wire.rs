@@ -32,6 +32,13 @@ pub struct Chunk<'a> {
     pub(super) container: Option<Box<Value>>,
 }
 
+impl Chunk<'_> {
+    /// Whether it only adds to a content block.
+    pub(super) fn is_delta(&self) -> bool {
+        self.type_.as_str() == Some("content_block_delta") && self.error.is_none()
+    }
+}
+
 /// The new fields of a block or, in a `message_delta`, of the message.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, bound(deserialize = "'de: 'a"))]

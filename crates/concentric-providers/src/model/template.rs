@@ -43,18 +43,18 @@ impl Template {
         decoder: &mut D,
         answer: &mut Answer,
     ) -> Result<(), Error> {
-        let text = D::text(&chunk).and_then(|text| position(event, text));
+        let text = D::text(&chunk).map(|text| position(event, text));
         let (events, changed) = (answer.events.len(), std::mem::take(&mut answer.changed));
         decoder.take(chunk, Framing::Event, answer)?;
-        let only_adds_text = !answer.changed
+        let is_added = !answer.changed
             && answer.events.len() == events + 1
             && matches!(answer.events.back(), Some(Event::TextDelta(_)));
         answer.changed |= changed;
-        match text {
-            Some(text) if only_adds_text => self.set(event, text),
-            // An event with escapes: the template of an earlier one is still of use.
-            None if only_adds_text => {}
-            _ => self.clear(),
+        match text.filter(|_| is_added) {
+            Some(Some(text)) => self.set(event, text),
+            // A text with escapes, which is a copy: the template of an earlier one is still of use.
+            Some(None) => {}
+            None => self.clear(),
         }
         Ok(())
     }
@@ -71,7 +71,7 @@ impl Template {
     }
 }
 
-/// The position of a text that was borrowed from an event; `None` if it is a copy, since it has escapes.
+/// The position of a text that was borrowed from an event; `None` if it is a copy.
 fn position(event: &str, text: &str) -> Option<Range<usize>> {
     let start = text.as_ptr().addr().checked_sub(event.as_ptr().addr())?;
     let range = start..start.checked_add(text.len())?;

@@ -43,11 +43,7 @@ impl api::Decoder for Decoder {
     type Chunk<'a> = Chunk<'a>;
 
     fn text<'c>(chunk: &'c Chunk<'_>) -> Option<&'c str> {
-        let choice = chunk.choices.iter().find(|choice| choice.is_first())?;
-        match &choice.delta.0.as_ref()?.content {
-            Content::Text(text) => text.filled(),
-            Content::Parts(_) => None,
-        }
+        chunk.only_text()
     }
 
     fn take(
@@ -67,7 +63,7 @@ impl api::Decoder for Decoder {
             self.count(tokens.usage(self.reasoning_apart), answer);
         }
         for choice in chunk.choices.iter_mut() {
-            if choice.is_first() {
+            if choice.index.0.unwrap_or(0) == 0 {
                 self.choice(choice, from, answer)?;
             }
         }

@@ -97,13 +97,6 @@ object! {
     }
 }
 
-impl Choice<'_> {
-    /// Whether it is the first of several answers; others are ignored.
-    pub(super) fn is_first(&self) -> bool {
-        self.index.0.unwrap_or(0) == 0
-    }
-}
-
 #[derive(Debug, Default)]
 pub(super) struct Message<'a> {
     pub(super) role: Text<'a>,
@@ -135,7 +128,44 @@ object! {
     }
 }
 
+impl Chunk<'_> {
+    /// The text of a chunk that has nothing else but names.
+    pub(super) fn only_text(&self) -> Option<&str> {
+        let mut choices = self.choices.iter();
+        let choice = choices
+            .next()
+            .filter(|choice| choice.index.0.unwrap_or(0) == 0)?;
+        let is_only = choices.next().is_none()
+            && self.usage.0.is_none()
+            && self.error.is_none()
+            && self.x_groq.0.is_none()
+            && choice.message.0.is_none()
+            && choice.finish_reason.as_str().is_none()
+            && choice.native_finish_reason.as_str().is_none()
+            && choice.error.is_none()
+            && choice.usage.0.is_none();
+        choice.delta.0.as_ref().filter(|_| is_only)?.only_text()
+    }
+}
+
 impl Message<'_> {
+    /// The text of a message that has nothing else but a role.
+    fn only_text(&self) -> Option<&str> {
+        let Content::Text(text) = &self.content else {
+            return None;
+        };
+        let is_only = self.reasoning.filled().is_none()
+            && self.reasoning_content.filled().is_none()
+            && self.reasoning_details.is_none()
+            && self.refusal.filled().is_none()
+            && self.tool_calls.is_empty()
+            && self.function_call.0.is_none()
+            && self.audio.0.is_none()
+            && self.images.is_empty()
+            && self.annotations.is_none();
+        text.filled().filter(|_| is_only)
+    }
+
     /// Whether the message has no content.
     pub(super) fn is_empty(&self) -> bool {
         let empty = |text: &Text<'_>| text.filled().is_none();
