@@ -12,11 +12,13 @@ use std::{collections::BTreeMap, time::Duration};
 /// use std::time::Duration;
 ///
 /// let (mut state, lease, now) = (PermitState::default(), Duration::from_secs(30), Duration::ZERO);
-/// assert_eq!(state.hold(10, "a", 0, 20, lease, now), 10);
+/// assert_eq!(state.hold(10, ("a", 1), 0, 20, lease, now), 10);
 /// // Another process waits until some of them are given up.
-/// assert_eq!(state.hold(10, "b", 0, 20, lease, now), 0);
-/// assert_eq!(state.hold(10, "a", 7, 20, lease, now), 5);
-/// assert_eq!(state.hold(10, "b", 0, 20, lease, now), 3);
+/// assert_eq!(state.hold(10, ("b", 1), 0, 20, lease, now), 0);
+/// assert_eq!(state.hold(10, ("a", 2), 7, 20, lease, now), 5);
+/// assert_eq!(state.hold(10, ("b", 2), 0, 20, lease, now), 3);
+/// // A request that was sent before.
+/// assert_eq!(state.hold(10, ("b", 1), 0, 20, lease, now), 0);
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -30,6 +32,8 @@ struct Holder {
     held: u64,
     wanted: u64,
     until: u64,
+    // The number of its last request.
+    turn: u64,
 }
 
 impl PermitState {
@@ -37,15 +41,19 @@ impl PermitState {
     pub fn hold(
         &mut self,
         max: u64,
-        caller: &str,
+        (caller, turn): (&str, u64),
         used: u64,
         wanted: u64,
         lease: Duration,
         now: Duration,
     ) -> u64 {
         let now = micros(now);
-        self.holders
-            .retain(|name, it| it.until > now && name.as_str() != caller);
+        self.holders.retain(|_, it| it.until > now);
+        if self.holders.get(caller).is_some_and(|it| it.turn > turn) {
+            // The process has given up permits since, or has got some.
+            return 0;
+        }
+        self.holders.remove(caller);
         let (share, rest) = share(
             max,
             self.holders.values().map(|it| it.wanted).chain([wanted]),
@@ -64,6 +72,7 @@ impl PermitState {
                 held: allowed.max(used),
                 wanted,
                 until: now.saturating_add(micros(lease)),
+                turn,
             };
             self.holders.insert(caller.to_owned().into(), holder);
         }

@@ -32,7 +32,9 @@ shared! {
         fn record(&self, bucket: Str, quota: Quota, changes: Vec<QuotaChange>) -> StoreFuture<()>;
 
         /// Sets how many of `max` permits `caller` uses and wants in all, and returns how many it may use for the
-        /// time `lease`. Permits of a caller that has not asked again within its lease are free.
+        /// time `lease`. Permits of a caller that has not asked again within its lease are free. `caller` is a random
+        /// id of the process, and a number that grows with each request: one that arrives after a later one of the
+        /// process changes nothing, and returns 0.
         ///
         /// No caller has more than an equal share while others want more; what is returned may be less than
         /// `used`, in which case the caller gives up permits as they are released.
@@ -40,7 +42,7 @@ shared! {
             &self,
             bucket: Str,
             max: u64,
-            caller: Str,
+            caller: (Str, u64),
             used: u64,
             wanted: u64,
             lease: Duration,

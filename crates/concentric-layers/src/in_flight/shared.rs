@@ -9,7 +9,7 @@ use concentric_core::{Str, context::Sleep, store::StoreError};
 use std::{
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -27,6 +27,8 @@ pub(super) struct Link {
     shared: Shared,
     max: usize,
     caller: Str,
+    // The number of the last request to the store.
+    turn: AtomicU64,
     runs: AtomicBool,
     refuses: AtomicBool,
     issued: Mutex<Issued>,
@@ -46,6 +48,7 @@ impl Link {
             max,
             caller: random_id(&shared.environment),
             shared,
+            turn: AtomicU64::new(0),
             runs: AtomicBool::new(false),
             refuses: AtomicBool::new(false),
             issued: Mutex::default(),
@@ -89,7 +92,8 @@ impl Link {
 
     async fn hold(&self, used: usize, wanted: usize) -> Result<u64, StoreError> {
         let shared = &self.shared;
-        let (name, caller) = (shared.name.clone(), self.caller.clone());
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed) + 1;
+        let (name, caller) = (shared.name.clone(), (self.caller.clone(), turn));
         let hold = shared.store.hold(
             name,
             self.max as u64,

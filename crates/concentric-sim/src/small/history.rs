@@ -177,9 +177,10 @@ pub(crate) enum What {
         calls: u64,
         rejected: bool,
     },
-    /// A process uses so many permits, and may use others.
+    /// A process uses so many permits, and may use others. `turn` is the number of its request.
     Held {
         limit: String,
+        turn: u64,
         used: u64,
         wanted: u64,
         allowed: u64,

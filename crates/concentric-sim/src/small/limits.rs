@@ -139,17 +139,19 @@ impl QuotaStore for LimitStore {
         &self,
         bucket: Str,
         max: u64,
-        caller: Str,
+        caller: (Str, u64),
         used: u64,
         wanted: u64,
         lease: Duration,
     ) -> StoreFuture<u64> {
         let store = &self.connection.database.store;
+        let turn = caller.1;
         let work = store.hold(bucket.clone(), max, caller, used, wanted, lease);
         let limit = bucket.to_string();
         let held = self.connection.send(work, move |_, allowed| {
             vec![What::Held {
                 limit,
+                turn,
                 used,
                 wanted,
                 allowed: *allowed,

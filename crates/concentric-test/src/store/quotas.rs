@@ -9,7 +9,10 @@ use concentric_core::{
     Str,
     store::{PermitState, Quota, QuotaChange, QuotaState, QuotaStore, QuotaTaken, QuotaWant},
 };
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
 
 cases! {
     $ __store_quotas quotas [QuotaStore]
@@ -324,7 +327,7 @@ async fn buckets_are_separate<H: WithQuotas>(test: Test<H>) {
         );
         let held = test
             .store
-            .hold(bucket.into(), 1, "p".into(), 0, 5, secs(60))
+            .hold(bucket.into(), 1, ("p".into(), 1), 0, 5, secs(60))
             .await;
         same(
             done(held, "`hold`"),
@@ -336,8 +339,10 @@ async fn buckets_are_separate<H: WithQuotas>(test: Test<H>) {
 
 async fn permits_are_divided_and_end_with_their_leases<H: WithQuotas>(test: Test<H>) {
     let other = test.harness.open().await;
+    let turn = AtomicU64::new(0);
     let hold = async |store: &H::Store, caller: &'static str, used, wanted| {
-        let held = store.hold("bucket".into(), 10, caller.into(), used, wanted, secs(30));
+        let caller = (caller.into(), turn.fetch_add(1, Ordering::Relaxed) + 1);
+        let held = store.hold("bucket".into(), 10, caller, used, wanted, secs(30));
         done(held.await, "`hold`")
     };
     same(
@@ -394,6 +399,18 @@ async fn permits_are_divided_and_end_with_their_leases<H: WithQuotas>(test: Test
         hold(&test.store, "a", 0, 20).await,
         10,
         "those of a process that asks again",
+    );
+    turn.store(0, Ordering::Relaxed);
+    same(
+        hold(&test.store, "a", 0, 1).await,
+        0,
+        "those of a request that arrives after a later one of its process",
+    );
+    turn.store(100, Ordering::Relaxed);
+    same(
+        hold(&other, "b", 0, 20).await,
+        0,
+        "those of another process after that",
     );
 }
 
@@ -455,17 +472,17 @@ async fn random_calls_equal_the_reference<H: WithQuotas>(test: Test<H>) {
                     state.record(&quota, &changes, at);
                 }
                 1 => {
-                    let (used, wanted) = (random.below(4), random.below(9));
+                    let (turn, used, wanted) = (random.below(3), random.below(4), random.below(9));
                     let lease = secs(1 + random.below(4));
                     let held = store.hold(
                         bucket.clone(),
                         10,
-                        caller.clone().into(),
+                        (caller.clone().into(), turn),
                         used,
                         wanted,
                         lease,
                     );
-                    let expected = permits.hold(10, &caller, used, wanted, lease, at);
+                    let expected = permits.hold(10, (&caller, turn), used, wanted, lease, at);
                     same(
                         done(held.await, "`hold`"),
                         expected,

@@ -49,7 +49,7 @@ impl QuotaStore for Store {
         &self,
         bucket: Str,
         max: u64,
-        caller: Str,
+        caller: (Str, u64),
         used: u64,
         wanted: u64,
         lease: Duration,

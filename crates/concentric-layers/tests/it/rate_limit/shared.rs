@@ -73,7 +73,7 @@ impl QuotaStore for Store {
         &self,
         bucket: Str,
         max: u64,
-        caller: Str,
+        caller: (Str, u64),
         used: u64,
         wanted: u64,
         lease: Duration,
@@ -407,7 +407,7 @@ impl QuotaStore for ServesFew {
         Box::pin(async { Ok(()) })
     }
 
-    fn hold(&self, _: Str, _: u64, _: Str, _: u64, _: u64, _: Duration) -> StoreFuture<u64> {
+    fn hold(&self, _: Str, _: u64, _: (Str, u64), _: u64, _: u64, _: Duration) -> StoreFuture<u64> {
         Box::pin(async { Ok(0) })
     }
 }

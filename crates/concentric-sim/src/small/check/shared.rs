@@ -39,6 +39,7 @@ struct Upstream {
     // What the store knows of its permits, and for how long.
     held: u64,
     until: u64,
+    turn: u64,
 }
 
 /// The quota of a provider in the store.
@@ -136,6 +137,7 @@ impl<'a> Shared<'a> {
             }
             What::Held {
                 limit,
+                turn,
                 used,
                 wanted,
                 allowed,
@@ -143,7 +145,7 @@ impl<'a> Shared<'a> {
             } => self.held(
                 process,
                 at,
-                limit,
+                (limit, *turn),
                 [*used, *wanted, *allowed, *lease],
                 &mut wrong,
             ),
@@ -307,7 +309,7 @@ impl<'a> Shared<'a> {
         &mut self,
         process: ProcessId,
         at: u64,
-        limit: &str,
+        (limit, turn): (&str, u64),
         [used, wanted, allowed, lease]: [u64; 4],
         wrong: &mut impl FnMut(String),
     ) {
@@ -315,6 +317,17 @@ impl<'a> Shared<'a> {
         let Some(provider) = provider_of(limit) else {
             return wrong(format!("asked for {limit}"));
         };
+        let upstream = self.upstream(provider, process);
+        if upstream.until > at && upstream.turn > turn {
+            // A later request has arrived before.
+            if allowed > 0 {
+                wrong(format!(
+                    "has {allowed} permits of {limit} by a late request"
+                ));
+            }
+            return;
+        }
+        upstream.turn = turn;
         let processes = self.upstreams.entry(provider).or_default();
         let others = processes
             .iter()

@@ -468,9 +468,15 @@ end
 
 function methods.permits_hold()
   local caller = take(1)
-  local max, used, wanted, lease = unpack(numbers(4))
+  local turn, max, used, wanted, lease = unpack(numbers(5))
+  local known = load(base .. ':h') or {}
+  local own = known[caller]
+  if own and own.till > now and own.turn > turn then
+    -- A later request has arrived before.
+    return {'ok', 0}
+  end
   local holders, wants, held, till = {}, {wanted}, 0, 0
-  for name, it in pairs(load(base .. ':h') or {}) do
+  for name, it in pairs(known) do
     if it.till > now and name ~= caller then
       holders[name] = it
       wants[#wants + 1] = it.wanted
@@ -488,7 +494,7 @@ function methods.permits_hold()
   share = math.max(share + (before < rest and 1 or 0), 1)
   local allowed = math.min(wanted, share, math.max(max - held, 0))
   if used > 0 or wanted > 0 then
-    holders[caller] = {held = math.max(allowed, used), wanted = wanted, till = now + lease}
+    holders[caller] = {held = math.max(allowed, used), wanted = wanted, till = now + lease, turn = turn}
     till = math.max(till, now + lease)
   end
   save(base .. ':h', holders, till)

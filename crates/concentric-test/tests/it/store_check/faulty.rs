@@ -51,7 +51,7 @@ fault! {
     ForgetsAllMemories SharesCachedValues KeepsTheFirstCachedValue ServesExpiredValues ExtendsCachedValues
     TruncatesCachedValues IgnoresSpaces RemovesAllSpaces KeepsCachedValuesOfDeletedConversations
     IgnoresOtherCallers HasFullPeriodsTwice ServesInOrderOfArrival ForgetsReturnedAmounts ForgetsRejections IgnoresProviders
-    MixesBuckets GrantsAllPermits KeepsPermitsOfTheDead
+    MixesBuckets GrantsAllPermits KeepsPermitsOfTheDead TakesLateRequests
     ReservesTheOutermostOnly SettlesTwice FreesReservationsOfTheDead ForgetsLateSettlements HasNoWindows ForgetsExtensions
     SharesBudgets
     ClaimsAfterACheck AppendsAfterACheck UsesAKeyAfterACheck SweepsAfterACheck
@@ -944,15 +944,16 @@ impl QuotaStore for FaultyStore {
         &self,
         bucket: Str,
         max: u64,
-        caller: Str,
+        caller: (Str, u64),
         used: u64,
         wanted: u64,
         lease: Duration,
     ) -> StoreFuture<u64> {
-        let (max, lease) = match self.fault {
-            Fault::GrantsAllPermits => (max * 3, lease),
-            Fault::KeepsPermitsOfTheDead => (max, lease * 10),
-            _ => (max, lease),
+        let (max, caller, lease) = match self.fault {
+            Fault::GrantsAllPermits => (max * 3, caller, lease),
+            Fault::KeepsPermitsOfTheDead => (max, caller, lease * 10),
+            Fault::TakesLateRequests => (max, (caller.0, 0), lease),
+            _ => (max, caller, lease),
         };
         self.inner.hold(bucket, max, caller, used, wanted, lease)
     }

@@ -286,6 +286,8 @@ faults! {
         says "the permits of the first process must be 10";
     KeepsPermitsOfTheDead: quotas::permits_are_divided_and_end_with_their_leases
         says "those of a process after the lease of the other one must be 10";
+    TakesLateRequests: quotas::permits_are_divided_and_end_with_their_leases
+        says "those of a request that arrives after a later one of its process must be 0";
     ReservesTheOutermostOnly: budgets::all_budgets_are_reserved_or_none
         says "the budget that another call does not fit must be";
     SettlesTwice: budgets::a_reservation_is_settled_once
