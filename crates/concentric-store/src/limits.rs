@@ -77,7 +77,7 @@ macro_rules! limits {
                 &self,
                 bucket: concentric_core::Str,
                 max: u64,
-                (caller, turn): (concentric_core::Str, u64),
+                (caller, request): (concentric_core::Str, u64),
                 used: u64,
                 wanted: u64,
                 lease: std::time::Duration,
@@ -85,7 +85,7 @@ macro_rules! limits {
                 self.change_limit(
                     bucket.to_string(),
                     move |state: &mut concentric_core::store::PermitState, now| {
-                        let allowed = state.hold(max, (&caller, turn), used, wanted, lease, now);
+                        let allowed = state.hold(max, (&caller, request), used, wanted, lease, now);
                         (allowed, crate::limits::Next::Until(state.expiry()))
                     },
                 )

@@ -33,7 +33,7 @@ struct Holder {
     wanted: u64,
     until: u64,
     // The number of its last request.
-    turn: u64,
+    request: u64,
 }
 
 impl PermitState {
@@ -41,7 +41,7 @@ impl PermitState {
     pub fn hold(
         &mut self,
         max: u64,
-        (caller, turn): (&str, u64),
+        (caller, request): (&str, u64),
         used: u64,
         wanted: u64,
         lease: Duration,
@@ -49,7 +49,11 @@ impl PermitState {
     ) -> u64 {
         let now = micros(now);
         self.holders.retain(|_, it| it.until > now);
-        if self.holders.get(caller).is_some_and(|it| it.turn > turn) {
+        if self
+            .holders
+            .get(caller)
+            .is_some_and(|it| it.request > request)
+        {
             // The process has given up permits since, or has got some.
             return 0;
         }
@@ -72,7 +76,7 @@ impl PermitState {
                 held: allowed.max(used),
                 wanted,
                 until: now.saturating_add(micros(lease)),
-                turn,
+                request,
             };
             self.holders.insert(caller.to_owned().into(), holder);
         }

@@ -27,8 +27,8 @@ pub(super) struct Link {
     shared: Shared,
     max: usize,
     caller: Str,
-    // The number of the last request to the store.
-    turn: AtomicU64,
+    // The number of requests to the store.
+    requests: AtomicU64,
     runs: AtomicBool,
     refuses: AtomicBool,
     issued: Mutex<Issued>,
@@ -48,7 +48,7 @@ impl Link {
             max,
             caller: random_id(&shared.environment),
             shared,
-            turn: AtomicU64::new(0),
+            requests: AtomicU64::new(0),
             runs: AtomicBool::new(false),
             refuses: AtomicBool::new(false),
             issued: Mutex::default(),
@@ -92,8 +92,8 @@ impl Link {
 
     async fn hold(&self, used: usize, wanted: usize) -> Result<u64, StoreError> {
         let shared = &self.shared;
-        let turn = self.turn.fetch_add(1, Ordering::Relaxed) + 1;
-        let (name, caller) = (shared.name.clone(), (self.caller.clone(), turn));
+        let request = self.requests.fetch_add(1, Ordering::Relaxed) + 1;
+        let (name, caller) = (shared.name.clone(), (self.caller.clone(), request));
         let hold = shared.store.hold(
             name,
             self.max as u64,

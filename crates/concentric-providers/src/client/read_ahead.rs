@@ -139,32 +139,21 @@ impl Shared {
         Some(last.map(Frame::trailers))
     }
 
-    /// Adds chunks or the end. Returns whether there is no room for more; the task is woken when there is.
-    fn add(
-        &self,
-        chunks: &mut VecDeque<Bytes>,
-        size: usize,
-        end: Option<End>,
-        cx: &Context<'_>,
-    ) -> bool {
+    /// Changes the state, and wakes the consumer.
+    fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         let mut state = self.lock();
-        match state.chunks.is_empty() {
-            true => std::mem::swap(&mut state.chunks, chunks),
-            false => state.chunks.append(chunks),
-        }
-        state.size += size;
-        state.end = end;
-        let is_full = state.is_full(cx);
+        let changed = change(&mut state);
         let consumer = state.consumer.take();
         drop(state);
         if let Some(consumer) = consumer {
             consumer.wake();
         }
-        is_full
+        changed
     }
 }
 
 impl State {
+    /// Whether there is no room for more. The task is woken when there is.
     fn is_full(&mut self, cx: &Context<'_>) -> bool {
         let is_full = self.size >= LIMIT;
         self.task = is_full.then(|| cx.waker().clone());
@@ -208,10 +197,19 @@ impl Task {
         }
     }
 
+    /// Passes on what was collected, and the end.
     fn pass_on(&mut self, end: Option<End>, cx: &Context<'_>) {
         self.end_piece();
-        let size = std::mem::take(&mut self.size);
-        self.is_full = self.shared.add(&mut self.chunks, size, end, cx);
+        let (chunks, size) = (&mut self.chunks, std::mem::take(&mut self.size));
+        self.is_full = self.shared.change(|state| {
+            match state.chunks.is_empty() {
+                true => std::mem::swap(&mut state.chunks, chunks),
+                false => state.chunks.append(chunks),
+            }
+            state.size += size;
+            state.end = end;
+            state.is_full(cx)
+        });
     }
 }
 
@@ -259,12 +257,8 @@ impl Future for Task {
 impl Drop for Task {
     /// Ends the body if the runtime drops the task.
     fn drop(&mut self) {
-        let mut state = self.shared.lock();
-        state.end.get_or_insert_with(|| Err(broken()));
-        let consumer = state.consumer.take();
-        drop(state);
-        if let Some(consumer) = consumer {
-            consumer.wake();
-        }
+        self.shared.change(|state| {
+            state.end.get_or_insert_with(|| Err(broken()));
+        });
     }
 }

@@ -1,5 +1,5 @@
-use super::{Decoder, TooLarge};
-use bytes::Bytes;
+use super::{Decoder, TooLarge, append};
+use bytes::{Bytes, BytesMut};
 
 fn read(chunks: &[&[u8]]) -> Vec<(String, bool)> {
     let mut decoder = Decoder::new(1 << 20, 1 << 20);
@@ -160,4 +160,26 @@ fn one_large_event_in_small_chunks_is_linear() {
     }
     decoder.push(Bytes::from_static(b"\n\n"));
     assert_eq!(decoder.next().unwrap().unwrap().data.len(), 4 << 20);
+}
+
+#[test]
+fn bytes_are_taken_over_unless_most_of_their_memory_is_unused() {
+    let with = |capacity, len| {
+        let mut bytes = BytesMut::with_capacity(capacity);
+        bytes.resize(len, b'x');
+        let at = bytes.as_ptr();
+        let mut buffer = BytesMut::new();
+        append(&mut buffer, bytes.freeze());
+        assert_eq!(buffer.len(), len);
+        (buffer.as_ptr() == at, buffer.capacity())
+    };
+    assert_eq!(with(4096, 4096), (true, 4096));
+    let (is_taken, capacity) = with(4096, 100);
+    assert!(!is_taken && capacity < 4096, "{capacity}");
+    // Another handle may still read them.
+    let bytes = Bytes::from(vec![b'x'; 100]);
+    let mut buffer = BytesMut::new();
+    append(&mut buffer, bytes.clone());
+    buffer[0] = b'y';
+    assert_eq!(bytes[0], b'x');
 }

@@ -177,10 +177,10 @@ pub(crate) enum What {
         calls: u64,
         rejected: bool,
     },
-    /// A process uses so many permits, and may use others. `turn` is the number of its request.
+    /// A process uses so many permits, and may use others. `request` is the number of its request.
     Held {
         limit: String,
-        turn: u64,
+        request: u64,
         used: u64,
         wanted: u64,
         allowed: u64,

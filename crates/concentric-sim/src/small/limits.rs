@@ -145,13 +145,13 @@ impl QuotaStore for LimitStore {
         lease: Duration,
     ) -> StoreFuture<u64> {
         let store = &self.connection.database.store;
-        let turn = caller.1;
+        let request = caller.1;
         let work = store.hold(bucket.clone(), max, caller, used, wanted, lease);
         let limit = bucket.to_string();
         let held = self.connection.send(work, move |_, allowed| {
             vec![What::Held {
                 limit,
-                turn,
+                request,
                 used,
                 wanted,
                 allowed: *allowed,

@@ -109,7 +109,7 @@ impl QuotaStore for RedisStore {
         &self,
         bucket: Str,
         max: u64,
-        (caller, turn): (Str, u64),
+        (caller, request): (Str, u64),
         used: u64,
         wanted: u64,
         lease: Duration,
@@ -119,7 +119,7 @@ impl QuotaStore for RedisStore {
             let call = Call::of_limits(Of::Bucket(&bucket), "permits_hold");
             let call = call
                 .text(&caller)
-                .numbers([turn, max, used, wanted])
+                .numbers([request, max, used, wanted])
                 .int(span(lease));
             let reply = db.call(call, Repeat::Yes).await?;
             expect_ok(&reply)?;

@@ -339,9 +339,9 @@ async fn buckets_are_separate<H: WithQuotas>(test: Test<H>) {
 
 async fn permits_are_divided_and_end_with_their_leases<H: WithQuotas>(test: Test<H>) {
     let other = test.harness.open().await;
-    let turn = AtomicU64::new(0);
+    let requests = AtomicU64::new(0);
     let hold = async |store: &H::Store, caller: &'static str, used, wanted| {
-        let caller = (caller.into(), turn.fetch_add(1, Ordering::Relaxed) + 1);
+        let caller = (caller.into(), requests.fetch_add(1, Ordering::Relaxed) + 1);
         let held = store.hold("bucket".into(), 10, caller, used, wanted, secs(30));
         done(held.await, "`hold`")
     };
@@ -400,13 +400,13 @@ async fn permits_are_divided_and_end_with_their_leases<H: WithQuotas>(test: Test
         10,
         "those of a process that asks again",
     );
-    turn.store(0, Ordering::Relaxed);
+    requests.store(0, Ordering::Relaxed);
     same(
         hold(&test.store, "a", 0, 1).await,
         0,
         "those of a request that arrives after a later one of its process",
     );
-    turn.store(100, Ordering::Relaxed);
+    requests.store(100, Ordering::Relaxed);
     same(
         hold(&other, "b", 0, 20).await,
         0,
@@ -472,17 +472,18 @@ async fn random_calls_equal_the_reference<H: WithQuotas>(test: Test<H>) {
                     state.record(&quota, &changes, at);
                 }
                 1 => {
-                    let (turn, used, wanted) = (random.below(3), random.below(4), random.below(9));
+                    let (request, used, wanted) =
+                        (random.below(3), random.below(4), random.below(9));
                     let lease = secs(1 + random.below(4));
                     let held = store.hold(
                         bucket.clone(),
                         10,
-                        (caller.clone().into(), turn),
+                        (caller.clone().into(), request),
                         used,
                         wanted,
                         lease,
                     );
-                    let expected = permits.hold(10, (&caller, turn), used, wanted, lease, at);
+                    let expected = permits.hold(10, (&caller, request), used, wanted, lease, at);
                     same(
                         done(held.await, "`hold`"),
                         expected,

@@ -36,10 +36,10 @@ struct Upstream {
     // The permits of calls, and whether the store knows them.
     permits: BTreeMap<u64, bool>,
     under_way: BTreeSet<u64>,
-    // What the store knows of its permits, and for how long.
+    // What the store knows of its permits, for how long, and the number of the last request.
     held: u64,
     until: u64,
-    turn: u64,
+    request: u64,
 }
 
 /// The quota of a provider in the store.
@@ -137,7 +137,7 @@ impl<'a> Shared<'a> {
             }
             What::Held {
                 limit,
-                turn,
+                request,
                 used,
                 wanted,
                 allowed,
@@ -145,7 +145,7 @@ impl<'a> Shared<'a> {
             } => self.held(
                 process,
                 at,
-                (limit, *turn),
+                (limit, *request),
                 [*used, *wanted, *allowed, *lease],
                 &mut wrong,
             ),
@@ -309,7 +309,7 @@ impl<'a> Shared<'a> {
         &mut self,
         process: ProcessId,
         at: u64,
-        (limit, turn): (&str, u64),
+        (limit, request): (&str, u64),
         [used, wanted, allowed, lease]: [u64; 4],
         wrong: &mut impl FnMut(String),
     ) {
@@ -318,7 +318,7 @@ impl<'a> Shared<'a> {
             return wrong(format!("asked for {limit}"));
         };
         let upstream = self.upstream(provider, process);
-        if upstream.until > at && upstream.turn > turn {
+        if upstream.until > at && upstream.request > request {
             // A later request has arrived before.
             if allowed > 0 {
                 wrong(format!(
@@ -327,7 +327,7 @@ impl<'a> Shared<'a> {
             }
             return;
         }
-        upstream.turn = turn;
+        upstream.request = request;
         let processes = self.upstreams.entry(provider).or_default();
         let others = processes
             .iter()

@@ -468,10 +468,10 @@ end
 
 function methods.permits_hold()
   local caller = take(1)
-  local turn, max, used, wanted, lease = unpack(numbers(5))
+  local request, max, used, wanted, lease = unpack(numbers(5))
   local known = load(base .. ':h') or {}
   local own = known[caller]
-  if own and own.till > now and own.turn > turn then
+  if own and own.till > now and own.request > request then
     -- A later request has arrived before.
     return {'ok', 0}
   end
@@ -494,7 +494,7 @@ function methods.permits_hold()
   share = math.max(share + (before < rest and 1 or 0), 1)
   local allowed = math.min(wanted, share, math.max(max - held, 0))
   if used > 0 or wanted > 0 then
-    holders[caller] = {held = math.max(allowed, used), wanted = wanted, till = now + lease, turn = turn}
+    holders[caller] = {held = math.max(allowed, used), wanted = wanted, till = now + lease, request = request}
     till = math.max(till, now + lease)
   end
   save(base .. ':h', holders, till)
