@@ -19,8 +19,8 @@ use std::{
 };
 use tokio::task::AbortHandle;
 
-/// The size in bytes at which no further chunks are collected, and at which no more are passed on.
-const LIMIT: usize = 16 << 10;
+/// The size in bytes at which no further chunks are collected.
+const LIMIT: usize = 32 << 10;
 
 /// Smaller chunks are copied into pieces of this size, in bytes: each chunk may keep a buffer of the connection, of 8 KiB
 /// and more.
@@ -29,6 +29,10 @@ const PIECE: usize = 4 << 10;
 /// The number of polls without a further chunk after which the consumer is woken: the connection gets its turn
 /// between two of them.
 const POLLS: u8 = 2;
+
+/// The number of chunks after which the consumer is woken in any case. On a busy runtime, each of them takes as long as
+/// the task waits for its turn.
+const CHUNKS: u8 = 32;
 
 /// The body of a response, read by a task that ends when this is dropped.
 pub(super) struct ReadAhead {
@@ -42,7 +46,12 @@ struct Shared(Mutex<State>);
 
 #[derive(Default)]
 struct State {
+    // What the consumer has not taken: chunks, and after them a piece of small ones. It may take them before it is woken,
+    // so that it does not report an idle connection while they are collected.
     chunks: VecDeque<Bytes>,
+    piece: BytesMut,
+    // The number of collected chunks, and their size.
+    count: u8,
     size: usize,
     end: Option<End>,
     // The consumer that waits for a chunk, and the task that waits until there is room.
@@ -60,10 +69,7 @@ impl ReadAhead {
         let task = Task {
             body,
             shared: Arc::clone(&shared),
-            chunks: VecDeque::new(),
-            piece: BytesMut::new(),
-            size: 0,
-            polls: 0,
+            polls: POLLS,
             is_full: false,
         };
         Self {
@@ -89,8 +95,7 @@ impl ReadAhead {
 
     pub(super) fn is_end_stream(&self) -> bool {
         let state = self.shared.lock();
-        let is_empty = self.chunks.is_empty() && state.chunks.is_empty();
-        is_empty && matches!(state.end, Some(Ok(None)))
+        self.chunks.is_empty() && state.size == 0 && matches!(state.end, Some(Ok(None)))
     }
 }
 
@@ -99,7 +104,7 @@ impl Drop for ReadAhead {
         self.task.abort();
         // The task may be dropped much later.
         let mut state = self.shared.lock();
-        let kept = (std::mem::take(&mut state.chunks), state.consumer.take());
+        let kept = std::mem::take(&mut *state);
         drop(state);
         drop(kept);
     }
@@ -113,7 +118,7 @@ impl Shared {
     /// Resolves when there are chunks, which are moved to `into`, or the end.
     fn poll_chunks(&self, into: &mut VecDeque<Bytes>, cx: &Context<'_>) -> Poll<()> {
         let mut state = self.lock();
-        if state.chunks.is_empty() && state.end.is_none() {
+        if !state.is_ready() {
             let replaced = match &state.consumer {
                 Some(known) if known.will_wake(cx.waker()) => None,
                 _ => state.consumer.replace(cx.waker().clone()),
@@ -122,8 +127,9 @@ impl Shared {
             drop(replaced);
             return Poll::Pending;
         }
+        state.end_piece();
         std::mem::swap(into, &mut state.chunks);
-        state.size = 0;
+        (state.count, state.size) = (0, 0);
         let task = state.task.take();
         drop(state);
         if let Some(task) = task {
@@ -139,44 +145,50 @@ impl Shared {
         Some(last.map(Frame::trailers))
     }
 
-    /// Changes the state, and wakes the consumer.
-    fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+    /// Adds a chunk. Returns whether there is no room for more, as [`State::is_full`] does.
+    // Locks once per chunk, mostly without contention.
+    fn collect(&self, chunk: Bytes, cx: &Context<'_>) -> bool {
         let mut state = self.lock();
-        let changed = change(&mut state);
+        state.collect(chunk);
+        let is_full = state.is_full(cx);
+        if is_full || state.count >= CHUNKS {
+            wake(state);
+        }
+        is_full
+    }
+
+    fn end(&self, end: End) {
+        let mut state = self.lock();
+        state.end = Some(end);
+        wake(state);
+    }
+}
+
+/// Wakes the consumer if there is something for it.
+fn wake(mut state: MutexGuard<'_, State>) {
+    if state.is_ready() {
         let consumer = state.consumer.take();
         drop(state);
         if let Some(consumer) = consumer {
             consumer.wake();
         }
-        changed
     }
 }
 
 impl State {
+    fn is_ready(&self) -> bool {
+        self.size > 0 || self.end.is_some()
+    }
+
     /// Whether there is no room for more. The task is woken when there is.
     fn is_full(&mut self, cx: &Context<'_>) -> bool {
         let is_full = self.size >= LIMIT;
         self.task = is_full.then(|| cx.waker().clone());
         is_full
     }
-}
 
-/// Collects the chunks.
-struct Task {
-    body: Incoming,
-    shared: Arc<Shared>,
-    // What the consumer cannot read yet: chunks, and after them a piece of small ones.
-    chunks: VecDeque<Bytes>,
-    piece: BytesMut,
-    size: usize,
-    // The number of polls since the last chunk.
-    polls: u8,
-    // Whether the consumer had no room for more.
-    is_full: bool,
-}
-
-impl Task {
     fn collect(&mut self, chunk: Bytes) {
+        self.count = self.count.saturating_add(1);
         self.size += chunk.len();
         if self.piece.len() + chunk.len() > PIECE {
             self.end_piece();
@@ -196,21 +208,16 @@ impl Task {
             self.chunks.push_back(piece.freeze());
         }
     }
+}
 
-    /// Passes on what was collected, and the end.
-    fn pass_on(&mut self, end: Option<End>, cx: &Context<'_>) {
-        self.end_piece();
-        let (chunks, size) = (&mut self.chunks, std::mem::take(&mut self.size));
-        self.is_full = self.shared.change(|state| {
-            match state.chunks.is_empty() {
-                true => std::mem::swap(&mut state.chunks, chunks),
-                false => state.chunks.append(chunks),
-            }
-            state.size += size;
-            state.end = end;
-            state.is_full(cx)
-        });
-    }
+/// Collects the chunks.
+struct Task {
+    body: Incoming,
+    shared: Arc<Shared>,
+    // The number of polls since the last chunk.
+    polls: u8,
+    // Whether the consumer had no room for more.
+    is_full: bool,
 }
 
 impl Future for Task {
@@ -225,11 +232,8 @@ impl Future for Task {
             let end = match Pin::new(&mut this.body).poll_frame(cx) {
                 Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
                     Ok(chunk) => {
-                        this.collect(chunk);
                         this.polls = 0;
-                        if this.size >= LIMIT {
-                            this.pass_on(None, cx);
-                        }
+                        this.is_full = this.shared.collect(chunk, cx);
                         continue;
                     }
                     Err(last) => Ok(last.into_trailers().ok()),
@@ -237,17 +241,17 @@ impl Future for Task {
                 Poll::Ready(Some(Err(error))) => Err(broken().with_source(error)),
                 Poll::Ready(None) => Ok(None),
                 Poll::Pending => {
-                    if this.size > 0 {
+                    if this.polls < POLLS {
                         this.polls += 1;
                         match this.polls < POLLS {
                             true => cx.waker().wake_by_ref(),
-                            false => this.pass_on(None, cx),
+                            false => wake(this.shared.lock()),
                         }
                     }
                     break;
                 }
             };
-            this.pass_on(Some(end), cx);
+            this.shared.end(end);
             return Poll::Ready(());
         }
         Poll::Pending
@@ -257,8 +261,9 @@ impl Future for Task {
 impl Drop for Task {
     /// Ends the body if the runtime drops the task.
     fn drop(&mut self) {
-        self.shared.change(|state| {
-            state.end.get_or_insert_with(|| Err(broken()));
-        });
+        let is_over = self.shared.lock().end.is_some();
+        if !is_over {
+            self.shared.end(Err(broken()));
+        }
     }
 }
