@@ -6,7 +6,8 @@
 //! |---|---|
 //! | connections | kept alive for 90 seconds and shared by clones; TCP keep-alive after 15 seconds |
 //! | protocol | HTTP/1.1: a connection for each call in flight; [`http2`](Builder::http2) offers HTTP/2 |
-//! | streams | over HTTP/1.1, a task per response reads about 32 KiB ahead; see [`Body`] |
+//! | streams | over HTTP/1.1, a task per response reads about 64 KiB ahead; see [`Body`] |
+//! | heads of responses | over HTTP/1.1, at most 64 KiB |
 //! | redirects | not followed, since a redirect would forward the key |
 //! | compression | not requested |
 //! | proxies | read from the environment; see [`proxy_from_env`](Builder::proxy_from_env) |
@@ -66,6 +67,9 @@ use tokio::{
     time::{Instant, Sleep},
 };
 use tower_service::Service;
+
+/// The largest head of a response over HTTP/1.1, and the largest chunk of its body that is passed on, in bytes.
+const BUFFER: usize = 64 << 10;
 
 /// The code of an error of a call that was not sent.
 const NOT_CONNECTED: &str = "not_connected";
@@ -186,6 +190,7 @@ impl Builder {
         let inner = legacy::Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
             .timer(TokioTimer::new())
+            .http1_max_buf_size(BUFFER)
             .build(connector);
         Ok(HttpClient {
             inner: Arc::new(inner),
@@ -271,6 +276,8 @@ fn without_user(uri: &mut http::Uri) {
 struct Silence {
     timeout: Option<Duration>,
     alarm: Option<Pin<Box<Sleep>>>,
+    // Whether the time was over at the last poll.
+    is_late: bool,
 }
 
 impl Silence {
@@ -278,15 +285,18 @@ impl Silence {
         Self {
             timeout,
             alarm: None,
+            is_late: false,
         }
     }
 
     /// Resets the timeout after data has arrived.
     fn end(&mut self) {
         self.alarm = None;
+        self.is_late = false;
     }
 
-    /// Resolves to a timeout error if no data has arrived for too long.
+    /// Resolves to a timeout error if no data has arrived for too long. The connection is polled once more after that,
+    /// since what has arrived may be in a task that was woken and waits for its turn.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Error> {
         let Some(timeout) = self.timeout else {
             return Poll::Pending;
@@ -294,10 +304,15 @@ impl Silence {
         if timeout.is_zero() {
             return Poll::Ready(timed_out());
         }
-        let alarm = self
-            .alarm
-            .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(after(timeout))));
-        ready!(alarm.as_mut().poll(cx));
+        if !self.is_late {
+            let alarm = self
+                .alarm
+                .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(after(timeout))));
+            ready!(alarm.as_mut().poll(cx));
+            self.is_late = true;
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         Poll::Ready(timed_out())
     }
 }
@@ -339,7 +354,7 @@ concentric_core::opaque_debug!(ResponseFuture);
 
 /// Response body of [`HttpClient`].
 ///
-/// A response of unknown size over HTTP/1.1 is read about 32 KiB ahead of its consumer, by a task of the runtime in which
+/// A response of unknown size over HTTP/1.1 is read about 64 KiB ahead of its consumer, by a task of the runtime in which
 /// the future of the response was polled, so that a consumer that waits is woken once for all chunks that are ready
 /// together. The body ends with an error if that runtime does. Dropping the body ends the request.
 pub struct Body {

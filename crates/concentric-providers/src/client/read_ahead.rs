@@ -19,7 +19,7 @@ use std::{
 };
 use tokio::task::AbortHandle;
 
-/// The size in bytes at which no further chunks are collected.
+/// The size in bytes at which no further chunks are collected. The consumer may have as much besides.
 const LIMIT: usize = 32 << 10;
 
 /// Smaller chunks are copied into pieces of this size, in bytes: each chunk may keep a buffer of the connection, of 8 KiB

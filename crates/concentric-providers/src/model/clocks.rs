@@ -29,6 +29,8 @@ pub(crate) struct Clocks {
     total: Duration,
     // Fires when the first limit is reached or earlier, since activity only postpones a limit.
     alarm: Option<Sleep>,
+    // Whether a limit had been reached at the last poll.
+    is_late: bool,
     watch: Arc<Watch>,
     waker: Waker,
 }
@@ -78,6 +80,7 @@ impl Clocks {
             progress: Duration::ZERO,
             total: Duration::ZERO,
             alarm: None,
+            is_late: false,
             waker: Waker::from(Arc::clone(&watch)),
             watch,
         }))
@@ -85,7 +88,8 @@ impl Clocks {
 
     /// Polls `service`, and checks the limits if it is pending.
     ///
-    /// An item that is ready is returned even if a limit has been reached.
+    /// An item that is ready is returned even if a limit has been reached. The service is polled once more after that, since
+    /// what has arrived may be in a task that was woken and waits for its turn.
     pub(crate) fn poll<T>(
         clocks: &mut Option<Box<Self>>,
         cx: &mut task::Context<'_>,
@@ -96,8 +100,19 @@ impl Clocks {
         };
         clocks.charge();
         match service(&mut task::Context::from_waker(&clocks.waker)) {
-            Poll::Ready(ready) => Poll::Ready(Ok(ready)),
-            Poll::Pending => clocks.poll_time(cx).map(Err),
+            Poll::Ready(ready) => {
+                clocks.is_late = false;
+                Poll::Ready(Ok(ready))
+            }
+            Poll::Pending => {
+                let expired = clocks.poll_time(cx);
+                let was_late = std::mem::replace(&mut clocks.is_late, expired.is_ready());
+                if clocks.is_late && !was_late {
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+                expired.map(Err)
+            }
         }
     }
 

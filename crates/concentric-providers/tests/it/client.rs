@@ -3,7 +3,7 @@
 use crate::common::*;
 use bytes::Bytes;
 use concentric_core::{ChatRequest, ErrorKind};
-use concentric_providers::{ApiKey, HttpClient, OpenAiLayer, client::Body};
+use concentric_providers::{ApiKey, HttpClient, OpenAiLayer, Timeouts, client::Body};
 use http_body::{Body as _, Frame};
 use http_body_util::Full;
 use std::{future::poll_fn, pin::Pin, process::Output, task::Poll, time::Duration};
@@ -202,6 +202,37 @@ fn a_busy_runtime_is_not_a_silent_server() {
         read
     });
     assert_eq!(read, "chunk".repeat(COUNT));
+}
+
+/// On a runtime that was blocked for longer than the limit, while the answer arrived.
+#[tokio::test]
+async fn what_has_arrived_is_read_though_its_time_is_over() {
+    const TIMEOUT: Duration = Duration::from_millis(100);
+    let (listener, url) = listen().await;
+    let event = delta(r#"{"content":"a"}"#);
+    let head =
+        "HTTP/1.1 200 x\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
+    let first = head.to_owned() + &chunked([event.clone()]);
+    let rest = chunked([event, finish("stop"), "data: [DONE]\n\n".to_owned()]);
+    for (read_timeout, timeouts) in [
+        (TIMEOUT, Timeouts::off()),
+        (Duration::MAX, Timeouts::off().idle(TIMEOUT)),
+        (Duration::MAX, Timeouts::off().total(TIMEOUT)),
+    ] {
+        let client = HttpClient::builder().read_timeout(read_timeout);
+        let layer = OpenAiLayer::compatible(&url, "m", None).timeouts(timeouts);
+        let model = layer.layer(client.build().unwrap());
+        let (response, mut server) = tokio::join!(
+            tokio::spawn(model.oneshot(ChatRequest::user("hi"))),
+            accept(&listener, &first)
+        );
+        let text = tokio::spawn(response.unwrap().unwrap().text());
+        // The reader waits when the rest arrives.
+        tokio::time::sleep(TIMEOUT / 10).await;
+        server.write_all(rest.as_bytes()).await.unwrap();
+        std::thread::sleep(TIMEOUT * 2);
+        assert_eq!(text.await.unwrap().unwrap(), "aa");
+    }
 }
 
 #[tokio::test]
