@@ -31,7 +31,8 @@ shared! {
         ) -> StoreFuture<Result<(), (Str, OverBudget)>>;
 
         /// Charges `actual` for a reservation, in the windows in which it was made. A repetition has no effect. Within
-        /// an hour after the end of its lease, corrects what was charged then.
+        /// an hour after the end of its lease, corrects what was charged then. A request to reserve that arrives up to
+        /// a minute after this one, since it was late, reserves nothing.
         fn settle(&self, tenant: Tenant, id: Str, actual: Amounts) -> StoreFuture<()>;
 
         /// Adds `more` to the limits of a budget, until the end of the current window.
@@ -140,6 +141,9 @@ fn month(day: i64) -> i64 {
 /// The time for which a reservation whose lease has ended can still be settled.
 const CORRECTED: Duration = Duration::from_secs(60 * 60);
 
+/// The time for which a request to reserve may arrive after the settlement.
+const SETTLED: Duration = Duration::from_secs(60);
+
 /// The state of the budgets of a tenant in a [`BudgetStore`], and its arithmetic without I/O.
 ///
 /// Times are since 1970. Sums saturate.
@@ -191,6 +195,13 @@ struct Reservation {
     charged: bool,
 }
 
+impl Reservation {
+    /// Whether it is the mark of a settlement that found no reservation.
+    fn is_settled(&self) -> bool {
+        self.charged && self.budgets.is_empty()
+    }
+}
+
 impl BudgetState {
     /// Reserves amounts at the time `now`. See [`BudgetStore::reserve`].
     ///
@@ -234,10 +245,19 @@ impl BudgetState {
     /// Settles a reservation at the time `now`. See [`BudgetStore::settle`].
     pub fn settle(&mut self, id: &str, actual: Amounts, now: Duration) {
         self.expire(now);
-        let Some(reservation) = self.open.remove(id) else {
-            return;
-        };
-        self.charge(&reservation, actual);
+        match self.open.remove(id) {
+            Some(reservation) if !reservation.is_settled() => self.charge(&reservation, actual),
+            // The request to reserve may arrive later.
+            _ => {
+                let settled = Reservation {
+                    budgets: Vec::new(),
+                    amounts: Amounts::new(),
+                    until: now.saturating_add(SETTLED),
+                    charged: true,
+                };
+                self.open.insert(id.to_owned().into(), settled);
+            }
+        }
         self.forget(now);
     }
 

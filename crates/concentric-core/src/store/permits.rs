@@ -5,6 +5,9 @@ use concentric_proto::Str;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, time::Duration};
 
+/// The time in microseconds for which some of the callers may have permits, if there are more callers than permits.
+const TURN: u64 = 1_000_000;
+
 /// The permits of a bucket of a [`QuotaStore`](super::QuotaStore) by their callers, and the arithmetic of their shares.
 ///
 /// ```
@@ -62,13 +65,15 @@ impl PermitState {
             max,
             self.holders.values().map(|it| it.wanted).chain([wanted]),
         );
-        // A rest that cannot be divided is for the first of those that want more.
-        let before = self
-            .holders
-            .iter()
-            .take_while(|(name, _)| name.as_str() < caller);
-        let before = before.filter(|(_, it)| it.wanted > share).count() as u64;
-        let share = share.saturating_add(u64::from(before < rest)).max(1);
+        let wanting = self.holders.iter().filter(|(_, it)| it.wanted > share);
+        let (before, after): (Vec<_>, Vec<_>) =
+            wanting.partition(|(name, _)| name.as_str() < caller);
+        let (before, others) = (before.len() as u64, (before.len() + after.len()) as u64);
+        let share = match share {
+            0 => u64::from(has_turn(max, before, others + 1, now)),
+            // A rest that cannot be divided is for the first of those that want more.
+            _ => share.saturating_add(u64::from(before < rest)),
+        };
         let held: u64 = self.holders.values().map(|it| it.held).sum();
         let allowed = wanted.min(share).min(max.saturating_sub(held));
         if used > 0 || wanted > 0 {
@@ -88,6 +93,15 @@ impl PermitState {
         let ends = self.holders.values().map(|it| it.until);
         Duration::from_micros(ends.max().unwrap_or_default())
     }
+}
+
+/// Whether the caller at `index` of `count`, which are more than the permits, may have one at the time `now`, in
+/// microseconds. Multiples of the golden ratio choose the first of them, so that calls of any length find each caller
+/// in turn when they end.
+const fn has_turn(max: u64, index: u64, count: u64, now: u64) -> bool {
+    let turn = now / TURN % 65_536 * 40_503 % 65_536;
+    let first = turn * count / 65_536;
+    (index + count - first) % count < max
 }
 
 /// The largest number of permits that all may have at most, and what is left.

@@ -36,7 +36,8 @@ shared! {
         /// id of the process, and a number that grows with each request: one that arrives after a later one of the
         /// process changes nothing, and returns 0.
         ///
-        /// No caller has more than an equal share while others want more; what is returned may be less than
+        /// No caller has more than an equal share while others want more. If there are more of them than permits, they may
+        /// have one in turn, for a second each, in an order that looks random. What is returned may be less than
         /// `used`, in which case the caller gives up permits as they are released.
         fn hold(
             &self,
@@ -189,6 +190,10 @@ const UNITS: f64 = 1e6;
 
 /// The longest time after which a process asks again, in microseconds.
 const LONGEST_WAIT: u64 = 1_000_000;
+
+/// The time after which a process asks again if nothing but the number of examined calls held its own back, in
+/// microseconds.
+const SHORT_WAIT: u64 = 10_000;
 
 /// The time for which a process that does not ask again keeps its place, in microseconds.
 const GRACE: u64 = 500_000;
@@ -382,6 +387,11 @@ impl QuotaState {
             let amounts = entry.next().unwrap_or_default();
             let needs = need(amounts, caps, bursts);
             is_over |= left.iter().zip(needs).any(|(left, need)| *left < need);
+            // A limit of 0 lets no call begin, not even one that would leave as much.
+            is_over |= amounts
+                .iter()
+                .zip(quota.limits)
+                .any(|(amount, limit)| *amount > 0.0 && limit <= 0.0);
             let is_own = at >= others;
             if is_own && is_over {
                 let short = needs.iter().zip(left).map(|(need, left)| need - left);
@@ -417,8 +427,11 @@ impl QuotaState {
         let is_waiting = own.iter().any(|entry| entry.next().is_some());
         let wait = match is_waiting {
             false => 0,
-            // More calls wait before than are examined.
-            true => wait.unwrap_or(LONGEST_WAIT),
+            true => wait.unwrap_or(match is_over {
+                true => LONGEST_WAIT,
+                // More calls wait before than are examined, and they fit.
+                false => SHORT_WAIT,
+            }),
         };
         let extra = ahead.map(amount);
         let fits = left

@@ -86,39 +86,46 @@ impl SharedBudgets {
         let tenant = Tenant::of(&context);
         let id = random_id(&self.environment);
         let (reply, answer) = oneshot::channel();
-        let (to, of, name) = (Arc::clone(&store), tenant.clone(), id.clone());
-        let (lease, environment) = (self.lease, self.environment.clone());
+        // Settled if nobody takes it: the call may be dropped before it reads the answer.
+        let reserved = Reserved {
+            actual: Amounts::new(),
+            of: Reservation::Shared {
+                store: Arc::clone(&store),
+                tenant: tenant.clone(),
+                id: id.clone(),
+                runtime: runtime.clone(),
+                environment: self.environment.clone(),
+            },
+        };
+        let reservation = store.reserve(tenant, id, budgets, amounts, self.lease);
         runtime.spawn(async move {
-            let reserved = to.reserve(of.clone(), name.clone(), budgets, amounts, lease);
-            // The call was dropped, or has not waited.
-            if let Err(unread) = reply.send(reserved.await)
-                && !matches!(unread, Ok(Err(_)))
-            {
-                settle(to, of, name, Amounts::new(), environment).await;
-            }
+            let answer = reservation.await.map(|granted| match granted {
+                Ok(()) => Ok(reserved),
+                Err(over) => {
+                    reserved.forget();
+                    Err(over)
+                }
+            });
+            drop(reply.send(answer));
         });
         let late = context.environment().clock().sleep(PATIENCE);
         let answered = match within(late, answer).await {
             Some(Ok(answered)) => answered,
             _ => Err(StoreError::failed("the store did not answer in time")),
         };
-        let of = match answered {
-            Ok(Ok(())) => Reservation::Shared {
-                store,
-                tenant,
-                id,
-                runtime,
-                environment: self.environment,
-            },
+        match answered {
+            Ok(Ok(reserved)) => Ok(Some(reserved)),
             Ok(Err((name, over))) => {
                 let why = format!("the budget `{name}` is used up: {over}");
                 let error = Error::halted(why).with_code(OVER_BUDGET);
-                return Err(error.with_source(over));
+                Err(error.with_source(over))
             }
-            Err(error) => Reservation::InOutage(Some(self.reserve_in_outage(error, amounts)?)),
-        };
-        let actual = Amounts::new();
-        Ok(Some(Reserved { actual, of }))
+            Err(error) => {
+                let of = Reservation::InOutage(Some(self.reserve_in_outage(error, amounts)?));
+                let actual = Amounts::new();
+                Ok(Some(Reserved { actual, of }))
+            }
+        }
     }
 
     fn reserve_in_outage(&self, error: StoreError, amounts: Amounts) -> Result<Lease, Error> {
@@ -156,6 +163,13 @@ async fn settle(
                     .await
             }
         }
+    }
+}
+
+impl Reserved {
+    /// Ends it without a settlement: nothing is reserved.
+    fn forget(mut self) {
+        self.of = Reservation::InOutage(None);
     }
 }
 

@@ -175,6 +175,9 @@ async fn work(limit: Arc<Limit>, task: OnAbort<impl FnOnce()>) {
         return;
     };
     let mut is_idle = false;
+    // The time until which the store may count permits of this process.
+    let mut until = Duration::ZERO;
+    let now = || link.shared.environment.clock().monotonic();
     loop {
         let waiting = limit.waiting();
         let used = link.issued().permits.saturating_sub(limit.available());
@@ -189,8 +192,14 @@ async fn work(limit: Arc<Limit>, task: OnAbort<impl FnOnce()>) {
         // Those that are returned must not be used: another process has them before the answer is here.
         let issued = link.trim(&limit, used + waiting);
         let wanted = issued.max(used + waiting);
+        if wanted > 0 {
+            until = now().saturating_add(link.shared.lease + link.shared.patience);
+        }
         let pause = match link.hold(issued, wanted).await {
             Ok(allowed) => {
+                if wanted == 0 {
+                    until = Duration::ZERO;
+                }
                 link.refuses.store(false, Ordering::Release);
                 link.issue(
                     &limit,
@@ -212,7 +221,8 @@ async fn work(limit: Arc<Limit>, task: OnAbort<impl FnOnce()>) {
                 RENEWAL
             }
         };
-        if wanted == 0 {
+        // Others lack permits that are not returned until the lease ends.
+        if wanted == 0 && now() >= until {
             link.issue(&limit, 0);
             // A call may come in between. Either it finds that no task runs, or its place is seen here: both sides
             // read and write the flag at once.

@@ -1,6 +1,7 @@
 use super::{
     OVER_QUOTA, Quota, RATE_LIMITED,
     recent::Recent,
+    shared::MOST_CALLS,
     shared::{Link, Settled},
 };
 use crate::{
@@ -111,15 +112,17 @@ pub(super) struct Waiter {
 }
 
 impl Buckets {
-    /// Returns the bucket of `key`.
+    /// Returns the bucket of `key`, or that of all calls if the layer has no keys.
     pub(super) fn get(
         &self,
-        key: Str,
+        key: Option<Str>,
         quota: impl Fn(&Str) -> Quota,
         shared: Option<&Shared>,
         context: &Context,
     ) -> Arc<Bucket> {
         let lock = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let has_keys = key.is_some();
+        let key = key.unwrap_or_default();
         if let Some(bucket) = lock().buckets.get(&key) {
             return Arc::clone(bucket);
         }
@@ -136,10 +139,10 @@ impl Buckets {
         }
         if buckets.len() >= MAX_KEYS && !key.is_empty() && !buckets.contains_key(&key) {
             drop(by_key);
-            return self.get(Str::default(), quota, shared, context);
+            return self.get(Some(Str::default()), quota, shared, context);
         }
         let bucket = buckets.entry(key).or_insert_with_key(|key| {
-            let link = shared.map(|shared| Link::new(shared, key, context));
+            let link = shared.map(|it| Link::new(it, has_keys.then_some(key), context));
             Arc::new(Bucket::new(of_key, link, now))
         });
         Arc::clone(bucket)
@@ -744,8 +747,13 @@ impl<'a> Place<'a> {
         let owner = Tenant::of(&demand.context).0;
         let wait = demand.context.remaining().unwrap_or(Duration::MAX);
         let wait = wait.min(demand.wait);
+        // The store is asked while a call waits for it.
+        let queue = match bucket.link() {
+            Some(_) => demand.queue.max(MOST_CALLS),
+            None => demand.queue,
+        };
         let place = bucket.with(|inner, _| {
-            if inner.queue.len() >= demand.queue {
+            if inner.queue.len() >= queue {
                 return None;
             }
             let turn = inner.turn(demand.rank, &owner);

@@ -22,7 +22,7 @@ use tower_service::Service;
 #[derive(Clone)]
 pub struct RateLimitLayer {
     quota: Quota,
-    key: Arc<Of<ChatRequest, Str>>,
+    key: Option<Arc<Of<ChatRequest, Str>>>,
     quota_of: Arc<Of<str, Option<Quota>>>,
     // `None` for the estimate of this layer.
     estimate: Option<Arc<Of<ChatRequest, Usage>>>,
@@ -43,7 +43,7 @@ impl RateLimitLayer {
     pub fn new(quota: Quota) -> Self {
         Self {
             quota,
-            key: Arc::new(|_| Str::default()),
+            key: None,
             quota_of: Arc::new(|_| None),
             estimate: None,
             estimator: Estimator::new(),
@@ -61,7 +61,7 @@ impl RateLimitLayer {
     /// distinguished; calls of further ones share the quota of the empty key.
     #[must_use]
     pub fn by(mut self, key: impl Fn(&ChatRequest) -> Str + Send + Sync + 'static) -> Self {
-        self.key = Arc::new(key);
+        self.key = Some(Arc::new(key));
         self
     }
 
@@ -132,7 +132,8 @@ impl RateLimitLayer {
         self
     }
 
-    /// Sets how many calls of a key may wait; the default is 1,000.
+    /// Sets how many calls of a key may wait; the default is 1,000. Of a [shared](Self::shared) quota, at least 64 may,
+    /// since the store is asked first.
     #[must_use]
     pub fn queue(mut self, calls: usize) -> Self {
         self.queue = calls;
@@ -189,7 +190,7 @@ where
 
     fn call(&mut self, request: ChatRequest) -> Self::Future {
         let layer = &self.layer;
-        let key = (layer.key)(&request);
+        let key = layer.key.as_ref().map(|key| key(&request));
         let quota = |key: &Str| (layer.quota_of)(key).unwrap_or(layer.quota);
         let bucket = layer
             .buckets

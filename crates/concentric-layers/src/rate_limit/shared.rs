@@ -20,7 +20,7 @@ use std::{
 use tokio::{runtime::Handle, sync::Notify};
 
 /// The calls for which the store is asked at once.
-const MOST_CALLS: usize = 64;
+pub(super) const MOST_CALLS: usize = 64;
 
 /// The changes that are sent at once.
 const MOST_CHANGES: usize = 256;
@@ -182,11 +182,15 @@ impl State {
 }
 
 impl Link {
-    pub(super) fn new(shared: &Shared, key: &Str, context: &Context) -> Self {
+    pub(super) fn new(shared: &Shared, key: Option<&Str>, context: &Context) -> Self {
         let environment = context.environment().clone();
-        let bucket = match key.is_empty() {
-            true => shared.name.clone(),
-            false => format!("{}/{key}", shared.name).into(),
+        let bucket = match key {
+            None => shared.name.clone(),
+            // Not the name of another limit, whatever a client chooses as its key.
+            Some(key) => {
+                let key = key.replace('%', "%25").replace('/', "%2F");
+                format!("{}//{key}", shared.name).into()
+            }
         };
         Self {
             shared: shared.clone(),

@@ -17,11 +17,12 @@ use crate::common::{
 use concentric_core::{
     Outcome, RunId, ThreadId, Turn,
     store::{
-        Memories, Memory, Once, RunChange, RunStatus, RunStore, StoreError, ThreadChange,
-        ThreadStore,
+        Amounts, BudgetStore, BudgetWindow, Limits, Memories, Memory, Once, RunChange, RunStatus,
+        RunStore, SharedBudget, StoreError, ThreadChange, ThreadStore,
     },
 };
 use concentric_store::{Fault, Options, RedisStore};
+use concentric_test::ManualClock;
 use std::time::Duration;
 
 const LEASE: Duration = Duration::from_secs(30);
@@ -84,6 +85,37 @@ async fn check_page(
                 "{fault:?}"
             );
         }
+    }
+}
+
+#[tokio::test]
+async fn budgets_are_removed_after_their_windows() {
+    let clock = ManualClock::default();
+    let Some((store, schema)) = redis::store(Options::new().clock(clock.clone())).await else {
+        return;
+    };
+    let limits = Limits::new().model_calls(9);
+    let always = SharedBudget::new("always", limits);
+    let budgets = [
+        always.clone(),
+        SharedBudget::new("hour", limits).per(BudgetWindow::Hour),
+        SharedBudget::new("day", limits).per(BudgetWindow::Day { offset: 0 }),
+        SharedBudget::new("month", limits).per(BudgetWindow::Month { offset: 0 }),
+    ];
+    let (of, call) = (|| tenant("acme"), Amounts::new().model_calls(1));
+    let reserved = store.reserve(of(), "1".into(), budgets.to_vec(), call, LEASE);
+    reserved.await.unwrap().unwrap();
+    BudgetStore::settle(&store, of(), "1".into(), call)
+        .await
+        .unwrap();
+    let mut database = connect(&direct().unwrap()).await;
+    let stored = format!("{schema}:{{t:acme}}:lb");
+    for (hours, expected) in [(0, 4), (2, 3), (26, 2), (33 * 24, 1)] {
+        clock.advance(Duration::from_hours(hours));
+        // Any change of the tenant's budgets.
+        store.spent(of(), always.clone()).await.unwrap();
+        let left = list(command(&mut database, &["HKEYS", &stored]).await);
+        assert_eq!(left.len(), expected, "{left:?} after {hours} hours more");
     }
 }
 

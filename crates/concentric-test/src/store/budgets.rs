@@ -147,7 +147,19 @@ async fn a_reservation_is_settled_once<H: WithBudgets>(test: Test<H>) {
             "the budget after a settlement",
         );
     }
-    settle(&test.store, "unknown", money(25)).await;
+    for _ in 0..2 {
+        settle(&test.store, "late", money(25)).await;
+    }
+    same(
+        reserve(&test.store, "late", &all, money(60)).await.is_ok(),
+        true,
+        "that a request that arrives after its settlement is answered",
+    );
+    same(
+        spent(&test.store, &all[0]).await,
+        (25, 0),
+        "the budget after that",
+    );
     test.set(120);
     test.harness.purge().await;
     same(

@@ -400,6 +400,41 @@ async fn permits_are_divided_and_end_with_their_leases<H: WithQuotas>(test: Test
         10,
         "those of a process that asks again",
     );
+    // More processes than permits.
+    let one = async |caller: &'static str, wanted| {
+        let caller = (caller.into(), requests.fetch_add(1, Ordering::Relaxed) + 1);
+        let held = test
+            .store
+            .hold("one".into(), 1, caller, 0, wanted, secs(30));
+        done(held.await, "`hold`")
+    };
+    let mut turns = [0; 3];
+    for second in 30..60 {
+        test.set(second);
+        for _ in 0..2 {
+            let mut sum = 0;
+            for (caller, turns) in ["a", "b", "c"].into_iter().zip(&mut turns) {
+                let held = one(caller, 1).await;
+                sum += held;
+                *turns += held;
+            }
+            same(sum <= 1, true, "that one process has the only permit");
+        }
+    }
+    same(
+        turns.iter().all(|it| *it >= 10),
+        true,
+        format!("that each process has the only permit in turn, not {turns:?},"),
+    );
+    for caller in ["b", "c"] {
+        same(
+            one(caller, 0).await,
+            0,
+            "the permits of a process that wants none",
+        );
+    }
+    same(one("a", 1).await, 1, "those of the last one");
+    test.set(30);
     requests.store(0, Ordering::Relaxed);
     same(
         hold(&test.store, "a", 0, 1).await,
@@ -453,6 +488,8 @@ async fn random_calls_equal_the_reference<H: WithQuotas>(test: Test<H>) {
             quota = quota.input_tokens(1_000).output_tokens(500);
         }
         let (mut state, mut permits) = (QuotaState::default(), PermitState::default());
+        // Of three processes.
+        let max = 1 + random.below(10);
         for step in 0..80 {
             now += Duration::from_micros(random.below(400_000));
             test.clock.set(now);
@@ -477,13 +514,13 @@ async fn random_calls_equal_the_reference<H: WithQuotas>(test: Test<H>) {
                     let lease = secs(1 + random.below(4));
                     let held = store.hold(
                         bucket.clone(),
-                        10,
+                        max,
                         (caller.clone().into(), request),
                         used,
                         wanted,
                         lease,
                     );
-                    let expected = permits.hold(10, (&caller, request), used, wanted, lease, at);
+                    let expected = permits.hold(max, (&caller, request), used, wanted, lease, at);
                     same(
                         done(held.await, "`hold`"),
                         expected,

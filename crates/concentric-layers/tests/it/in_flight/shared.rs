@@ -11,7 +11,7 @@ use concentric_test::ScriptedModel;
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -133,6 +133,52 @@ async fn a_process_gives_up_permits_that_its_own_calls_wait_for() {
     drop(answer.unwrap().unwrap().unwrap());
     let answer = timeout(Duration::from_secs(30), own).await;
     drop(answer.unwrap().unwrap().unwrap());
+}
+
+#[tokio::test]
+async fn more_processes_than_permits_have_them_in_turn() {
+    let store = store();
+    let served = [(); 3].map(|()| Arc::new(AtomicUsize::new(0)));
+    let calls: Vec<_> = served
+        .iter()
+        .map(|served| (process(&store, 1, OnOutage::Refuse), Arc::clone(served)))
+        .flat_map(|process| [process.clone(), process.clone(), process])
+        .map(|(layer, served)| {
+            tokio::spawn(async move {
+                loop {
+                    let answer = call(&layer).await.unwrap();
+                    served.fetch_add(1, Ordering::SeqCst);
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                    drop(answer);
+                }
+            })
+        })
+        .collect();
+    let all = async {
+        while served.iter().any(|it| it.load(Ordering::SeqCst) < 10) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(Duration::from_secs(60), all).await.unwrap();
+    calls.iter().for_each(tokio::task::JoinHandle::abort);
+}
+
+/// A store that fails once when permits are returned does not keep them.
+#[tokio::test]
+async fn permits_that_were_not_returned_are_returned_later() {
+    let store = store();
+    let [one, other] = [(); 2].map(|()| process(&store, 2, OnOutage::Refuse));
+    let answers = begun(&one).await;
+    assert_eq!(answers.len(), 2);
+    drop(answers);
+    store.is_out.store(true, Ordering::SeqCst);
+    // The process has no calls, and cannot return what it had.
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    store.is_out.store(false, Ordering::SeqCst);
+    // The lease takes 30 seconds.
+    let calls = async { tokio::join!(call(&other), call(&other)) };
+    let (first, second) = timeout(Duration::from_secs(15), calls).await.unwrap();
+    drop((first.unwrap(), second.unwrap()));
 }
 
 #[tokio::test]

@@ -126,6 +126,31 @@ async fn processes_share_a_quota() {
 }
 
 #[tokio::test]
+async fn a_quota_without_a_queue_asks_the_store_first() {
+    let env = TestEnvironment::new();
+    let store = Store::new(&env);
+    let layer = process(&store, Quota::per(SECOND).requests(3)).queue(0);
+    assert_eq!(begun(&layer, &env, 4).await, 3);
+}
+
+#[tokio::test]
+async fn a_key_is_not_the_name_of_another_quota() {
+    let env = TestEnvironment::new();
+    let store = Store::new(&env);
+    let of = |name: &'static str, limit| {
+        let shared = Shared::new(Arc::clone(&store) as Arc<dyn QuotaStore>, name);
+        RateLimitLayer::new(Quota::per(SECOND).requests(limit)).shared(shared.batch(Duration::ZERO))
+    };
+    for key in ["", "b", "/b"] {
+        let keyed = of("a", 3).by(move |_| key.into());
+        assert_eq!(begun(&keyed, &env, 9).await, 3, "{key}");
+    }
+    assert_eq!(begun(&of("a", 5), &env, 9).await, 5);
+    assert_eq!(begun(&of("a/b", 5), &env, 9).await, 5);
+    assert_eq!(begun(&of("a/", 5).by(|_| "b".into()), &env, 9).await, 5);
+}
+
+#[tokio::test]
 async fn a_call_waits_for_the_shared_quota() {
     let env = TestEnvironment::new();
     let store = Store::new(&env);

@@ -38,6 +38,7 @@ struct Upstream {
     under_way: BTreeSet<u64>,
     // What the store knows of its permits, for how long, and the number of the last request.
     held: u64,
+    wanted: u64,
     until: u64,
     request: u64,
 }
@@ -332,13 +333,16 @@ impl<'a> Shared<'a> {
         let others = processes
             .iter()
             .filter(|(name, it)| **name != process && it.until > at);
-        let others: u64 = others.map(|(_, it)| it.held).sum();
+        let (others, wanting) = others.fold((0, 1), |(held, wanting), (_, it)| {
+            (held + it.held, wanting + u64::from(it.wanted > 0))
+        });
         if allowed > max.saturating_sub(others) {
             wrong(format!(
                 "may have {allowed} permits of {limit} beside {others} of others"
             ));
         }
-        if wanted > 0 && allowed == 0 && others < max {
+        // More processes than permits have them in turn.
+        if wanted > 0 && allowed == 0 && others < max && wanting <= max {
             wrong(format!(
                 "has no permit of {limit} beside {others} of others"
             ));
@@ -348,6 +352,7 @@ impl<'a> Shared<'a> {
             upstream.lost();
         }
         upstream.held = allowed.max(used);
+        upstream.wanted = wanted;
         upstream.until = if used + wanted > 0 { at + lease } else { at };
     }
 

@@ -57,7 +57,7 @@ end
 -- Quotas.
 
 local PARTS, LEAST, RECOVERY, BURST, UNITS = 64, 1 / 64, 0.1, 1 / 8, 1e6
-local LONGEST_WAIT, GRACE = 1000000, 500000
+local LONGEST_WAIT, SHORT_WAIT, GRACE = 1000000, 10000, 500000
 local MAX_WAITING_CALLS, MAX_WAITING, MAX_STEPS = 16, 1000, 256
 
 local quota, state
@@ -337,6 +337,9 @@ function methods.quota_take()
     for i = 1, 10 do
       is_over = is_over or left[i] < needs[i]
     end
+    for i = 1, 3 do
+      is_over = is_over or amounts[i] > 0 and quota.limits[i] <= 0
+    end
     if entry.own and is_over then
       local short = {}
       for i = 1, 10 do
@@ -368,7 +371,7 @@ function methods.quota_take()
   for _, entry in ipairs(own) do
     is_waiting = is_waiting or entry.done < entry.calls
   end
-  wait = is_waiting and (wait or LONGEST_WAIT) or 0
+  wait = is_waiting and (wait or is_over and LONGEST_WAIT or SHORT_WAIT) or 0
   local wants_ahead = ahead[1] > 0 or ahead[2] > 0 or ahead[3] > 0
   local has_ahead = wants_ahead and others == 0 and not is_waiting and not is_closed
   local needs = need(ahead, NO_CAPS, NO_CAPS)
@@ -466,6 +469,16 @@ local function level(max, wants)
   return max, 0
 end
 
+-- In microseconds.
+local TURN = 1000000
+
+-- More callers than permits have them in turn.
+local function has_turn(max, index, count)
+  local turn = math.floor(now / TURN) % 65536 * 40503 % 65536
+  local first = math.floor(turn * count / 65536)
+  return (index + count - first) % count < max
+end
+
 function methods.permits_hold()
   local caller = take(1)
   local request, max, used, wanted, lease = unpack(numbers(5))
@@ -485,13 +498,18 @@ function methods.permits_hold()
     end
   end
   local share, rest = level(max, wants)
-  local before = 0
+  local before, count = 0, 1
   for name, it in pairs(holders) do
-    if name < caller and it.wanted > share then
-      before = before + 1
+    if it.wanted > share then
+      count = count + 1
+      before = before + (name < caller and 1 or 0)
     end
   end
-  share = math.max(share + (before < rest and 1 or 0), 1)
+  if share > 0 then
+    share = share + (before < rest and 1 or 0)
+  elseif has_turn(max, before, count) then
+    share = 1
+  end
   local allowed = math.min(wanted, share, math.max(max - held, 0))
   if used > 0 or wanted > 0 then
     holders[caller] = {held = math.max(allowed, used), wanted = wanted, till = now + lease, request = request}
@@ -504,7 +522,9 @@ end
 -- Budgets. Amounts are lists, in the order of DIMENSIONS.
 
 local MOST = 9007199254740992
-local CORRECTED = 3600 * 1000000
+local CORRECTED, SETTLED = 3600 * 1000000, 60 * 1000000
+-- The time after which no window counts that is the current one now. It is no less than that of the window.
+local COUNTED = {hour = 61 * 60 * 1000000, day = 25 * 3600 * 1000000, month = 32 * 86400 * 1000000}
 -- At most these many reservations are charged at once, which bounds the time.
 local BATCH = 500
 local dimensions
@@ -604,6 +624,12 @@ local function expire()
       break
     end
   end
+  -- Budgets that nobody has used since their windows ended.
+  local over = call('ZRANGEBYSCORE', base .. ':le', '-inf', text(now), 'LIMIT', 0, BATCH)
+  for _, key in ipairs(over) do
+    call('HDEL', base .. ':lb', key)
+    call('ZREM', base .. ':le', key)
+  end
 end
 
 -- The next budget of the arguments, without the slots that do not count any more.
@@ -623,10 +649,13 @@ local function budget()
       slots[name] = nil
     end
   end
-  return {key = key, at = text(current), slots = slots, sums = sums}
+  return {key = key, at = text(current), window = window, slots = slots, sums = sums}
 end
 
 local function current(it)
+  if COUNTED[it.window] then
+    call('ZADD', base .. ':le', text(now + COUNTED[it.window]), it.key)
+  end
   it.slots[it.at] = it.slots[it.at] or {{}, {}, {}}
   return it.slots[it.at]
 end
@@ -676,9 +705,14 @@ function methods.budget_settle()
   expire()
   local id = take(1)
   local packed = call('HGET', base .. ':lo', id)
-  if packed then
-    charge(cmsgpack.unpack(packed), numbers(dimensions))
+  local reservation = packed and cmsgpack.unpack(packed)
+  if reservation and not (reservation[2] and #reservation == 2) then
+    charge(reservation, numbers(dimensions))
     remove(id)
+  else
+    -- The request to reserve may arrive later.
+    call('HSET', base .. ':lo', id, cmsgpack.pack({{}, true}))
+    call('ZADD', base .. ':ld', text(now + SETTLED), id)
   end
   return {'ok'}
 end

@@ -87,7 +87,7 @@ end
 
 -- The keys of a tenant that are left when it has no entries, except those that expire.
 local OF_TENANT = {':i', ':l', ':z', ':w', ':e', ':x', ':xc', ':k', ':tz', ':u', ':uz', ':un', ':fu', ':fn', ':dz', ':vz',
-  ':vb', ':mo', ':lb', ':lo', ':ld'}
+  ':vb', ':mo', ':lb', ':le', ':lo', ':ld'}
 
 -- The seconds for which the counter of a deleted tenant is kept. Later versions are greater without it.
 local COUNTED = 3600
