@@ -19,7 +19,7 @@ pub struct RestateAgents {
     version: Option<Str>,
     waits: Waits,
     limits: Limits,
-    inactivity_timeout: Duration,
+    inactivity_timeout: Option<Duration>,
     abort_timeout: Duration,
     max_attempts: Option<u64>,
     retention: Duration,
@@ -44,7 +44,7 @@ impl RestateAgents {
                 deadline: 10 * MINUTE,
                 step: 5 * MINUTE,
             },
-            inactivity_timeout: MINUTE,
+            inactivity_timeout: None,
             abort_timeout: 30 * MINUTE,
             max_attempts: None,
             retention: 24 * 60 * MINUTE,
@@ -53,7 +53,8 @@ impl RestateAgents {
         }
     }
 
-    /// Sets the version of the agent's code; the default is derived from the description of its stack.
+    /// Sets the version of the agent's code; the default is derived from the description of its stack. The version of
+    /// this crate is part of it.
     ///
     /// An invocation is continued by the version that began it. Change the version whenever a change of the code
     /// changes what a run does between two steps, and deploy the new one beside the old one.
@@ -83,9 +84,12 @@ impl RestateAgents {
         self
     }
 
-    /// Sets the time after which Restate asks an idle invocation to suspend; the default is 1 minute.
+    /// Sets the time after which Restate asks an idle invocation to suspend; the default is a minute more than the
+    /// [time limit of a step](Self::step_timeout). After a step that takes longer, another attempt continues, so the
+    /// next one counts as one that may have been executed before: a call of its round whose effect must not happen
+    /// twice and is not in a ledger is not executed, but asked about.
     pub const fn inactivity_timeout(mut self, timeout: Duration) -> Self {
-        self.inactivity_timeout = timeout;
+        self.inactivity_timeout = Some(timeout);
         self
     }
 
@@ -153,6 +157,7 @@ impl RestateAgents {
                     _ => b"",
                 },
                 self.waits.name(),
+                env!("CARGO_PKG_VERSION").as_bytes(),
             ],
         );
         let shared = Arc::new(Shared {
@@ -164,7 +169,7 @@ impl RestateAgents {
             events: self.events,
         });
         let timeouts = Timeouts {
-            inactivity: self.inactivity_timeout,
+            inactivity: self.inactivity_timeout.unwrap_or(limits.step + MINUTE),
             abort: self.abort_timeout,
             max_attempts: self.max_attempts,
             retention: self.retention,

@@ -12,7 +12,7 @@ use concentric_core::{
     durable::{JournalHandle, Recorded, RecordedError, ReplayEnvironment, StepAttempt, StepWork},
     panic::catch,
 };
-use futures_util::{Stream, StreamExt, TryStreamExt, stream};
+use futures_util::{FutureExt, Stream, StreamExt, TryStreamExt, stream};
 use restate_sdk::{
     context::{RunFuture, RunRetryPolicy},
     endpoint::ContextInternal,
@@ -22,13 +22,13 @@ use restate_sdk::{
 use std::{
     error::Error as StdError,
     fmt,
-    future::{Future, poll_fn},
-    pin::Pin,
+    future::{Future, poll_fn, ready},
+    pin::{Pin, pin},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    task::{Context, Poll, ready},
+    task::{self, Context, Poll},
     time::SystemTime,
 };
 use tokio::sync::{mpsc, oneshot};
@@ -43,7 +43,11 @@ const MAX_RECORD: usize = (32 << 20) - (64 << 10);
 /// The end of a run in an invocation.
 pub(crate) enum Ended {
     Finished(Box<Finish>),
-    Failed(Error),
+    Failed {
+        error: Error,
+        /// Whether the run was cancelled meanwhile: the invocation does not see the cancellation again.
+        was_cancelled: bool,
+    },
 }
 
 /// The attempt at an invocation that drives a run.
@@ -88,6 +92,7 @@ impl Attempt<'_> {
                 false => Some(self.begin.by),
             },
             is_live: self.begin.by == self.me,
+            was_cancelled: false,
             ended: None,
         };
         poll_fn(|cx| drive.poll(cx)).await
@@ -111,7 +116,8 @@ struct Drive<'a> {
     last_by: Option<u64>,
     // Whether events are published: not in a replay.
     is_live: bool,
-    ended: Option<Ended>,
+    was_cancelled: bool,
+    ended: Option<Result<Box<Finish>, Error>>,
 }
 
 struct Current<'a> {
@@ -152,7 +158,14 @@ impl<'a> Drive<'a> {
             }
             let Some(events) = &mut self.events else {
                 return match (&self.current, self.ended.take()) {
-                    (None, Some(ended)) => Poll::Ready(Ok(ended)),
+                    (None, Some(Ok(finish))) => Poll::Ready(Ok(Ended::Finished(finish))),
+                    (None, Some(Err(error))) => {
+                        let was_cancelled = self.was_cancelled;
+                        Poll::Ready(Ok(Ended::Failed {
+                            error,
+                            was_cancelled,
+                        }))
+                    }
                     // The step that the run has left ends before the invocation.
                     (_, ended) => {
                         self.ended = ended;
@@ -160,7 +173,7 @@ impl<'a> Drive<'a> {
                     }
                 };
             };
-            let item = ready!(events.as_mut().poll_next(cx));
+            let item = task::ready!(events.as_mut().poll_next(cx));
             self.event(item);
         }
     }
@@ -169,15 +182,15 @@ impl<'a> Drive<'a> {
     fn event(&mut self, item: Option<Result<Event, Error>>) {
         let ended = match item {
             // Published by the handler, once it has kept what the next invocations need.
-            Some(Ok(Event::Finish(finish))) => Ended::Finished(finish),
+            Some(Ok(Event::Finish(finish))) => Ok(finish),
             Some(Ok(event)) => {
                 if self.is_live {
                     self.attempt.events.publish(event);
                 }
                 return;
             }
-            Some(Err(error)) => Ended::Failed(error),
-            None => Ended::Failed(Error::truncated()),
+            Some(Err(error)) => Err(error),
+            None => Err(Error::truncated()),
         };
         self.ended = Some(ended);
         self.events = None;
@@ -190,8 +203,7 @@ impl<'a> Drive<'a> {
         };
         let Ok(Json(entry)) = result else {
             // Restate cancels the invocation.
-            self.context.cancel(CancelReason::User);
-            let _ = reply.send(Err(cancelled()));
+            self.cancel(reply);
             return Ok(());
         };
         self.attempt.environment.advance(time(entry.at));
@@ -200,17 +212,26 @@ impl<'a> Drive<'a> {
             EntryResult::Done(recorded) => Ok(recorded),
             EntryResult::Failed(error) => Err(error.to_error()),
             EntryResult::Cancelled => {
-                self.context.cancel(CancelReason::User);
-                let _ = reply.send(Err(cancelled()));
+                self.cancel(reply);
                 return Ok(());
             }
-            EntryResult::Left => {
-                self.unanswered.push(reply);
+            EntryResult::Left(seen) => {
+                match seen {
+                    // In a replay, the run leaves the step because of what it sees of it.
+                    Some(seen) => drop(reply.send(Ok(seen))),
+                    None => self.unanswered.push(reply),
+                }
                 return Ok(());
             }
         };
         // The journal has a result that the run did not wait for: it is driven again, with the result.
         reply.send(result).map_err(|_| HandlerError::from(Raced))
+    }
+
+    fn cancel(&mut self, reply: oneshot::Sender<Result<Recorded, Error>>) {
+        self.was_cancelled = true;
+        self.context.cancel(CancelReason::User);
+        let _ = reply.send(Err(cancelled()));
     }
 
     fn begin(&self, step: Step) -> Current<'a> {
@@ -264,10 +285,19 @@ impl Execute {
         let of_run = self.deadline.duration_since(SystemTime::now());
         let of_run = of_run.unwrap_or_default();
         let attempt = self.attempt;
+        let mut work = pin!(caught(move || work(attempt)));
         let result = tokio::select! {
             biased;
             () = self.live.cancelled() => EntryResult::Cancelled,
-            _ = left => EntryResult::Left,
+            // Its timer would let the work begin.
+            () = ready(()), if of_run.is_zero() => {
+                EntryResult::Failed(RecordedError::new(&Error::deadline()))
+            }
+            _ = left => match work.as_mut().now_or_never() {
+                // A model call ends at once.
+                Some(EntryResult::Done(seen)) => EntryResult::Left(Some(seen)),
+                _ => EntryResult::Left(None),
+            },
             () = tokio::time::sleep(of_run.min(self.limits.step)) => {
                 let error = match of_run <= self.limits.step {
                     true => Error::deadline(),
@@ -275,7 +305,7 @@ impl Execute {
                 };
                 EntryResult::Failed(RecordedError::new(&error))
             }
-            result = caught(move || work(attempt)) => result,
+            result = &mut work => result,
         };
         Ok(Json(Entry {
             by: self.by,

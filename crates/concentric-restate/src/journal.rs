@@ -41,8 +41,8 @@ pub(crate) enum EntryResult {
     Failed(RecordedError),
     /// The run was cancelled.
     Cancelled,
-    /// The run did not wait for the step any more.
-    Left,
+    /// The run did not wait for the step any more, which may have recorded what the run has seen of it.
+    Left(Option<Recorded>),
 }
 
 pub(crate) fn millis(at: SystemTime) -> u64 {

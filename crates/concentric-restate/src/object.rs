@@ -13,7 +13,10 @@ use crate::{
 };
 use concentric_core::{
     ChatRequest, Context, Environment, Error, ErrorKind, ReplyError, RunId, SideEffects, Str,
-    ThreadId, Transcript, Turn, durable::ReplayEnvironment, run_state::RunState, store::Tenant,
+    ThreadId, Transcript, Turn,
+    durable::{RecordedError, ReplayEnvironment},
+    run_state::RunState,
+    store::Tenant,
 };
 use restate_sdk::{
     context::{Request, RequestTarget, RunFuture},
@@ -461,8 +464,14 @@ impl<'a> Invocation<'a> {
     }
 
     async fn history(&self) -> Result<Transcript, HandlerError> {
-        let history = self.ctx.get::<Json<Transcript>>(HISTORY).await?;
-        Ok(history.map(Json::into_inner).unwrap_or_default())
+        let Some(Json(history)) = self.ctx.get::<Json<Box<RawValue>>>(HISTORY).await? else {
+            return Ok(Transcript::default());
+        };
+        serde_json::from_str(history.get()).map_err(|error| {
+            // Another attempt cannot read it either.
+            tracing::error!(%error, "the history of a conversation cannot be read");
+            TerminalError::new("the history of the conversation cannot be read").into()
+        })
     }
 
     /// Drives a part of a run, to its end or its next wait.
@@ -503,7 +512,10 @@ impl<'a> Invocation<'a> {
         let ended = attempt.drive(self.shared.agent.clone(), request).await?;
         Ok(match ended {
             Ended::Finished(finish) => finished(run, tenant, finish, is_resumed, events),
-            Ended::Failed(error) => {
+            Ended::Failed {
+                error,
+                was_cancelled,
+            } => {
                 let had_effects =
                     error.effects() != SideEffects::None || context.effect_count() > 0;
                 let change = match is_resumed && had_effects {
@@ -511,11 +523,15 @@ impl<'a> Invocation<'a> {
                     // The replies can be sent again.
                     false => Change::None,
                 };
+                tracing::warn!(parent: None, %error, "a run failed");
+                // The journal has no texts of others.
+                let error = RecordedError::new(&error).to_error();
                 Driven {
                     output: RunOutput::failed(run, &error),
                     change,
                     events,
                     finish: None,
+                    was_cancelled,
                 }
             }
         })

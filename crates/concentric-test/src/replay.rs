@@ -8,11 +8,13 @@ use concentric_core::{
     service::SharedModel,
     trace::{Trace, TraceEntry, TraceStep},
 };
-use futures_util::StreamExt;
+use futures_util::{FutureExt, StreamExt};
 use std::{
     fmt::Debug,
-    pin::pin,
+    future::Future,
+    pin::{Pin, pin},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{self, Poll, ready},
     time::{Duration, SystemTime},
 };
 use tower::ServiceExt;
@@ -210,9 +212,10 @@ fn is_of_run(entry: &TraceEntry) -> bool {
     entry.within.is_empty() && !in_call
 }
 
-/// The results of the steps of the first run.
+/// The results of the steps of the first run, in the order of their beginnings; `None` for those that the run has left
+/// without one.
 #[derive(Clone, Default)]
-struct Record(Arc<Mutex<Vec<Recorded>>>);
+struct Record(Arc<Mutex<Vec<Option<Recorded>>>>);
 
 impl Record {
     fn begin(&self, is_replay: bool) -> Attempt {
@@ -246,16 +249,58 @@ impl Journal for Attempt {
             let known = match it.is_replay {
                 true => lock(&it.record.0).get(at - 1).cloned(),
                 false => {
-                    let recorded = work(StepAttempt::first()).await;
-                    lock(&it.record.0).push(recorded.clone());
-                    Some(recorded)
+                    lock(&it.record.0).push(None);
+                    let work = work(StepAttempt::first());
+                    let record = it.record.clone();
+                    Some(Some(Made { work, record, at }.await))
                 }
+            };
+            let known = match known {
+                // The run leaves it again.
+                Some(None) => std::future::pending().await,
+                Some(Some(known)) => Some(known),
+                None => None,
             };
             // Each step takes a second.
             it.environment.advance(time(at));
             let unknown = "the replay requests a step that the run did not have";
             known.ok_or_else(|| Error::new(ErrorKind::Conflict, unknown))
         })
+    }
+}
+
+/// The work of a step, which is recorded when it ends; also if it ends because the run does not wait any more.
+struct Made {
+    work: Pin<Box<dyn Future<Output = Recorded> + Send>>,
+    record: Record,
+    at: usize,
+}
+
+impl Made {
+    fn record(&self, recorded: &Recorded) {
+        if let Some(record) = lock(&self.record.0).get_mut(self.at - 1) {
+            *record = Some(recorded.clone());
+        }
+    }
+}
+
+impl Future for Made {
+    type Output = Recorded;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<Recorded> {
+        let recorded = ready!(self.work.as_mut().poll(cx));
+        self.record(&recorded);
+        // Not polled again.
+        self.work = Box::pin(std::future::pending());
+        Poll::Ready(recorded)
+    }
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        if let Some(recorded) = self.work.as_mut().now_or_never() {
+            self.record(&recorded);
+        }
     }
 }
 

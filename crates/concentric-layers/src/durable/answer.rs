@@ -35,6 +35,8 @@ pub(super) enum AnswerEnd {
     Finished(Box<Finish>),
     Failed(RecordedError),
     Truncated,
+    /// The run did not wait for more, and does not in a replay, which has no end of the answer either.
+    Left,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -97,7 +99,17 @@ where
     };
     let called = match before {
         Ok(before) => {
-            let called = call(inner, request, &events, &mut answer).await;
+            let mut joined = Joined::default();
+            let called = tokio::select! {
+                biased;
+                // A consumer that is gone stops the step.
+                () = events.closed() => {
+                    answer.end = AnswerEnd::Left;
+                    Ok(())
+                }
+                called = call(inner, request, &events, &mut answer, &mut joined) => called,
+            };
+            answer.events = joined.into_events();
             let changes = before.changes().map_err(Error::from);
             called.and_then(|()| changes.map(|changes| answer.changes = changes))
         }
@@ -121,6 +133,7 @@ async fn call<S, B>(
     request: ChatRequest,
     events: &mpsc::Sender<Live>,
     answer: &mut Answer,
+    joined: &mut Joined,
 ) -> Result<(), Error>
 where
     S: Service<ChatRequest, Response = ChatResponse<B>>,
@@ -133,10 +146,9 @@ where
         return Err(not_a_model("edits the run"));
     }
     answer.head = Some(Head::new(&response.head));
-    // A consumer that is gone stops the step.
+    // A consumer that is gone stops the step, here and below.
     let _ = events.send(Live::Head(response.head)).await;
     let mut body = pin!(response.body);
-    let mut joined = Joined::default();
     let result = loop {
         match poll_fn(|cx| body.as_mut().poll_next(cx)).await {
             Some(Ok(Event::Finish(finish))) => break Ok(Some(finish)),
@@ -150,7 +162,6 @@ where
             None => break Ok(None),
         }
     };
-    answer.events = joined.into_events();
     match result? {
         Some(finish) if finish.state.is_some() => Err(not_a_model("is interrupted")),
         Some(finish) => {

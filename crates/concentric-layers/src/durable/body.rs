@@ -46,19 +46,20 @@ pub(super) enum Step {
 }
 
 impl Step {
-    /// The recorded answer, or its error before there was any.
+    /// The recorded answer, or its error before there was any; `None` if the run did not wait for one.
     pub(super) fn replay(
         recorded: &Recorded,
         context: &RunContext,
-    ) -> Result<(ResponseHead, Self), Error> {
+    ) -> Result<Option<(ResponseHead, Self)>, Error> {
         let answer: Answer = recorded.read()?;
         answer.changes.apply(context, true);
         match (answer.head, answer.end) {
             (None, AnswerEnd::Failed(error)) => Err(error.to_error()),
+            (None, AnswerEnd::Left) => Ok(None),
             (None, _) => Err(Error::truncated()),
             (Some(head), end) => {
                 let events = answer.events.into_iter();
-                Ok((head.into_head(), Self::Replayed(events, Some(end))))
+                Ok(Some((head.into_head(), Self::Replayed(events, Some(end)))))
             }
         }
     }
@@ -68,7 +69,7 @@ fn last(end: AnswerEnd) -> Option<Result<Event, Error>> {
     match end {
         AnswerEnd::Finished(finish) => Some(Ok(Event::Finish(finish))),
         AnswerEnd::Failed(error) => Some(Err(error.to_error())),
-        AnswerEnd::Truncated => None,
+        AnswerEnd::Truncated | AnswerEnd::Left => None,
     }
 }
 
@@ -102,6 +103,8 @@ impl Stream for Step {
             }
             Self::Replayed(events, end) => match events.next() {
                 Some(event) => return Poll::Ready(Some(Ok(event))),
+                // Dropped without another poll, as in the run.
+                None if matches!(end, Some(AnswerEnd::Left)) => return Poll::Pending,
                 None => end.take().and_then(last),
             },
             Self::Ended => None,

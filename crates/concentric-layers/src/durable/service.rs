@@ -105,7 +105,11 @@ where
     });
     let (head, body) = match begun.await? {
         Ok(head) => (head, Step::Live(live, step)),
-        Err(recorded) => Step::replay(&recorded, &context)?,
+        Err(recorded) => match Step::replay(&recorded, &context)? {
+            Some(replayed) => replayed,
+            // Dropped without another poll, as in the run.
+            None => std::future::pending().await,
+        },
     };
     Ok(ChatResponse::new(DurableBody::step(body)).with_head(head))
 }

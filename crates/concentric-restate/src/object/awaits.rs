@@ -104,6 +104,10 @@ impl Invocation<'_> {
                 }
                 Err(reason) => aborted(&waiting, state.clone(), reason, events),
             };
+            if driven.was_cancelled && matches!(driven.change, Change::None) {
+                // The next wait would not see the cancellation.
+                driven = aborted(&waiting, state.clone(), CancelReason::User, driven.events);
+            }
             before = Some((waiting, state));
         }
     }

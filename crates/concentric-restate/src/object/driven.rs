@@ -22,6 +22,8 @@ pub(super) struct Driven {
     pub(super) events: Publisher,
     // Not published yet.
     pub(super) finish: Option<Box<Finish>>,
+    // Whether the part has taken a cancellation of the invocation and failed.
+    pub(super) was_cancelled: bool,
 }
 
 /// A change of the object's state.
@@ -82,6 +84,7 @@ pub(super) fn finished(
         change,
         events,
         finish: Some(finish),
+        was_cancelled: false,
     }
 }
 
@@ -124,6 +127,7 @@ pub(super) fn unreadable(run: RunId, events: Publisher) -> Driven {
         change: Change::None,
         events,
         finish: None,
+        was_cancelled: false,
     }
 }
 

@@ -170,6 +170,31 @@ async fn a_call_of_a_model_outside_of_the_steps_is_found() {
     assert!(found.contains("in replay 1"), "{found}");
 }
 
+/// The run leaves a model call because of what it has seen of it.
+#[tokio::test]
+async fn a_guard_that_blocks_does_the_same() {
+    for chunks in [
+        vec!["Write to ann@example.com ", "now, ", "or never."],
+        vec!["ann@example.com"],
+    ] {
+        check_replay(
+            || {
+                let rule = pii::email().block();
+                let rules = Rules::new(vec![rule]).expect("the patterns are valid");
+                BoxModel::new(
+                    ServiceBuilder::new()
+                        .layer(GuardLayer::new(rules).output(Parts::TEXT))
+                        .layer(AgentLayer::new(tools()))
+                        .layer(DurableLayer::new())
+                        .service(ScriptedModel::new().deltas(chunks.clone())),
+                )
+            },
+            request,
+        )
+        .await;
+    }
+}
+
 #[tokio::test]
 async fn built_in_layers_do_the_same() {
     check_replay(agent, request).await;
