@@ -15,6 +15,7 @@ use concentric_core::{
     interrupt,
     store::{RunStatus, RunStore},
 };
+use futures_util::future::join;
 use std::{
     collections::BTreeMap,
     sync::{
@@ -36,6 +37,8 @@ pub(super) struct Clients {
     pub(super) lease: u64,
     /// The longest time in milliseconds after which a person replies.
     pub(super) thinks: u64,
+    /// Whether a user may send a request beside the last one of the conversation.
+    pub(super) overlaps: bool,
     pub(super) requests: AtomicU64,
     /// The conversations that have not ended.
     pub(super) open: AtomicUsize,
@@ -71,8 +74,20 @@ impl Clients {
     pub(super) async fn converse(self: Arc<Self>, thread: String, turns: u64) {
         let first = self.dice(|dice| dice.below(8_000));
         self.sleep(first).await;
-        for turn in 0..turns {
-            self.lead(&thread, &format!("{thread}.{turn}")).await;
+        let mut rest = 0..turns;
+        while let Some(turn) = rest.next() {
+            let lead = async |turn, after| {
+                self.sleep(after).await;
+                self.lead(&thread, &format!("{thread}.{turn}")).await;
+            };
+            let is_beside = self.overlaps && self.dice(|dice| dice.one_in(2));
+            match is_beside.then(|| rest.next()).flatten() {
+                Some(next) => {
+                    let after = self.dice(|dice| dice.below(4_000));
+                    join(lead(turn, 0), lead(next, after)).await;
+                }
+                None => self.lead(&thread, &format!("{thread}.{turn}")).await,
+            }
             let pause = self.dice(|dice| dice.below(6_000));
             self.sleep(pause).await;
         }

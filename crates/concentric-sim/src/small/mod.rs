@@ -80,7 +80,11 @@ pub(crate) fn run(seed: u64) -> std::io::Result<Report> {
     let (threads, thinks) = (sizes.range(2, 8), sizes.range(0, 6_000));
     let clock = || ProcessClock::new(time.clone(), Some(CLIENTS), 0, Arc::new(AtomicI64::new(0)));
     let store = MemoryStore::with_options(Options::new().clock(clock()));
-    let database = Database::new(time.clone(), store.clone(), &settings);
+    // In half of the worlds, runs of a conversation overlap, and processes end when a run has begun to wait.
+    let mut further = dice.fork(5);
+    let overlaps = further.one_in(2);
+    let deaths = overlaps.then(|| further.fork(0));
+    let database = Database::new(time.clone(), store.clone(), &settings, deaths);
     let clients = Tasks::new()?;
     let plan = nemesis::plan(&time, workers, dice.fork(2));
     let mut hosts = Hosts::new(
@@ -103,6 +107,7 @@ pub(crate) fn run(seed: u64) -> std::io::Result<Report> {
         workers,
         lease: settings.lease,
         thinks,
+        overlaps,
         requests: AtomicU64::new(0),
         open: AtomicUsize::new(usize::try_from(threads).unwrap_or(0)),
         scripts: Mutex::default(),

@@ -7,6 +7,7 @@ use super::{
     time::{Act, ProcessId, Time, lock},
     world::Hosts,
 };
+use crate::dice::Dice;
 use concentric_core::{
     ErrorKind, InterruptId, MessageId, Outcome, Reply, Role, RunId, Str, ThreadId, ToolOutcome,
     Turn,
@@ -39,6 +40,8 @@ pub(super) struct Database {
     /// Those of each tenant, if processes share limits.
     pub(super) budgets: Vec<SharedBudget>,
     has_poison: bool,
+    /// Ends one in eight processes that have stored the history of a run that asks, until the last fault.
+    deaths: Arc<Mutex<Option<Dice>>>,
 }
 
 /// A run, as its client sees it.
@@ -51,7 +54,12 @@ pub(super) struct Row {
 }
 
 impl Database {
-    pub(super) fn new(time: Time, store: MemoryStore, settings: &Settings) -> Self {
+    pub(super) fn new(
+        time: Time,
+        store: MemoryStore,
+        settings: &Settings,
+        deaths: Option<Dice>,
+    ) -> Self {
         let shared = settings.shared.as_ref();
         Self {
             time,
@@ -60,6 +68,7 @@ impl Database {
             slow: Arc::new(Mutex::new(0)),
             budgets: shared.map_or_else(Vec::new, |shared| limits::budgets(shared.money)),
             has_poison: settings.has_poison,
+            deaths: Arc::new(Mutex::new(deaths)),
         }
     }
 
@@ -93,8 +102,22 @@ impl Database {
         }
     }
 
-    /// Ends the poison of all runs, or of one.
+    /// Ends a process that has stored the history of a run that asks.
+    fn end_after_append(&self, process: ProcessId) {
+        if lock(&self.deaths)
+            .as_mut()
+            .is_some_and(|dice| dice.one_in(8))
+        {
+            let act = move |hosts: &mut Hosts| hosts.poison(process);
+            self.time.after(0, None, Act::World(Box::new(act)));
+        }
+    }
+
+    /// Ends the poison of one run, or of all runs and the deaths.
     pub(super) fn cure(&self, run: Option<&RunId>) {
+        if run.is_none() {
+            *lock(&self.deaths) = None;
+        }
         for row in lock(&self.rows).values_mut() {
             row.is_poisoned &= run.is_some_and(|run| row.key.run != *run);
         }
@@ -506,10 +529,12 @@ impl ThreadStore for Connection {
         let turns: Vec<_> = change.turns.iter().map(outline).collect();
         let told = format!("{thread} at {version} keeps {keep} and gets {turns:?} by {id}");
         let work = self.database.store.append(tenant, thread, version, change);
+        let process = self.process;
         self.send(work, move |database, new| {
             let mut notes = vec![What::Told(format!("{told}, now {new}"))];
             match ends {
                 Some((claim, Ok(Outcome::Interrupted))) => {
+                    database.end_after_append(process);
                     let (run, fence) = (claim.key.run.to_string(), claim.fence);
                     notes.push(What::Appended { run, fence });
                 }
