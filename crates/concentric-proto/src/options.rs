@@ -150,6 +150,9 @@ impl ChatOptions {
 }
 
 /// Whether a model must call a tool, and which one.
+///
+/// In a run of an agent, [`Required`](Self::Required) and [`Tool`](Self::Tool) apply until the agent has run a round of
+/// tools. From then on, the model decides, so that it can end the run, unless a step gate or hook sets the choice again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]

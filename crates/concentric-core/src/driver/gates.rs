@@ -95,8 +95,10 @@ impl<M, R> Run<M, R> {
     /// Makes `edits` lasting. Returns `false`, and changes nothing, if they rewrite another
     /// conversation than that of the run.
     fn keep_edits(&mut self, edits: RunEdits) -> bool {
+        let sets_options = edits.options.is_some();
         let is_kept = self.machine.edit(edits);
         if is_kept {
+            self.is_choice_spent &= !sets_options;
             self.apply_edits();
         }
         is_kept
@@ -123,6 +125,10 @@ impl<M, R> Run<M, R> {
     pub(super) fn apply_edits(&mut self) {
         if let Some(edits) = self.machine.edits() {
             edits.apply(&mut self.system, &mut self.tools, &mut self.options);
+        }
+        if self.is_choice_spent {
+            // Earlier edits may contain the choice.
+            self.spend_choice();
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::{
 };
 use concentric_proto::{
     ChatOptions, Error, ErrorKind, Event, MessageId, Phase, ResponseHead, RoundCall, Str, System,
-    ToolNameTaken, ToolSpecs, Usage,
+    ToolChoice, ToolNameTaken, ToolSpecs, Usage,
     machine::{Input, Machine, ModelResume, ModelStart, RunLimits},
 };
 use std::{
@@ -51,6 +51,8 @@ pub(super) struct Run<M, R> {
     // Calls were taken from the machine and the round service was not called yet, so that a stop
     // takes the round back.
     pub(super) takes_back: bool,
+    // A round was run since the options were set, so that they no longer force a tool call.
+    pub(super) is_choice_spent: bool,
     // The number of effects of the next round.
     uncounted: u32,
     // How many of them its service counts; kept for later rounds.
@@ -97,6 +99,7 @@ where
                 claim,
                 checkpoint: request.checkpoint.map(Checkpointing::boxed),
                 takes_back: false,
+                is_choice_spent: false,
                 uncounted: 0,
                 counted: None,
                 gates: Some(parts.gates).filter(|gates| !gates.is_empty()),
@@ -216,11 +219,21 @@ impl<M, R> Run<M, R> {
             }
         };
         self.takes_back = false;
+        self.spend_choice();
         self.uncounted = round.effects();
         if self.uncounted > 0 {
             self.counted = Some(round.share_count(self.counted.take()));
         }
         Some(Oneshot::new(rounds, round))
+    }
+
+    /// Removes a choice that forces a call. With it in every step, the run would end at its step limit only.
+    pub(super) fn spend_choice(&mut self) {
+        self.is_choice_spent = true;
+        let choice = &self.options.tool_choice;
+        if matches!(choice, Some(ToolChoice::Required | ToolChoice::Tool(_))) {
+            Arc::make_mut(&mut self.options).tool_choice = None;
+        }
     }
 
     /// Counts the effects of a round whose call was polled, without those that its service counts.

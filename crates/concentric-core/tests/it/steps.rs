@@ -2,14 +2,15 @@
 
 use concentric_core::{
     AgentLayer, BoxError, BoxModel, CallId, CancelReason, ChatRequest, ChatResponse, Context,
-    CustomEvent, Error, ErrorKind, Event, FinishReason, NoTools, Phase, ToolCallEvent,
-    ToolCallPart, Usage,
+    CustomEvent, Error, ErrorKind, Event, FinishReason, NoTools, Phase, SystemSegment,
+    ToolCallEvent, ToolCallPart, ToolChoice, Usage,
     agent::{StepDecision, StepDraft, StepGate},
 };
 use futures_util::{StreamExt, stream};
 use serde_json::Value;
 use std::{
     future::pending,
+    sync::{Arc, Mutex},
     time::{Duration, SystemTime},
 };
 use tower::{Layer, ServiceExt, service_fn};
@@ -138,4 +139,74 @@ async fn every_step_fails_alike_at_its_deadline() {
             "step {step}"
         );
     }
+}
+
+/// A gate that edits the system text before each step, and forces a call of `look` in the steps of `Self`.
+struct Forces(&'static [u32]);
+
+impl StepGate for Forces {
+    fn name(&self) -> &str {
+        "forces"
+    }
+
+    async fn before_step(&self, step: &mut StepDraft) -> Result<StepDecision, BoxError> {
+        step.system_mut().push(SystemSegment::new("More."));
+        if self.0.contains(&step.step) {
+            step.options_mut().tool_choice = Some(ToolChoice::Tool("look".into()));
+        }
+        Ok(StepDecision::Continue)
+    }
+}
+
+/// The tool choices of the steps of a run with the choice `given`, whose model calls a tool in three steps.
+async fn choices(given: ToolChoice, forced: &'static [u32]) -> Vec<Option<ToolChoice>> {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let by_model = seen.clone();
+    let model = service_fn(move |request: ChatRequest| {
+        let choice = request.options.tool_choice.clone();
+        by_model.lock().unwrap().push(choice);
+        let step = request.context.step();
+        let events = match step {
+            0..3 => {
+                let call = ToolCallPart::new(CallId::new(format!("c{step}")), "look", "{}");
+                let call = Event::ToolCall(Box::new(ToolCallEvent::new(call, None)));
+                let finish = Event::finish(FinishReason::ToolCalls, Usage::default());
+                vec![call, finish]
+            }
+            _ => vec![Event::finish(FinishReason::Stop, Usage::default())],
+        };
+        async { Ok::<_, Error>(ChatResponse::new(stream::iter(events.into_iter().map(Ok)))) }
+    });
+    let agent = AgentLayer::new(NoTools).gate(Forces(forced)).layer(model);
+    let mut request = ChatRequest::user("hi");
+    request.options_mut().tool_choice = Some(given);
+    let response = agent.oneshot(request).await.unwrap();
+    response
+        .body
+        .for_each(async |event| drop(event.unwrap()))
+        .await;
+    let seen = seen.lock().unwrap();
+    seen.clone()
+}
+
+#[tokio::test]
+async fn a_choice_forces_calls_until_the_first_round() {
+    let look = || Some(ToolChoice::Tool("look".into()));
+    for given in [ToolChoice::Required, ToolChoice::Tool("other".into())] {
+        let first = Some(given.clone());
+        assert_eq!(choices(given, &[]).await, [first, None, None, None]);
+    }
+    for given in [ToolChoice::Auto, ToolChoice::None] {
+        let all = [(); 4].map(|()| Some(given.clone()));
+        assert_eq!(choices(given, &[]).await, all);
+    }
+    // A gate's choice applies until the next round.
+    assert_eq!(
+        choices(ToolChoice::Required, &[0, 2]).await,
+        [look(), None, look(), None]
+    );
+    assert_eq!(
+        choices(ToolChoice::Auto, &[1, 2]).await,
+        [Some(ToolChoice::Auto), look(), look(), None]
+    );
 }

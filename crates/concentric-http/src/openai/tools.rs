@@ -138,6 +138,24 @@ impl<'de> Deserialize<'de> for Choice {
     }
 }
 
+/// Checks the choice of a tool. A choice that forces a call applies to the client's tools only: those of an agent are
+/// not known to the client.
+pub(super) fn chosen(
+    choice: Option<Choice>,
+    tools: &ToolSpecs,
+) -> Result<Option<ToolChoice>, Refused> {
+    let problem = match &choice {
+        Some(Choice(ToolChoice::Tool(name))) if tools.get(name).is_none() => {
+            format!("`tools` has no tool of the name `{name}`")
+        }
+        Some(Choice(ToolChoice::Required)) if tools.is_empty() => {
+            "`required` needs a tool in `tools`".to_owned()
+        }
+        _ => return Ok(choice.map(|Choice(choice)| choice)),
+    };
+    Err(Refused::field("tool_choice", &problem))
+}
+
 /// The format of the answer. The schema's fields are in `json_schema` in chat completions.
 #[derive(Deserialize)]
 pub(super) struct Format {

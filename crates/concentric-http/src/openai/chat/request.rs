@@ -13,7 +13,7 @@ use super::{
         history::{Assistant, Call, Form, History, Item},
         input::{Input, Job, Opening, Sampling},
         stored::Before,
-        tools::{Choice, Format, Tool, specs},
+        tools::{Choice, Format, Tool, chosen, specs},
     },
     encode::Chat,
 };
@@ -168,6 +168,7 @@ impl Input for ChatInput {
     fn job(self, policy: &ClientPolicy, opening: Opening, before: Before) -> Result<Job, Failure> {
         self.check()?;
         let tools = specs(self.tools.unwrap_or_default(), policy)?;
+        let tool_choice = chosen(self.tool_choice, &tools)?;
         let items: Vec<Item> = self
             .messages
             .into_iter()
@@ -184,7 +185,7 @@ impl Input for ChatInput {
         request.system = history.system;
         request.tools = tools;
         let options = request.options_mut();
-        options.tool_choice = self.tool_choice.map(|Choice(choice)| choice);
+        options.tool_choice = tool_choice;
         options.parallel_tool_calls = self.parallel_tool_calls;
         options.output_schema = match self.response_format {
             Some(format) => format.schema("response_format")?,

@@ -14,7 +14,7 @@ use super::{
         history::{Assistant, Call, Form, History, Item},
         input::{Input, Job, Opening, Sampling},
         stored::Before,
-        tools::{Choice, Format, Tool, specs},
+        tools::{Choice, Format, Tool, chosen, specs},
     },
     encode::Responses,
 };
@@ -198,6 +198,7 @@ impl Input for ResponsesInput {
     fn job(self, policy: &ClientPolicy, opening: Opening, before: Before) -> Result<Job, Failure> {
         self.check()?;
         let tools = specs(self.tools.unwrap_or_default(), policy)?;
+        let tool_choice = chosen(self.tool_choice, &tools)?;
         let Some(Items(items)) = self.input else {
             return Err(Failure::invalid("input", "missing field"));
         };
@@ -225,7 +226,7 @@ impl Input for ResponsesInput {
         }
         request.tools = tools;
         let options = request.options_mut();
-        options.tool_choice = self.tool_choice.map(|Choice(choice)| choice);
+        options.tool_choice = tool_choice;
         options.parallel_tool_calls = self.parallel_tool_calls;
         options.output_schema = match self.text.and_then(|text| text.format) {
             Some(format) => format.schema("text.format")?,

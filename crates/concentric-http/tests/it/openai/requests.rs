@@ -67,7 +67,7 @@ async fn parameters_become_options() {
     let choice = json!({"type": "function", "function": {"name": "look"}});
     let request = asked(chat(
         json!({"stop": ["a", "b"], "max_tokens": 9, "tool_choice": choice,
-        "response_format": {"type": "json_object"}}),
+        "tools": chat_tools(&["look"]), "response_format": {"type": "json_object"}}),
     ))
     .await;
     assert_eq!(request.options.stop, ["a", "b"]);
@@ -528,4 +528,61 @@ async fn extensions_of_the_request_reach_the_run_and_headers_do_not() {
 
     send(&api, chat(json!({}))).await;
     assert_eq!(asked.take().context.extensions().get::<Tenant>(), None);
+}
+
+#[tokio::test]
+async fn a_client_cannot_force_calls_of_hidden_tools() {
+    let steps = vec![vec![call("c", "pay", "{}")]];
+    let (agent, paid) = agent(steps, ok([finish()]));
+    let api = OpenAi::new().model("m", agent);
+    for name in ["pay", "gone"] {
+        let function = json!({"type": "function", "function": {"name": name}});
+        let tool = json!({"type": "function", "name": name});
+        for request in [
+            chat(json!({"tool_choice": function})),
+            chat(json!({"tool_choice": function, "tools": chat_tools(&["look"])})),
+            response(json!({"tool_choice": tool})),
+            response(json!({"tool_choice": tool, "tools": response_tools(&["look"])})),
+        ] {
+            let expected = (400, Some("tool_choice".to_owned()));
+            assert_eq!(rejected(&api, request).await, expected);
+        }
+    }
+    for request in [
+        chat(json!({"tool_choice": "required"})),
+        chat(json!({"tool_choice": "required", "tools": []})),
+        response(json!({"tool_choice": "required"})),
+    ] {
+        let expected = (400, Some("tool_choice".to_owned()));
+        assert_eq!(rejected(&api, request).await, expected);
+    }
+    assert_eq!(paid.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test]
+async fn a_required_call_does_not_repeat_an_agents_tools() {
+    let paid = Arc::new(AtomicUsize::new(0));
+    let count = paid.clone();
+    let pay = tool("pay", "Pays.", move |_: Value| {
+        count.fetch_add(1, Ordering::SeqCst);
+        async { Ok::<_, ToolError>("paid".to_owned()) }
+    });
+    // As a provider does, it calls a tool whenever it must.
+    let model = service_fn(|request: ChatRequest| {
+        let id = format!("c{}", request.context.step());
+        let events = match request.options.tool_choice {
+            Some(ToolChoice::Required) => {
+                vec![call(&id, "pay", "{}"), finish_by(FinishReason::ToolCalls)]
+            }
+            _ => vec![Event::text("Paid."), finish()],
+        };
+        async { Ok::<_, Error>(ChatResponse::new(stream::iter(ok(events)))) }
+    });
+    let agent = AgentLayer::new(Toolset::new().tool(pay)).layer(model);
+    let api = OpenAi::new().model("m", agent);
+    let fields = json!({"tool_choice": "required", "tools": chat_tools(&["look"])});
+    let answer = send(&api, chat(fields)).await.json();
+    assert_eq!(answer["choices"][0]["message"]["content"], "Paid.");
+    assert_eq!(answer["choices"][0]["finish_reason"], "stop");
+    assert_eq!(paid.load(Ordering::SeqCst), 1);
 }
