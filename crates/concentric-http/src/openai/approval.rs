@@ -3,7 +3,7 @@
 use concentric_core::{Interrupt, InterruptId, Reply, Str, ThreadId, interrupt::TOOL_CALL};
 use serde_json::Value;
 
-use super::stored;
+use super::stored::{conversation, conversation_key};
 use crate::refused::Refused;
 
 /// The start of the ids of approval requests.
@@ -18,16 +18,16 @@ pub(super) struct Approval {
 }
 
 impl Approval {
-    /// The approval that an interrupt of a run in the conversation `root` asks for; `None` if it asks for
+    /// The approval that an interrupt of a run in `conversation` asks for; `None` if it asks for
     /// something else.
-    pub(super) fn new(interrupt: &Interrupt, root: &str) -> Option<Self> {
+    pub(super) fn new(interrupt: &Interrupt, conversation: &ThreadId) -> Option<Self> {
         if interrupt.reason != TOOL_CALL {
             return None;
         }
         let field = |name: &str| interrupt.metadata.get(name);
-        let root = root.strip_prefix(stored::PREFIX).unwrap_or(root);
+        let key = conversation_key(conversation.as_str());
         Some(Self {
-            id: Str::concat([PREFIX, root, "/", interrupt.id.as_str()]),
+            id: Str::concat([PREFIX, key, "/", interrupt.id.as_str()]),
             name: field("tool")
                 .and_then(Value::as_str)
                 .unwrap_or_default()
@@ -52,19 +52,18 @@ impl Decision {
     /// The reply, and the conversation with the run that waits for it.
     pub(super) fn reply(self, field: &str) -> Result<(ThreadId, Reply), Refused> {
         let id = self.request.strip_prefix(PREFIX);
-        let Some((root, id)) = id.and_then(|id| id.split_once('/')) else {
+        let Some((key, id)) = id.and_then(|id| id.split_once('/')) else {
             let field = format!("{field}.approval_request_id");
             return Err(Refused::field(
                 &field,
                 "expected the id of an approval request",
             ));
         };
-        let thread = ThreadId::new(Str::concat([stored::PREFIX, root]));
         let id = InterruptId::new(id);
         let reply = match self.approve {
             true => Reply::approve(id),
             false => Reply::deny(id, self.reason.unwrap_or_default()),
         };
-        Ok((thread, reply))
+        Ok((conversation(key), reply))
     }
 }

@@ -36,7 +36,7 @@ pub(super) trait Input: DeserializeOwned + Send {
 pub(super) struct Opening {
     /// The id of the run.
     pub(super) run: Str,
-    /// The conversation: the id of its first response.
+    /// The id of the conversation.
     pub(super) thread: ThreadId,
     /// Whether the response is stored.
     pub(super) is_kept: bool,

@@ -85,8 +85,9 @@
 //! | a response is deleted | later responses of the conversation remain complete, and a waiting run still accepts its approvals |
 //!
 //! Each response is a conversation of its own in the store, which shares its turns with the one before.
-//! Responses do not expire. The store may have other conversations, but listings then have both. The id of the first response is
-//! the [thread](concentric_core::Context::thread_id) of the runs, also without a store. A `ConversationLayer` has
+//! Responses do not expire. The store may have other conversations, but listings then have both. The
+//! [thread](concentric_core::Context::thread_id) of the runs of a conversation is `conv_` and the id of its first run, also
+//! without a store. It is no response, so runs that a layer has stored in the same store outlive deleted responses. A `ConversationLayer` has
 //! no place in these stacks: it would add the history again.
 //!
 //! # Background responses

@@ -189,11 +189,14 @@ async fn run<I: Input>(
     };
     let run_id = config.settings.environment.ids().next("run_");
     let response = ThreadId::new(Str::concat([stored::PREFIX, &run_id]));
-    let root = previous.as_ref().map_or(&response, StoredResponse::root);
+    let thread = match &previous {
+        Some(previous) => previous.conversation(),
+        None => stored::conversation(&run_id),
+    };
     let kept = owned.filter(|_| input.is_kept());
     let opening = Opening {
         run: run_id.clone(),
-        thread: root.clone(),
+        thread: thread.clone(),
         is_kept: kept.is_some(),
         model: name,
         created: seconds(&config.settings.environment),
@@ -203,9 +206,9 @@ async fn run<I: Input>(
     let policy = &config.settings.policy;
     let mut job = input.job(policy, opening, before.unwrap_or_default())?;
     let keep = kept.map(|owned| {
-        let root = job.thread.clone().unwrap_or_else(|| response.clone());
+        let thread = job.thread.clone().unwrap_or(thread);
         let conversation = (job.system.clone(), job.request.transcript.clone());
-        Keep::new(owned, (response, root), previous, conversation)
+        Keep::new(owned, (response, thread), previous, conversation)
     });
     let mut context = Run::builder()
         .environment(config.settings.environment.clone())

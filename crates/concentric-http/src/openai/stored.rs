@@ -34,6 +34,10 @@ pub(super) use self::{
 /// The start of the ids of responses.
 pub(super) const PREFIX: &str = "resp_";
 
+/// The start of the ids of conversations, which are the threads of their runs. No response has such an id: the deletion
+/// of a response would delete these runs from a store that has both.
+const CONVERSATION: &str = "conv_";
+
 /// The maximum time that the end of a run waits for the store.
 pub(super) const STORE_WITHIN: Duration = Duration::from_secs(30);
 
@@ -196,7 +200,7 @@ impl Owned {
     async fn create(
         &self,
         id: &ThreadId,
-        root: ThreadId,
+        conversation: ThreadId,
         previous: Option<&StoredResponse>,
         (history, slots): (&Transcript, &[StoredSlot]),
     ) -> Result<u64, StoreError> {
@@ -216,7 +220,7 @@ impl Owned {
             }
         }
         let mut change = StoredThread::default().change_to(history, slots);
-        change.session = Some(root);
+        change.session = Some(conversation);
         self.append(id, 0, change).await
     }
 
@@ -291,10 +295,23 @@ impl StoredResponse {
         }
     }
 
-    /// The first response of the conversation.
-    pub(super) fn root(&self) -> &ThreadId {
-        self.thread.session.as_ref().unwrap_or(&self.id)
+    /// The id of the conversation.
+    pub(super) fn conversation(&self) -> ThreadId {
+        let session = self.thread.session.as_ref().unwrap_or(&self.id);
+        let key = session.as_str();
+        let key = key.strip_prefix(PREFIX).unwrap_or(conversation_key(key));
+        conversation(key)
     }
+}
+
+/// The id of the conversation that begins with the run `key`.
+pub(super) fn conversation(key: &str) -> ThreadId {
+    ThreadId::new(Str::concat([CONVERSATION, key]))
+}
+
+/// The run that a conversation begins with.
+pub(super) fn conversation_key(id: &str) -> &str {
+    id.strip_prefix(CONVERSATION).unwrap_or(id)
 }
 
 fn failed(error: &StoreError) -> Failure {

@@ -566,7 +566,7 @@ impl Encode for Responses {
     }
 
     fn approval_of(&self, interrupt: &Interrupt) -> Option<Approval> {
-        Approval::new(interrupt, self.thread.as_str())
+        Approval::new(interrupt, &self.thread)
     }
 
     fn approval(&mut self, item: usize, approval: &Approval, out: &mut BytesMut) {

@@ -35,7 +35,7 @@ enum Place {
 struct New {
     owned: Owned,
     id: ThreadId,
-    root: ThreadId,
+    conversation: ThreadId,
     previous: Option<StoredResponse>,
 }
 
@@ -43,14 +43,14 @@ impl Keep {
     /// `system` and `transcript` are those of the request, without instructions.
     pub(in super::super) fn new(
         owned: Owned,
-        (id, root): (ThreadId, ThreadId),
+        (id, conversation): (ThreadId, ThreadId),
         previous: Option<StoredResponse>,
         (system, transcript): (System, Transcript),
     ) -> Self {
         let new = New {
             owned,
             id,
-            root,
+            conversation,
             previous,
         };
         Self {
@@ -121,12 +121,14 @@ impl Keep {
                     let New {
                         owned,
                         id,
-                        root,
+                        conversation,
                         previous,
                     } = *new;
                     let slots = record.slots()?;
                     let stored = (&history, &slots[..]);
-                    owned.create(&id, root, previous.as_ref(), stored).await?;
+                    owned
+                        .create(&id, conversation, previous.as_ref(), stored)
+                        .await?;
                     Ok(Written::Stored)
                 }
             }
@@ -139,7 +141,7 @@ impl New {
         let Self {
             owned,
             id,
-            root,
+            conversation,
             previous,
         } = self;
         let response = String::from_utf8_lossy(response).into_owned();
@@ -156,7 +158,9 @@ impl New {
         let history = previous.as_ref().map(|it| it.thread.history.clone());
         let history = history.unwrap_or_default();
         let stored = (&history, &slots[..]);
-        let version = owned.create(&id, root, previous.as_ref(), stored).await?;
+        let version = owned
+            .create(&id, conversation, previous.as_ref(), stored)
+            .await?;
         let thread = StoredThread::new(version, history, slots);
         Ok(Live::new(owned, id, thread, response))
     }

@@ -1,13 +1,24 @@
 //! Approvals as items of responses.
 
-use super::*;
+use super::{
+    stored::{echo, id, to},
+    *,
+};
 use concentric_core::store::{RunStore, Tenant};
 use concentric_layers::SuspendLayer;
 use concentric_store::MemoryStore;
 use concentric_tools::Approval;
+use tokio::sync::Notify;
 
 /// An agent that pays after an approval, once for each call of `calls`, and then ends.
 pub(super) fn paying(calls: Vec<Event>, is_stored: bool) -> (OpenAi, Arc<AtomicUsize>) {
+    let (agent, paid) = paying_agent(calls, is_stored.then(MemoryStore::new));
+    let api = OpenAi::new().model("m", agent);
+    (api.threads(MemoryStore::new()), paid)
+}
+
+/// The agent of [`paying`], whose runs `store` has.
+fn paying_agent(calls: Vec<Event>, store: Option<MemoryStore>) -> (BoxModel, Arc<AtomicUsize>) {
     let paid = Arc::new(AtomicUsize::new(0));
     let count = paid.clone();
     let pay = tool("pay", "Pays.", move |_: Value| {
@@ -42,17 +53,14 @@ pub(super) fn paying(calls: Vec<Event>, is_stored: bool) -> (OpenAi, Arc<AtomicU
     });
     let tools = Toolset::new().tool(pay).gate(Approval::for_tools(["pay"]));
     let agent = AgentLayer::new(tools).layer(model);
-    let agent = match is_stored {
-        true => {
-            let store: Arc<dyn RunStore> = Arc::new(MemoryStore::new());
+    let agent = match store {
+        Some(store) => {
+            let store: Arc<dyn RunStore> = Arc::new(store);
             BoxModel::new(SuspendLayer::new(store).layer(agent))
         }
-        false => BoxModel::new(agent),
+        None => BoxModel::new(agent),
     };
-    (
-        OpenAi::new().model("m", agent).threads(MemoryStore::new()),
-        paid,
-    )
+    (agent, paid)
 }
 
 pub(super) fn one() -> Vec<Event> {
@@ -305,4 +313,79 @@ async fn results_and_approvals_of_one_round_come_together() {
     let answered = send(&api, response(fields)).await.json();
     assert_eq!(text(&answered), "paid;42 hi");
     assert_eq!(paid.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn a_deleted_first_response_leaves_later_runs() {
+    // One store has the responses and the runs.
+    let store = MemoryStore::new();
+    let (agent, paid) = paying_agent(one(), Some(store.clone()));
+    let api = OpenAi::new().model("m", agent).model("echo", echo());
+    let api = api.threads(store);
+    let first = send(&api, response(json!({"model": "echo"}))).await.json();
+    let fields = json!({"previous_response_id": first["id"], "input": "pay"});
+    let asked = send(&api, response(fields)).await.json();
+    let path = format!("/responses/{}", id(&first));
+    assert_eq!(send(&api, to("DELETE", &path)).await.status, 200);
+    let request = requests(&asked).remove(0);
+    let fields = json!({"previous_response_id": asked["id"], "input": [decision(&request, true)]});
+    let reply = send(&api, response(fields)).await;
+    assert_eq!(reply.status, 200, "{}", reply.body);
+    assert_eq!(text(&reply.json()), "paid pay");
+    assert_eq!(paid.load(Ordering::SeqCst), 1);
+    // Nor does the deletion of a response remove its own run.
+    let asked = send(&api, response(json!({}))).await.json();
+    let path = format!("/responses/{}", id(&asked));
+    assert_eq!(send(&api, to("DELETE", &path)).await.status, 200);
+    let item = decision(&requests(&asked)[0], true);
+    let reply = send(&api, response(json!({"input": [item]}))).await;
+    assert_eq!(reply.status, 200, "{}", reply.body);
+    assert_eq!(paid.load(Ordering::SeqCst), 2);
+}
+
+#[tokio::test]
+async fn a_run_continues_while_an_earlier_response_is_deleted() {
+    let store = MemoryStore::new();
+    let (begun, end) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let (begins, ends) = (begun.clone(), end.clone());
+    let pay = tool("pay", "Pays.", move |_: Value| {
+        begins.notify_one();
+        let ends = ends.clone();
+        async move {
+            ends.notified().await;
+            Ok::<_, ToolError>("paid".to_owned())
+        }
+    });
+    let model = service_fn(|request: ChatRequest| {
+        let script = match request.context.step() {
+            0 => ok(one()
+                .into_iter()
+                .chain([finish_by(FinishReason::ToolCalls)])),
+            _ => ok([Event::text("Paid."), finish()]),
+        };
+        async { Ok::<_, Error>(ChatResponse::new(stream::iter(script))) }
+    });
+    let runs: Arc<dyn RunStore> = Arc::new(store.clone());
+    let agent = AgentLayer::new(Toolset::new().tool(pay)).layer(model);
+    let agent = BoxModel::new(SuspendLayer::new(runs).layer(agent));
+    let api = OpenAi::new().model("m", agent).model("echo", echo());
+    let api = api.threads(store);
+    let first = send(&api, response(json!({"model": "echo"}))).await.json();
+    let fields = json!({"previous_response_id": first["id"], "input": "pay"});
+    let request = response(fields);
+    let paying = tokio::spawn({
+        let api = api.clone();
+        async move { send(&api, request).await }
+    });
+    begun.notified().await;
+    let path = format!("/responses/{}", id(&first));
+    assert_eq!(send(&api, to("DELETE", &path)).await.status, 200);
+    end.notify_one();
+    let reply = paying.await.unwrap();
+    assert_eq!(reply.status, 200, "{}", reply.body);
+    let output = reply.json()["output"].to_string();
+    assert!(output.contains("Paid."), "{output}");
+    let fields = json!({"model": "echo", "previous_response_id": reply.json()["id"]});
+    let next = send(&api, response(fields)).await.json();
+    assert!(text(&next).contains("User:pay|"), "{next}");
 }
