@@ -139,6 +139,7 @@
 //! |---|---|
 //! | of an unknown run or call, or of one of another tenant | `404`, `run_not_found` |
 //! | of a run that has ended or continues | `409`, `run_ended` or `already_resumed` |
+//! | which nothing has taken: the model is no agent, or a layer has answered instead | `409`, `conflict`; the run still waits |
 //! | of another conversation than `previous_response_id`, or of several | `400` |
 //!
 //! # Requests

@@ -8,7 +8,8 @@ use std::{
 
 use bytes::{Bytes, BytesMut};
 use concentric_core::{
-    BoxModel, CancelReason, ChatRequest, Error, Event, EventStream, Finish, Outcome,
+    BoxModel, CancelReason, ChatRequest, Error, ErrorKind, Event, EventStream, Finish, Outcome,
+    Phase, Resume,
     context::{Context as Run, Sleep},
     interrupt::CLIENT_TOOL,
     panic::{CaughtPanic, catch},
@@ -43,6 +44,8 @@ pub(super) struct Answering {
     is_background: bool,
     // Whether a layer stores the run while it waits.
     is_resumable: bool,
+    // The approvals, which the loop or a layer around it takes before it responds.
+    approvals: Option<Resume>,
     encoder: Box<dyn Encode>,
     is_streamed: bool,
     out: BytesMut,
@@ -87,6 +90,7 @@ impl Answering {
         Self {
             context: request.context.clone(),
             answer: Answer::new(request.tools.clone(), calls, shows_reasoning),
+            approvals: request.resume.clone(),
             work: Work::Call(Oneshot::new(model, request)),
             is_background: keep.as_ref().is_some_and(Keep::is_live),
             keep,
@@ -216,6 +220,11 @@ impl Answering {
                             keep.begin(&response.head);
                         }
                         self.set_work(Work::Body(response.body));
+                        let approvals = self.approvals.take();
+                        if approvals.is_some_and(|approvals| approvals.take().is_some()) {
+                            // A plain model answers without the messages that came with them.
+                            self.fail(&not_resumed());
+                        }
                         continue;
                     }
                     Poll::Ready(Err(error)) => Poll::Ready(Some(Err(error))),
@@ -364,6 +373,11 @@ impl Answering {
             );
         }
     }
+}
+
+fn not_resumed() -> Error {
+    let why = "there is no run to resume: the model is no agent, or a layer has answered instead";
+    Error::new(ErrorKind::Conflict, why).with_phase(Phase::Run)
 }
 
 /// A panic of the store.

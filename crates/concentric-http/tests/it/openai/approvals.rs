@@ -301,6 +301,37 @@ async fn an_approval_that_cannot_be_given_fails() {
 }
 
 #[tokio::test]
+async fn a_plain_model_accepts_no_approvals() {
+    let (agent, paid) = paying_agent(one(), Some(MemoryStore::new()));
+    let api = OpenAi::new().model("m", agent).model("echo", echo());
+    let api = api.threads(MemoryStore::new());
+    let asked = send(&api, response(json!({}))).await.json();
+    let item = decision(&requests(&asked)[0], true);
+    for is_streamed in [false, true] {
+        let input = json!([item, {"role": "user", "content": "Quickly!"}]);
+        let fields = json!({"model": "echo", "input": input, "stream": is_streamed});
+        let reply = send(&api, response(fields)).await;
+        assert_eq!(
+            (reply.status, &reply.error()["code"]),
+            (409, &json!("conflict"))
+        );
+    }
+    let fields = json!({"model": "echo", "input": [item], "background": true});
+    let live = send(&api, response(fields)).await.json();
+    let path = format!("/responses/{}", id(&live));
+    let mut failed = live;
+    while failed["status"] == "in_progress" {
+        tokio::task::yield_now().await;
+        failed = send(&api, to("GET", &path)).await.json();
+    }
+    assert_eq!(failed["status"], "failed");
+    // The agent still accepts it.
+    let answered = send(&api, response(json!({"input": [item]}))).await.json();
+    assert_eq!(text(&answered), "paid hi");
+    assert_eq!(paid.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
 async fn results_and_approvals_of_one_round_come_together() {
     let calls = vec![call("a", "pay", "{}"), call("b", "look", "{}")];
     let (api, paid) = paying(calls, true);
