@@ -20,6 +20,8 @@ const LIMIT: usize = 10_000;
 pub(super) struct Cache {
     accepted: HashMap<Str, (Record, Duration)>,
     refused: HashMap<Presented, Duration>,
+    // The number of changes of keys.
+    generation: u64,
 }
 
 impl Cache {
@@ -44,7 +46,15 @@ impl Cache {
         self.refused.insert(key, at);
     }
 
-    pub(super) fn accept(&mut self, id: Str, record: Record, at: Duration) {
+    pub(super) const fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Adds a key that was read in `generation`. One that may have been changed since then is not added.
+    pub(super) fn accept(&mut self, id: Str, record: Record, at: Duration, generation: u64) {
+        if generation != self.generation {
+            return;
+        }
         if self.accepted.len() >= LIMIT && !self.accepted.contains_key(&id) {
             self.accepted
                 .retain(|_, (_, since)| at.saturating_sub(*since) < ACCEPTED);
@@ -56,6 +66,7 @@ impl Cache {
     }
 
     pub(super) fn forget(&mut self, id: &str) {
+        self.generation += 1;
         self.accepted.remove(id);
     }
 }
@@ -72,21 +83,27 @@ mod tests {
             let id = Str::from(format!("{n:024x}"));
             let header = format!("Bearer sk-cc-{id}_{}", "a".repeat(43));
             cache.refuse(Presented::parse(header.as_bytes()).unwrap(), at);
-            cache.accept(id, Record::none(), at);
+            cache.accept(id, Record::none(), at, 0);
             assert!(cache.refused.len() <= LIMIT && cache.accepted.len() <= LIMIT);
         }
         // Expired entries are removed first.
         let (mut cache, id) = (Cache::default(), Str::from("0"));
         for n in 1..LIMIT {
-            cache.accept(format!("{n}").into(), Record::none(), at);
+            cache.accept(format!("{n}").into(), Record::none(), at, 0);
         }
-        cache.accept(id.clone(), Record::none(), at + ACCEPTED / 2);
+        cache.accept(id.clone(), Record::none(), at + ACCEPTED / 2, 0);
         let later = at + ACCEPTED;
-        cache.accept("x".into(), Record::none(), later);
+        cache.accept("x".into(), Record::none(), later, 0);
         assert_eq!(cache.accepted.len(), 2);
         assert!(cache.record(&id, later).is_some());
         assert!(cache.record(&id, later + ACCEPTED).is_none());
         cache.forget(&id);
         assert!(cache.record(&id, later).is_none());
+        // It was read before the change.
+        cache.accept(id.clone(), Record::none(), later, 0);
+        assert!(cache.record(&id, later).is_none());
+        let generation = cache.generation();
+        cache.accept(id.clone(), Record::none(), later, generation);
+        assert!(cache.record(&id, later).is_some());
     }
 }

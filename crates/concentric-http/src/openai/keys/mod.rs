@@ -201,13 +201,14 @@ impl VirtualKeys {
             }
             record.secrets.push(Secret::new(sha256));
             attempts += 1;
-            match self.write(id, &stored, &record).await {
-                Ok(()) => {}
-                Err(StoreError::Moved { .. }) if attempts < ATTEMPTS => continue,
+            let written = self.write(id, &stored, &record).await;
+            // Also after an error, since the key may have been replaced.
+            self.cache().forget(id);
+            match written {
+                Ok(()) => return Ok(Some(new)),
+                Err(StoreError::Moved { .. }) if attempts < ATTEMPTS => {}
                 Err(error) => return Err(error.into()),
             }
-            self.cache().forget(id);
-            return Ok(Some(new));
         }
     }
 
@@ -220,9 +221,10 @@ impl VirtualKeys {
         if !key::is_id(id) {
             return Ok(false);
         }
-        let existed = self.store.delete(owner(), ThreadId::new(id)).await?;
+        let existed = self.store.delete(owner(), ThreadId::new(id)).await;
+        // Also after an error, since the key may have been revoked.
         self.cache().forget(id);
-        Ok(existed)
+        Ok(existed?)
     }
 
     /// Checks the value of a header; `None` if its key is not valid.
@@ -240,6 +242,7 @@ impl VirtualKeys {
         if let Some(record) = accepted.filter(|record| record.accepts(&presented, now)) {
             return Ok(Some(record.key(presented.id)));
         }
+        let generation = self.cache().generation();
         let record = self.read(&presented.id).await?.map(|(_, record)| record);
         // An unknown key is compared with one that nothing equals.
         let record = record.unwrap_or_else(Record::none);
@@ -249,7 +252,7 @@ impl VirtualKeys {
             return Ok(None);
         }
         let key = record.key(presented.id.clone());
-        self.cache().accept(presented.id, record, at);
+        self.cache().accept(presented.id, record, at, generation);
         Ok(Some(key))
     }
 

@@ -1,11 +1,12 @@
 //! Virtual keys.
 
-use super::*;
+use super::{stored::Broken, *};
 use concentric_core::{Turn, store::Tenant};
 use concentric_http::openai::{NewKey, VirtualKey, VirtualKeys};
 use concentric_store::MemoryStore;
 use concentric_test::TestEnvironment;
 use std::time::Duration;
+use tokio::sync::Notify;
 use tower::Service;
 
 /// A server that answers with the tenant and the name of the key.
@@ -118,6 +119,25 @@ async fn a_key_that_another_process_revokes_is_refused_after_30_seconds() {
     tokio::time::advance(Duration::from_secs(2)).await;
     assert_eq!(status(&keys, &key).await, 401);
     assert!(admin.list().await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_key_that_is_revoked_while_it_is_read_is_not_cached() {
+    let reads = Arc::new((Notify::new(), Notify::new()));
+    let mut store = Broken::new(|_| None);
+    store.reads = Some(reads.clone());
+    let keys = VirtualKeys::new(store);
+    let key = Arc::new(keys.create(ann(), "a").await.unwrap());
+    let first = tokio::spawn({
+        let (keys, key) = (keys.clone(), key.clone());
+        async move { status(&keys, &key).await }
+    });
+    reads.0.notified().await;
+    assert!(keys.revoke(key.id()).await.unwrap());
+    reads.1.notify_one();
+    assert_eq!(first.await.unwrap(), 200, "the key was read before");
+    reads.1.notify_one();
+    assert_eq!(status(&keys, &key).await, 401);
 }
 
 #[tokio::test]

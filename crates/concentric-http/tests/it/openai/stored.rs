@@ -9,6 +9,7 @@ use concentric_core::{
 };
 use concentric_store::MemoryStore;
 use std::time::Duration;
+use tokio::sync::Notify;
 
 /// A model that answers with the messages it receives, the system text first. It calls `look` for the
 /// message `look`.
@@ -327,6 +328,8 @@ pub(super) struct Broken {
     pub(super) store: MemoryStore,
     pub(super) fault: Arc<dyn Fn(usize) -> Option<Fault> + Send + Sync>,
     pub(super) writes: Arc<AtomicUsize>,
+    /// A conversation that was read is returned when the second one is notified; the first one is notified before.
+    pub(super) reads: Option<Arc<(Notify, Notify)>>,
 }
 
 #[derive(Clone, Copy)]
@@ -347,6 +350,7 @@ impl Broken {
             store: MemoryStore::new(),
             fault: Arc::new(fault),
             writes: Arc::default(),
+            reads: None,
         }
     }
 
@@ -373,7 +377,16 @@ impl Broken {
 
 impl ThreadStore for Broken {
     fn load(&self, tenant: Tenant, thread: ThreadId) -> StoreFuture<Option<StoredThread>> {
-        self.store.load(tenant, thread)
+        let load = self.store.load(tenant, thread);
+        let Some(reads) = self.reads.clone() else {
+            return load;
+        };
+        Box::pin(async move {
+            let loaded = load.await;
+            reads.0.notify_one();
+            reads.1.notified().await;
+            loaded
+        })
     }
 
     fn turns(
