@@ -24,7 +24,7 @@ pub(crate) struct Limits {
     pub(crate) bytes: usize,
     /// Of all runs.
     pub(crate) total: usize,
-    /// How many times the limits on events and bytes of a run may be exceeded while a reader lacks the events.
+    /// How many times the limits on events and bytes of a run may be exceeded while a client lacks the events.
     pub(crate) behind: (usize, usize),
     /// How long the log of an ended run is kept.
     pub(crate) linger: Duration,

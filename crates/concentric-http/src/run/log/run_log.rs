@@ -38,6 +38,10 @@ const LOG: usize = 1024;
 /// The size up to which a reader returns pieces as one.
 pub(super) const JOINED: usize = 16 << 10;
 
+/// How many times the limits of a run may be exceeded while the copy in a store lacks the events, since the store may
+/// fail for longer than the run takes.
+const COPY_BEHIND: (usize, usize) = (8, 3);
+
 /// The form of the frames of a log.
 pub(crate) struct Format {
     /// The name of the protocol.
@@ -516,11 +520,15 @@ impl State {
                 kept > events.saturating_mul(of_events)
                     || self.bytes > bytes.saturating_mul(of_bytes)
             };
-            let is_read = || {
+            let is_lacking = |is_client: bool| {
                 let second = self.pieces.get(1).map_or(self.next, |piece| piece.first);
-                self.readers.iter().all(|place| place.next >= second)
+                let mut readers = self.readers.iter().filter(|it| it.is_client == is_client);
+                readers.any(|place| place.next < second)
             };
-            if !exceeds((1, 1)) || (!exceeds(limits.behind) && !is_read()) {
+            if !exceeds((1, 1))
+                || (!exceeds(limits.behind) && is_lacking(true))
+                || (!exceeds(COPY_BEHIND) && is_lacking(false))
+            {
                 break;
             }
             self.pop();

@@ -7,6 +7,7 @@ use super::{
     streams::{Driven, poll_once},
     *,
 };
+use crate::ag_ui_threads::shared::Faulty;
 use concentric_core::{
     ThreadId,
     store::{EventKey, EventStore, Tenant, ThreadStore},
@@ -848,6 +849,22 @@ async fn a_large_answer_has_all_events() {
         send(&api, events(&id, last)).await.events(),
         all[last + 1..]
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failing_event_store_does_not_keep_all_events() {
+    let pieces: Vec<Event> = (0..64).map(|_| Event::text("x".repeat(64 << 10))).collect();
+    let store = Faulty::new();
+    store.set("fails");
+    let api = slow_api(ok(pieces.into_iter().chain([finish()])));
+    let api = api.threads(MemoryStore::new()).events(store);
+    let mut stream = open(&api, background(json!({"stream": true}))).await;
+    let first = next(&mut stream).await.unwrap().unwrap();
+    drop(stream);
+    let id = first.split('"').find(|it| it.starts_with("resp_")).unwrap();
+    let done = ended(&api, id).await;
+    assert_eq!(text(&done).len(), 4 << 20);
+    assert_eq!(send(&api, events(id, 0)).await.status, 500);
 }
 
 #[tokio::test(start_paused = true)]
