@@ -151,7 +151,7 @@
 //! | `tools` of type `function` | tools that the client executes; other types are rejected |
 //! | `tool_choice`, `parallel_tool_calls`, `response_format`, `text.format`, `temperature`, `top_p`, the penalties, `max_tokens`, `max_completion_tokens`, `max_output_tokens`, `stop`, `seed`, `reasoning_effort`, `metadata` | the [options](concentric_core::ChatOptions) of the request |
 //! | `tool_choice` that names no tool of `tools`, or is `required` without `tools` | rejected, so that clients do not call or find the tools of an agent |
-//! | `n` other than 1, log probabilities, audio output, `functions` | rejected |
+//! | `n` other than 1, log probabilities, `logit_bias`, audio output, `functions`, `max_tool_calls` | rejected |
 //! | `conversation`, `prompt`; `background` and `previous_response_id` without a store | rejected |
 //! | reasoning items, `reasoning_content` | omitted: a model cannot use reasoning without its provider's signature |
 //! | any other | ignored; this includes `store` of a chat |

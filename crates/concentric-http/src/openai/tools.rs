@@ -182,6 +182,11 @@ struct Schema {
 }
 
 impl Format {
+    /// Whether the answer is an object without a schema.
+    pub(super) const fn is_any_object(&self) -> bool {
+        matches!(self.r#type, FormatType::JsonObject)
+    }
+
     /// The schema of the answer, if it must have one; `field` is the format's field.
     pub(super) fn schema(self, field: &str) -> Result<Option<OutputSchema>, Refused> {
         match self.r#type {

@@ -54,6 +54,7 @@ pub(in crate::openai) struct ChatInput {
     functions: Option<IgnoredAny>,
     function_call: Option<IgnoredAny>,
     web_search_options: Option<IgnoredAny>,
+    logit_bias: Option<Map<String, Value>>,
 }
 
 #[derive(Default, Deserialize)]
@@ -229,6 +230,16 @@ impl ChatInput {
             return Err(Failure::unsupported(
                 "logprobs",
                 "logprobs are not available",
+            ));
+        }
+        if self
+            .logit_bias
+            .as_ref()
+            .is_some_and(|bias| !bias.is_empty())
+        {
+            return Err(Failure::unsupported(
+                "logit_bias",
+                "this field is not supported",
             ));
         }
         let modalities = self.modalities.as_deref().unwrap_or_default();

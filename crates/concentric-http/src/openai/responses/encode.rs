@@ -28,12 +28,12 @@ pub(super) struct Responses {
 }
 
 impl Responses {
-    /// `echo` has the instructions and the id of the previous response.
+    /// `echo` has the instructions, the id of the previous response, and whether the answer is any JSON object.
     pub(super) fn new(
         opening: Opening,
         thread: ThreadId,
         request: &ChatRequest,
-        (instructions, previous): (Option<&str>, Option<&str>),
+        (instructions, previous, is_any_object): (Option<&str>, Option<&str>, bool),
     ) -> Self {
         let options = &request.options;
         let choice = match &options.tool_choice {
@@ -43,6 +43,7 @@ impl Responses {
             Some(_) => json!("required"),
         };
         let format = match &options.output_schema {
+            Some(_) if is_any_object => json!({"type": "json_object"}),
             Some(output) => json!({
                 "type": "json_schema",
                 "name": output.name,

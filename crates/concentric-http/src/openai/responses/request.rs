@@ -26,6 +26,9 @@ const FORM: Form = Form {
     is_split: true,
 };
 
+/// The item of `include` that requests log probabilities.
+const LOGPROBS: &str = "message.output_text.logprobs";
+
 /// The body of a request. Unknown fields are ignored.
 #[derive(Deserialize)]
 pub(in crate::openai) struct ResponsesInput {
@@ -48,6 +51,8 @@ pub(in crate::openai) struct ResponsesInput {
     previous_response_id: Option<Str>,
     conversation: Option<IgnoredAny>,
     prompt: Option<IgnoredAny>,
+    max_tool_calls: Option<IgnoredAny>,
+    include: Option<Vec<Str>>,
 }
 
 #[derive(Deserialize)]
@@ -228,7 +233,9 @@ impl Input for ResponsesInput {
         let options = request.options_mut();
         options.tool_choice = tool_choice;
         options.parallel_tool_calls = self.parallel_tool_calls;
-        options.output_schema = match self.text.and_then(|text| text.format) {
+        let format = self.text.and_then(|text| text.format);
+        let is_any_object = format.as_ref().is_some_and(Format::is_any_object);
+        options.output_schema = match format {
             Some(format) => format.schema("text.format")?,
             None => None,
         };
@@ -242,7 +249,7 @@ impl Input for ResponsesInput {
         }
         .apply(options)?;
         let (instructions, previous) = (self.instructions, self.previous_response_id);
-        let echo = (instructions.as_deref(), previous.as_deref());
+        let echo = (instructions.as_deref(), previous.as_deref(), is_any_object);
         let encoder = Responses::new(opening, thread.clone(), &request, echo);
         Ok(Job {
             request,
@@ -258,6 +265,11 @@ impl Input for ResponsesInput {
 impl ResponsesInput {
     /// Rejects parameters that would change the answer and are not supported.
     fn check(&self) -> Result<(), Failure> {
+        let include = self.include.as_deref().unwrap_or_default();
+        if include.iter().any(|item| *item == LOGPROBS) {
+            let problem = "logprobs are not available";
+            return Err(Failure::unsupported("include", problem));
+        }
         if self.top_logprobs.is_some_and(|n| n > 0) {
             return Err(Failure::unsupported(
                 "top_logprobs",
@@ -268,6 +280,11 @@ impl ResponsesInput {
         let fields = [
             ("conversation", &self.conversation, stored),
             ("prompt", &self.prompt, "prompts are not stored"),
+            (
+                "max_tool_calls",
+                &self.max_tool_calls,
+                "this field is not supported",
+            ),
         ];
         match fields.iter().find(|(_, value, _)| value.is_some()) {
             Some((field, _, problem)) => Err(Failure::unsupported(field, problem)),

@@ -586,3 +586,41 @@ async fn a_required_call_does_not_repeat_an_agents_tools() {
     assert_eq!(answer["choices"][0]["finish_reason"], "stop");
     assert_eq!(paid.load(Ordering::SeqCst), 1);
 }
+
+#[tokio::test]
+async fn fields_that_would_change_the_answer_are_rejected() {
+    let api = api(ok([finish()]));
+    for (request, field) in [
+        (chat(json!({"logit_bias": {"50256": -100}})), "logit_bias"),
+        (response(json!({"max_tool_calls": 1})), "max_tool_calls"),
+        (
+            response(json!({"include": ["x", "message.output_text.logprobs"]})),
+            "include",
+        ),
+    ] {
+        let expected = (400, Some(field.to_owned()));
+        assert_eq!(rejected(&api, request).await, expected);
+    }
+    for request in [
+        chat(json!({"logit_bias": {}})),
+        chat(json!({"logit_bias": null})),
+        response(json!({"max_tool_calls": null, "include": null})),
+        response(json!({"include": ["reasoning.encrypted_content"]})),
+    ] {
+        assert_eq!(send(&api, request).await.status, 200);
+    }
+}
+
+#[tokio::test]
+async fn a_response_repeats_its_format() {
+    let api = api(ok([finish()]));
+    let schema = json!({"type": "json_schema", "name": "object", "schema": {"type": "object"}, "strict": false});
+    for format in [
+        json!({"type": "text"}),
+        json!({"type": "json_object"}),
+        schema,
+    ] {
+        let answer = send(&api, response(json!({"text": {"format": format}}))).await;
+        assert_eq!(answer.json()["text"]["format"], format);
+    }
+}
