@@ -1,9 +1,10 @@
 //! Runs that continue without their clients.
 
 use std::{
+    collections::HashMap,
     future::poll_fn,
     pin::pin,
-    sync::Arc,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Poll, Waker},
     time::Duration,
 };
@@ -57,6 +58,8 @@ static EVENTS: Format = Format {
 pub(super) struct Background {
     hub: Arc<Hub>,
     runs: Arc<Semaphore>,
+    per_tenant: usize,
+    tenants: Arc<Tenants>,
     timeout: Duration,
 }
 
@@ -65,6 +68,8 @@ impl Background {
         Self {
             hub: hub(environment, None),
             runs: Arc::new(Semaphore::new(1024)),
+            per_tenant: usize::MAX,
+            tenants: Arc::default(),
             timeout: Duration::from_secs(3600),
         }
     }
@@ -80,6 +85,10 @@ impl Background {
 
     pub(super) fn set_runs(&mut self, max: usize) {
         self.runs = Arc::new(Semaphore::new(max.min(Semaphore::MAX_PERMITS)));
+    }
+
+    pub(super) const fn set_runs_per_tenant(&mut self, max: usize) {
+        self.per_tenant = max;
     }
 
     pub(super) const fn set_timeout(&mut self, timeout: Duration) {
@@ -143,6 +152,10 @@ impl Background {
         keep: Keep,
         answering: impl FnOnce(Job, Option<Keep>) -> Answering + Send + 'static,
     ) -> Result<(Bytes, Option<Events>), Failure> {
+        let place = Tenants::enter(&self.tenants, keep.tenant(), self.per_tenant);
+        let place = place.ok_or_else(|| {
+            Failure::rate_limited("too many responses of this caller run in the background")
+        })?;
         let permit = Arc::clone(&self.runs).try_acquire_owned();
         let permit =
             permit.map_err(|_| Failure::busy("too many responses run in the background"))?;
@@ -151,7 +164,9 @@ impl Background {
             return Err(Failure::internal());
         };
         let (sender, begun) = oneshot::channel();
-        let task = self.clone().run(permit, job, keep, answering, sender);
+        let task = self
+            .clone()
+            .run((permit, place), job, keep, answering, sender);
         // Logs of the task belong to the span of the request.
         let task = task.instrument(tracing::Span::current());
         runtime.spawn(task.with_current_subscriber());
@@ -161,7 +176,7 @@ impl Background {
     /// The task of a run.
     async fn run(
         self,
-        _permit: OwnedSemaphorePermit,
+        _places: (OwnedSemaphorePermit, TenantPlace),
         job: Job,
         keep: Keep,
         answering: impl FnOnce(Job, Option<Keep>) -> Answering + Send,
@@ -204,6 +219,46 @@ impl Background {
             share(&self.hub, &events.log);
         }
         drive(run, &live, &mut events, (&context, self.timeout)).await;
+    }
+}
+
+/// The number of runs of each tenant that has any.
+#[derive(Default)]
+struct Tenants(Mutex<HashMap<Tenant, usize>>);
+
+impl Tenants {
+    /// Counts a run of `tenant`, until the result is dropped; `None` if it has `max` runs.
+    fn enter(this: &Arc<Self>, tenant: &Tenant, max: usize) -> Option<TenantPlace> {
+        let mut runs = this.lock();
+        let count = runs.get(tenant).copied().unwrap_or(0);
+        if count >= max {
+            return None;
+        }
+        runs.insert(tenant.clone(), count + 1);
+        Some(TenantPlace {
+            tenants: Arc::clone(this),
+            tenant: tenant.clone(),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Tenant, usize>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A run that counts among those of its tenant.
+struct TenantPlace {
+    tenants: Arc<Tenants>,
+    tenant: Tenant,
+}
+
+impl Drop for TenantPlace {
+    fn drop(&mut self) {
+        let mut runs = self.tenants.lock();
+        match runs.get_mut(&self.tenant) {
+            Some(count) if *count > 1 => *count -= 1,
+            _ => drop(runs.remove(&self.tenant)),
+        }
     }
 }
 
@@ -325,5 +380,25 @@ async fn until_stopped(live: &Live, context: &Run, timeout: Duration) -> CancelR
                 tracing::warn!(response = %live.id(), %error, "the lease of a response was not renewed");
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tenants_without_runs_are_not_counted() {
+        let tenants = Arc::default();
+        let (a, b) = (Tenant("a".into()), Tenant("b".into()));
+        let first = Tenants::enter(&tenants, &a, 2).unwrap();
+        let second = Tenants::enter(&tenants, &a, 2).unwrap();
+        assert!(Tenants::enter(&tenants, &a, 2).is_none());
+        assert!(Tenants::enter(&tenants, &b, 0).is_none());
+        drop(Tenants::enter(&tenants, &b, 1).unwrap());
+        drop(first);
+        assert_eq!(*tenants.lock(), HashMap::from([(a, 1)]));
+        drop(second);
+        assert!(tenants.lock().is_empty());
     }
 }

@@ -312,6 +312,14 @@ impl Failure {
         failure
     }
 
+    /// A request that would exceed a limit of its tenant.
+    pub(super) fn rate_limited(message: &str) -> Self {
+        let (status, code) = (StatusCode::TOO_MANY_REQUESTS, "rate_limit_exceeded");
+        let mut failure = Self::new(status, "requests", code, message);
+        failure.retry_after = Some(Duration::from_secs(1));
+        failure
+    }
+
     /// Marks a failure after which tools may have taken effect: a client that repeated the request
     /// would repeat the effects.
     fn after(mut self, context: &Context, effects: SideEffects) -> Self {

@@ -108,6 +108,7 @@
 //! | the store does not accept the end within 30 seconds | `failed`, `server_error` |
 //! | the store fails at the beginning | the request is answered with `500`, and no run starts |
 //! | the process has 1,024 such runs ([`OpenAi::background_runs`]) | the request is answered with `503` |
+//! | the tenant has as many such runs in the process as [`OpenAi::background_runs_per_tenant`] allows | the request is answered with `429` |
 //! | there is no store, or `store` is `false` | the request is answered with `400` |
 //!
 //! The process of a run renews a lease in the stored response every 10 seconds, and notices then that another

@@ -141,6 +141,14 @@ impl OpenAi {
         self.with(|config| config.background.set_runs(max))
     }
 
+    /// Sets the maximum number of [background runs](super#background-responses) of a
+    /// [`Tenant`](concentric_core::store::Tenant) in the process; the default is no limit besides that of the process. Further
+    /// requests of the tenant are answered with `429`. Callers without a tenant share one number.
+    #[must_use]
+    pub fn background_runs_per_tenant(self, max: usize) -> Self {
+        self.with(|config| config.background.set_runs_per_tenant(max))
+    }
+
     /// Sets how long a [background run](super#background-responses) may take; the default is one hour. A run that
     /// takes longer is cancelled, and its response has failed.
     #[must_use]

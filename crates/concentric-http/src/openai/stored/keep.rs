@@ -6,7 +6,7 @@ use bytes::Bytes;
 use concentric_core::{
     Event, Finish, Message, MessageBuilder, OpenRound, Part, PartKind, ResponseHead, Role, System,
     ThreadId, ToolResult, Transcript, Turn,
-    store::{StoreError, StoreFuture, StoredThread},
+    store::{StoreError, StoreFuture, StoredThread, Tenant},
 };
 
 use super::{
@@ -58,6 +58,14 @@ impl Keep {
             system,
             transcript,
             answer: Some(MessageBuilder::new(&ResponseHead::default())),
+        }
+    }
+
+    /// The owner of the response.
+    pub(in super::super) fn tenant(&self) -> &Tenant {
+        match &self.place {
+            Place::New(new) => &new.owned.tenant,
+            Place::Live(live) => &live.owned().tenant,
         }
     }
 

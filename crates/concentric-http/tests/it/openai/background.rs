@@ -696,6 +696,38 @@ async fn the_number_of_runs_is_limited() {
     start(&api, json!({})).await;
 }
 
+#[tokio::test]
+async fn the_number_of_runs_of_a_tenant_is_limited() {
+    let driven = Driven::default();
+    let api = driven.api().threads(MemoryStore::new());
+    let api = api.background_runs_per_tenant(1).background_runs(2);
+    let first = send(&api, of("a", background(json!({})))).await.json();
+    settle().await;
+    let reply = send(&api, of("a", background(json!({})))).await;
+    assert_eq!(
+        (reply.status, &reply.error()["code"]),
+        (429, &json!("rate_limit_exceeded"))
+    );
+    assert_eq!(reply.error()["type"], "requests");
+    assert_eq!(reply.headers["retry-after"], "1");
+    let other = send(&api, of("b", background(json!({})))).await;
+    assert_eq!(other.status, 200, "{}", other.body);
+    settle().await;
+    // A request that finds no place in the process takes none of its tenant.
+    for _ in 0..2 {
+        let reply = send(&api, of("c", background(json!({})))).await;
+        assert_eq!(reply.status, 503);
+    }
+    driven.emit(0, finish());
+    let path = format!("/responses/{}", id(&first));
+    while send(&api, of("a", to("GET", &path))).await.json()["status"] == "in_progress" {
+        tokio::task::yield_now().await;
+    }
+    settle().await;
+    let reply = send(&api, of("c", background(json!({})))).await;
+    assert_eq!(reply.status, 200, "{}", reply.body);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_shutdown_ends_background_runs() {
     let shutdown = Shutdown::new();
