@@ -297,10 +297,8 @@ impl StoredResponse {
 
     /// The id of the conversation.
     pub(super) fn conversation(&self) -> ThreadId {
-        let session = self.thread.session.as_ref().unwrap_or(&self.id);
-        let key = session.as_str();
-        let key = key.strip_prefix(PREFIX).unwrap_or(conversation_key(key));
-        conversation(key)
+        let id = self.thread.session.as_ref().unwrap_or(&self.id);
+        id.clone()
     }
 }
 

@@ -205,7 +205,7 @@ mod tests {
     #[test]
     fn processes_that_fail_lose_nothing_and_repeat_nothing() {
         let mut figures = Figures::default();
-        for seed in 0..40 {
+        for seed in 0..60 {
             let report = run(seed).unwrap();
             assert_eq!(report.violations, Vec::<String>::new(), "seed {seed}");
             figures.add(report.figures);
