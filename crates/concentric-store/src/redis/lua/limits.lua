@@ -523,8 +523,8 @@ end
 
 local MOST = 9007199254740992
 local CORRECTED, SETTLED = 3600 * 1000000, 60 * 1000000
--- The time after which no window counts that is the current one now. It is no less than that of the window.
-local COUNTED = {hour = 61 * 60 * 1000000, day = 25 * 3600 * 1000000, month = 32 * 86400 * 1000000}
+-- The time after which no window counts that is the current one now, and a day more, since a clock may step back.
+local COUNTED = {hour = 26 * 3600 * 1000000, day = 49 * 3600 * 1000000, month = 32 * 86400 * 1000000}
 -- At most these many reservations are charged at once, which bounds the time.
 local BATCH = 500
 local dimensions
