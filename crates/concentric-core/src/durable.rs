@@ -10,13 +10,16 @@
 //! stack runs with an engine and without.
 //!
 //! ```
-//! use concentric_core::{Context, durable::{Journal, JournalHandle, Recorded, StepAttempt, StepFuture, StepWork}};
+//! use concentric_core::{
+//!     Context,
+//!     durable::{Journal, JournalHandle, StepAttempt, StepFuture, StepName, StepWork},
+//! };
 //!
 //! /// Executes each step, and records nothing.
 //! struct Forgetful;
 //!
 //! impl Journal for Forgetful {
-//!     fn step(&self, _: concentric_core::Str, work: StepWork) -> StepFuture {
+//!     fn step(&self, _: StepName, work: StepWork) -> StepFuture {
 //!         Box::pin(async move { Ok(work(StepAttempt::first()).await) })
 //!     }
 //! }
@@ -47,13 +50,36 @@ use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 pub trait Journal: Send + Sync + 'static {
     /// Returns the result of the next step; calls `work` and records its result if there is none yet.
     ///
-    /// `name` is for people, and need not be unique. Steps are requested one after another, in the same
-    /// order each time. If the future is dropped, `work` is stopped.
+    /// The name need not be unique. Steps are requested one after another, in the same order each time.
+    ///
+    /// If the future is dropped, the run has left the step, and `work` is stopped. The work of a model call is polled
+    /// once more then: it returns what the run has seen of the answer, which is recorded, since the run may leave
+    /// because of it. A step that was left without a result has its place in the record, and does not resolve in a
+    /// replay: the run leaves it again.
     ///
     /// # Errors
     ///
     /// The result cannot be recorded, or the time limit of the run or of the step has passed.
-    fn step(&self, name: Str, work: StepWork) -> StepFuture;
+    fn step(&self, name: StepName, work: StepWork) -> StepFuture;
+}
+
+/// The kind of a step, and the [index](Context::step) of the model call in its run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum StepName {
+    /// A model call.
+    Model(u32),
+    /// The round of tool calls of an answer.
+    Round(u32),
+}
+
+impl fmt::Display for StepName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Model(step) => write!(f, "model-{step}"),
+            Self::Round(step) => write!(f, "round-{step}"),
+        }
+    }
 }
 
 /// The future of [`Journal::step`].
@@ -140,8 +166,8 @@ impl JournalHandle {
     }
 
     /// See [`Journal::step`].
-    pub fn step(&self, name: impl Into<Str>, work: StepWork) -> StepFuture {
-        self.0.step(name.into(), work)
+    pub fn step(&self, name: StepName, work: StepWork) -> StepFuture {
+        self.0.step(name, work)
     }
 }
 

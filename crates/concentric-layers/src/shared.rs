@@ -60,7 +60,8 @@ struct Outages {
 const WARNINGS: Duration = Duration::from_secs(60);
 
 impl Shared {
-    /// Shares a limit with all processes that use this name in the store.
+    /// Shares a limit with all processes that use this name in the store. A rate limit with
+    /// [keys](crate::RateLimitLayer::by) has a quota `name//key` for each of them, so no other name should contain `//`.
     pub fn new(store: Arc<dyn QuotaStore>, name: impl Into<Str>) -> Self {
         Self {
             store,

@@ -9,7 +9,9 @@ use crate::{
 use concentric_core::{
     BoxModel, CancelReason, ChatRequest, Context as RunContext, Error, ErrorKind, Event, Finish,
     Str,
-    durable::{JournalHandle, Recorded, RecordedError, ReplayEnvironment, StepAttempt, StepWork},
+    durable::{
+        JournalHandle, Recorded, RecordedError, ReplayEnvironment, StepAttempt, StepName, StepWork,
+    },
     panic::catch,
 };
 use futures_util::{FutureExt, Stream, StreamExt, TryStreamExt, stream};
@@ -253,6 +255,8 @@ impl<'a> Drive<'a> {
             deadline: time(attempt.begin.at) + attempt.shared.limits.deadline,
             live: attempt.live.clone(),
             is_executed: Arc::clone(&is_executed),
+            name,
+            context: self.context.clone(),
         };
         let run = attempt.ctx.run(move || executed.execute(work, left));
         // Retries are those of the stack, inside the step.
@@ -273,6 +277,9 @@ struct Execute {
     deadline: SystemTime,
     live: LiveRun,
     is_executed: Arc<AtomicBool>,
+    name: StepName,
+    /// The context of the run.
+    context: RunContext,
 }
 
 impl Execute {
@@ -293,9 +300,13 @@ impl Execute {
             () = ready(()), if of_run.is_zero() => {
                 EntryResult::Failed(RecordedError::new(&Error::deadline()))
             }
-            _ = left => match work.as_mut().now_or_never() {
-                // A model call ends at once.
-                Some(EntryResult::Done(seen)) => EntryResult::Left(Some(seen)),
+            _ = left => match self.name {
+                // Its work may have cancelled the run, which a replay does not execute.
+                _ if self.context.is_cancelled() => EntryResult::Cancelled,
+                StepName::Model(_) => match work.as_mut().now_or_never() {
+                    Some(EntryResult::Done(seen)) => EntryResult::Left(Some(seen)),
+                    _ => EntryResult::Left(None),
+                },
                 _ => EntryResult::Left(None),
             },
             () = tokio::time::sleep(of_run.min(self.limits.step)) => {

@@ -2,7 +2,7 @@
 
 use concentric_core::{
     Error, ErrorKind, Str,
-    durable::{Journal, Recorded, RecordedError, StepFuture, StepWork},
+    durable::{Journal, Recorded, RecordedError, StepFuture, StepName, StepWork},
 };
 use serde::{Deserialize, Serialize};
 use std::{
@@ -56,7 +56,7 @@ pub(crate) fn time(millis: u64) -> SystemTime {
 
 /// A step that the run requests.
 pub(crate) struct Step {
-    pub(crate) name: Str,
+    pub(crate) name: StepName,
     pub(crate) work: StepWork,
     pub(crate) reply: oneshot::Sender<Result<Recorded, Error>>,
     /// Resolves when the run does not wait any more.
@@ -74,7 +74,7 @@ impl Steps {
 }
 
 impl Journal for Steps {
-    fn step(&self, name: Str, work: StepWork) -> StepFuture {
+    fn step(&self, name: StepName, work: StepWork) -> StepFuture {
         let ((reply, result), (leave, left)) = (oneshot::channel(), oneshot::channel());
         let step = Step {
             name,

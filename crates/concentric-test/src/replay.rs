@@ -3,7 +3,8 @@
 use concentric_core::{
     ChatRequest, Context, Error, ErrorKind, Event, Finish, RunId, Str, ThreadId,
     durable::{
-        Journal, JournalHandle, Recorded, ReplayEnvironment, StepAttempt, StepFuture, StepWork,
+        Journal, JournalHandle, Recorded, ReplayEnvironment, StepAttempt, StepFuture, StepName,
+        StepWork,
     },
     service::SharedModel,
     trace::{Trace, TraceEntry, TraceStep},
@@ -238,12 +239,12 @@ struct Attempt {
 }
 
 impl Journal for Attempt {
-    fn step(&self, name: Str, work: StepWork) -> StepFuture {
+    fn step(&self, name: StepName, work: StepWork) -> StepFuture {
         let it = self.clone();
         Box::pin(async move {
             let at = {
                 let mut steps = lock(&it.steps);
-                steps.push(name);
+                steps.push(name.to_string().into());
                 steps.len()
             };
             let known = match it.is_replay {
@@ -252,7 +253,13 @@ impl Journal for Attempt {
                     lock(&it.record.0).push(None);
                     let work = work(StepAttempt::first());
                     let record = it.record.clone();
-                    Some(Some(Made { work, record, at }.await))
+                    let made = Made {
+                        name,
+                        work,
+                        record,
+                        at,
+                    };
+                    Some(Some(made.await))
                 }
             };
             let known = match known {
@@ -269,8 +276,9 @@ impl Journal for Attempt {
     }
 }
 
-/// The work of a step, which is recorded when it ends; also if it ends because the run does not wait any more.
+/// The work of a step, which is recorded when it ends; that of a model call also if it ends because the run has left it.
 struct Made {
+    name: StepName,
     work: Pin<Box<dyn Future<Output = Recorded> + Send>>,
     record: Record,
     at: usize,
@@ -298,7 +306,8 @@ impl Future for Made {
 
 impl Drop for Made {
     fn drop(&mut self) {
-        if let Some(recorded) = self.work.as_mut().now_or_never() {
+        let is_polled = matches!(self.name, StepName::Model(_)) && !std::thread::panicking();
+        if is_polled && let Some(recorded) = self.work.as_mut().now_or_never() {
             self.record(&recorded);
         }
     }

@@ -51,7 +51,7 @@ pub(super) struct Run<M, R> {
     // Calls were taken from the machine and the round service was not called yet, so that a stop
     // takes the round back.
     pub(super) takes_back: bool,
-    // A round was run since the options were set, so that they no longer force a tool call.
+    // There was a round since the options were set, so that they no longer force a tool call.
     pub(super) is_choice_spent: bool,
     // The number of effects of the next round.
     uncounted: u32,
@@ -74,12 +74,19 @@ where
     // One expression: a driver has 1,000 bytes, and each variable that holds it would be copied.
     pub(super) fn begin(
         parts: DriverParts<M, R>,
-        request: ChatRequest,
+        mut request: ChatRequest,
         client_tools: Arc<[Str]>,
         resumed: Option<Box<Machine>>,
         claim: Option<Claim>,
     ) -> Pin<Box<Self>> {
         let unrecorded = resumed.as_ref().map(|_| Box::default());
+        // A resumed run has mostly had an answer, for which the choice was.
+        let is_choice_spent = resumed
+            .as_ref()
+            .is_some_and(|it| it.last_reason().is_some());
+        if is_choice_spent {
+            spend_choice(&mut request.options);
+        }
         Box::pin(Self {
             work: Work::Idle,
             run: Run {
@@ -99,7 +106,7 @@ where
                 claim,
                 checkpoint: request.checkpoint.map(Checkpointing::boxed),
                 takes_back: false,
-                is_choice_spent: false,
+                is_choice_spent,
                 uncounted: 0,
                 counted: None,
                 gates: Some(parts.gates).filter(|gates| !gates.is_empty()),
@@ -230,10 +237,7 @@ impl<M, R> Run<M, R> {
     /// Removes a choice that forces a call. With it in every step, the run would end at its step limit only.
     pub(super) fn spend_choice(&mut self) {
         self.is_choice_spent = true;
-        let choice = &self.options.tool_choice;
-        if matches!(choice, Some(ToolChoice::Required | ToolChoice::Tool(_))) {
-            Arc::make_mut(&mut self.options).tool_choice = None;
-        }
+        spend_choice(&mut self.options);
     }
 
     /// Counts the effects of a round whose call was polled, without those that its service counts.
@@ -273,6 +277,13 @@ impl<M, R> Run<M, R> {
         if self.claim.is_some() {
             self.context.count_event();
         }
+    }
+}
+
+fn spend_choice(options: &mut Arc<ChatOptions>) {
+    let choice = &options.tool_choice;
+    if matches!(choice, Some(ToolChoice::Required | ToolChoice::Tool(_))) {
+        Arc::make_mut(options).tool_choice = None;
     }
 }
 

@@ -177,6 +177,7 @@ where
         run.trace_round(&round);
         if round.calls.is_empty() {
             // All calls of the round are executed by the client.
+            run.spend_choice();
             run.machine.input(Input::RoundEnded);
             return Self::Idle;
         }

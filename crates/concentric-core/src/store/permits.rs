@@ -76,15 +76,14 @@ impl PermitState {
         };
         let held: u64 = self.holders.values().map(|it| it.held).sum();
         let allowed = wanted.min(share).min(max.saturating_sub(held));
-        if used > 0 || wanted > 0 {
-            let holder = Holder {
-                held: allowed.max(used),
-                wanted,
-                until: now.saturating_add(micros(lease)),
-                request,
-            };
-            self.holders.insert(caller.to_owned().into(), holder);
-        }
+        // Also if it wants none: an earlier request may arrive later.
+        let holder = Holder {
+            held: allowed.max(used),
+            wanted,
+            until: now.saturating_add(micros(lease)),
+            request,
+        };
+        self.holders.insert(caller.to_owned().into(), holder);
         allowed
     }
 

@@ -2,8 +2,8 @@
 //!
 //! ```
 //! use concentric_core::{
-//!     AgentLayer, ChatRequest, Context, Error, Str,
-//!     durable::{Journal, JournalHandle, Recorded, StepAttempt, StepFuture, StepWork},
+//!     AgentLayer, ChatRequest, Context, Error,
+//!     durable::{Journal, JournalHandle, Recorded, StepAttempt, StepFuture, StepName, StepWork},
 //! };
 //! use concentric_layers::durable::{DurableLayer, DurableTools};
 //! use concentric_test::{ScriptedModel, ScriptedTools};
@@ -11,12 +11,12 @@
 //! use std::{collections::VecDeque, sync::{Arc, Mutex}};
 //! use tower::{ServiceBuilder, ServiceExt};
 //!
-//! /// A journal that a second attempt at the run reads from its beginning.
+//! /// A journal that a second attempt at the run reads from its beginning, of runs that leave no step.
 //! #[derive(Clone, Default)]
 //! struct Notes(Arc<Mutex<VecDeque<Recorded>>>, Arc<Mutex<VecDeque<Recorded>>>);
 //!
 //! impl Journal for Notes {
-//!     fn step(&self, _: Str, work: StepWork) -> StepFuture {
+//!     fn step(&self, _: StepName, work: StepWork) -> StepFuture {
 //!         let Self(old, new) = self.clone();
 //!         Box::pin(async move {
 //!             let known = old.lock().unwrap().pop_front();
@@ -65,7 +65,7 @@
 //! | round | a step `round-{step}`; its outcomes are yielded once the journal has all of them | passed |
 //! | an earlier attempt may have executed the round | its calls are [lost ones](concentric_core::call::CallState::mark_lost), as after a crash behind `SuspendLayer`: the ledger knows what they did, or a person is asked | |
 //! | a call fails | the error is recorded, [without foreign texts](concentric_core::durable::RecordedError), which are logged | passed |
-//! | the future or the body is dropped | the step is stopped | passed |
+//! | the future or the body is dropped | the step is stopped, and records the events that were forwarded; a replay yields them, and is dropped again | passed |
 //!
 //! A round is one step, with its gates, layers and hooks: decisions are made once, and its calls run in parallel
 //! and with the run's own context. Durable [slots](concentric_core::state) that a step changes and the tokens that it

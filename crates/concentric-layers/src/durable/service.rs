@@ -4,7 +4,7 @@ use super::{
 };
 use concentric_core::{
     BoxError, ChatRequest, ChatResponse, Error, Event,
-    durable::JournalHandle,
+    durable::{JournalHandle, StepName},
     service::{BoxFuture, CloneService},
 };
 use futures_core::Stream;
@@ -85,7 +85,7 @@ where
 {
     let context = request.context.clone();
     let (send, mut live) = mpsc::channel(BEHIND);
-    let name = format!("model-{}", context.step());
+    let name = StepName::Model(context.step());
     let work = move |_| -> Pin<Box<dyn Future<Output = _> + Send>> {
         Box::pin(record(inner, request, send))
     };

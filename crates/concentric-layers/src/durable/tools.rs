@@ -3,7 +3,9 @@ use concentric_core::{
     BoxError, Context as RunContext, Error, RoundEvent, ToolOutcome, ToolRound, ToolSource,
     ToolSpecs,
     agent::ToolParts,
-    durable::{BeforeStep, JournalHandle, Recorded, RecordedError, StepAttempt, StepChanges},
+    durable::{
+        BeforeStep, JournalHandle, Recorded, RecordedError, StepAttempt, StepChanges, StepName,
+    },
     interrupt::{SuspendedBy, Suspension},
     machine::RunLimits,
     service::{BoxFuture, CloneService},
@@ -159,7 +161,7 @@ where
     round.counts_effects();
     let context = round.context.clone();
     let before = context.effect_count();
-    let name = format!("round-{}", context.step());
+    let name = StepName::Round(context.step());
     let work = move |attempt| -> Pin<Box<dyn Future<Output = _> + Send>> {
         Box::pin(record(inner, round, attempt))
     };

@@ -62,8 +62,9 @@
 //!
 //! A process holds as many as it uses, and renews them and returns those of responses that have ended after each
 //! [batch](crate::Shared::batch), at a third of the lease at the latest. While more are wanted than there are, each
-//! process has an equal share, and gives up more as its responses end. The permits of a process that has died are free
-//! after its [lease](crate::Shared::lease). While the store does not answer, a process has the share of
+//! process has an equal share, and gives up more as its responses end. More processes than permits have them in turn, for a
+//! second each. The permits, and the turns, of a process that has died are free after its
+//! [lease](crate::Shared::lease). While the store does not answer, a process has the share of
 //! [`OnOutage::LocalShare`](crate::OnOutage::LocalShare) (at least one), no limit, or refuses calls that have no permit
 //! with [`Overloaded`](concentric_core::ErrorKind::Overloaded).
 //!

@@ -1,8 +1,7 @@
 use super::{
     OVER_QUOTA, Quota, RATE_LIMITED,
     recent::Recent,
-    shared::MOST_CALLS,
-    shared::{Link, Settled},
+    shared::{Link, MOST_CALLS, Settled},
 };
 use crate::{
     local::{LOCAL, NOT_CONNECTED},

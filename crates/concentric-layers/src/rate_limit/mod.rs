@@ -86,7 +86,8 @@
 //!
 //! The layer is always ready, because the key of a call is unknown before it. Calls of a key are served in turns of
 //! their tenants, each in its order, or by [`priority`](RateLimitLayer::priority). At most
-//! [`queue`](RateLimitLayer::queue) calls of a key wait, for at most [`wait`](RateLimitLayer::wait).
+//! [`queue`](RateLimitLayer::queue) calls of a key wait, for at most [`wait`](RateLimitLayer::wait); of a shared quota, at
+//! least 64 may, since its store is asked first.
 //!
 //! # Errors
 //!

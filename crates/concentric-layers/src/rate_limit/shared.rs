@@ -186,7 +186,7 @@ impl Link {
         let environment = context.environment().clone();
         let bucket = match key {
             None => shared.name.clone(),
-            // Not the name of another limit, whatever a client chooses as its key.
+            // A key chooses no other name than one of its own.
             Some(key) => {
                 let key = key.replace('%', "%25").replace('/', "%2F");
                 format!("{}//{key}", shared.name).into()

@@ -2,8 +2,8 @@
 
 use concentric_core::{
     AgentLayer, Answer, BoxModel, ChatRequest, Context, Error, ErrorKind, Event, Outcome, Reply,
-    ResponseHead, Str, Usage,
-    durable::{Journal, JournalHandle, Recorded, StepAttempt, StepFuture, StepWork},
+    ResponseHead, Usage,
+    durable::{Journal, JournalHandle, Recorded, StepAttempt, StepFuture, StepName, StepWork},
     interrupt::UNKNOWN_EFFECT,
 };
 use concentric_layers::{DurableLayer, DurableTools};
@@ -24,12 +24,12 @@ use tower::{ServiceBuilder, ServiceExt};
 #[derive(Clone, Default)]
 struct Notes {
     known: Arc<Mutex<VecDeque<Recorded>>>,
-    made: Arc<Mutex<Vec<(Str, Recorded)>>>,
+    made: Arc<Mutex<Vec<(String, Recorded)>>>,
     is_repeated: bool,
 }
 
 impl Journal for Notes {
-    fn step(&self, name: Str, work: StepWork) -> StepFuture {
+    fn step(&self, name: StepName, work: StepWork) -> StepFuture {
         let it = self.clone();
         Box::pin(async move {
             let known = it.known.lock().unwrap().pop_front();
@@ -41,7 +41,10 @@ impl Journal for Notes {
                 Some(known) => known,
                 None => work(attempt).await,
             };
-            it.made.lock().unwrap().push((name, recorded.clone()));
+            it.made
+                .lock()
+                .unwrap()
+                .push((name.to_string(), recorded.clone()));
             Ok(recorded)
         })
     }

@@ -2,7 +2,7 @@
 
 use concentric_core::{
     AgentLayer, ChatRequest, ChatResponse, Error, ErrorKind, Event, InterruptId, NoTools, Outcome,
-    Reply, System, SystemSegment, Transcript, Turn,
+    Reply, System, SystemSegment, ToolChoice, Transcript, Turn,
     agent::{StepDecision, StepDraft, StepGate},
     run_state::{RunEdits, RunState},
 };
@@ -141,6 +141,28 @@ async fn a_layers_edits_survive_a_suspension_and_reach_the_consumer() {
     let later = model.request(1);
     assert_eq!(texts(&later.transcript)[..2], ["Earlier.", "three"]);
     assert_eq!(later.system, system("Brief."));
+}
+
+#[tokio::test]
+async fn a_choice_that_forced_a_call_does_not_force_another_after_a_suspension() {
+    let model = model();
+    let agent = || {
+        let tools = ScriptedTools::new().answers("look", "seen");
+        AgentLayer::new(tools).gate(Asks).layer(model.clone())
+    };
+    let forced = |mut request: ChatRequest| {
+        request.options_mut().tool_choice = Some(ToolChoice::Required);
+        request
+    };
+    let answer = agent().oneshot(forced(ChatRequest::user("hi"))).await;
+    let finish = answer.unwrap().collect().await.unwrap().finish;
+    let state = finish.state.unwrap();
+    let reply = Reply::resolve(state.interrupts()[0].id.clone(), json!({}));
+    let resumed = forced(ChatRequest::resume(*state, vec![reply]));
+    let answer = agent().oneshot(resumed).await.unwrap().collect().await;
+    assert_eq!(answer.unwrap().finish.outcome, Outcome::Completed);
+    let choices = [0, 1].map(|at| model.request(at).options.tool_choice.clone());
+    assert_eq!(choices, [Some(ToolChoice::Required), None]);
 }
 
 #[tokio::test]

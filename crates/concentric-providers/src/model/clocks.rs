@@ -29,7 +29,7 @@ pub(crate) struct Clocks {
     total: Duration,
     // Fires when the first limit is reached or earlier, since activity only postpones a limit.
     alarm: Option<Sleep>,
-    // Whether a limit had been reached at the last poll.
+    // Whether a limit had been reached when the service was pending last.
     is_late: bool,
     watch: Arc<Watch>,
     waker: Waker,
@@ -100,10 +100,7 @@ impl Clocks {
         };
         clocks.charge();
         match service(&mut task::Context::from_waker(&clocks.waker)) {
-            Poll::Ready(ready) => {
-                clocks.is_late = false;
-                Poll::Ready(Ok(ready))
-            }
+            Poll::Ready(ready) => Poll::Ready(Ok(ready)),
             Poll::Pending => {
                 let expired = clocks.poll_time(cx);
                 let was_late = std::mem::replace(&mut clocks.is_late, expired.is_ready());

@@ -353,7 +353,7 @@ impl<'a> Shared<'a> {
         }
         upstream.held = allowed.max(used);
         upstream.wanted = wanted;
-        upstream.until = if used + wanted > 0 { at + lease } else { at };
+        upstream.until = at + lease;
     }
 
     /// The calls whose permits the store knows are no more than there are.

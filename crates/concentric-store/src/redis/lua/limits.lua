@@ -511,11 +511,9 @@ function methods.permits_hold()
     share = 1
   end
   local allowed = math.min(wanted, share, math.max(max - held, 0))
-  if used > 0 or wanted > 0 then
-    holders[caller] = {held = math.max(allowed, used), wanted = wanted, till = now + lease, request = request}
-    till = math.max(till, now + lease)
-  end
-  save(base .. ':h', holders, till)
+  -- Also if it wants none: an earlier request may arrive later.
+  holders[caller] = {held = math.max(allowed, used), wanted = wanted, till = now + lease, request = request}
+  save(base .. ':h', holders, math.max(till, now + lease))
   return {'ok', allowed}
 end
 
