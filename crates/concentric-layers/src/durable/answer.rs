@@ -9,7 +9,12 @@ use concentric_core::{
 };
 use futures_core::Stream;
 use serde::{Deserialize, Serialize};
-use std::{future::poll_fn, pin::pin, sync::Arc};
+use std::{
+    future::{Future, poll_fn},
+    pin::pin,
+    sync::Arc,
+    task::Poll,
+};
 use tokio::sync::mpsc;
 use tower::ServiceExt;
 use tower_service::Service;
@@ -100,15 +105,20 @@ where
     let called = match before {
         Ok(before) => {
             let mut joined = Joined::default();
-            let called = tokio::select! {
-                biased;
+            let called = {
+                let mut closed = pin!(events.closed());
+                let mut call = pin!(call(inner, request, &events, &mut answer, &mut joined));
                 // A consumer that is gone stops the step.
-                () = events.closed() => {
-                    answer.end = AnswerEnd::Left;
-                    Ok(())
-                }
-                called = call(inner, request, &events, &mut answer, &mut joined) => called,
+                poll_fn(|cx| match closed.as_mut().poll(cx) {
+                    Poll::Ready(()) => Poll::Ready(None),
+                    Poll::Pending => call.as_mut().poll(cx).map(Some),
+                })
+                .await
             };
+            let called = called.unwrap_or_else(|| {
+                answer.end = AnswerEnd::Left;
+                Ok(())
+            });
             answer.events = joined.into_events();
             let changes = before.changes().map_err(Error::from);
             called.and_then(|()| changes.map(|changes| answer.changes = changes))
