@@ -12,14 +12,15 @@
 //! ```
 //! use concentric_core::{
 //!     Context,
-//!     durable::{Journal, JournalHandle, StepAttempt, StepFuture, StepName, StepWork},
+//!     durable::{Journal, JournalHandle, Recorded, StepAttempt, StepName, StepWork},
+//!     service::BoxFuture,
 //! };
 //!
 //! /// Executes each step, and records nothing.
 //! struct Forgetful;
 //!
 //! impl Journal for Forgetful {
-//!     fn step(&self, _: StepName, work: StepWork) -> StepFuture {
+//!     fn step(&self, _: StepName, work: StepWork) -> BoxFuture<Recorded> {
 //!         Box::pin(async move { Ok(work(StepAttempt::first()).await) })
 //!     }
 //! }
@@ -37,6 +38,7 @@ pub use self::environment::ReplayEnvironment;
 use crate::{
     capability::Capability,
     context::Context,
+    service::BoxFuture,
     slots::{SlotError, Slots},
 };
 use concentric_proto::{
@@ -60,7 +62,7 @@ pub trait Journal: Send + Sync + 'static {
     /// # Errors
     ///
     /// The result cannot be recorded, or the time limit of the run or of the step has passed.
-    fn step(&self, name: StepName, work: StepWork) -> StepFuture;
+    fn step(&self, name: StepName, work: StepWork) -> BoxFuture<Recorded>;
 }
 
 /// The kind of a step, and the [index](Context::step) of the model call in its run.
@@ -81,9 +83,6 @@ impl fmt::Display for StepName {
         }
     }
 }
-
-/// The future of [`Journal::step`].
-pub type StepFuture = Pin<Box<dyn Future<Output = Result<Recorded, Error>> + Send>>;
 
 /// The work of a step.
 pub type StepWork =
@@ -166,7 +165,7 @@ impl JournalHandle {
     }
 
     /// See [`Journal::step`].
-    pub fn step(&self, name: StepName, work: StepWork) -> StepFuture {
+    pub fn step(&self, name: StepName, work: StepWork) -> BoxFuture<Recorded> {
         self.0.step(name, work)
     }
 }

@@ -273,7 +273,7 @@ impl fmt::Debug for BoxTool {
     }
 }
 
-/// The boxed future of a type-erased service.
+/// The boxed future of a type-erased service or journal.
 pub type BoxFuture<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>;
 
 /// Erases the body and the error of a model service, but not its future.

@@ -2,7 +2,8 @@
 
 use concentric_core::{
     Error, ErrorKind, Str,
-    durable::{Journal, Recorded, RecordedError, StepFuture, StepName, StepWork},
+    durable::{Journal, Recorded, RecordedError, StepName, StepWork},
+    service::BoxFuture,
 };
 use serde::{Deserialize, Serialize};
 use std::{
@@ -74,7 +75,7 @@ impl Steps {
 }
 
 impl Journal for Steps {
-    fn step(&self, name: StepName, work: StepWork) -> StepFuture {
+    fn step(&self, name: StepName, work: StepWork) -> BoxFuture<Recorded> {
         let ((reply, result), (leave, left)) = (oneshot::channel(), oneshot::channel());
         let step = Step {
             name,

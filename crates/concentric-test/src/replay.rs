@@ -3,10 +3,9 @@
 use concentric_core::{
     ChatRequest, Context, Error, ErrorKind, Event, Finish, RunId, Str, ThreadId,
     durable::{
-        Journal, JournalHandle, Recorded, ReplayEnvironment, StepAttempt, StepFuture, StepName,
-        StepWork,
+        Journal, JournalHandle, Recorded, ReplayEnvironment, StepAttempt, StepName, StepWork,
     },
-    service::SharedModel,
+    service::{BoxFuture, SharedModel},
     trace::{Trace, TraceEntry, TraceStep},
 };
 use futures_util::{FutureExt, StreamExt};
@@ -239,7 +238,7 @@ struct Attempt {
 }
 
 impl Journal for Attempt {
-    fn step(&self, name: StepName, work: StepWork) -> StepFuture {
+    fn step(&self, name: StepName, work: StepWork) -> BoxFuture<Recorded> {
         let it = self.clone();
         Box::pin(async move {
             let at = {

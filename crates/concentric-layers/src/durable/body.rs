@@ -1,8 +1,7 @@
 use super::answer::{Answer, AnswerEnd};
 use crate::body::{Passed, body};
 use concentric_core::{
-    Context as RunContext, Error, Event, ResponseHead,
-    durable::{Recorded, StepFuture},
+    Context as RunContext, Error, Event, ResponseHead, durable::Recorded, service::BoxFuture,
 };
 use futures_core::Stream;
 use std::{
@@ -38,7 +37,7 @@ pub(super) enum Live {
 /// The answer of a step.
 pub(super) enum Step {
     /// The model is answering; the step ends after the last event.
-    Live(mpsc::Receiver<Live>, StepFuture),
+    Live(mpsc::Receiver<Live>, BoxFuture<Recorded>),
     /// The recorded events, and the end.
     Replayed(std::vec::IntoIter<Event>, Option<AnswerEnd>),
     /// The end of an answer whose events were forwarded.
@@ -90,7 +89,7 @@ impl Stream for Step {
                 let recorded = ready!(step.as_mut().poll(cx));
                 // What was sent before the step ended.
                 if let Ok(Live::Event(event)) = events.try_recv() {
-                    let step: StepFuture = Box::pin(std::future::ready(recorded));
+                    let step: BoxFuture<Recorded> = Box::pin(std::future::ready(recorded));
                     if let Self::Live(_, pending) = &mut *self {
                         *pending = step;
                     }

@@ -3,7 +3,8 @@
 //! ```
 //! use concentric_core::{
 //!     AgentLayer, ChatRequest, Context, Error,
-//!     durable::{Journal, JournalHandle, Recorded, StepAttempt, StepFuture, StepName, StepWork},
+//!     durable::{Journal, JournalHandle, Recorded, StepAttempt, StepName, StepWork},
+//!     service::BoxFuture,
 //! };
 //! use concentric_layers::durable::{DurableLayer, DurableTools};
 //! use concentric_test::{ScriptedModel, ScriptedTools};
@@ -16,7 +17,7 @@
 //! struct Notes(Arc<Mutex<VecDeque<Recorded>>>, Arc<Mutex<VecDeque<Recorded>>>);
 //!
 //! impl Journal for Notes {
-//!     fn step(&self, _: StepName, work: StepWork) -> StepFuture {
+//!     fn step(&self, _: StepName, work: StepWork) -> BoxFuture<Recorded> {
 //!         let Self(old, new) = self.clone();
 //!         Box::pin(async move {
 //!             let known = old.lock().unwrap().pop_front();

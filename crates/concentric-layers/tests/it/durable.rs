@@ -3,8 +3,9 @@
 use concentric_core::{
     AgentLayer, Answer, BoxModel, ChatRequest, Context, Error, ErrorKind, Event, Outcome, Reply,
     ResponseHead, Usage,
-    durable::{Journal, JournalHandle, Recorded, StepAttempt, StepFuture, StepName, StepWork},
+    durable::{Journal, JournalHandle, Recorded, StepAttempt, StepName, StepWork},
     interrupt::UNKNOWN_EFFECT,
+    service::BoxFuture,
 };
 use concentric_layers::{DurableLayer, DurableTools};
 use concentric_test::{MemoryStore, ScriptedModel, ScriptedTools};
@@ -29,7 +30,7 @@ struct Notes {
 }
 
 impl Journal for Notes {
-    fn step(&self, name: StepName, work: StepWork) -> StepFuture {
+    fn step(&self, name: StepName, work: StepWork) -> BoxFuture<Recorded> {
         let it = self.clone();
         Box::pin(async move {
             let known = it.known.lock().unwrap().pop_front();
