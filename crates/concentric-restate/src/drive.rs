@@ -24,13 +24,13 @@ use restate_sdk::{
 use std::{
     error::Error as StdError,
     fmt,
-    future::{Future, poll_fn, ready},
+    future::{Future, poll_fn},
     pin::{Pin, pin},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    task::{self, Context, Poll},
+    task::{Context, Poll, ready},
     time::SystemTime,
 };
 use tokio::sync::{mpsc, oneshot};
@@ -175,7 +175,7 @@ impl<'a> Drive<'a> {
                     }
                 };
             };
-            let item = task::ready!(events.as_mut().poll_next(cx));
+            let item = ready!(events.as_mut().poll_next(cx));
             self.event(item);
         }
     }
@@ -291,15 +291,16 @@ impl Execute {
         self.is_executed.store(true, Ordering::Release);
         let of_run = self.deadline.duration_since(SystemTime::now());
         let of_run = of_run.unwrap_or_default();
+        if of_run.is_zero() {
+            // A timer of no time is ready at its second poll, after the work has begun.
+            let late = EntryResult::Failed(RecordedError::new(&Error::deadline()));
+            return Ok(self.entry(late));
+        }
         let attempt = self.attempt;
         let mut work = pin!(caught(move || work(attempt)));
         let result = tokio::select! {
             biased;
             () = self.live.cancelled() => EntryResult::Cancelled,
-            // Its timer would let the work begin.
-            () = ready(()), if of_run.is_zero() => {
-                EntryResult::Failed(RecordedError::new(&Error::deadline()))
-            }
             _ = left => match self.name {
                 // Its work may have cancelled the run, which a replay does not execute.
                 _ if self.context.is_cancelled() => EntryResult::Cancelled,
@@ -318,11 +319,15 @@ impl Execute {
             }
             result = &mut work => result,
         };
-        Ok(Json(Entry {
+        Ok(self.entry(result))
+    }
+
+    fn entry(&self, result: EntryResult) -> Json<Entry> {
+        Json(Entry {
             by: self.by,
             at: millis(SystemTime::now()),
             result,
-        }))
+        })
     }
 }
 

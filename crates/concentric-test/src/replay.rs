@@ -8,7 +8,7 @@ use concentric_core::{
     service::{BoxFuture, SharedModel},
     trace::{Trace, TraceEntry, TraceStep},
 };
-use futures_util::{FutureExt, StreamExt};
+use futures_util::{FutureExt, StreamExt, future::Fuse};
 use std::{
     fmt::Debug,
     future::Future,
@@ -250,7 +250,7 @@ impl Journal for Attempt {
                 true => lock(&it.record.0).get(at - 1).cloned(),
                 false => {
                     lock(&it.record.0).push(None);
-                    let work = work(StepAttempt::first());
+                    let work = work(StepAttempt::first()).fuse();
                     let record = it.record.clone();
                     let made = Made {
                         name,
@@ -261,16 +261,15 @@ impl Journal for Attempt {
                     Some(Some(made.await))
                 }
             };
-            let known = match known {
+            let unknown = "the replay requests a step that the run did not have";
+            let known = known.ok_or_else(|| Error::new(ErrorKind::Conflict, unknown))?;
+            let Some(known) = known else {
                 // The run leaves it again.
-                Some(None) => std::future::pending().await,
-                Some(Some(known)) => Some(known),
-                None => None,
+                return std::future::pending().await;
             };
             // Each step takes a second.
             it.environment.advance(time(at));
-            let unknown = "the replay requests a step that the run did not have";
-            known.ok_or_else(|| Error::new(ErrorKind::Conflict, unknown))
+            Ok(known)
         })
     }
 }
@@ -278,7 +277,7 @@ impl Journal for Attempt {
 /// The work of a step, which is recorded when it ends; that of a model call also if it ends because the run has left it.
 struct Made {
     name: StepName,
-    work: Pin<Box<dyn Future<Output = Recorded> + Send>>,
+    work: Fuse<Pin<Box<dyn Future<Output = Recorded> + Send>>>,
     record: Record,
     at: usize,
 }
@@ -295,10 +294,8 @@ impl Future for Made {
     type Output = Recorded;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<Recorded> {
-        let recorded = ready!(self.work.as_mut().poll(cx));
+        let recorded = ready!(self.work.poll_unpin(cx));
         self.record(&recorded);
-        // Not polled again.
-        self.work = Box::pin(std::future::pending());
         Poll::Ready(recorded)
     }
 }
@@ -306,7 +303,7 @@ impl Future for Made {
 impl Drop for Made {
     fn drop(&mut self) {
         let is_polled = matches!(self.name, StepName::Model(_)) && !std::thread::panicking();
-        if is_polled && let Some(recorded) = self.work.as_mut().now_or_never() {
+        if is_polled && let Some(recorded) = (&mut self.work).now_or_never() {
             self.record(&recorded);
         }
     }

@@ -80,7 +80,7 @@ where
         claim: Option<Claim>,
     ) -> Pin<Box<Self>> {
         let unrecorded = resumed.as_ref().map(|_| Box::default());
-        // A resumed run has mostly had an answer, for which the choice was.
+        // The choice was for the answers before the suspension.
         let is_choice_spent = resumed
             .as_ref()
             .is_some_and(|it| it.last_reason().is_some());

@@ -65,10 +65,9 @@ impl PermitState {
             max,
             self.holders.values().map(|it| it.wanted).chain([wanted]),
         );
-        let wanting = self.holders.iter().filter(|(_, it)| it.wanted > share);
-        let (before, after): (Vec<_>, Vec<_>) =
-            wanting.partition(|(name, _)| name.as_str() < caller);
-        let (before, others) = (before.len() as u64, (before.len() + after.len()) as u64);
+        let others = self.holders.iter().filter(|(_, it)| it.wanted > share);
+        let before = others.clone().filter(|(name, _)| name.as_str() < caller);
+        let (before, others) = (before.count() as u64, others.count() as u64);
         let share = match share {
             0 => u64::from(has_turn(max, before, others + 1, now)),
             // A rest that cannot be divided is for the first of those that want more.

@@ -8,18 +8,18 @@ use std::{
 use concentric_core::store::Tenant;
 use tokio::sync::oneshot;
 
-/// The limits of a layer.
+/// The limits of a gate.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Limits {
-    pub(super) total: usize,
-    pub(super) per_tenant: usize,
-    pub(super) queue: usize,
-    pub(super) queue_per_tenant: usize,
+pub(crate) struct Limits {
+    pub(crate) total: usize,
+    pub(crate) per_tenant: usize,
+    pub(crate) queue: usize,
+    pub(crate) queue_per_tenant: usize,
 }
 
 /// Counts running requests, and admits waiting requests when others end.
 #[derive(Debug)]
-pub(super) struct Gate {
+pub(crate) struct Gate {
     limits: Limits,
     state: Mutex<State>,
 }
@@ -46,7 +46,7 @@ struct Runs {
 
 /// The limit that prevents a request from running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Full {
+pub(crate) enum Full {
     /// The limit of its tenant.
     Tenant,
     /// The limit of the server.
@@ -66,25 +66,25 @@ impl Full {
 
 /// The decision about an arriving request.
 #[derive(Debug)]
-pub(super) enum Arrival {
+pub(crate) enum Arrival {
     Admitted(Permit),
     Waits(Waiting),
     Refused(Full),
 }
 
 impl Gate {
-    pub(super) fn new(limits: Limits) -> Self {
+    pub(crate) fn new(limits: Limits) -> Self {
         Self {
             limits,
             state: Mutex::default(),
         }
     }
 
-    pub(super) const fn limits(&self) -> Limits {
+    pub(crate) const fn limits(&self) -> Limits {
         self.limits
     }
 
-    pub(super) fn arrive(self: &Arc<Self>, tenant: Tenant) -> Arrival {
+    pub(crate) fn arrive(self: &Arc<Self>, tenant: Tenant) -> Arrival {
         let limits = self.limits;
         let mut state = self.lock();
         let State {
@@ -226,7 +226,7 @@ impl Runs {
 
 /// The right to run, which counts towards the limits until it is dropped.
 #[derive(Debug)]
-pub(super) struct Permit {
+pub(crate) struct Permit {
     gate: Arc<Gate>,
     tenant: Tenant,
 }
@@ -248,7 +248,7 @@ impl Drop for Permit {
 
 /// A waiting request, which leaves the queue when this is dropped.
 #[derive(Debug)]
-pub(super) struct Waiting {
+pub(crate) struct Waiting {
     gate: Arc<Gate>,
     tenant: Tenant,
     ticket: Ticket,

@@ -70,7 +70,7 @@
 
 mod body;
 mod future;
-mod gate;
+pub(crate) mod gate;
 mod layer;
 mod service;
 

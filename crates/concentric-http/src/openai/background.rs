@@ -1,10 +1,9 @@
 //! Runs that continue without their clients.
 
 use std::{
-    collections::HashMap,
     future::poll_fn,
     pin::pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     task::{Poll, Waker},
     time::Duration,
 };
@@ -15,10 +14,7 @@ use concentric_core::{
     context::{Context as Run, Sleep},
     store::{EventStore, Tenant},
 };
-use tokio::{
-    runtime::Handle,
-    sync::{OwnedSemaphorePermit, Semaphore, oneshot},
-};
+use tokio::{runtime::Handle, sync::oneshot};
 use tracing::instrument::{Instrument, WithSubscriber};
 
 use super::{
@@ -29,6 +25,7 @@ use super::{
     stored::{Keep, Live, RENEW_AFTER, STORE_WITHIN},
 };
 use crate::{
+    admission::gate::{self, Arrival, Full, Gate, Permit},
     merge::PIECE,
     run::{After, Format, Hub, Limits, RunLog, Shared, Unreadable, share},
     store_call::store_call,
@@ -57,9 +54,8 @@ static EVENTS: Format = Format {
 #[derive(Clone)]
 pub(super) struct Background {
     hub: Arc<Hub>,
-    runs: Arc<Semaphore>,
-    per_tenant: usize,
-    tenants: Arc<Tenants>,
+    // Without a queue.
+    gate: Arc<Gate>,
     timeout: Duration,
 }
 
@@ -67,9 +63,12 @@ impl Background {
     pub(super) fn new(environment: &Environment) -> Self {
         Self {
             hub: hub(environment, None),
-            runs: Arc::new(Semaphore::new(1024)),
-            per_tenant: usize::MAX,
-            tenants: Arc::default(),
+            gate: Arc::new(Gate::new(gate::Limits {
+                total: 1024,
+                per_tenant: usize::MAX,
+                queue: 0,
+                queue_per_tenant: 0,
+            })),
             timeout: Duration::from_secs(3600),
         }
     }
@@ -83,12 +82,17 @@ impl Background {
         self.hub = hub(&self.hub.environment, Some(shared));
     }
 
-    pub(super) fn set_runs(&mut self, max: usize) {
-        self.runs = Arc::new(Semaphore::new(max.min(Semaphore::MAX_PERMITS)));
+    pub(super) fn set_runs(&mut self, total: usize) {
+        let limits = self.gate.limits();
+        self.gate = Arc::new(Gate::new(gate::Limits { total, ..limits }));
     }
 
-    pub(super) const fn set_runs_per_tenant(&mut self, max: usize) {
-        self.per_tenant = max;
+    pub(super) fn set_runs_per_tenant(&mut self, per_tenant: usize) {
+        let limits = self.gate.limits();
+        self.gate = Arc::new(Gate::new(gate::Limits {
+            per_tenant,
+            ..limits
+        }));
     }
 
     pub(super) const fn set_timeout(&mut self, timeout: Duration) {
@@ -152,21 +156,22 @@ impl Background {
         keep: Keep,
         answering: impl FnOnce(Job, Option<Keep>) -> Answering + Send + 'static,
     ) -> Result<(Bytes, Option<Events>), Failure> {
-        let place = Tenants::enter(&self.tenants, keep.tenant(), self.per_tenant);
-        let place = place.ok_or_else(|| {
-            Failure::rate_limited("too many responses of this caller run in the background")
-        })?;
-        let permit = Arc::clone(&self.runs).try_acquire_owned();
-        let permit =
-            permit.map_err(|_| Failure::busy("too many responses run in the background"))?;
+        let permit = match self.gate.arrive(keep.tenant().clone()) {
+            Arrival::Admitted(permit) => permit,
+            Arrival::Refused(Full::Tenant) => {
+                let why = "too many responses of this caller run in the background";
+                return Err(Failure::rate_limited(why));
+            }
+            Arrival::Refused(Full::Total) | Arrival::Waits(_) => {
+                return Err(Failure::busy("too many responses run in the background"));
+            }
+        };
         let Ok(runtime) = Handle::try_current() else {
             tracing::error!("a background run of the OpenAI server needs a Tokio runtime");
             return Err(Failure::internal());
         };
         let (sender, begun) = oneshot::channel();
-        let task = self
-            .clone()
-            .run((permit, place), job, keep, answering, sender);
+        let task = self.clone().run(permit, job, keep, answering, sender);
         // Logs of the task belong to the span of the request.
         let task = task.instrument(tracing::Span::current());
         runtime.spawn(task.with_current_subscriber());
@@ -176,7 +181,7 @@ impl Background {
     /// The task of a run.
     async fn run(
         self,
-        _places: (OwnedSemaphorePermit, TenantPlace),
+        _permit: Permit,
         job: Job,
         keep: Keep,
         answering: impl FnOnce(Job, Option<Keep>) -> Answering + Send,
@@ -219,46 +224,6 @@ impl Background {
             share(&self.hub, &events.log);
         }
         drive(run, &live, &mut events, (&context, self.timeout)).await;
-    }
-}
-
-/// The number of runs of each tenant that has any.
-#[derive(Default)]
-struct Tenants(Mutex<HashMap<Tenant, usize>>);
-
-impl Tenants {
-    /// Counts a run of `tenant`, until the result is dropped; `None` if it has `max` runs.
-    fn enter(this: &Arc<Self>, tenant: &Tenant, max: usize) -> Option<TenantPlace> {
-        let mut runs = this.lock();
-        let count = runs.get(tenant).copied().unwrap_or(0);
-        if count >= max {
-            return None;
-        }
-        runs.insert(tenant.clone(), count + 1);
-        Some(TenantPlace {
-            tenants: Arc::clone(this),
-            tenant: tenant.clone(),
-        })
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<Tenant, usize>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// A run that counts among those of its tenant.
-struct TenantPlace {
-    tenants: Arc<Tenants>,
-    tenant: Tenant,
-}
-
-impl Drop for TenantPlace {
-    fn drop(&mut self) {
-        let mut runs = self.tenants.lock();
-        match runs.get_mut(&self.tenant) {
-            Some(count) if *count > 1 => *count -= 1,
-            _ => drop(runs.remove(&self.tenant)),
-        }
     }
 }
 
@@ -380,25 +345,5 @@ async fn until_stopped(live: &Live, context: &Run, timeout: Duration) -> CancelR
                 tracing::warn!(response = %live.id(), %error, "the lease of a response was not renewed");
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn tenants_without_runs_are_not_counted() {
-        let tenants = Arc::default();
-        let (a, b) = (Tenant("a".into()), Tenant("b".into()));
-        let first = Tenants::enter(&tenants, &a, 2).unwrap();
-        let second = Tenants::enter(&tenants, &a, 2).unwrap();
-        assert!(Tenants::enter(&tenants, &a, 2).is_none());
-        assert!(Tenants::enter(&tenants, &b, 0).is_none());
-        drop(Tenants::enter(&tenants, &b, 1).unwrap());
-        drop(first);
-        assert_eq!(*tenants.lock(), HashMap::from([(a, 1)]));
-        drop(second);
-        assert!(tenants.lock().is_empty());
     }
 }

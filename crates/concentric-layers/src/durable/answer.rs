@@ -156,7 +156,7 @@ where
         return Err(not_a_model("edits the run"));
     }
     answer.head = Some(Head::new(&response.head));
-    // A consumer that is gone stops the step, here and below.
+    // If the consumer is gone, the caller drops this.
     let _ = events.send(Live::Head(response.head)).await;
     let mut body = pin!(response.body);
     let result = loop {
@@ -164,9 +164,7 @@ where
             Some(Ok(Event::Finish(finish))) => break Ok(Some(finish)),
             Some(Ok(event)) => {
                 joined.push(&event);
-                if events.send(Live::Event(event)).await.is_err() {
-                    break Ok(None);
-                }
+                let _ = events.send(Live::Event(event)).await;
             }
             Some(Err(error)) => break Err(error),
             None => break Ok(None),

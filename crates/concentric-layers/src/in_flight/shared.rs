@@ -193,7 +193,8 @@ async fn work(limit: Arc<Limit>, task: OnAbort<impl FnOnce()>) {
         let issued = link.trim(&limit, used + waiting);
         let wanted = issued.max(used + waiting);
         if wanted > 0 {
-            until = now().saturating_add(link.shared.lease + link.shared.patience);
+            let most = link.shared.lease.saturating_add(link.shared.patience);
+            until = now().saturating_add(most);
         }
         let pause = match link.hold(issued, wanted).await {
             Ok(allowed) => {

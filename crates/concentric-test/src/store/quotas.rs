@@ -129,6 +129,20 @@ async fn a_period_has_no_more_calls_than_the_quota<H: WithQuotas>(test: Test<H>)
         1,
         "the calls that waited, of the eighth of the quota that begins at once while two processes wait",
     );
+    for _ in 0..2 {
+        let none = store.take(
+            "none".into(),
+            per_second(0),
+            "a".into(),
+            wants("x", 1),
+            [0; 3],
+        );
+        same(
+            done(none.await, "`take`").granted,
+            vec![0],
+            "the calls of a quota of none",
+        );
+    }
 }
 
 async fn owners_are_served_in_turns<H: WithQuotas>(test: Test<H>) {
@@ -266,6 +280,32 @@ async fn a_rejected_call_closes_the_bucket_for_all<H: WithQuotas>(test: Test<H>)
         granted(&other, quota, "b", "x", 9).await,
         8,
         "the calls after the quota has recovered",
+    );
+    // More calls wait than are examined at once, and all of them fit.
+    let many = Quota::per(secs(60)).requests(30_000);
+    let closed = test.store.record("many".into(), many, vec![rejected(0)]);
+    done(closed.await, "`record`");
+    let ask = async |caller: &'static str| {
+        let calls = ["w", "x", "y", "z"].map(|owner| QuotaWant::new(owner, vec![ONE; 20]));
+        let taken = test
+            .store
+            .take("many".into(), many, caller.into(), calls.into(), [0; 3]);
+        done(taken.await, "`take`")
+    };
+    test.set_millis(12_900);
+    for caller in ["1", "2", "3", "4", "5", "6", "7", "8"] {
+        same(
+            ask(caller).await.granted,
+            vec![0; 4],
+            "the calls of a closed bucket",
+        );
+    }
+    test.set_millis(13_100);
+    let taken = ask("1").await;
+    same(
+        (taken.granted.iter().sum::<usize>() > 0, taken.wait),
+        (true, Duration::from_millis(10)),
+        "whether calls begin, and the wait of the others,",
     );
 }
 
@@ -446,6 +486,24 @@ async fn permits_are_divided_and_end_with_their_leases<H: WithQuotas>(test: Test
         hold(&other, "b", 0, 20).await,
         0,
         "those of another process after that",
+    );
+    // The process has given up all of them.
+    same(
+        hold(&test.store, "a", 0, 0).await,
+        0,
+        "those of a process that wants none",
+    );
+    requests.store(0, Ordering::Relaxed);
+    same(
+        hold(&test.store, "a", 0, 1).await,
+        0,
+        "those of a late request of a process that wants none",
+    );
+    requests.store(200, Ordering::Relaxed);
+    same(
+        hold(&other, "b", 0, 20).await,
+        10,
+        "those of another process after that request",
     );
 }
 

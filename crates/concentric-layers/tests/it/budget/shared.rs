@@ -124,6 +124,21 @@ async fn a_dropped_call_settles_what_it_may_have_used() {
 }
 
 #[tokio::test]
+async fn a_call_that_is_dropped_as_it_is_granted_is_not_charged() {
+    let env = TestEnvironment::new();
+    let store = store(&env);
+    let agent = agent(&store, ScriptedModel::new().text("hi").repeat());
+    let mut call = tokio_test::task::spawn(agent.oneshot(env.request("hi")));
+    assert!(call.poll().is_pending());
+    // The store grants it, and the call does not read that.
+    settle().await;
+    assert!(call.is_woken());
+    assert_eq!(spent(&store).await, [(0, 200); 2]);
+    drop(call);
+    assert_eq!(spent(&store).await, [(0, 0); 2]);
+}
+
+#[tokio::test]
 async fn a_call_that_was_not_sent_is_not_charged() {
     let env = TestEnvironment::new();
     let store = store(&env);

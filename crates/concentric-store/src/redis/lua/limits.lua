@@ -522,7 +522,7 @@ end
 local MOST = 9007199254740992
 local CORRECTED, SETTLED = 3600 * 1000000, 60 * 1000000
 -- The time after which no window counts that is the current one now, and a day more, since a clock may step back.
-local COUNTED = {hour = 26 * 3600 * 1000000, day = 49 * 3600 * 1000000, month = 32 * 86400 * 1000000}
+local PAST = {hour = 26 * 3600 * 1000000, day = 49 * 3600 * 1000000, month = 32 * 86400 * 1000000}
 -- At most these many reservations are charged at once, which bounds the time.
 local BATCH = 500
 local dimensions
@@ -651,8 +651,8 @@ local function budget()
 end
 
 local function current(it)
-  if COUNTED[it.window] then
-    call('ZADD', base .. ':le', text(now + COUNTED[it.window]), it.key)
+  if PAST[it.window] then
+    call('ZADD', base .. ':le', text(now + PAST[it.window]), it.key)
   end
   it.slots[it.at] = it.slots[it.at] or {{}, {}, {}}
   return it.slots[it.at]
