@@ -1,5 +1,7 @@
-// Sends the scripted server requests of the Vercel AI SDK with its provider for compatible servers.
+// Sends the scripted server requests of the Vercel AI SDK: chats with its provider for compatible servers, and responses
+// with that of OpenAI, which sends references to the items of stored ones.
 
+import { createOpenAI } from "@ai-sdk/openai";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import { Output, generateText, isStepCount, streamText, tool } from "ai";
 import { z } from "zod";
@@ -7,14 +9,15 @@ import * as expect from "./expect.mjs";
 import { ERRORS, HELLO, LONG, PARALLEL, PARTS, PIXEL, ROUNDS, TRIP, equal, failure, same } from "./expect.mjs";
 
 const [, , url] = process.argv;
-const provider = createOpenAICompatible({
-  name: "concentric",
-  baseURL: url,
-  apiKey: "none",
-  includeUsage: true,
-  supportsStructuredOutputs: true,
-});
-const common = { model: provider("scripted"), maxRetries: 0 };
+const connection = { name: "concentric", baseURL: url, apiKey: "none" };
+const compatible = createOpenAICompatible({ ...connection, includeUsage: true, supportsStructuredOutputs: true });
+// The bodies of the requests for responses.
+const sent = [];
+const counted = (url, options) => (sent.push(JSON.parse(options.body)), fetch(url, options));
+const openai = createOpenAI({ ...connection, fetch: counted });
+const chats = { model: compatible("scripted"), maxRetries: 0 };
+const responses = { model: openai.responses("scripted"), maxRetries: 0 };
+let common;
 const look = tool({
   description: "Looks.",
   inputSchema: z.object({ city: z.string() }),
@@ -86,4 +89,37 @@ async function cancel() {
   await expect.droppedAfter(before, dropped);
 }
 
+const references = () => sent.at(-1).input.filter((item) => item.type === "item_reference").length;
+
+/** Conversations, in which the client has only references to the answers. */
+async function conversation() {
+  for (const ask of [whole, streamed]) {
+    const messages = [{ role: "user", content: "parallel" }];
+    const { steps } = await ask(undefined, { ...loop, messages });
+    messages.push(...steps.flatMap((step) => step.response.messages));
+    messages.push({ role: "user", content: "recall" });
+    const { text } = await ask(undefined, { messages });
+    equal(text, `User:parallel|Assistant:Both.=Rome=Oslo|Assistant:${PARALLEL}|User:recall`);
+    equal(references(), 2);
+  }
+}
+
+async function approvals() {
+  for (const approved of [true, false]) {
+    const clerk = { ...common, model: openai.responses("clerk") };
+    const messages = [{ role: "user", content: "Pay." }];
+    const asked = await generateText({ ...clerk, messages });
+    const { approvalId } = asked.content.find((part) => part.type === "tool-approval-request");
+    messages.push(...asked.response.messages);
+    const answer = { type: "tool-approval-response", approvalId, approved, providerExecuted: true };
+    messages.push({ role: "tool", content: [answer] });
+    const { text } = await generateText({ ...clerk, messages });
+    equal(text.includes("paid 7"), approved);
+    equal(references(), 2);
+  }
+}
+
+common = chats;
 await expect.run("@ai-sdk/openai-compatible", [text, tools, structured, images, errors, cancel]);
+common = responses;
+await expect.run("@ai-sdk/openai", [text, tools, structured, images, errors, cancel, conversation, approvals]);

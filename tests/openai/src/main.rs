@@ -180,6 +180,7 @@ fn answer(
             }));
             return Ok(ChatResponse::new(EventStream::new(body)));
         }
+        "recall" => text(&recalled(request)),
         "dropped" => text(&dropped.load(Ordering::SeqCst).to_string()),
         "parts" => {
             let message = request.user_message();
@@ -199,6 +200,18 @@ fn answer(
         }
     };
     Ok(ChatResponse::new(EventStream::new(stream::iter(items))))
+}
+
+/// The conversation, with the results of its calls.
+fn recalled(request: &ChatRequest) -> String {
+    let turns = request.transcript.iter().map(|turn| {
+        let results = turn.results().iter();
+        let results = results.map(|it| format!("={}", it.outcome.content.text()));
+        let message = turn.as_message();
+        let (role, text) = (message.role, message.text());
+        format!("{role:?}:{text}{}", results.collect::<String>())
+    });
+    turns.collect::<Vec<_>>().join("|")
 }
 
 fn slowly(items: Vec<Item>) -> ChatResponse<EventStream> {

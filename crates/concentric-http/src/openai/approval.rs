@@ -7,7 +7,7 @@ use super::stored::{conversation, conversation_key};
 use crate::refused::Refused;
 
 /// The start of the ids of approval requests.
-const PREFIX: &str = "mcpr_";
+pub(super) const PREFIX: &str = "mcpr_";
 
 /// A call that waits for an approval.
 pub(super) struct Approval {

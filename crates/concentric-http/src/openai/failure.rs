@@ -133,6 +133,15 @@ impl Failure {
         }
     }
 
+    /// An item of a stored response that does not exist, or belongs to another owner.
+    pub(super) fn unknown_item(field: &str, id: &str) -> Self {
+        let id: String = id.chars().take(256).collect();
+        let message = format!(
+            "no stored response has the item `{id}`, or the request refers to it more than once"
+        );
+        Self::new(StatusCode::NOT_FOUND, INVALID, "item_not_found", message).at(field)
+    }
+
     /// A request for events that are not kept.
     pub(super) fn no_events() -> Self {
         let problem = "the events of the response are not kept: it was not created with `background` and `stream`, \

@@ -1,11 +1,11 @@
 //! The parts of a request that both APIs have.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use concentric_core::{ChatOptions, ChatRequest, Str, System, ThreadId};
 use serde::de::DeserializeOwned;
 
-use super::{encode::Encode, failure::Failure, stored::Before};
+use super::{encode::Encode, failure::Failure, history::Item, stored::Before};
 use crate::policy::ClientPolicy;
 
 /// The body of a request.
@@ -18,6 +18,11 @@ pub(super) trait Input: DeserializeOwned + Send {
         None
     }
 
+    /// The ids of the items of stored responses that the request refers to.
+    fn references(&self) -> Vec<&str> {
+        Vec::new()
+    }
+
     /// Whether the response is stored, if there is a store.
     fn is_kept(&self) -> bool {
         false
@@ -28,8 +33,15 @@ pub(super) trait Input: DeserializeOwned + Send {
         false
     }
 
-    /// Checks and converts the request, which `before` precedes.
-    fn job(self, policy: &ClientPolicy, opening: Opening, before: Before) -> Result<Job, Failure>;
+    /// Checks and converts the request, which `before` precedes. `referenced` has the items of stored responses, by
+    /// their ids.
+    fn job(
+        self,
+        policy: &ClientPolicy,
+        opening: Opening,
+        before: Before,
+        referenced: HashMap<Str, Item>,
+    ) -> Result<Job, Failure>;
 }
 
 /// The identity of an answer.

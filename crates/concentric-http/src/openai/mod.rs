@@ -78,6 +78,11 @@
 //! same response. `instructions` apply to one response only; system text in `input` applies to the following
 //! ones too.
 //!
+//! An `item_reference` in `input` is replaced by the item of a stored response with this id, as if the client had sent
+//! it: other than `previous_response_id`, it has no rounds of an agent's own tools. The limit of a body's size
+//! applies to the responses of all references as well. An unknown item, one of another tenant, and one that the
+//! request refers to twice are answered with `404`, `item_not_found`.
+//!
 //! | event | behavior |
 //! |---|---|
 //! | the run fails, or its client disconnects | the response is not stored |
@@ -153,7 +158,7 @@
 //! | `tool_choice`, `parallel_tool_calls`, `response_format`, `text.format`, `temperature`, `top_p`, the penalties, `max_tokens`, `max_completion_tokens`, `max_output_tokens`, `stop`, `seed`, `reasoning_effort`, `metadata` | the [options](concentric_core::ChatOptions) of the request |
 //! | `tool_choice` that names no tool of `tools`, or is `required` without `tools` | rejected, so that clients do not call or find the tools of an agent |
 //! | `n` other than 1, log probabilities, `logit_bias`, audio output, `functions`, `max_tool_calls` | rejected |
-//! | `conversation`, `prompt`; `background` and `previous_response_id` without a store | rejected |
+//! | `conversation`, `prompt`; `background`, `previous_response_id` and `item_reference` without a store | rejected |
 //! | reasoning items, `reasoning_content` | omitted: a model cannot use reasoning without its provider's signature |
 //! | any other | ignored; this includes `store` of a chat |
 //!

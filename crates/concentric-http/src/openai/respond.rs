@@ -2,6 +2,7 @@
 
 use std::{
     borrow::Cow,
+    collections::{BTreeSet, HashMap},
     future::poll_fn,
     pin::pin,
     task::{Context, Poll},
@@ -14,6 +15,7 @@ use concentric_core::{
     context::{Context as Run, Sleep},
     panic::caught,
 };
+use futures_util::{StreamExt, TryStreamExt, stream};
 use http::{HeaderValue, Method, header, request::Parts};
 use http_body::Body;
 use serde_json::{Value, json};
@@ -25,8 +27,9 @@ use super::{
     chat::ChatInput,
     failure::Failure,
     follow::{Events, Following},
+    history::Item,
     input::{Input, Opening},
-    responses::ResponsesInput,
+    responses::{ResponsesInput, output, response_of},
     run::Answering,
     service::{Config, seconds},
     stored::{self, EndedBy, Keep, Owned, StoredResponse},
@@ -37,6 +40,7 @@ use crate::{
     percent::decode,
     refused::Refused,
     run::After,
+    settings::Settings,
     shutdown::enter,
     upload::{self, event_stream},
 };
@@ -46,6 +50,9 @@ type Response = http::Response<ResponseBody>;
 /// The maximum time that the head of a stream waits for the first item of the answer, since proxies
 /// close a connection without a response.
 const HEAD_WITHIN: Duration = Duration::from_secs(10);
+
+/// How many of the responses that a request refers to are loaded at a time.
+const LOADS: usize = 8;
 
 /// The minimum size of a body, in bytes, for which the request yields to other tasks before it is
 /// parsed and after that.
@@ -187,6 +194,11 @@ async fn run<I: Input>(
         Some(id) => Some(previous(config, owned.as_ref(), id).await?),
         None => None,
     };
+    let references = input.references();
+    let items = match references.is_empty() {
+        true => HashMap::new(),
+        false => referenced(config, owned.as_ref(), &references).await?,
+    };
     let run_id = config.settings.environment.ids().next("run_");
     let response = ThreadId::new(Str::concat([stored::PREFIX, &run_id]));
     let thread = match &previous {
@@ -203,8 +215,9 @@ async fn run<I: Input>(
         is_background,
     };
     let before = previous.as_ref().map(StoredResponse::before);
+    let before = before.unwrap_or_default();
     let policy = &config.settings.policy;
-    let mut job = input.job(policy, opening, before.unwrap_or_default())?;
+    let mut job = input.job(policy, opening, before, items)?;
     let keep = kept.map(|owned| {
         let thread = job.thread.clone().unwrap_or(thread);
         let conversation = (job.system.clone(), job.request.transcript.clone());
@@ -271,6 +284,42 @@ async fn previous(
         return Err(Failure::invalid("previous_response_id", problem));
     }
     Ok(found)
+}
+
+/// The items of stored responses with the ids `references`, and the others of these responses.
+async fn referenced(
+    config: &Config,
+    owned: Option<&Owned>,
+    references: &[&str],
+) -> Result<HashMap<Str, Item>, Failure> {
+    let Some(owned) = owned else {
+        let problem = "responses are not stored; send the items instead of references to them";
+        return Err(Failure::unsupported("input", problem));
+    };
+    let Settings {
+        policy, body_limit, ..
+    } = &config.settings;
+    policy.check_messages("input", references.len())?;
+    let responses: BTreeSet<Str> = references.iter().filter_map(|id| response_of(id)).collect();
+    let find = async |id: Str| owned.find(policy, &id).await;
+    let responses = stream::iter(responses).map(find);
+    let mut responses = pin!(responses.buffer_unordered(LOADS));
+    let (mut items, mut size) = (HashMap::new(), 0);
+    while let Some(found) = responses.try_next().await? {
+        let Some(response) = found.map(StoredResponse::into_json) else {
+            continue;
+        };
+        // With them, the request has the size that it would have without references.
+        size += response.len();
+        if size > *body_limit {
+            return Err(Refused::too_large(Some(*body_limit)).into());
+        }
+        if response.len() >= LARGE {
+            tokio::task::yield_now().await;
+        }
+        items.extend(output(&response));
+    }
+    Ok(items)
 }
 
 /// Answers a request about a stored response.

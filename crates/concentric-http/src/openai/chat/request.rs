@@ -4,7 +4,7 @@ use serde::{
     de::{self, IgnoredAny, SeqAccess, Visitor, value::SeqAccessDeserializer},
 };
 use serde_json::{Map, Value};
-use std::{fmt, num::NonZeroU32};
+use std::{collections::HashMap, fmt, num::NonZeroU32};
 
 use super::{
     super::{
@@ -166,7 +166,13 @@ impl Input for ChatInput {
         self.model.as_deref()
     }
 
-    fn job(self, policy: &ClientPolicy, opening: Opening, before: Before) -> Result<Job, Failure> {
+    fn job(
+        self,
+        policy: &ClientPolicy,
+        opening: Opening,
+        before: Before,
+        _: HashMap<Str, Item>,
+    ) -> Result<Job, Failure> {
         self.check()?;
         let tools = specs(self.tools.unwrap_or_default(), policy)?;
         let tool_choice = chosen(self.tool_choice, &tools)?;

@@ -382,6 +382,13 @@ fn call_item_id(run: &str, at: usize) -> String {
     format!("fc_{run}_{at}")
 }
 
+/// The id of the response that has an item, by the id of the item.
+pub(in crate::openai) fn response_of(item: &str) -> Option<Str> {
+    let (_, run) = item.split_once('_')?;
+    let (run, _) = run.rsplit_once('_')?;
+    Some(Str::concat([PREFIX, run]))
+}
+
 #[derive(Serialize)]
 struct Numbered<'a> {
     r#type: &'static str,

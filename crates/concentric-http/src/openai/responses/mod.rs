@@ -1,6 +1,7 @@
 //! `POST /responses`.
 
 mod encode;
+mod items;
 mod request;
 
-pub(super) use self::request::ResponsesInput;
+pub(super) use self::{encode::response_of, items::output, request::ResponsesInput};

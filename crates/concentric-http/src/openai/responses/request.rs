@@ -1,22 +1,18 @@
 use concentric_core::{ChatRequest, Str, SystemSegment};
-use serde::{
-    Deserialize, Deserializer,
-    de::{self, IgnoredAny, SeqAccess, Visitor, value::SeqAccessDeserializer},
-};
+use serde::{Deserialize, de::IgnoredAny};
 use serde_json::{Map, Value};
-use std::{fmt, num::NonZeroU32};
+use std::{collections::HashMap, num::NonZeroU32};
 
 use super::{
     super::{
-        approval::Decision,
-        content::Content,
         failure::Failure,
-        history::{Assistant, Call, Form, History, Item},
+        history::{Form, History, Item},
         input::{Input, Job, Opening, Sampling},
         stored::Before,
         tools::{Choice, Format, Tool, chosen, specs},
     },
     encode::Responses,
+    items::Items,
 };
 use crate::policy::ClientPolicy;
 
@@ -65,124 +61,6 @@ struct Reasoning {
     effort: Option<Str>,
 }
 
-/// The conversation: a text of the user, or items.
-struct Items(Vec<Item>);
-
-impl<'de> Deserialize<'de> for Items {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct ItemsVisitor;
-
-        impl<'de> Visitor<'de> for ItemsVisitor {
-            type Value = Items;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a string or an array of items")
-            }
-
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Items, E> {
-                Ok(Items(vec![Item::User(Content::Text(text.into()))]))
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, seq: A) -> Result<Items, A::Error> {
-                let items = Vec::<WireItem>::deserialize(SeqAccessDeserializer::new(seq))?;
-                let items = items.into_iter().map(|WireItem(item)| item);
-                Ok(Items(items.collect()))
-            }
-        }
-
-        deserializer.deserialize_any(ItemsVisitor)
-    }
-}
-
-struct WireItem(Item);
-
-impl<'de> Deserialize<'de> for WireItem {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        struct Fields {
-            #[serde(default)]
-            r#type: ItemType,
-            role: Option<Role>,
-            content: Option<Content>,
-            call_id: Option<Str>,
-            name: Option<Str>,
-            arguments: Option<Str>,
-            output: Option<Content>,
-            approval_request_id: Option<Str>,
-            approve: Option<bool>,
-            reason: Option<String>,
-        }
-
-        #[derive(Default, Deserialize)]
-        #[serde(rename_all = "snake_case")]
-        enum ItemType {
-            #[default]
-            Message,
-            FunctionCall,
-            FunctionCallOutput,
-            Reasoning,
-            McpApprovalRequest,
-            McpApprovalResponse,
-        }
-
-        #[derive(Deserialize)]
-        #[serde(rename_all = "lowercase")]
-        enum Role {
-            Developer,
-            System,
-            User,
-            Assistant,
-        }
-
-        let item = Fields::deserialize(deserializer)?;
-        let missing = de::Error::missing_field;
-        let call_id = |id: Option<Str>| id.ok_or_else(|| missing("call_id"));
-        Ok(Self(match item.r#type {
-            ItemType::Message => {
-                let role = item.role.ok_or_else(|| missing("role"))?;
-                let content = item.content.ok_or_else(|| missing("content"))?;
-                match role {
-                    Role::Developer => Item::System {
-                        role: "developer",
-                        content,
-                    },
-                    Role::System => Item::System {
-                        role: "system",
-                        content,
-                    },
-                    Role::User => Item::User(content),
-                    Role::Assistant => Item::Assistant(Assistant {
-                        content: content.into_parts(),
-                        calls: Vec::new(),
-                    }),
-                }
-            }
-            ItemType::FunctionCall => Item::Assistant(Assistant {
-                content: Vec::new(),
-                calls: vec![Call {
-                    id: call_id(item.call_id)?,
-                    name: item.name.ok_or_else(|| missing("name"))?,
-                    arguments: item.arguments.ok_or_else(|| missing("arguments"))?,
-                }],
-            }),
-            ItemType::FunctionCallOutput => Item::Tool {
-                call_id: call_id(item.call_id)?,
-                content: item.output.ok_or_else(|| missing("output"))?,
-            },
-            ItemType::Reasoning => Item::Aside,
-            ItemType::McpApprovalRequest => Item::Question,
-            ItemType::McpApprovalResponse => {
-                let request = item.approval_request_id;
-                Item::Decision(Decision {
-                    request: request.ok_or_else(|| missing("approval_request_id"))?,
-                    approve: item.approve.ok_or_else(|| missing("approve"))?,
-                    reason: item.reason,
-                })
-            }
-        }))
-    }
-}
-
 impl Input for ResponsesInput {
     fn model(&self) -> Option<&str> {
         self.model.as_deref()
@@ -200,16 +78,30 @@ impl Input for ResponsesInput {
         self.background.unwrap_or(false)
     }
 
-    fn job(self, policy: &ClientPolicy, opening: Opening, before: Before) -> Result<Job, Failure> {
+    fn references(&self) -> Vec<&str> {
+        self.input
+            .as_ref()
+            .map(Items::references)
+            .unwrap_or_default()
+    }
+
+    fn job(
+        self,
+        policy: &ClientPolicy,
+        opening: Opening,
+        before: Before,
+        mut referenced: HashMap<Str, Item>,
+    ) -> Result<Job, Failure> {
         self.check()?;
         let tools = specs(self.tools.unwrap_or_default(), policy)?;
         let tool_choice = chosen(self.tool_choice, &tools)?;
-        let Some(Items(items)) = self.input else {
+        let Some(items) = self.input else {
             return Err(Failure::invalid("input", "missing field"));
         };
         if items.is_empty() {
             return Err(Failure::invalid("input", "expected at least one item"));
         }
+        let items = items.resolve(&mut referenced)?;
         let history = History::new(items, &tools, policy, &FORM, before)?;
         let mut request = ChatRequest::new(history.transcript);
         request.system = history.system.clone();

@@ -294,7 +294,11 @@ async fn an_invalid_field_is_named() {
         (json!({"input": []}), "input"),
         (
             json!({"input": [{"type": "item_reference", "id": "i"}]}),
-            "input[0].type",
+            "input",
+        ),
+        (
+            json!({"input": [{"type": "item_reference"}]}),
+            "input[0].id",
         ),
         (json!({"input": [{"role": "user"}]}), "input[0].content"),
         (

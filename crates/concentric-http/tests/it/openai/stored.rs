@@ -7,7 +7,9 @@ use concentric_core::{
         StoreError, StoreFuture, StoredThread, Tenant, ThreadChange, ThreadStore, ThreadSummary,
     },
 };
+use concentric_http::ClientPolicy;
 use concentric_store::MemoryStore;
+use futures_util::StreamExt;
 use std::time::Duration;
 use tokio::sync::Notify;
 
@@ -262,6 +264,114 @@ async fn the_results_of_stored_calls_continue_the_answer() {
     assert_eq!(
         (reply.status, &reply.error()["param"]),
         (400, &json!("input[0]"))
+    );
+}
+
+/// A reference to each item of a response.
+fn references(response: &Value) -> Vec<Value> {
+    let items = response["output"].as_array().unwrap().iter();
+    let items = items.map(|item| json!({"type": "item_reference", "id": item["id"]}));
+    items.collect()
+}
+
+#[tokio::test]
+async fn a_reference_stands_for_a_stored_item() {
+    let model = BoxModel::new(service_fn(|request: ChatRequest| async {
+        echo().oneshot(request).await.map(|mut answer| {
+            let thought = stream::iter(ok([reasoning("Hm.")]));
+            answer.body = concentric_core::EventStream::new(thought.chain(answer.body));
+            answer
+        })
+    }));
+    let api = OpenAi::new().model("m", model).reasoning(true);
+    let api = api.threads(MemoryStore::new());
+    let tools = response_tools(&["look"]);
+    let ask = async |input: Vec<Value>| {
+        let fields = json!({"input": input, "tools": tools});
+        let reply = send(&api, response(fields)).await;
+        assert_eq!(reply.status, 200, "{}", reply.body);
+        reply.json()
+    };
+    let (mut whole, mut short) = (Vec::new(), Vec::new());
+    for round in 0..3 {
+        let user = json!({"role": "user", "content": "look"});
+        whole.push(user.clone());
+        short.push(user);
+        let asked = ask(short.clone()).await;
+        let output = asked["output"].as_array().unwrap();
+        let types: Vec<_> = output.iter().map(|item| item["type"].clone()).collect();
+        assert_eq!(types, ["reasoning", "message", "function_call"]);
+        whole.extend(output.iter().cloned());
+        short.extend(references(&asked));
+        let result = json!({
+            "type": "function_call_output", "call_id": output[2]["call_id"], "output": format!("{round}"),
+        });
+        whole.push(result.clone());
+        short.push(result);
+        let answered = ask(short.clone()).await;
+        let text = |response: &Value| response["output"][1]["content"][0]["text"].clone();
+        assert_eq!(text(&answered), text(&ask(whole.clone()).await));
+        whole.extend(answered["output"].as_array().unwrap().iter().cloned());
+        short.extend(references(&answered));
+    }
+}
+
+#[tokio::test]
+async fn a_reference_to_an_unknown_item_is_rejected() {
+    let api = stored();
+    let first = send(&api, of("a", response(json!({})))).await.json();
+    let item = references(&first).remove(0);
+    let other = |id: &str| json!({"type": "item_reference", "id": id});
+    let name = item["id"].as_str().unwrap();
+    let unstored = send(&api, of("a", response(json!({"store": false})))).await;
+    let unstored = references(&unstored.json()).remove(0);
+    let ask = async |tenant: &str, input: Value| {
+        let reply = send(&api, of(tenant, response(json!({"input": input})))).await;
+        (reply.status, reply.json()["error"]["param"].clone())
+    };
+    assert_eq!(ask("a", json!([item])).await.0, 200);
+    for (tenant, input, at) in [
+        ("b", json!([item]), 0),
+        ("a", json!([item, item]), 1),
+        ("a", json!([unstored]), 0),
+        ("a", json!([other(&name.replace("msg_", "fc_"))]), 0),
+        ("a", json!([other(&name.replace("_0", "_1"))]), 0),
+        ("a", json!([other("msg")]), 0),
+        ("a", json!([other("")]), 0),
+        ("a", json!([other("msg_\0_0")]), 0),
+        ("a", json!([other(&"msg_".repeat(1000))]), 0),
+    ] {
+        let expected = (404, json!(format!("input[{at}].id")));
+        assert_eq!(
+            ask(tenant, input.clone()).await,
+            expected,
+            "{tenant} {input}"
+        );
+    }
+    let path = format!("/responses/{}", id(&first));
+    assert_eq!(send(&api, of("a", to("DELETE", &path))).await.status, 200);
+    assert_eq!(ask("a", json!([item])).await.0, 404);
+}
+
+#[tokio::test]
+async fn references_do_not_exceed_the_limit_of_a_body() {
+    let api = stored().body_limit(2_000);
+    let mut input = Vec::new();
+    for accepted in [true, true, false] {
+        let text = "x".repeat(100);
+        let fields = json!({"input": text});
+        let stored = send(&api, response(fields)).await.json();
+        input.extend(references(&stored));
+        let reply = send(&api, response(json!({"input": input}))).await;
+        let expected = if accepted { 200 } else { 413 };
+        assert_eq!(reply.status, expected, "{}", reply.body);
+    }
+    let none = ClientPolicy::default().max_messages(1);
+    let api = api.client_policy(none);
+    let reply = send(&api, response(json!({"input": input[..2]}))).await;
+    assert_eq!(
+        (reply.status, &reply.error()["param"]),
+        (400, &json!("input"))
     );
 }
 
