@@ -12,7 +12,7 @@ mod shared;
 use self::{limits::Limits, money::Money, runs::Runs, shared::Shared};
 use super::{
     agent::{Script, Settings},
-    history::Note,
+    history::{End, Note},
     nemesis::Plan,
 };
 use concentric_core::Transcript;
@@ -26,6 +26,8 @@ pub(super) struct Outcome<'a> {
     pub(super) workers: usize,
     /// The requests of each conversation, and its history in the store.
     pub(super) threads: BTreeMap<String, (Vec<Script>, Transcript)>,
+    /// The runs that have ended, and how the store has them.
+    pub(super) ends: Vec<(String, End)>,
     /// The runs that have not ended.
     pub(super) open: Vec<String>,
     /// Whether a client still waits.
@@ -149,7 +151,7 @@ pub(super) fn check(outcome: &Outcome<'_>) -> (Figures, Vec<String>) {
     if let Some((_, money)) = &mut shared {
         money.end(outcome.ended, &outcome.sums, &mut figures, &mut found);
     }
-    runs.end(&mut found);
+    runs.end(&outcome.ends, &mut found);
     if outcome.is_open || !outcome.open.is_empty() {
         let open = &outcome.open;
         found.push(format!(

@@ -143,7 +143,7 @@ pub(crate) fn run(seed: u64) -> std::io::Result<Report> {
         (thread, (scripts, history))
     });
     let threads = threads.collect();
-    let open = database.open();
+    let (open, ends) = (database.open(), database.ends());
     let is_open = shared.open.load(Relaxed) > 0;
     let sums = tenants(&settings, &database);
     let (notes, digest, events) = time.take();
@@ -155,6 +155,7 @@ pub(crate) fn run(seed: u64) -> std::io::Result<Report> {
         plan: &plan,
         workers,
         threads,
+        ends,
         open: open
             .into_iter()
             .map(|(tag, row)| format!("{tag} {:?}", row.status))

@@ -85,6 +85,16 @@ impl Database {
         open.map(|(tag, row)| (tag.clone(), row.clone())).collect()
     }
 
+    /// The runs that have ended, and their outcomes.
+    pub(super) fn ends(&self) -> Vec<(String, End)> {
+        let rows = lock(&self.rows);
+        let ends = rows.values().filter_map(|row| {
+            let record = self.read(self.store.get(row.key.clone())).ok()?;
+            Some((row.key.run.to_string(), end_of(&record.outcome?)))
+        });
+        ends.collect()
+    }
+
     fn set(&self, run: &RunId, status: RunStatus) {
         let mut rows = lock(&self.rows);
         if let Some(row) = rows.values_mut().find(|row| row.key.run == *run) {
@@ -462,7 +472,7 @@ impl RunStore for Connection {
     }
 }
 
-/// Notes the end of a run, the first time.
+/// Notes the end of a run, also if it is repeated.
 fn ended(database: &Database, run: &RunId, fence: u64, end: End) -> Vec<What> {
     database.set(run, RunStatus::Ended);
     let run = run.to_string();

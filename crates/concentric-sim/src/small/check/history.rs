@@ -2,7 +2,7 @@
 
 use super::{
     Outcome,
-    runs::{Run, Runs},
+    runs::{Run, Runs, is_approved},
 };
 use crate::small::{
     agent::{Script, class_of},
@@ -31,8 +31,13 @@ pub(super) fn check(outcome: &Outcome<'_>, runs: &Runs<'_>, found: &mut Vec<Stri
             let tag = &script.tag;
             let run = runs.runs.values().find(|run| run.tag == *tag);
             let part = parts.get(tag.as_str());
-            let Some(run) = run else { continue };
-            whole(script, run, part, &mut wrong);
+            match run {
+                Some(run) => whole(script, run, part, &mut wrong),
+                None if part.is_some_and(|part| part.rounds > 0) => {
+                    wrong(format!("{tag} has rounds, and was never stored"));
+                }
+                None => {}
+            }
         }
         if found.len() > before {
             let outline: Vec<_> = history.iter().map(outline).collect();
@@ -100,7 +105,8 @@ fn read<'a>(
             ));
         }
         part.rounds += 1;
-        results(runs, turn, &wanted, wrong);
+        let run = runs.runs.values().find(|run| run.tag == script.tag);
+        results(runs, run, turn, &wanted, wrong);
     }
     parts
 }
@@ -108,6 +114,7 @@ fn read<'a>(
 /// The results of a round agree with the effects.
 fn results(
     runs: &Runs<'_>,
+    run: Option<&Run>,
     turn: &Turn,
     wanted: &[(&'static str, String)],
     wrong: &mut impl FnMut(String),
@@ -122,24 +129,32 @@ fn results(
         let call = runs.calls.get(id);
         let is_done = call.is_some_and(|call| call.done > 0);
         let is_inquired = call.is_some_and(|call| call.is_inquired);
+        let decision = run.and_then(|run| run.decisions.get(id));
+        let is_approved = decision.is_some_and(|decision| is_approved(decision));
         let class = class_of(tool);
         let by_person = text.strip_prefix("A person supplied this result, not the tool:\n");
         let states = by_person.unwrap_or(text).strip_prefix(id.as_str());
         let is_right = match (result.outcome.status, states) {
             (ToolStatus::Done, Some(": done")) => is_done || class == Class::ReadOnly,
             // A person has looked.
-            (_, Some(": seen done")) => is_done && is_inquired && class == Class::AtMostOnce,
-            (_, Some(": seen not done")) => !is_done && is_inquired && class == Class::AtMostOnce,
+            (ToolStatus::Done, Some(": seen done")) => {
+                is_done && is_inquired && class == Class::AtMostOnce
+            }
+            (ToolStatus::Done, Some(": seen not done")) => {
+                !is_done && is_inquired && class == Class::AtMostOnce
+            }
             (ToolStatus::Failed, Some(": not done, it was given up")) => !is_done && is_inquired,
             // It may or may not be done, and the reader knows that.
-            (ToolStatus::Unknown, _) => true,
-            (ToolStatus::Denied, _) => !is_done && *tool == "wire",
+            (ToolStatus::Unknown, _) => class != Class::ReadOnly,
+            (ToolStatus::Denied, _) => !is_done && decision.is_some() && !is_approved,
             (ToolStatus::Cancelled, _) => !is_done,
             _ => false,
         };
         if !is_right {
             let status = result.outcome.status;
-            wrong(format!("{id} is {status:?}, {text}, and done: {is_done}"));
+            wrong(format!(
+                "{id} is {status:?}, {text}, done: {is_done}, and decided as {decision:?}"
+            ));
         }
     }
     if count != wanted.len() {

@@ -41,7 +41,7 @@ pub(super) struct Run {
     /// The replies that the run was claimed with since its state was last written.
     accepted: BTreeMap<String, String>,
     /// The decisions about calls that are in effect.
-    decisions: BTreeMap<String, String>,
+    pub(super) decisions: BTreeMap<String, String>,
     /// The fence that ended the run, how, and when.
     pub(super) end: Option<(u64, End, u64)>,
     /// Whether it was suspended, or taken over.
@@ -289,7 +289,7 @@ impl<'a> Runs<'a> {
                     return wrong(format!("{name} ended and was never stored"));
                 };
                 match &run.end {
-                    // The same process may repeat it.
+                    // The same process may repeat it, which changes nothing.
                     Some((first, ..)) if first == fence => {}
                     Some((first, ..)) => {
                         wrong(format!("{name} was ended by {first}, and again by {fence}"));
@@ -480,7 +480,15 @@ impl<'a> Runs<'a> {
     }
 
     /// Checks what must be true in the end.
-    pub(super) fn end(&self, found: &mut Vec<String>) {
+    pub(super) fn end(&self, stored: &[(String, End)], found: &mut Vec<String>) {
+        for (name, stored) in stored {
+            let end = self.runs.get(name).and_then(|run| run.end.as_ref());
+            if end.is_none_or(|(_, end, _)| end != stored) {
+                found.push(format!(
+                    "{name} ended as {end:?}, and is stored as {stored:?}"
+                ));
+            }
+        }
         for (name, run) in &self.runs {
             if run.end.is_none() {
                 found.push(format!("{name} of {} has no outcome: {run:?}", run.tag));
@@ -497,17 +505,23 @@ impl<'a> Runs<'a> {
             }
             let stored = self.runs.values().find(|run| run.tag == *tag);
             let stored = stored.and_then(|run| run.end.as_ref());
-            if let (Some((_, stored, _)), Some(end)) = (stored, ends.first())
-                && stored != end
-            {
-                found.push(format!(
-                    "{tag} ended as {stored:?}, and its client received {end:?}"
-                ));
+            let stored = stored.map(|(_, end, _)| end);
+            for end in ends {
+                // A run is stored before its first round, and all of them have rounds.
+                let is_right = match stored {
+                    Some(stored) => stored == end,
+                    None => *end != End::Completed,
+                };
+                if !is_right {
+                    found.push(format!(
+                        "{tag} ended as {stored:?}, and its client received {end:?}"
+                    ));
+                }
             }
         }
     }
 }
 
-fn is_approved(reply: &str) -> bool {
+pub(super) fn is_approved(reply: &str) -> bool {
     reply.contains("\"approved\"") && reply.contains("true")
 }
