@@ -41,6 +41,23 @@ impl Approval {
     }
 }
 
+/// The id of the first run of the conversation, and that of the interrupt, of an approval request.
+fn parts(id: &str) -> Option<(&str, &str)> {
+    id.strip_prefix(PREFIX)?.split_once('/')
+}
+
+/// Whether the approval request `id` is of the same round as the one that has this reply.
+pub(super) fn is_of_round(id: &str, reply: &Reply) -> bool {
+    parts(id).is_some_and(|(_, id)| message_of(id) == message_of(reply.interrupt_id.as_str()))
+}
+
+/// The message of a round, with whose id those of its interrupts begin.
+fn message_of(interrupt: &str) -> &str {
+    interrupt
+        .split_once('/')
+        .map_or(interrupt, |(message, _)| message)
+}
+
 /// An item with an approval or a denial.
 pub(super) struct Decision {
     pub(super) request: Str,
@@ -51,8 +68,7 @@ pub(super) struct Decision {
 impl Decision {
     /// The reply, and the conversation with the run that waits for it.
     pub(super) fn reply(self, field: &str) -> Result<(ThreadId, Reply), Refused> {
-        let id = self.request.strip_prefix(PREFIX);
-        let Some((key, id)) = id.and_then(|id| id.split_once('/')) else {
+        let Some((key, id)) = parts(&self.request) else {
             let field = format!("{field}.approval_request_id");
             return Err(Refused::field(
                 &field,

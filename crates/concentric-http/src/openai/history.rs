@@ -8,7 +8,11 @@ use concentric_core::{
     ToolSpecs, Transcript, Turn,
 };
 
-use super::{approval::Decision, content::Content, stored::Before};
+use super::{
+    approval::{Decision, is_of_round},
+    content::Content,
+    stored::Before,
+};
 use crate::{policy::ClientPolicy, refused::Refused};
 
 /// A message of the history.
@@ -26,8 +30,8 @@ pub(super) enum Item {
     },
     /// Reasoning, which a model cannot use without its provider's signature.
     Aside,
-    /// A request for an approval.
-    Question,
+    /// A request for an approval, and its id.
+    Question(Str),
     Decision(Decision),
 }
 
@@ -127,9 +131,12 @@ impl History {
                     (Role::Tool, vec![result(call_id, name, content)])
                 }
                 Item::Aside => continue,
-                Item::Question => {
-                    decisions.clear();
-                    since = messages.len();
+                Item::Question(id) => {
+                    // Each request of a round may stand before its decision.
+                    decisions.retain(|(_, reply)| is_of_round(&id, reply));
+                    if decisions.is_empty() {
+                        since = messages.len();
+                    }
                     continue;
                 }
                 Item::Decision(decision) => {
@@ -211,7 +218,7 @@ fn check(item: &Item, field: &str, policy: &ClientPolicy, form: &Form) -> Result
             policy.check_id(|| format!("{field}.call_id"), call_id)?;
             parts(content)
         }
-        Item::Aside | Item::Question => Ok(()),
+        Item::Aside | Item::Question(_) => Ok(()),
         Item::Decision(decision) => {
             policy.check_interrupt_id(|| format!("{field}.approval_request_id"), &decision.request)
         }

@@ -138,7 +138,7 @@
 //! # Approvals
 //!
 //! An `mcp_approval_response` in `input`, with or without `previous_response_id`, resumes the run that waits. Those before
-//! an answer of the model are history. Only runs inside a `SuspendLayer` of `concentric-layers` can wait. Approvals
+//! an answer of the model, or before an approval request of another round, are history. Only runs inside a `SuspendLayer` of `concentric-layers` can wait. Approvals
 //! of a round may come in several requests. The results of the client's tools in the same round need `previous_response_id`.
 //!
 //! | approval | response |

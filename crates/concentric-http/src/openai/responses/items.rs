@@ -170,7 +170,7 @@ impl<'de> Deserialize<'de> for WireItem {
                 content: item.output.ok_or_else(|| missing("output"))?,
             },
             ItemType::Reasoning => Item::Aside,
-            ItemType::McpApprovalRequest => Item::Question,
+            ItemType::McpApprovalRequest => Item::Question(id.clone().unwrap_or_default()),
             ItemType::McpApprovalResponse => {
                 let request = item.approval_request_id;
                 Item::Decision(Decision {
@@ -182,7 +182,7 @@ impl<'de> Deserialize<'de> for WireItem {
             ItemType::ItemReference => match &id {
                 None => return Err(missing("id")),
                 // The id does not name the response.
-                Some(id) if id.starts_with(approval::PREFIX) => Item::Question,
+                Some(id) if id.starts_with(approval::PREFIX) => Item::Question(id.clone()),
                 Some(id) => return Ok(Self::Reference(id.clone())),
             },
         };

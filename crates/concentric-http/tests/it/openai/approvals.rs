@@ -19,6 +19,12 @@ pub(super) fn paying(calls: Vec<Event>, is_stored: bool) -> (OpenAi, Arc<AtomicU
 
 /// The agent of [`paying`], whose runs `store` has.
 fn paying_agent(calls: Vec<Event>, store: Option<MemoryStore>) -> (BoxModel, Arc<AtomicUsize>) {
+    let finish = finish_by(FinishReason::ToolCalls);
+    paying_in(vec![calls.into_iter().chain([finish]).collect()], store)
+}
+
+/// The agent of [`paying`], with the answers before its end.
+fn paying_in(scripts: Vec<Vec<Event>>, store: Option<MemoryStore>) -> (BoxModel, Arc<AtomicUsize>) {
     let paid = Arc::new(AtomicUsize::new(0));
     let count = paid.clone();
     let pay = tool("pay", "Pays.", move |_: Value| {
@@ -30,12 +36,9 @@ fn paying_agent(calls: Vec<Event>, store: Option<MemoryStore>) -> (BoxModel, Arc
             .transcript
             .iter()
             .filter(|turn| turn.as_round().is_some());
-        let script = match rounds.count() {
-            0 => ok(calls
-                .clone()
-                .into_iter()
-                .chain([finish_by(FinishReason::ToolCalls)])),
-            _ => {
+        let script = match scripts.get(rounds.count()) {
+            Some(script) => ok(script.clone()),
+            None => {
                 let results = request
                     .transcript
                     .iter()
@@ -208,6 +211,51 @@ async fn the_approvals_of_a_round_may_come_one_by_one() {
     let reply = send(&api, response(fields)).await.json();
     assert!(text(&reply).starts_with("paid;"), "{reply}");
     assert_eq!(paid.load(Ordering::SeqCst), 1);
+}
+
+/// The provider of the Vercel AI SDK sends each request before its decision, and all of them with each turn.
+#[tokio::test]
+async fn each_request_of_a_round_may_stand_before_its_decision() {
+    let calls = vec![
+        call("a", "pay", r#"{"sum":1}"#),
+        call("b", "pay", r#"{"sum":2}"#),
+    ];
+    let reference = |request: &Value| json!({"type": "item_reference", "id": request["id"]});
+    for is_whole in [false, true] {
+        let (api, paid) = paying(calls.clone(), true);
+        let asked = send(&api, response(json!({}))).await.json();
+        let mut input = vec![json!({"role": "user", "content": "hi"})];
+        for request in requests(&asked) {
+            input.push(match is_whole {
+                true => request.clone(),
+                false => reference(&request),
+            });
+            input.push(decision(&request, true));
+        }
+        let reply = send(&api, response(json!({"input": input}))).await.json();
+        assert!(text(&reply).starts_with("paid;paid"), "{reply}");
+        assert_eq!(paid.load(Ordering::SeqCst), 2);
+    }
+    // Those of an earlier round are history.
+    let round = |at: usize| {
+        let id = format!("c{at}");
+        vec![
+            call(&id, "pay", r#"{"sum":1}"#),
+            finish_by(FinishReason::ToolCalls),
+        ]
+    };
+    let (agent, paid) = paying_in(vec![round(0), round(1)], Some(MemoryStore::new()));
+    let api = OpenAi::new().model("m", agent).threads(MemoryStore::new());
+    let mut input = vec![json!({"role": "user", "content": "hi"})];
+    for paid_before in 0..2 {
+        let asked = send(&api, response(json!({"input": input}))).await.json();
+        assert_eq!(paid.load(Ordering::SeqCst), paid_before);
+        let request = requests(&asked).remove(0);
+        input.extend([reference(&request), decision(&request, true)]);
+    }
+    let reply = send(&api, response(json!({"input": input}))).await.json();
+    assert!(text(&reply).starts_with("paid;paid"), "{reply}");
+    assert_eq!(paid.load(Ordering::SeqCst), 2);
 }
 
 #[tokio::test]
