@@ -26,8 +26,8 @@ pub(super) struct Outcome<'a> {
     pub(super) workers: usize,
     /// The requests of each conversation, and its history in the store.
     pub(super) threads: BTreeMap<String, (Vec<Script>, Transcript)>,
-    /// The runs that have ended, and how the store has them.
-    pub(super) ends: Vec<(String, End)>,
+    /// The outcomes that the store has of runs.
+    pub(super) ends: BTreeMap<String, End>,
     /// The runs that have not ended.
     pub(super) open: Vec<String>,
     /// Whether a client still waits.

@@ -85,8 +85,8 @@ impl Database {
         open.map(|(tag, row)| (tag.clone(), row.clone())).collect()
     }
 
-    /// The runs that have ended, and their outcomes.
-    pub(super) fn ends(&self) -> Vec<(String, End)> {
+    /// The outcomes of the runs that have one.
+    pub(super) fn ends(&self) -> BTreeMap<String, End> {
         let rows = lock(&self.rows);
         let ends = rows.values().filter_map(|row| {
             let record = self.read(self.store.get(row.key.clone())).ok()?;

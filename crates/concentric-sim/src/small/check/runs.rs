@@ -480,10 +480,11 @@ impl<'a> Runs<'a> {
     }
 
     /// Checks what must be true in the end.
-    pub(super) fn end(&self, stored: &[(String, End)], found: &mut Vec<String>) {
-        for (name, stored) in stored {
-            let end = self.runs.get(name).and_then(|run| run.end.as_ref());
-            if end.is_none_or(|(_, end, _)| end != stored) {
+    pub(super) fn end(&self, stored: &BTreeMap<String, End>, found: &mut Vec<String>) {
+        let outcome_of = |run: &'_ Run| run.end.as_ref().map(|(_, end, _)| end.clone());
+        for (name, run) in &self.runs {
+            let (end, stored) = (outcome_of(run), stored.get(name));
+            if end.as_ref() != stored {
                 found.push(format!(
                     "{name} ended as {end:?}, and is stored as {stored:?}"
                 ));
