@@ -293,8 +293,11 @@ impl Execute {
         let of_run = of_run.unwrap_or_default();
         if of_run.is_zero() {
             // A timer of no time is ready at its second poll, after the work has begun.
-            let late = EntryResult::Failed(RecordedError::new(&Error::deadline()));
-            return Ok(self.entry(late));
+            let result = match self.live.cancelled().now_or_never() {
+                Some(()) => EntryResult::Cancelled,
+                None => EntryResult::Failed(RecordedError::new(&Error::deadline())),
+            };
+            return Ok(self.entry(result));
         }
         let attempt = self.attempt;
         let mut work = pin!(caught(move || work(attempt)));
