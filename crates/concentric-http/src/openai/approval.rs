@@ -46,16 +46,9 @@ fn parts(id: &str) -> Option<(&str, &str)> {
     id.strip_prefix(PREFIX)?.split_once('/')
 }
 
-/// Whether the approval request `id` is of the same round as the one that has this reply.
-pub(super) fn is_of_round(id: &str, reply: &Reply) -> bool {
-    parts(id).is_some_and(|(_, id)| message_of(id) == message_of(reply.interrupt_id.as_str()))
-}
-
-/// The message of a round, with whose id those of its interrupts begin.
-fn message_of(interrupt: &str) -> &str {
-    interrupt
-        .split_once('/')
-        .map_or(interrupt, |(message, _)| message)
+/// Whether a reply is to the approval request `id`.
+pub(super) fn is_about(reply: &Reply, id: &str) -> bool {
+    parts(id).is_some_and(|(_, interrupt)| interrupt == reply.interrupt_id.as_str())
 }
 
 /// An item with an approval or a denial.

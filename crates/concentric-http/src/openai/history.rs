@@ -9,7 +9,7 @@ use concentric_core::{
 };
 
 use super::{
-    approval::{Decision, is_of_round},
+    approval::{Decision, is_about},
     content::Content,
     stored::Before,
 };
@@ -94,6 +94,8 @@ impl History {
         }
         // The decisions since the last answer, and the number of messages before them.
         let (mut decisions, mut since) = (Vec::new(), stored);
+        // Whether a request for an approval follows the last decision.
+        let mut is_asked = false;
         for (at, item) in items.into_iter().enumerate() {
             let field = format!("{}[{at}]", form.field);
             check(&item, &field, policy, form)?;
@@ -132,14 +134,17 @@ impl History {
                 }
                 Item::Aside => continue,
                 Item::Question(id) => {
-                    // Each request of a round may stand before its decision.
-                    decisions.retain(|(_, reply)| is_of_round(&id, reply));
-                    if decisions.is_empty() {
-                        since = messages.len();
+                    // After a message of the user, it is of another round; a repeated one is open again.
+                    let later = messages.get(since..).unwrap_or_default();
+                    match later.iter().any(|message| message.role == Role::User) {
+                        true => decisions.clear(),
+                        false => decisions.retain(|(_, reply)| !is_about(reply, &id)),
                     }
+                    (since, is_asked) = (messages.len(), true);
                     continue;
                 }
                 Item::Decision(decision) => {
+                    is_asked = false;
                     decisions.push(decision.reply(&field)?);
                     continue;
                 }
@@ -158,6 +163,9 @@ impl History {
                 _ if parts.is_empty() => {}
                 _ => messages.push(Message::new(role, parts)),
             }
+        }
+        if is_asked {
+            decisions.clear();
         }
         // Items of one answer may have results in between, in any order.
         let repair = match form.is_split {
@@ -218,7 +226,8 @@ fn check(item: &Item, field: &str, policy: &ClientPolicy, form: &Form) -> Result
             policy.check_id(|| format!("{field}.call_id"), call_id)?;
             parts(content)
         }
-        Item::Aside | Item::Question(_) => Ok(()),
+        Item::Aside => Ok(()),
+        Item::Question(id) => policy.check_interrupt_id(|| format!("{field}.id"), id),
         Item::Decision(decision) => {
             policy.check_interrupt_id(|| format!("{field}.approval_request_id"), &decision.request)
         }

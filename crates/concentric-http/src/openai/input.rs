@@ -1,11 +1,12 @@
 //! The parts of a request that both APIs have.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 
 use concentric_core::{ChatOptions, ChatRequest, Str, System, ThreadId};
 use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
 
-use super::{encode::Encode, failure::Failure, history::Item, stored::Before};
+use super::{encode::Encode, failure::Failure, stored::Before};
 use crate::policy::ClientPolicy;
 
 /// The body of a request.
@@ -40,7 +41,7 @@ pub(super) trait Input: DeserializeOwned + Send {
         policy: &ClientPolicy,
         opening: Opening,
         before: Before,
-        referenced: HashMap<Str, Item>,
+        referenced: BTreeMap<Str, Box<RawValue>>,
     ) -> Result<Job, Failure>;
 }
 

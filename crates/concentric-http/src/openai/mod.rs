@@ -79,9 +79,11 @@
 //! ones too.
 //!
 //! An `item_reference` in `input` is replaced by the item of a stored response with this id, as if the client had sent
-//! it: other than `previous_response_id`, it has no rounds of an agent's own tools. The limit of a body's size
-//! applies to the responses of all references as well. An unknown item, one of another tenant, and one that the
-//! request refers to twice are answered with `404`, `item_not_found`.
+//! it: unlike `previous_response_id`, it has no rounds of an agent's own tools. The limit of a body's size
+//! applies to the request with these items. A response keeps the items that its request refers to, so that mostly one
+//! response is read; at most 32 are. An unknown item, one of another tenant or of a response that was not stored, and one
+//! that the request refers to twice are answered with `404`, `item_not_found`. A reference to an approval request has no
+//! effect of its own, and its item need not exist.
 //!
 //! | event | behavior |
 //! |---|---|
@@ -113,7 +115,7 @@
 //! | the store does not accept the end within 30 seconds | `failed`, `server_error` |
 //! | the store fails at the beginning | the request is answered with `500`, and no run starts |
 //! | the process has 1,024 such runs ([`OpenAi::background_runs`]) | the request is answered with `503` |
-//! | the tenant has as many such runs in the process as [`OpenAi::background_runs_per_tenant`] allows | the request is answered with `429` |
+//! | the tenant has as many such runs in the process as [`OpenAi::background_runs_per_tenant`] allows | the request is answered with `429`; without a tenant, with `503` |
 //! | there is no store, or `store` is `false` | the request is answered with `400` |
 //!
 //! The process of a run renews a lease in the stored response every 10 seconds, and notices then that another
@@ -138,7 +140,7 @@
 //! # Approvals
 //!
 //! An `mcp_approval_response` in `input`, with or without `previous_response_id`, resumes the run that waits. Those before
-//! an answer of the model, or before an approval request of another round, are history. Only runs inside a `SuspendLayer` of `concentric-layers` can wait. Approvals
+//! an answer of the model are history, and those of calls that are settled have no effect beside others. Only runs inside a `SuspendLayer` of `concentric-layers` can wait. Approvals
 //! of a round may come in several requests. The results of the client's tools in the same round need `previous_response_id`.
 //!
 //! | approval | response |

@@ -2,7 +2,7 @@
 
 use std::{
     borrow::Cow,
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeMap, HashSet},
     future::poll_fn,
     pin::pin,
     task::{Context, Poll},
@@ -15,10 +15,9 @@ use concentric_core::{
     context::{Context as Run, Sleep},
     panic::caught,
 };
-use futures_util::{StreamExt, TryStreamExt, stream};
 use http::{HeaderValue, Method, header, request::Parts};
 use http_body::Body;
-use serde_json::{Value, json};
+use serde_json::{Value, json, value::RawValue};
 use tower::BoxError;
 
 use super::{
@@ -27,9 +26,8 @@ use super::{
     chat::ChatInput,
     failure::Failure,
     follow::{Events, Following},
-    history::Item,
     input::{Input, Opening},
-    responses::{ResponsesInput, output, response_of},
+    responses::{ResponsesInput, items, output, response_of},
     run::Answering,
     service::{Config, seconds},
     stored::{self, EndedBy, Keep, Owned, StoredResponse},
@@ -40,7 +38,6 @@ use crate::{
     percent::decode,
     refused::Refused,
     run::After,
-    settings::Settings,
     shutdown::enter,
     upload::{self, event_stream},
 };
@@ -51,8 +48,8 @@ type Response = http::Response<ResponseBody>;
 /// close a connection without a response.
 const HEAD_WITHIN: Duration = Duration::from_secs(10);
 
-/// How many of the responses that a request refers to are loaded at a time.
-const LOADS: usize = 8;
+/// How many responses are loaded, one after the other, for the items that a request refers to.
+const LOADS: usize = 32;
 
 /// The minimum size of a body, in bytes, for which the request yields to other tasks before it is
 /// parsed and after that.
@@ -196,8 +193,16 @@ async fn run<I: Input>(
     };
     let references = input.references();
     let items = match references.is_empty() {
-        true => HashMap::new(),
-        false => referenced(config, owned.as_ref(), &references).await?,
+        true => BTreeMap::new(),
+        false => {
+            // With them, the request has the size that it would have without references.
+            let limit = config.settings.body_limit.saturating_sub(body.len());
+            referenced(config, owned.as_ref(), &references, limit).await?
+        }
+    };
+    let referred = match items.is_empty() {
+        true => String::new(),
+        false => serde_json::to_string(&items.values().collect::<Vec<_>>()).unwrap_or_default(),
     };
     let run_id = config.settings.environment.ids().next("run_");
     let response = ThreadId::new(Str::concat([stored::PREFIX, &run_id]));
@@ -221,7 +226,7 @@ async fn run<I: Input>(
     let keep = kept.map(|owned| {
         let thread = job.thread.clone().unwrap_or(thread);
         let conversation = (job.system.clone(), job.request.transcript.clone());
-        Keep::new(owned, (response, thread), previous, conversation)
+        Keep::new(owned, (response, thread), previous, conversation, referred)
     });
     let mut context = Run::builder()
         .environment(config.settings.environment.clone())
@@ -286,40 +291,53 @@ async fn previous(
     Ok(found)
 }
 
-/// The items of stored responses with the ids `references`, and the others of these responses.
+/// The items of stored responses with the ids `references`, which have at most `limit` bytes.
+///
+/// Each response has the items that its request referred to, so mostly the newest one has all of them.
 async fn referenced(
     config: &Config,
     owned: Option<&Owned>,
     references: &[&str],
-) -> Result<HashMap<Str, Item>, Failure> {
+    limit: usize,
+) -> Result<BTreeMap<Str, Box<RawValue>>, Failure> {
     let Some(owned) = owned else {
         let problem = "responses are not stored; send the items instead of references to them";
         return Err(Failure::unsupported("input", problem));
     };
-    let Settings {
-        policy, body_limit, ..
-    } = &config.settings;
+    let policy = &config.settings.policy;
     policy.check_messages("input", references.len())?;
-    let responses: BTreeSet<Str> = references.iter().filter_map(|id| response_of(id)).collect();
-    let find = async |id: Str| owned.find(policy, &id).await;
-    let responses = stream::iter(responses).map(find);
-    let mut responses = pin!(responses.buffer_unordered(LOADS));
-    let (mut items, mut size) = (HashMap::new(), 0);
-    while let Some(found) = responses.try_next().await? {
-        let Some(response) = found.map(StoredResponse::into_json) else {
+    let wanted: HashSet<&str> = references.iter().copied().collect();
+    let (mut found, mut seen) = (BTreeMap::new(), HashSet::new());
+    let mut size = 0;
+    for id in references.iter().rev() {
+        let is_found = found.contains_key(*id);
+        let Some(response) = response_of(id).filter(|it| !is_found && !seen.contains(it)) else {
             continue;
         };
-        // With them, the request has the size that it would have without references.
-        size += response.len();
-        if size > *body_limit {
-            return Err(Refused::too_large(Some(*body_limit)).into());
+        if seen.len() == LOADS {
+            let problem = format!("the items are of more than {LOADS} separate responses");
+            return Err(Failure::invalid("input", &problem));
         }
-        if response.len() >= LARGE {
+        let stored = owned.find(policy, &response).await?;
+        seen.insert(response);
+        let Some((response, earlier)) = stored.map(StoredResponse::into_items) else {
+            continue;
+        };
+        if response.len() + earlier.len() >= LARGE {
             tokio::task::yield_now().await;
         }
-        items.extend(output(&response));
+        for (id, item) in output(&response).chain(items(&earlier)) {
+            if !wanted.contains(&*id) || found.contains_key(&id) {
+                continue;
+            }
+            size += item.get().len();
+            if size > limit {
+                return Err(Refused::too_large(Some(config.settings.body_limit)).into());
+            }
+            found.insert(id, item);
+        }
     }
-    Ok(items)
+    Ok(found)
 }
 
 /// Answers a request about a stored response.

@@ -143,8 +143,7 @@ impl OpenAi {
 
     /// Sets the maximum number of [background runs](super#background-responses) of a
     /// [`Tenant`](concentric_core::store::Tenant) in the process; the default is no limit besides that of the process. Further
-    /// requests of the tenant are answered with `429`. Callers without a tenant share one number, and are answered with `503`,
-    /// as by [`AdmissionLayer::per_tenant`](crate::admission::AdmissionLayer::per_tenant).
+    /// requests of the tenant are answered with `429`. Callers without a tenant share one number, and are answered with `503`.
     #[must_use]
     pub fn background_runs_per_tenant(self, max: usize) -> Self {
         self.with(|config| config.background.set_runs_per_tenant(max))

@@ -69,6 +69,9 @@ struct Record {
     open: Vec<Message>,
     /// The ids of calls in the response that differ from those in the conversation, and the latter.
     renamed: Vec<(Str, Str)>,
+    /// The items that the request has referred to, as a JSON array.
+    #[serde(default)]
+    referred: String,
     #[serde(default)]
     is_background: bool,
     /// Whether the run has failed or was cancelled.
@@ -284,6 +287,11 @@ impl StoredResponse {
 
     pub(super) fn into_json(self) -> Bytes {
         self.record.response.into()
+    }
+
+    /// The response as JSON, and the items that its request has referred to.
+    pub(super) fn into_items(self) -> (String, String) {
+        (self.record.response, self.record.referred)
     }
 
     pub(super) fn before(&self) -> Before {

@@ -199,6 +199,7 @@
 //! | an open interrupt | the run is resumed, with the stored transcript; the client's history is ignored |
 //! | an open interrupt, but is invalid, expired, or incomplete | [`InvalidRequest`](concentric_core::ErrorKind::InvalidRequest), with the code of the [`ReplyError`](concentric_core::ReplyError); nothing is executed, and the run still waits |
 //! | an interrupt with an accepted reply | [`Conflict`](concentric_core::ErrorKind::Conflict), `already_resumed` |
+//! | several interrupts of the run, of which some are open | the run is resumed with the replies to these; `already_resumed` if another one contradicts the accepted reply of the current round |
 //! | an interrupt of a run that has ended, or that the store has purged | [`Conflict`](concentric_core::ErrorKind::Conflict), `run_ended` |
 //! | an unknown interrupt, with a history ([`ResumePoint::UnverifiedHistory`](concentric_core::ResumePoint::UnverifiedHistory)) | passed to the agent, which requires an approval token |
 //! | an unknown interrupt, without a history | [`NotFound`](concentric_core::ErrorKind::NotFound), `run_not_found` |

@@ -387,18 +387,20 @@ where
     let asked: HashSet<&InterruptId> = record.asked.iter().collect();
     let waiting = record.state.interrupts().into_iter();
     let waiting: HashSet<&InterruptId> = waiting.map(|asked| &asked.id).collect();
-    let mut ids = replies.iter().map(|reply| &reply.interrupt_id);
-    let are_in_state = left && ids.all(|id| asked.contains(id) && !waiting.contains(id));
-    // An accepted reply must not be contradicted.
-    let replies = match are_in_state {
-        true if replies
+    // A client that sends its whole conversation repeats those that have taken effect.
+    let is_settled =
+        |it: &Reply| asked.contains(&it.interrupt_id) && !waiting.contains(&it.interrupt_id);
+    let (settled, open): (Vec<_>, Vec<_>) = replies.into_iter().partition(is_settled);
+    let replies = match left || !open.is_empty() {
+        // An accepted reply must not be contradicted.
+        true if settled
             .iter()
             .any(|it| contradicts(it, record.state.replies())) =>
         {
             return Err(StoreError::Taken.into());
         }
-        true => Vec::new(),
-        false => replies,
+        true => open,
+        false => settled,
     };
     let accepted = &record.replies;
     if replies.iter().any(|it| contradicts(it, accepted)) {

@@ -3,8 +3,8 @@ use serde::{
     Deserialize, Deserializer,
     de::{self, IgnoredAny, SeqAccess, Visitor, value::SeqAccessDeserializer},
 };
-use serde_json::{Map, Value};
-use std::{collections::HashMap, fmt, num::NonZeroU32};
+use serde_json::{Map, Value, value::RawValue};
+use std::{collections::BTreeMap, fmt, num::NonZeroU32};
 
 use super::{
     super::{
@@ -171,7 +171,7 @@ impl Input for ChatInput {
         policy: &ClientPolicy,
         opening: Opening,
         before: Before,
-        _: HashMap<Str, Item>,
+        _: BTreeMap<Str, Box<RawValue>>,
     ) -> Result<Job, Failure> {
         self.check()?;
         let tools = specs(self.tools.unwrap_or_default(), policy)?;

@@ -5,7 +5,8 @@ use serde::{
     Deserialize, Deserializer,
     de::{self, SeqAccess, Visitor, value::SeqAccessDeserializer},
 };
-use std::{collections::HashMap, fmt};
+use serde_json::{Value, value::RawValue};
+use std::{collections::BTreeMap, fmt};
 
 use super::super::{
     approval::{self, Decision},
@@ -18,10 +19,7 @@ use super::super::{
 pub(super) struct Items(Vec<WireItem>);
 
 enum WireItem {
-    Item {
-        id: Option<Str>,
-        item: Item,
-    },
+    Item(Item),
     /// The id of an item of a stored response.
     Reference(Str),
 }
@@ -39,7 +37,7 @@ impl<'de> Deserialize<'de> for Items {
 
             fn visit_str<E: de::Error>(self, text: &str) -> Result<Items, E> {
                 let item = Item::User(Content::Text(text.into()));
-                Ok(Items(vec![WireItem::Item { id: None, item }]))
+                Ok(Items(vec![WireItem::Item(item)]))
             }
 
             fn visit_seq<A: SeqAccess<'de>>(self, seq: A) -> Result<Items, A::Error> {
@@ -60,36 +58,53 @@ impl Items {
     pub(super) fn references(&self) -> Vec<&str> {
         let ids = self.0.iter().filter_map(|item| match item {
             WireItem::Reference(id) => Some(id.as_str()),
-            WireItem::Item { .. } => None,
+            WireItem::Item(_) => None,
         });
         ids.collect()
     }
 
     /// The items, with those of `stored` that they refer to.
-    pub(super) fn resolve(self, stored: &mut HashMap<Str, Item>) -> Result<Vec<Item>, Failure> {
+    pub(super) fn resolve(
+        self,
+        mut stored: BTreeMap<Str, Box<RawValue>>,
+    ) -> Result<Vec<Item>, Failure> {
         let items = self.0.into_iter().enumerate().map(|(at, item)| match item {
-            WireItem::Item { item, .. } => Ok(item),
+            WireItem::Item(item) => Ok(item),
             WireItem::Reference(id) => {
                 let found = stored.remove(&id);
-                found.ok_or_else(|| Failure::unknown_item(&format!("input[{at}].id"), &id))
+                let found = found.and_then(|json| serde_json::from_str(json.get()).ok());
+                match found {
+                    Some(WireItem::Item(item)) => Ok(item),
+                    _ => Err(Failure::unknown_item(&format!("input[{at}].id"), &id)),
+                }
             }
         });
         items.collect()
     }
 }
 
-/// The items of a stored response, by their ids.
-pub(in crate::openai) fn output(response: &[u8]) -> impl Iterator<Item = (Str, Item)> {
+/// The items that a response has, with their ids.
+pub(in crate::openai) fn output(response: &str) -> impl Iterator<Item = (Str, Box<RawValue>)> {
     #[derive(Deserialize)]
     struct Output {
-        output: Vec<WireItem>,
+        output: Box<RawValue>,
     }
 
-    let output = serde_json::from_slice::<Output>(response).map(|it| it.output);
-    let items = output.unwrap_or_default().into_iter();
-    items.filter_map(|item| match item {
-        WireItem::Item { id, item } => Some((id?, item)),
-        WireItem::Reference(_) => None,
+    let output = serde_json::from_str::<Output>(response).map(|it| it.output);
+    output.map(|it| items(it.get())).into_iter().flatten()
+}
+
+/// The items of a JSON array, with their ids.
+pub(in crate::openai) fn items(json: &str) -> impl Iterator<Item = (Str, Box<RawValue>)> + use<> {
+    #[derive(Deserialize)]
+    struct Id {
+        id: Str,
+    }
+
+    let items = serde_json::from_str::<Vec<Box<RawValue>>>(json).unwrap_or_default();
+    items.into_iter().filter_map(|item| {
+        let Id { id } = serde_json::from_str(item.get()).ok()?;
+        Some((id, item))
     })
 }
 
@@ -97,9 +112,9 @@ impl<'de> Deserialize<'de> for WireItem {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
         struct Fields {
-            #[serde(default)]
-            r#type: ItemType,
-            id: Option<Str>,
+            r#type: Option<ItemType>,
+            // An id that is no string is of no item here.
+            id: Option<Value>,
             role: Option<Role>,
             content: Option<Content>,
             call_id: Option<Str>,
@@ -111,10 +126,9 @@ impl<'de> Deserialize<'de> for WireItem {
             reason: Option<String>,
         }
 
-        #[derive(Default, Deserialize)]
+        #[derive(Deserialize)]
         #[serde(rename_all = "snake_case")]
         enum ItemType {
-            #[default]
             Message,
             FunctionCall,
             FunctionCallOutput,
@@ -133,11 +147,15 @@ impl<'de> Deserialize<'de> for WireItem {
             Assistant,
         }
 
-        let mut item = Fields::deserialize(deserializer)?;
+        let item = Fields::deserialize(deserializer)?;
         let missing = de::Error::missing_field;
         let call_id = |id: Option<Str>| id.ok_or_else(|| missing("call_id"));
-        let id = item.id.take();
-        let item = match item.r#type {
+        let id = item.id.as_ref().and_then(Value::as_str);
+        let default = match (&item.role, id) {
+            (None, Some(_)) => ItemType::ItemReference,
+            _ => ItemType::Message,
+        };
+        Ok(Self::Item(match item.r#type.unwrap_or(default) {
             ItemType::Message => {
                 let role = item.role.ok_or_else(|| missing("role"))?;
                 let content = item.content.ok_or_else(|| missing("content"))?;
@@ -170,7 +188,7 @@ impl<'de> Deserialize<'de> for WireItem {
                 content: item.output.ok_or_else(|| missing("output"))?,
             },
             ItemType::Reasoning => Item::Aside,
-            ItemType::McpApprovalRequest => Item::Question(id.clone().unwrap_or_default()),
+            ItemType::McpApprovalRequest => Item::Question(id.unwrap_or_default().into()),
             ItemType::McpApprovalResponse => {
                 let request = item.approval_request_id;
                 Item::Decision(Decision {
@@ -179,13 +197,12 @@ impl<'de> Deserialize<'de> for WireItem {
                     reason: item.reason,
                 })
             }
-            ItemType::ItemReference => match &id {
+            ItemType::ItemReference => match id {
                 None => return Err(missing("id")),
                 // The id does not name the response.
-                Some(id) if id.starts_with(approval::PREFIX) => Item::Question(id.clone()),
-                Some(id) => return Ok(Self::Reference(id.clone())),
+                Some(id) if id.starts_with(approval::PREFIX) => Item::Question(id.into()),
+                Some(id) => return Ok(Self::Reference(id.into())),
             },
-        };
-        Ok(Self::Item { id, item })
+        }))
     }
 }

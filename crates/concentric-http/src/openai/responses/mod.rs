@@ -4,4 +4,8 @@ mod encode;
 mod items;
 mod request;
 
-pub(super) use self::{encode::response_of, items::output, request::ResponsesInput};
+pub(super) use self::{
+    encode::response_of,
+    items::{items, output},
+    request::ResponsesInput,
+};

@@ -1,12 +1,12 @@
 use concentric_core::{ChatRequest, Str, SystemSegment};
 use serde::{Deserialize, de::IgnoredAny};
-use serde_json::{Map, Value};
-use std::{collections::HashMap, num::NonZeroU32};
+use serde_json::{Map, Value, value::RawValue};
+use std::{collections::BTreeMap, num::NonZeroU32};
 
 use super::{
     super::{
         failure::Failure,
-        history::{Form, History, Item},
+        history::{Form, History},
         input::{Input, Job, Opening, Sampling},
         stored::Before,
         tools::{Choice, Format, Tool, chosen, specs},
@@ -90,7 +90,7 @@ impl Input for ResponsesInput {
         policy: &ClientPolicy,
         opening: Opening,
         before: Before,
-        mut referenced: HashMap<Str, Item>,
+        referenced: BTreeMap<Str, Box<RawValue>>,
     ) -> Result<Job, Failure> {
         self.check()?;
         let tools = specs(self.tools.unwrap_or_default(), policy)?;
@@ -101,7 +101,7 @@ impl Input for ResponsesInput {
         if items.is_empty() {
             return Err(Failure::invalid("input", "expected at least one item"));
         }
-        let items = items.resolve(&mut referenced)?;
+        let items = items.resolve(referenced)?;
         let history = History::new(items, &tools, policy, &FORM, before)?;
         let mut request = ChatRequest::new(history.transcript);
         request.system = history.system.clone();

@@ -20,6 +20,8 @@ pub(in super::super) struct Keep {
     place: Place,
     system: System,
     transcript: Transcript,
+    // The items that the request refers to.
+    referred: String,
     // The answer of a plain model.
     answer: Option<MessageBuilder>,
 }
@@ -40,12 +42,14 @@ struct New {
 }
 
 impl Keep {
-    /// `system` and `transcript` are those of the request, without instructions.
+    /// `system` and `transcript` are those of the request, without instructions; `referred` are the items that it refers
+    /// to, as a JSON array.
     pub(in super::super) fn new(
         owned: Owned,
         (id, conversation): (ThreadId, ThreadId),
         previous: Option<StoredResponse>,
         (system, transcript): (System, Transcript),
+        referred: String,
     ) -> Self {
         let new = New {
             owned,
@@ -57,6 +61,7 @@ impl Keep {
             place: Place::New(Box::new(new)),
             system,
             transcript,
+            referred,
             answer: Some(MessageBuilder::new(&ResponseHead::default())),
         }
     }
@@ -119,6 +124,7 @@ impl Keep {
             system: self.system,
             open,
             renamed: answer.renamed().to_vec(),
+            referred: self.referred,
             is_background,
             is_failed: finish.is_none(),
         };
@@ -158,6 +164,7 @@ impl New {
             system: System::default(),
             open: Vec::new(),
             renamed: Vec::new(),
+            referred: String::new(),
             is_background: true,
             is_failed: false,
         };

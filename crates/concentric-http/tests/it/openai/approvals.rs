@@ -236,7 +236,7 @@ async fn each_request_of_a_round_may_stand_before_its_decision() {
         assert!(text(&reply).starts_with("paid;paid"), "{reply}");
         assert_eq!(paid.load(Ordering::SeqCst), 2);
     }
-    // Those of an earlier round are history.
+    // Those of an earlier round have no effect.
     let round = |at: usize| {
         let id = format!("c{at}");
         vec![
@@ -256,6 +256,58 @@ async fn each_request_of_a_round_may_stand_before_its_decision() {
     let reply = send(&api, response(json!({"input": input}))).await.json();
     assert!(text(&reply).starts_with("paid;paid"), "{reply}");
     assert_eq!(paid.load(Ordering::SeqCst), 2);
+}
+
+/// A client that has no `previous_response_id` sends all items again.
+#[tokio::test]
+async fn a_client_may_repeat_earlier_approvals() {
+    let calls = vec![
+        call("a", "pay", r#"{"sum":1}"#),
+        call("b", "pay", r#"{"sum":2}"#),
+    ];
+    let (api, paid) = paying(calls, true);
+    let ask = async |input: &[Value]| send(&api, response(json!({"input": input}))).await;
+    let mut input = vec![json!({"role": "user", "content": "hi"})];
+    let asked = requests(&ask(&input).await.json());
+    input.extend(asked.iter().cloned());
+    input.push(decision(&asked[0], true));
+    let reply = ask(&input).await.json();
+    assert_eq!(
+        (requests(&reply), paid.load(Ordering::SeqCst)),
+        (asked[1..].to_vec(), 1)
+    );
+    input.push(asked[1].clone());
+
+    // A message instead of the decision is a new run.
+    let other = json!({"role": "user", "content": "never mind"});
+    let reply = ask(&[&input[..], &[other]].concat()).await;
+    assert_eq!(
+        (reply.status, paid.load(Ordering::SeqCst)),
+        (200, 1),
+        "{}",
+        reply.body
+    );
+
+    // An earlier decision cannot be changed.
+    let mut changed = input.clone();
+    changed[3] = decision(&asked[0], false);
+    changed.push(decision(&asked[1], true));
+    let reply = ask(&changed).await;
+    assert_eq!(
+        (reply.status, &reply.error()["code"]),
+        (409, &json!("already_resumed"))
+    );
+
+    input.push(decision(&asked[1], true));
+    let reply = ask(&input).await.json();
+    assert!(text(&reply).starts_with("paid;paid"), "{reply}");
+    assert_eq!(paid.load(Ordering::SeqCst), 2);
+    // All of them once more.
+    let reply = ask(&input).await;
+    assert_eq!(
+        (reply.status, &reply.error()["code"]),
+        (409, &json!("run_ended"))
+    );
 }
 
 #[tokio::test]

@@ -354,25 +354,82 @@ async fn a_reference_to_an_unknown_item_is_rejected() {
 }
 
 #[tokio::test]
-async fn references_do_not_exceed_the_limit_of_a_body() {
-    let api = stored().body_limit(2_000);
+async fn references_do_not_exceed_the_limits_of_a_request() {
+    let api = stored().body_limit(1_000);
     let mut input = Vec::new();
     for accepted in [true, true, false] {
-        let text = "x".repeat(100);
-        let fields = json!({"input": text});
-        let stored = send(&api, response(fields)).await.json();
+        let stored = send(&api, response(json!({"input": "x".repeat(150)})))
+            .await
+            .json();
         input.extend(references(&stored));
         let reply = send(&api, response(json!({"input": input}))).await;
         let expected = if accepted { 200 } else { 413 };
         assert_eq!(reply.status, expected, "{}", reply.body);
     }
-    let none = ClientPolicy::default().max_messages(1);
-    let api = api.client_policy(none);
-    let reply = send(&api, response(json!({"input": input[..2]}))).await;
+    let policy = ClientPolicy::default().max_messages(1);
+    let reply = send(
+        &api.client_policy(policy),
+        response(json!({"input": input[..2]})),
+    )
+    .await;
     assert_eq!(
         (reply.status, &reply.error()["param"]),
         (400, &json!("input"))
     );
+}
+
+#[tokio::test]
+async fn a_conversation_of_references_is_read_at_once() {
+    let api = api(ok([Event::text("a"), finish()])).model("echo", echo());
+    let api = api.threads(MemoryStore::new());
+    let ask = async |model: &str, input: &[Value]| {
+        let fields = json!({"model": model, "input": input});
+        send(&api, response(fields)).await
+    };
+    let mut apart = Vec::new();
+    for _ in 0..33 {
+        apart.extend(references(&send(&api, response(json!({}))).await.json()));
+    }
+    assert_eq!(ask("m", &apart[1..]).await.status, 200);
+    let reply = ask("m", &apart).await;
+    assert_eq!(
+        (reply.status, &reply.error()["param"]),
+        (400, &json!("input"))
+    );
+
+    // Each response has the items before it.
+    let mut input = Vec::new();
+    for at in 0..40 {
+        input.push(json!({"role": "user", "content": format!("{at}")}));
+        let reply = ask("m", &input).await;
+        assert_eq!(reply.status, 200, "{at}: {}", reply.body);
+        input.extend(references(&reply.json()));
+    }
+    let reply = ask("echo", &input).await.json();
+    let expected = (0..40).map(|at| format!("User:{at}|Assistant:a"));
+    assert_eq!(text(&reply), expected.collect::<Vec<_>>().join("|"));
+}
+
+#[tokio::test]
+async fn items_may_have_odd_ids() {
+    let api = stored();
+    let first = send(&api, response(json!({}))).await.json();
+    let id = &first["output"][0]["id"];
+    for (input, status) in [
+        (json!([{"id": id}]), 200),
+        (json!([{"id": id, "type": null}]), 200),
+        (json!([{"id": 5, "role": "user", "content": "hi"}]), 200),
+        (
+            json!([{"id": {}, "type": "message", "role": "user", "content": "hi"}]),
+            200,
+        ),
+        (json!([{"id": 5}]), 400),
+        (json!([{"id": 5, "type": "item_reference"}]), 400),
+        (json!([{"id": id, "type": "message"}]), 400),
+    ] {
+        let reply = send(&api, response(json!({"input": input}))).await;
+        assert_eq!(reply.status, status, "{input}: {}", reply.body);
+    }
 }
 
 #[tokio::test]
