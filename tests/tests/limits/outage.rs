@@ -126,7 +126,10 @@ async fn applies(server: Server, policy: OnOutage) {
     let (through, up) = proxy(&server).await;
     let (quotas, _) = through.open().await;
     let name = format!("{policy:?}");
-    let shared = Shared::new(quotas, name).on_outage(policy);
+    // The proxy closes connections at once, whereas a shared machine may stand still for a second.
+    let patience = Duration::from_secs(3);
+    let shared = Shared::new(quotas, name).patience(patience);
+    let shared = shared.on_outage(policy);
     let model = limited(&shared);
     let (done, failed) = call_for(&model, Duration::from_secs(2), 10).await;
     assert!(
