@@ -243,11 +243,7 @@ impl ClientPolicy {
         field: impl FnOnce() -> String,
         id: &str,
     ) -> Result<(), Refused> {
-        let max = self.id.saturating_mul(4);
-        if id.len() > max {
-            return Err(Refused::limit("id", Some(&field()), id.len(), max));
-        }
-        Ok(())
+        field_within("id", field, id.len(), self.id.saturating_mul(4))
     }
 
     /// Checks a client tool, whose fields have the names that begin with `field`.
@@ -280,33 +276,45 @@ impl ClientPolicy {
     }
 
     /// Checks a message of `role` that has the authority of the host, in `field`.
-    pub(crate) fn check_system(&self, field: &str, role: &str) -> Result<(), Refused> {
+    pub(crate) fn check_system(
+        &self,
+        field: impl FnOnce() -> String,
+        role: &str,
+    ) -> Result<(), Refused> {
         if self.system_messages {
             return Ok(());
         }
         let problem = format!("this agent does not accept {role} messages from clients");
-        Err(Refused::policy(field, &problem))
+        Err(Refused::policy(&field(), &problem))
     }
 
     /// Checks the number of tool calls of one message, in `field`.
-    pub(crate) fn check_calls(&self, field: &str, count: usize) -> Result<(), Refused> {
-        within("tool_calls", Some(field), count, self.tool_calls)
+    pub(crate) fn check_calls(
+        &self,
+        field: impl FnOnce() -> String,
+        count: usize,
+    ) -> Result<(), Refused> {
+        field_within("tool_calls", field, count, self.tool_calls)
     }
 
     /// Checks the number of parts of one message, in `field`.
-    pub(crate) fn check_part_count(&self, field: &str, count: usize) -> Result<(), Refused> {
-        within("parts", Some(field), count, self.parts)
+    pub(crate) fn check_part_count(
+        &self,
+        field: impl FnOnce() -> String,
+        count: usize,
+    ) -> Result<(), Refused> {
+        field_within("parts", field, count, self.parts)
     }
 
     /// Checks the parts of a message, in `field`; the source of a part's media is in `source` of the
     /// part, or in the part itself.
     pub(crate) fn check_parts<'a>(
         &self,
-        field: &str,
+        field: impl Fn() -> String,
         source: &str,
         parts: impl ExactSizeIterator<Item = &'a PartKind>,
     ) -> Result<(), Refused> {
-        self.check_part_count(field, parts.len())?;
+        self.check_part_count(&field, parts.len())?;
         for (at, part) in parts.enumerate() {
             let (PartKind::Image(media) | PartKind::Audio(media) | PartKind::File(media)) = part
             else {
@@ -319,7 +327,8 @@ impl ClientPolicy {
                 MediaSource::Id(_) if !self.file_ids => "this agent does not accept file ids",
                 _ => continue,
             };
-            return Err(Refused::policy(&format!("{field}[{at}]{source}"), problem));
+            let field = format!("{}[{at}]{source}", field());
+            return Err(Refused::policy(&field, problem));
         }
         Ok(())
     }
@@ -358,6 +367,19 @@ fn within(limit: &str, field: Option<&str>, value: usize, max: usize) -> Result<
         return Err(Refused::limit(limit, field, value, max));
     }
     Ok(())
+}
+
+/// As [`within`], for a field that most requests need no name of.
+fn field_within(
+    limit: &str,
+    field: impl FnOnce() -> String,
+    value: usize,
+    max: usize,
+) -> Result<(), Refused> {
+    match value > max {
+        true => within(limit, Some(&field()), value, max),
+        false => Ok(()),
+    }
 }
 
 /// The number of escapes in strings that count as one value.

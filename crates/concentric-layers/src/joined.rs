@@ -35,7 +35,10 @@ impl Joined {
             Some((open, joined)) if *open == kind => joined.push_str(text),
             _ => {
                 self.close();
-                self.open = Some((kind, text.to_string()));
+                // Most texts grow by many small parts.
+                let mut joined = String::with_capacity(text.len().max(256));
+                joined.push_str(text);
+                self.open = Some((kind, joined));
             }
         }
     }

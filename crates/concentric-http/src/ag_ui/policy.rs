@@ -43,11 +43,11 @@ fn check_message(policy: &ClientPolicy, at: usize, message: &Message) -> Result<
     }
     match &message.kind {
         MessageKind::System { role, .. } => {
-            policy.check_system(&format!("messages[{at}].role"), role)
+            policy.check_system(|| format!("messages[{at}].role"), role)
         }
         MessageKind::Assistant(message) => {
             let calls = &message.tool_calls;
-            policy.check_calls(&format!("messages[{at}].toolCalls"), calls.len())?;
+            policy.check_calls(|| format!("messages[{at}].toolCalls"), calls.len())?;
             for (call_at, call) in calls.iter().enumerate() {
                 let field = |name| format!("messages[{at}].toolCalls[{call_at}].{name}");
                 policy.check_id(|| field("id"), &call.id)?;
@@ -68,8 +68,10 @@ fn check_message(policy: &ClientPolicy, at: usize, message: &Message) -> Result<
 fn check_content(policy: &ClientPolicy, at: usize, content: &Content) -> Result<(), Refused> {
     match content {
         Content::Text(_) => Ok(()),
-        Content::Parts(parts) => {
-            policy.check_parts(&format!("messages[{at}].content"), ".source", parts.iter())
-        }
+        Content::Parts(parts) => policy.check_parts(
+            || format!("messages[{at}].content"),
+            ".source",
+            parts.iter(),
+        ),
     }
 }

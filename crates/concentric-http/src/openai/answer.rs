@@ -309,10 +309,9 @@ impl Answer {
                 }
                 encoder.piece_start(item, parts.len(), kind, out);
             }
-            parts.push(Piece {
-                kind,
-                text: String::new(),
-            });
+            // Most texts grow by many small parts.
+            let text = String::with_capacity(text.len().max(256));
+            parts.push(Piece { kind, text });
         }
         if let Some((encoder, out)) = sink {
             encoder.delta(item, parts.len() - 1, kind, text, out);

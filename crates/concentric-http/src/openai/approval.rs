@@ -1,5 +1,7 @@
 //! Approvals as items of responses.
 
+use std::fmt;
+
 use concentric_core::{Interrupt, InterruptId, Reply, Str, ThreadId, interrupt::TOOL_CALL};
 use serde_json::Value;
 
@@ -60,7 +62,7 @@ pub(super) struct Decision {
 
 impl Decision {
     /// The reply, and the conversation with the run that waits for it.
-    pub(super) fn reply(self, field: &str) -> Result<(ThreadId, Reply), Refused> {
+    pub(super) fn reply(self, field: fmt::Arguments<'_>) -> Result<(ThreadId, Reply), Refused> {
         let Some((key, id)) = parts(&self.request) else {
             let field = format!("{field}.approval_request_id");
             return Err(Refused::field(

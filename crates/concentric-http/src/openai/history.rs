@@ -1,6 +1,9 @@
 //! Conversion of the messages of a request, of both APIs.
 
-use std::collections::{HashMap, HashSet};
+use std::{
+    collections::{HashMap, HashSet},
+    fmt,
+};
 
 use concentric_core::{
     Author, CallId, Executor, Message, OpenRound, Part, PartKind, Repair, Reply, Resume,
@@ -97,8 +100,8 @@ impl History {
         // Whether a request for an approval follows the last decision.
         let mut is_asked = false;
         for (at, item) in items.into_iter().enumerate() {
-            let field = format!("{}[{at}]", form.field);
-            check(&item, &field, policy, form)?;
+            let field = format_args!("{}[{at}]", form.field);
+            check(&item, field, policy, form)?;
             let (role, parts) = match item {
                 Item::System { content, .. } => {
                     let text = content.into_text().ok_or_else(|| {
@@ -128,7 +131,7 @@ impl History {
                     let call_id = renamed.get(&call_id).cloned().unwrap_or(call_id);
                     let Some(name) = names.get(&call_id).cloned() else {
                         let problem = format!("no tool call has the id `{call_id}`");
-                        return Err(Refused::field(&field, &problem));
+                        return Err(Refused::field(&field.to_string(), &problem));
                     };
                     (Role::Tool, vec![result(call_id, name, content)])
                 }
@@ -145,7 +148,7 @@ impl History {
                 }
                 Item::Decision(decision) => {
                     is_asked = false;
-                    decisions.push(decision.reply(&field)?);
+                    decisions.push(decision.reply(field)?);
                     continue;
                 }
             };
@@ -206,21 +209,26 @@ impl History {
     }
 }
 
-fn check(item: &Item, field: &str, policy: &ClientPolicy, form: &Form) -> Result<(), Refused> {
+fn check(
+    item: &Item,
+    field: fmt::Arguments<'_>,
+    policy: &ClientPolicy,
+    form: &Form,
+) -> Result<(), Refused> {
     let parts = |content: &Content| {
-        policy.check_parts(&format!("{field}.content"), "", content.parts().iter())
+        policy.check_parts(|| format!("{field}.content"), "", content.parts().iter())
     };
     match item {
-        Item::System { role, .. } => policy.check_system(&format!("{field}.role"), role),
+        Item::System { role, .. } => policy.check_system(|| format!("{field}.role"), role),
         Item::User(content) => parts(content),
         Item::Assistant(message) => {
             let calls = &message.calls;
-            policy.check_calls(&format!("{field}.{}", form.calls), calls.len())?;
+            policy.check_calls(|| format!("{field}.{}", form.calls), calls.len())?;
             for call in calls {
                 policy.check_id(|| format!("{field}.{}", form.calls), &call.id)?;
                 policy.check_id(|| format!("{field}.{}", form.calls), &call.name)?;
             }
-            policy.check_parts(&format!("{field}.content"), "", message.content.iter())
+            policy.check_parts(|| format!("{field}.content"), "", message.content.iter())
         }
         Item::Tool { call_id, content } => {
             policy.check_id(|| format!("{field}.call_id"), call_id)?;

@@ -37,12 +37,12 @@ pub(super) fn check(policy: &ClientPolicy, input: &ChatInput) -> Result<(), Refu
     }
     for (at, message) in input.messages.iter().enumerate() {
         policy.check_id(|| format!("messages[{at}].id"), &message.id)?;
-        policy.check_part_count(&format!("messages[{at}].parts"), message.parts.len())?;
+        policy.check_part_count(|| format!("messages[{at}].parts"), message.parts.len())?;
         match message.role {
-            Role::System => policy.check_system(&format!("messages[{at}].role"), "system")?,
+            Role::System => policy.check_system(|| format!("messages[{at}].role"), "system")?,
             Role::User => {
                 let parts: Vec<PartKind> = message.parts.iter().map(user_part).collect();
-                policy.check_parts(&format!("messages[{at}].parts"), ".url", parts.iter())?;
+                policy.check_parts(|| format!("messages[{at}].parts"), ".url", parts.iter())?;
             }
             Role::Assistant => check_calls(policy, at, message)?,
         }
@@ -52,7 +52,7 @@ pub(super) fn check(policy: &ClientPolicy, input: &ChatInput) -> Result<(), Refu
 
 fn check_calls(policy: &ClientPolicy, at: usize, message: &UiMessage) -> Result<(), Refused> {
     let calls = message.parts.iter().filter_map(UiPart::call).count();
-    policy.check_calls(&format!("messages[{at}].parts"), calls)?;
+    policy.check_calls(|| format!("messages[{at}].parts"), calls)?;
     for (part_at, part) in message.parts.iter().enumerate() {
         let Some(call) = part.call() else {
             continue;

@@ -32,7 +32,7 @@ const POLLS: u8 = 2;
 
 /// The number of chunks after which the consumer is woken in any case. On a busy runtime, each of them takes as long as
 /// the task waits for its turn.
-const CHUNKS: u8 = 32;
+const CHUNKS: u8 = 64;
 
 /// The body of a response, read by a task that ends when this is dropped.
 pub(super) struct ReadAhead {

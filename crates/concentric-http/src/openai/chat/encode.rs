@@ -197,10 +197,11 @@ impl Chat {
         let chunk = serde_json::to_string(&self.chunk(&choices)).unwrap_or_default();
         // Only the field has this form, since the quotes of a text are escaped.
         let (before, after) = chunk.split_once(r#""delta":{}"#).unwrap_or_default();
-        let (before, after) = (format!(r#"data: {before}"delta":"#), format!("{after}\n\n"));
+        let before = ["data: ", before, r#""delta":"#].concat();
+        let after = [after, "\n\n"].concat();
         self.around_text = [
-            format!(r#"{before}{{"content":""#),
-            format!(r#""}}{after}"#),
+            [&before, r#"{"content":""#].concat(),
+            [r#""}"#, &after].concat(),
         ];
         self.around = [before, after];
     }

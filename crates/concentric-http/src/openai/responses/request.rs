@@ -117,7 +117,7 @@ impl Input for ResponsesInput {
             None => opening.thread.clone(),
         };
         if let Some(instructions) = &self.instructions {
-            policy.check_system("instructions", "system")?;
+            policy.check_system(|| "instructions".to_owned(), "system")?;
             let instructions = SystemSegment::new(instructions.clone());
             request.system.push_front(instructions);
         }
