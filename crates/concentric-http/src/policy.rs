@@ -369,7 +369,7 @@ fn within(limit: &str, field: Option<&str>, value: usize, max: usize) -> Result<
     Ok(())
 }
 
-/// As [`within`], for a field that most requests need no name of.
+/// As [`within`]; the name of the field is made for an error only.
 fn field_within(
     limit: &str,
     field: impl FnOnce() -> String,

@@ -110,21 +110,20 @@ async fn two_processes_of_one_tenant_use_a_bucket_together() {
     }
 }
 
-/// A measurement during which the server stands still for more than a fiftieth of the time says nothing: it is repeated
-/// this often.
+/// The number of further measurements if less is used because the server stood still.
 const REPEATS: usize = 2;
 
 async fn compete(server: &Server, parts: &[Vec<(String, usize)>], seconds: u64, rate: u64) {
-    let (mut begun, mut still) = measure(server, parts, seconds, rate).await;
-    for _ in 0..REPEATS {
-        if still <= Duration::from_secs(seconds) / 50 {
-            break;
+    for repeat in 0..=REPEATS {
+        let (begun, still) = measure(server, parts, seconds, rate).await;
+        if check(server, parts, seconds, rate, begun) >= 95.0 {
+            return;
         }
+        let stood_still = still > Duration::from_secs(seconds) / 50;
+        assert!(stood_still && repeat < REPEATS, "less than 95 % used");
         let kind = server.kind();
         println!("{kind}: stood still for {still:?}, measured again");
-        (begun, still) = measure(server, parts, seconds, rate).await;
     }
-    check(server, parts, seconds, rate, begun);
 }
 
 /// Returns when calls began, and for how long the server, or the machine, stood still.
@@ -174,13 +173,14 @@ async fn measure(
     (begun.await.unwrap(), still)
 }
 
+/// Asserts what holds however slow the server is, and returns how much of the quota was used, in percent.
 fn check(
     server: &Server,
     parts: &[Vec<(String, usize)>],
     seconds: u64,
     rate: u64,
     mut begun: Begun,
-) {
+) -> f64 {
     for times in begun.values_mut() {
         times.retain(|at| *at < seconds * 1_000);
     }
@@ -217,9 +217,9 @@ fn check(
     let tenants: BTreeSet<_> = parts.iter().flatten().map(|(tenant, _)| tenant).collect();
     assert_eq!(begun.len(), tenants.len(), "each tenant was served");
     assert!(over <= 1.0, "more than 1 % over the limit");
-    assert!(used >= 95.0, "less than 95 % used");
     assert!(
         share >= 50.0,
         "a tenant has less than half of its fair share"
     );
+    used
 }
