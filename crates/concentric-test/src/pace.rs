@@ -3,8 +3,9 @@ use serde_json::Value;
 use std::{
     future::{Future, ready},
     panic::resume_unwind,
+    pin::Pin,
     sync::mpsc::{RecvTimeoutError, channel},
-    thread,
+    thread::{self, JoinHandle},
     time::Duration,
 };
 
@@ -84,13 +85,9 @@ where
     F: Future<Output: Send> + Send + 'static,
 {
     let (done, ended) = channel();
-    let thread = thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .expect("a runtime can be built");
-        let _ = done.send(runtime.block_on(test));
-    });
+    let thread = start(Box::pin(async move {
+        let _ = done.send(test.await);
+    }));
     match ended.recv_timeout(LIMIT) {
         Ok(output) => output,
         Err(RecvTimeoutError::Timeout) => panic!("the test has not finished after {LIMIT:?}"),
@@ -99,4 +96,15 @@ where
             Ok(()) => panic!("the test's thread ended without a result"),
         },
     }
+}
+
+/// Runs `work` in a thread. Without its type, since a runtime takes long to compile for each.
+fn start(work: Pin<Box<dyn Future<Output = ()> + Send>>) -> JoinHandle<()> {
+    thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime can be built");
+        runtime.block_on(work);
+    })
 }

@@ -23,6 +23,7 @@ use concentric_core::{
 };
 use std::{
     io::{BufRead as _, BufReader},
+    pin::pin,
     process::{Child, Command, Stdio},
     sync::{
         atomic::{AtomicU64, Ordering},
@@ -88,7 +89,7 @@ fn crash<H: StoreHarness, S>(
     check: impl AsyncFn(&Test<H>, u64, u64),
 ) {
     if let Ok(writes) = std::env::var(WRITES) {
-        block_on(async {
+        block_on(pin!(async {
             let (round, name) = writes
                 .split_once(' ')
                 .and_then(|(round, name)| Some((round.parse().ok()?, name)))
@@ -101,14 +102,14 @@ fn crash<H: StoreHarness, S>(
                 write(&store, &mut state, n).await;
                 println!("{MARK}{n}");
             }
-        });
+        }));
         return;
     }
     if !H::is_available() {
         println!("skipped: the store is not available");
         return;
     }
-    block_on(async {
+    block_on(pin!(async {
         let (name, clock) = (new_name(), ManualClock::at(at(0)));
         let Some(harness) = H::shared(&name, clock.clone()).await else {
             println!("skipped: several processes cannot use the store");
@@ -128,7 +129,7 @@ fn crash<H: StoreHarness, S>(
             all += acknowledged;
         }
         println!("{} processes were killed after {all} writes", rounds());
-    });
+    }));
 }
 
 /// Ends a process when it is dropped.

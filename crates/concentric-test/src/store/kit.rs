@@ -16,6 +16,7 @@ use std::{
     error::Error as _,
     fmt::{Debug, Display},
     future::Future,
+    pin::{Pin, pin},
     time::{Duration, SystemTime},
 };
 
@@ -71,15 +72,19 @@ where
         println!("skipped: the store is not available");
         return;
     }
-    block_on(async {
-        let minutes = rounds() / ROUNDS + 1;
-        let case = async { case(Test::start().await).await };
-        let ended = tokio::time::timeout(secs(60 * minutes), case).await;
-        ended.unwrap_or_else(|_| panic!("the store did not respond within {minutes} minutes"));
-    });
+    // Without its type from here on: runtimes take long to compile for each case of each store.
+    in_time(pin!(async { case(Test::start().await).await }));
 }
 
-pub(super) fn block_on(work: impl Future<Output = ()>) {
+fn in_time(case: Pin<&mut dyn Future<Output = ()>>) {
+    let minutes = rounds() / ROUNDS + 1;
+    block_on(pin!(async {
+        let ended = tokio::time::timeout(secs(60 * minutes), case).await;
+        ended.unwrap_or_else(|_| panic!("the store did not respond within {minutes} minutes"));
+    }));
+}
+
+pub(super) fn block_on(work: Pin<&mut dyn Future<Output = ()>>) {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()

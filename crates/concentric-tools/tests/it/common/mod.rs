@@ -97,6 +97,13 @@ pub fn of_pace(event: &Event) -> bool {
 
 /// Runs `test` at that pace. Its future is made and polled in one thread: it need not be `Send`.
 pub fn at<F: Future<Output = ()> + 'static>(pace: Pace, paused: bool, test: fn() -> F) {
+    at_pace(pace, paused, Box::new(move || Box::pin(test())));
+}
+
+type Test = Box<dyn FnOnce() -> Pin<Box<dyn Future<Output = ()>>> + Send>;
+
+/// Without the type of the test, since a runtime takes long to compile for each.
+fn at_pace(pace: Pace, paused: bool, test: Test) {
     let run = move || {
         CURRENT.set(pace);
         tokio::runtime::Builder::new_current_thread()
