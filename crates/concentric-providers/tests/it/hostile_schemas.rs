@@ -261,10 +261,11 @@ fn watched<T: Send + 'static>(what: &str, run: impl FnOnce() -> T + Send + 'stat
 
 #[test]
 fn no_schema_exhausts_time_or_stack() {
-    for provider in PROVIDERS {
-        for name in SHAPES {
+    for name in SHAPES {
+        let schema: Value = serde_json::from_str(&shape(name, MIB)).unwrap();
+        for provider in PROVIDERS {
+            let schema = schema.clone();
             watched(&format!("{provider}: {name}"), move || {
-                let schema: Value = serde_json::from_str(&shape(name, MIB)).unwrap();
                 let mut output = ChatRequest::user("hi");
                 output.options_mut().output_schema = Some(OutputSchema::new("out", schema.clone()));
                 for request in [request([schema]), output] {
