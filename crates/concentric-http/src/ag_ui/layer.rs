@@ -7,9 +7,8 @@ use super::{AgUi, input::RunAgentInput, policy, stream::Translator};
 use crate::{
     describe::ErrorMessage,
     json::parse_with_paths,
-    policy::ClientPolicy,
     refused::Refused,
-    run::{Config, Protocol, RunIds, RunInput, Translate, Unparsed, run_setters},
+    run::{Config, Parsed, Protocol, RunIds, Translate, run_setters},
     settings::{Settings, setters},
 };
 
@@ -69,21 +68,24 @@ impl fmt::Debug for AgUiLayer {
     }
 }
 
+fn parsed(input: RunAgentInput) -> Parsed {
+    Box::new(|policy| {
+        let input = input.into();
+        policy::check(policy, &input)?;
+        Ok(input)
+    })
+}
+
 /// The protocol AG-UI.
 struct AgUiProtocol;
 
 impl Protocol for AgUiProtocol {
-    fn parse(&self, body: &[u8], policy: &ClientPolicy) -> Result<RunInput, Unparsed> {
-        let input = serde_json::from_slice::<RunAgentInput>(body);
-        let input = input.map_err(|_| Unparsed::Invalid)?.into();
-        policy::check(policy, &input)?;
-        Ok(input)
+    fn parse(&self, body: &[u8]) -> Option<Parsed> {
+        serde_json::from_slice(body).ok().map(parsed)
     }
 
-    fn explain(&self, body: &[u8], policy: &ClientPolicy) -> Result<RunInput, Refused> {
-        let input = parse_with_paths::<RunAgentInput>(body)?.into();
-        policy::check(policy, &input)?;
-        Ok(input)
+    fn explain(&self, body: &[u8]) -> Result<Parsed, Refused> {
+        parse_with_paths(body).map(parsed)
     }
 
     fn translator(

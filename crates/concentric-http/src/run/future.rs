@@ -16,7 +16,7 @@ use pin_project_lite::pin_project;
 use tower::BoxError;
 use tower_service::Service;
 
-use super::{Config, Events, ResponseBody, RunInput, Start, Unparsed, map};
+use super::{Config, Events, Parsed, ResponseBody, RunInput, Start, map, map::Converted};
 use crate::{
     refused::Refused,
     shutdown::enter,
@@ -35,7 +35,8 @@ pin_project! {
     /// `upload_timeout` of the layer, and not the run. While a layer of the
     /// agent [holds back](concentric_core::Context::hold_head) the response head, the future polls
     /// the agent for up to 5 seconds. For a body of 64 KiB or more, the future yields to other
-    /// tasks before and after parsing the body, and again before polling the agent.
+    /// tasks before and after each stage: parsing the body, checking it, converting its messages, reading them as
+    /// a history, and polling the agent.
     #[must_use = "futures do nothing unless you `.await` or poll them"]
     pub struct ResponseFuture<A, B, RB>
     where
@@ -95,7 +96,9 @@ enum Stage {
     Body { bytes: BytesMut, parts: Parts },
     // A second attempt, which returns the reason.
     Invalid { bytes: BytesMut, parts: Parts },
+    Parsed { parsed: Parsed, parts: Parts },
     Input { input: Box<RunInput>, parts: Parts },
+    Converted(Box<Converted>),
     Start(Box<Start>),
 }
 
@@ -310,8 +313,8 @@ fn received<A>(run: Pending<A>, bytes: BytesMut) -> Result<Box<Prepared<A>>, Ref
     }))
 }
 
-/// Runs the next stage of a large request, or all stages of another: from the body to the input,
-/// from there to the agent's request, and from there to the response body.
+/// Runs the next stage of a large request, or all stages of another: from the body to its parsed form, to the
+/// checked input, to the messages of the agent's request, to that request, and to the response body.
 fn advance<A, B>(run: Prepared<A>) -> Result<Next<A, B>, Refused>
 where
     A: Service<ChatRequest>,
@@ -325,21 +328,22 @@ where
     let (protocol, policy) = (&config.protocol, &config.settings.policy);
     let start = loop {
         stage = match stage {
-            Stage::Body { bytes, parts } => match protocol.parse(&bytes, policy) {
-                Ok(input) => Stage::Input {
-                    input: Box::new(input),
-                    parts,
-                },
-                Err(Unparsed::Invalid) => Stage::Invalid { bytes, parts },
-                Err(Unparsed::Refused(refused)) => return Err(refused),
+            Stage::Body { bytes, parts } => match protocol.parse(&bytes) {
+                Some(parsed) => Stage::Parsed { parsed, parts },
+                None => Stage::Invalid { bytes, parts },
             },
-            Stage::Invalid { bytes, parts } => Stage::Input {
-                input: Box::new(protocol.explain(&bytes, policy)?),
+            Stage::Invalid { bytes, parts } => Stage::Parsed {
+                parsed: protocol.explain(&bytes)?,
+                parts,
+            },
+            Stage::Parsed { parsed, parts } => Stage::Input {
+                input: Box::new(parsed(policy)?),
                 parts,
             },
             Stage::Input { input, parts } => {
-                Stage::Start(Box::new(map::start(*input, parts, &config)?))
+                Stage::Converted(Box::new(map::convert(*input, parts, &config)?))
             }
+            Stage::Converted(run) => Stage::Start(Box::new(map::start(*run, &config)?)),
             Stage::Start(start) => break start,
         };
         if is_large {

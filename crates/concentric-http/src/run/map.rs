@@ -2,13 +2,15 @@
 
 use std::{
     collections::{HashMap, HashSet},
+    mem,
     sync::Arc,
 };
 
 use concentric_core::{
     Author, CallId, ChatRequest, Context, Executor, Message, MessageId, OpenRound, Part, PartKind,
-    Repair, RequestId, Resume, ResumePoint, Role, RunId, Str, StreamId, SystemSegment, ThreadId,
-    ToolCallPart, ToolContent, ToolOutcome, ToolResult, ToolSpec, ToolSpecs, Transcript, Turn,
+    Repair, Reply, RequestId, Resume, ResumePoint, Role, RunId, Str, StreamId, SystemSegment,
+    ThreadId, ToolCallPart, ToolContent, ToolOutcome, ToolResult, ToolSpec, ToolSpecs, Transcript,
+    Turn,
     store::{OpenInterrupts, Regenerate},
 };
 use http::request::Parts;
@@ -28,27 +30,45 @@ pub(crate) struct Start {
     pub(crate) offer: Offer,
 }
 
-pub(super) fn start(input: RunInput, parts: Parts, config: &Config) -> Result<Start, Refused> {
-    let (environment, policy) = (&config.settings.environment, &config.settings.policy);
-    let tools = tools(input.tools)?;
+/// A run whose messages are converted.
+pub(super) struct Converted {
+    /// Without the fields that were converted.
+    input: RunInput,
+    parts: Parts,
+    ids: RunIds,
+    tools: ToolSpecs,
+    open_questions: OpenInterrupts,
+    replies: Vec<Reply>,
+    system: Vec<String>,
+    messages: Vec<Message>,
+    new_messages: Vec<Message>,
+}
+
+pub(super) fn convert(
+    mut input: RunInput,
+    parts: Parts,
+    config: &Config,
+) -> Result<Converted, Refused> {
+    let environment = &config.settings.environment;
+    let tools = tools(mem::take(&mut input.tools))?;
     // A client sends an empty `resume` if it may have missed the interrupts.
     let open_questions = match &input.resume {
         Some(entries) if entries.is_empty() => OpenInterrupts::Show,
         _ => OpenInterrupts::Withdraw,
     };
-    let replies = resume::replies(input.resume);
-    let run_id = input.run_id.unwrap_or_else(|| {
+    let replies = resume::replies(input.resume.take());
+    let run_id = input.run_id.take().unwrap_or_else(|| {
         let id = environment.ids().next("run_");
         id.as_str().to_owned()
     });
     let mut ids = RunIds::new(
-        input.thread_id,
+        mem::take(&mut input.thread_id),
         run_id,
-        input.parent_run_id,
+        input.parent_run_id.take(),
         &input.messages,
     );
-    ids.continued = input.continued;
-    let mut messages = input.messages;
+    ids.continued = input.continued.take();
+    let mut messages = mem::take(&mut input.messages);
     // Messages of sub-agents are not part of this agent's conversation.
     let theirs = messages.extract_if(.., |message| message.subagent_run_id.is_some());
     let theirs: Vec<WireMessage> = theirs.collect();
@@ -60,6 +80,32 @@ pub(super) fn start(input: RunInput, parts: Parts, config: &Config) -> Result<St
     ids.known = resume::restore(&mut messages, &theirs, &replies);
     let (system, messages) = self::messages(messages, &tools, true);
     let (_, new_messages) = self::messages(new_messages, &tools, false);
+    Ok(Converted {
+        input,
+        parts,
+        ids,
+        tools,
+        open_questions,
+        replies,
+        system,
+        messages,
+        new_messages,
+    })
+}
+
+pub(super) fn start(run: Converted, config: &Config) -> Result<Start, Refused> {
+    let Converted {
+        input,
+        parts,
+        mut ids,
+        tools,
+        open_questions,
+        replies,
+        system,
+        messages,
+        new_messages,
+    } = run;
+    let (environment, policy) = (&config.settings.environment, &config.settings.policy);
     // `Repair::Close` completes an incomplete history instead of rejecting it.
     let (mut transcript, open) = Transcript::from_history(messages, Repair::Close)
         .map_err(|error| Refused::field("messages", &error.to_string()))?;

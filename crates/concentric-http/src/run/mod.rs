@@ -39,7 +39,7 @@ pub(crate) use self::{
     message::{Assistant, FunctionCall, Message, MessageKind, ToolCall, ToolMessage},
     names::{Continued, KnownCall, Names, RunIds, original},
     output::{Cut, LogStream},
-    protocol::{Config, Protocol, Translate, Unparsed, run_setters},
+    protocol::{Config, Parsed, Protocol, Translate, run_setters},
     resume::TOKEN,
 };
 

@@ -92,15 +92,15 @@ pub(crate) use run_setters;
 
 /// The form of requests and responses.
 pub(crate) trait Protocol: Send + Sync + 'static {
-    /// Parses a body, and checks it against `policy`.
-    fn parse(&self, body: &[u8], policy: &ClientPolicy) -> Result<RunInput, Unparsed>;
+    /// Parses a body; `None` if it is invalid.
+    fn parse(&self, body: &[u8]) -> Option<Parsed>;
 
     /// Parses a body that [`parse`](Self::parse) has not accepted, which may take twice as long.
     ///
     /// # Errors
     ///
     /// The error names the invalid field.
-    fn explain(&self, body: &[u8], policy: &ClientPolicy) -> Result<RunInput, Refused>;
+    fn explain(&self, body: &[u8]) -> Result<Parsed, Refused>;
 
     /// Creates the translator of a run's events, with the first one in its buffer.
     fn translator(
@@ -114,17 +114,8 @@ pub(crate) trait Protocol: Send + Sync + 'static {
     fn headers(&self, _: &mut HeaderMap) {}
 }
 
-/// The reason why a body was not parsed.
-pub(crate) enum Unparsed {
-    Invalid,
-    Refused(Refused),
-}
-
-impl From<Refused> for Unparsed {
-    fn from(refused: Refused) -> Self {
-        Self::Refused(refused)
-    }
-}
+/// A body in the form of its protocol, which is checked and converted later: either takes long for a large body.
+pub(crate) type Parsed = Box<dyn FnOnce(&ClientPolicy) -> Result<RunInput, Refused> + Send>;
 
 /// Writes the events of a run as frames.
 pub(crate) trait Translate: Send {

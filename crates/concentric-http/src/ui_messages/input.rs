@@ -95,7 +95,8 @@ pub(super) struct UiMessage {
     pub(super) role: Role,
     /// Of an answer: its usage, and the data of the application.
     pub(super) metadata: Option<Value>,
-    pub(super) parts: Vec<UiPart>,
+    /// Not a `Vec`, whose first allocation has room for four of these large parts.
+    pub(super) parts: Box<[UiPart]>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]

@@ -15,9 +15,8 @@ use crate::{
     ag_ui::EventLogLayer,
     describe::ErrorMessage,
     json::parse_with_paths,
-    policy::ClientPolicy,
     refused::Refused,
-    run::{Config, Hub, Protocol, RunIds, RunInput, Tool, Translate, Unparsed, run_setters},
+    run::{Config, Hub, Parsed, Protocol, RunIds, Tool, Translate, run_setters},
     settings::{Settings, setters},
 };
 
@@ -194,25 +193,28 @@ struct UiMessagesProtocol {
 }
 
 impl UiMessagesProtocol {
-    fn input(&self, input: ChatInput, policy: &ClientPolicy) -> Result<RunInput, Refused> {
-        check(policy, &input)?;
+    fn parsed(&self, input: ChatInput) -> Parsed {
         let tools = self.tools.iter().map(|tool| Tool {
             name: tool.name.as_str().to_owned(),
             description: tool.description.as_str().to_owned(),
             parameters: Some(Value::clone(&tool.input_schema)),
         });
-        Ok(convert(input, tools.collect(), self.options.sdk))
+        let (tools, sdk) = (tools.collect(), self.options.sdk);
+        Box::new(move |policy| {
+            check(policy, &input)?;
+            Ok(convert(input, tools, sdk))
+        })
     }
 }
 
 impl Protocol for UiMessagesProtocol {
-    fn parse(&self, body: &[u8], policy: &ClientPolicy) -> Result<RunInput, Unparsed> {
-        let input = serde_json::from_slice(body).map_err(|_| Unparsed::Invalid)?;
-        Ok(self.input(input, policy)?)
+    fn parse(&self, body: &[u8]) -> Option<Parsed> {
+        let input = serde_json::from_slice(body).ok()?;
+        Some(self.parsed(input))
     }
 
-    fn explain(&self, body: &[u8], policy: &ClientPolicy) -> Result<RunInput, Refused> {
-        self.input(parse_with_paths(body)?, policy)
+    fn explain(&self, body: &[u8]) -> Result<Parsed, Refused> {
+        Ok(self.parsed(parse_with_paths(body)?))
     }
 
     fn translator(
