@@ -4,8 +4,8 @@
 //! cargo run --profile bench -p concentric-bench -- [--quick] [--json] [--check <work>] [--sdk <python>] [<work> ...]
 //! ```
 //!
-//! - `--quick` takes fewer samples of the times, as in CI; all other figures are exact anyway. CI builds without LTO,
-//!   so its figures are not those of a release.
+//! - `--quick` takes fewer samples of the times, and counts the instructions of fewer runs, as in CI. CI builds without
+//!   LTO, so its figures are not those of a release.
 //! - `--json` also prints the figures as JSON, on the last line.
 //! - `--check` exits with 1 if a work whose name begins with this prefix misses its goal, such as `idle`.
 //! - `--sdk` also measures the vendors' own SDKs for all works that decode a stream, and adds the
@@ -61,9 +61,9 @@
 //!
 //! # Method
 //!
-//! - Instructions (Ir) are counted by callgrind, as the difference between two numbers of runs,
-//!   which excludes the start of the process. They are deterministic for a given binary. They are
-//!   omitted if `valgrind` is not on the path.
+//! - Instructions (Ir) are counted by callgrind, as the difference between two numbers of runs in a
+//!   process, which excludes its start. They are deterministic for a given binary. They are omitted
+//!   if `valgrind` is not on the path.
 //! - Times are CPU times of the process in nanoseconds, the median of 15 samples (`--quick`: 3),
 //!   with both sides in turn.
 //! - Allocations and heap bytes are counted by the allocator ([`stats_alloc`]), including
@@ -171,7 +171,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Executes `runs` runs of one work, for callgrind.
+/// Executes batches of `runs` runs of one work, for callgrind.
 fn work_only(side: &str, name: &str, runs: &str) -> ExitCode {
     let Some(work) = work::find(name) else {
         eprintln!("unknown work `{name}`");
@@ -181,18 +181,11 @@ fn work_only(side: &str, name: &str, runs: &str) -> ExitCode {
         eprintln!("invalid number of runs `{runs}`");
         return ExitCode::from(2);
     };
-    let sides = match side.strip_suffix("-half") {
-        None => Some([work.bare, work.concentric]),
-        Some(_) => work.half,
+    let (whole, half) = match side {
+        "bare" => (work.bare, work.half.map(|[bare, _]| bare)),
+        _ => (work.concentric, work.half.map(|[_, concentric]| concentric)),
     };
-    let Some([bare, concentric]) = sides else {
-        eprintln!("`{name}` has one length");
-        return ExitCode::from(2);
-    };
-    match side.starts_with("bare") {
-        true => bare(runs),
-        false => concentric(runs),
-    }
+    instructions::batches(whole, half, runs);
     ExitCode::SUCCESS
 }
 
@@ -218,11 +211,12 @@ fn measure(
         let sides = [work.bare, work.concentric];
         if counts && work.half.is_some() {
             let sides = ["bare", "concentric"];
-            let [op, run] = instructions::apart(sides, work.name, work.ops);
+            let [op, run] = instructions::apart(sides, work.name, work.ops, samples as u64);
             table.add(work.name, work.title, Instructions, op);
             table.add(work.name, work.title, RunInstructions, run);
         } else if counts {
-            let ir = instructions::of(["bare", "concentric"], work.name, work.ops);
+            let sides = ["bare", "concentric"];
+            let ir = instructions::of(sides, work.name, work.ops, samples as u64);
             table.add(work.name, work.title, Instructions, ir);
         }
         let ns = time::medians(sides, work.ops, samples);
