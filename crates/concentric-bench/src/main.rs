@@ -5,7 +5,7 @@
 //! ```
 //!
 //! - `--quick` takes fewer samples of the times, and counts the instructions of fewer runs, as in CI. CI builds without
-//!   LTO, so its figures are not those of a release.
+//!   LTO and in several units, so its figures are not those of a release.
 //! - `--json` also prints the figures as JSON, on the last line.
 //! - `--check` exits with 1 if a work whose name begins with this prefix misses its goal, such as `idle`.
 //! - `--sdk` also measures the vendors' own SDKs for all works that decode a stream, and adds the
