@@ -19,7 +19,7 @@ pub(crate) fn is_available() -> bool {
 
 /// The end of some runs. Callgrind writes its counts at each call of this function.
 #[inline(never)]
-pub(crate) fn bench_boundary(runs: u64) {
+fn bench_boundary(runs: u64) {
     black_box(runs);
 }
 

@@ -35,7 +35,7 @@ pin_project! {
     /// `upload_timeout` of the layer, and not the run. While a layer of the
     /// agent [holds back](concentric_core::Context::hold_head) the response head, the future polls
     /// the agent for up to 5 seconds. For a body of 64 KiB or more, the future yields to other
-    /// tasks before and after each stage: parsing the body, checking it, converting its messages, reading them as
+    /// tasks before each stage: parsing the body, checking it, converting its messages, reading them as
     /// a history, and polling the agent.
     #[must_use = "futures do nothing unless you `.await` or poll them"]
     pub struct ResponseFuture<A, B, RB>
