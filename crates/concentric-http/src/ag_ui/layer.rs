@@ -22,8 +22,8 @@ pub struct AgUiLayer {
 
 impl AgUiLayer {
     /// Creates a layer with the defaults: bodies of up to 4 MiB that arrive within 30 seconds,
-    /// states of up to 1 MiB, the strict [`ClientPolicy`], and a comment after 15 seconds of
-    /// silence.
+    /// states of up to 1 MiB, the strict [`ClientPolicy`](crate::ClientPolicy), and a comment after
+    /// 15 seconds of silence.
     pub fn new() -> Self {
         Self {
             config: Arc::new(Config::new(AgUiProtocol)),

@@ -59,7 +59,7 @@ pub(super) struct Options {
 
 impl UiMessagesLayer {
     /// Creates a layer with the defaults: `ai` 7, bodies of up to 4 MiB that arrive within 30 seconds, states of up to
-    /// 1 MiB, the strict [`ClientPolicy`], and a comment after 15 seconds of silence.
+    /// 1 MiB, the strict [`ClientPolicy`](crate::ClientPolicy), and a comment after 15 seconds of silence.
     pub fn new() -> Self {
         let options = Options {
             sdk: Sdk::default(),
@@ -155,7 +155,7 @@ impl UiMessagesLayer {
 
     setters! {
         body_limit: "4 MiB",
-        client_policy: "[`ClientPolicy::new`].",
+        client_policy: "[`ClientPolicy::new`](crate::ClientPolicy::new).",
         error_message: "the `errorText` of an `error` chunk"
     }
 
