@@ -54,16 +54,17 @@ pub trait Api: Clone + fmt::Debug + Send + Sync + Unpin + 'static {
         &[]
     }
 
-    /// Adds the API-specific features that `call` needs and the service does not support.
-    fn check(&self, call: &Call<'_>, unsupported: &mut Vec<Unsupported>) {
-        let _ = (call, unsupported);
-    }
-
     /// The path of a call, which is appended to the base URL, with a query if it needs one.
     fn path(&self, call: &Call<'_>) -> Cow<'static, str>;
 
-    /// The body of a call. It fails to serialize if the service cannot represent the request.
-    fn body<'a>(&'a self, call: Call<'a>) -> impl Serialize + 'a;
+    /// The body of a call. Adds the API-specific features that `call` needs and the service does not support to
+    /// `unsupported`; with any, the body must not be sent. It fails to serialize if the service cannot represent the
+    /// request.
+    fn body<'a>(
+        &'a self,
+        call: Call<'a>,
+        unsupported: &mut Vec<Unsupported>,
+    ) -> impl Serialize + use<'a, Self>;
 
     /// Creates the decoder for the response to a call.
     fn decoder(&self, call: &Call<'_>) -> Self::Decoder;

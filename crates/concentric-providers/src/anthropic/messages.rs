@@ -180,14 +180,41 @@ impl Api for Messages {
         &self.tools
     }
 
-    fn check(&self, call: &Call<'_>, unsupported: &mut Vec<Unsupported>) {
+    fn path(&self, _: &Call<'_>) -> Cow<'static, str> {
+        "/v1/messages".into()
+    }
+
+    fn body<'a>(
+        &'a self,
+        call: Call<'a>,
+        unsupported: &mut Vec<Unsupported>,
+    ) -> impl Serialize + use<'a> {
+        let mut plan = Plan::of(&call, self.max_tokens);
+        unsupported.append(&mut plan.unsupported);
+        // Once for its check and for the request: it takes as long as all the rest.
+        let mut conversation = Conversation::of(call.request, &self.provider);
+        self.check(&call, &mut conversation, unsupported);
+        Wire::new(call, self, plan, conversation)
+    }
+
+    fn decoder(&self, _: &Call<'_>) -> Decoder {
+        Decoder::default()
+    }
+}
+
+impl Messages {
+    /// Adds the features that `call`, with its `conversation`, needs and the service does not support.
+    fn check(
+        &self,
+        call: &Call<'_>,
+        conversation: &mut Conversation<'_>,
+        unsupported: &mut Vec<Unsupported>,
+    ) {
         let request = call.request;
         let options = &*request.options;
         let model = Named::named(call.model);
         let replaced = |name: &str| options.provider.contains_key(name);
-        unsupported.extend(Plan::of(call, self.max_tokens).unsupported);
         if !replaced("messages") {
-            let conversation = Conversation::of(request, &self.provider);
             // Unsupported content is listed below.
             if conversation.is_empty() && conversation.unsupported.is_empty() {
                 unsupported.push(Unsupported::new(NO_CONTENT));
@@ -196,7 +223,7 @@ impl Api for Messages {
             if conversation.is_prefilled() && !may_prefill {
                 unsupported.push(Unsupported::new("a prefilled assistant message"));
             }
-            unsupported.extend(conversation.unsupported);
+            unsupported.append(&mut conversation.unsupported);
         }
         if !replaced("tools") {
             for tool in &request.tools {
@@ -230,17 +257,5 @@ impl Api for Messages {
         if options.stop.iter().any(|stop| stop.trim().is_empty()) {
             unsupported.push(Unsupported::new("a blank stop sequence"));
         }
-    }
-
-    fn path(&self, _: &Call<'_>) -> Cow<'static, str> {
-        "/v1/messages".into()
-    }
-
-    fn body<'a>(&'a self, call: Call<'a>) -> impl Serialize + 'a {
-        Wire { call, api: self }
-    }
-
-    fn decoder(&self, _: &Call<'_>) -> Decoder {
-        Decoder::default()
     }
 }

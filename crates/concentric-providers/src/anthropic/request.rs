@@ -25,28 +25,52 @@ use serde_json::{Value, json};
 
 /// The body of a call.
 pub(super) struct Wire<'a> {
-    pub(super) call: Call<'a>,
-    pub(super) api: &'a Messages,
+    call: Call<'a>,
+    api: &'a Messages,
+    plan: Plan<'a>,
+    conversation: Conversation<'a>,
+    breakpoints: Breakpoints,
 }
 
-impl Serialize for Wire<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Self { call, api } = self;
-        let request = call.request;
-        let options = &*request.options;
-        let breakpoints = Breakpoints::of(request, api.cache);
-        let mut plan = Plan::of(call, api.max_tokens);
-        let mut conversation = Conversation::of(request, &api.provider);
+impl<'a> Wire<'a> {
+    pub(super) fn new(
+        call: Call<'a>,
+        api: &'a Messages,
+        mut plan: Plan<'a>,
+        mut conversation: Conversation<'a>,
+    ) -> Self {
+        let breakpoints = Breakpoints::of(call.request, api.cache);
         if matches!(plan.thinking, Some(Thinking::Enabled { .. }))
             && conversation.is_in_round_without_thinking()
         {
             plan.thinking = None;
         }
         if let Some(control) = breakpoints.tail
-            && !options.provider.contains_key("cache_control")
+            && !call.request.options.provider.contains_key("cache_control")
         {
             conversation.cache(control);
         }
+        Self {
+            call,
+            api,
+            plan,
+            conversation,
+            breakpoints,
+        }
+    }
+}
+
+impl Serialize for Wire<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self {
+            call,
+            api,
+            plan,
+            conversation,
+            breakpoints,
+        } = self;
+        let request = call.request;
+        let options = &*request.options;
         let mut fields = Fields {
             map: serializer.serialize_map(None)?,
             replaced: &options.provider,
@@ -54,7 +78,7 @@ impl Serialize for Wire<'_> {
         fields.put("model", call.model)?;
         fields.put("max_tokens", &plan.max_tokens)?;
         fields.put("stream", &call.streaming)?;
-        let system = system(request, &conversation, &breakpoints);
+        let system = system(request, conversation, breakpoints);
         if !system.is_empty() {
             fields.put("system", &system)?;
         }

@@ -95,16 +95,6 @@ impl Api for GenerateContent {
         }
     }
 
-    fn check(&self, call: &Call<'_>, unsupported: &mut Vec<Unsupported>) {
-        let model = call.model;
-        let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-/@:".contains(c);
-        if model.contains("..") || !model.chars().all(is_plain) {
-            let what = "a model name with characters other than letters, digits and `._-/@:`";
-            unsupported.push(Unsupported::new(what));
-        }
-        request::check(&Wire::new(*call, self.provider()), unsupported);
-    }
-
     fn path(&self, call: &Call<'_>) -> Cow<'static, str> {
         // `check` has rejected names that do not form a valid URL.
         let model = call.model;
@@ -117,8 +107,14 @@ impl Api for GenerateContent {
         format!("/{place}{model}:{method}").into()
     }
 
-    fn body<'a>(&'a self, call: Call<'a>) -> impl Serialize + 'a {
-        Wire::new(call, self.provider())
+    fn body<'a>(
+        &'a self,
+        call: Call<'a>,
+        unsupported: &mut Vec<Unsupported>,
+    ) -> impl Serialize + use<'a> {
+        let wire = Wire::new(call, self.provider());
+        request::check(&wire, unsupported);
+        wire
     }
 
     fn decoder(&self, call: &Call<'_>) -> Decoder {

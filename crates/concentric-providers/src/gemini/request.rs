@@ -51,6 +51,11 @@ impl<'a> Wire<'a> {
 /// Adds the features that `wire` uses and the service does not support.
 pub(super) fn check(wire: &Wire<'_>, unsupported: &mut Vec<Unsupported>) {
     let Wire { call, family, .. } = wire;
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-/@:".contains(c);
+    if call.model.contains("..") || !call.model.chars().all(is_plain) {
+        let what = "a model name with characters other than letters, digits and `._-/@:`";
+        unsupported.push(Unsupported::new(what));
+    }
     let options = wire.options();
     let mut budget = Budget::new();
     for tool in &call.request.tools {

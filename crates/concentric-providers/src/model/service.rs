@@ -7,6 +7,7 @@ use crate::{
 use bytes::Bytes;
 use concentric_core::{BoxError, ChatRequest, ChatResponse, Error, ErrorKind, ResponseHead};
 use http_body_util::Full;
+use serde::Serialize;
 use std::{
     collections::VecDeque,
     sync::Arc,
@@ -101,13 +102,17 @@ impl<A: Api> Config<A> {
 
     /// Lists the features that `request` uses and the service does not support.
     pub(super) fn check(&self, request: &ChatRequest) -> Vec<Unsupported> {
-        let call = self.call(request);
+        self.body(self.call(request)).1
+    }
+
+    /// The body of a call, and the features that it uses and the service does not support.
+    fn body<'a>(&'a self, call: Call<'a>) -> (impl Serialize + use<'a, A>, Vec<Unsupported>) {
         let configured = self.settings.capabilities;
         let capabilities = configured.unwrap_or_else(|| self.api.capabilities(call.model));
         let mut unsupported = invalid(call.request, call.model, self.api.tools());
-        unsupported.extend(capabilities.check(request));
-        self.api.check(&call, &mut unsupported);
-        unsupported
+        unsupported.extend(capabilities.check(call.request));
+        let body = self.api.body(call, &mut unsupported);
+        (body, unsupported)
     }
 
     /// Builds the HTTP request of a call, and the state for decoding its response.
@@ -115,18 +120,19 @@ impl<A: Api> Config<A> {
         self.check_target()?;
         // Outer layers may have added duplicate tools, which is an error of the stack.
         request.tools.check()?;
-        let unsupported = self.check(&request);
         let call = self.call(&request);
+        let (body, unsupported) = self.body(call);
         if !unsupported.is_empty() {
             return Err(refused(call.model, &unsupported));
         }
         // The approximate size of a short request.
-        let mut body = Vec::with_capacity(1024);
-        serde_json::to_writer(&mut body, &self.api.body(call)).map_err(|error| {
+        let mut json = Vec::with_capacity(1024);
+        serde_json::to_writer(&mut json, &body).map_err(|error| {
             let what = "the request cannot be serialized as JSON";
             Error::new(ErrorKind::InvalidRequest, what).with_source(error)
         })?;
-        let (upstream, key) = self.upstream(&self.api.path(&call), Bytes::from(body))?;
+        drop(body);
+        let (upstream, key) = self.upstream(&self.api.path(&call), Bytes::from(json))?;
         let mut head = ResponseHead::default();
         head.provider = Some(self.api.provider().clone());
         // The model cannot call tools that an outer layer has removed.

@@ -107,6 +107,29 @@ impl Api for Ollama {
         }
     }
 
+    fn path(&self, _: &Call<'_>) -> Cow<'static, str> {
+        match self.endpoint {
+            Endpoint::Chat => "/api/chat".into(),
+            Endpoint::Generate => "/api/generate".into(),
+        }
+    }
+
+    fn body<'a>(
+        &'a self,
+        call: Call<'a>,
+        unsupported: &mut Vec<Unsupported>,
+    ) -> impl Serialize + use<'a> {
+        self.check(&call, unsupported);
+        Wire { call, api: self }
+    }
+
+    fn decoder(&self, _: &Call<'_>) -> Decoder {
+        Decoder::default()
+    }
+}
+
+impl Ollama {
+    /// Adds the features that `call` needs and the service does not support.
     fn check(&self, call: &Call<'_>, unsupported: &mut Vec<Unsupported>) {
         let options = &*call.request.options;
         capabilities::check_results(call.request, unsupported);
@@ -138,20 +161,5 @@ impl Api for Ollama {
                 unsupported.push(Unsupported::new("more than one user message"));
             }
         }
-    }
-
-    fn path(&self, _: &Call<'_>) -> Cow<'static, str> {
-        match self.endpoint {
-            Endpoint::Chat => "/api/chat".into(),
-            Endpoint::Generate => "/api/generate".into(),
-        }
-    }
-
-    fn body<'a>(&'a self, call: Call<'a>) -> impl Serialize + 'a {
-        Wire { call, api: self }
-    }
-
-    fn decoder(&self, _: &Call<'_>) -> Decoder {
-        Decoder::default()
     }
 }

@@ -39,6 +39,24 @@ impl Chat {
     pub(crate) const fn profile(&self) -> &Profile {
         &self.profile
     }
+
+    /// Adds the features that a call needs and the service does not support.
+    fn check(&self, wire: &Wire<'_>, unsupported: &mut Vec<Unsupported>) {
+        let call = &wire.call;
+        if !wire.has_messages() {
+            unsupported.push(Unsupported::new(NO_CONTENT));
+        }
+        let mut roles = call.request.transcript.iter().map(|t| t.as_message().role);
+        if self.profile.turns == Turns::Strict && roles.next() == Some(Role::Assistant) {
+            unsupported.push(
+                Unsupported::new("a conversation that starts with an assistant message").at(0),
+            );
+        }
+        capabilities::check_results(call.request, unsupported);
+        if self.profile.strict_subset {
+            schema::check(call.request, 64, unsupported);
+        }
+    }
 }
 
 impl OpenAiLayer {
@@ -115,32 +133,18 @@ impl Api for Chat {
         self.profile.capabilities
     }
 
-    fn check(&self, call: &Call<'_>, unsupported: &mut Vec<Unsupported>) {
-        let wire = Wire {
-            call: *call,
-            api: self,
-        };
-        if !wire.has_messages() {
-            unsupported.push(Unsupported::new(NO_CONTENT));
-        }
-        let mut roles = call.request.transcript.iter().map(|t| t.as_message().role);
-        if self.profile.turns == Turns::Strict && roles.next() == Some(Role::Assistant) {
-            unsupported.push(
-                Unsupported::new("a conversation that starts with an assistant message").at(0),
-            );
-        }
-        capabilities::check_results(call.request, unsupported);
-        if self.profile.strict_subset {
-            schema::check(call.request, 64, unsupported);
-        }
-    }
-
     fn path(&self, _: &Call<'_>) -> Cow<'static, str> {
         "/chat/completions".into()
     }
 
-    fn body<'a>(&'a self, call: Call<'a>) -> impl Serialize + 'a {
-        Wire { call, api: self }
+    fn body<'a>(
+        &'a self,
+        call: Call<'a>,
+        unsupported: &mut Vec<Unsupported>,
+    ) -> impl Serialize + use<'a> {
+        let wire = Wire { call, api: self };
+        self.check(&wire, unsupported);
+        wire
     }
 
     fn decoder(&self, call: &Call<'_>) -> Decoder {

@@ -78,16 +78,17 @@ impl Api for Responses {
         }
     }
 
-    fn check(&self, call: &Call<'_>, unsupported: &mut Vec<Unsupported>) {
-        request::check(call, &self.compat, unsupported);
-    }
-
     fn path(&self, _: &Call<'_>) -> Cow<'static, str> {
         "/responses".into()
     }
 
-    fn body<'a>(&'a self, call: Call<'a>) -> impl Serialize + 'a {
+    fn body<'a>(
+        &'a self,
+        call: Call<'a>,
+        unsupported: &mut Vec<Unsupported>,
+    ) -> impl Serialize + use<'a> {
         let compat = &self.compat;
+        request::check(&call, compat, unsupported);
         request::Wire { call, compat }
     }
 
