@@ -125,8 +125,18 @@ fn fault(time: &Window<'_>, now: u64, workers: usize, dice: &mut Dice) {
                 1 => &[Provider::First],
                 _ => &[Provider::Second],
             };
+            // Some outages end with calls that hang, for longer than a run waits for them: the circuits are open by then,
+            // and replace their probes.
+            let hangs = matches!(health, Health::Out) && dice.one_in(2);
+            let hangs_from = now + lasts / 3;
+            let until = if hangs { hangs_from + 12_000 } else { until };
             for provider in which {
                 at(time, now, move |hosts| hosts.set_health(*provider, health));
+                if hangs {
+                    at(time, hangs_from, move |hosts| {
+                        hosts.set_health(*provider, Health::Hangs);
+                    });
+                }
                 at(time, until, move |hosts| {
                     hosts.set_health(*provider, Health::Well);
                 });
