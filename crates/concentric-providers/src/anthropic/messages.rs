@@ -191,7 +191,7 @@ impl Api for Messages {
     ) -> impl Serialize + use<'a> {
         let mut plan = Plan::of(&call, self.max_tokens);
         unsupported.append(&mut plan.unsupported);
-        // Once for its check and for the request: it takes as long as all the rest.
+        // Converted once, since it takes about a third of the time of a long request.
         let mut conversation = Conversation::of(call.request, &self.provider);
         self.check(&call, &mut conversation, unsupported);
         Wire::new(call, self, plan, conversation)
